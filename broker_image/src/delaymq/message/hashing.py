@@ -1,0 +1,62 @@
+"""Java's `String.hashCode`, by which tags and keys are found (docs/formats/store.md)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from operator import mul
+
+_POWERS: list[int] = [1]
+for _ in range(255):
+    _POWERS.append(_POWERS[-1] * 31 & 0xFFFFFFFF)
+# _TAIL[n] = the weights of the characters of a string of n characters, first to last.
+_TAIL = [tuple(reversed(_POWERS[:n])) for n in range(len(_POWERS) + 1)]
+
+
+def _unsigned_hash(text: str) -> int:
+    units: bytes | memoryview[int]
+    if text.isascii():
+        units = text.encode("ascii")
+    else:
+        # Java hashes UTF-16 units; a lone surrogate counts as it stands.
+        units = memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H")
+    count = len(units)
+    if count <= 256:
+        total: int = sum(map(mul, units, _TAIL[count]))
+        return total & 0xFFFFFFFF
+    value = 0
+    for unit in units:
+        value = (value * 31 + unit) & 0xFFFFFFFF
+    return value
+
+
+def java_hash(text: str) -> int:
+    """32-bit signed hash of `text`, as Java computes it."""
+    value = _unsigned_hash(text)
+    return value - 0x1_0000_0000 if value >= 0x8000_0000 else value
+
+
+@lru_cache(maxsize=4096)
+def tags_code(tags: str) -> int:
+    """The tags code of a consume-queue entry: the hash of the whole `TAGS` value, 0 without one."""
+    return java_hash(tags) if tags else 0
+
+
+@lru_cache(maxsize=4096)
+def _topic_prefix_hash(topic: str) -> int:
+    return _unsigned_hash(topic + "#")
+
+
+def index_key_hash(topic: str, key: str) -> int:
+    """Hash of `TOPIC#KEY` in the key index: never negative; the one value without a positive counterpart is 0.
+
+    The topic's part is computed once a topic: this runs for each key of each message.
+    """
+    if key.isascii() and len(key) <= 255:
+        count = len(key)
+        own: int = sum(map(mul, key.encode("ascii"), _TAIL[count]))
+        value = (_topic_prefix_hash(topic) * _POWERS[count] + own) & 0xFFFFFFFF
+    else:
+        value = _unsigned_hash(f"{topic}#{key}")
+    if value == 0x8000_0000:
+        return 0
+    return 0x1_0000_0000 - value if value > 0x8000_0000 else value

@@ -1,0 +1,66 @@
+"""Addresses as the format packs them, offset message ids and unique ids (docs/formats/store.md)."""
+
+from __future__ import annotations
+
+import ipaddress
+import itertools
+import os
+import struct
+import time
+from datetime import UTC, datetime
+
+_PORT = struct.Struct(">i")
+_OFFSET = struct.Struct(">q")
+
+
+def pack_host(address: str, port: int) -> bytes:
+    """8 bytes for an IPv4 address, 20 for IPv6: the address, then the port in 4 bytes."""
+    return ipaddress.ip_address(address.partition("%")[0]).packed + _PORT.pack(port)
+
+
+def unpack_host(host: bytes) -> tuple[str, int]:
+    """Address and port of packed `host` (8 or 20 bytes)."""
+    if len(host) == 8:
+        return f"{host[0]}.{host[1]}.{host[2]}.{host[3]}", _PORT.unpack_from(host, 4)[0]
+    if len(host) != 20:
+        raise ValueError(f"a packed host has 8 or 20 bytes, not {len(host)}")
+    return str(ipaddress.ip_address(host[:-4])), _PORT.unpack_from(host, len(host) - 4)[0]
+
+
+def offset_message_id(store_host: bytes, physical_offset: int) -> str:
+    """The id by which a broker finds a record: 32 hex digits (IPv4) or 56 (IPv6)."""
+    return (store_host + _OFFSET.pack(physical_offset)).hex().upper()
+
+
+def parse_offset_message_id(message_id: str) -> tuple[str, int, int]:
+    """Address, port and physical offset of an offset message id; ValueError when it is none."""
+    if len(message_id) not in (32, 56):
+        raise ValueError(f"an offset message id has 32 or 56 hex digits, this one {len(message_id)}")
+    data = bytes.fromhex(message_id)
+    address, port = unpack_host(data[:-8])
+    return address, port, _OFFSET.unpack_from(data, len(data) - 8)[0]
+
+
+class UniqueIds:
+    """Makes unique ids in the layout of RocketMQ's clients: ip, pid 2, hash 4, ms since the month began 4, counter 2."""
+
+    def __init__(self, address: str = "127.0.0.1") -> None:
+        packed = ipaddress.ip_address(address).packed
+        self._prefix = (packed + struct.pack(">Hi", os.getpid() & 0xFFFF, hash(id(self)) & 0x7FFFFFFF)).hex().upper()
+        self._counter = itertools.count()
+        self._month_start_ms = 0
+        self._month_end_ms = 0
+
+    def next(self) -> str:
+        """A new id."""
+        now_ms = time.time_ns() // 1_000_000
+        if not self._month_start_ms <= now_ms < self._month_end_ms:
+            self._set_month(now_ms)
+        return f"{self._prefix}{(now_ms - self._month_start_ms) & 0xFFFFFFFF:08X}{next(self._counter) & 0xFFFF:04X}"
+
+    def _set_month(self, now_ms: int) -> None:
+        now = datetime.fromtimestamp(now_ms / 1000, UTC)
+        start = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+        following = start.replace(year=start.year + start.month // 12, month=start.month % 12 + 1)
+        self._month_start_ms = int(start.timestamp() * 1000)
+        self._month_end_ms = int(following.timestamp() * 1000)

@@ -1,0 +1,112 @@
+"""RocketMQ's reserved property names, system topics and groups, and which names are legal."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+KEYS: Final = "KEYS"
+TAGS: Final = "TAGS"
+WAIT: Final = "WAIT"
+DELAY: Final = "DELAY"
+RETRY_TOPIC: Final = "RETRY_TOPIC"
+REAL_TOPIC: Final = "REAL_TOPIC"
+REAL_QUEUE_ID: Final = "REAL_QID"
+TRANSACTION_PREPARED: Final = "TRAN_MSG"
+PRODUCER_GROUP: Final = "PGROUP"
+ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
+UNIQUE_KEY: Final = "UNIQ_KEY"
+CLUSTER: Final = "CLUSTER"
+MSG_REGION: Final = "MSG_REGION"
+TRACE_ON: Final = "TRACE_ON"
+# Due times of RocketMQ 5: refused, since a 4.9 broker would deliver them at once.
+TIMER_PROPERTIES: Final = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "__STARTDELIVERTIME")
+# Ours; see marks.py.
+OWN_PREFIX: Final = "__DMQ_"
+DUE: Final = "__DMQ_DUE"
+MARK: Final = "__DMQ_MARK"
+
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+TRANS_CHECK_MAX_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+AUTO_CREATE_TOPIC: Final = "TBW102"
+BENCHMARK_TOPIC: Final = "BenchmarkTest"
+SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
+OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
+REPLY_TOPIC_POSTFIX: Final = "REPLY_TOPIC"
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+RETRY_PREFIX: Final = "%RETRY%"
+DLQ_PREFIX: Final = "%DLQ%"
+# Cancelled, dropped and rescheduled messages leave their mark here; it has no topic config.
+MARKS_TOPIC: Final = "rmq_sys_delaymq_marks"
+# The scheduler has a consumer group's name, so that its dead letters are found where people look for them.
+SCHEDULE_CONSUMER_GROUP: Final = "SCHEDULE_CONSUMER"
+SCHEDULE_DLQ_TOPIC: Final = DLQ_PREFIX + SCHEDULE_CONSUMER_GROUP
+
+# What producers may not send to.
+CLOSED_TO_CLIENTS: Final = frozenset(
+    {SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANS_CHECK_MAX_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
+)
+_SYSTEM_TOPICS: Final = CLOSED_TO_CLIENTS | {AUTO_CREATE_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC}
+
+SYSTEM_GROUPS: Final = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+)
+SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+
+# The record keeps the topic's length in one signed byte.
+MAX_TOPIC_LENGTH: Final = 127
+MAX_GROUP_LENGTH: Final = 255
+_LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
+
+
+def topic_problem(topic: str) -> str | None:
+    """Why `topic` cannot be a topic's name, as a sentence, or None when it can."""
+    if not topic or topic.isspace():
+        return "The specified topic is blank: name a topic."
+    if not _LEGAL.match(topic):
+        shown = topic[:MAX_TOPIC_LENGTH]
+        return f"The specified topic {shown!r} contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    if len(topic) > MAX_TOPIC_LENGTH:
+        return f"The specified topic is longer than topic max length {MAX_TOPIC_LENGTH}."
+    return None
+
+
+def group_problem(group: str) -> str | None:
+    """Why `group` cannot be a group's name, as a sentence, or None when it can."""
+    if not group or group.isspace():
+        return "The specified group is blank: name a group."
+    if not _LEGAL.match(group):
+        shown = group[:MAX_GROUP_LENGTH]
+        return f"The specified group {shown!r} contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    if len(group) > MAX_GROUP_LENGTH:
+        return f"The specified group is longer than group max length {MAX_GROUP_LENGTH}."
+    return None
+
+
+def is_system_topic(topic: str, *own: str) -> bool:
+    """Whether `topic` belongs to the broker; `own` are the cluster's and the broker's name and the reply topic."""
+    return topic in _SYSTEM_TOPICS or topic in own or topic.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def is_system_group(group: str) -> bool:
+    """Whether `group` is one that the broker itself made or uses."""
+    return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
+
+
+def retry_topic(group: str) -> str:
+    """The topic in which the failed messages of `group` come again."""
+    return RETRY_PREFIX + group
+
+
+def dead_letter_topic(group: str) -> str:
+    """The topic of messages that `group` gave up on."""
+    return DLQ_PREFIX + group

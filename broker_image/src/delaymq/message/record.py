@@ -1,0 +1,263 @@
+"""The commit-log record (docs/formats/store.md, "Commit-log record")."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, replace
+from typing import Final
+from zlib import crc32
+
+from delaymq.message import flags
+from delaymq.message.errors import IllegalMessageError, RecordError
+from delaymq.message.names import MAX_TOPIC_LENGTH
+from delaymq.message.properties import MAX_PROPERTIES_BYTES, decode_properties
+
+MESSAGE_MAGIC: Final = 0xDAA320A7
+BLANK_MAGIC: Final = 0xCBD43194
+# A blank record needs its size and its magic, so a message leaves at least this much at a segment's end.
+BLANK_BYTES: Final = 8
+# Record without body, topic and properties, both hosts IPv4.
+FIXED_BYTES: Final = 91
+_IPV6_EXTRA: Final = 12
+
+# Everything before the body when both hosts are IPv4, the common case.
+HEAD = struct.Struct(
+    ">i"  # total size
+    "I"  # magic
+    "I"  # body CRC32 & 0x7FFFFFFF
+    "i"  # queue id
+    "i"  # flag
+    "q"  # queue offset
+    "q"  # physical offset
+    "i"  # sys flag
+    "q"  # born timestamp, ms
+    "8s"  # born host
+    "q"  # store timestamp, ms
+    "8s"  # store host
+    "i"  # reconsume times
+    "q"  # prepared transaction offset
+    "i"  # body length
+)
+assert HEAD.size == 88
+# The same in three parts, for hosts of any width.
+_UP_TO_BORN = struct.Struct(">iIIiiqqiq")
+_STORE_TIMESTAMP = struct.Struct(">q")
+_AFTER_STORE = struct.Struct(">iqi")
+assert _UP_TO_BORN.size + 8 + _STORE_TIMESTAMP.size + 8 + _AFTER_STORE.size == HEAD.size
+SIZE_AND_MAGIC = struct.Struct(">iI")
+_PROPERTIES_LENGTH = struct.Struct(">h")
+
+
+@dataclass(slots=True, kw_only=True)
+class Record:
+    """One message as it stands in the commit log."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    flag: int
+    sys_flag: int
+    born_timestamp_ms: int
+    born_host: bytes
+    """Packed, 8 or 20 bytes (ids.unpack_host)."""
+    store_timestamp_ms: int
+    store_host: bytes
+    reconsume_times: int
+    prepared_transaction_offset: int
+    body: bytes
+    body_crc: int
+    """zlib's crc32 of the body & 0x7FFFFFFF."""
+    raw_properties: bytes
+    size: int
+    """Bytes of the whole record."""
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The properties, parsed anew at each access."""
+        return decode_properties(self.raw_properties)
+
+    def encoded(self) -> bytes:
+        """The record's bytes."""
+        return encode_record(
+            topic=self.topic.encode(),
+            queue_id=self.queue_id,
+            queue_offset=self.queue_offset,
+            physical_offset=self.physical_offset,
+            flag=self.flag,
+            sys_flag=self.sys_flag,
+            born_timestamp_ms=self.born_timestamp_ms,
+            born_host=self.born_host,
+            store_timestamp_ms=self.store_timestamp_ms,
+            store_host=self.store_host,
+            reconsume_times=self.reconsume_times,
+            prepared_transaction_offset=self.prepared_transaction_offset,
+            body=self.body,
+            properties=self.raw_properties,
+        )
+
+    def moved(self, **changes: object) -> Record:
+        """A copy with some fields changed; `size` and `body_crc` are the caller's to keep true."""
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+
+def record_bytes(topic_bytes: int, body_bytes: int, properties_bytes: int, born_host: bytes, store_host: bytes) -> int:
+    """Size of a record with parts of these sizes."""
+    return FIXED_BYTES - 16 + len(born_host) + len(store_host) + topic_bytes + body_bytes + properties_bytes
+
+
+def encode_record(
+    *,
+    topic: bytes,
+    queue_id: int,
+    queue_offset: int,
+    physical_offset: int,
+    flag: int,
+    sys_flag: int,
+    born_timestamp_ms: int,
+    born_host: bytes,
+    store_timestamp_ms: int,
+    store_host: bytes,
+    reconsume_times: int,
+    prepared_transaction_offset: int,
+    body: bytes,
+    properties: bytes,
+) -> bytes:
+    """The bytes of a record; the IPv6 bits of `sys_flag` are set from the hosts, as the real broker does.
+
+    IllegalMessageError when topic or properties are longer than the format's length fields can tell.
+    """
+    topic_length, body_length, properties_length = len(topic), len(body), len(properties)
+    if topic_length > MAX_TOPIC_LENGTH:
+        raise IllegalMessageError(f"the topic has {topic_length} bytes, at most {MAX_TOPIC_LENGTH} fit: use a shorter name")
+    if properties_length > MAX_PROPERTIES_BYTES:
+        raise IllegalMessageError(
+            f"the properties have {properties_length} bytes, at most {MAX_PROPERTIES_BYTES} fit: send fewer or shorter"
+        )
+    body_crc = crc32(body) & 0x7FFFFFFF
+    if len(born_host) == 8 and len(store_host) == 8:
+        head = HEAD.pack(
+            FIXED_BYTES + topic_length + body_length + properties_length,
+            MESSAGE_MAGIC,
+            body_crc,
+            queue_id,
+            flag,
+            queue_offset,
+            physical_offset,
+            sys_flag & ~flags.HOST_MASK,
+            born_timestamp_ms,
+            born_host,
+            store_timestamp_ms,
+            store_host,
+            reconsume_times,
+            prepared_transaction_offset,
+            body_length,
+        )
+    else:
+        head = _wide_head(
+            record_bytes(topic_length, body_length, properties_length, born_host, store_host),
+            body_crc,
+            (queue_id, flag, queue_offset, physical_offset),
+            sys_flag,
+            born_timestamp_ms,
+            born_host,
+            store_timestamp_ms,
+            store_host,
+            (reconsume_times, prepared_transaction_offset, body_length),
+        )
+    return b"".join(
+        (head, body, topic_length.to_bytes(1, "big"), topic, _PROPERTIES_LENGTH.pack(properties_length), properties)
+    )
+
+
+def _wide_head(
+    size: int,
+    body_crc: int,
+    place: tuple[int, int, int, int],
+    sys_flag: int,
+    born_timestamp_ms: int,
+    born_host: bytes,
+    store_timestamp_ms: int,
+    store_host: bytes,
+    rest: tuple[int, int, int],
+) -> bytes:
+    sys_flag &= ~flags.HOST_MASK
+    if len(born_host) == 20:
+        sys_flag |= flags.BORN_HOST_IPV6
+    if len(store_host) == 20:
+        sys_flag |= flags.STORE_HOST_IPV6
+    return b"".join(
+        (
+            _UP_TO_BORN.pack(size, MESSAGE_MAGIC, body_crc, *place, sys_flag, born_timestamp_ms),
+            born_host,
+            _STORE_TIMESTAMP.pack(store_timestamp_ms),
+            store_host,
+            _AFTER_STORE.pack(*rest),
+        )
+    )
+
+
+def decode_record(data: bytes | memoryview, position: int = 0, *, check_crc: bool = True) -> Record:
+    """The message record at `position` of `data`; RecordError says what does not hold.
+
+    `data` may end behind the record or be longer; a blank record is an error here (see `SIZE_AND_MAGIC`).
+    """
+    available = len(data) - position
+    if available < FIXED_BYTES:
+        raise RecordError(f"a record has at least {FIXED_BYTES} bytes, {available} are left")
+    size, magic = SIZE_AND_MAGIC.unpack_from(data, position)
+    if magic != MESSAGE_MAGIC:
+        raise RecordError(f"the magic is {magic:#010x}, not a message's {MESSAGE_MAGIC:#010x}")
+    if not FIXED_BYTES <= size <= available:
+        raise RecordError(f"the record says that it has {size} bytes, {available} are left")
+    (
+        _, _, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp_ms,
+        born_host, store_timestamp_ms, store_host, reconsume_times, prepared_offset, body_length,
+    ) = HEAD.unpack_from(data, position)  # fmt: skip
+    at = position + HEAD.size
+    if sys_flag & flags.HOST_MASK:
+        at = position + _UP_TO_BORN.size
+        born_bytes = 20 if sys_flag & flags.BORN_HOST_IPV6 else 8
+        store_bytes = 20 if sys_flag & flags.STORE_HOST_IPV6 else 8
+        if size < FIXED_BYTES - 16 + born_bytes + store_bytes:
+            raise RecordError(f"the record says that it has {size} bytes, too few for its IPv6 addresses")
+        born_host = bytes(data[at : at + born_bytes])
+        at += born_bytes
+        (store_timestamp_ms,) = _STORE_TIMESTAMP.unpack_from(data, at)
+        at += _STORE_TIMESTAMP.size
+        store_host = bytes(data[at : at + store_bytes])
+        at += store_bytes
+        reconsume_times, prepared_offset, body_length = _AFTER_STORE.unpack_from(data, at)
+        at += _AFTER_STORE.size
+    end = position + size
+    topic_at = at + body_length
+    if body_length < 0 or topic_at + 3 > end:
+        raise RecordError(f"the body's length {body_length} does not fit a record of {size} bytes")
+    topic_length = data[topic_at]
+    properties_at = topic_at + 1 + topic_length
+    if topic_length > MAX_TOPIC_LENGTH or properties_at + 2 > end:
+        raise RecordError(f"the topic's length {topic_length} does not fit a record of {size} bytes")
+    (properties_length,) = _PROPERTIES_LENGTH.unpack_from(data, properties_at)
+    if properties_length < 0 or properties_at + 2 + properties_length != end:
+        raise RecordError(f"the properties' length {properties_length} does not fit a record of {size} bytes")
+    body = bytes(data[at:topic_at])
+    if check_crc and crc32(body) & 0x7FFFFFFF != body_crc:
+        raise RecordError("the body's checksum does not match")
+    return Record(
+        topic=str(data[topic_at + 1 : properties_at], "utf-8", "surrogateescape"),
+        queue_id=queue_id,
+        queue_offset=queue_offset,
+        physical_offset=physical_offset,
+        flag=flag,
+        sys_flag=sys_flag,
+        born_timestamp_ms=born_timestamp_ms,
+        born_host=born_host,
+        store_timestamp_ms=store_timestamp_ms,
+        store_host=store_host,
+        reconsume_times=reconsume_times,
+        prepared_transaction_offset=prepared_offset,
+        body=body,
+        body_crc=body_crc,
+        raw_properties=bytes(data[properties_at + 2 : end]),
+        size=size,
+    )
