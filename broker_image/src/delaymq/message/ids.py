@@ -42,7 +42,7 @@ def parse_offset_message_id(message_id: str) -> tuple[str, int, int]:
 
 
 class UniqueIds:
-    """Makes unique ids in the layout of RocketMQ's clients: ip, pid 2, hash 4, ms since the month began 4, counter 2."""
+    """Makes unique ids in the layout of RocketMQ's clients: ip, pid 2, hash 4, ms of the month 4, counter 2."""
 
     def __init__(self, address: str = "127.0.0.1") -> None:
         packed = ipaddress.ip_address(address).packed

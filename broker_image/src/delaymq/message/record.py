@@ -129,7 +129,7 @@ def encode_record(
     """
     topic_length, body_length, properties_length = len(topic), len(body), len(properties)
     if topic_length > MAX_TOPIC_LENGTH:
-        raise IllegalMessageError(f"the topic has {topic_length} bytes, at most {MAX_TOPIC_LENGTH} fit: use a shorter name")
+        raise IllegalMessageError(f"the topic has {topic_length} bytes, at most {MAX_TOPIC_LENGTH} fit: shorten it")
     if properties_length > MAX_PROPERTIES_BYTES:
         raise IllegalMessageError(
             f"the properties have {properties_length} bytes, at most {MAX_PROPERTIES_BYTES} fit: send fewer or shorter"
