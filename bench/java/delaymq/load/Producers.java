@@ -1,0 +1,56 @@
+package delaymq.load;
+
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.apache.rocketmq.client.exception.MQClientException;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+
+/** One started producer for each NameServer and send timeout; none of them retries. */
+final class Producers {
+    private static final Map<String, DefaultMQProducer> STARTED = new ConcurrentHashMap<>();
+    private static final AtomicInteger NEXT_INSTANCE = new AtomicInteger();
+
+    private Producers() {
+    }
+
+    static DefaultMQProducer get(Options options) throws MQClientException {
+        String namesrv = options.text("namesrv");
+        int timeoutMs = options.number("timeout_ms", 3000);
+        String key = namesrv + "/" + timeoutMs;
+        synchronized (STARTED) {
+            DefaultMQProducer known = STARTED.get(key);
+            if (known != null) {
+                return known;
+            }
+            DefaultMQProducer producer = new DefaultMQProducer("load_producer");
+            producer.setNamesrvAddr(namesrv);
+            producer.setInstanceName(instanceName());
+            producer.setRetryTimesWhenSendFailed(0);
+            producer.setRetryTimesWhenSendAsyncFailed(0);
+            producer.setSendMsgTimeout(timeoutMs);
+            producer.setDefaultTopicQueueNums(8);
+            producer.start();
+            STARTED.put(key, producer);
+            return producer;
+        }
+    }
+
+    /** Ends every producer of one NameServer, or all without one. */
+    static void forget(String namesrv) {
+        synchronized (STARTED) {
+            STARTED.entrySet().removeIf(entry -> {
+                boolean ours = namesrv == null || entry.getKey().startsWith(namesrv + "/");
+                if (ours) {
+                    entry.getValue().shutdown();
+                }
+                return ours;
+            });
+        }
+    }
+
+    /** Clients with one instance name would share connections, also across NameServers. */
+    static String instanceName() {
+        return "load-" + ProcessHandle.current().pid() + "-" + NEXT_INSTANCE.incrementAndGet();
+    }
+}

@@ -1,0 +1,116 @@
+package delaymq.load;
+
+import java.nio.ByteBuffer;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicLong;
+import java.util.concurrent.locks.LockSupport;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+
+/** Push consumers: how fast a filled topic is read, and how long a message takes from send to receive. */
+final class Receiving {
+    private Receiving() {
+    }
+
+    private static DefaultMQPushConsumer consumer(Options options, MessageListenerConcurrently listener) throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.text("group"));
+        consumer.setNamesrvAddr(options.text("namesrv"));
+        consumer.setInstanceName(Producers.instanceName());
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setConsumeMessageBatchMaxSize(32);
+        consumer.subscribe(options.text("topic"), "*");
+        consumer.registerMessageListener(listener);
+        consumer.start();
+        return consumer;
+    }
+
+    /** Reads `count` messages with a new group; the clock runs from the first to the last of them. */
+    static Reply consume(Options options) throws Exception {
+        long count = options.longNumber("count", 1);
+        AtomicLong received = new AtomicLong();
+        AtomicLong first = new AtomicLong();
+        AtomicLong last = new AtomicLong();
+        DefaultMQPushConsumer consumer = consumer(options, (messages, context) -> {
+            long now = System.nanoTime();
+            first.compareAndSet(0, now);
+            if (received.addAndGet(messages.size()) >= count) {
+                last.compareAndSet(0, now);
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        try {
+            await(options, () -> received.get() >= count);
+        } finally {
+            consumer.shutdown();
+        }
+        if (received.get() < count) {
+            throw new IllegalStateException("received " + received.get() + " of " + count + " in time");
+        }
+        double elapsed = Math.max(1, last.get() - first.get()) / 1e9;
+        return new Reply().put("received", received.get()).put("elapsed_s", elapsed).put("rate", count / elapsed);
+    }
+
+    /** Sends `count` messages at `rate` a second and takes the time until the listener of this process has each. */
+    static Reply latency(Options options) throws Exception {
+        DefaultMQProducer producer = Producers.get(options);
+        int count = options.number("count", 1000);
+        int skipped = options.number("skip", count / 10);
+        double rate = options.decimal("rate", 500);
+        byte[] filler = new byte[Math.max(0, options.number("size", 100) - 24)];
+        long run = System.nanoTime();
+        Durations durations = new Durations();
+        AtomicLong received = new AtomicLong();
+        DefaultMQPushConsumer consumer = consumer(options, (messages, context) -> {
+            long now = System.nanoTime();
+            for (MessageExt message : messages) {
+                ByteBuffer body = ByteBuffer.wrap(message.getBody());
+                if (body.remaining() < 24 || body.getLong() != run) {
+                    continue; // what the topic held before
+                }
+                long sent = body.getLong();
+                if (body.getLong() >= skipped) {
+                    durations.add(now - sent);
+                }
+                received.incrementAndGet();
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        try {
+            Thread.sleep(1000); // queues are assigned and long polls open by then
+            long start = System.nanoTime();
+            for (int i = 0; i < count; i++) {
+                long turn = start + (long) (i * 1e9 / rate);
+                for (long left = turn - System.nanoTime(); left > 0; left = turn - System.nanoTime()) {
+                    LockSupport.parkNanos(left);
+                }
+                ByteBuffer body = ByteBuffer.allocate(24 + filler.length);
+                body.putLong(run).putLong(System.nanoTime()).putLong(i).put(filler);
+                producer.send(new Message(options.text("topic"), body.array()));
+            }
+            await(options, () -> received.get() >= count);
+        } finally {
+            consumer.shutdown();
+        }
+        if (received.get() < count) {
+            throw new IllegalStateException("received " + received.get() + " of " + count + " in time");
+        }
+        return new Reply().put("received", received.get()).put("p50_us", durations.micros(50))
+            .put("p99_us", durations.micros(99));
+    }
+
+    private interface Condition {
+        boolean holds();
+    }
+
+    private static void await(Options options, Condition condition) {
+        long deadline = System.nanoTime() + (long) (options.decimal("at_most_seconds", 120) * 1e9);
+        while (!condition.holds() && System.nanoTime() < deadline) {
+            LockSupport.parkNanos(TimeUnit.MILLISECONDS.toNanos(2));
+        }
+    }
+}

@@ -1,0 +1,237 @@
+package delaymq.load;
+
+import java.io.BufferedWriter;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
+import java.util.concurrent.Semaphore;
+import java.util.concurrent.ThreadLocalRandom;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicLong;
+import java.util.concurrent.locks.LockSupport;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendCallback;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.SendStatus;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageClientIDSetter;
+
+/**
+ * Sends until `seconds` are over or `count` messages are acknowledged, whichever is given.
+ *
+ * mode=sync|async|batch, threads, size (body bytes), batch (messages in one send), window (async sends in flight),
+ * rate (messages a second over all threads; 0: as fast as it goes), levels (delay levels to draw from),
+ * acks (file that gets one line for each attempt: A or F, unique key, level, queue, queue offset or the error).
+ */
+final class Sending {
+    private static final int PAUSE_AFTER_FAILURE_MS = 20;
+
+    private final DefaultMQProducer producer;
+    private final String mode;
+    private final String topic;
+    private final byte[] body;
+    private final int batch;
+    private final int threads;
+    private final double rate;
+    private final int[] levels;
+    private final long count;
+    private final double seconds;
+    private final double atMostSeconds;
+    private final Semaphore window;
+    private final BufferedWriter acks;
+
+    private final AtomicLong claimed = new AtomicLong();
+    private final AtomicLong acknowledged = new AtomicLong();
+    private final AtomicLong failed = new AtomicLong();
+    private final Map<String, Integer> errors = new TreeMap<>();
+    private final Durations durations = new Durations();
+    private long startNanos;
+    private long deadlineNanos;
+
+    private Sending(Options options) throws Exception {
+        producer = Producers.get(options);
+        mode = options.text("mode", "sync");
+        topic = options.text("topic");
+        body = new byte[options.number("size", 100)];
+        ThreadLocalRandom.current().nextBytes(body);
+        batch = mode.equals("batch") ? options.number("batch", 32) : 1;
+        threads = options.number("threads", 1);
+        rate = options.decimal("rate", 0);
+        levels = options.numbers("levels");
+        count = options.longNumber("count", Long.MAX_VALUE);
+        seconds = options.decimal("seconds", 0);
+        atMostSeconds = options.decimal("at_most_seconds", 600);
+        window = new Semaphore(options.number("window", 512));
+        acks = options.has("acks") ? Files.newBufferedWriter(Path.of(options.text("acks"))) : null;
+        if (seconds <= 0 && count == Long.MAX_VALUE) {
+            throw new IllegalArgumentException("send needs seconds or count");
+        }
+    }
+
+    static Reply run(Options options) throws Exception {
+        return new Sending(options).run();
+    }
+
+    private Reply run() throws Exception {
+        startNanos = System.nanoTime();
+        deadlineNanos = startNanos + (long) ((seconds > 0 ? seconds : atMostSeconds) * 1e9);
+        long startMs = System.currentTimeMillis();
+        List<Thread> workers = new ArrayList<>();
+        int inFlight = window.availablePermits();
+        for (int i = 0; i < threads; i++) {
+            Thread worker = new Thread(this::work, "send-" + i);
+            worker.start();
+            workers.add(worker);
+        }
+        for (Thread worker : workers) {
+            worker.join();
+        }
+        // Answers of asynchronous sends come later; the client fails each of them at its timeout.
+        window.tryAcquire(inFlight, 10, TimeUnit.SECONDS);
+        double elapsed = (System.nanoTime() - startNanos) / 1e9;
+        if (acks != null) {
+            synchronized (acks) {
+                acks.close();
+            }
+        }
+        synchronized (errors) {
+            return new Reply()
+                .put("acknowledged", acknowledged.get())
+                .put("failed", failed.get())
+                .put("elapsed_s", elapsed)
+                .put("rate", acknowledged.get() / elapsed)
+                .put("p50_us", durations.micros(50))
+                .put("p99_us", durations.micros(99))
+                .put("start_ms", startMs)
+                .put("end_ms", System.currentTimeMillis())
+                .put("errors", errors);
+        }
+    }
+
+    private void work() {
+        Durations own = new Durations();
+        while (claim()) {
+            long before = System.nanoTime();
+            if (mode.equals("async")) {
+                sendAsync();
+            } else {
+                sendAndWait();
+                own.add(System.nanoTime() - before);
+            }
+        }
+        durations.addAll(own);
+    }
+
+    /** True when the caller may send once more; waits for its turn when a rate is set. */
+    private boolean claim() {
+        long ticket = claimed.getAndAdd(batch);
+        while (count != Long.MAX_VALUE && ticket >= count) {
+            // Failed sends give their ticket back, so wait until nothing can come back any more.
+            claimed.addAndGet(-batch);
+            if (acknowledged.get() >= count || System.nanoTime() > deadlineNanos) {
+                return false;
+            }
+            LockSupport.parkNanos(TimeUnit.MILLISECONDS.toNanos(1));
+            ticket = claimed.getAndAdd(batch);
+        }
+        if (rate > 0) {
+            long turn = startNanos + (long) (ticket * 1e9 / rate);
+            for (long left = turn - System.nanoTime(); left > 0; left = turn - System.nanoTime()) {
+                LockSupport.parkNanos(left);
+            }
+        }
+        return System.nanoTime() <= deadlineNanos;
+    }
+
+    private Message message() {
+        Message message = new Message(topic, body);
+        if (levels.length > 0) {
+            message.setDelayTimeLevel(levels[ThreadLocalRandom.current().nextInt(levels.length)]);
+        }
+        MessageClientIDSetter.setUniqID(message);
+        return message;
+    }
+
+    private void sendAndWait() {
+        List<Message> messages = new ArrayList<>(batch);
+        for (int i = 0; i < batch; i++) {
+            messages.add(message());
+        }
+        try {
+            SendResult result = mode.equals("batch") ? producer.send(messages) : producer.send(messages.get(0));
+            settle(messages, result);
+        } catch (Exception e) {
+            fail(messages, e);
+            pause();
+        }
+    }
+
+    private void sendAsync() {
+        List<Message> messages = List.of(message());
+        try {
+            window.acquire();
+            producer.send(messages.get(0), new SendCallback() {
+                @Override
+                public void onSuccess(SendResult result) {
+                    settle(messages, result);
+                    window.release();
+                }
+
+                @Override
+                public void onException(Throwable e) {
+                    fail(messages, e);
+                    window.release();
+                }
+            });
+        } catch (Exception e) {
+            window.release();
+            fail(messages, e);
+            pause();
+        }
+    }
+
+    private void settle(List<Message> messages, SendResult result) {
+        if (result.getSendStatus() != SendStatus.SEND_OK) {
+            fail(messages, new IllegalStateException(result.getSendStatus().name()));
+            return;
+        }
+        log("A", messages, result.getMessageQueue().getQueueId() + " " + result.getQueueOffset());
+        acknowledged.addAndGet(messages.size());
+    }
+
+    private void fail(List<Message> messages, Throwable e) {
+        String what = e.getClass().getSimpleName();
+        log("F", messages, what);
+        failed.addAndGet(messages.size());
+        claimed.addAndGet(-messages.size());
+        String text = what + ": " + String.valueOf(e.getMessage()).lines().findFirst().orElse("");
+        synchronized (errors) {
+            // Addresses and times differ in every text, so only the first few kinds are kept whole.
+            errors.merge(errors.size() < 8 || errors.containsKey(text) ? text : "other", 1, Integer::sum);
+        }
+    }
+
+    private void log(String outcome, List<Message> messages, String detail) {
+        if (acks == null) {
+            return;
+        }
+        synchronized (acks) {
+            try {
+                for (Message message : messages) {
+                    acks.write(outcome + " " + MessageClientIDSetter.getUniqID(message) + " "
+                        + message.getDelayTimeLevel() + " " + detail + "\n");
+                }
+            } catch (IOException e) {
+                throw new IllegalStateException(e);
+            }
+        }
+    }
+
+    private static void pause() {
+        LockSupport.parkNanos(TimeUnit.MILLISECONDS.toNanos(PAUSE_AFTER_FAILURE_MS));
+    }
+}

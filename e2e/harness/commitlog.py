@@ -1,0 +1,218 @@
+"""A reader of RocketMQ's commit log that shares no code with delaymq, so that it can judge it.
+
+What is here: records in log order and what became of delayed messages. What is not: repair, queues, indexes.
+Layout: docs/formats/store. Everything is big-endian. A missing or half-written end is the end of the log;
+damage before it raises BadLogError.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+MESSAGE_MAGIC = 0xDAA320A7
+BLANK_MAGIC = 0xCBD43194
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+BORN_IPV6_FLAG = 16
+STORE_IPV6_FLAG = 32
+
+# total size, magic, body CRC, queue id, flag, queue offset, physical offset, sys flag, born time
+_HEAD = struct.Struct(">iIIiiqqiq")
+assert _HEAD.size == 48
+_SIZE_MAGIC = struct.Struct(">iI")
+# reconsume times, prepared transaction offset, body length
+_TAIL = struct.Struct(">iqi")
+_INT64 = struct.Struct(">q")
+
+
+class BadLogError(Exception):
+    """The log holds something that is neither a record nor its end."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Record:
+    """One message of the log; times are milliseconds since 1970."""
+
+    physical_offset: int
+    size: int
+    queue_id: int
+    queue_offset: int
+    flag: int
+    sys_flag: int
+    born_ms: int
+    stored_ms: int
+    reconsume_times: int
+    body: bytes
+    topic: str
+    properties: dict[str, str]
+
+    @property
+    def unique_key(self) -> str:
+        return self.properties.get("UNIQ_KEY", "")
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Waits in the schedule topic (its copy under the real topic is another record)."""
+        return self.topic == SCHEDULE_TOPIC
+
+    @property
+    def is_copy(self) -> bool:
+        """What the broker handed over of a delayed message."""
+        return not self.is_scheduled and "REAL_TOPIC" in self.properties and self.properties.get("DELAY", "0") != "0"
+
+
+def properties_of(raw: bytes) -> dict[str, str]:
+    """`name \\x01 value` joined by `\\x02`; the later of two equal names wins, empty values count as absent."""
+    found: dict[str, str] = {}
+    for pair in raw.decode("utf-8").split("\x02"):
+        name, separator, value = pair.partition("\x01")
+        if separator and value:
+            found[name] = value
+    return found
+
+
+def _segments(store: Path) -> list[tuple[int, Path]]:
+    paths = sorted(path for path in (store / "commitlog").iterdir() if path.name.isdigit())
+    return [(int(path.name), path) for path in paths]
+
+
+def records(store: Path, *, with_bodies: bool = False) -> Iterator[Record]:
+    """Every record from the oldest segment to the log's end.
+
+    Raises BadLogError when a later segment holds records although an earlier one ends too soon.
+    """
+    ended_at: int | None = None
+    for base, path in _segments(store):
+        if path.stat().st_size == 0:
+            continue
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            if ended_at is not None:
+                if _SIZE_MAGIC.unpack_from(data, 0)[0] != 0:
+                    raise BadLogError(f"{path.name} holds data, but the log ended at {ended_at}")
+                continue
+            position = 0
+            while position + _SIZE_MAGIC.size <= len(data):
+                size, magic = _SIZE_MAGIC.unpack_from(data, position)
+                if magic == BLANK_MAGIC and size == len(data) - position:
+                    position = len(data)
+                    break
+                record = _record(data, position, base, with_bodies) if magic == MESSAGE_MAGIC else None
+                if record is None:
+                    break
+                yield record
+                position += size
+            if position < len(data):
+                ended_at = base + position
+
+
+def log_end(store: Path) -> int:
+    """The physical offset behind the last valid record."""
+    end = _segments(store)[0][0] if _segments(store) else 0
+    for record in records(store):
+        end = record.physical_offset + record.size
+    return end
+
+
+def _record(data: mmap.mmap, position: int, base: int, with_body: bool) -> Record | None:
+    """The record at `position`, or None if what stands there is not a whole record (the log's end)."""
+    if position + _HEAD.size > len(data):
+        return None
+    size, _, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_ms = _HEAD.unpack_from(data, position)
+    if size < 91 or position + size > len(data) or physical_offset != base + position:
+        return None
+    at = position + _HEAD.size + (20 if sys_flag & BORN_IPV6_FLAG else 8)
+    stored_ms = _INT64.unpack_from(data, at)[0]
+    at += 8 + (20 if sys_flag & STORE_IPV6_FLAG else 8)
+    reconsume_times, _, body_bytes = _TAIL.unpack_from(data, at)
+    at += _TAIL.size
+    if body_bytes < 0 or at + body_bytes + 3 > position + size:
+        return None
+    body = data[at : at + body_bytes]
+    if zlib.crc32(body) & 0x7FFFFFFF != crc:
+        return None
+    at += body_bytes
+    topic_bytes = data[at]
+    topic = data[at + 1 : at + 1 + topic_bytes]
+    at += 1 + topic_bytes
+    property_bytes = int.from_bytes(data[at : at + 2], "big")
+    at += 2
+    if at + property_bytes != position + size:
+        return None
+    return Record(
+        physical_offset=physical_offset, size=size, queue_id=queue_id, queue_offset=queue_offset, flag=flag,
+        sys_flag=sys_flag, born_ms=born_ms, stored_ms=stored_ms, reconsume_times=reconsume_times,
+        body=body if with_body else b"", topic=topic.decode("utf-8"),
+        properties=properties_of(data[at : at + property_bytes]),
+    )  # fmt: skip
+
+
+def delays_ms(table: str) -> list[int]:
+    """The delays of a messageDelayLevel table; level n stands at n - 1."""
+    units = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+    return [int(word[:-1]) * units[word[-1]] for word in table.split()]
+
+
+def due_ms(record: Record, level_delays_ms: list[int]) -> int:
+    """When a record of the schedule topic is due.
+
+    `__DMQ_DUE` = `due_ms:queueId:queueOffset` counts on the record that it names only; else store time + level.
+    """
+    words = record.properties.get("__DMQ_DUE", "").split(":")
+    if len(words) == 3 and [int(word) for word in words[1:]] == [record.queue_id, record.queue_offset]:
+        return int(words[0])
+    level = min(int(record.properties["DELAY"]), len(level_delays_ms))
+    return record.stored_ms + level_delays_ms[level - 1]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Delayed:
+    """One delayed message: its record in the schedule topic and what was handed over of it."""
+
+    scheduled: Record
+    due_ms: int
+    copies: tuple[Record, ...]
+
+
+def delayed_messages(store: Path, table: str, *, real_topic: str | None = None) -> dict[str, list[Delayed]]:
+    """Delayed messages by unique key: normally one for each key, several if a producer sent it again.
+
+    With several, copies are dealt out in log order, and any surplus stays with the last.
+    """
+    level_delays_ms = delays_ms(table)
+    scheduled: dict[str, list[Record]] = {}
+    copies: dict[str, list[Record]] = {}
+    for record in records(store):
+        if not (record.is_scheduled or record.is_copy):
+            continue
+        if real_topic is not None and record.properties.get("REAL_TOPIC") != real_topic:
+            continue
+        (scheduled if record.is_scheduled else copies).setdefault(record.unique_key, []).append(record)
+    orphans = copies.keys() - scheduled.keys()
+    if orphans:
+        raise BadLogError(f"{len(orphans)} handed-over messages were never scheduled, among them {min(orphans)}")
+    found: dict[str, list[Delayed]] = {}
+    for key, waiting in scheduled.items():
+        handed = copies.get(key, [])
+        found[key] = [
+            Delayed(
+                scheduled=record,
+                due_ms=due_ms(record, level_delays_ms),
+                copies=tuple(handed[n:] if n == len(waiting) - 1 else handed[n : n + 1]),
+            )
+            for n, record in enumerate(waiting)
+        ]
+    return found
+
+
+def lateness_ms(store: Path, table: str, *, real_topic: str | None = None) -> list[int]:
+    """The first copy's store time minus the due time of every message that was handed over, sorted."""
+    return sorted(
+        message.copies[0].stored_ms - message.due_ms
+        for messages in delayed_messages(store, table, real_topic=real_topic).values()
+        for message in messages
+        if message.copies
+    )
