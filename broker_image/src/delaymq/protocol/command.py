@@ -1,0 +1,323 @@
+"""A command: the header and body of one frame, read from and written to bytes.
+
+Every message in and out passes here, so the usual JSON header takes one pass of a prepared decoder straight into
+`Command`; only what that decoder refuses goes the tolerant way. Layouts: docs/formats/wire.md, "Frame" and "Header".
+"""
+
+from struct import Struct as Layout
+from typing import Any, Final
+
+import msgspec
+from msgspec import field
+
+from delaymq.protocol.codes import LANGUAGE_NAMES, LANGUAGE_NUMBERS, VERSION, LanguageCode
+from delaymq.protocol.errors import ProtocolError
+from delaymq.protocol.integers import Int32
+
+FLAG_RESPONSE: Final = 1
+FLAG_ONEWAY: Final = 2
+
+MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
+"""With the length field. The real broker cuts a peer off above it; a stated length must not make us wait for more."""
+MAX_FIELDS: Final = 512
+"""Fields of a header. Known requests have fewer than 25; more would only fill dictionaries."""
+CHECKED_HEADER_BYTES: Final = 64 * 1024
+"""JSON headers above this are checked for their number of strings before they are parsed."""
+
+JSON_HEADER: Final = 0
+BINARY_HEADER: Final = 1
+
+
+class Command(msgspec.Struct, gc=False):
+    """One request or response. `fields` are the header's named strings, `binary` the form that its header has."""
+
+    code: Int32
+    opaque: Int32 = 0
+    flag: Int32 = 0
+    language: str = "PYTHON"
+    version: Int32 = VERSION
+    remark: str | None = None
+    fields: dict[str, str] = field(default_factory=dict, name="extFields")
+    body: bytes = b""
+    binary: bool = False
+
+    @property
+    def is_response(self) -> bool:
+        return self.flag & FLAG_RESPONSE != 0
+
+    @property
+    def is_oneway(self) -> bool:
+        return self.flag & FLAG_ONEWAY != 0
+
+
+class Response(msgspec.Struct, gc=False):
+    """What a request is answered with; `encode_response` adds what comes from the request."""
+
+    code: int = 0
+    remark: str | None = None
+    fields: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+
+class _TolerantHeader(msgspec.Struct):
+    """A header as clients in other languages may write it: nulls, and numbers where strings belong."""
+
+    code: Int32
+    opaque: Int32 | None = None
+    flag: Int32 | None = None
+    language: str | int | None = None
+    version: Int32 | None = None
+    remark: str | None = None
+    extFields: dict[str, str | int | float | bool | None] | None = None  # noqa: N815 - the wire's name
+
+
+class _WrittenHeader(msgspec.Struct, gc=False, omit_defaults=True):
+    """The JSON header as we write it: only a missing remark is left out."""
+
+    code: int
+    extFields: dict[str, str]  # noqa: N815 - the wire's name
+    flag: int
+    language: str
+    opaque: int
+    version: int
+    serializeTypeCurrentRPC: str  # noqa: N815 - the wire's name
+    remark: str | None = None
+
+
+_LENGTH = Layout(">I")
+_LENGTHS = Layout(">II")  # frame length · serialisation (top byte) and header length
+
+_BINARY_HEAD = Layout(
+    ">"
+    "h"  # code
+    "B"  # language
+    "h"  # version
+    "i"  # opaque
+    "i"  # flag
+    "i"  # bytes of the remark
+)
+assert _BINARY_HEAD.size == 17
+
+_decode_json = msgspec.json.Decoder(Command).decode
+_decode_tolerant = msgspec.json.Decoder(_TolerantHeader).decode
+_encode_json = msgspec.json.Encoder().encode
+_unpack_length = _LENGTH.unpack_from
+_pack_lengths = _LENGTHS.pack
+
+
+def decode_command(frame: bytes | bytearray | memoryview) -> Command:
+    """Reads a frame that has lost its four length bytes; the result holds no reference to `frame`.
+
+    Raises ProtocolError if the bytes are no frame.
+    """
+    if len(frame) < 4:
+        raise ProtocolError(f"a frame of {len(frame)} bytes has no header length")
+    (word,) = _unpack_length(frame)
+    end = 4 + (word & 0xFFFFFF)
+    if end > len(frame):
+        raise ProtocolError(f"the header length {end - 4} exceeds the frame of {len(frame)} bytes")
+    header = frame[4:end]
+    if word <= 0xFFFFFF:
+        if end > CHECKED_HEADER_BYTES:
+            _refuse_many_strings(bytes(header))
+        try:
+            command = _decode_json(header)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            command = _tolerant_command(header)
+        if len(command.fields) > MAX_FIELDS:
+            raise ProtocolError(f"the header has {len(command.fields)} fields, at most {MAX_FIELDS} are accepted")
+        command.binary = False
+    elif word >> 24 == BINARY_HEADER:
+        command = _binary_command(bytes(header))
+    else:
+        raise ProtocolError(f"unknown header serialisation {word >> 24}: 0 (JSON) and 1 (binary) are known")
+    command.body = bytes(frame[end:])
+    return command
+
+
+def _refuse_many_strings(header: bytes) -> None:
+    # A string opens with a quote that no backslash precedes, so this counts each at least once; a field has two.
+    if header.count(b'"') - header.count(b'\\"') > 4 * MAX_FIELDS + 64:
+        raise ProtocolError(f"the header has too many fields, at most {MAX_FIELDS} are accepted")
+
+
+def _tolerant_command(header: bytes | bytearray | memoryview) -> Command:
+    try:
+        read = _decode_tolerant(header)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise ProtocolError(f"the JSON header cannot be read: {error}") from error
+    language = read.language
+    if isinstance(language, int):
+        language = LANGUAGE_NAMES.get(language)
+    named = read.extFields or {}
+    return Command(
+        code=read.code,
+        opaque=read.opaque or 0,
+        flag=read.flag or 0,
+        language=language or "OTHER",
+        version=read.version or 0,
+        remark=read.remark,
+        fields={name: _text(value) for name, value in named.items() if value is not None},
+    )
+
+
+def _text(value: str | int | float | bool) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        raise ProtocolError("a number in the header's fields has more than 64 bits")
+    return str(value)
+
+
+def _binary_command(header: bytes) -> Command:
+    if len(header) < _BINARY_HEAD.size + 4:
+        raise ProtocolError(f"a binary header of {len(header)} bytes is too short")
+    code, language, version, opaque, flag, remark_bytes = _BINARY_HEAD.unpack_from(header)
+    fields_at = _BINARY_HEAD.size + remark_bytes
+    if remark_bytes < 0 or fields_at + 4 > len(header):
+        raise ProtocolError(f"the binary header's remark of {remark_bytes} bytes exceeds the header")
+    (fields_bytes,) = _LENGTH.unpack_from(header, fields_at)
+    if fields_at + 4 + fields_bytes != len(header):
+        raise ProtocolError(f"the binary header's fields of {fields_bytes} bytes do not end with the header")
+    try:
+        remark = header[_BINARY_HEAD.size : fields_at].decode() if remark_bytes else None
+        fields = _binary_fields(header, fields_at + 4)
+    except UnicodeDecodeError as error:
+        raise ProtocolError(f"the binary header holds text that is not UTF-8: {error}") from error
+    return Command(
+        code=code,
+        opaque=opaque,
+        flag=flag,
+        language=LANGUAGE_NAMES.get(language, "OTHER"),
+        version=version,
+        remark=remark,
+        fields=fields,
+        binary=True,
+    )
+
+
+def _binary_fields(header: bytes, at: int) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    end = len(header)
+    for _ in range(MAX_FIELDS):
+        if at == end:
+            return fields
+        key_end = at + 2 + int.from_bytes(header[at : at + 2], "big")
+        value_at = key_end + 4
+        if value_at > end:
+            raise ProtocolError("a field's name exceeds the binary header")
+        value_end = value_at + int.from_bytes(header[key_end:value_at], "big")
+        if value_end > end:
+            raise ProtocolError("a field's value exceeds the binary header")
+        if value_end > value_at:  # an empty value stands for null, and null for absent
+            fields[header[at + 2 : key_end].decode()] = header[value_at:value_end].decode()
+        at = value_end
+    if at == end:
+        return fields
+    raise ProtocolError(f"the binary header has too many fields, at most {MAX_FIELDS} are accepted")
+
+
+def encode_command(command: Command) -> bytes:
+    """The whole frame, with its length.
+
+    Raises ValueError for what no frame can hold: above MAX_FRAME_BYTES, a code beyond a binary header's 16 bits.
+    """
+    if command.binary:
+        return _binary_frame(command)
+    return _json_frame(
+        _WrittenHeader(
+            command.code,
+            command.fields,
+            command.flag,
+            command.language,
+            command.opaque,
+            command.version,
+            "JSON",
+            command.remark,
+        ),
+        command.body,
+    )
+
+
+def encode_response(request: Command, response: Response) -> bytes:
+    """The whole frame that answers `request`: its opaque and its serialisation, our language and version."""
+    if request.binary:
+        return _binary_frame(
+            Command(
+                response.code,
+                request.opaque,
+                FLAG_RESPONSE,
+                remark=response.remark,
+                fields=response.fields,
+                body=response.body,
+                binary=True,
+            )
+        )
+    return _json_frame(
+        _WrittenHeader(
+            response.code, response.fields, FLAG_RESPONSE, "PYTHON", request.opaque, VERSION, "JSON", response.remark
+        ),
+        response.body,
+    )
+
+
+def request_command(
+    code: int, fields: dict[str, str] | None = None, body: bytes = b"", *, oneway: bool = False
+) -> Command:
+    """A request of ours; its opaque is 0 until the transport numbers it."""
+    return Command(code, 0, FLAG_ONEWAY if oneway else 0, fields={} if fields is None else fields, body=body)
+
+
+def _json_frame(written: _WrittenHeader, body: bytes) -> bytes:
+    try:
+        header = _encode_json(written)
+    except UnicodeEncodeError:
+        header = _encode_json(_replace_surrogates(written))
+    header_bytes = len(header)
+    frame_bytes = header_bytes + 4 + len(body)
+    if frame_bytes > MAX_FRAME_BYTES - 4 or header_bytes > 0xFFFFFF:
+        raise ValueError(f"a frame of {frame_bytes + 4} bytes exceeds the limit of {MAX_FRAME_BYTES}")
+    return _pack_lengths(frame_bytes, header_bytes) + header + body
+
+
+def _replace_surrogates(written: _WrittenHeader) -> _WrittenHeader:
+    # Lone surrogates have no UTF-8 form; they come from file names in a remark, and an answer must still go out.
+    def clean(text: str) -> str:
+        return text.encode(errors="replace").decode()
+
+    changed: dict[str, Any] = {name: clean(value) for name, value in written.extFields.items()}
+    remark = None if written.remark is None else clean(written.remark)
+    return msgspec.structs.replace(written, extFields=changed, remark=remark)
+
+
+def _binary_frame(command: Command) -> bytes:
+    if not -(2**15) <= command.code < 2**15:
+        raise ValueError(f"code {command.code} does not fit the 16 bits of a binary header")
+    remark = (command.remark or "").encode(errors="replace")
+    pairs = bytearray()
+    for name, value in command.fields.items():
+        key_bytes, value_bytes = name.encode(errors="replace"), value.encode(errors="replace")
+        if len(key_bytes) > 0x7FFF:
+            raise ValueError(f"a field's name of {len(key_bytes)} bytes does not fit a binary header")
+        pairs += len(key_bytes).to_bytes(2, "big") + key_bytes + len(value_bytes).to_bytes(4, "big") + value_bytes
+    header = b"".join(
+        (
+            _BINARY_HEAD.pack(
+                command.code,
+                LANGUAGE_NUMBERS.get(command.language, LanguageCode.OTHER),
+                command.version,
+                command.opaque,
+                command.flag,
+                len(remark),
+            ),
+            remark,
+            _LENGTH.pack(len(pairs)),
+            pairs,
+        )
+    )
+    frame_bytes = len(header) + 4 + len(command.body)
+    if frame_bytes > MAX_FRAME_BYTES - 4:
+        raise ValueError(f"a frame of {frame_bytes + 4} bytes exceeds the limit of {MAX_FRAME_BYTES}")
+    return _pack_lengths(frame_bytes, BINARY_HEADER << 24 | len(header)) + header + command.body

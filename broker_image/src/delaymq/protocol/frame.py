@@ -1,0 +1,132 @@
+"""Cuts a stream of bytes into commands; shaped for asyncio.BufferedProtocol, so bytes are received where they are read.
+
+A receiver owns one buffer: small while its peer is idle, as large as the frame that is under way, small again after.
+"""
+
+from struct import Struct as Layout
+from typing import Final
+
+from delaymq.protocol.command import MAX_FRAME_BYTES, Command, decode_command
+from delaymq.protocol.errors import ProtocolError
+
+IDLE_BUFFER_BYTES: Final = 16 * 1024
+"""What an idle connection costs; holds many small pipelined frames."""
+TRUSTED_BUFFER_BYTES: Final = 256 * 1024
+"""A frame up to this gets its whole buffer at once. Larger ones only as their bytes come in, so that a peer cannot
+reserve the maximum with four bytes."""
+MIN_FREE_BYTES: Final = 1024
+"""With less room behind the received bytes they are moved to the front, so that no read is needlessly small."""
+
+TLS_HANDSHAKE: Final = 0x16
+
+_unpack_length = Layout(">I").unpack_from
+
+
+class FrameReceiver:
+    """Collects bytes and yields commands. After a ProtocolError it yields nothing any more.
+
+    `error` is set as soon as bad bytes are seen, also while the good commands before them are handed out.
+    """
+
+    __slots__ = ("_buffer", "_end", "_view", "error")
+
+    def __init__(self) -> None:
+        self._buffer = bytearray(IDLE_BUFFER_BYTES)
+        self._view = memoryview(self._buffer)
+        self._end = 0
+        self.error: ProtocolError | None = None
+
+    @property
+    def buffer_bytes(self) -> int:
+        """The memory that is held now."""
+        return len(self._buffer)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes of the peer go; never empty. `sizehint` is not needed: the frame's length decides."""
+        return self._view[self._end :]
+
+    def received(self, n: int) -> list[Command]:
+        """Takes `n` bytes that were written into `get_buffer()`; returns the whole commands that they complete.
+
+        Raises ProtocolError for bytes that are no frame; good commands before them are returned first, and the
+        error is raised at the next call.
+        """
+        if self.error is not None:
+            raise self.error
+        self._end += n
+        commands: list[Command] = []
+        try:
+            self._cut(commands)
+        except ProtocolError as error:
+            self.error = error
+            # Nothing more is taken in, but the next read still needs a place to go.
+            self._end = 0
+            self._resize(IDLE_BUFFER_BYTES, 0)
+            if not commands:
+                raise
+        return commands
+
+    def feed(self, data: bytes) -> list[Command]:
+        """As `received`, for bytes that are already here. Good commands come first, the error with the next call."""
+        commands: list[Command] = []
+        rest = memoryview(data)
+        if not data:
+            return self.received(0)
+        while rest and not (commands and self.error is not None):
+            buffer = self.get_buffer(len(rest))
+            n = min(len(buffer), len(rest))
+            buffer[:n] = rest[:n]
+            rest = rest[n:]
+            try:
+                commands += self.received(n)
+            except ProtocolError:
+                if not commands:
+                    raise
+        return commands
+
+    def _cut(self, commands: list[Command]) -> None:
+        view, start, end = self._view, 0, self._end
+        needed = 0
+        while end - start >= 4:
+            (length,) = _unpack_length(view, start)
+            if length > MAX_FRAME_BYTES - 4:
+                raise _oversized(length)
+            stop = start + 4 + length
+            if stop > end:
+                needed = 4 + length
+                break
+            commands.append(decode_command(view[start + 4 : stop]))
+            start = stop
+        rest = end - start
+        self._end = rest
+        capacity = len(self._buffer)
+        if needed > capacity:
+            # Doubling copies at most as much as was received.
+            capacity = needed if needed <= TRUSTED_BUFFER_BYTES else self._grown_bytes(needed, rest)
+        elif capacity > IDLE_BUFFER_BYTES and needed <= IDLE_BUFFER_BYTES and rest < IDLE_BUFFER_BYTES:
+            capacity = IDLE_BUFFER_BYTES
+        if capacity != len(self._buffer):
+            self._resize(capacity, start)
+        elif start and rest:
+            view[:rest] = view[start:end]
+
+    def _grown_bytes(self, needed: int, rest: int) -> int:
+        capacity = len(self._buffer)
+        if rest < capacity - MIN_FREE_BYTES and capacity >= TRUSTED_BUFFER_BYTES:
+            return capacity
+        return min(needed, max(TRUSTED_BUFFER_BYTES, 2 * capacity))
+
+    def _resize(self, capacity: int, start: int) -> None:
+        rest = self._end
+        buffer = bytearray(capacity)
+        buffer[:rest] = self._view[start : start + rest]
+        self._buffer = buffer
+        self._view = memoryview(buffer)
+
+
+def _oversized(length: int) -> ProtocolError:
+    if length >> 24 == TLS_HANDSHAKE:
+        return ProtocolError("the peer starts a TLS handshake, and TLS is not on yet: connect without TLS")
+    return ProtocolError(
+        f"a frame of {length} bytes exceeds the limit of {MAX_FRAME_BYTES} (is the peer speaking another protocol?)"
+    )

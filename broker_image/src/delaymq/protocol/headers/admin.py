@@ -1,0 +1,120 @@
+"""Headers of a broker's administration: topics, groups, statistics, connections, access control."""
+
+from delaymq.protocol.headers.base import Header
+from delaymq.protocol.integers import Int32, Int64
+
+
+class CreateAccessConfigRequestHeader(Header):
+    """Request 50."""
+
+    access_key: str
+    secret_key: str | None = None
+    white_remote_address: str | None = None
+    admin: bool | None = None
+    default_topic_perm: str | None = None
+    default_group_perm: str | None = None
+    topic_perms: str | None = None
+    group_perms: str | None = None
+
+
+class CreateTopicRequestHeader(Header):
+    """Request 17."""
+
+    topic: str
+    default_topic: str
+    read_queue_nums: Int32
+    write_queue_nums: Int32
+    perm: Int32
+    topic_filter_type: str
+    topic_sys_flag: Int32 | None = None
+    order: bool
+
+
+class DeleteAccessConfigRequestHeader(Header):
+    """Request 51."""
+
+    access_key: str
+
+
+class DeleteSubscriptionGroupRequestHeader(Header):
+    """Request 207."""
+
+    group_name: str
+    remove_offset: bool | None = None
+
+
+class DeleteTopicRequestHeader(Header):
+    """Request 215."""
+
+    topic: str
+
+
+class GetBrokerAclConfigResponseHeader(Header):
+    """The answer to 52."""
+
+    version: str
+    all_acl_file_version: str | None = None
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+
+
+class GetBrokerConfigResponseHeader(Header):
+    """The answer to 26."""
+
+    version: str
+
+
+class GetConsumeStatsInBrokerHeader(Header):
+    """Request 317."""
+
+    is_order: bool
+
+
+class GetConsumeStatsRequestHeader(Header):
+    """Request 208."""
+
+    consumer_group: str
+    topic: str | None = None
+
+
+class GetConsumerConnectionListRequestHeader(Header):
+    """Request 203."""
+
+    consumer_group: str
+
+
+class GetProducerConnectionListRequestHeader(Header):
+    """Request 204."""
+
+    producer_group: str
+
+
+class GetTopicStatsInfoRequestHeader(Header):
+    """Request 202."""
+
+    topic: str
+
+
+class QueryConsumeQueueRequestHeader(Header):
+    """Request 321."""
+
+    topic: str | None = None
+    queue_id: Int32 | None = None
+    index: Int64 | None = None
+    count: Int32 | None = None
+    consumer_group: str | None = None
+
+
+class UpdateGlobalWhiteAddrsConfigRequestHeader(Header):
+    """Request 53."""
+
+    global_white_addrs: str
+    acl_file_full_path: str
+
+
+class ViewBrokerStatsDataRequestHeader(Header):
+    """Request 315."""
+
+    stats_name: str
+    stats_key: str

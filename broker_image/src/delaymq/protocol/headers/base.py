@@ -1,0 +1,73 @@
+"""What every header class can do: read itself from a command's fields and write itself into them.
+
+A class declares its fields with their types; names follow the wire's by rule (`queue_id` ↔ `queueId`) unless a field
+states its own. Fields that a class does not know are ignored, as RocketMQ's readers do.
+"""
+
+import functools
+from typing import Any, Final, Self, get_args
+
+import msgspec
+from msgspec import convert
+
+from delaymq.protocol.codes import ResponseCode
+from delaymq.protocol.errors import RequestError
+from delaymq.protocol.integers import Int32, Int64
+
+SHOWN_CHARACTERS: Final = 64
+"""How much of a bad value a remark repeats; a peer must not choose the size of our logs and answers."""
+
+
+class Header(msgspec.Struct, rename="camel", kw_only=True, gc=False):
+    """Base of all headers. Optional fields are None when they are absent."""
+
+    @classmethod
+    def from_fields(cls, fields: dict[str, str]) -> Self:
+        """Raises RequestError for a required field that is missing and a value that does not fit its type."""
+        try:
+            return convert(fields, cls, strict=False)
+        except msgspec.ValidationError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, _problem(cls, fields, error)) from error
+
+    def to_fields(self) -> dict[str, str]:
+        """All fields that have a value, as the strings of the wire."""
+        fields: dict[str, str] = {}
+        for attribute, name in _names(type(self)):
+            value = getattr(self, attribute)
+            if value is None:
+                continue
+            if value is True:
+                fields[name] = "true"
+            elif value is False:
+                fields[name] = "false"
+            else:
+                fields[name] = str(value)
+        return fields
+
+
+@functools.cache
+def _names(header: type[Header]) -> tuple[tuple[str, str], ...]:
+    return tuple((each.name, each.encode_name) for each in msgspec.structs.fields(header))
+
+
+def _problem(header: type[Header], fields: dict[str, str], error: msgspec.ValidationError) -> str:
+    for each in msgspec.structs.fields(header):
+        value = fields.get(each.encode_name)
+        if value is None:
+            if each.required:
+                return f"the request misses field {each.encode_name}"
+            continue
+        try:
+            convert(value, each.type, strict=False)
+        except msgspec.ValidationError:
+            shown = value if len(value) <= SHOWN_CHARACTERS else value[:SHOWN_CHARACTERS] + "…"
+            return f"field {each.encode_name} of the request is {shown!r}, which is not {_type_text(each.type)}"
+    return f"the request's fields cannot be read: {error}"
+
+
+def _type_text(field_type: Any) -> str:
+    texts = {str: "a string", bool: "true or false", Int32: "a 32-bit integer", Int64: "a 64-bit integer"}
+    for kind in (field_type, *get_args(field_type)):
+        if kind in texts:
+            return texts[kind]
+    return "of its type"

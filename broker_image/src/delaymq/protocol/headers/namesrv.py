@@ -1,0 +1,125 @@
+"""Headers that the NameServer serves: registrations, routes, write permission, key-value settings."""
+
+from delaymq.protocol.headers.base import Header
+from delaymq.protocol.integers import Int32, Int64
+
+
+class RegisterBrokerRequestHeader(Header):
+    """Request 103."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    ha_server_addr: str
+    broker_id: Int64
+    compressed: bool | None = None
+    body_crc32: Int32 | None = None
+
+
+class RegisterBrokerResponseHeader(Header):
+    """The answer to 103."""
+
+    ha_server_addr: str | None = None
+    master_addr: str | None = None
+
+
+class UnRegisterBrokerRequestHeader(Header):
+    """Request 104."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: Int64
+
+
+class GetRouteInfoRequestHeader(Header):
+    """Request 105."""
+
+    topic: str
+    accept_standard_json_only: bool | None = None
+
+
+class QueryDataVersionRequestHeader(Header):
+    """Request 322."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: Int64
+
+
+class QueryDataVersionResponseHeader(Header):
+    """The answer to 322."""
+
+    changed: bool
+
+
+class WipeWritePermOfBrokerRequestHeader(Header):
+    """Request 205."""
+
+    broker_name: str
+
+
+class WipeWritePermOfBrokerResponseHeader(Header):
+    """The answer to 205."""
+
+    wipe_topic_count: Int32
+
+
+class AddWritePermOfBrokerRequestHeader(Header):
+    """Request 327."""
+
+    broker_name: str
+
+
+class AddWritePermOfBrokerResponseHeader(Header):
+    """The answer to 327."""
+
+    add_topic_count: Int32
+
+
+class PutKVConfigRequestHeader(Header):
+    """Request 100."""
+
+    namespace: str
+    key: str
+    value: str
+
+
+class GetKVConfigRequestHeader(Header):
+    """Request 101."""
+
+    namespace: str
+    key: str
+
+
+class GetKVConfigResponseHeader(Header):
+    """The answer to 101."""
+
+    value: str | None = None
+
+
+class DeleteKVConfigRequestHeader(Header):
+    """Request 102."""
+
+    namespace: str
+    key: str
+
+
+class GetKVListByNamespaceRequestHeader(Header):
+    """Request 219."""
+
+    namespace: str
+
+
+class DeleteTopicFromNamesrvRequestHeader(Header):
+    """Request 216."""
+
+    topic: str
+    cluster_name: str | None = None
+
+
+class GetTopicsByClusterRequestHeader(Header):
+    """Request 224."""
+
+    cluster: str

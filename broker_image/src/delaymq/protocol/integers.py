@@ -1,0 +1,8 @@
+"""Integers as peers in Java have them: a value outside these ranges is refused where it arrives."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
