@@ -1,0 +1,99 @@
+"""Configuration: layers, ranges, unknown keys, and what may not be overlooked."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from delaymq.config import (
+    BrokerConfig,
+    ConfigError,
+    NamesrvConfig,
+    build,
+    from_environment,
+    is_hot,
+    keys_of,
+    parse_properties_text,
+    read_properties_file,
+    to_properties_text,
+)
+
+
+def test_rocketmq_keys_become_fields_and_later_layers_win() -> None:
+    config, notes = build(
+        BrokerConfig, {"brokerIP1": "10.0.0.1", "listenPort": "1"}, {"listenPort": "2", "autoCreateTopicEnable": "FALSE"}
+    )
+    assert (config.broker_ip1, config.listen_port, config.auto_create_topic_enable, notes) == ("10.0.0.1", 2, False, [])
+
+
+def test_keys_without_meaning_are_reported_and_do_not_stop_the_start() -> None:
+    _, notes = build(BrokerConfig, {"sendMessageThreadPoolNums": "16"})
+    assert notes == ["sendMessageThreadPoolNums has no meaning here and is left aside"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "hint"),
+    [
+        ("lisenPort", "1", "did you mean listenPort?"),
+        ("enableDLegerCommitLog", "true", "no dLedger"),
+        ("dLedgerGroup", "g", "no dLedger"),
+        ("listenPort", "65536", "0 to 65535"),
+        ("listenPort", "x", "whole number"),
+        ("autoCreateTopicEnable", "yes", "neither true nor false"),
+        ("flushDiskType", "SYNC", "none of ASYNC_FLUSH, SYNC_FLUSH"),
+        ("messageDelayLevel", "1s 2x", "level 2"),
+        ("messageDelayLevel", " ", "empty"),
+        ("aclEnable", "true", "no access control"),
+        ("brokerRole", "SLAVE", "no replication"),
+        ("storePathCommitLog", "/data", "remove the key"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_with_a_hint(key: str, value: str, hint: str) -> None:
+    with pytest.raises(ConfigError, match=hint.replace("?", r"\?")):
+        build(BrokerConfig, {key: value})
+
+
+def test_environment_variables_name_fields() -> None:
+    assert from_environment(NamesrvConfig, {"DELAYMQ_ROUTE_GRACE_MS": "5", "PATH": "/bin"}) == {"routeGraceMs": "5"}
+
+
+def test_properties_text_follows_javas_syntax() -> None:
+    text = "# comment\n! comment\n\na = 1\nb:2\nc=x\\\n   y\nd=\\u0041\\tz\nempty\n"
+    assert parse_properties_text(text) == {"a": "1", "b": "2", "c": "xy", "d": "A\tz", "empty": ""}
+
+
+def test_the_text_of_a_configuration_builds_the_same_configuration() -> None:
+    config = BrokerConfig(broker_name="b", message_delay_level="1s 7d", auto_create_topic_enable=False)
+    assert build(BrokerConfig, parse_properties_text(to_properties_text(config)))[0] == config
+
+
+def test_the_token_never_shows_in_the_text() -> None:
+    assert "secret" not in to_properties_text(BrokerConfig(http_token="secret"))
+
+
+def test_every_number_has_a_range_and_every_default_lies_in_it() -> None:
+    for kind in (BrokerConfig, NamesrvConfig):
+        for key, item in keys_of(kind).items():
+            if item.type == "int":
+                assert item.metadata["low"] <= item.default <= item.metadata["high"], key
+
+
+def test_a_change_says_whether_it_is_hot() -> None:
+    assert is_hot(BrokerConfig, "messageDelayLevel") is True
+    assert is_hot(BrokerConfig, "listenPort") is False
+    assert is_hot(BrokerConfig, "nonsense") is None
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"x" * ((1 << 20) + 1)])
+def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match="is it a configuration file"):
+        read_properties_file(path)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_properties_file(tmp_path / "missing")
+
+
+def test_configurations_are_immutable() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        BrokerConfig().listen_port = 1  # type: ignore[misc]
