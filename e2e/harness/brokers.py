@@ -1,0 +1,246 @@
+"""A NameServer and a broker to test against: the real ones or ours, behind one interface.
+
+Both take RocketMQ's configuration keys. Names, ports and paths are the harness's; small files by default, because the
+real broker allocates its gigabyte segments at once. The real programs start only in an isolated network.
+"""
+
+import shutil
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+from harness import isolation, java, ports
+from harness.errors import HarnessError
+from harness.processes import ServerProcess
+
+HOST = "127.0.0.1"
+BROKER_NAME = "broker-a"
+CLUSTER_NAME = "DefaultCluster"
+
+# The real broker takes 3 s on an idle machine; these leave room for two cores that others use too.
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 40.0
+HTTP_TIMEOUT_S = 2.0
+
+SMALL_FILES: Mapping[str, str] = {
+    "mappedFileSizeCommitLog": str(16 << 20),
+    "mappedFileSizeConsumeQueue": str(20 * 5000),
+    "maxHashSlotNum": "5000",
+    "maxIndexNum": "20000",
+}
+SMALL_HEAP = ("-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m", "-XX:+UseSerialGC")
+HOME_PATH = Path(__file__).resolve().parent / "rocketmq_home"
+
+
+class Cluster(ABC):
+    """One NameServer and one broker with a store; a context manager that starts them and removes its folder.
+
+    ``config`` are broker.conf keys over SMALL_FILES. ``store_path`` outside the own folder is left in place at the end.
+    """
+
+    def __init__(self, *, config: Mapping[str, str] | None = None, store_path: Path | None = None) -> None:
+        self.base_path = Path(tempfile.mkdtemp(prefix="delaymq-e2e-"))
+        self.store_path = store_path or self.base_path / "store"
+        self.config = {**SMALL_FILES, **(config or {})}
+        self.listen_port = ports.free_broker_port()
+        self.namesrv_port = ports.free_port()
+
+    @property
+    def broker_address(self) -> str:
+        return f"{HOST}:{self.listen_port}"
+
+    @property
+    def namesrv_address(self) -> str:
+        return f"{HOST}:{self.namesrv_port}"
+
+    @property
+    @abstractmethod
+    def broker(self) -> ServerProcess:
+        """The process that holds the store."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start what does not run and wait until clients can use it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End everything without ceremony and remove the own folder."""
+
+    def stop(self) -> None:
+        """Stop the broker cleanly (SIGTERM); HarnessError if it hangs or fails."""
+        code = self.broker.stop(timeout_s=STOP_TIMEOUT_S)
+        # A JVM that ends by a handled SIGTERM reports 128 + 15.
+        if code not in (0, 143):
+            raise HarnessError(f"{self.broker.name} stopped with exit code {code}\n{self.broker.log_tail()}")
+
+    def kill(self) -> None:
+        """Kill the broker as a crash does (SIGKILL)."""
+        self.broker.kill()
+
+    def restart(self, *, clean: bool) -> None:
+        """Stop or kill the broker and start it on the same store and ports."""
+        if clean:
+            self.stop()
+        else:
+            self.kill()
+        self.start()
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _write_config(self, own_keys: Mapping[str, str]) -> Path:
+        self.store_path.mkdir(parents=True, exist_ok=True)
+        path = self.base_path / "broker.conf"
+        return write_properties(path, {**self.config, **own_keys})
+
+
+class RealNameServer:
+    """RocketMQ's own NameServer, for the real cluster or for our broker."""
+
+    def __init__(self, base_path: Path, port: int, *, jvm_options: Sequence[str] = SMALL_HEAP) -> None:
+        _require_isolation()
+        config_path = write_properties(base_path / "namesrv.conf", {"listenPort": str(port)})
+        options = [*jvm_options, *_directories(base_path)]
+        main_class = "org.apache.rocketmq.namesrv.NamesrvStartup"
+        command = java.command(java.class_path("broker"), main_class, "-c", str(config_path), options=options)
+        self.process = ServerProcess("the real NameServer", command, base_path / "namesrv.log", environment={})
+
+    def start(self) -> None:
+        seen_bytes = self.process.log_size_bytes()
+        self.process.start()
+        self.process.wait_until(lambda: "boot success" in self.process.log_since(seen_bytes), timeout_s=START_TIMEOUT_S)
+
+
+class RealCluster(Cluster):
+    """RocketMQ's own NameServer and broker; ``jvm_options`` replace the small heap."""
+
+    def __init__(
+        self,
+        *,
+        config: Mapping[str, str] | None = None,
+        store_path: Path | None = None,
+        jvm_options: Sequence[str] = SMALL_HEAP,
+    ) -> None:
+        super().__init__(config=config, store_path=store_path)
+        self.namesrv = RealNameServer(self.base_path, self.namesrv_port)
+        options = [*jvm_options, *_directories(self.base_path)]
+        main_class = "org.apache.rocketmq.broker.BrokerStartup"
+        arguments = ("-c", str(self.base_path / "broker.conf"))
+        command = java.command(java.class_path("broker"), main_class, *arguments, options=options)
+        self._broker = ServerProcess("the real broker", command, self.base_path / "broker.log", environment={})
+
+    @property
+    def broker(self) -> ServerProcess:
+        return self._broker
+
+    def start(self) -> None:
+        self._write_config(
+            {
+                "brokerName": BROKER_NAME,
+                "brokerClusterName": CLUSTER_NAME,
+                "brokerIP1": HOST,
+                "brokerIP2": HOST,
+                "listenPort": str(self.listen_port),
+                "haListenPort": str(self.listen_port + 1),
+                "namesrvAddr": self.namesrv_address,
+                "storePathRootDir": str(self.store_path),
+                "storePathCommitLog": str(self.store_path / "commitlog"),
+            }
+        )
+        if not self.namesrv.process.is_running:
+            self.namesrv.start()
+        seen_bytes = self._broker.log_size_bytes()
+        self._broker.start()
+        self._broker.wait_until(lambda: "boot success" in self._broker.log_since(seen_bytes), timeout_s=START_TIMEOUT_S)
+
+    def close(self) -> None:
+        self._broker.kill()
+        self.namesrv.process.kill()
+        shutil.rmtree(self.base_path, ignore_errors=True)
+
+
+class OurCluster(Cluster):
+    """``delaymq standalone``; with ``real_namesrv`` ``delaymq broker`` registered at RocketMQ's own NameServer."""
+
+    def __init__(
+        self,
+        *,
+        config: Mapping[str, str] | None = None,
+        store_path: Path | None = None,
+        real_namesrv: bool = False,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(config=config, store_path=store_path)
+        self.http_port = ports.free_port()
+        self.namesrv = RealNameServer(self.base_path, self.namesrv_port) if real_namesrv else None
+        command = [sys.executable, "-m", "delaymq", "broker" if real_namesrv else "standalone", "--host", HOST]
+        if not real_namesrv:
+            command += ["--namesrv-port", str(self.namesrv_port)]
+        command += ["--listen-port", str(self.listen_port), "--http-port", str(self.http_port)]
+        command += ["--store-path", str(self.store_path), "-c", str(self.base_path / "broker.conf")]
+        log_path = self.base_path / "delaymq.log"
+        self._broker = ServerProcess("delaymq", command, log_path, environment=environment or {})
+
+    @property
+    def broker(self) -> ServerProcess:
+        return self._broker
+
+    @property
+    def http_address(self) -> str:
+        return f"{HOST}:{self.http_port}"
+
+    def start(self) -> None:
+        own_keys = {"brokerName": BROKER_NAME, "brokerClusterName": CLUSTER_NAME, "brokerIP1": HOST}
+        if self.namesrv is not None:
+            own_keys["namesrvAddr"] = self.namesrv_address
+            if not self.namesrv.process.is_running:
+                self.namesrv.start()
+        self._write_config(own_keys)
+        self._broker.start()
+        self._broker.wait_until(self.is_ready, timeout_s=START_TIMEOUT_S)
+
+    def is_ready(self) -> bool:
+        """Whether ``/readyz`` answers 200."""
+        try:
+            with urllib.request.urlopen(f"http://{self.http_address}/readyz", timeout=HTTP_TIMEOUT_S) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def close(self) -> None:
+        self._broker.kill()
+        if self.namesrv is not None:
+            self.namesrv.process.kill()
+        shutil.rmtree(self.base_path, ignore_errors=True)
+
+
+def write_properties(path: Path, values: Mapping[str, str]) -> Path:
+    """A Java properties file (values here need no escapes)."""
+    path.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+    return path
+
+
+def _directories(base_path: Path) -> list[str]:
+    """Keep what the programs write to a user's home (NameServer's KV file, JVM crash files) in the own folder."""
+    return [f"-Drocketmq.home.dir={HOME_PATH}", f"-Duser.home={base_path}", f"-XX:ErrorFile={base_path}/jvm-crash.log"]
+
+
+def _require_isolation() -> None:
+    if not isolation.is_isolated():
+        raise HarnessError(
+            "RocketMQ's own servers bind all interfaces: call harness.isolation.enter() first"
+            " or run under `python -m harness.isolated -- …`"
+        )

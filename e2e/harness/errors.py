@@ -1,0 +1,9 @@
+"""What can go wrong below the tests, apart from what they test."""
+
+
+class HarnessError(Exception):
+    """A program that a test needs did not start, stop or answer; the message says which and quotes its log."""
+
+
+class IsolationError(HarnessError):
+    """This process cannot get a network namespace of its own; the message says how to allow it."""

@@ -1,0 +1,76 @@
+"""A network namespace with loopback only, for this process and what it starts.
+
+The real broker and NameServer bind all interfaces whatever they are told; inside such a namespace nobody else can
+reach them and they can reach nobody. Root gets one directly, other users through a user namespace of their own.
+"""
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import socket
+import struct
+from pathlib import Path
+
+from harness.errors import IsolationError
+
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWNET = 0x40000000
+SIOCGIFFLAGS = 0x8913
+SIOCSIFFLAGS = 0x8914
+IFF_UP = 0x1
+INTERFACE_REQUEST = struct.Struct("16sH22x")  # name, flags, rest of the union
+assert INTERFACE_REQUEST.size == 40
+
+
+def is_isolated() -> bool:
+    """Whether loopback is up and no other interface is (a new namespace may hold tunnel devices that are down)."""
+    up = {name for _, name in socket.if_nameindex() if _flags(name) & IFF_UP}
+    return up == {"lo"}
+
+
+def enter() -> None:
+    """Move this process into a namespace with only loopback; nothing to do if it is in one.
+
+    Call it from the main thread before others start: threads that run already stay outside.
+    Raises IsolationError where the kernel or a sandbox forbids it.
+    """
+    if is_isolated():
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(CLONE_NEWNET) != 0:
+        user_id, group_id = os.getuid(), os.getgid()
+        if libc.unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0:
+            reason = os.strerror(ctypes.get_errno())
+            raise IsolationError(
+                f"no network namespace for this process ({reason}): run as root, or allow unprivileged user namespaces"
+                " (sysctl kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0)"
+            )
+        _map_own_user(user_id, group_id)
+    _loopback_up()
+    if not is_isolated():
+        raise IsolationError(f"interfaces other than loopback are up in the new namespace: {socket.if_nameindex()}")
+
+
+def _map_own_user(user_id: int, group_id: int) -> None:
+    """Keep the same user and group inside, so that files look as before."""
+    process = Path("/proc/self")
+    with contextlib.suppress(FileNotFoundError):
+        (process / "setgroups").write_text("deny")
+    (process / "uid_map").write_text(f"{user_id} {user_id} 1")
+    (process / "gid_map").write_text(f"{group_id} {group_id} 1")
+
+
+def _flags(name: str) -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            answer = fcntl.ioctl(probe, SIOCGIFFLAGS, INTERFACE_REQUEST.pack(name.encode(), 0))
+        except OSError:  # the interface vanished since it was listed
+            return 0
+    flags: int = INTERFACE_REQUEST.unpack(answer)[1]
+    return flags
+
+
+def _loopback_up() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        fcntl.ioctl(probe, SIOCSIFFLAGS, INTERFACE_REQUEST.pack(b"lo", _flags("lo") | IFF_UP))

@@ -1,0 +1,124 @@
+"""RocketMQ's libraries and compiled Java sources, both kept in a cache folder.
+
+The cache is ``$DELAYMQ_CACHE`` or ``~/.cache/delaymq``; each entry's name is a hash of what it was made from, so
+nothing in it ever goes stale. Maven runs with the machine's own settings and only when an entry is missing.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from harness.errors import HarnessError
+
+Profile = Literal["client", "broker"]
+"""``client``: client and tools, newest 4.9; ``broker``: broker and NameServer, the newest of these on Maven Central."""
+
+JAVA_PATH = Path(__file__).resolve().parent.parent / "compat" / "java"
+POM_PATH = JAVA_PATH / "pom.xml"
+SOURCES_PATH = JAVA_PATH / "src"
+
+# A first download takes a minute; a registry that does not answer must not hang a build.
+MAVEN_TIMEOUT_S = 600
+JAVAC_TIMEOUT_S = 120
+
+# Java 17 closes what 4.9 reaches into by reflection (direct buffers, mapped files, fastjson).
+ADD_OPENS = tuple(
+    option
+    for package in ("java.nio", "sun.nio.ch", "java.util", "java.lang", "jdk.internal.ref")
+    for option in ("--add-opens", f"java.base/{package}=ALL-UNNAMED")
+)
+
+
+def cache_path() -> Path:
+    """The folder of everything that is expensive to make; safe to delete at any time."""
+    configured = os.environ.get("DELAYMQ_CACHE")
+    return (Path(configured) if configured else Path.home() / ".cache" / "delaymq") / "java"
+
+
+def libraries(profile: Profile, *, pom_path: Path = POM_PATH) -> Path:
+    """The folder with all jars of a profile of the pom, downloaded by Maven on the first call.
+
+    Raises HarnessError when Maven is missing or fails.
+    """
+    entry = cache_path() / hashlib.sha256(pom_path.read_bytes()).hexdigest()[:16] / profile
+
+    def copy_dependencies(target: Path) -> None:
+        command = ["mvn", "-q", "-B", "-f", str(pom_path), "-P", profile, "dependency:copy-dependencies"]
+        _run([*command, f"-DoutputDirectory={target}"], timeout_s=MAVEN_TIMEOUT_S)
+
+    return _made_once(entry, copy_dependencies)
+
+
+def compiled(class_path: str, *, sources_path: Path = SOURCES_PATH) -> Path:
+    """The folder with the classes of all Java sources below ``sources_path``, compiled on the first call.
+
+    Raises HarnessError with the compiler's messages when they do not compile.
+    """
+    sources = sorted(sources_path.rglob("*.java"))
+    if not sources:
+        raise HarnessError(f"no Java sources in {sources_path}")
+    digest = hashlib.sha256(class_path.encode())
+    for source in sources:
+        digest.update(f"\0{source.relative_to(sources_path)}\0".encode() + source.read_bytes())
+
+    def compile_all(target: Path) -> None:
+        command = ["javac", "--release", "17", "-Xlint:all,-processing,-classfile", "-Werror", "-encoding", "UTF-8"]
+        _run([*command, "-cp", class_path, "-d", str(target), *map(str, sources)], timeout_s=JAVAC_TIMEOUT_S)
+
+    return _made_once(cache_path() / "classes" / digest.hexdigest()[:16], compile_all)
+
+
+def class_path(profile: Profile, *folders: Path) -> str:
+    """The class path of a profile, after the given folders."""
+    return os.pathsep.join([*map(str, folders), f"{libraries(profile)}{os.sep}*"])
+
+
+def client_class_path(*, sources_path: Path = SOURCES_PATH) -> str:
+    """Client, tools and the compiled sources of a folder (by default the driver's)."""
+    return class_path("client", compiled(class_path("client"), sources_path=sources_path))
+
+
+def command(class_path: str, main_class: str, *arguments: str, options: Sequence[str] = ()) -> list[str]:
+    """The command line of a Java program; ``options`` are the JVM's (heap, properties)."""
+    return ["java", *ADD_OPENS, *options, "-cp", class_path, main_class, *arguments]
+
+
+def prepare() -> None:
+    """Fill the cache with all that the tests need: call it while Maven can still reach its repository."""
+    libraries("broker")
+    client_class_path()
+
+
+def _made_once(entry: Path, make: Callable[[Path], None]) -> Path:
+    """``entry``, made by ``make`` in a folder beside it and renamed: interrupted and parallel runs harm nobody."""
+    if entry.is_dir():
+        return entry
+    entry.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{entry.name}-", dir=entry.parent))
+    try:
+        make(draft)
+        try:
+            draft.rename(entry)
+        except OSError:
+            if not entry.is_dir():
+                raise
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return entry
+
+
+def _run(arguments: Sequence[str], *, timeout_s: float) -> None:
+    try:
+        done = subprocess.run(arguments, capture_output=True, text=True, timeout=timeout_s, check=False)
+    except FileNotFoundError as e:
+        raise HarnessError(f"{arguments[0]} is not installed; it is needed to run RocketMQ's own programs") from e
+    except subprocess.TimeoutExpired as e:
+        raise HarnessError(f"{arguments[0]} took longer than {timeout_s:.0f} s") from e
+    if done.returncode != 0:
+        output = (done.stdout + done.stderr).strip()[-4000:]
+        raise HarnessError(f"{arguments[0]} failed with exit code {done.returncode}:\n{output}")

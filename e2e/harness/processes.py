@@ -1,0 +1,115 @@
+"""A server as a child process: output to a log file, a limit on start and stop, an end with its parent."""
+
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from harness.errors import HarnessError
+
+PR_SET_PDEATHSIG = 1
+POLL_INTERVAL_S = 0.02
+# Enough for a stack trace, short enough for a test report.
+LOG_TAIL_BYTES = 4000
+
+_libc = ctypes.CDLL(None)
+
+
+class ServerProcess:
+    """One program that can be started again after a stop or a kill.
+
+    It is killed by the kernel when the thread that started it ends, so start it from a thread that lives as long.
+    """
+
+    def __init__(self, name: str, command: Sequence[str], log_path: Path, *, environment: Mapping[str, str]) -> None:
+        self.name = name
+        self.command = list(command)
+        self.log_path = log_path
+        self._environment = {**os.environ, **environment}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process id; HarnessError when it is not running."""
+        if self._process is None:
+            raise HarnessError(f"{self.name} is not running")
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start it without waiting for anything."""
+        if self.is_running:
+            raise HarnessError(f"{self.name} is running already")
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self._environment,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+
+    def wait_until(self, is_ready: Callable[[], bool], *, timeout_s: float) -> None:
+        """Wait until ``is_ready()``; HarnessError with the log's tail if it ends first or takes too long."""
+        deadline = time.monotonic() + timeout_s
+        while not is_ready():
+            if not self.is_running:
+                code = self._process.returncode if self._process else None
+                raise HarnessError(f"{self.name} ended with exit code {code} before it was ready\n{self.log_tail()}")
+            if time.monotonic() > deadline:
+                raise HarnessError(f"{self.name} was not ready within {timeout_s:g} s\n{self.log_tail()}")
+            time.sleep(POLL_INTERVAL_S)
+
+    def stop(self, *, timeout_s: float) -> int:
+        """SIGTERM and wait for the exit code; past the limit it is killed and HarnessError raised."""
+        process = self._process
+        if process is None:
+            return 0
+        process.send_signal(signal.SIGTERM)
+        try:
+            code = process.wait(timeout_s)
+        except subprocess.TimeoutExpired as e:
+            self.kill()
+            raise HarnessError(f"{self.name} did not stop within {timeout_s:g} s of SIGTERM\n{self.log_tail()}") from e
+        self._process = None
+        return code
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash; returns when the kernel has taken it away. No error if it is not running."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send any signal (SIGSTOP to let it hang, SIGCONT to let it go on)."""
+        os.kill(self.pid, number)
+
+    def log_size_bytes(self) -> int:
+        return self.log_path.stat().st_size if self.log_path.exists() else 0
+
+    def log_since(self, offset_bytes: int) -> str:
+        """What was logged after a size seen before."""
+        if not self.log_path.exists():
+            return ""
+        with self.log_path.open("rb") as log:
+            log.seek(offset_bytes)
+            return log.read().decode(errors="replace")
+
+    def log_tail(self) -> str:
+        """The end of its output, for error messages."""
+        tail = self.log_since(max(0, self.log_size_bytes() - LOG_TAIL_BYTES))
+        return f"--- end of {self.log_path} ---\n{tail}"
+
+
+def _die_with_parent() -> None:
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
