@@ -1,22 +1,53 @@
 SHELL := /bin/bash
-PYTHON ?= python3.11
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
+# Reports of the suites, by which .ci/run tells a suite that ran from one that did not.
+REPORTS := build/reports
+SETUP := $(VENV)/.done
 
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{sub(/:.*/, "", $$1); printf "  make %-12s %s\n", $$1, $$2}'
 
-setup: $(VENV)/.done ## make .venv with everything, from pins
+setup: $(SETUP) ## make .venv with everything, from pins
 
-$(VENV)/.done: requirements/dev.txt broker_image/pyproject.toml
+$(SETUP): requirements/dev.txt broker_image/pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --disable-pip-version-check --require-hashes -r requirements/dev.txt
 	$(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e broker_image
 	@touch $@
 
-pins: ## write requirements/dev.txt anew from requirements/dev.in
+demo: $(SETUP) ## start a broker, send delayed messages, kill it in between, see them arrive once and on time
+	$(BIN)/delaymq demo
+
+check: $(SETUP) ## what can be told without running: ruff, mypy, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+test: test-unit test-e2e ## all tests: units, then the real Java client, mqadmin and broker against ours, and kill -9
+
+test-unit: $(SETUP) ## the tests that need nothing but Python
+	@mkdir -p $(REPORTS)
+	$(BIN)/python -m pytest --junitxml=$(REPORTS)/unit.xml
+
+test-e2e: $(SETUP) ## RocketMQ's own client, tools and broker against ours; processes killed (needs a JDK and Maven)
+	@mkdir -p $(REPORTS)
+	PYTHONPATH=e2e $(BIN)/python -m harness.isolated -- $(BIN)/python -m pytest e2e --junitxml=$(REPORTS)/e2e.xml
+
+test-long: $(SETUP) ## what takes too long for every change: all kill instants, the real broker as control, more fuzzing
+	DELAYMQ_FUZZ_INPUTS=100000 $(BIN)/python -m pytest
+	PYTHONPATH=e2e $(BIN)/python -m harness.isolated -- $(BIN)/python -m pytest e2e --long
+
+bench: $(SETUP) ## ours and the real RocketMQ broker side by side, as ratios (about 30 minutes; see bench/README.md)
+	PYTHONPATH=e2e $(BIN)/python -m harness.isolated -- $(BIN)/python bench/run.py
+
+pins: ## write requirements/dev.txt anew from requirements/dev.in (needs uv)
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate -o requirements/dev.txt requirements/dev.in
 
-.PHONY: help setup pins
+clean: ## remove what the targets made, but for the caches outside the checkout
+	rm -rf $(VENV) build bench/results
+
+.PHONY: help setup demo check test test-unit test-e2e test-long bench pins clean
