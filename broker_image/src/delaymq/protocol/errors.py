@@ -15,3 +15,7 @@ class RequestError(Exception):
 
     def __str__(self) -> str:
         return f"{self.remark} (response code {self.code})"
+
+
+class FastJsonError(ValueError):
+    """The text is not JSON, not even as fastjson writes it; the message says where it stops being readable."""

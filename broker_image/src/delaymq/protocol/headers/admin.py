@@ -26,8 +26,8 @@ class CreateTopicRequestHeader(Header):
     write_queue_nums: Int32
     perm: Int32
     topic_filter_type: str
-    topic_sys_flag: Int32 | None = None
     order: bool
+    topic_sys_flag: Int32 | None = None
 
 
 class DeleteAccessConfigRequestHeader(Header):
@@ -53,10 +53,10 @@ class GetBrokerAclConfigResponseHeader(Header):
     """The answer to 52."""
 
     version: str
-    all_acl_file_version: str | None = None
     broker_name: str
     broker_addr: str
     cluster_name: str
+    all_acl_file_version: str | None = None
 
 
 class GetBrokerConfigResponseHeader(Header):

@@ -18,7 +18,7 @@ SHOWN_CHARACTERS: Final = 64
 """How much of a bad value a remark repeats; a peer must not choose the size of our logs and answers."""
 
 
-class Header(msgspec.Struct, rename="camel", kw_only=True, gc=False):
+class Header(msgspec.Struct, rename="camel", gc=False):
     """Base of all headers. Optional fields are None when they are absent."""
 
     @classmethod

@@ -137,9 +137,9 @@ class QueryConsumeTimeSpanRequestHeader(Header):
 class QueryCorrectionOffsetHeader(Header):
     """Request 308."""
 
-    filter_groups: str | None = None
     compare_group: str
     topic: str
+    filter_groups: str | None = None
 
 
 class CloneGroupOffsetRequestHeader(Header):

@@ -52,9 +52,7 @@ def _with_names(header: type[Header], names: dict[str, str]) -> Any:
         (each.name, each.type) if each.required else (each.name, each.type, each.default)
         for each in msgspec.structs.fields(header)
     ]
-    return msgspec.defstruct(
-        header.__name__ + "V2", fields, bases=(header,), module=__name__, rename=names, kw_only=True, gc=False
-    )
+    return msgspec.defstruct(header.__name__ + "V2", fields, bases=(header,), module=__name__, rename=names, gc=False)
 
 
 # Declared again only for the names: code that takes the one takes the other.
@@ -98,8 +96,8 @@ class PullMessageRequestHeader(Header):
     sys_flag: Int32
     commit_offset: Int64
     suspend_timeout_millis: Int64
-    subscription: str | None = None
     sub_version: Int64
+    subscription: str | None = None
     expression_type: str | None = None
 
 
@@ -164,8 +162,8 @@ class EndTransactionRequestHeader(Header):
     commit_log_offset: Int64
     commit_or_rollback: Int32
     """8 commit, 12 roll back, 0 unknown."""
-    from_transaction_check: bool | None = None
     msg_id: str
+    from_transaction_check: bool | None = None
     transaction_id: str | None = None
 
 
@@ -196,12 +194,12 @@ class ReplyMessageRequestHeader(Header):
     sys_flag: Int32
     born_timestamp: Int64
     flag: Int32
-    properties: str | None = None
-    reconsume_times: Int32 | None = None
-    unit_mode: bool | None = None
     born_host: str
     store_host: str
     store_timestamp: Int64
+    properties: str | None = None
+    reconsume_times: Int32 | None = None
+    unit_mode: bool | None = None
 
 
 class ConsumeMessageDirectlyResultRequestHeader(Header):

@@ -1,0 +1,77 @@
+"""The body of a batch send (code 320): messages of one topic, one after the other. Layout: docs/formats/wire.md."""
+
+from collections.abc import Iterable
+from struct import Struct as Layout
+from typing import Final, NamedTuple
+
+from delaymq.protocol.codes import ResponseCode
+from delaymq.protocol.errors import RequestError
+
+MAX_MESSAGES: Final = 100_000
+"""Messages of one batch. With 4 MiB of body each would have 42 bytes; more would only hold up everyone else."""
+MAX_PROPERTIES_BYTES: Final = 32767
+"""The record keeps this length in 16 signed bits."""
+
+_HEAD = Layout(
+    ">"
+    "I"  # bytes of the whole entry
+    "I"  # magic, 0 or not looked at
+    "I"  # CRC of the body, 0 or not looked at
+    "i"  # flag
+    "I"  # bytes of the body
+)
+assert _HEAD.size == 20
+_PROPERTIES_LENGTH = Layout(">H")
+_unpack_head = _HEAD.unpack_from
+_unpack_properties_length = _PROPERTIES_LENGTH.unpack_from
+
+
+class BatchMessage(NamedTuple):
+    """One message: its flag, its body and its properties as encoded text in UTF-8."""
+
+    flag: int
+    body: bytes
+    properties: bytes
+
+
+def decode_batch(body: bytes) -> list[BatchMessage]:
+    """Reads the entries in order. Raises RequestError (MESSAGE_ILLEGAL) for a body that is empty or no batch."""
+    messages: list[BatchMessage] = []
+    at, end = 0, len(body)
+    while at < end:
+        if len(messages) == MAX_MESSAGES:
+            raise _illegal(f"has more than {MAX_MESSAGES} messages: send smaller batches")
+        if end - at < 22:
+            raise _illegal(f"ends within message {len(messages)}")
+        total, _magic, _crc, flag, body_bytes = _unpack_head(body, at)
+        body_end = at + 20 + body_bytes
+        if total < 22 or at + total > end or body_end + 2 > at + total:
+            raise _illegal(f"states wrong lengths for message {len(messages)}")
+        (properties_bytes,) = _unpack_properties_length(body, body_end)
+        entry_end = body_end + 2 + properties_bytes
+        if entry_end != at + total:
+            raise _illegal(f"states wrong lengths for message {len(messages)}")
+        if properties_bytes > MAX_PROPERTIES_BYTES:
+            raise _illegal(f"has {properties_bytes} bytes of properties in message {len(messages)}, at most 32767 fit")
+        messages.append(BatchMessage(flag, body[at + 20 : body_end], body[body_end + 2 : entry_end]))
+        at = entry_end
+    if not messages:
+        raise _illegal("is empty")
+    return messages
+
+
+def encode_batch(messages: Iterable[BatchMessage]) -> bytes:
+    """The body that `decode_batch` reads. Raises ValueError for properties that no record can hold."""
+    pieces: list[bytes] = []
+    for flag, body, properties in messages:
+        if len(properties) > MAX_PROPERTIES_BYTES:
+            raise ValueError(f"{len(properties)} bytes of properties, at most {MAX_PROPERTIES_BYTES} fit")
+        pieces.append(_HEAD.pack(22 + len(body) + len(properties), 0, 0, flag, len(body)))
+        pieces.append(body)
+        pieces.append(_PROPERTIES_LENGTH.pack(len(properties)))
+        pieces.append(properties)
+    return b"".join(pieces)
+
+
+def _illegal(problem: str) -> RequestError:
+    return RequestError(ResponseCode.MESSAGE_ILLEGAL, f"the batch {problem}")

@@ -1,0 +1,216 @@
+"""Tables of topics, groups, offsets and settings: what brokers register, slaves copy and config files hold."""
+
+import zlib
+from struct import Struct as Layout
+from typing import Final, Self
+
+import msgspec
+
+from delaymq.protocol.bodies.base import BYTES_A_VALUE, MAX_BODY_BYTES, Body, bad_body, written
+from delaymq.protocol.integers import Int32, Int64
+
+MAX_INFLATED_BYTES: Final = 16 * 1024 * 1024
+"""A compressed register body, inflated: some 200,000 topics. A few KiB of zlib could otherwise fill the memory."""
+MAX_SETTINGS: Final = 10_000
+"""Lines of a properties text; RocketMQ has some 200 settings."""
+
+_LENGTH = Layout(">I")
+
+
+class DataVersion(Body):
+    """Which state of its tables a broker has: changes count up, the time tells restarts apart."""
+
+    counter: Int64 = written(int)
+    timestamp: Int64 = written(int)
+
+
+class TopicConfig(Body):
+    """One topic of a broker. `perm`: 4 read, 2 write, 1 inherit; `topic_sys_flag`: 1 unit, 2 unit subscription."""
+
+    topic_name: str
+    read_queue_nums: Int32 = written(lambda: 16)
+    write_queue_nums: Int32 = written(lambda: 16)
+    perm: Int32 = written(lambda: 6)
+    topic_filter_type: str = written(lambda: "SINGLE_TAG")
+    topic_sys_flag: Int32 = written(int)
+    order: bool = written(bool)
+
+
+class TopicTable(Body):
+    """Answer to 21, part of 103, and topics.json."""
+
+    data_version: DataVersion = written(DataVersion)
+    topic_config_table: dict[str, TopicConfig] = written(dict)
+
+
+class SubscriptionGroupConfig(Body):
+    """One consumer group of a broker. Body of 200."""
+
+    group_name: str
+    consume_enable: bool = written(lambda: True)
+    consume_from_min_enable: bool = written(lambda: True)
+    consume_broadcast_enable: bool = written(lambda: True)
+    retry_queue_nums: Int32 = written(lambda: 1)
+    retry_max_times: Int32 = written(lambda: 16)
+    broker_id: Int64 = written(int)
+    which_broker_when_consume_slowly: Int64 = written(lambda: 1)
+    notify_consumer_ids_changed_enable: bool = written(lambda: True)
+
+
+class GroupTable(Body):
+    """Answer to 201, and subscriptionGroup.json."""
+
+    data_version: DataVersion = written(DataVersion)
+    subscription_group_table: dict[str, SubscriptionGroupConfig] = written(dict)
+
+
+class ConsumerOffsets(Body):
+    """Answer to 43, and consumerOffset.json: `TOPIC@GROUP` → queue → next offset to consume."""
+
+    offset_table: dict[str, dict[Int32, Int64]] = written(dict)
+
+
+class DelayOffsets(Body):
+    """Answer to 45, and delayOffset.json: level → next offset of its queue."""
+
+    offset_table: dict[Int32, Int64] = written(dict)
+
+
+class KVTable(Body):
+    """Answer to 28 and 219; also a NameServer's ORDER_TOPIC_CONFIG in its answer to 103."""
+
+    table: dict[str, str] = written(dict)
+
+
+class RegisterBody(Body):
+    """Body of 103: the broker's topics. The table may be partial."""
+
+    topic_config_serialize_wrapper: TopicTable = written(TopicTable)
+    filter_server_list: list[str] = written(list)
+
+    @classmethod
+    def decode_request(cls, data: bytes, *, compressed: bool, crc32: int = 0) -> Self:
+        """The body of a request whose header states `compressed` and `crc32` (0: not checked)."""
+        if crc32 != 0 and crc32 != body_crc32(data):
+            raise bad_body(cls.__name__, "crc32 not match")
+        if not compressed:
+            return cls.decode(data)
+        return cls._decode_compressed(data)
+
+    @classmethod
+    def _decode_compressed(cls, data: bytes) -> Self:
+        inflater = zlib.decompressobj()
+        try:
+            text = inflater.decompress(data, MAX_INFLATED_BYTES)
+        except zlib.error as error:
+            raise bad_body(cls.__name__, error) from error
+        if not inflater.eof:
+            raise bad_body(cls.__name__, f"its stream is cut or inflates to more than {MAX_INFLATED_BYTES} bytes")
+        pieces = _Pieces(text)
+        version = DataVersion.decode(pieces.next())
+        topics: dict[str, TopicConfig] = {}
+        for _ in range(pieces.count()):
+            topic = _topic_of_words(pieces.next())
+            topics[topic.topic_name] = topic
+        return cls(TopicTable(version, topics), _filter_servers(pieces.next()))
+
+    def encode_compressed(self) -> bytes:
+        """The zlib form; it has no place for a topic's `order` and `topic_sys_flag`."""
+        table = self.topic_config_serialize_wrapper
+        pieces = [_piece(table.data_version.encode()), _LENGTH.pack(len(table.topic_config_table))]
+        pieces += [
+            _piece(
+                f"{topic.topic_name} {topic.read_queue_nums} {topic.write_queue_nums} {topic.perm} "
+                f"{topic.topic_filter_type}".encode()
+            )
+            for topic in table.topic_config_table.values()
+        ]
+        pieces.append(_piece(msgspec.json.encode(self.filter_server_list)))
+        return zlib.compress(b"".join(pieces))
+
+
+def body_crc32(data: bytes) -> int:
+    """What `bodyCrc32` of a registration states: the CRC-32 of the body as sent, without its sign bit."""
+    return zlib.crc32(data) & 0x7FFFFFFF
+
+
+def _piece(data: bytes) -> bytes:
+    return _LENGTH.pack(len(data)) + data
+
+
+class _Pieces:
+    """Reads length-prefixed pieces one after the other."""
+
+    __slots__ = ("_at", "_data")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def count(self) -> int:
+        if len(self._data) - self._at < 4:
+            raise bad_body(RegisterBody.__name__, "it ends within a length")
+        (number,) = _LENGTH.unpack_from(self._data, self._at)
+        self._at += 4
+        if number > len(self._data) - self._at:  # a piece has more than a byte, so this holds for their number too
+            raise bad_body(RegisterBody.__name__, f"a length of {number} exceeds it")
+        return int(number)
+
+    def next(self) -> bytes:
+        length = self.count()
+        piece = self._data[self._at : self._at + length]
+        self._at += length
+        return piece
+
+
+def _topic_of_words(words: bytes) -> TopicConfig:
+    try:
+        name, read_queues, write_queues, perm, filter_type = words.decode().split(" ")
+        fields = {
+            "topicName": name,
+            "readQueueNums": read_queues,
+            "writeQueueNums": write_queues,
+            "perm": perm,
+            "topicFilterType": filter_type,
+        }
+        return msgspec.convert(fields, TopicConfig, strict=False)
+    except (ValueError, msgspec.ValidationError) as error:
+        raise bad_body(RegisterBody.__name__, f"{words[:80]!r} is no topic: {error}") from error
+
+
+def _filter_servers(data: bytes) -> list[str]:
+    if len(data) > MAX_BODY_BYTES or data.count(b",") > MAX_BODY_BYTES // BYTES_A_VALUE:
+        raise bad_body(RegisterBody.__name__, "its list of filter servers is too long")
+    try:
+        return msgspec.json.decode(data, type=list[str])
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise bad_body(RegisterBody.__name__, f"its list of filter servers cannot be read: {error}") from error
+
+
+def decode_settings(data: bytes) -> dict[str, str]:
+    """Reads a properties text (25, 26, 318, 319): `key=value` lines; blank ones and those with # first are skipped.
+
+    Raises RequestError for what is not UTF-8, has a line without `=` or too many lines.
+    """
+    try:
+        lines = data.decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise bad_body("properties text", error) from error
+    if len(lines) > MAX_SETTINGS:
+        raise bad_body("properties text", f"it has {len(lines)} lines, at most {MAX_SETTINGS} are accepted")
+    settings: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        key, equals, value = line.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            raise bad_body("properties text", f"line {number} is not key=value: {line[:80]!r}")
+        settings[key] = value.strip()
+    return settings
+
+
+def encode_settings(settings: dict[str, str]) -> bytes:
+    """The properties text of `settings`; a line break in a value, which the form cannot hold, becomes a blank."""
+    return "".join(f"{key}={' '.join(value.splitlines())}\n" for key, value in settings.items()).encode()
