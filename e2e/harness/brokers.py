@@ -173,7 +173,10 @@ class RealCluster(Cluster):
 
 
 class OurCluster(Cluster):
-    """``delaymq standalone``; with ``real_namesrv`` ``delaymq broker`` registered at RocketMQ's own NameServer."""
+    """``delaymq standalone``; with ``real_namesrv`` ``delaymq broker`` registered at RocketMQ's own NameServer.
+
+    ``launcher`` comes before the role on the command line, for a program that starts ours with changes.
+    """
 
     def __init__(
         self,
@@ -181,12 +184,13 @@ class OurCluster(Cluster):
         config: Mapping[str, str] | None = None,
         store_path: Path | None = None,
         real_namesrv: bool = False,
+        launcher: Sequence[str] = (sys.executable, "-m", "delaymq"),
         environment: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(config=config, store_path=store_path)
         self.http_port = ports.free_port()
         self.namesrv = RealNameServer(self.base_path, self.namesrv_port) if real_namesrv else None
-        command = [sys.executable, "-m", "delaymq", "broker" if real_namesrv else "standalone", "--host", HOST]
+        command = [*launcher, "broker" if real_namesrv else "standalone", "--host", HOST]
         if not real_namesrv:
             command += ["--namesrv-port", str(self.namesrv_port)]
         command += ["--listen-port", str(self.listen_port), "--http-port", str(self.http_port)]

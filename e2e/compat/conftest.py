@@ -1,0 +1,104 @@
+"""Which broker to test, and the clients to test it with.
+
+``--against ours|real`` (or DELAYMQ_AGAINST) chooses; everything runs in a network namespace that has only loopback.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+
+import pytest
+from harness import isolation, java
+from harness.brokers import Cluster, OurCluster, RealCluster
+from harness.clients import Workbench
+from harness.driver import Driver
+from harness.errors import HarnessError
+
+# Quick levels; 3 and 4 are the first and second retry of a failed message.
+DELAY_LEVELS = "1s 2s 1s 1s 3s 4s 30s 1h"
+COMMON_CONFIG: Mapping[str, str] = {"messageDelayLevel": DELAY_LEVELS}
+
+NewCluster = Callable[..., Cluster]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--against",
+        choices=("ours", "real"),
+        default=os.environ.get("DELAYMQ_AGAINST", "ours"),
+        help="the broker under RocketMQ's own clients: delaymq (default) or the real one",
+    )
+    parser.addoption("--write-golden", action="store_true", help="keep mqadmin's output as golden files (real broker)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "ours_only: a promise that the real broker does not make")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--against") == "real":
+        # Deselected, not skipped: the real broker does not fail to run these, they are not about it.
+        kept = [item for item in items if item.get_closest_marker("ours_only") is None]
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
+
+
+@pytest.fixture(scope="session")
+def against(request: pytest.FixtureRequest) -> str:
+    return str(request.config.getoption("--against"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def isolated_network() -> None:
+    """Libraries first, while Maven can reach its repository; then no way out of this machine, or in."""
+    try:
+        java.prepare()
+        isolation.enter()
+    except HarnessError as e:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(f"no run with RocketMQ's own programs here: {e}")
+
+
+@pytest.fixture(scope="session")
+def driver(isolated_network: None) -> Iterator[Driver]:
+    with Driver() as driver:
+        yield driver
+
+
+@pytest.fixture(scope="session")
+def new_cluster(against: str, isolated_network: None) -> NewCluster:
+    """Makes a cluster of the tested kind; the caller enters and leaves it."""
+    kind = {"ours": OurCluster, "real": RealCluster}[against]
+
+    def create(**config: str) -> Cluster:
+        return kind(config={**COMMON_CONFIG, **config})
+
+    return create
+
+
+@pytest.fixture(scope="session")
+def cluster(new_cluster: NewCluster) -> Iterator[Cluster]:
+    """The cluster that most tests share; none of them stops it."""
+    with new_cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def new_workbench(driver: Driver) -> Iterator[Callable[[Cluster], Workbench]]:
+    """Makes clients for a cluster that the test started itself."""
+    with ExitStack() as open_workbenches:
+
+        def create(cluster: Cluster) -> Workbench:
+            addresses = {"namesrv_address": cluster.namesrv_address, "broker_address": cluster.broker_address}
+            workbench = Workbench(driver, **addresses)
+            open_workbenches.callback(workbench.close)
+            return workbench
+
+        yield create
+
+
+@pytest.fixture
+def clients(cluster: Cluster, new_workbench: Callable[[Cluster], Workbench]) -> Workbench:
+    """Clients of the shared cluster."""
+    return new_workbench(cluster)

@@ -1,0 +1,64 @@
+package delaymq.driver;
+
+import com.alibaba.fastjson.JSONObject;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.atomic.AtomicLong;
+import org.apache.rocketmq.client.ClientConfig;
+
+/** The clients that run, by the name that the test gave them. */
+final class Clients {
+    private record Running(Object client, Runnable stop) {}
+
+    private final Map<String, Running> running = new ConcurrentHashMap<>();
+    private final AtomicLong instances = new AtomicLong();
+
+    /**
+     * Apply what all clients have in common. Each gets a client id of its own, so that two tests never share connections,
+     * unless the test asks for one (a consumer that comes back as itself).
+     */
+    void configure(ClientConfig config, JSONObject request) {
+        config.setNamesrvAddr(request.getString("namesrv"));
+        config.setClientIP("127.0.0.1");
+        String instance = request.getString("instance");
+        config.setInstanceName(instance == null ? "i" + instances.incrementAndGet() : instance);
+        if (request.containsKey("pollNamesrvMs")) {
+            config.setPollNameServerInterval(request.getIntValue("pollNamesrvMs"));
+        }
+        if (request.containsKey("heartbeatMs")) {
+            config.setHeartbeatBrokerInterval(request.getIntValue("heartbeatMs"));
+        }
+        if (request.containsKey("persistOffsetMs")) {
+            config.setPersistConsumerOffsetInterval(request.getIntValue("persistOffsetMs"));
+        }
+        if (request.containsKey("vipChannel")) {
+            config.setVipChannelEnabled(request.getBooleanValue("vipChannel"));
+        }
+    }
+
+    /** Keep a started client under the request's name and answer its client id. */
+    Object started(JSONObject request, Object client, Runnable stop, ClientConfig config) {
+        String name = request.getString("client");
+        if (running.putIfAbsent(name, new Running(client, stop)) != null) {
+            stop.run();
+            throw new IllegalArgumentException("a client " + name + " runs already");
+        }
+        return Map.of("clientId", config.buildMQClientId());
+    }
+
+    <T> T get(JSONObject request, Class<T> type) {
+        Running entry = running.get(request.getString("client"));
+        if (entry == null) {
+            throw new IllegalArgumentException("no client " + request.getString("client"));
+        }
+        return type.cast(entry.client());
+    }
+
+    Object stop(JSONObject request) {
+        Running entry = running.remove(request.getString("client"));
+        if (entry != null) {
+            entry.stop().run();
+        }
+        return entry != null;
+    }
+}

@@ -1,0 +1,101 @@
+package delaymq.driver;
+
+import com.alibaba.fastjson.JSON;
+import com.alibaba.fastjson.JSONObject;
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.util.HashMap;
+import java.util.Map;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+
+/**
+ * RocketMQ's own clients by command: a JSON line in is a command, a JSON line out is its answer or an event.
+ *
+ * <p>In: {"id":1,"op":"producer.send",...}. Out: {"id":1,"result":...} or {"id":1,"error":{...}}, in any order, and
+ * {"event":"message","client":"c",...}. Commands run side by side; the program ends when its input closes.
+ */
+public final class Main {
+    /** What a command does: the answer is anything that JSON can hold. */
+    @FunctionalInterface
+    interface Operation {
+        Object run(JSONObject request) throws Exception;
+    }
+
+    private final Output output;
+    private final Map<String, Operation> operations = new HashMap<>();
+
+    private Main(Output output) {
+        this.output = output;
+        Clients clients = new Clients();
+        Producers producers = new Producers(clients);
+        PushConsumers pushConsumers = new PushConsumers(clients, output);
+        PullConsumers pullConsumers = new PullConsumers(clients);
+        LitePullConsumers litePullConsumers = new LitePullConsumers(clients);
+        Admin admin = new Admin(clients);
+        operations.put("producer.start", producers::start);
+        operations.put("producer.send", producers::send);
+        operations.put("producer.sendBatch", producers::sendBatch);
+        operations.put("producer.queues", producers::queues);
+        operations.put("push.start", pushConsumers::start);
+        operations.put("push.suspend", pushConsumers::suspend);
+        operations.put("push.resume", pushConsumers::resume);
+        operations.put("pull.start", pullConsumers::start);
+        operations.put("pull.pull", pullConsumers::pull);
+        operations.put("pull.queues", pullConsumers::queues);
+        operations.put("pull.offset", pullConsumers::offset);
+        operations.put("pull.updateOffset", pullConsumers::updateOffset);
+        operations.put("pull.sendBack", pullConsumers::sendBack);
+        operations.put("litePull.start", litePullConsumers::start);
+        operations.put("litePull.poll", litePullConsumers::poll);
+        operations.put("litePull.queues", litePullConsumers::queues);
+        operations.put("litePull.seek", litePullConsumers::seek);
+        operations.put("litePull.commit", litePullConsumers::commit);
+        operations.put("litePull.committed", litePullConsumers::committed);
+        operations.put("admin.start", admin::start);
+        operations.put("admin.viewMessage", admin::viewMessage);
+        operations.put("admin.queryMessage", admin::queryMessage);
+        operations.put("admin.offsets", admin::offsets);
+        operations.put("admin.searchOffset", admin::searchOffset);
+        operations.put("admin.createTopic", admin::createTopic);
+        operations.put("admin.updateTopic", admin::updateTopic);
+        operations.put("admin.consumeStats", admin::consumeStats);
+        operations.put("admin.consumers", admin::consumers);
+        operations.put("mqadmin", new MqAdmin()::run);
+        operations.put("stop", clients::stop);
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        PrintStream lines = System.out;
+        // Whatever a library prints must not end up between the answers.
+        System.setOut(System.err);
+        new Main(new Output(lines)).serve();
+        // Some client threads are no daemons; nothing is left to do once the commands end.
+        Runtime.getRuntime().halt(0);
+    }
+
+    private void serve() throws Exception {
+        ExecutorService workers = Executors.newCachedThreadPool();
+        BufferedReader commands = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        output.event("ready", Map.of());
+        for (String line = commands.readLine(); line != null; line = commands.readLine()) {
+            JSONObject request = JSON.parseObject(line);
+            workers.execute(() -> answer(request));
+        }
+    }
+
+    private void answer(JSONObject request) {
+        long id = request.getLongValue("id");
+        try {
+            Operation operation = operations.get(request.getString("op"));
+            if (operation == null) {
+                throw new IllegalArgumentException("no operation " + request.getString("op"));
+            }
+            output.result(id, operation.run(request));
+        } catch (Throwable e) {
+            output.error(id, e);
+        }
+    }
+}

@@ -1,0 +1,134 @@
+package delaymq.driver;
+
+import com.alibaba.fastjson.JSONObject;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendCallback;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
+import org.apache.rocketmq.common.message.Message;
+
+/** DefaultMQProducer: every way to send. */
+final class Producers {
+    /** An asynchronous send answers by its own timeout; this only bounds a callback that never comes. */
+    private static final long CALLBACK_LIMIT_S = 60;
+
+    private final Clients clients;
+
+    Producers(Clients clients) {
+        this.clients = clients;
+    }
+
+    Object start(JSONObject request) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer(request.getString("group"));
+        clients.configure(producer, request);
+        if (request.containsKey("timeoutMs")) {
+            producer.setSendMsgTimeout(request.getIntValue("timeoutMs"));
+        }
+        if (request.containsKey("retries")) {
+            producer.setRetryTimesWhenSendFailed(request.getIntValue("retries"));
+            producer.setRetryTimesWhenSendAsyncFailed(request.getIntValue("retries"));
+        }
+        if (request.containsKey("maxMessageSize")) {
+            producer.setMaxMessageSize(request.getIntValue("maxMessageSize"));
+        }
+        if (request.containsKey("compressOver")) {
+            producer.setCompressMsgBodyOverHowmuch(request.getIntValue("compressOver"));
+        }
+        if (request.containsKey("defaultTopicQueues")) {
+            producer.setDefaultTopicQueueNums(request.getIntValue("defaultTopicQueues"));
+        }
+        producer.start();
+        return clients.started(request, producer, producer::shutdown, producer);
+    }
+
+    /** Fields: message; mode sync, async or oneway; queueId or orderKey to choose the queue. */
+    Object send(JSONObject request) throws Exception {
+        DefaultMQProducer producer = clients.get(request, DefaultMQProducer.class);
+        Message message = Messages.toSend(request.getJSONObject("message"));
+        switch (request.getString("mode")) {
+            case "oneway":
+                sendOneway(producer, message, request);
+                return null;
+            case "async":
+                return Messages.toJson(sendAsync(producer, message, request));
+            default:
+                return Messages.toJson(sendSync(producer, message, request));
+        }
+    }
+
+    private static SendResult sendSync(DefaultMQProducer producer, Message message, JSONObject request)
+        throws Exception {
+        if (request.containsKey("orderKey")) {
+            return producer.send(message, new SelectMessageQueueByHash(), request.getString("orderKey"));
+        }
+        if (request.containsKey("queueId")) {
+            return producer.send(message, queue(message, request));
+        }
+        return producer.send(message);
+    }
+
+    private static SendResult sendAsync(DefaultMQProducer producer, Message message, JSONObject request)
+        throws Exception {
+        CompletableFuture<SendResult> outcome = new CompletableFuture<>();
+        SendCallback callback = new SendCallback() {
+            @Override
+            public void onSuccess(SendResult result) {
+                outcome.complete(result);
+            }
+
+            @Override
+            public void onException(Throwable error) {
+                outcome.completeExceptionally(error);
+            }
+        };
+        if (request.containsKey("orderKey")) {
+            producer.send(message, new SelectMessageQueueByHash(), request.getString("orderKey"), callback);
+        } else if (request.containsKey("queueId")) {
+            producer.send(message, queue(message, request), callback);
+        } else {
+            producer.send(message, callback);
+        }
+        return await(outcome);
+    }
+
+    private static void sendOneway(DefaultMQProducer producer, Message message, JSONObject request) throws Exception {
+        if (request.containsKey("orderKey")) {
+            producer.sendOneway(message, new SelectMessageQueueByHash(), request.getString("orderKey"));
+        } else if (request.containsKey("queueId")) {
+            producer.sendOneway(message, queue(message, request));
+        } else {
+            producer.sendOneway(message);
+        }
+    }
+
+    Object sendBatch(JSONObject request) throws Exception {
+        DefaultMQProducer producer = clients.get(request, DefaultMQProducer.class);
+        return Messages.toJson(producer.send(Messages.toSend(request.getJSONArray("messages"))));
+    }
+
+    Object queues(JSONObject request) throws Exception {
+        DefaultMQProducer producer = clients.get(request, DefaultMQProducer.class);
+        return Messages.toJsonQueues(producer.fetchPublishMessageQueues(request.getString("topic")));
+    }
+
+    private static org.apache.rocketmq.common.message.MessageQueue queue(Message message, JSONObject request) {
+        JSONObject fields = new JSONObject();
+        fields.put("topic", message.getTopic());
+        fields.put("queueId", request.getIntValue("queueId"));
+        return Messages.queue(fields);
+    }
+
+    private static SendResult await(CompletableFuture<SendResult> outcome) throws Exception {
+        try {
+            return outcome.get(CALLBACK_LIMIT_S, TimeUnit.SECONDS);
+        } catch (ExecutionException e) {
+            if (e.getCause() instanceof Exception) {
+                throw (Exception) e.getCause();
+            }
+            throw e;
+        }
+    }
+}

@@ -1,0 +1,311 @@
+"""RocketMQ's clients as objects: what a test says in one line, sent to the driver."""
+
+import base64
+import contextlib
+import itertools
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from harness.driver import ClientError, Driver, Received
+from harness.errors import HarnessError
+
+SendMode = Literal["sync", "async", "oneway"]
+READ_WRITE = 6
+ROUTE_TIMEOUT_S = 10.0
+
+_names = itertools.count(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sent:
+    """A send's result as the producer saw it."""
+
+    status: str
+    message_id: str
+    offset_message_id: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+    broker_name: str
+    region_id: str
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> "Sent":
+        return cls(
+            status=fields["status"],
+            message_id=fields["msgId"],
+            offset_message_id=fields["offsetMsgId"],
+            topic=fields["topic"],
+            queue_id=fields["queueId"],
+            queue_offset=fields["queueOffset"],
+            broker_name=fields["brokerName"],
+            region_id=fields["regionId"],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pulled:
+    """What one pull answered."""
+
+    status: str
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    messages: list[Received]
+    arrival_timestamp_ms: int
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> "Pulled":
+        return cls(
+            status=fields["status"],
+            next_begin_offset=fields["nextBeginOffset"],
+            min_offset=fields["minOffset"],
+            max_offset=fields["maxOffset"],
+            messages=[Received.from_json(message) for message in fields["messages"]],
+            arrival_timestamp_ms=fields["arrivalTimestamp"],
+        )
+
+
+def message(topic: str, body: str | bytes | int, **fields: Any) -> dict[str, Any]:
+    """A message to send; an int body is a length in bytes. Fields: tags, keys, flag, delayLevel, properties."""
+    if isinstance(body, int):
+        return {"topic": topic, "bodySize": body, **fields}
+    raw = body.encode() if isinstance(body, str) else body
+    return {"topic": topic, "body": base64.b64encode(raw).decode(), **fields}
+
+
+class Client:
+    """A started client; its name addresses it in the driver."""
+
+    def __init__(self, driver: Driver, kind: str, name: str, **fields: Any) -> None:
+        self.driver = driver
+        self.name = name
+        self.client_id: str = driver.call(f"{kind}.start", client=name, **fields)["clientId"]
+
+    def call(self, operation: str, **fields: Any) -> Any:
+        return self.driver.call(operation, client=self.name, **fields)
+
+    def stop(self) -> None:
+        self.call("stop")
+
+
+ClientT = TypeVar("ClientT", bound=Client)
+
+
+class Producer(Client):
+    def send(self, topic: str, body: str | bytes | int, *, queue_id: int | None = None, **fields: Any) -> Sent:
+        """Send and wait for the broker's answer."""
+        return Sent.from_json(self.driver.result(self.submit(topic, body, queue_id=queue_id, **fields), "a send"))
+
+    def submit(
+        self,
+        topic: str,
+        body: str | bytes | int,
+        *,
+        mode: SendMode = "sync",
+        queue_id: int | None = None,
+        order_key: str | None = None,
+        **fields: Any,
+    ) -> "Future[Any]":
+        """Send without waiting, by any of the producer's ways."""
+        request: dict[str, Any] = {"mode": mode, "message": message(topic, body, **fields)}
+        if queue_id is not None:
+            request["queueId"] = queue_id
+        if order_key is not None:
+            request["orderKey"] = order_key
+        return self.driver.submit("producer.send", client=self.name, **request)
+
+    def send_oneway(self, topic: str, body: str | bytes | int, **fields: Any) -> None:
+        self.driver.result(self.submit(topic, body, mode="oneway", **fields), "a one-way send")
+
+    def send_async(self, topic: str, body: str | bytes | int, **fields: Any) -> Sent:
+        return Sent.from_json(self.driver.result(self.submit(topic, body, mode="async", **fields), "an async send"))
+
+    def send_batch(self, messages: Sequence[dict[str, Any]]) -> Sent:
+        return Sent.from_json(self.call("producer.sendBatch", messages=list(messages)))
+
+    def queue_ids(self, topic: str) -> list[int]:
+        return sorted(queue["queueId"] for queue in self.call("producer.queues", topic=topic))
+
+
+class PushConsumer(Client):
+    def __init__(self, driver: Driver, name: str, **fields: Any) -> None:
+        self.inbox = driver.inbox(name)
+        super().__init__(driver, "push", name, **fields)
+
+
+class PullConsumer(Client):
+    def submit(
+        self, topic: str, queue_id: int, offset: int, *, wait: bool = False, expression: str = "*", max_count: int = 32
+    ) -> "Future[Any]":
+        """Start a pull (``wait``: a long poll); `Pulled.from_json` of the result tells what it answered."""
+        fields = {"topic": topic, "queueId": queue_id, "offset": offset, "maxCount": max_count}
+        return self.driver.submit("pull.pull", client=self.name, wait=wait, expression=expression, **fields)
+
+    def pull(self, topic: str, queue_id: int, offset: int, **options: Any) -> Pulled:
+        return Pulled.from_json(self.driver.result(self.submit(topic, queue_id, offset, **options), "a pull"))
+
+    def committed(self, topic: str, queue_id: int) -> int:
+        return int(self.call("pull.offset", topic=topic, queueId=queue_id))
+
+    def commit(self, topic: str, queue_id: int, offset: int) -> None:
+        self.call("pull.updateOffset", topic=topic, queueId=queue_id, offset=offset)
+
+    def send_back(self, topic: str, queue_id: int, offset: int, *, delay_level: int) -> None:
+        """Pull one message and return it to the broker as failed."""
+        self.call("pull.sendBack", topic=topic, queueId=queue_id, offset=offset, delayLevel=delay_level)
+
+
+class LitePullConsumer(Client):
+    def poll_until(self, count: int, *, timeout_s: float = 20.0) -> list[Received]:
+        """Poll until ``count`` messages have come; AssertionError if they never do."""
+        deadline = time.monotonic() + timeout_s
+        got: list[Received] = []
+        while len(got) < count:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{self.name} polled only {len(got)} of {count} messages in {timeout_s:g} s")
+            got += [Received.from_json(fields) for fields in self.call("litePull.poll", timeoutMs=500)]
+        return got
+
+    def seek(self, topic: str, queue_id: int, offset: int) -> None:
+        self.call("litePull.seek", topic=topic, queueId=queue_id, offset=offset)
+
+    def commit(self) -> None:
+        self.call("litePull.commit")
+
+    def committed(self, topic: str, queue_id: int) -> int:
+        return int(self.call("litePull.committed", topic=topic, queueId=queue_id))
+
+
+class AdminClient(Client):
+    def view(self, message_id: str, *, topic: str | None = None) -> Received:
+        """By offset message id, or by unique id when the topic is given."""
+        fields = {"messageId": message_id} if topic is None else {"messageId": message_id, "topic": topic}
+        return Received.from_json(self.call("admin.viewMessage", **fields))
+
+    def query(self, topic: str, key: str, *, max_count: int = 32) -> list[Received]:
+        """By key over all time; ClientError when there are none."""
+        now_ms = int(time.time() * 1000)
+        fields = {"maxCount": max_count, "beginMs": 0, "endMs": now_ms + 60_000}
+        answer = self.call("admin.queryMessage", topic=topic, key=key, **fields)
+        return [Received.from_json(found) for found in answer["messages"]]
+
+    def offsets(self, topic: str, queue_id: int) -> dict[str, int]:
+        """``min``, ``max`` and ``earliestStoreTimestamp`` of a queue."""
+        answer: dict[str, int] = self.call("admin.offsets", topic=topic, queueId=queue_id)
+        return answer
+
+    def search_offset(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        return int(self.call("admin.searchOffset", topic=topic, queueId=queue_id, timestamp=timestamp_ms))
+
+    def update_topic(self, topic: str, *, broker: str, queues: int = 4, permission: int = READ_WRITE) -> None:
+        self.call("admin.updateTopic", topic=topic, broker=broker, queues=queues, permission=permission)
+
+    def create_topic(self, topic: str, *, key: str, queues: int) -> None:
+        self.call("admin.createTopic", topic=topic, key=key, queues=queues)
+
+    def consumers(self, group: str) -> list[str]:
+        """The client ids of a group's members."""
+        return sorted(self.call("admin.consumers", group=group))
+
+    def consumed(self, group: str) -> dict[tuple[str, int], tuple[int, int]]:
+        """(topic, queue id) → (consumer's offset, broker's offset)."""
+        return {
+            (queue["topic"], queue["queueId"]): (queue["consumerOffset"], queue["brokerOffset"])
+            for queue in self.call("admin.consumeStats", group=group)
+        }
+
+
+class Workbench:
+    """The clients, topics and groups of one test; names are its own, and clients stop with it."""
+
+    def __init__(self, driver: Driver, *, namesrv_address: str, broker_address: str) -> None:
+        self.driver = driver
+        self.namesrv_address = namesrv_address
+        self.broker_address = broker_address
+        self._clients: list[Client] = []
+        self._admin: AdminClient | None = None
+        self._producer: Producer | None = None
+
+    @property
+    def admin(self) -> AdminClient:
+        if self._admin is None:
+            self._admin = self._kept(AdminClient(self.driver, "admin", self.name("admin"), **self._address()))
+        return self._admin
+
+    @property
+    def producer(self) -> Producer:
+        """A producer with the client's own defaults."""
+        if self._producer is None:
+            self._producer = self.new_producer()
+        return self._producer
+
+    def new_producer(self, **options: Any) -> Producer:
+        fields = {"group": self.name("producers"), **self._address(), **options}
+        return self._kept(Producer(self.driver, "producer", self.name("producer"), **fields))
+
+    def push(self, topic: str, *, group: str, expression: str = "*", **options: Any) -> PushConsumer:
+        fields = {"persistOffsetMs": 500, **self._address(), **options}
+        subscriptions = {topic: expression}
+        name = self.name("push")
+        return self._kept(PushConsumer(self.driver, name, group=group, subscriptions=subscriptions, **fields))
+
+    def pull(self, *, group: str, **options: Any) -> PullConsumer:
+        fields = {**self._address(), **options}
+        return self._kept(PullConsumer(self.driver, "pull", self.name("pull"), group=group, **fields))
+
+    def lite_pull(self, topic: str, *, group: str, expression: str = "*", **options: Any) -> LitePullConsumer:
+        fields = {"topic": topic, "expression": expression, "autoCommit": False, **self._address(), **options}
+        return self._kept(LitePullConsumer(self.driver, "litePull", self.name("lite-pull"), group=group, **fields))
+
+    def topic(self, *, queues: int = 4, permission: int = READ_WRITE) -> str:
+        """A new topic that the NameServer knows."""
+        topic = self.name("Topic")
+        self.admin.update_topic(topic, broker=self.broker_address, queues=queues, permission=permission)
+        if permission == READ_WRITE:
+            self.wait_for_route(topic, queues=queues)
+        return topic
+
+    def wait_for_route(self, topic: str, *, queues: int | None = None) -> None:
+        """Brokers tell the NameServer about a new topic in their own time."""
+        deadline = time.monotonic() + ROUTE_TIMEOUT_S
+        while True:
+            with contextlib.suppress(ClientError):
+                found = len(self.producer.queue_ids(topic))
+                if found and queues in (None, found):
+                    return
+            if time.monotonic() > deadline:
+                raise HarnessError(f"no route to topic {topic} within {ROUTE_TIMEOUT_S:g} s")
+            time.sleep(0.05)
+
+    def group(self) -> str:
+        return self.name("group")
+
+    def name(self, prefix: str) -> str:
+        """A name that nothing else in this session has."""
+        return f"{prefix}-{next(_names)}"
+
+    def mqadmin(self, *arguments: str) -> str:
+        return self.driver.mqadmin(*arguments, "-n", self.namesrv_address)
+
+    def stop(self, client: Client) -> None:
+        """Stop one client before the test's end."""
+        self._clients.remove(client)
+        client.stop()
+
+    def close(self) -> None:
+        """Stop all clients at once: each takes its time to say goodbye."""
+        stopping = [client.driver.submit("stop", client=client.name) for client in self._clients]
+        self._clients.clear()
+        for future in stopping:
+            self.driver.result(future, "stop")
+
+    def _address(self) -> dict[str, Any]:
+        return {"namesrv": self.namesrv_address}
+
+    def _kept(self, client: ClientT) -> ClientT:
+        self._clients.append(client)
+        return client

@@ -1,0 +1,232 @@
+"""A JVM with RocketMQ's own clients, commanded by JSON lines (see compat/java/src/delaymq/driver/Main.java).
+
+One serves a whole test session: starting a JVM takes longer than most tests. Commands run side by side in it.
+"""
+
+import base64
+import itertools
+import json
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from harness import java
+from harness.brokers import HOME_PATH
+from harness.errors import HarnessError
+
+READY_TIMEOUT_S = 60.0
+# Above every timeout of the clients themselves (pulls that wait: 30 s), so that theirs are seen.
+COMMAND_TIMEOUT_S = 70.0
+EXIT_TIMEOUT_S = 10.0
+LOG_TAIL_BYTES = 4000
+JVM_OPTIONS = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+
+
+class ClientError(Exception):
+    """What a RocketMQ client threw; ``code`` is the broker's response code, or the client's own, or None."""
+
+    def __init__(self, kind: str, message: str, code: int | None, remark: str) -> None:
+        super().__init__(f"{kind} {code}: {message}")
+        self.kind = kind
+        self.code = code
+        self.remark = remark
+
+
+@dataclass(frozen=True, kw_only=True)
+class Received:
+    """A message as a client got it; times in ms."""
+
+    topic: str
+    tags: str | None
+    keys: str | None
+    body: bytes
+    message_id: str
+    offset_message_id: str
+    queue_id: int
+    queue_offset: int
+    commit_log_offset: int
+    reconsume_times: int
+    flag: int
+    system_flag: int
+    store_bytes: int
+    born_timestamp_ms: int
+    store_timestamp_ms: int
+    properties: dict[str, str]
+    arrival_timestamp_ms: int
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> "Received":
+        return cls(
+            topic=fields["topic"],
+            tags=fields["tags"],
+            keys=fields["keys"],
+            body=base64.b64decode(fields["body"]),
+            message_id=fields["msgId"],
+            offset_message_id=fields["offsetMsgId"],
+            queue_id=fields["queueId"],
+            queue_offset=fields["queueOffset"],
+            commit_log_offset=fields["commitLogOffset"],
+            reconsume_times=fields["reconsumeTimes"],
+            flag=fields["flag"],
+            system_flag=fields["sysFlag"],
+            store_bytes=fields["storeSize"],
+            born_timestamp_ms=fields["bornTimestamp"],
+            store_timestamp_ms=fields["storeTimestamp"],
+            properties=fields["properties"],
+            arrival_timestamp_ms=fields.get("arrivalTimestamp", 0),
+        )
+
+
+class Inbox:
+    """The messages that arrived at one push consumer, in order of arrival."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._messages: list[Received] = []
+        self._changed = threading.Condition()
+
+    def add(self, message: Received) -> None:
+        with self._changed:
+            self._messages.append(message)
+            self._changed.notify_all()
+
+    def messages(self) -> list[Received]:
+        with self._changed:
+            return list(self._messages)
+
+    def wait_for(self, is_enough: Callable[[list[Received]], bool], *, timeout_s: float) -> list[Received]:
+        """All messages once they are enough; AssertionError with what did arrive when they never are."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: is_enough(self._messages), timeout_s):
+                bodies = [message.body[:40] for message in self._messages]
+                raise AssertionError(f"{self._name} got only {len(bodies)} messages in {timeout_s:g} s: {bodies}")
+            return list(self._messages)
+
+    def wait_count(self, count: int, *, timeout_s: float = 20.0) -> list[Received]:
+        """All messages once ``count`` have arrived."""
+        return self.wait_for(lambda messages: len(messages) >= count, timeout_s=timeout_s)
+
+
+class Driver:
+    """The JVM; a context manager. Clients are addressed by the name they were started with."""
+
+    def __init__(self, *, jvm_options: Sequence[str] = JVM_OPTIONS) -> None:
+        self._home_path = Path(tempfile.mkdtemp(prefix="delaymq-driver-"))
+        self.log_path = self._home_path / "driver.log"
+        options = [
+            *jvm_options,
+            f"-Duser.home={self._home_path}",
+            f"-Drocketmq.home.dir={HOME_PATH}",
+            f"-Dlogback.configurationFile={HOME_PATH / 'conf' / 'logback_tools.xml'}",
+            "-Drocketmq.client.logLevel=WARN",
+        ]
+        self._command = java.command(java.client_class_path(), "delaymq.driver.Main", options=options)
+        self._ids = itertools.count(1)
+        self._pending: dict[int, Future[Any]] = {}
+        self._inboxes: dict[str, Inbox] = {}
+        self._ready = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._write_lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
+        threading.Thread(target=self._read, name="driver-output", daemon=True).start()
+        if not self._ready.wait(READY_TIMEOUT_S):
+            self.close()
+            raise HarnessError(f"the client JVM was not ready within {READY_TIMEOUT_S:g} s\n{self.log_tail()}")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the JVM; it holds nothing worth a clean stop."""
+        process = self._process
+        if process is not None:
+            assert process.stdin is not None
+            process.stdin.close()
+            try:
+                process.wait(EXIT_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            self._process = None
+        shutil.rmtree(self._home_path, ignore_errors=True)
+
+    def submit(self, operation: str, **fields: Any) -> "Future[Any]":
+        """Send a command; its answer comes with the future, as does ClientError."""
+        process = self._process
+        if process is None or process.stdin is None:
+            raise HarnessError("the client JVM does not run")
+        request_id = next(self._ids)
+        future: Future[Any] = Future()
+        self._pending[request_id] = future
+        line = json.dumps({"id": request_id, "op": operation, **fields}) + "\n"
+        with self._write_lock:
+            process.stdin.write(line.encode())
+            process.stdin.flush()
+        return future
+
+    def call(self, operation: str, **fields: Any) -> Any:
+        """Run a command and return its answer; ClientError is what the client threw."""
+        return self.result(self.submit(operation, **fields), operation)
+
+    def result(self, future: "Future[Any]", what: str = "a command") -> Any:
+        """Wait for a submitted command, not forever."""
+        try:
+            return future.result(COMMAND_TIMEOUT_S)
+        except FutureTimeoutError as e:
+            raise HarnessError(f"no answer to {what} within {COMMAND_TIMEOUT_S:g} s\n{self.log_tail()}") from e
+
+    def inbox(self, client: str) -> Inbox:
+        """Where the messages of a push consumer go; ask before it starts."""
+        return self._inboxes.setdefault(client, Inbox(client))
+
+    def mqadmin(self, *arguments: str) -> str:
+        """What an mqadmin command printed; HarnessError if it only complained."""
+        answer = self.call("mqadmin", arguments=list(arguments))
+        output, errors = str(answer["output"]), str(answer["errors"])
+        if not output.strip() and "Exception" in errors:
+            raise HarnessError(f"mqadmin {' '.join(arguments)} failed:\n{errors[-LOG_TAIL_BYTES:]}")
+        return output
+
+    def log_tail(self) -> str:
+        if not self.log_path.exists():
+            return ""
+        return f"--- end of {self.log_path} ---\n" + self.log_path.read_text(errors="replace")[-LOG_TAIL_BYTES:]
+
+    def _read(self) -> None:
+        process = self._process
+        assert process is not None
+        assert process.stdout is not None
+        for line in process.stdout:
+            arrival_ms = int(time.time() * 1000)
+            fields = json.loads(line)
+            if fields.get("event") == "message":
+                fields.setdefault("arrivalTimestamp", arrival_ms)
+                self.inbox(fields["client"]).add(Received.from_json(fields))
+            elif fields.get("event") == "ready":
+                self._ready.set()
+            else:
+                self._settle(fields)
+        for future in list(self._pending.values()):
+            if not future.done():
+                future.set_exception(HarnessError(f"the client JVM ended\n{self.log_tail()}"))
+
+    def _settle(self, fields: dict[str, Any]) -> None:
+        future = self._pending.pop(fields["id"])
+        error = fields.get("error")
+        if error is None:
+            future.set_result(fields["result"])
+        else:
+            remark = error.get("remark") or error["message"]
+            future.set_exception(ClientError(error["type"], error["message"], error.get("code"), remark))
