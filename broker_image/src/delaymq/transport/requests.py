@@ -1,0 +1,86 @@
+"""The open requests of one connection, by opaque, with one timer for all their deadlines."""
+
+import asyncio
+from typing import Final
+
+from delaymq.protocol.command import Command
+from delaymq.transport.errors import ConnectionClosedError, RequestTimeoutError, TooManyRequestsError
+
+MAX_OPAQUE: Final = 2**31 - 1
+
+
+class OpenRequests:
+    """Pairs answers with requests. Times are the loop's seconds; a timer runs only while a request is open."""
+
+    __slots__ = ("_address", "_loop", "_max_open", "_opaque", "_open", "_timer", "_timer_at")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, address: str, max_open: int) -> None:
+        self._loop = loop
+        self._address = address
+        self._max_open = max_open
+        self._open: dict[int, tuple[asyncio.Future[Command], float, int, int]] = {}
+        self._opaque = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def next_opaque(self) -> int:
+        """A number for the next request, unused by those that are open."""
+        opaque = self._opaque + 1 if self._opaque < MAX_OPAQUE else 1
+        while opaque in self._open:
+            opaque = opaque + 1 if opaque < MAX_OPAQUE else 1
+        self._opaque = opaque
+        return opaque
+
+    def add(self, opaque: int, code: int, timeout_ms: int) -> asyncio.Future[Command]:
+        """A future for the answer to `opaque`. TooManyRequestsError when as many as allowed are open."""
+        if len(self._open) >= self._max_open:
+            raise TooManyRequestsError(self._address, f"{self._max_open} requests wait for answers already")
+        future: asyncio.Future[Command] = self._loop.create_future()
+        deadline = self._loop.time() + timeout_ms / 1000
+        self._open[opaque] = (future, deadline, code, timeout_ms)
+        if self._timer is None or deadline < self._timer_at:
+            self._set_timer(deadline)
+        return future
+
+    def answer(self, response: Command) -> bool:
+        """Hands `response` to its request; False when none waits for it (it may have come too late)."""
+        entry = self._open.pop(response.opaque, None)
+        if entry is None:
+            return False
+        if not entry[0].done():
+            entry[0].set_result(response)
+        return True
+
+    def forget(self, opaque: int) -> None:
+        """Nobody waits for the answer any more."""
+        self._open.pop(opaque, None)
+
+    def fail_all(self, reason: str) -> None:
+        """Ends every open request: the connection is gone."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        entries, self._open = self._open, {}
+        for future, _, _, _ in entries.values():
+            if not future.done():
+                future.set_exception(ConnectionClosedError(self._address, reason))
+
+    def _set_timer(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._loop.call_at(at, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        late = [opaque for opaque, entry in self._open.items() if entry[1] <= now]
+        for opaque in late:
+            future, _, code, timeout_ms = self._open.pop(opaque)
+            if not future.done():
+                future.set_exception(RequestTimeoutError(self._address, code, timeout_ms))
+        if self._open:
+            self._set_timer(min(entry[1] for entry in self._open.values()))
