@@ -1,0 +1,171 @@
+"""The pending entries of one queue of the schedule topic, by due time."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from heapq import heapify, heappop, heappush, heapreplace
+from itertools import islice
+from operator import le
+
+from delaymq.schedule.scheduler import Entry, Lane
+from delaymq.schedule.settled import Settled
+
+# Due times in a queue ascend unless the level table or the clock changed. A queue in which they do so all the time
+# would have a run an entry; beyond this many the shorter half is sorted into one.
+MAX_RUNS = 64
+# The handed-over front of a run is cut off when it is at least this long and half of the run.
+_TRIM_ENTRIES = 8_192
+# Loading looks for disorder in pieces of this size; only a piece that has some is gone through entry by entry.
+_PIECE_ENTRIES = 8_192
+
+
+class _Run:
+    """Entries with non-decreasing due times, and among equal ones ascending offsets."""
+
+    __slots__ = ("dues", "first", "head", "offsets")
+
+    def __init__(self, first: int, dues: array[int], offsets: array[int] | None = None) -> None:
+        self.dues = dues
+        self.first = first
+        """Offset of the first entry; the others follow without gaps unless `offsets` is there."""
+        self.offsets = offsets
+        self.head = 0
+        """Index of the first entry that is not given out yet."""
+
+    def __len__(self) -> int:
+        return len(self.dues) - self.head
+
+    def __lt__(self, other: _Run) -> bool:
+        return len(self) < len(other)
+
+    def offset_at(self, index: int) -> int:
+        return self.first + index if self.offsets is None else self.offsets[index]
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """(due, offset) of what is not given out yet."""
+        return [(self.dues[index], self.offset_at(index)) for index in range(self.head, len(self.dues))]
+
+    def trim(self) -> None:
+        head = self.head
+        if head >= _TRIM_ENTRIES and head * 2 >= len(self.dues):
+            del self.dues[:head]
+            if self.offsets is None:
+                self.first += head
+            else:
+                del self.offsets[:head]
+            self.head = 0
+
+
+class LevelQueue:
+    """A due source over one queue: 8 bytes a pending entry while due times ascend, 16 where they did not.
+
+    Entries are split into runs of non-decreasing due times; a heap holds the head of each run, so that a later entry
+    with an earlier due time goes first. The place of a message in the log is not kept: the queue's file has it.
+    """
+
+    lane = Lane.USERS
+
+    def __init__(self, queue_id: int, settled: Settled) -> None:
+        self.queue_id = queue_id
+        self.settled = settled
+        self.end_offset = settled.low
+        """The offset that the next entry of the queue has."""
+        self._heap: list[tuple[int, int, _Run]] = []
+        self._last: _Run | None = None
+
+    def __len__(self) -> int:
+        """Entries that were not given out, settled ones among them."""
+        return sum(len(run) for _, _, run in self._heap)
+
+    @property
+    def pending(self) -> int:
+        """Entries that are not settled, given out or not."""
+        return self.end_offset - self.settled.low - self.settled.above.count
+
+    def add(self, offset: int, due_ms: int) -> None:
+        """Adds the queue's next entry; offsets ascend, and what is left out is no entry."""
+        last = self._last
+        if last is not None and offset == self.end_offset and due_ms >= last.dues[-1]:
+            last.dues.append(due_ms)
+        else:
+            self._last = run = _Run(offset, array("q", (due_ms,)))
+            self._push(run)
+        self.end_offset = offset + 1
+
+    def extend(self, first_offset: int, dues: array[int]) -> None:
+        """Adds entries that follow each other from `first_offset` on."""
+        view = memoryview(dues)
+        for start in range(0, len(dues), _PIECE_ENTRIES):
+            piece = view[start : start + _PIECE_ENTRIES]
+            if not all(map(le, piece, islice(piece, 1, None))):
+                for index, due_ms in enumerate(piece, start):
+                    self.add(first_offset + index, due_ms)
+                continue
+            self.add(first_offset + start, piece[0])
+            if len(piece) > 1 and self._last is not None:
+                self._last.dues.frombytes(piece[1:])
+                self.end_offset = first_offset + start + len(piece)
+
+    def give_back(self, entries: list[Entry]) -> None:
+        """Takes back what was given out and not handed over; the due times may have been corrected."""
+        if entries:
+            self._push(_sorted_run([(due_ms, offset) for due_ms, _, offset, _ in entries]))
+
+    def next_due_ms(self) -> int | None:
+        """Due time of the entry that `take` gives out first."""
+        heap = self._heap
+        if self.settled.above.count:
+            while heap and heap[0][1] in self.settled:
+                self._advance(heap[0][2], heap[0][2].head + 1)
+        return heap[0][0] if heap else None
+
+    def take(self, now_ms: int, count: int) -> list[Entry]:
+        """Gives out at most `count` entries due at `now_ms`, earliest first."""
+        taken: list[Entry] = []
+        heap, queue_id, settled = self._heap, self.queue_id, self.settled
+        while heap and len(taken) < count and heap[0][0] <= now_ms:
+            run = heap[0][2]
+            head = run.head
+            stop = bisect_right(run.dues, now_ms, head, min(len(run.dues), head + count - len(taken)))
+            if len(heap) > 1:
+                # As far as no other run's head is due earlier; of equal ones the heap decides, one by one.
+                other_due_ms = min(heap[1:3])[0]
+                stop = max(head + 1, bisect_left(run.dues, other_due_ms, head, stop))
+            for index in range(head, stop):
+                offset = run.offset_at(index)
+                if offset not in settled:
+                    taken.append((run.dues[index], queue_id, offset, 0))
+            self._advance(run, stop)
+        return taken
+
+    def _advance(self, run: _Run, head: int) -> None:
+        """Moves the head of the run on top of the heap."""
+        run.head = head
+        if head < len(run.dues):
+            heapreplace(self._heap, (run.dues[head], run.offset_at(head), run))
+            run.trim()
+            return
+        heappop(self._heap)
+        if run is self._last:
+            self._last = None
+
+    def _push(self, run: _Run) -> None:
+        heappush(self._heap, (run.dues[run.head], run.offset_at(run.head), run))
+        if len(self._heap) > MAX_RUNS:
+            self._merge_short_runs()
+
+    def _merge_short_runs(self) -> None:
+        """Sorts the shorter half of the runs into one: an entry goes through this a few times at most."""
+        runs = sorted(run for _, _, run in self._heap)
+        short, long = runs[: len(runs) // 2], runs[len(runs) // 2 :]
+        if self._last in short:
+            self._last = None
+        long.append(_sorted_run([pair for run in short for pair in run.pairs()]))
+        self._heap = [(run.dues[run.head], run.offset_at(run.head), run) for run in long]
+        heapify(self._heap)
+
+
+def _sorted_run(pairs: list[tuple[int, int]]) -> _Run:
+    pairs.sort()
+    return _Run(0, array("q", [due for due, _ in pairs]), array("q", [offset for _, offset in pairs]))
