@@ -1,0 +1,105 @@
+"""Cutting a stream into commands: pieces, limits, errors and memory."""
+
+import tracemalloc
+
+import pytest
+from delaymq.protocol.command import MAX_FRAME_BYTES, encode_command, request_command
+from delaymq.protocol.errors import ProtocolError
+from delaymq.protocol.frame import IDLE_BUFFER_BYTES, TRUSTED_BUFFER_BYTES, FrameReceiver
+
+BAD_FRAME = bytes.fromhex("00000004") + bytes.fromhex("00000009")
+
+
+def frame_of(code: int, body_bytes: int = 0) -> bytes:
+    return encode_command(request_command(code, {"topic": "T"}, b"x" * body_bytes))
+
+
+def test_frames_that_arrive_together_come_out_together() -> None:
+    assert [command.code for command in FrameReceiver().feed(frame_of(1) + frame_of(2) + frame_of(3))] == [1, 2, 3]
+
+
+def test_a_frame_that_arrives_byte_by_byte_comes_out_once() -> None:
+    receiver = FrameReceiver()
+    frame = frame_of(10, 50)
+    for byte in frame[:-1]:
+        assert receiver.feed(bytes([byte])) == []
+    (command,) = receiver.feed(frame[-1:])
+    assert command.body == b"x" * 50
+
+
+def test_commands_keep_nothing_of_the_buffer_that_later_bytes_overwrite() -> None:
+    receiver = FrameReceiver()
+    (first,) = receiver.feed(encode_command(request_command(1, {"topic": "First"}, b"first")))
+    receiver.feed(encode_command(request_command(1, {"topic": "Other"}, b"other")))
+    assert first.body == b"first"
+    assert first.fields == {"topic": "First"}
+
+
+def test_good_frames_before_a_bad_one_are_handed_out_first() -> None:
+    receiver = FrameReceiver()
+    assert [command.code for command in receiver.feed(frame_of(1) + frame_of(2) + BAD_FRAME)] == [1, 2]
+    assert isinstance(receiver.error, ProtocolError)
+    with pytest.raises(ProtocolError, match="header length"):
+        receiver.feed(b"")
+
+
+def test_after_an_error_even_good_frames_are_refused() -> None:
+    receiver = FrameReceiver()
+    with pytest.raises(ProtocolError):
+        receiver.feed(BAD_FRAME)
+    with pytest.raises(ProtocolError):
+        receiver.feed(frame_of(1))
+    assert len(receiver.get_buffer(-1)) > 0
+
+
+def test_the_largest_frame_is_taken_and_one_byte_more_is_not() -> None:
+    overhead = len(frame_of(10)) + 4
+    largest = frame_of(10, MAX_FRAME_BYTES - overhead)
+    (command,) = FrameReceiver().feed(largest)
+    assert len(command.body) == MAX_FRAME_BYTES - overhead
+    with pytest.raises(ProtocolError, match="exceeds the limit"):
+        FrameReceiver().feed((MAX_FRAME_BYTES - 3).to_bytes(4, "big"))
+
+
+def test_a_tls_handshake_is_named_as_such() -> None:
+    with pytest.raises(ProtocolError, match="TLS"):
+        FrameReceiver().feed(bytes.fromhex("160301020001fc"))
+
+
+def test_a_frame_without_room_for_a_header_length_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="no header length"):
+        FrameReceiver().feed(bytes.fromhex("00000003000000"))
+
+
+@pytest.mark.parametrize("body_bytes", [20_000, TRUSTED_BUFFER_BYTES, 3_000_000])
+def test_the_buffer_grows_for_a_large_frame_and_shrinks_again(body_bytes: int) -> None:
+    receiver = FrameReceiver()
+    stream = frame_of(1, body_bytes) + frame_of(2)
+    commands, largest, at = [], 0, 0
+    while at < len(stream):
+        buffer = receiver.get_buffer(-1)
+        n = min(len(buffer), len(stream) - at)
+        assert n > 0
+        buffer[:n] = stream[at : at + n]
+        at += n
+        commands += receiver.received(n)
+        largest = max(largest, receiver.buffer_bytes)
+    assert [(command.code, len(command.body)) for command in commands] == [(1, body_bytes), (2, 0)]
+    assert body_bytes < largest <= len(stream)
+    assert receiver.buffer_bytes == IDLE_BUFFER_BYTES
+
+
+def test_a_stated_length_alone_reserves_no_memory() -> None:
+    receiver = FrameReceiver()
+    receiver.feed((MAX_FRAME_BYTES - 4).to_bytes(4, "big"))
+    assert receiver.buffer_bytes <= TRUSTED_BUFFER_BYTES
+
+
+def test_an_idle_receiver_costs_little_memory() -> None:
+    tracemalloc.start()
+    try:
+        receivers = [FrameReceiver() for _ in range(100)]
+        held_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held_bytes < len(receivers) * (IDLE_BUFFER_BYTES + 1024)
