@@ -1,0 +1,112 @@
+"""Settings by namespace and key, kept in RocketMQ's kvConfig.json: `{"configTable":{NAMESPACE:{KEY:VALUE}}}`."""
+
+import contextlib
+import logging
+import os
+from pathlib import Path
+from typing import Final
+
+from delaymq.namesrv.errors import NamesrvError
+from delaymq.protocol.codes import ResponseCode
+from delaymq.protocol.errors import FastJsonError, RequestError
+from delaymq.protocol.fastjson import dumps, loads
+
+ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
+"""The namespace that says on which brokers ordered topics have how many queues; brokers get it with each answer."""
+
+MAX_ENTRIES: Final = 10_000
+"""Every change writes the file anew, and a peer must not make it grow without end."""
+MAX_ENTRY_CHARACTERS: Final = 65_536
+"""Namespace, key and value of one entry together."""
+
+_logger = logging.getLogger(__name__)
+
+
+class KVSettings:
+    """The settings in memory; each change is on disk when it returns. `path` None: they are kept in memory only."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._tables: dict[str, dict[str, str]] = {}
+        if path is not None:
+            self._tables = _load(path)
+
+    def get(self, namespace: str, key: str) -> str | None:
+        """The value, or None."""
+        return self._tables.get(namespace, {}).get(key)
+
+    def table(self, namespace: str) -> dict[str, str] | None:
+        """All keys of a namespace; None if there is no such namespace."""
+        return self._tables.get(namespace)
+
+    def put(self, namespace: str, key: str, value: str) -> None:
+        """Sets a value. RequestError when that would exceed the limits or cannot be written."""
+        if len(namespace) + len(key) + len(value) > MAX_ENTRY_CHARACTERS:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"the entry is longer than {MAX_ENTRY_CHARACTERS} characters: shorten it"
+            )
+        if self.get(namespace, key) is None and sum(map(len, self._tables.values())) >= MAX_ENTRIES:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"there are {MAX_ENTRIES} settings already: delete some")
+        tables = {name: dict(table) for name, table in self._tables.items()}
+        tables.setdefault(namespace, {})[key] = value
+        self._change(tables)
+
+    def delete(self, namespace: str, key: str) -> None:
+        """Removes a value, if it is there."""
+        if self.get(namespace, key) is None:
+            return
+        tables = {name: dict(table) for name, table in self._tables.items()}
+        del tables[namespace][key]
+        self._change(tables)
+
+    def _change(self, tables: dict[str, dict[str, str]]) -> None:
+        if self._path is not None:
+            try:
+                _save(self._path, dumps({"configTable": tables}))
+            except OSError as error:
+                _logger.error("the settings cannot be written to %s: %s", self._path, error)
+                raise RequestError(
+                    ResponseCode.SYSTEM_ERROR, f"the settings cannot be written ({error.strerror}): nothing was changed"
+                ) from error
+        self._tables = tables
+
+
+def _load(path: Path) -> dict[str, dict[str, str]]:
+    for candidate in (path, path.with_name(path.name + ".bak")):
+        try:
+            return _parse(candidate.read_bytes())
+        except FileNotFoundError:
+            continue
+        except (FastJsonError, ValueError) as error:
+            _logger.warning("%s cannot be read and is left aside: %s", candidate, error)
+        except OSError as error:
+            raise NamesrvError(f"{candidate} cannot be read: {error.strerror}: make it readable") from error
+    return {}
+
+
+def _parse(data: bytes) -> dict[str, dict[str, str]]:
+    tree = loads(data)
+    tables = tree.get("configTable") if isinstance(tree, dict) else None
+    if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
+        raise ValueError("it has no configTable of namespaces")
+    return {str(name): {str(key): str(value) for key, value in table.items()} for name, table in tables.items()}
+
+
+def _save(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(path.name + ".tmp")
+    with fresh.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    backup = path.with_name(path.name + ".bak")
+    with contextlib.suppress(FileNotFoundError):
+        backup.unlink()
+    with contextlib.suppress(FileNotFoundError):
+        os.link(path, backup)
+    os.replace(fresh, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,69 @@
+"""The NameServer as one object: hands requests to processors, and lets time pass."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from delaymq.config import NamesrvConfig
+from delaymq.namesrv.kv import KVSettings
+from delaymq.namesrv.routes import Routes
+from delaymq.namesrv.table import PROCESSORS
+from delaymq.protocol.codes import ResponseCode
+from delaymq.protocol.command import Command, Response
+from delaymq.protocol.errors import RequestError
+
+_logger = logging.getLogger(__name__)
+
+
+class NamesrvSession(Protocol):
+    """One connection of a broker or client."""
+
+    id: int
+    """Unique in this process, never used again."""
+    remote_address: str
+
+
+class NameServer:
+    """All state of a NameServer. `config` may be replaced while it runs."""
+
+    def __init__(self, config: NamesrvConfig, now_ms: Callable[[], int]) -> None:
+        """NamesrvError when the settings' file cannot be read."""
+        self.config = config
+        self.now_ms = now_ms
+        self.routes = Routes()
+        self.kv = KVSettings(Path(config.kv_config_path) if config.kv_config_path else None)
+
+    def handle(self, session: NamesrvSession, command: Command) -> Response:
+        """The answer to `command`; never raises. An unknown code is answered too (the real NameServer stays silent)."""
+        processor = PROCESSORS.get(command.code)
+        if processor is None:
+            remark = f" request type {command.code} not supported: ask a broker, or use a newer NameServer"
+            return Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+        try:
+            return processor(self, session, command)
+        except RequestError as error:
+            return Response(error.code, error.remark)
+        except Exception as error:
+            _logger.exception("request %d of %s failed", command.code, session.remote_address)
+            return Response(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+
+    def session_closed(self, session: NamesrvSession) -> None:
+        """A connection ended; its broker's routes stay for the grace period."""
+        grace_ms = self.config.route_grace_ms
+        for address in self.routes.session_closed(session.id, self.now_ms(), grace_ms):
+            _logger.info("the connection of broker %s closed; its routes stay for %d ms", address, grace_ms)
+
+    def expire(self) -> list[int]:
+        """Drops brokers that are gone; returns the ids of their sessions, which may be closed."""
+        config = self.config
+        expired = self.routes.expire(self.now_ms(), config.broker_expire_ms, config.route_grace_ms)
+        for broker in expired:
+            _logger.info("broker %s (%s) is gone: its routes are dropped", broker.name, broker.address)
+        return [broker.session_id for broker in expired]
+
+    def next_expiry_ms(self) -> int | None:
+        """When `expire` must run before its next regular time, because a grace period ends."""
+        return self.routes.next_grace_end_ms(self.config.route_grace_ms)

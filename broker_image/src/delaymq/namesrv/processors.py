@@ -1,0 +1,250 @@
+"""One function for each request code that the NameServer serves; table.py says which is which.
+
+Each takes the NameServer, the session and the command, and returns the answer or raises RequestError.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from delaymq.config import ConfigError, NamesrvConfig, build, is_hot, to_properties_text
+from delaymq.message.names import topic_problem
+from delaymq.namesrv.kv import ORDER_TOPIC_CONFIG
+from delaymq.namesrv.routes import FLAG_UNIT, FLAG_UNIT_SUBSCRIPTION, Registration
+from delaymq.protocol.bodies import (
+    DataVersion,
+    KVTable,
+    RegisterBody,
+    TopicConfig,
+    TopicList,
+    TopicTable,
+    decode_settings,
+)
+from delaymq.protocol.codes import ResponseCode
+from delaymq.protocol.command import Command, Response
+from delaymq.protocol.errors import RequestError
+from delaymq.protocol.headers import (
+    AddWritePermOfBrokerRequestHeader,
+    AddWritePermOfBrokerResponseHeader,
+    DeleteKVConfigRequestHeader,
+    DeleteTopicFromNamesrvRequestHeader,
+    GetKVConfigRequestHeader,
+    GetKVConfigResponseHeader,
+    GetKVListByNamespaceRequestHeader,
+    GetRouteInfoRequestHeader,
+    GetTopicsByClusterRequestHeader,
+    PutKVConfigRequestHeader,
+    QueryDataVersionRequestHeader,
+    QueryDataVersionResponseHeader,
+    RegisterBrokerRequestHeader,
+    RegisterBrokerResponseHeader,
+    UnRegisterBrokerRequestHeader,
+    WipeWritePermOfBrokerRequestHeader,
+    WipeWritePermOfBrokerResponseHeader,
+)
+
+if TYPE_CHECKING:
+    from delaymq.namesrv.nameserver import NameServer, NamesrvSession
+
+FIXED_KEYS: Final = frozenset({"configStorePath", "kvConfigPath", "rocketmqHome", "configBlackList"})
+"""Paths of the NameServer's own machine: never changed over the wire."""
+
+MAX_NAME_CHARACTERS: Final = 255
+"""Of a broker's name, cluster or address; the longest host name."""
+SHOWN_CHARACTERS: Final = 127
+"""How much of a peer's text a remark repeats."""
+
+# Brokers
+
+
+def register_broker(server: NameServer, session: NamesrvSession, command: Command) -> Response:
+    """103: a broker's sign of life, with all of its topics or some."""
+    header = RegisterBrokerRequestHeader.from_fields(command.fields)
+    for name in (header.broker_name, header.cluster_name, header.broker_addr):
+        if not name or len(name) > MAX_NAME_CHARACTERS:
+            remark = f"brokerName, clusterName and brokerAddr must have 1 to {MAX_NAME_CHARACTERS} characters"
+            raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
+    table = TopicTable()
+    if command.body:
+        compressed, crc32 = bool(header.compressed), header.body_crc32 or 0
+        body = RegisterBody.decode_request(command.body, compressed=compressed, crc32=crc32)
+        table = body.topic_config_serialize_wrapper
+    registration = Registration(
+        cluster=header.cluster_name,
+        name=header.broker_name,
+        address=header.broker_addr,
+        broker_id=header.broker_id,
+        ha_address=header.ha_server_addr,
+        data_version=table.data_version,
+        topics=_legal_topics(table.topic_config_table),
+    )
+    ha_address, master_address = server.routes.register(registration, session.id, server.now_ms())
+    order_settings = server.kv.table(ORDER_TOPIC_CONFIG)
+    answer = RegisterBrokerResponseHeader(ha_address, master_address)
+    return Response(
+        fields=answer.to_fields(),
+        body=KVTable(order_settings).encode() if order_settings is not None else b"",
+    )
+
+
+def _legal_topics(topics: dict[str, TopicConfig]) -> dict[str, TopicConfig]:
+    return {topic: config for topic, config in topics.items() if topic_problem(topic) is None}
+
+
+def unregister_broker(server: NameServer, session: NamesrvSession, command: Command) -> Response:
+    """104: a broker that does not come back: no grace."""
+    header = UnRegisterBrokerRequestHeader.from_fields(command.fields)
+    server.routes.unregister(header.broker_name, header.broker_addr, header.broker_id)
+    return Response()
+
+
+def query_data_version(server: NameServer, session: NamesrvSession, command: Command) -> Response:
+    """322: whether a broker must register again; if not, this is a sign of life."""
+    header = QueryDataVersionRequestHeader.from_fields(command.fields)
+    theirs = DataVersion.decode(command.body)
+    ours = server.routes.data_version_of(header.broker_addr)
+    changed = ours is None or ours != theirs
+    if not changed:
+        server.routes.saw(header.broker_addr, server.now_ms())
+    return Response(
+        fields=QueryDataVersionResponseHeader(changed).to_fields(),
+        body=ours.encode() if ours is not None else b"",
+    )
+
+
+def wipe_write_permission(server: NameServer, session: NamesrvSession, command: Command) -> Response:
+    """205."""
+    header = WipeWritePermOfBrokerRequestHeader.from_fields(command.fields)
+    count = server.routes.wipe_write_permission(header.broker_name)
+    return Response(fields=WipeWritePermOfBrokerResponseHeader(count).to_fields())
+
+
+def add_write_permission(server: NameServer, session: NamesrvSession, command: Command) -> Response:
+    """327."""
+    header = AddWritePermOfBrokerRequestHeader.from_fields(command.fields)
+    count = server.routes.add_write_permission(header.broker_name)
+    return Response(fields=AddWritePermOfBrokerResponseHeader(count).to_fields())
+
+
+# Routes and lists
+
+
+def route_of_topic(server: NameServer, session: NamesrvSession, command: Command) -> Response:
+    """105. The answer is standard JSON in ASCII, which clients from 4.9.4 ask for and older ones read too."""
+    header = GetRouteInfoRequestHeader.from_fields(command.fields)
+    route = server.routes.route(header.topic)
+    if route is None:
+        shown = header.topic[:SHOWN_CHARACTERS]
+        remark = f"No topic route info in name server for the topic: {shown}\nCreate it, or let producers create it."
+        return Response(ResponseCode.TOPIC_NOT_EXIST, remark)
+    if server.config.order_message_enable:
+        route.order_topic_conf = server.kv.get(ORDER_TOPIC_CONFIG, header.topic)
+    return Response(body=route.encode())
+
+
+def cluster_info(server: NameServer, session: NamesrvSession, command: Command) -> Response:
+    """106."""
+    return Response(body=server.routes.cluster_info().encode())
+
+
+def all_topics(server: NameServer, session: NamesrvSession, command: Command) -> Response:
+    """206."""
+    return Response(body=TopicList(list(server.routes.topics)).encode())
+
+
+def system_topics(server: NameServer, session: NamesrvSession, command: Command) -> Response:
+    """304: names of clusters and brokers, which are topics too, and the address of one broker to ask for the rest."""
+    info = server.routes.cluster_info()
+    names = []
+    for cluster, brokers in info.cluster_addr_table.items():
+        names += [cluster, *brokers]
+    addresses = [address for data in info.broker_addr_table.values() for address in data.broker_addrs.values()]
+    return Response(body=TopicList(names, next(iter(addresses), None)).encode())
+
+
+def topics_of_cluster(server: NameServer, session: NamesrvSession, command: Command) -> Response:
+    """224."""
+    header = GetTopicsByClusterRequestHeader.from_fields(command.fields)
+    return Response(body=TopicList(server.routes.topics_of_cluster(header.cluster)).encode())
+
+
+def unit_topics(server: NameServer, session: NamesrvSession, command: Command) -> Response:
+    """311."""
+    return Response(body=TopicList(server.routes.topics_with_flags(wanted=FLAG_UNIT)).encode())
+
+
+def unit_subscription_topics(server: NameServer, session: NamesrvSession, command: Command) -> Response:
+    """312."""
+    return Response(body=TopicList(server.routes.topics_with_flags(wanted=FLAG_UNIT_SUBSCRIPTION)).encode())
+
+
+def unit_subscription_only_topics(server: NameServer, session: NamesrvSession, command: Command) -> Response:
+    """313: with a unit's subscription, but of no unit."""
+    topics = server.routes.topics_with_flags(wanted=FLAG_UNIT_SUBSCRIPTION, unwanted=FLAG_UNIT)
+    return Response(body=TopicList(topics).encode())
+
+
+def delete_topic(server: NameServer, session: NamesrvSession, command: Command) -> Response:
+    """216."""
+    header = DeleteTopicFromNamesrvRequestHeader.from_fields(command.fields)
+    server.routes.delete_topic(header.topic, header.cluster_name or None)
+    return Response()
+
+
+# Settings
+
+
+def put_kv(server: NameServer, session: NamesrvSession, command: Command) -> Response:
+    """100."""
+    header = PutKVConfigRequestHeader.from_fields(command.fields)
+    server.kv.put(header.namespace, header.key, header.value)
+    return Response()
+
+
+def get_kv(server: NameServer, session: NamesrvSession, command: Command) -> Response:
+    """101."""
+    header = GetKVConfigRequestHeader.from_fields(command.fields)
+    value = server.kv.get(header.namespace, header.key)
+    if value is None:
+        namespace, key = header.namespace[:SHOWN_CHARACTERS], header.key[:SHOWN_CHARACTERS]
+        return Response(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace} Key: {key}")
+    return Response(fields=GetKVConfigResponseHeader(value).to_fields())
+
+
+def delete_kv(server: NameServer, session: NamesrvSession, command: Command) -> Response:
+    """102."""
+    header = DeleteKVConfigRequestHeader.from_fields(command.fields)
+    server.kv.delete(header.namespace, header.key)
+    return Response()
+
+
+def kv_table(server: NameServer, session: NamesrvSession, command: Command) -> Response:
+    """219."""
+    header = GetKVListByNamespaceRequestHeader.from_fields(command.fields)
+    table = server.kv.table(header.namespace)
+    if table is None:
+        shown = header.namespace[:SHOWN_CHARACTERS]
+        return Response(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {shown}")
+    return Response(body=KVTable(table).encode())
+
+
+def get_config(server: NameServer, session: NamesrvSession, command: Command) -> Response:
+    """319."""
+    return Response(body=to_properties_text(server.config).encode())
+
+
+def update_config(server: NameServer, session: NamesrvSession, command: Command) -> Response:
+    """318: changes settings that need no restart, all of the request's or none; they hold until the restart."""
+    settings = decode_settings(command.body)
+    fixed = sorted(FIXED_KEYS & settings.keys())
+    if fixed:
+        raise RequestError(ResponseCode.NO_PERMISSION, f"{fixed[0]} cannot be changed over the network")
+    cold = [key for key in settings if is_hot(NamesrvConfig, key) is False]
+    if cold:
+        remark = f"{cold[0]} needs a restart: change it in the NameServer's configuration file"
+        raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
+    try:
+        server.config, _ = build(NamesrvConfig, settings, base=server.config)
+    except ConfigError as error:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+    return Response()

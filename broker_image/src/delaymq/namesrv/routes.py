@@ -1,0 +1,287 @@
+"""Brokers, their topics, and the routes that follow from both.
+
+A broker whose connection closed keeps its routes for a grace period: clients of a restarted broker would otherwise
+come back only with their next look at the routes, half a minute later. While it lasts, the broker's write permission
+is withheld in answers if another broker takes writes for the topic. See docs/decisions/.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from delaymq.protocol.bodies import (
+    MASTER_ID,
+    BrokerData,
+    ClusterInfo,
+    DataVersion,
+    RouteQueues,
+    TopicConfig,
+    TopicRoute,
+)
+from delaymq.protocol.codes import ResponseCode
+from delaymq.protocol.errors import RequestError
+
+PERM_READ: Final = 4
+PERM_WRITE: Final = 2
+FLAG_UNIT: Final = 1
+FLAG_UNIT_SUBSCRIPTION: Final = 2
+
+MAX_BROKERS: Final = 10_000
+"""Addresses that may be registered; a peer must not fill the memory with brokers that do not exist."""
+MAX_TOPICS: Final = 200_000
+"""Topics of all brokers together, for the same reason; as many as one registration can hold."""
+
+
+@dataclass(slots=True)
+class BrokerGroup:
+    """A broker's name: one master and its slaves."""
+
+    name: str
+    cluster: str
+    addresses: dict[int, str] = field(default_factory=dict)
+    """Broker id → address."""
+
+
+@dataclass(slots=True)
+class LiveBroker:
+    """One registered address."""
+
+    address: str
+    name: str
+    broker_id: int
+    ha_address: str
+    data_version: DataVersion
+    session_id: int
+    seen_ms: int
+    lost_ms: int | None = None
+    """When its connection closed, if it has not registered since."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """What request 103 says."""
+
+    cluster: str
+    name: str
+    address: str
+    broker_id: int
+    ha_address: str
+    data_version: DataVersion
+    topics: dict[str, TopicConfig]
+
+
+class Routes:
+    """All tables of the NameServer but the key-value settings."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, BrokerGroup] = {}
+        self.live: dict[str, LiveBroker] = {}
+        self.topics: dict[str, dict[str, RouteQueues]] = {}
+        """Topic → broker name → queues, with the permission that the broker or an administrator gave."""
+
+    # Brokers come and go
+
+    def register(self, registration: Registration, session_id: int, now_ms: int) -> tuple[str | None, str | None]:
+        """Takes a registration, full or partial; returns the master's replication address and address to a slave.
+
+        Topics are taken over from a master with a changed data version or a newly seen one; none is ever removed.
+        """
+        known = self.live.get(registration.address)
+        if known is None and len(self.live) >= MAX_BROKERS:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"{MAX_BROKERS} brokers are registered already")
+        if known is not None and known.name != registration.name:
+            self.drop(registration.address)  # another broker took over the address
+            known = None
+        is_new = self._join_group(registration)
+        # After a lost connection the broker may have restarted: what it says then replaces a wiped permission too.
+        changed = known is None or known.lost_ms is not None or known.data_version != registration.data_version
+        if registration.broker_id == MASTER_ID and (is_new or changed):
+            for topic, config in registration.topics.items():
+                self._set_queues(topic, registration.name, config)
+        self.live[registration.address] = LiveBroker(
+            registration.address,
+            registration.name,
+            registration.broker_id,
+            registration.ha_address,
+            registration.data_version,
+            session_id,
+            now_ms,
+        )
+        return self._master_of(registration)
+
+    def _join_group(self, registration: Registration) -> bool:
+        group = self.groups.get(registration.name)
+        if group is None:
+            group = self.groups[registration.name] = BrokerGroup(registration.name, registration.cluster)
+        group.cluster = registration.cluster
+        # A slave that became the master registers its address under another id.
+        for broker_id, address in list(group.addresses.items()):
+            if address == registration.address and broker_id != registration.broker_id:
+                del group.addresses[broker_id]
+        replaced = group.addresses.get(registration.broker_id)
+        if replaced is not None and replaced != registration.address:
+            self.live.pop(replaced, None)  # the same broker at a new address, as a moved pod
+        group.addresses[registration.broker_id] = registration.address
+        return replaced is None
+
+    def _set_queues(self, topic: str, broker_name: str, config: TopicConfig) -> None:
+        brokers = self.topics.get(topic)
+        if brokers is None:
+            if len(self.topics) >= MAX_TOPICS:
+                raise RequestError(ResponseCode.SYSTEM_ERROR, f"{MAX_TOPICS} topics are registered already")
+            brokers = self.topics[topic] = {}
+        brokers[broker_name] = RouteQueues(
+            broker_name, config.read_queue_nums, config.write_queue_nums, config.perm, config.topic_sys_flag
+        )
+
+    def _master_of(self, registration: Registration) -> tuple[str | None, str | None]:
+        if registration.broker_id == MASTER_ID:
+            return None, None
+        address = self.groups[registration.name].addresses.get(MASTER_ID)
+        master = self.live.get(address) if address else None
+        return (master.ha_address, master.address) if master is not None else (None, None)
+
+    def data_version_of(self, address: str) -> DataVersion | None:
+        """What a broker registered last; None if it must register again, as after a lost connection."""
+        broker = self.live.get(address)
+        return broker.data_version if broker is not None and broker.lost_ms is None else None
+
+    def saw(self, address: str, now_ms: int) -> None:
+        """A sign of life without a registration."""
+        broker = self.live.get(address)
+        if broker is not None:
+            broker.seen_ms = now_ms
+
+    def session_closed(self, session_id: int, now_ms: int, grace_ms: int) -> list[str]:
+        """Begins the grace period of the brokers that registered over this connection; returns their addresses."""
+        lost = [broker for broker in self.live.values() if broker.session_id == session_id and broker.lost_ms is None]
+        for broker in lost:
+            broker.lost_ms = now_ms
+            if grace_ms <= 0:
+                self.drop(broker.address)
+        return [broker.address for broker in lost]
+
+    def expire(self, now_ms: int, expire_ms: int, grace_ms: int) -> list[LiveBroker]:
+        """Drops brokers that were silent, or whose connection was closed, for too long."""
+        expired = [
+            broker
+            for broker in self.live.values()
+            if now_ms - broker.seen_ms > expire_ms
+            or (broker.lost_ms is not None and now_ms - broker.lost_ms >= grace_ms)
+        ]
+        for broker in expired:
+            self.drop(broker.address)
+        return expired
+
+    def next_grace_end_ms(self, grace_ms: int) -> int | None:
+        """When the first grace period ends, if one runs."""
+        ends = [broker.lost_ms + grace_ms for broker in self.live.values() if broker.lost_ms is not None]
+        return min(ends, default=None)
+
+    def unregister(self, name: str, address: str, broker_id: int) -> None:
+        """Forgets an address at once; the broker said that it will not come back."""
+        group = self.groups.get(name)
+        if address in self.live and self.live[address].name == name:
+            self.drop(address)
+        elif group is not None and group.addresses.get(broker_id) == address:
+            del group.addresses[broker_id]
+            self._drop_if_empty(group)
+
+    def drop(self, address: str) -> None:
+        """Forgets an address, and the broker's topics with its last one."""
+        broker = self.live.pop(address, None)
+        group = self.groups.get(broker.name) if broker is not None else None
+        if broker is None or group is None:
+            return
+        if group.addresses.get(broker.broker_id) == address:
+            del group.addresses[broker.broker_id]
+        self._drop_if_empty(group)
+
+    def _drop_if_empty(self, group: BrokerGroup) -> None:
+        if group.addresses:
+            return
+        del self.groups[group.name]
+        for topic in [topic for topic, brokers in self.topics.items() if group.name in brokers]:
+            self._drop_queues(topic, group.name)
+
+    def _drop_queues(self, topic: str, broker_name: str) -> None:
+        brokers = self.topics[topic]
+        brokers.pop(broker_name, None)
+        if not brokers:
+            del self.topics[topic]
+
+    # What administrators change
+
+    def delete_topic(self, topic: str, cluster: str | None) -> None:
+        """Forgets a topic, of one cluster or of all."""
+        for name in list(self.topics.get(topic, ())):
+            group = self.groups.get(name)
+            if cluster is None or (group is not None and group.cluster == cluster):
+                self._drop_queues(topic, name)
+
+    def wipe_write_permission(self, broker_name: str) -> int:
+        """Takes the write permission from all topics of a broker; returns their number."""
+        queues = self._queues_of(broker_name)
+        for each in queues:
+            each.perm &= ~PERM_WRITE
+        return len(queues)
+
+    def add_write_permission(self, broker_name: str) -> int:
+        """Gives all topics of a broker read and write permission; returns their number."""
+        queues = self._queues_of(broker_name)
+        for each in queues:
+            each.perm = PERM_READ | PERM_WRITE
+        return len(queues)
+
+    def _queues_of(self, broker_name: str) -> list[RouteQueues]:
+        return [brokers[broker_name] for brokers in self.topics.values() if broker_name in brokers]
+
+    # What clients ask
+
+    def route(self, topic: str) -> TopicRoute | None:
+        """Brokers and queues of a topic; None if no broker has it."""
+        queues = [each for name, each in self.topics.get(topic, {}).items() if name in self.groups]
+        if not queues:
+            return None
+        away = {each.broker_name for each in queues if self._is_away(each.broker_name)}
+        if away and any(each.perm & PERM_WRITE and self._takes_writes(each.broker_name) for each in queues):
+            queues = [_without_write(each) if each.broker_name in away else each for each in queues]
+        return TopicRoute([self._broker_data(each.broker_name) for each in queues], queues)
+
+    def _is_away(self, broker_name: str) -> bool:
+        address = self.groups[broker_name].addresses.get(MASTER_ID)
+        master = self.live.get(address) if address is not None else None
+        return master is not None and master.lost_ms is not None
+
+    def _takes_writes(self, broker_name: str) -> bool:
+        return MASTER_ID in self.groups[broker_name].addresses and not self._is_away(broker_name)
+
+    def _broker_data(self, broker_name: str) -> BrokerData:
+        group = self.groups[broker_name]
+        return BrokerData(group.name, group.cluster, dict(sorted(group.addresses.items())))
+
+    def cluster_info(self) -> ClusterInfo:
+        """All brokers, by name and by cluster."""
+        clusters: dict[str, list[str]] = {}
+        for group in self.groups.values():
+            clusters.setdefault(group.cluster, []).append(group.name)
+        return ClusterInfo({name: self._broker_data(name) for name in self.groups}, clusters)
+
+    def topics_of_cluster(self, cluster: str) -> list[str]:
+        """Topics that a broker of this cluster has."""
+        names = {group.name for group in self.groups.values() if group.cluster == cluster}
+        return [topic for topic, brokers in self.topics.items() if names & brokers.keys()]
+
+    def topics_with_flags(self, *, wanted: int, unwanted: int = 0) -> list[str]:
+        """Topics by the unit bits of their sys flag, as their first broker registered it."""
+        flags = ((topic, next(iter(brokers.values())).topic_sys_flag) for topic, brokers in self.topics.items())
+        return [topic for topic, flag in flags if flag & wanted and not flag & unwanted]
+
+
+def _without_write(queues: RouteQueues) -> RouteQueues:
+    return RouteQueues(
+        queues.broker_name,
+        queues.read_queue_nums,
+        queues.write_queue_nums,
+        queues.perm & ~PERM_WRITE,
+        queues.topic_sys_flag,
+    )
