@@ -180,9 +180,11 @@ def test_what_no_frame_can_hold_is_refused_before_it_is_sent(binary: bool) -> No
         encode_command(Command(10, body=bytes(MAX_FRAME_BYTES), binary=binary))
 
 
-def test_a_binary_header_has_no_place_for_a_large_code_or_name() -> None:
+def test_a_binary_header_has_no_place_for_a_large_code_version_or_name() -> None:
     with pytest.raises(ValueError, match="16 bits"):
         encode_command(Command(40_000, binary=True))
+    with pytest.raises(ValueError, match="16 bits"):
+        encode_command(Command(10, version=40_000, binary=True))
     with pytest.raises(ValueError, match="name"):
         encode_command(Command(10, fields={"x" * 40_000: "v"}, binary=True))
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import field
 
+from delaymq.protocol.binary_header import MAX_FIELDS, pack_header, unpack_header
 from delaymq.protocol.codes import LANGUAGE_NAMES, LANGUAGE_NUMBERS, VERSION, LanguageCode
 from delaymq.protocol.errors import ProtocolError
 from delaymq.protocol.integers import Int32
@@ -19,8 +20,6 @@ FLAG_ONEWAY: Final = 2
 
 MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
 """With the length field. The real broker cuts a peer off above it; a stated length must not make us wait for more."""
-MAX_FIELDS: Final = 512
-"""Fields of a header. Known requests have fewer than 25; more would only fill dictionaries."""
 CHECKED_HEADER_BYTES: Final = 64 * 1024
 """JSON headers above this are checked for their number of strings before they are parsed."""
 
@@ -86,17 +85,6 @@ class _WrittenHeader(msgspec.Struct, gc=False, omit_defaults=True):
 
 _LENGTH = Layout(">I")
 _LENGTHS = Layout(">II")  # frame length · serialisation (top byte) and header length
-
-_BINARY_HEAD = Layout(
-    ">"
-    "h"  # code
-    "B"  # language
-    "h"  # version
-    "i"  # opaque
-    "i"  # flag
-    "i"  # bytes of the remark
-)
-assert _BINARY_HEAD.size == 17
 
 _decode_json = msgspec.json.Decoder(Command).decode
 _decode_tolerant = msgspec.json.Decoder(_TolerantHeader).decode
@@ -172,51 +160,10 @@ def _text(value: str | int | float | bool) -> str:
 
 
 def _binary_command(header: bytes) -> Command:
-    if len(header) < _BINARY_HEAD.size + 4:
-        raise ProtocolError(f"a binary header of {len(header)} bytes is too short")
-    code, language, version, opaque, flag, remark_bytes = _BINARY_HEAD.unpack_from(header)
-    fields_at = _BINARY_HEAD.size + remark_bytes
-    if remark_bytes < 0 or fields_at + 4 > len(header):
-        raise ProtocolError(f"the binary header's remark of {remark_bytes} bytes exceeds the header")
-    (fields_bytes,) = _LENGTH.unpack_from(header, fields_at)
-    if fields_at + 4 + fields_bytes != len(header):
-        raise ProtocolError(f"the binary header's fields of {fields_bytes} bytes do not end with the header")
-    try:
-        remark = header[_BINARY_HEAD.size : fields_at].decode() if remark_bytes else None
-        fields = _binary_fields(header, fields_at + 4)
-    except UnicodeDecodeError as error:
-        raise ProtocolError(f"the binary header holds text that is not UTF-8: {error}") from error
+    code, language, version, opaque, flag, remark, fields = unpack_header(header)
     return Command(
-        code=code,
-        opaque=opaque,
-        flag=flag,
-        language=LANGUAGE_NAMES.get(language, "OTHER"),
-        version=version,
-        remark=remark,
-        fields=fields,
-        binary=True,
+        code, opaque, flag, LANGUAGE_NAMES.get(language, "OTHER"), version, remark, fields=fields, binary=True
     )
-
-
-def _binary_fields(header: bytes, at: int) -> dict[str, str]:
-    fields: dict[str, str] = {}
-    end = len(header)
-    for _ in range(MAX_FIELDS):
-        if at == end:
-            return fields
-        key_end = at + 2 + int.from_bytes(header[at : at + 2], "big")
-        value_at = key_end + 4
-        if value_at > end:
-            raise ProtocolError("a field's name exceeds the binary header")
-        value_end = value_at + int.from_bytes(header[key_end:value_at], "big")
-        if value_end > end:
-            raise ProtocolError("a field's value exceeds the binary header")
-        if value_end > value_at:  # an empty value stands for null, and null for absent
-            fields[header[at + 2 : key_end].decode()] = header[value_at:value_end].decode()
-        at = value_end
-    if at == end:
-        return fields
-    raise ProtocolError(f"the binary header has too many fields, at most {MAX_FIELDS} are accepted")
 
 
 def encode_command(command: Command) -> bytes:
@@ -275,11 +222,7 @@ def _json_frame(written: _WrittenHeader, body: bytes) -> bytes:
         header = _encode_json(written)
     except UnicodeEncodeError:
         header = _encode_json(_replace_surrogates(written))
-    header_bytes = len(header)
-    frame_bytes = header_bytes + 4 + len(body)
-    if frame_bytes > MAX_FRAME_BYTES - 4 or header_bytes > 0xFFFFFF:
-        raise ValueError(f"a frame of {frame_bytes + 4} bytes exceeds the limit of {MAX_FRAME_BYTES}")
-    return _pack_lengths(frame_bytes, header_bytes) + header + body
+    return _frame(JSON_HEADER, header, body)
 
 
 def _replace_surrogates(written: _WrittenHeader) -> _WrittenHeader:
@@ -293,31 +236,21 @@ def _replace_surrogates(written: _WrittenHeader) -> _WrittenHeader:
 
 
 def _binary_frame(command: Command) -> bytes:
-    if not -(2**15) <= command.code < 2**15:
-        raise ValueError(f"code {command.code} does not fit the 16 bits of a binary header")
-    remark = (command.remark or "").encode(errors="replace")
-    pairs = bytearray()
-    for name, value in command.fields.items():
-        key_bytes, value_bytes = name.encode(errors="replace"), value.encode(errors="replace")
-        if len(key_bytes) > 0x7FFF:
-            raise ValueError(f"a field's name of {len(key_bytes)} bytes does not fit a binary header")
-        pairs += len(key_bytes).to_bytes(2, "big") + key_bytes + len(value_bytes).to_bytes(4, "big") + value_bytes
-    header = b"".join(
-        (
-            _BINARY_HEAD.pack(
-                command.code,
-                LANGUAGE_NUMBERS.get(command.language, LanguageCode.OTHER),
-                command.version,
-                command.opaque,
-                command.flag,
-                len(remark),
-            ),
-            remark,
-            _LENGTH.pack(len(pairs)),
-            pairs,
-        )
+    header = pack_header(
+        command.code,
+        LANGUAGE_NUMBERS.get(command.language, LanguageCode.OTHER),
+        command.version,
+        command.opaque,
+        command.flag,
+        command.remark,
+        command.fields,
     )
-    frame_bytes = len(header) + 4 + len(command.body)
+    return _frame(BINARY_HEADER, header, command.body)
+
+
+def _frame(serialisation: int, header: bytes, body: bytes) -> bytes:
+    header_bytes = len(header)
+    frame_bytes = header_bytes + 4 + len(body)
     if frame_bytes > MAX_FRAME_BYTES - 4:
         raise ValueError(f"a frame of {frame_bytes + 4} bytes exceeds the limit of {MAX_FRAME_BYTES}")
-    return _pack_lengths(frame_bytes, BINARY_HEADER << 24 | len(header)) + header + command.body
+    return _pack_lengths(frame_bytes, serialisation << 24 | header_bytes) + header + body

@@ -21,6 +21,8 @@ MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 """A JSON body of a peer. A table of 10,000 topics has 2 MiB; who reads larger files of its own states its limit."""
 BYTES_A_VALUE: Final = 4
 """How densely a body may be packed with values; bounds what parsing it can allocate."""
+BYTES_A_TOLERANT_VALUE: Final = 16
+"""The same for what is not standard JSON: that parser takes a second for a million values, and all wait for it."""
 
 T = TypeVar("T")
 
@@ -59,6 +61,7 @@ class Body(msgspec.Struct, rename="camel", omit_defaults=True):
         except (msgspec.MsgspecError, ValueError, RecursionError):
             pass  # not standard JSON, or with nulls: the tolerant way
         try:
+            max_values = max(max_bytes // BYTES_A_TOLERANT_VALUE, 1)
             tree = loads(data, object_key=_message_queue, max_bytes=max_bytes, max_values=max_values)
             return convert(cls._adapted(_without_nulls(tree)), cls, strict=False, str_keys=True)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
