@@ -1,0 +1,49 @@
+"""Tells held pulls about new messages: after the request that stored them, and not before they are confirmed."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from delaymq.store.model import Dispatched
+
+Arrival = tuple[int, str, int, int, int]
+"""End in the log, topic, queue id, queue offset, tags code."""
+
+OnArrival = Callable[[str, int, int, int], None]
+
+
+class Arrivals:
+    """A dispatch observer that collects what was stored; `announce` passes on what consumers may see by now.
+
+    An append runs in the middle of a request, where a held pull must not be run; so nothing is called from `dispatch`.
+    """
+
+    name: Final = "arrivals"
+
+    def __init__(self) -> None:
+        self.waiting: deque[Arrival] = deque()
+        self.on_arrival: OnArrival | None = None
+        """topic, queue id, queue offset, tags code. While it is None nothing is collected."""
+
+    def restore(self, state: object | None) -> None:
+        """There is no state."""
+
+    def state(self) -> None:
+        """There is no state."""
+
+    def dispatch(self, record: Dispatched) -> None:
+        """Notes a record."""
+        if self.on_arrival is not None:
+            end = record.physical_offset + record.size
+            self.waiting.append((end, record.topic, record.queue_id, record.queue_offset, record.tags_code))
+
+    def announce(self, confirmed_offset: int) -> None:
+        """Calls `on_arrival` for each record up to `confirmed_offset`."""
+        waiting = self.waiting
+        on_arrival = self.on_arrival
+        while waiting and waiting[0][0] <= confirmed_offset:
+            _, topic, queue_id, queue_offset, tags_code = waiting.popleft()
+            if on_arrival is not None:
+                on_arrival(topic, queue_id, queue_offset, tags_code)

@@ -1,0 +1,291 @@
+"""The broker: its tables, its store, its delivery, and the one door for requests."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from typing import TypeVar
+
+from delaymq.broker.arrivals import Arrivals, OnArrival
+from delaymq.broker.clients import Clients
+from delaymq.broker.delivery import Delivery
+from delaymq.broker.delivery_status import DeliveryCounters
+from delaymq.broker.groups import Groups
+from delaymq.broker.locks import QueueLocks
+from delaymq.broker.offsets import Offsets
+from delaymq.broker.processors.table import PROCESSORS, SEND_CODES, refusal
+from delaymq.broker.results import Result
+from delaymq.broker.session import Session
+from delaymq.broker.stats import Stats
+from delaymq.broker.tables import PersistTask, Tables
+from delaymq.broker.topics import READ, WRITE, Topics
+from delaymq.config import BrokerConfig
+from delaymq.message.ids import pack_host
+from delaymq.message.record import Record
+from delaymq.protocol.bodies import RegisterBody, TopicConfig, TopicTable
+from delaymq.protocol.codes import ResponseCode
+from delaymq.protocol.command import FLAG_ONEWAY, Command, Response
+from delaymq.protocol.errors import RequestError
+from delaymq.store import MessageStore, StoreOptions
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+# What RocketMQ allows a record beyond the message's body.
+_RECORD_EXTRA_BYTES = 64 * 1024
+# How much of an unexpected error's text goes into the answer.
+_SHOWN_CHARACTERS = 256
+
+
+def store_options(config: BrokerConfig) -> StoreOptions:
+    """The store's options as the broker's configuration states them."""
+    return StoreOptions(
+        commit_log_file_bytes=config.mapped_file_size_commit_log,
+        consume_queue_file_bytes=config.mapped_file_size_consume_queue,
+        index_slots=config.max_hash_slot_num,
+        index_entries=config.max_index_num,
+        index_enable=config.message_index_enable,
+        check_crc_on_recover=config.check_crc_on_recover,
+        sync_flush=config.flush_disk_type == "SYNC_FLUSH",
+        file_reserved_hours=config.file_reserved_time,
+        delete_when=tuple(int(hour) for hour in config.delete_when.split(";") if hour.strip()),
+        disk_max_used_ratio=config.disk_max_used_space_ratio / 100,
+        snapshot_interval_bytes=config.snapshot_interval_bytes,
+        max_record_bytes=config.max_message_size + _RECORD_EXTRA_BYTES,
+    )
+
+
+class Broker:
+    """One broker over one open store. Attributes without a comment are what their names say, for the processors."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        delivery: Delivery,
+        arrivals: Arrivals,
+        stats: Stats,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.store = store
+        self.delivery = delivery
+        self.stats = stats
+        self.now_ms = now_ms
+        self.config = config
+        self.topics = Topics(config, config.levels.max_level, now_ms)
+        self.groups = Groups(config, now_ms)
+        self.offsets = Offsets()
+        self.clients = Clients(self._may_notify)
+        self.locks = QueueLocks()
+        self.writable = True
+        """False while the broker is being taken out of service: sends are refused, pulls are served."""
+        self.topics_changed: Callable[[TopicConfig], None] | None = None
+        """Called when a topic was made or changed: NameServers should be told."""
+        self._arrivals = arrivals
+        self._tables = Tables(store, self.topics, self.groups, self.offsets, self.clients)
+        self._closed = False
+        self.topics.changed = self._topic_changed
+        self.waits_for_flush = config.flush_disk_type == "SYNC_FLUSH"
+        self.advertise(config.broker_ip1, config.listen_port)
+        self._derive()
+
+    @classmethod
+    def open(cls, config: BrokerConfig, now_ms: Callable[[], int]) -> Broker:
+        """Opens the store at the configured path, recovers, reads the tables.
+
+        StoreError (store.errors) when the store cannot be opened; its text says what to do.
+        """
+        levels = config.levels
+        stats = Stats(now_ms())
+        delivery = Delivery(config, levels, now_ms, DeliveryCounters())
+        arrivals = Arrivals()
+        store = MessageStore.open(
+            config.store_path, store_options(config), now_ms=now_ms, levels=levels, observers=(delivery, arrivals)
+        )
+        try:
+            broker = cls(config, store, delivery, arrivals, stats, now_ms)
+            broker._tables.load(now_ms())
+            delivery.attach(store)
+        except BaseException:
+            store.close()
+            raise
+        return broker
+
+    # Requests
+
+    def handle(self, session: Session, command: Command) -> Result:
+        """What `command` is answered with; None for one-way requests. Never raises."""
+        processor = PROCESSORS.get(command.code)
+        result: Result
+        if processor is None:
+            result = refusal(command.code)
+        else:
+            try:
+                result = processor(self, session, command)
+            except RequestError as error:
+                result = self._refused(command, error)
+            except Exception as error:
+                result = _failed(error)
+            if self._arrivals.waiting:
+                self._arrivals.announce(self.store.confirmed_offset)
+        if command.flag & FLAG_ONEWAY:
+            return None
+        return result
+
+    def guarded(self, run: Callable[[], T]) -> T | Response:
+        """`run()`, with whatever it raises turned into the answer."""
+        try:
+            return run()
+        except RequestError as error:
+            return Response(error.code, error.remark)
+        except Exception as error:
+            return _failed(error)
+
+    def _refused(self, command: Command, error: RequestError) -> Response:
+        fields = {}
+        if command.code in SEND_CODES:  # Java clients read these of every answer to a send
+            fields = {"MSG_REGION": self.region, "TRACE_ON": self.trace_on}
+        return Response(error.code, error.remark, fields)
+
+    # Timers and events of the server
+
+    @property
+    def on_arrival(self) -> OnArrival | None:
+        """Called with topic, queue id, queue offset and tags code of each record that consumers may see from now on.
+
+        It is called between requests; it may resume held pulls.
+        """
+        return self._arrivals.on_arrival
+
+    @on_arrival.setter
+    def on_arrival(self, function: OnArrival | None) -> None:
+        self._arrivals.on_arrival = function
+
+    def announce_arrivals(self) -> None:
+        """To be called when the store confirmed more (a flush ended) and after the delivery handed messages over."""
+        if self._arrivals.waiting:
+            self._arrivals.announce(self.store.confirmed_offset)
+
+    def hand_over(self, now_ms: int, budget: int) -> int:
+        """Hands due messages over (`Delivery.hand_over`) and tells the held pulls; how many were handed over."""
+        count = self.delivery.hand_over(now_ms, budget)
+        self.announce_arrivals()
+        return count
+
+    def session_closed(self, session: Session) -> None:
+        """A connection ended."""
+        self.clients.session_closed(session)
+
+    def expire_clients(self, now_ms: int) -> list[Session]:
+        """Drops silent clients and unrenewed locks; returns the connections of the silent, which may be closed."""
+        self.locks.expire(now_ms)
+        return self.clients.expire(now_ms)
+
+    def persist_task(self, now_ms: int) -> PersistTask | None:
+        """Writes of the tables that changed: `run` it in a thread, `finish` it here. None: nothing changed."""
+        writes = self._tables.changed(now_ms)
+        return PersistTask(self._tables, writes) if writes else None
+
+    def persist(self, now_ms: int) -> OSError | None:
+        """Writes the tables that changed, at once; what failed, which is written again the next time."""
+        task = self.persist_task(now_ms)
+        if task is None:
+            return None
+        task.run()
+        return task.finish()
+
+    def drain(self) -> None:
+        """The broker is about to stop: nothing more is stored, and closing connections are not taken as leaving."""
+        self.writable = False
+        self.clients.frozen = True
+
+    def close(self) -> None:
+        """Writes everything and closes the store: a clean stop."""
+        if self._closed:
+            return
+        self._closed = True
+        self.clients.dirty = True
+        task = PersistTask(self._tables, self._tables.changed(self.now_ms()))
+        task.run()
+        task.finish()
+        self.store.close()
+
+    # Configuration
+
+    def advertise(self, address: str, port: int) -> None:
+        """The address that clients know: it goes into message ids and records. The server states the bound port."""
+        self.store_host = pack_host(address, port)
+        self.message_id_prefix = self.store_host.hex().upper()
+        self.address = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+    def apply(self, config: BrokerConfig) -> None:
+        """Takes a changed configuration; keys that need a restart must have their old values in it."""
+        if config.levels != self.config.levels:
+            self.delivery.set_levels(config.levels)
+            self.store.levels = config.levels
+        self.config = config
+        self.topics.apply(config)
+        self.groups.apply(config)
+        self._derive()
+
+    def _derive(self) -> None:
+        # What the hot paths need of the configuration, as plain attributes.
+        config = self.config
+        self.cluster_name = config.broker_cluster_name
+        self.region = config.region_id
+        self.trace_on = "true" if config.trace_on else "false"
+        self.max_message_size = config.max_message_size
+        self.max_pull_count = config.max_transfer_count_on_message_in_memory
+        memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        self.in_memory_bytes = memory_bytes * config.access_message_in_memory_max_ratio // 100
+        """How far behind the log's end messages are taken to be in the page cache."""
+
+    # Questions of several processors
+
+    def record_at(self, physical_offset: int) -> Record | None:
+        """The confirmed record at an offset that a client stated; None when there is no sound one."""
+        store = self.store
+        if not store.min_offset <= physical_offset < store.confirmed_offset:
+            return None
+        return store.record_at(physical_offset)
+
+    def next_queue_file(self, queue_offset: int) -> int:
+        """Queue offset at which the file behind the one of `queue_offset` begins."""
+        entries = max(self.config.mapped_file_size_consume_queue // 20, 1)
+        return (queue_offset // entries + 1) * entries
+
+    def register_body(self) -> bytes:
+        """What NameServers are told: all topics and their version."""
+        permission = self.config.broker_permission
+        table = self.topics.table
+        if permission & (READ | WRITE) != READ | WRITE:
+            # Without one of them, all topics say so.
+            table = {
+                name: TopicConfig(
+                    name,
+                    topic.read_queue_nums,
+                    topic.write_queue_nums,
+                    permission,
+                    topic.topic_filter_type,
+                    topic.topic_sys_flag,
+                    topic.order,
+                )
+                for name, topic in table.items()
+            }
+        return RegisterBody(TopicTable(self.topics.version, table)).encode()
+
+    def _may_notify(self, group: str) -> bool:
+        if not self.config.notify_consumer_ids_changed_enable:
+            return False
+        config = self.groups.table.get(group)
+        return config is None or config.notify_consumer_ids_changed_enable
+
+    def _topic_changed(self, topic: TopicConfig) -> None:
+        if self.topics_changed is not None:
+            self.topics_changed(topic)
+
+
+def _failed(error: Exception) -> Response:
+    _log.error("a request failed", exc_info=error)
+    return Response(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {str(error)[:_SHOWN_CHARACTERS]}")

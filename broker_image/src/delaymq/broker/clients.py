@@ -1,0 +1,262 @@
+"""Who is connected: producers and consumers by group, from heartbeats, until they leave, close or fall silent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from delaymq.broker.remembered import REMEMBER_MS, RememberedClients, RememberedGroup
+from delaymq.broker.session import Session
+from delaymq.protocol.bodies import ConsumerData, SubscriptionData
+from delaymq.protocol.codes import RequestCode
+from delaymq.protocol.command import Command, request_command
+
+# Clients send a heartbeat every 30 s.
+EXPIRE_MS: Final = 120_000
+# Groups of one connection: more than any program has, and each costs memory until the connection ends.
+MAX_GROUPS_PER_SESSION: Final = 10_000
+
+
+@dataclass(slots=True)
+class Client:
+    """One connection's membership in one group."""
+
+    session: Session
+    client_id: str
+    language: str
+    version: int
+    updated_ms: int
+
+
+@dataclass(slots=True)
+class ConsumerGroup:
+    """A group with at least one member, or one that is remembered from the last run."""
+
+    name: str
+    consume_type: str
+    message_model: str
+    consume_from_where: str
+    subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
+    members: dict[int, Client] = field(default_factory=dict)
+    """By session id."""
+
+    def subscribe(self, wanted: Iterable[SubscriptionData]) -> bool:
+        """Takes a member's subscriptions; whether topics came or went. A newer version counts as no change."""
+        changed = False
+        topics = set()
+        for subscription in wanted:
+            topics.add(subscription.topic)
+            known = self.subscriptions.get(subscription.topic)
+            if known is None:
+                changed = True
+            elif subscription.sub_version <= known.sub_version:
+                continue
+            self.subscriptions[subscription.topic] = subscription
+        for topic in [topic for topic in self.subscriptions if topic not in topics]:
+            del self.subscriptions[topic]
+            changed = True
+        return changed
+
+
+class Clients:
+    """The registry. `may_notify(group)`: whether members of the group want to be told when others come and go."""
+
+    def __init__(self, may_notify: Callable[[str], bool]) -> None:
+        self._may_notify = may_notify
+        self.producers: dict[str, dict[int, Client]] = {}
+        self.consumers: dict[str, ConsumerGroup] = {}
+        self._remembered: dict[str, ConsumerGroup] = {}
+        self._remembered_ids: dict[str, set[str]] = {}
+        self._remembered_until_ms = 0
+        self._groups_of: dict[int, tuple[set[str], set[str]]] = {}
+        self.frozen = False
+        """While the broker stops: connections that close now come back, so their groups stay as they are."""
+        self.dirty = False
+        """Whether what `remember` writes changed since it was last called."""
+
+    # Heartbeats
+
+    def register_producer(self, client: Client, group: str) -> None:
+        """A member of a producer group, or its next sign of life."""
+        groups = self._session_groups(client.session)[0]
+        if group in groups or len(groups) < MAX_GROUPS_PER_SESSION:
+            groups.add(group)
+            self.producers.setdefault(group, {})[client.session.id] = client
+
+    def register_consumer(self, client: Client, data: ConsumerData) -> None:
+        """A member of a consumer group, or its next sign of life; tells the others when something changed."""
+        name = data.group_name
+        groups = self._session_groups(client.session)[1]
+        if name not in groups and len(groups) >= MAX_GROUPS_PER_SESSION:
+            return
+        groups.add(name)
+        group = self.consumers.get(name)
+        if group is None:
+            group = ConsumerGroup(name, data.consume_type, data.message_model, data.consume_from_where)
+            self.consumers[name] = group
+        group.consume_type = data.consume_type
+        group.message_model = data.message_model
+        group.consume_from_where = data.consume_from_where
+        joined = client.session.id not in group.members
+        group.members[client.session.id] = client
+        self._remembered_ids.get(name, set()).discard(client.client_id)
+        if group.subscribe(data.subscription_data_set) or joined:
+            self.dirty = True
+            self._tell(group)
+
+    # Leaving
+
+    def unregister(
+        self, session: Session, client_id: str, producer_group: str | None, consumer_group: str | None
+    ) -> None:
+        """A client that leaves a group on its own."""
+        if consumer_group:
+            self._remembered_ids.get(consumer_group, set()).discard(client_id)
+        groups = self._groups_of.get(session.id)
+        if groups is None:
+            return
+        if producer_group and producer_group in groups[0]:
+            groups[0].discard(producer_group)
+            self._drop_producer(session.id, producer_group)
+        if consumer_group and consumer_group in groups[1]:
+            groups[1].discard(consumer_group)
+            self._drop_consumer(session.id, consumer_group)
+
+    def session_closed(self, session: Session) -> None:
+        """A connection that ended."""
+        if self.frozen:
+            return
+        groups = self._groups_of.pop(session.id, None)
+        if groups is None:
+            return
+        for group in groups[0]:
+            self._drop_producer(session.id, group)
+        for group in groups[1]:
+            self._drop_consumer(session.id, group)
+
+    def expire(self, now_ms: int) -> list[Session]:
+        """Drops members that were silent for too long; returns their connections, which may be closed."""
+        silent: dict[int, Session] = {}
+        for members in (*self.producers.values(), *(group.members for group in self.consumers.values())):
+            for client in members.values():
+                if now_ms - client.updated_ms > EXPIRE_MS:
+                    silent[client.session.id] = client.session
+        for session in silent.values():
+            self._expire_session(session, now_ms)
+        if self._remembered and now_ms >= self._remembered_until_ms:
+            self._forget()
+        return list(silent.values())
+
+    def _expire_session(self, session: Session, now_ms: int) -> None:
+        producing, consuming = self._session_groups(session)
+        for group in list(producing):
+            if now_ms - self.producers[group][session.id].updated_ms > EXPIRE_MS:
+                producing.discard(group)
+                self._drop_producer(session.id, group)
+        for group in list(consuming):
+            if now_ms - self.consumers[group].members[session.id].updated_ms > EXPIRE_MS:
+                consuming.discard(group)
+                self._drop_consumer(session.id, group)
+
+    def _drop_producer(self, session_id: int, group: str) -> None:
+        members = self.producers[group]
+        del members[session_id]
+        if not members:
+            del self.producers[group]
+
+    def _drop_consumer(self, session_id: int, name: str) -> None:
+        group = self.consumers[name]
+        client = group.members.pop(session_id)
+        self._remembered_ids.get(name, set()).discard(client.client_id)
+        self.dirty = True
+        if group.members:
+            self._tell(group)
+        else:
+            del self.consumers[name]
+
+    # Questions
+
+    def group(self, name: str, now_ms: int) -> ConsumerGroup | None:
+        """The group as its members or, shortly after a start, the last run describe it."""
+        group = self.consumers.get(name)
+        if group is None and now_ms < self._remembered_until_ms:
+            return self._remembered.get(name)
+        return group
+
+    def subscription(self, name: str, topic: str, now_ms: int) -> SubscriptionData | None:
+        """What a group wants of `topic`; a member that came back may not have said it again yet."""
+        group = self.consumers.get(name)
+        found = group.subscriptions.get(topic) if group is not None else None
+        if found is None and now_ms < self._remembered_until_ms and name in self._remembered:
+            return self._remembered[name].subscriptions.get(topic)
+        return found
+
+    def member_ids(self, name: str, now_ms: int) -> list[str]:
+        """Client ids of a group's members, those included that are expected back."""
+        group = self.consumers.get(name)
+        ids = {client.client_id for client in group.members.values()} if group is not None else set()
+        if now_ms < self._remembered_until_ms:
+            ids |= self._remembered_ids.get(name, set())
+        return sorted(ids)
+
+    def groups_of_topic(self, topic: str) -> list[str]:
+        """Groups with a member that subscribes `topic`."""
+        return [group.name for group in self.consumers.values() if topic in group.subscriptions]
+
+    def notify_group(self, name: str, make: Callable[[Client], Command]) -> int:
+        """Sends each member of a group a one-way request of its own; how many."""
+        group = self.consumers.get(name)
+        members = list(group.members.values()) if group is not None else []
+        for client in members:
+            client.session.notify(make(client))
+        return len(members)
+
+    # Across restarts
+
+    def restore(self, stored: RememberedClients, now_ms: int) -> None:
+        """Believes the last run for REMEMBER_MS."""
+        self._remembered_until_ms = now_ms + REMEMBER_MS
+        for name, each in stored.groups.items():
+            group = ConsumerGroup(name, each.consume_type, each.message_model, each.consume_from_where)
+            group.subscribe(each.subscriptions)
+            self._remembered[name] = group
+            self._remembered_ids[name] = set(each.client_ids)
+
+    def remember(self, now_ms: int) -> RememberedClients:
+        """What clients.json has to say now."""
+        groups = {}
+        for name in {*self.consumers, *(self._remembered if now_ms < self._remembered_until_ms else ())}:
+            group = self.group(name, now_ms)
+            ids = self.member_ids(name, now_ms)
+            if group is not None and ids:
+                groups[name] = RememberedGroup(
+                    group.consume_type,
+                    group.message_model,
+                    group.consume_from_where,
+                    ids,
+                    list(group.subscriptions.values()),
+                )
+        self.dirty = False
+        return RememberedClients(1, groups)
+
+    def _forget(self) -> None:
+        missing = [name for name, ids in self._remembered_ids.items() if ids]
+        self._remembered.clear()
+        self._remembered_ids.clear()
+        self.dirty = True
+        for name in missing:
+            group = self.consumers.get(name)
+            if group is not None:
+                self._tell(group)
+
+    def _session_groups(self, session: Session) -> tuple[set[str], set[str]]:
+        return self._groups_of.setdefault(session.id, (set(), set()))
+
+    def _tell(self, group: ConsumerGroup) -> None:
+        if self._may_notify(group.name):
+            fields = {"consumerGroup": group.name}
+            self.notify_group(
+                group.name,
+                lambda _: request_command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, dict(fields), oneway=True),
+            )

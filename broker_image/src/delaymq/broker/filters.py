@@ -1,0 +1,52 @@
+"""Tag expressions: `*` or `TagA || TagB`, compared by the hashes that the consume queues keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from delaymq.message.hashing import java_hash
+from delaymq.protocol.codes import ResponseCode
+from delaymq.protocol.errors import RequestError
+
+# An expression is compared with every message of a queue; no client writes a list like this by hand.
+MAX_TAGS = 1_024
+TAG_TYPE = "TAG"
+
+Matcher = Callable[[int], bool]
+
+
+def matches_all(tags_code: int) -> bool:
+    """The filter of those who want everything."""
+    return True
+
+
+def require_tag_type(expression_type: str | None) -> None:
+    """RequestError for a filter that is no tag expression: SQL92 needs enablePropertyFilter, which cannot be on yet."""
+    if expression_type and expression_type != TAG_TYPE:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"the broker does not support filtering messages by {expression_type[:32]}: subscribe by tags",
+        )
+
+
+@lru_cache(maxsize=4096)
+def tag_matcher(expression: str) -> Matcher | None:
+    """The filter for `expression`, None when it lets everything pass; RequestError 23 when it names no tag.
+
+    A matcher compares the low 32 bits, as RocketMQ does, so it may let other tags with the same hash pass.
+    """
+    if not expression or expression == "*":
+        return None
+    tags = [tag for tag in (word.strip() for word in expression.split("||")) if tag]
+    if not tags or len(tags) > MAX_TAGS:
+        raise RequestError(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            f"{expression[:64]!r} is no tag expression: write * or up to {MAX_TAGS} tags joined by ||",
+        )
+    codes = frozenset(java_hash(tag) & 0xFFFFFFFF for tag in tags)
+
+    def matches(tags_code: int) -> bool:
+        return tags_code & 0xFFFFFFFF in codes
+
+    return matches

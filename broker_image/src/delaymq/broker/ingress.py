@@ -1,0 +1,112 @@
+"""What happens to the properties of a message that a client sends, by one rule list, before it is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from delaymq.broker.delivery_ingress import delay_level, strip_own
+from delaymq.broker.errors import message_illegal, no_permission
+from delaymq.message import names
+from delaymq.message.errors import IllegalMessageError
+from delaymq.message.properties import MAX_PROPERTIES_BYTES, encode_properties, parse_properties
+
+if TYPE_CHECKING:
+    from delaymq.broker.broker import Broker
+
+# Below this many characters the properties fit whatever their letters are (4 bytes each at most) and whatever we add.
+_SURELY_FITS_CHARACTERS: Final = 7_000
+
+
+def _transaction(value: str) -> None:
+    if value.lower() == "true":
+        raise no_permission(
+            "the broker rejects transaction messages: property TRAN_MSG is served by a later version, send without it"
+        )
+
+
+def _timer(value: str) -> None:
+    raise message_illegal(
+        "a due time (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS, __STARTDELIVERTIME) is not supported: "
+        "send a delay level in property DELAY"
+    )
+
+
+REFUSED: Final[dict[str, Callable[[str], None]]] = {
+    names.TRANSACTION_PREPARED: _transaction,
+    **dict.fromkeys(names.TIMER_PROPERTIES, _timer),
+}
+"""Property → raises when its value cannot be honoured."""
+
+_RULED: Final = frozenset((names.DELAY, *REFUSED))
+
+
+def admit(
+    broker: Broker, topic: str, queue_id: int, text: str, dead_letter: bool
+) -> tuple[str, int, dict[str, str], bool]:
+    """Topic, queue and properties under which a message is stored, and whether its producer waits for the disk.
+
+    `text` are the properties as sent. RequestError when a property cannot be honoured or they would not fit.
+    """
+    properties = parse_properties(text)
+    if names.OWN_PREFIX in text:
+        strip_own(properties)
+    wait = properties.pop(names.WAIT, None)
+    properties[names.CLUSTER] = broker.cluster_name
+    if dead_letter:
+        properties[names.DELAY] = "0"
+    level = 0
+    if not _RULED.isdisjoint(properties):
+        for name in REFUSED.keys() & properties.keys():
+            REFUSED[name](properties[name])
+        level = level_of(properties)
+    if level > 0:
+        if wait is not None:
+            properties[names.WAIT] = wait  # the real broker drops it from plain messages only
+        retry = topic.startswith(names.RETRY_PREFIX)
+        topic, queue_id, properties = delay(broker, properties, topic, queue_id, level, retry=retry)
+    elif len(text) > _SURELY_FITS_CHARACTERS:
+        check_size(properties)
+    return topic, queue_id, properties, wait is None or wait.lower() == "true"
+
+
+def level_of(properties: dict[str, str]) -> int:
+    """The delay level that a message asks for, 0 for none; RequestError 13 when it is no number."""
+    try:
+        return delay_level(properties)
+    except IllegalMessageError as error:
+        raise message_illegal(str(error)) from error
+
+
+def delay(
+    broker: Broker, properties: dict[str, str], topic: str, queue_id: int, level: int, *, retry: bool
+) -> tuple[str, int, dict[str, str]]:
+    """Where and with which properties a message of `level` waits; RequestError 13 when it cannot be delayed so."""
+    try:
+        return broker.delivery.prepare(properties, topic, queue_id, level, retry=retry)
+    except IllegalMessageError as error:
+        raise message_illegal(str(error)) from error
+
+
+def admit_batched(batch: dict[str, str], own: dict[str, str]) -> dict[str, str]:
+    """Properties of one message of a batch: its own and the batch's, of two with one name the batch's."""
+    properties = own | batch
+    strip_own(properties)
+    if level_of(properties) > 0:
+        raise message_illegal("a batch cannot be delayed: send its messages one by one, or without property DELAY")
+    if properties.get(names.TRANSACTION_PREPARED, "").lower() == "true":
+        raise message_illegal("a batch cannot be a transaction: send its messages one by one")
+    for name in names.TIMER_PROPERTIES:
+        if name in properties:
+            _timer(properties[name])
+    check_size(properties)
+    return properties
+
+
+def check_size(properties: dict[str, str]) -> None:
+    """RequestError 13 when the properties do not fit a record."""
+    size = len(encode_properties(properties))
+    if size > MAX_PROPERTIES_BYTES:
+        raise message_illegal(
+            f"the properties have {size} bytes, at most {MAX_PROPERTIES_BYTES} fit: send fewer or shorter ones"
+        )

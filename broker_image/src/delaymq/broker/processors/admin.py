@@ -1,0 +1,200 @@
+"""Topics, groups, statistics, configuration and cleaning, as operators ask for them."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from delaymq.broker.errors import no_permission, system_error, topic_missing
+from delaymq.broker.runtime_info import runtime_info
+from delaymq.broker.topics import checked_topic
+from delaymq.config import BrokerConfig, ConfigError, build, keys_of, to_properties_text
+from delaymq.protocol.bodies import (
+    KVTable,
+    MessageQueue,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    TopicList,
+    TopicOffset,
+    TopicStats,
+    decode_settings,
+)
+from delaymq.protocol.command import Command, Response
+from delaymq.protocol.headers import (
+    CreateTopicRequestHeader,
+    DeleteSubscriptionGroupRequestHeader,
+    DeleteTopicRequestHeader,
+    GetTopicStatsInfoRequestHeader,
+)
+
+if TYPE_CHECKING:
+    from delaymq.broker.broker import Broker
+    from delaymq.broker.session import Session
+
+_log = logging.getLogger(__name__)
+
+# A peer on the network must never decide what this process reads, writes, binds or believes.
+FORBIDDEN_KEYS: Final = frozenset(
+    {
+        "brokerConfigPath",
+        "rocketmqHome",
+        "configBlackList",
+        "storePathRootDir",
+        "storePathCommitLog",
+        "listenHost",
+        "httpHost",
+        "httpToken",
+    }
+)
+
+
+def update_and_create_topic(broker: Broker, session: Session, command: Command) -> Response:
+    """17: makes or changes a topic; durable when it is answered."""
+    header = CreateTopicRequestHeader.from_fields(command.fields)
+    topic = checked_topic(
+        TopicConfig(
+            header.topic,
+            header.read_queue_nums,
+            header.write_queue_nums,
+            header.perm,
+            header.topic_filter_type,
+            header.topic_sys_flag or 0,
+        )
+    )
+    _refuse_system_topic(broker, header.topic)
+    known = broker.topics.get(header.topic)
+    topic.order = known.order if known is not None else False
+    broker.topics.put(topic)
+    _write_through(broker)
+    return Response()
+
+
+def delete_topic(broker: Broker, session: Session, command: Command) -> Response:
+    """215: forgets a topic and deletes its queues; its messages stay in the log until they are too old."""
+    topic = DeleteTopicRequestHeader.from_fields(command.fields).topic
+    if not topic or topic.isspace():
+        raise system_error("The specified topic is blank.")
+    _refuse_system_topic(broker, topic)
+    broker.topics.remove(topic)
+    broker.store.delete_topic(topic)
+    _write_through(broker)
+    return Response()
+
+
+def _write_through(broker: Broker) -> None:
+    """What an administrator changed is on the disk before it is answered."""
+    error = broker.persist(broker.now_ms())
+    if error is not None:
+        raise system_error(f"changed, but not written yet ({error.strerror}): ask again when the disk is well")
+
+
+def _refuse_system_topic(broker: Broker, topic: str) -> None:
+    if broker.topics.is_system(topic):
+        raise system_error(f"The topic[{topic}] is conflict with system topic.")
+
+
+def get_all_topic_config(broker: Broker, session: Session, command: Command) -> Response:
+    """21: topics.json."""
+    return Response(body=broker.topics.encode())
+
+
+def get_topic_stats(broker: Broker, session: Session, command: Command) -> Response:
+    """202: ends of a topic's queues and when they last grew."""
+    name = GetTopicStatsInfoRequestHeader.from_fields(command.fields).topic
+    topic = broker.topics.get(name)
+    if topic is None:
+        raise topic_missing(name)
+    stats = TopicStats()
+    for queue_id in range(topic.write_queue_nums):
+        low, high = broker.store.queue_bounds(name, queue_id)
+        last_ms = broker.store.store_time_of(name, queue_id, high - 1) if high > 0 else None
+        queue = MessageQueue(broker.config.broker_name, queue_id, name)
+        stats.offset_table[queue] = TopicOffset(max(low, 0), max(high, 0), last_ms or 0)
+    return Response(body=stats.encode())
+
+
+def get_system_topics(broker: Broker, session: Session, command: Command) -> Response:
+    """305: the broker's own topics."""
+    return Response(body=TopicList(sorted(broker.topics.system)).encode())
+
+
+def update_and_create_group(broker: Broker, session: Session, command: Command) -> Response:
+    """200: makes or changes a consumer group; durable when it is answered."""
+    broker.groups.put(SubscriptionGroupConfig.decode(command.body))
+    _write_through(broker)
+    return Response()
+
+
+def get_all_groups(broker: Broker, session: Session, command: Command) -> Response:
+    """201: subscriptionGroup.json."""
+    return Response(body=broker.groups.encode())
+
+
+def delete_group(broker: Broker, session: Session, command: Command) -> Response:
+    """207: forgets a group, and its offsets if the request says so."""
+    header = DeleteSubscriptionGroupRequestHeader.from_fields(command.fields)
+    broker.groups.remove(header.group_name)
+    if header.remove_offset:
+        broker.offsets.remove_group(header.group_name)
+    _write_through(broker)
+    return Response()
+
+
+def get_runtime_info(broker: Broker, session: Session, command: Command) -> Response:
+    """28: figures of the running broker."""
+    return Response(body=KVTable(runtime_info(broker)).encode())
+
+
+def get_broker_config(broker: Broker, session: Session, command: Command) -> Response:
+    """26: the configuration as properties text."""
+    version = broker.topics.version.encode().decode()
+    return Response(fields={"version": version}, body=to_properties_text(broker.config).encode())
+
+
+def update_broker_config(broker: Broker, session: Session, command: Command) -> Response:
+    """25: changes keys while the broker runs; all of them or, with a remark that says why, none."""
+    settings = decode_settings(command.body)
+    if not settings:
+        raise system_error("the body has no keys: send key=value lines")
+    forbidden = sorted(FORBIDDEN_KEYS & settings.keys())
+    if forbidden:
+        raise no_permission(f"{', '.join(forbidden)}: cannot be changed over the wire, set it in broker.conf")
+    try:
+        config, _ = build(BrokerConfig, settings, base=broker.config)
+    except ConfigError as error:
+        raise system_error(str(error)) from error
+    cold = sorted(
+        key
+        for key, field in keys_of(BrokerConfig).items()
+        if key in settings
+        and not field.metadata.get("hot")
+        and getattr(config, field.name) != getattr(broker.config, field.name)
+    )
+    if cold:
+        raise system_error(
+            f"{', '.join(cold)}: a change needs a restart, set it in broker.conf and restart; nothing was changed"
+        )
+    broker.apply(config)
+    _log.info("configuration changed by %s: %s", session.remote_address, ", ".join(sorted(settings)))
+    return Response()
+
+
+def delete_expired_commit_log(broker: Broker, session: Session, command: Command) -> Response:
+    """329: a retention pass now; what retention or a pin keeps is kept."""
+    broker.store.clean(broker.now_ms())
+    return Response()
+
+
+def clean_expired_queues(broker: Broker, session: Session, command: Command) -> Response:
+    """306: queue files below the log's begin go with each retention pass; this makes one."""
+    broker.store.clean(broker.now_ms())
+    return Response()
+
+
+def clean_unused_topics(broker: Broker, session: Session, command: Command) -> Response:
+    """316: deletes stored queues whose topic is gone."""
+    stored = {topic for topic, _ in broker.store.queues()}
+    for topic in sorted(stored):
+        if topic not in broker.topics.table and not broker.topics.is_system(topic):
+            broker.store.delete_topic(topic)
+    return Response()

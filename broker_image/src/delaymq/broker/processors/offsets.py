@@ -1,0 +1,93 @@
+"""Offsets of queues and of groups in them (14, 15, 29 to 32, 43, 45)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from delaymq.broker.topics import MAX_QUEUES
+from delaymq.protocol.bodies import DelayOffsets
+from delaymq.protocol.codes import ResponseCode
+from delaymq.protocol.command import Command, Response
+from delaymq.protocol.errors import RequestError
+from delaymq.protocol.headers import (
+    GetEarliestMsgStoretimeRequestHeader,
+    GetMaxOffsetRequestHeader,
+    GetMinOffsetRequestHeader,
+    QueryConsumerOffsetRequestHeader,
+    SearchOffsetRequestHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+
+if TYPE_CHECKING:
+    from delaymq.broker.broker import Broker
+    from delaymq.broker.session import Session
+
+
+def query_consumer_offset(broker: Broker, session: Session, command: Command) -> Response:
+    """14: where a group goes on; a new group starts at 0 where the queue's beginning is near, else it decides."""
+    header = QueryConsumerOffsetRequestHeader.from_fields(command.fields)
+    offset = broker.offsets.get(header.topic, header.consumer_group, header.queue_id)
+    if offset is None or offset < 0:
+        store = broker.store
+        low, high = store.queue_bounds(header.topic, header.queue_id)
+        if low > 0 or (high > 0 and _head_is_far(broker, header.topic, header.queue_id)):
+            raise RequestError(
+                ResponseCode.QUERY_NOT_FOUND, "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+            )
+        offset = 0
+    return _offset(offset)
+
+
+def _head_is_far(broker: Broker, topic: str, queue_id: int) -> bool:
+    entries = broker.store.read_entries(topic, queue_id, 0, 1)
+    return broker.store.end_offset - int.from_bytes(entries[:8], "big") > broker.in_memory_bytes
+
+
+def update_consumer_offset(broker: Broker, session: Session, command: Command) -> Response:
+    """15: a group's progress; it may go back."""
+    header = UpdateConsumerOffsetRequestHeader.from_fields(command.fields)
+    if not 0 <= header.queue_id < MAX_QUEUES:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"queueId={header.queue_id} is out of range")
+    if not broker.offsets.commit(header.topic, header.consumer_group, header.queue_id, header.commit_offset):
+        raise RequestError(ResponseCode.SYSTEM_ERROR, "the broker keeps offsets of too many topics and groups already")
+    return Response()
+
+
+def search_offset(broker: Broker, session: Session, command: Command) -> Response:
+    """29: the message stored nearest to a time."""
+    header = SearchOffsetRequestHeader.from_fields(command.fields)
+    return _offset(broker.store.offset_by_time(header.topic, header.queue_id, header.timestamp))
+
+
+def get_max_offset(broker: Broker, session: Session, command: Command) -> Response:
+    """30: the next entry's number."""
+    header = GetMaxOffsetRequestHeader.from_fields(command.fields)
+    return _offset(broker.store.queue_bounds(header.topic, header.queue_id)[1])
+
+
+def get_min_offset(broker: Broker, session: Session, command: Command) -> Response:
+    """31: the oldest entry's number."""
+    header = GetMinOffsetRequestHeader.from_fields(command.fields)
+    return _offset(broker.store.queue_bounds(header.topic, header.queue_id)[0])
+
+
+def get_earliest_store_time(broker: Broker, session: Session, command: Command) -> Response:
+    """32: when the oldest message was stored, −1 without one."""
+    header = GetEarliestMsgStoretimeRequestHeader.from_fields(command.fields)
+    oldest = broker.store.queue_bounds(header.topic, header.queue_id)[0]
+    stored_ms = broker.store.store_time_of(header.topic, header.queue_id, oldest)
+    return Response(fields={"timestamp": str(-1 if stored_ms is None else stored_ms)})
+
+
+def get_all_consumer_offset(broker: Broker, session: Session, command: Command) -> Response:
+    """43: consumerOffset.json as it is now."""
+    return Response(body=broker.offsets.encode())
+
+
+def get_all_delay_offset(broker: Broker, session: Session, command: Command) -> Response:
+    """45: delayOffset.json as it is now."""
+    return Response(body=DelayOffsets(broker.delivery.delay_offsets()).encode())
+
+
+def _offset(offset: int) -> Response:
+    return Response(fields={"offset": str(offset)})

@@ -1,0 +1,99 @@
+"""Messages by id and by key, and a look into a consume queue (12, 33, 321)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from delaymq.broker.errors import system_error
+from delaymq.broker.filters import tag_matcher
+from delaymq.broker.processors.pull import ENTRY
+from delaymq.message import names
+from delaymq.message.properties import decode_properties
+from delaymq.message.record import Record
+from delaymq.protocol.bodies import QueueData, QueueEntry
+from delaymq.protocol.codes import ResponseCode
+from delaymq.protocol.command import Command, Response
+from delaymq.protocol.errors import RequestError
+from delaymq.protocol.headers import (
+    QueryConsumeQueueRequestHeader,
+    QueryMessageRequestHeader,
+    ViewMessageRequestHeader,
+)
+
+if TYPE_CHECKING:
+    from delaymq.broker.broker import Broker
+    from delaymq.broker.session import Session
+
+MAX_QUERY_COUNT: Final = 64
+# The answer is one frame of 16 MiB at most, and all of it is in memory at once.
+MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
+# mqadmin asks for 10 entries.
+MAX_QUEUE_ENTRIES: Final = 1_000
+
+
+def query_message(broker: Broker, session: Session, command: Command) -> Response:
+    """12: messages of a topic with a key, or with a unique id if the request says so."""
+    fields = command.fields
+    header = QueryMessageRequestHeader.from_fields(fields)
+    count = min(max(header.max_num, 1), MAX_QUERY_COUNT)
+    if fields.get("_UNIQUE_KEY_QUERY", "").lower() == "true":
+        count = broker.config.default_query_max_num
+    offsets = broker.store.query_index(header.topic, header.key, count, header.begin_timestamp, header.end_timestamp)
+    parts: list[bytes] = []
+    total = 0
+    for offset in offsets:
+        record = broker.record_at(offset)
+        if record is None or not _has_key(record, header.topic, header.key):
+            continue
+        if parts and total + record.size > MAX_ANSWER_BYTES:
+            break
+        parts.append(broker.store.read_bytes(offset, record.size))
+        total += record.size
+    updated_ms, updated_offset = broker.store.index_last_update
+    answer = {
+        "indexLastUpdateTimestamp": str(updated_ms),
+        "indexLastUpdatePhyoffset": str(updated_offset),
+    }
+    if not parts:
+        return Response(ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct", answer)
+    return Response(0, None, answer, b"".join(parts))
+
+
+def _has_key(record: Record, topic: str, key: str) -> bool:
+    """Whether the record has the key and not only its hash."""
+    if record.topic != topic:
+        return False
+    properties = decode_properties(record.raw_properties)
+    return properties.get(names.UNIQUE_KEY) == key or key in properties.get(names.KEYS, "").split(" ")
+
+
+def view_message_by_id(broker: Broker, session: Session, command: Command) -> Response:
+    """33: the record at an offset of the log, as a message id names it."""
+    header = ViewMessageRequestHeader.from_fields(command.fields)
+    record = broker.record_at(header.offset)
+    if record is None:
+        raise system_error(f"can not find message by the offset, {header.offset}")
+    return Response(body=broker.store.read_bytes(header.offset, record.size))
+
+
+def query_consume_queue(broker: Broker, session: Session, command: Command) -> Response:
+    """321: entries of a queue as they stand."""
+    header = QueryConsumeQueueRequestHeader.from_fields(command.fields)
+    topic, queue_id = header.topic or "", header.queue_id or 0
+    if not broker.store.has_queue(topic, queue_id):
+        raise system_error(f"{queue_id}@{topic[: names.MAX_TOPIC_LENGTH]} is not exist!")
+    low, high = broker.store.queue_bounds(topic, queue_id)
+    subscription = broker.clients.subscription(header.consumer_group or "", topic, broker.now_ms())
+    data = QueueData(low, high, subscription_data=subscription)
+    index = header.index or 0
+    if not low <= index < high:
+        raise RequestError(
+            ResponseCode.SUCCESS, f"Index {index} of {queue_id}@{topic} is not exist! It has {low} to {high}."
+        )
+    matches = tag_matcher(subscription.sub_string) if subscription is not None else None
+    count = min(max(header.count or 0, 0), MAX_QUEUE_ENTRIES)
+    entries = broker.store.read_entries(topic, queue_id, index, count)
+    for physical_offset, size, tags_code in ENTRY.iter_unpack(entries):
+        wanted = matches is None or matches(tags_code)
+        data.queue_data.append(QueueEntry(physical_offset, size, tags_code, wanted))
+    return Response(body=data.encode())

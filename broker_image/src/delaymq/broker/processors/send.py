@@ -1,0 +1,287 @@
+"""Sends (10, 310, 320) and send-backs (36). The single send is the hot path of the whole broker: keep it lean."""
+
+from __future__ import annotations
+
+from random import randrange
+from typing import TYPE_CHECKING, Final
+
+from delaymq.broker.delivery_ingress import strip_own
+from delaymq.broker.errors import (
+    group_missing,
+    message_illegal,
+    no_permission,
+    store_refusal,
+    system_error,
+    unavailable,
+)
+from delaymq.broker.ingress import admit, admit_batched, delay
+from delaymq.broker.results import Deferred
+from delaymq.broker.topics import WRITE
+from delaymq.message import names
+from delaymq.message.flags import MULTI_TAGS, TRANSACTION_MASK
+from delaymq.message.ids import offset_message_id
+from delaymq.message.properties import decode_properties, parse_properties
+from delaymq.protocol.batch import decode_batch
+from delaymq.protocol.bodies import TopicConfig
+from delaymq.protocol.codes import ResponseCode
+from delaymq.protocol.command import Command, Response
+from delaymq.protocol.headers import (
+    ConsumerSendMsgBackRequestHeader,
+    SendMessageRequestHeader,
+    SendMessageRequestHeaderV2,
+)
+from delaymq.store.errors import StoreError
+from delaymq.store.model import NewRecord
+
+if TYPE_CHECKING:
+    from delaymq.broker.broker import Broker
+    from delaymq.broker.session import Session
+
+# Clients from this protocol version on (V3_4_9) state their own maximum of retries.
+_STATES_MAX_RETRIES: Final = 121
+# Level of a first retry; each further one waits one level longer.
+_FIRST_RETRY_LEVEL: Final = 3
+
+_closed_topics: Final = names.CLOSED_TO_CLIENTS
+
+
+def send_message(broker: Broker, session: Session, command: Command) -> Response | Deferred:
+    """10: the header with long names."""
+    header = SendMessageRequestHeader.from_fields(command.fields)
+    return _send_batch(broker, session, command, header) if header.batch else _send(broker, session, command, header)
+
+
+def send_message_v2(broker: Broker, session: Session, command: Command) -> Response | Deferred:
+    """310: the header with one-letter names, which clients use."""
+    header = SendMessageRequestHeaderV2.from_fields(command.fields)
+    return _send_batch(broker, session, command, header) if header.batch else _send(broker, session, command, header)
+
+
+def send_batch_message(broker: Broker, session: Session, command: Command) -> Response | Deferred:
+    """320: many messages of one topic."""
+    return _send_batch(broker, session, command, SendMessageRequestHeaderV2.from_fields(command.fields))
+
+
+def _send(broker: Broker, session: Session, command: Command, header: SendMessageRequestHeader) -> Response | Deferred:
+    body = command.body
+    if len(body) > broker.max_message_size:
+        raise _too_large(broker, len(body))
+    config, topic, queue_id = _place(broker, session, header)
+    answered_queue_id = queue_id
+    dead_letter = False
+    reconsume_times = header.reconsume_times or 0
+    if topic.startswith(names.RETRY_PREFIX):
+        topic, queue_id, dead_letter = _retried(broker, command, header, topic, queue_id)
+    sys_flag = header.sys_flag
+    if sys_flag & TRANSACTION_MASK:
+        raise no_permission("the broker rejects transaction messages: the sys flag says that this is one")
+    if config.topic_filter_type == "MULTI_TAG":
+        sys_flag |= MULTI_TAGS
+    stored_topic, stored_queue_id, properties, waits = admit(
+        broker, topic, queue_id, header.properties or "", dead_letter
+    )
+    try:
+        appended = broker.store.append(
+            NewRecord(
+                stored_topic,
+                stored_queue_id,
+                body,
+                properties,
+                header.flag,
+                sys_flag,
+                header.born_timestamp,
+                session.remote_host,
+                broker.store_host,
+                reconsume_times,
+            )
+        )
+    except StoreError as error:
+        broker.stats.put_failed += 1
+        raise store_refusal(error) from error
+    offset = appended.physical_offset
+    broker.stats.put(topic, appended.size)
+    fields = {
+        "msgId": f"{broker.message_id_prefix}{offset:016X}",
+        "queueId": str(answered_queue_id),
+        "queueOffset": str(appended.queue_offset),
+        "MSG_REGION": broker.region,
+        "TRACE_ON": broker.trace_on,
+    }
+    if waits and broker.waits_for_flush:
+        return _when_flushed(broker, fields, offset + appended.size)
+    return Response(0, None, fields)
+
+
+def _place(broker: Broker, session: Session, header: SendMessageRequestHeader) -> tuple[TopicConfig, str, int]:
+    """The topic's config, its name and the queue, checked in RocketMQ's order."""
+    if not broker.writable:
+        raise unavailable("the broker is being taken out of service: send to another one")
+    topic = header.topic
+    config = broker.topics.table.get(topic)
+    if config is None:
+        problem = names.topic_problem(topic)
+        if problem is not None:
+            raise system_error(problem)
+    elif config.order and not broker.config.broker_permission & WRITE:
+        raise no_permission(f"the broker[{broker.config.broker_ip1}] sending message is forbidden")
+    if topic in _closed_topics:
+        raise no_permission(f"Sending message to topic[{topic}] is forbidden.")
+    if config is None:
+        config = broker.topics.create_for_send(
+            topic, header.default_topic, header.default_topic_queue_nums, 1 if header.unit_mode else 0
+        )
+    queue_id = header.queue_id
+    if queue_id < 0:
+        queue_id = randrange(max(config.write_queue_nums, 1))
+    elif queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums:
+        raise system_error(
+            f"request queueId[{queue_id}] is illegal, topic[{topic}] has {config.write_queue_nums} write and "
+            f"{config.read_queue_nums} read queues. Producer: {session.remote_address}"
+        )
+    return config, topic, queue_id
+
+
+def _retried(
+    broker: Broker, command: Command, header: SendMessageRequestHeader, topic: str, queue_id: int
+) -> tuple[str, int, bool]:
+    """Where a consumer's own send to its retry topic goes: there, or after the last try to the dead letters."""
+    name = topic[len(names.RETRY_PREFIX) :]
+    group = broker.groups.find(name)
+    if group is None:
+        raise group_missing(name)
+    max_times = group.retry_max_times
+    if command.version >= _STATES_MAX_RETRIES and header.max_reconsume_times is not None:
+        max_times = header.max_reconsume_times
+    if (header.reconsume_times or 0) < max_times:
+        return topic, queue_id, False
+    dead_letter_topic = names.dead_letter_topic(name)
+    broker.topics.create_for_group(dead_letter_topic, 1)
+    return dead_letter_topic, 0, True
+
+
+def _send_batch(
+    broker: Broker, session: Session, command: Command, header: SendMessageRequestHeader
+) -> Response | Deferred:
+    if len(command.body) > broker.max_message_size:
+        raise _too_large(broker, len(command.body))
+    config, topic, queue_id = _place(broker, session, header)
+    if topic.startswith(names.RETRY_PREFIX):
+        raise message_illegal(f"batch request does not support retry group {topic}: send its messages one by one")
+    sys_flag = header.sys_flag
+    if sys_flag & TRANSACTION_MASK:
+        raise message_illegal("a batch cannot be a transaction: send its messages one by one")
+    if config.topic_filter_type == "MULTI_TAG":
+        sys_flag |= MULTI_TAGS
+    shared = parse_properties(header.properties or "")
+    shared[names.CLUSTER] = broker.cluster_name
+    records = [
+        NewRecord(
+            topic,
+            queue_id,
+            body,
+            admit_batched(shared, decode_properties(properties)),
+            flag,
+            sys_flag,
+            header.born_timestamp,
+            session.remote_host,
+            broker.store_host,
+            header.reconsume_times or 0,
+        )
+        for flag, body, properties in decode_batch(command.body)
+    ]
+    try:
+        appended = broker.store.append_batch(records)
+    except StoreError as error:
+        broker.stats.put_failed += len(records)
+        raise store_refusal(error) from error
+    for each in appended:
+        broker.stats.put(topic, each.size)
+    prefix = broker.message_id_prefix
+    fields = {
+        "msgId": ",".join([f"{prefix}{each.physical_offset:016X}" for each in appended]),
+        "queueId": str(queue_id),
+        "queueOffset": str(appended[0].queue_offset),
+        "MSG_REGION": broker.region,
+        "TRACE_ON": broker.trace_on,
+    }
+    if broker.waits_for_flush and shared.get(names.WAIT, "true").lower() == "true":
+        return _when_flushed(broker, fields, appended[-1].physical_offset + appended[-1].size)
+    return Response(0, None, fields)
+
+
+def send_back(broker: Broker, session: Session, command: Command) -> Response | Deferred:
+    """36: a message that a consumer failed on comes again later, or goes to the group's dead letters."""
+    header = ConsumerSendMsgBackRequestHeader.from_fields(command.fields)
+    name = header.group
+    group = broker.groups.find(name)
+    if group is None:
+        raise group_missing(name)
+    if not broker.config.broker_permission & WRITE:
+        raise no_permission(f"the broker[{broker.config.broker_ip1}] sending message is forbidden")
+    if not broker.writable:
+        raise unavailable("the broker is being taken out of service")
+    if group.retry_queue_nums <= 0:
+        return Response()
+    topic = names.retry_topic(name)
+    sys_flag = 1 if header.unit_mode else 0
+    config = broker.topics.create_for_group(topic, group.retry_queue_nums, sys_flag)
+    if not config.perm & WRITE:
+        raise no_permission(f"the topic[{topic}] sending message is forbidden")
+    record = broker.record_at(header.offset)
+    if record is None:
+        raise system_error(f"look message by offset failed, {header.offset}")
+    properties = decode_properties(record.raw_properties)
+    strip_own(properties)
+    properties.setdefault(names.RETRY_TOPIC, record.topic)
+    properties[names.WAIT] = "false"
+    properties.setdefault(names.ORIGIN_MESSAGE_ID, offset_message_id(record.store_host, record.physical_offset))
+    max_times = group.retry_max_times
+    if command.version >= _STATES_MAX_RETRIES and header.max_reconsume_times is not None:
+        max_times = header.max_reconsume_times
+    if record.reconsume_times >= max_times or header.delay_level < 0:
+        topic, queue_id = names.dead_letter_topic(name), 0
+        broker.topics.create_for_group(topic, 1)
+        properties[names.DELAY] = "0"
+        stored_topic, stored_queue_id = topic, queue_id
+    else:
+        level = header.delay_level or _FIRST_RETRY_LEVEL + record.reconsume_times
+        properties[names.DELAY] = str(level)
+        queue_id = randrange(group.retry_queue_nums)
+        stored_topic, stored_queue_id, properties = delay(broker, properties, topic, queue_id, level, retry=True)
+    try:
+        appended = broker.store.append(
+            NewRecord(
+                stored_topic,
+                stored_queue_id,
+                record.body,
+                properties,
+                record.flag,
+                record.sys_flag,
+                record.born_timestamp_ms,
+                record.born_host,
+                record.store_host,
+                record.reconsume_times + 1,
+            )
+        )
+    except StoreError as error:
+        broker.stats.put_failed += 1
+        raise store_refusal(error) from error
+    broker.stats.put(topic, appended.size)
+    broker.stats.sent_back += 1
+    if broker.waits_for_flush:
+        # The message says WAIT=false as in RocketMQ, but the consumer forgets it after this answer.
+        end = appended.physical_offset + appended.size
+        late = Response(ResponseCode.SYSTEM_ERROR, "FLUSH_DISK_TIMEOUT")
+        return Deferred(Response(), end, broker.config.sync_flush_timeout, late)
+    return Response()
+
+
+def _when_flushed(broker: Broker, fields: dict[str, str], until: int) -> Deferred:
+    late = Response(ResponseCode.FLUSH_DISK_TIMEOUT, None, fields)
+    return Deferred(Response(0, None, fields), until, broker.config.sync_flush_timeout, late)
+
+
+def _too_large(broker: Broker, body_bytes: int) -> Exception:
+    return message_illegal(
+        f"message body size exceeded: {body_bytes} bytes, at most maxMessageSize={broker.max_message_size} are stored"
+    )

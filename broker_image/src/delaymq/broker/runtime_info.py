@@ -1,0 +1,108 @@
+"""The table of request code 28: figures of the running broker, under RocketMQ's names, all as text.
+
+What does not exist here has the value that RocketMQ shows for an idle one: there are no thread pools with queues, no
+lock on a page cache, no transient pool; single puts and gets are not timed (latencies are in /metrics).
+"""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Final
+
+from delaymq.message import names
+from delaymq.message.levels import queue_of_level
+from delaymq.protocol.codes import VERSION
+
+if TYPE_CHECKING:
+    from delaymq.broker.broker import Broker
+
+VERSION_TEXT: Final = "V4_9_7"
+# The buckets of putMessageDistributeTime, which exporters split at blanks and colons.
+_PUT_TIMES: Final = (
+    *("<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s"),
+    *("1~2s", "2~3s", "3~4s", "4~5s", "5~10s", "10s~"),
+)
+_IDLE: Final = {
+    "putMessageEntireTimeMax": "0",
+    "putMessageDistributeTime": "".join(f"[{bucket}]:0 " for bucket in _PUT_TIMES),
+    "getMessageEntireTimeMax": "0",
+    "dispatchMaxBuffer": "0",
+    "dispatchBehindBytes": "0",
+    "putLatency99": "0",
+    "putLatency999": "0",
+    "pageCacheLockTimeMills": "0",
+    "startAcceptSendRequestTimeStamp": "0",
+    "remainTransientStoreBufferNumbs": str(2**31 - 1),
+    "EndTransactionQueueSize": "0",
+    "EndTransactionThreadPoolQueueCapacity": "0",
+    **{
+        f"{pool}ThreadPoolQueue{figure}": "0"
+        for pool in ("send", "pull", "query")
+        for figure in ("Size", "Capacity", "HeadWaitTimeMills")
+    },
+}
+
+
+def runtime_info(broker: Broker) -> dict[str, str]:
+    """All keys with their values."""
+    store, stats = broker.store, broker.stats
+    now_ms = broker.now_ms()
+    ratio = f"{store.disk_state().used_ratio:.4f}"
+    usage = shutil.disk_usage(broker.config.store_path)
+    oldest = broker.record_at(store.min_offset)
+    table = dict(_IDLE)
+    table |= {
+        "bootTimestamp": str(stats.boot_ms),
+        "runtime": _span((now_ms - stats.boot_ms) // 1000),
+        "brokerVersion": str(VERSION),
+        "brokerVersionDesc": VERSION_TEXT,
+        "putMessageTimesTotal": str(stats.put_messages),
+        "putMessageFailedTimes": str(stats.put_failed),
+        "putMessageSizeTotal": str(stats.put_bytes),
+        "putMessageAverageSize": str(stats.put_bytes / max(stats.put_messages, 1)),
+        "msgPutTotalYesterdayMorning": str(stats.put_yesterday),
+        "msgPutTotalTodayMorning": str(stats.put_today),
+        "msgPutTotalTodayNow": str(stats.put_messages),
+        "msgGetTotalYesterdayMorning": str(stats.get_messages_yesterday),
+        "msgGetTotalTodayMorning": str(stats.get_messages_today),
+        "msgGetTotalTodayNow": str(stats.transferred),
+        "commitLogDiskRatio": ratio,
+        f"commitLogDiskRatio_{broker.config.store_path / 'commitlog'}": ratio,
+        "consumeQueueDiskRatio": ratio,
+        "commitLogMinOffset": str(store.min_offset),
+        "commitLogMaxOffset": str(store.end_offset),
+        "earliestMessageTimeStamp": str(-1 if oldest is None else oldest.store_timestamp_ms),
+        "remainHowManyDataToFlush": _size(store.end_offset - store.flushed_offset),
+        "commitLogDirCapacity": f"Total : {_size(usage.total)}, Free : {_size(usage.free)}.",
+    }
+    rates = stats.rates(now_ms)
+    for key, name in (
+        ("putTps", "put"),
+        ("getFoundTps", "get_found"),
+        ("getMissTps", "get_miss"),
+        ("getTotalTps", "get_total"),
+        ("getTransferedTps", "transferred"),
+    ):
+        table[key] = " ".join(str(rate) for rate in rates[name])
+    for level, offset in sorted(broker.delivery.delay_offsets().items()):
+        end = store.queue_bounds(names.SCHEDULE_TOPIC, queue_of_level(level))[1]
+        table[f"scheduleMessageOffset_{level}"] = f"{offset},{end}"
+    return table
+
+
+def _span(seconds: int) -> str:
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
+
+
+def _size(count: float) -> str:
+    """Bytes as people read them: `512 B`, `1.5 KiB`."""
+    if count < 1024:
+        return f"{count:.0f} B"
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        count /= 1024
+        if count < 1024:
+            return f"{count:.1f} {unit}"
+    return f"{count / 1024:.1f} PiB"

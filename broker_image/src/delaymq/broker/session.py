@@ -1,0 +1,23 @@
+"""What the domain sees of a client's connection."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from delaymq.protocol.command import Command
+
+
+class Session(Protocol):
+    """One connection of a client, as the server hands it in; alive until `Broker.session_closed`."""
+
+    id: int
+    """Unique in this process, never used again."""
+    remote_host: bytes
+    """The peer's address and port, packed (message.ids.pack_host)."""
+    remote_address: str
+    """The same as `ip:port`."""
+    client_id: str | None
+    """Set by the first heartbeat."""
+
+    def notify(self, command: Command) -> None:
+        """Sends a one-way request to the client; nothing is raised when the connection is gone."""

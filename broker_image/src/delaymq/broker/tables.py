@@ -1,0 +1,116 @@
+"""The broker's files: read at start with what is wrong in them put right, written when they changed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from delaymq.broker import groups, offsets, remembered, topics
+from delaymq.broker.clients import Clients
+from delaymq.broker.groups import Groups
+from delaymq.broker.offsets import Offsets
+from delaymq.broker.remembered import RememberedClients
+from delaymq.broker.topics import Topics
+from delaymq.protocol.errors import RequestError
+
+if TYPE_CHECKING:
+    from delaymq.store import MessageStore
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Tables:
+    """Loads and saves topics, groups, consumer offsets and remembered clients of one store."""
+
+    def __init__(self, store: MessageStore, topics: Topics, groups: Groups, offsets: Offsets, clients: Clients) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._clients = clients
+
+    def load(self, now_ms: int) -> None:
+        """Reads all files; a missing or broken one leaves the defaults, topics then come from the stored queues."""
+        store = self._store
+        stored_topics = store.config_files.load(topics.FILE_NAME, _readable(topics.parse_table))
+        if stored_topics is not None:
+            self._topics.restore(stored_topics)
+        stored_groups = store.config_files.load(groups.FILE_NAME, _readable(groups.parse_table))
+        if stored_groups is not None:
+            self._groups.restore(stored_groups)
+        stored_offsets = store.config_files.load(offsets.FILE_NAME, _readable(offsets.parse_table))
+        if stored_offsets is not None:
+            self._offsets.restore(stored_offsets)
+        stored_clients = store.own_files.load(remembered.FILE_NAME, RememberedClients.parse)
+        if stored_clients is not None:
+            self._clients.restore(stored_clients, now_ms)
+        if stored_topics is None or not store.recovery.clean:
+            adopted = self._topics.adopt(store.queues())
+            if adopted:
+                _log.warning("topics.json did not have %d topics that are stored: %s", len(adopted), adopted[:20])
+        if not store.recovery.clean:
+            count = self._offsets.clamp(lambda topic, queue_id: store.queue_bounds(topic, queue_id)[1])
+            if count:
+                _log.warning("consumerOffset.json was ahead of the log in %d queues: set back to their ends", count)
+
+    def changed(self, now_ms: int) -> list[Callable[[], None]]:
+        """One write for each file that changed; each makes only system calls and may run in any thread."""
+        store = self._store
+        writes: list[Callable[[], None]] = []
+        if self._topics.dirty:
+            self._topics.dirty = False
+            writes.append(_write(store.config_files.save, topics.FILE_NAME, self._topics.encode()))
+        if self._groups.dirty:
+            self._groups.dirty = False
+            writes.append(_write(store.config_files.save, groups.FILE_NAME, self._groups.encode()))
+        if self._offsets.dirty:
+            self._offsets.dirty = False
+            writes.append(_write(store.config_files.save, offsets.FILE_NAME, self._offsets.encode()))
+        if self._clients.dirty:
+            data = self._clients.remember(now_ms).encode()
+            writes.append(_write(store.own_files.save, remembered.FILE_NAME, data))
+        return writes
+
+    def mark_all(self) -> None:
+        """Has all files written at the next call of `changed`, as after a failed write."""
+        self._topics.dirty = self._groups.dirty = self._offsets.dirty = self._clients.dirty = True
+
+
+class PersistTask:
+    """A StoreTask (store.model) that writes the tables that changed."""
+
+    def __init__(self, tables: Tables, writes: list[Callable[[], None]]) -> None:
+        self._tables = tables
+        self._writes = writes
+        self._error: OSError | None = None
+
+    def run(self) -> None:
+        """Writes; in any thread."""
+        for write in self._writes:
+            try:
+                write()
+            except OSError as error:
+                self._error = error
+
+    def finish(self) -> OSError | None:
+        """What failed; it will be written again."""
+        if self._error is not None:
+            self._tables.mark_all()
+            _log.error("the broker's tables could not be written, they will be again: %s", self._error)
+        return self._error
+
+
+def _readable(parse: Callable[[bytes], T]) -> Callable[[bytes], T]:
+    def parse_or_value_error(data: bytes) -> T:
+        try:
+            return parse(data)
+        except RequestError as error:
+            raise ValueError(error.remark) from error
+
+    return parse_or_value_error
+
+
+def _write(save: Callable[[str, bytes], None], name: str, data: bytes) -> Callable[[], None]:
+    return lambda: save(name, data)
