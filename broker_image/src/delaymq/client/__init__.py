@@ -1,0 +1,62 @@
+"""The asyncio client, for DelayMQ and for RocketMQ 4.9 brokers.
+
+Here: a `Client` (connections, routes, heartbeats) and its members `Producer`, `PushConsumer`, `PullConsumer`, and
+`Admin`. Not here: sockets and frames (transport/, protocol/), the broker's side. Invariants: every wait has a limit; a
+cancelled call leaves nothing behind; an offset is committed only when all messages before it are done.
+
+    async with Client("127.0.0.1:9876") as client, Producer(client) as producer:
+        await producer.send(Message(topic="Greetings", body=b"hello"), delay="5s")
+"""
+
+from delaymq.client.admin import Admin
+from delaymq.client.client import Client
+from delaymq.client.errors import (
+    AnswerTimeoutError,
+    BadAnswerError,
+    ClientError,
+    ClosedError,
+    NoRouteError,
+    NoSuchDelayError,
+    RefusedError,
+    SendError,
+    UnreachableError,
+)
+from delaymq.client.handling import Handler, Outcome
+from delaymq.client.messages import Message, ReceivedMessage, SendResult, SendStatus
+from delaymq.client.options import ClientOptions, ConsumeFrom, MessageModel, ProducerOptions, PushConsumerOptions
+from delaymq.client.producer import Producer
+from delaymq.client.pull_consumer import PullConsumer
+from delaymq.client.push_consumer import PushConsumer
+from delaymq.client.queue_calls import PullResult, PullStatus
+from delaymq.protocol.bodies import MessageQueue
+
+__all__ = [
+    "Admin",
+    "AnswerTimeoutError",
+    "BadAnswerError",
+    "Client",
+    "ClientError",
+    "ClientOptions",
+    "ClosedError",
+    "ConsumeFrom",
+    "Handler",
+    "Message",
+    "MessageModel",
+    "MessageQueue",
+    "NoRouteError",
+    "NoSuchDelayError",
+    "Outcome",
+    "Producer",
+    "ProducerOptions",
+    "PullConsumer",
+    "PullResult",
+    "PullStatus",
+    "PushConsumer",
+    "PushConsumerOptions",
+    "ReceivedMessage",
+    "RefusedError",
+    "SendError",
+    "SendResult",
+    "SendStatus",
+    "UnreachableError",
+]

@@ -1,0 +1,212 @@
+"""Looking after topics, groups and brokers, and finding messages."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from delaymq.client.client import Client
+from delaymq.client.errors import ClientError, NoRouteError, RefusedError, reading_answer
+from delaymq.client.messages import ReceivedMessage, decode_messages
+from delaymq.clock import now_ms
+from delaymq.message import names
+from delaymq.message.ids import parse_offset_message_id
+from delaymq.message.names import retry_topic, topic_problem
+from delaymq.protocol.bodies import (
+    MASTER_ID,
+    ClusterInfo,
+    ConsumeOffset,
+    ConsumeStats,
+    KVTable,
+    MessageQueue,
+    TopicList,
+    TopicOffset,
+    TopicStats,
+    decode_settings,
+    encode_settings,
+)
+from delaymq.protocol.codes import RequestCode, ResponseCode
+from delaymq.protocol.command import request_command
+from delaymq.protocol.headers import (
+    CreateTopicRequestHeader,
+    DeleteTopicFromNamesrvRequestHeader,
+    DeleteTopicRequestHeader,
+    GetConsumeStatsRequestHeader,
+    GetTopicStatsInfoRequestHeader,
+    QueryMessageRequestHeader,
+    ViewMessageRequestHeader,
+)
+from delaymq.transport.connection import host_and_port
+
+PERM_READ_WRITE = 6
+MAX_QUERIED = 64
+"""What a broker answers at most to a query by key."""
+
+
+class Admin:
+    """Requests of an administrator over a client's connections; it needs no start and no close of its own.
+
+    Errors are the client's; RefusedError when a broker or NameServer says no.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Connections are the client's."""
+
+    async def cluster_info(self) -> ClusterInfo:
+        """All brokers that are registered, and the clusters that they belong to."""
+        answer = await self._client.ask_name_server(request_command(RequestCode.GET_BROKER_CLUSTER_INFO))
+        with reading_answer("the NameServer"):
+            return ClusterInfo.decode(answer.body)
+
+    async def topics(self) -> list[str]:
+        """All topics that any broker has registered."""
+        answer = await self._client.ask_name_server(
+            request_command(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        )
+        with reading_answer("the NameServer"):
+            return sorted(TopicList.decode(answer.body).topic_list)
+
+    async def masters(self, cluster: str | None = None) -> dict[str, str]:
+        """Broker name → address of its master, in one cluster or in all. ClientError when there is none."""
+        info = await self.cluster_info()
+        chosen = info.broker_addr_table.keys() if cluster is None else info.cluster_addr_table.get(cluster, [])
+        found = {
+            name: address
+            for name in chosen
+            if name in info.broker_addr_table
+            and (address := info.broker_addr_table[name].broker_addrs.get(MASTER_ID)) is not None
+        }
+        if not found:
+            where = "" if cluster is None else f" in cluster {cluster}"
+            raise ClientError(f"no broker is registered{where}: is one running, with this NameServer as namesrvAddr?")
+        return found
+
+    async def create_topic(
+        self, topic: str, *, queues: int = 8, perm: int = PERM_READ_WRITE, cluster: str | None = None
+    ) -> None:
+        """Creates `topic`, or changes it, on all masters. ValueError for an illegal name or number."""
+        problem = topic_problem(topic)
+        if problem is not None:
+            raise ValueError(problem)
+        if queues < 1:
+            raise ValueError(f"a topic has at least one queue, not {queues}")
+        header = CreateTopicRequestHeader(
+            topic=topic,
+            default_topic=names.AUTO_CREATE_TOPIC,
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=perm,
+            topic_filter_type="SINGLE_TAG",
+            order=False,
+            topic_sys_flag=0,
+        )
+        for address in (await self.masters(cluster)).values():
+            await self._client.ask(address, request_command(RequestCode.UPDATE_AND_CREATE_TOPIC, header.to_fields()))
+
+    async def delete_topic(self, topic: str) -> None:
+        """Deletes `topic` with its messages, on all masters and at the NameServers."""
+        broker_header = DeleteTopicRequestHeader(topic=topic)
+        for address in (await self.masters()).values():
+            await self._client.ask(
+                address, request_command(RequestCode.DELETE_TOPIC_IN_BROKER, broker_header.to_fields())
+            )
+        header = DeleteTopicFromNamesrvRequestHeader(topic=topic)
+        for address in self._client.name_servers:
+            await self._client.ask(address, request_command(RequestCode.DELETE_TOPIC_IN_NAMESRV, header.to_fields()))
+
+    async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
+        """Offsets and last store time of each queue."""
+        route = await self._client.route(topic, fresh=True)
+        header = GetTopicStatsInfoRequestHeader(topic=topic)
+        found: dict[MessageQueue, TopicOffset] = {}
+        for address in route.addresses():
+            answer = await self._client.ask(
+                address, request_command(RequestCode.GET_TOPIC_STATS_INFO, header.to_fields())
+            )
+            with reading_answer(address):
+                found |= TopicStats.decode(answer.body).offset_table
+        return found
+
+    async def consumer_progress(self, group: str, topic: str | None = None) -> dict[MessageQueue, ConsumeOffset]:
+        """How far `group` is in each queue that it has an offset for. NoRouteError for a group that never was."""
+        route = await self._client.route(retry_topic(group), fresh=True)
+        header = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic)
+        found: dict[MessageQueue, ConsumeOffset] = {}
+        for address in route.addresses():
+            answer = await self._client.ask(address, request_command(RequestCode.GET_CONSUME_STATS, header.to_fields()))
+            with reading_answer(address):
+                found |= ConsumeStats.decode(answer.body).offset_table
+        return found
+
+    async def view_message(self, offset_message_id: str) -> ReceivedMessage:
+        """The message at the place that an offset message id names. ValueError when it is none."""
+        host, port, offset = parse_offset_message_id(offset_message_id)
+        address = host_and_port(host, port)
+        header = ViewMessageRequestHeader(offset=offset)
+        answer = await self._client.ask(address, request_command(RequestCode.VIEW_MESSAGE_BY_ID, header.to_fields()))
+        with reading_answer(address):
+            found = decode_messages(answer.body, "")
+        if not found:
+            raise ClientError(f"{address} has no message at offset {offset}")
+        return found[0]
+
+    async def query_by_key(
+        self, topic: str, key: str, *, max_messages: int = MAX_QUERIED, begin_ms: int = 0, end_ms: int | None = None
+    ) -> list[ReceivedMessage]:
+        """Messages of `topic` with this key, oldest first; a unique id is a key too."""
+        header = QueryMessageRequestHeader(
+            topic=topic,
+            key=key,
+            max_num=min(max_messages, MAX_QUERIED),
+            begin_timestamp=begin_ms,
+            end_timestamp=now_ms() if end_ms is None else end_ms,
+        )
+        route = await self._client.route(topic, fresh=True)
+        found: list[ReceivedMessage] = []
+        for broker_name in sorted(route.brokers):
+            address = route.reader(broker_name)
+            if address is None:
+                continue
+            command = request_command(RequestCode.QUERY_MESSAGE, header.to_fields())
+            try:
+                answer = await self._client.ask(address, command)
+            except RefusedError as error:
+                if error.code == ResponseCode.QUERY_NOT_FOUND:
+                    continue
+                raise
+            with reading_answer(address):
+                found += decode_messages(answer.body, broker_name)
+        # The broker's index knows hashes only.
+        matching = [message for message in found if key in message.keys or key == message.message_id]
+        return sorted(matching, key=lambda message: message.store_timestamp_ms)[:max_messages]
+
+    async def broker_config(self, address: str) -> dict[str, str]:
+        """A broker's settings by RocketMQ's keys."""
+        answer = await self._client.ask(address, request_command(RequestCode.GET_BROKER_CONFIG))
+        with reading_answer(address):
+            return decode_settings(answer.body)
+
+    async def update_broker_config(self, address: str, settings: dict[str, str]) -> None:
+        """Changes settings of a running broker."""
+        await self._client.ask(
+            address, request_command(RequestCode.UPDATE_BROKER_CONFIG, body=encode_settings(settings))
+        )
+
+    async def runtime_info(self, address: str) -> dict[str, str]:
+        """A broker's figures by RocketMQ's names."""
+        answer = await self._client.ask(address, request_command(RequestCode.GET_BROKER_RUNTIME_INFO))
+        with reading_answer(address):
+            return KVTable.decode(answer.body).table
+
+    async def topic_exists(self, topic: str) -> bool:
+        """Whether a NameServer knows a route of `topic`."""
+        try:
+            await self._client.route(topic, fresh=True)
+        except NoRouteError:
+            return False
+        return True

@@ -1,0 +1,29 @@
+"""Which queues of a topic a member of a group takes: each gets an equal, contiguous share, without a coordinator.
+
+All members sort the same queues and the same ids, so they agree as soon as they see the same lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from delaymq.protocol.bodies import MessageQueue
+
+
+def queue_order(queue: MessageQueue) -> tuple[str, str, int]:
+    """The order in which RocketMQ's clients sort queues."""
+    return queue.topic, queue.broker_name, queue.queue_id
+
+
+def allocate_averagely(
+    client_id: str, client_ids: Iterable[str], queues: Iterable[MessageQueue]
+) -> Sequence[MessageQueue]:
+    """The share of `client_id`: the first members get one more when it does not come out even; [] for a stranger."""
+    members = sorted(set(client_ids))
+    if client_id not in members:
+        return []
+    ordered = sorted(queues, key=queue_order)
+    index = members.index(client_id)
+    share, more = divmod(len(ordered), len(members))
+    start = index * share + min(index, more)
+    return ordered[start : start + share + (1 if index < more else 0)]

@@ -1,0 +1,57 @@
+"""Tasks that run beside the caller and end with their owner."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+_logger = logging.getLogger(__name__)
+
+
+class Background:
+    """Owns tasks; after `close` none of them runs."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Starts `work`; what it raises is logged."""
+        task = asyncio.get_running_loop().create_task(self._logged(work))
+        if self._closed:
+            task.cancel()
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def every(self, interval_ms: int, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+        """Runs `work` again and again with pauses of `interval_ms`, the first of them before the first run."""
+
+        async def repeat() -> None:
+            while True:
+                await asyncio.sleep(interval_ms / 1000)
+                try:
+                    await work()
+                except Exception:
+                    _logger.exception("%s: periodic work failed, it is tried again", self._name)
+
+        return self.spawn(repeat())
+
+    async def close(self) -> None:
+        """Cancels all tasks and waits for their ends."""
+        self._closed = True
+        own = asyncio.current_task()
+        tasks = [task for task in self._tasks if task is not own]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _logged(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception:
+            _logger.exception("%s: a background task failed", self._name)

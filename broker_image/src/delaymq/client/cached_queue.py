@@ -1,0 +1,67 @@
+"""The messages of one queue that a consumer has pulled and not yet handled, and the offset that it may commit."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from delaymq.client.messages import ReceivedMessage
+
+
+class CachedQueue:
+    """Messages in the order of their offsets. `commit_offset` is that of the first unfinished one, so that nothing
+    unfinished is ever skipped; what was finished above it may come again after a crash.
+    """
+
+    __slots__ = ("_bytes", "_finished", "_order", "_pulled_to", "_sizes")
+
+    def __init__(self, start_offset: int) -> None:
+        self._order: deque[int] = deque()
+        self._sizes: dict[int, int] = {}
+        self._finished: set[int] = set()
+        self._pulled_to = start_offset
+        self._bytes = 0
+
+    @property
+    def count(self) -> int:
+        """Unfinished messages."""
+        return len(self._sizes)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of their bodies."""
+        return self._bytes
+
+    @property
+    def span(self) -> int:
+        """Distance from the first unfinished offset to the next one to pull."""
+        return self._pulled_to - self._order[0] if self._order else 0
+
+    @property
+    def pulled_to(self) -> int:
+        """The next offset to pull."""
+        return self._pulled_to
+
+    @property
+    def commit_offset(self) -> int:
+        """The next offset to consume after a restart."""
+        return self._order[0] if self._order else self._pulled_to
+
+    def add(self, messages: Iterable[ReceivedMessage], next_offset: int) -> None:
+        """Takes in what a pull brought, in order; `next_offset` is where the next pull begins."""
+        for message in messages:
+            offset = message.queue_offset
+            self._order.append(offset)
+            self._sizes[offset] = len(message.body)
+            self._bytes += len(message.body)
+        self._pulled_to = next_offset
+
+    def finish(self, offset: int) -> None:
+        """The message at `offset` is done with, however it ended."""
+        size = self._sizes.pop(offset, None)
+        if size is None:
+            return
+        self._bytes -= size
+        self._finished.add(offset)
+        while self._order and self._order[0] in self._finished:
+            self._finished.remove(self._order.popleft())

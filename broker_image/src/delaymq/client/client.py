@@ -1,0 +1,323 @@
+"""The client: what its producers and consumers share. Routes, connections, heartbeats, and what brokers ask of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, Self
+
+from delaymq.client.background import Background
+from delaymq.client.delays import table_of
+from delaymq.client.errors import (
+    ClientError,
+    ClosedError,
+    NoRouteError,
+    RefusedError,
+    UnreachableError,
+    reading_answer,
+)
+from delaymq.client.network import Network, split_address
+from delaymq.client.options import ClientOptions
+from delaymq.client.routes import Route, route_of, route_of_new_topic
+from delaymq.clock import now_ms
+from delaymq.message import names
+from delaymq.message.ids import UniqueIds
+from delaymq.message.levels import DelayLevels
+from delaymq.protocol.bodies import (
+    ConsumerData,
+    HeartbeatData,
+    MessageQueue,
+    ProducerData,
+    ResetOffset,
+    TopicRoute,
+    decode_settings,
+)
+from delaymq.protocol.codes import RequestCode, ResponseCode
+from delaymq.protocol.command import Command, Response, encode_response, request_command
+from delaymq.protocol.errors import RequestError
+from delaymq.protocol.headers import GetRouteInfoRequestHeader
+from delaymq.transport import RemotingConnection, TransportError
+
+_logger = logging.getLogger(__name__)
+
+
+class Member(Protocol):
+    """A producer or consumer of a client, as the client sees it."""
+
+    def producer_data(self) -> ProducerData | None: ...
+    def consumer_data(self) -> ConsumerData | None: ...
+    def topics(self) -> Iterable[str]: ...
+    def membership_changed(self) -> None: ...
+    def reset_offsets(self, offsets: dict[MessageQueue, int]) -> None: ...
+    async def close(self) -> None: ...
+
+
+class Client:
+    """Use as `async with Client("127.0.0.1:9876") as client:`; all members end with it.
+
+    `name_servers`: `host:port`, several joined by `;` or as a sequence.
+    """
+
+    def __init__(self, name_servers: str | Sequence[str], options: ClientOptions | None = None) -> None:
+        words = name_servers.split(";") if isinstance(name_servers, str) else list(name_servers)
+        self.name_servers = [word.strip() for word in words if word.strip()]
+        if not self.name_servers:
+            raise ValueError("name at least one NameServer, such as 127.0.0.1:9876")
+        self.options = options or ClientOptions()
+        self.network = Network(self._commanded, self._connected, self.options.connect_timeout_ms)
+        self.background = Background("client")
+        self.client_id = ""
+        self.unique_ids = UniqueIds()
+        self.closed = False
+        self._members: list[Member] = []
+        self._routes: dict[str, Route] = {}
+        self._refreshing: set[str] = set()
+        self._levels: dict[str, tuple[int, DelayLevels]] = {}
+        self._name_server = 0
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Makes the client's id and starts its periodic work. No peer is needed yet."""
+        address = await _own_address(self.name_servers[0])
+        instance = self.options.instance_name or f"{os.getpid()}#{time.monotonic_ns()}"
+        self.client_id = f"{address}@{instance}"
+        self.unique_ids = UniqueIds(address)
+        self.background.every(self.options.route_interval_ms, self._refresh_routes)
+        self.background.every(self.options.heartbeat_interval_ms, self.heartbeat)
+
+    async def close(self) -> None:
+        """Closes all members, then the connections."""
+        if self.closed:
+            return
+        for member in list(self._members):
+            await member.close()
+        self.closed = True
+        await self.background.close()
+        await self.network.close()
+
+    # Members.
+
+    async def join(self, member: Member) -> None:
+        """Tells brokers about a new member, and about it again as long as it stays."""
+        if self.closed:
+            raise ClosedError("the client is closed")
+        if not self.client_id:
+            raise ClosedError("the client is not started: use `async with Client(...)` or await start()")
+        self._members.append(member)
+
+    def leave(self, member: Member) -> None:
+        """The member is not told about any more."""
+        if member in self._members:
+            self._members.remove(member)
+
+    async def heartbeat(self) -> None:
+        """Tells every broker of the members' topics which groups are here; failures are logged."""
+        topics = {topic for member in self._members for topic in member.topics()}
+        addresses = {
+            address
+            for topic in topics
+            if (route := self._routes.get(topic)) is not None
+            for by_id in route.brokers.values()
+            for address in by_id.values()
+        }
+        await asyncio.gather(*(self._heartbeat_to(address) for address in sorted(addresses)))
+
+    async def _heartbeat_to(self, address: str) -> None:
+        try:
+            await self.network.ask(address, self._heartbeat_command(), self.options.request_timeout_ms)
+        except ClientError as error:
+            _logger.warning("heartbeat failed: %s", error)
+
+    def _heartbeat_command(self) -> Command:
+        producers = [member.producer_data() for member in self._members]
+        consumers = [member.consumer_data() for member in self._members]
+        heartbeat = HeartbeatData(
+            client_id=self.client_id,
+            producer_data_set=[each for each in producers if each is not None],
+            consumer_data_set=[each for each in consumers if each is not None],
+        )
+        return request_command(RequestCode.HEART_BEAT, body=heartbeat.encode())
+
+    # Routes.
+
+    def known_route(self, topic: str) -> Route | None:
+        """The route as it was last seen."""
+        return self._routes.get(topic)
+
+    async def route(self, topic: str, *, fresh: bool = False) -> Route:
+        """The topic's route. Raises NoRouteError when it has none, ClientError when no NameServer answers."""
+        known = self._routes.get(topic)
+        if known is not None and not fresh:
+            return known
+        route = route_of(topic, await self._ask_route(topic))
+        self._routes[topic] = route
+        return route
+
+    def refresh_soon(self, topic: str) -> None:
+        """Asks for the topic's route beside the caller: the known one led to a failure."""
+        if topic not in self._refreshing:
+            self._refreshing.add(topic)
+            self.background.spawn(self._refresh(topic))
+
+    async def _refresh(self, topic: str) -> None:
+        try:
+            await self.route(topic, fresh=True)
+        except ClientError as error:
+            _logger.debug("the route of %s could not be refreshed: %s", topic, error)
+        finally:
+            self._refreshing.discard(topic)
+
+    async def route_to_send(self, topic: str, new_topic_queues: int) -> Route:
+        """As `route`; for an unknown topic the one that it gets when a broker creates it at the first send."""
+        try:
+            return await self.route(topic)
+        except NoRouteError:
+            template = await self._ask_route(names.AUTO_CREATE_TOPIC, shown=topic)
+            return route_of_new_topic(topic, template, new_topic_queues)
+
+    async def _ask_route(self, topic: str, shown: str = "") -> TopicRoute:
+        header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
+        try:
+            answer = await self.ask_name_server(
+                request_command(RequestCode.GET_ROUTEINFO_BY_TOPIC, header.to_fields())
+            )
+            with reading_answer("the NameServer"):
+                return TopicRoute.decode(answer.body)
+        except RefusedError as error:
+            if error.code == ResponseCode.TOPIC_NOT_EXIST:
+                raise NoRouteError(shown or topic) from error
+            raise
+
+    async def _refresh_routes(self) -> None:
+        topics = {topic for member in self._members for topic in member.topics()} | self._routes.keys()
+        for topic in sorted(topics):
+            before = self._routes.get(topic)
+            try:
+                after = await self.route(topic, fresh=True)
+            except NoRouteError:
+                # A restarted NameServer knows no routes for a while; the last known one is the best guess.
+                continue
+            except ClientError as error:
+                _logger.warning("routes could not be refreshed: %s", error)
+                return
+            if before != after:
+                for member in list(self._members):
+                    member.membership_changed()
+
+    # Requests.
+
+    async def ask_name_server(self, command: Command) -> Command:
+        """The answer of the first NameServer that is there, beginning with the one that answered last.
+
+        A NameServer never answers a request that it does not know: AnswerTimeoutError.
+        """
+        last: ClientError | None = None
+        for turn in range(len(self.name_servers)):
+            index = (self._name_server + turn) % len(self.name_servers)
+            try:
+                answer = await self.network.ask(self.name_servers[index], command, self.options.request_timeout_ms)
+            except (RefusedError, ClosedError):
+                raise
+            except ClientError as error:
+                last = error
+                continue
+            self._name_server = index
+            return answer
+        assert last is not None
+        raise last
+
+    async def ask(self, address: str, command: Command, timeout_ms: int | None = None) -> Command:
+        """The answer with code 0 (errors as Network.ask)."""
+        return await self.network.ask(address, command, timeout_ms or self.options.request_timeout_ms)
+
+    async def address_of(self, queue: MessageQueue, *, to_write: bool = False) -> str:
+        """The address that serves a queue. Raises NoRouteError."""
+        for fresh in (False, True):
+            route = await self.route(queue.topic, fresh=fresh)
+            address = route.master(queue.broker_name) if to_write else route.reader(queue.broker_name)
+            if address is not None:
+                return address
+        raise NoRouteError(queue.topic, f"its route has no address of broker {queue.broker_name} now")
+
+    async def levels(self, address: str, *, fresh: bool = False) -> DelayLevels:
+        """The delay levels of the broker at `address`, at most `delay_table_ms` old."""
+        now = now_ms()
+        known = self._levels.get(address)
+        if known is not None and not fresh and now - known[0] < self.options.delay_table_ms:
+            return known[1]
+        answer = await self.ask(address, request_command(RequestCode.GET_BROKER_CONFIG))
+        with reading_answer(address):
+            levels = table_of(decode_settings(answer.body))
+        self._levels[address] = (now, levels)
+        return levels
+
+    # What the network tells.
+
+    async def _connected(self, address: str, connection: RemotingConnection) -> None:
+        # A broker that was restarted knows this client's groups again before the first request comes.
+        if address in self.name_servers or not self._members:
+            return
+        try:
+            await connection.request(self._heartbeat_command(), self.options.request_timeout_ms)
+        except TransportError as error:
+            if connection.closing:
+                raise UnreachableError(address, str(error)) from error
+            _logger.warning("heartbeat failed: %s", error)
+        for member in list(self._members):
+            member.membership_changed()
+
+    def _commanded(self, connection: RemotingConnection, commands: list[Command]) -> None:
+        for command in commands:
+            serve = _SERVED.get(command.code)
+            if serve is not None:
+                serve(self, command)
+            elif not command.is_oneway:
+                remark = f" request type {command.code} not supported"
+                refusal = Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+                connection.send(encode_response(command, refusal))
+
+    def _members_changed(self, command: Command) -> None:
+        for member in list(self._members):
+            data = member.consumer_data()
+            if data is not None and data.group_name == command.fields.get("consumerGroup"):
+                member.membership_changed()
+
+    def _reset_offsets(self, command: Command) -> None:
+        try:
+            offsets = ResetOffset.decode(command.body).offset_table
+        except RequestError as error:
+            _logger.warning("a broker asks to reset offsets with a body that cannot be read: %s", error)
+            return
+        for member in list(self._members):
+            data = member.consumer_data()
+            if data is not None and data.group_name == command.fields.get("group"):
+                member.reset_offsets(offsets)
+
+
+_SERVED: dict[int, Callable[[Client, Command], None]] = {
+    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: Client._members_changed,
+    RequestCode.RESET_CONSUMER_CLIENT_OFFSET: Client._reset_offsets,
+}
+
+
+async def _own_address(name_server: str) -> str:
+    """This machine's address on the way to a NameServer (nothing is sent); loopback when there is no way."""
+    try:
+        host, port = split_address(name_server)
+        infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+        family, _, _, _, target = infos[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(target)
+            return str(probe.getsockname()[0]).partition("%")[0]
+    except (OSError, UnreachableError):
+        return "127.0.0.1"

@@ -1,0 +1,48 @@
+"""From a delay such as `5s` to the level that a broker has for exactly this delay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from delaymq.client.errors import NoSuchDelayError
+from delaymq.message.errors import LevelTableError
+from delaymq.message.levels import DEFAULT_LEVELS, DelayLevels, parse_delay_ms
+
+TABLE_KEY = "messageDelayLevel"
+
+
+def table_of(settings: Mapping[str, str]) -> DelayLevels:
+    """The level table in a broker's settings; NoSuchDelayError when the broker has one that cannot be read."""
+    try:
+        return DelayLevels.parse(settings.get(TABLE_KEY, DEFAULT_LEVELS))
+    except LevelTableError as error:
+        raise NoSuchDelayError(f"the broker's table of delays cannot be read: {error}") from error
+
+
+def delay_in_ms(delay: str) -> int:
+    """Milliseconds of `5s`, `1m` …; NoSuchDelayError says what is wrong."""
+    try:
+        return parse_delay_ms(delay)
+    except LevelTableError as error:
+        raise NoSuchDelayError(str(error)) from error
+
+
+def level_for(delay: str, levels: DelayLevels, broker_name: str) -> int:
+    """The lowest level with exactly this delay; NoSuchDelayError lists the broker's delays when there is none."""
+    wanted_ms = delay_in_ms(delay)
+    try:
+        return levels.delays_ms.index(wanted_ms) + 1
+    except ValueError:
+        known = " ".join(delay_text(each_ms) for each_ms in levels.delays_ms)
+        raise NoSuchDelayError(
+            f"{broker_name} has no delay of exactly {delay}; it has: {known}."
+            f" Use one of these, or add {delay} to the broker's {TABLE_KEY}."
+        ) from None
+
+
+def delay_text(delay_ms: int) -> str:
+    """`90000` as `90s`, `120000` as `2m`: the longest unit that leaves a whole number."""
+    for unit, unit_ms in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)):
+        if delay_ms >= unit_ms and delay_ms % unit_ms == 0:
+            return f"{delay_ms // unit_ms}{unit}"
+    return f"{delay_ms}ms"

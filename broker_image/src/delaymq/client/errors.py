@@ -1,0 +1,84 @@
+"""What this layer raises. Every error tells what to do; none carries another library's exceptions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from delaymq.message.errors import RecordError
+from delaymq.protocol.errors import RequestError
+
+
+class ClientError(Exception):
+    """Base of all errors of the client."""
+
+
+class UnreachableError(ClientError):
+    """No connection to `address`, or it broke before the answer came."""
+
+    def __init__(self, address: str, what: str) -> None:
+        super().__init__(f"no answer from {address}: {what}")
+        self.address = address
+
+
+class AnswerTimeoutError(ClientError):
+    """The peer took longer than `timeout_ms`; what was asked may have been done nevertheless."""
+
+    def __init__(self, address: str, timeout_ms: int) -> None:
+        super().__init__(f"{address} did not answer within {timeout_ms} ms")
+        self.address = address
+        self.timeout_ms = timeout_ms
+
+
+class RefusedError(ClientError):
+    """The peer answered with an error `code` and a `remark`."""
+
+    def __init__(self, address: str, code: int, remark: str) -> None:
+        super().__init__(f"{address} refused: {remark or 'no reason given'} (response code {code})")
+        self.address = address
+        self.code = code
+        self.remark = remark
+
+
+class NoRouteError(ClientError):
+    """No broker serves `topic`."""
+
+    def __init__(self, topic: str, hint: str = "create it, or allow autoCreateTopicEnable on the broker") -> None:
+        super().__init__(f"no broker serves topic {topic}: {hint}")
+        self.topic = topic
+
+
+class NoSuchDelayError(ClientError):
+    """A delay that is not exactly one of the broker's levels."""
+
+
+class SendError(ClientError):
+    """A send failed on every attempt; the last cause is chained. After a timeout the message may be stored."""
+
+    def __init__(self, topic: str, attempts: int, cause: ClientError) -> None:
+        super().__init__(f"could not send to {topic} after {attempts} attempt(s): {cause}")
+        self.topic = topic
+        self.attempts = attempts
+
+
+class ClosedError(ClientError):
+    """The client was closed."""
+
+
+class BadAnswerError(ClientError):
+    """The peer's answer cannot be read."""
+
+    def __init__(self, address: str, what: object) -> None:
+        super().__init__(f"the answer of {address} cannot be read: {what}")
+        self.address = address
+
+
+@contextmanager
+def reading_answer(address: str) -> Iterator[None]:
+    """Turns what reading an answer raises into BadAnswerError."""
+    try:
+        yield
+    except RequestError as error:
+        raise BadAnswerError(address, error.remark) from error
+    except RecordError as error:
+        raise BadAnswerError(address, error) from error

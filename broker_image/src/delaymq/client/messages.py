@@ -1,0 +1,204 @@
+"""Messages as producers make them and consumers get them."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Final
+
+from delaymq.message import flags, names
+from delaymq.message.errors import IllegalMessageError, RecordError
+from delaymq.message.ids import offset_message_id
+from delaymq.message.marks import DUE_WIDTH
+from delaymq.message.names import topic_problem
+from delaymq.message.properties import MAX_PROPERTIES_BYTES, encode_properties, is_storable
+from delaymq.message.record import Record, decode_record
+from delaymq.protocol.bodies import MessageQueue
+
+MAX_INFLATED_BYTES: Final = 64 * 1024 * 1024
+"""A compressed body, inflated: 4 MiB of zlib could otherwise grow to 4 GiB."""
+KEY_SEPARATOR: Final = " "
+# What only brokers and this client may set.
+_RESERVED: Final = frozenset(
+    {
+        names.KEYS, names.TAGS, names.DELAY, names.WAIT, names.UNIQUE_KEY, names.REAL_TOPIC, names.REAL_QUEUE_ID,
+        names.TRANSACTION_PREPARED, names.PRODUCER_GROUP, names.RETRY_TOPIC, names.ORIGIN_MESSAGE_ID,
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Message:
+    """A message to send."""
+
+    topic: str
+    body: bytes
+    tags: str = ""
+    """One tag, by which consumers can choose."""
+    keys: tuple[str, ...] = ()
+    """By which it can be found; no blanks inside."""
+    properties: dict[str, str] = field(default_factory=dict)
+    delay_level: int = 0
+    """0: at once. The broker's table says what the others mean; `delay=` of a send finds the level."""
+    wait_stored: bool = True
+    """Whether the answer waits for the disk, where the broker flushes synchronously."""
+    flag: int = 0
+    """For the application; brokers keep it and do not look at it."""
+
+
+class SendStatus(IntEnum):
+    """How a send ended that the broker has in its log; all but OK: it may be lost if the machine fails now."""
+
+    OK = 0
+    FLUSH_DISK_TIMEOUT = 10
+    SLAVE_NOT_AVAILABLE = 11
+    FLUSH_SLAVE_TIMEOUT = 12
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SendResult:
+    """Where a message went. For a batch ids are joined by commas and `queue_offset` is the first one's."""
+
+    status: SendStatus
+    message_id: str
+    """The unique id, given by the producer."""
+    offset_message_id: str
+    """The id by which the broker finds it in its log; of a delayed message that is its waiting record."""
+    queue: MessageQueue
+    queue_offset: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReceivedMessage:
+    """A message as it was taken from a queue."""
+
+    topic: str
+    """For a retry the topic that it was first sent to."""
+    body: bytes
+    queue: MessageQueue
+    """Where it was taken from: for a retry a queue of the group's retry topic."""
+    queue_offset: int
+    physical_offset: int
+    message_id: str
+    """The unique id of the producer, or the offset message id if there is none."""
+    offset_message_id: str
+    properties: dict[str, str]
+    born_timestamp_ms: int
+    """When it was sent, by the producer's clock."""
+    store_timestamp_ms: int
+    """When this record was written, by the broker's clock; for a delayed one when it was handed over."""
+    reconsume_times: int
+    flag: int = 0
+    sys_flag: int = 0
+
+    @property
+    def tags(self) -> str:
+        return self.properties.get(names.TAGS, "")
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(self.properties.get(names.KEYS, "").split(KEY_SEPARATOR)) if names.KEYS in self.properties else ()
+
+    @property
+    def delay_level(self) -> int:
+        """0 if it was not delayed."""
+        text = self.properties.get(names.DELAY, "0")
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+    @property
+    def due_ms(self) -> int | None:
+        """When it was due, where the broker tells it; None otherwise."""
+        text = self.properties.get(names.DUE, "")
+        head = text.partition(":")[0]
+        return int(head) if len(text) == DUE_WIDTH and head.isascii() and head.isdigit() else None
+
+
+def outgoing_properties(message: Message, unique_id: str, delay_level: int = 0) -> dict[str, str]:
+    """The properties that travel with `message`; IllegalMessageError when something in it cannot."""
+    problem = topic_problem(message.topic)
+    if problem is not None:
+        raise IllegalMessageError(problem)
+    properties = dict(message.properties)
+    for name, value in properties.items():
+        if name in _RESERVED or name.startswith(names.OWN_PREFIX):
+            raise IllegalMessageError(f"property {name} is reserved: use the message's own field, or another name")
+        if not is_storable(name, value):
+            raise IllegalMessageError(f"property {name!r}: name and value must not be empty or hold \\x01 or \\x02")
+    if message.tags:
+        properties[names.TAGS] = _plain(message.tags, "the tag")
+    if message.keys:
+        for key in message.keys:
+            if not key or KEY_SEPARATOR in key:
+                raise IllegalMessageError(f"key {key!r}: keys are not empty and have no blanks")
+        properties[names.KEYS] = _plain(KEY_SEPARATOR.join(message.keys), "a key")
+    properties[names.UNIQUE_KEY] = unique_id
+    properties[names.WAIT] = "true" if message.wait_stored else "false"
+    level = delay_level or message.delay_level
+    if level < 0:
+        raise IllegalMessageError(f"delay level {level}: a level is 0 (at once) or more")
+    if level:
+        properties[names.DELAY] = str(level)
+    size = len(encode_properties(properties))
+    if size > MAX_PROPERTIES_BYTES:
+        raise IllegalMessageError(f"{size} bytes of properties, at most {MAX_PROPERTIES_BYTES} fit: send fewer")
+    return properties
+
+
+def _plain(text: str, what: str) -> str:
+    if not is_storable("x", text):
+        raise IllegalMessageError(f"{what} {text!r} must not hold \\x01 or \\x02")
+    return text
+
+
+def decode_messages(data: bytes, broker_name: str, *, retry_topic: str = "") -> list[ReceivedMessage]:
+    """The messages of a pull's or a query's body; messages in `retry_topic` show the topic that they came from.
+
+    RecordError when the body is damaged.
+    """
+    messages = []
+    at = 0
+    while at < len(data):
+        record = decode_record(data, at)
+        messages.append(received(record, broker_name, retry_topic))
+        at += record.size
+    return messages
+
+
+def received(record: Record, broker_name: str, retry_topic: str = "") -> ReceivedMessage:
+    """`record` as a consumer sees it; RecordError when its compressed body cannot be read."""
+    properties = record.properties
+    body = record.body
+    if record.sys_flag & flags.COMPRESSED:
+        body = inflate(body)
+    own_id = offset_message_id(record.store_host, record.physical_offset)
+    topic = record.topic
+    if topic == retry_topic:
+        topic = properties.get(names.RETRY_TOPIC, topic)
+    return ReceivedMessage(
+        topic=topic,
+        body=body,
+        queue=MessageQueue(broker_name, record.queue_id, record.topic),
+        queue_offset=record.queue_offset,
+        physical_offset=record.physical_offset,
+        message_id=properties.get(names.UNIQUE_KEY, own_id),
+        offset_message_id=own_id,
+        properties=properties,
+        born_timestamp_ms=record.born_timestamp_ms,
+        store_timestamp_ms=record.store_timestamp_ms,
+        reconsume_times=record.reconsume_times,
+        flag=record.flag,
+        sys_flag=record.sys_flag,
+    )
+
+
+def inflate(body: bytes) -> bytes:
+    """A compressed body's content; RecordError when it is no whole zlib stream of bearable size."""
+    inflater = zlib.decompressobj()
+    try:
+        content = inflater.decompress(body, MAX_INFLATED_BYTES)
+    except zlib.error as error:
+        raise RecordError(f"the compressed body cannot be read: {error}") from error
+    if not inflater.eof:
+        raise RecordError(f"the compressed body is cut or has more than {MAX_INFLATED_BYTES} bytes inside")
+    return content

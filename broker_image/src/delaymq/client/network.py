@@ -1,0 +1,122 @@
+"""Connections to all peers of a client, one each, dialled when they are needed and again after they broke."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from delaymq.client.errors import AnswerTimeoutError, ClosedError, RefusedError, UnreachableError
+from delaymq.protocol.codes import ResponseCode
+from delaymq.protocol.command import Command
+from delaymq.transport import (
+    ConnectError,
+    RemotingConnection,
+    RequestTimeoutError,
+    TransportError,
+    connect,
+)
+
+OnCommands = Callable[[RemotingConnection, list[Command]], None]
+OnConnected = Callable[[str, RemotingConnection], Awaitable[None]]
+
+
+class Network:
+    """Addresses are `host:port`. `on_connected` runs before the first request of a new connection."""
+
+    def __init__(self, on_commands: OnCommands, on_connected: OnConnected, connect_timeout_ms: int) -> None:
+        self._on_commands = on_commands
+        self._on_connected = on_connected
+        self._connect_timeout_ms = connect_timeout_ms
+        self._open: dict[str, RemotingConnection] = {}
+        self._dials: dict[str, asyncio.Task[RemotingConnection]] = {}
+        self._closed = False
+
+    @property
+    def addresses(self) -> list[str]:
+        """Peers that are connected now."""
+        return [address for address, connection in self._open.items() if not connection.closing]
+
+    async def connection(self, address: str) -> RemotingConnection:
+        """The connection to `address`. Raises UnreachableError."""
+        connection = self._open.get(address)
+        if connection is not None and not connection.closing:
+            return connection
+        if self._closed:
+            raise ClosedError("the client is closed")
+        dial = self._dials.get(address)
+        if dial is None:
+            dial = asyncio.get_running_loop().create_task(self._dial(address))
+            self._dials[address] = dial
+            dial.add_done_callback(lambda done: self._dialled(address, done))
+        # Others may wait for the same connection: one caller's cancellation must not end it.
+        try:
+            return await asyncio.shield(dial)
+        except asyncio.CancelledError:
+            if dial.cancelled() and self._closed:
+                raise ClosedError("the client is closed") from None
+            raise
+
+    async def ask(self, address: str, command: Command, timeout_ms: int) -> Command:
+        """The answer with code 0. Raises RefusedError for any other, UnreachableError, AnswerTimeoutError."""
+        answer = await self.invoke(address, command, timeout_ms)
+        if answer.code != ResponseCode.SUCCESS:
+            raise RefusedError(address, answer.code, answer.remark or "")
+        return answer
+
+    async def invoke(self, address: str, command: Command, timeout_ms: int) -> Command:
+        """The answer, whatever its code. Raises UnreachableError and AnswerTimeoutError."""
+        try:
+            connection = await self.connection(address)
+            return await connection.request(command, timeout_ms)
+        except RequestTimeoutError as error:
+            raise AnswerTimeoutError(address, timeout_ms) from error
+        except TransportError as error:
+            raise UnreachableError(address, str(error)) from error
+
+    async def oneway(self, address: str, command: Command) -> None:
+        """Sends without an answer. Raises UnreachableError when that is known at once."""
+        try:
+            connection = await self.connection(address)
+            await connection.drain()
+            connection.send_oneway(command)
+        except TransportError as error:
+            raise UnreachableError(address, str(error)) from error
+
+    async def close(self) -> None:
+        """Ends all connections after what was written has gone out."""
+        self._closed = True
+        dials = list(self._dials.values())
+        for dial in dials:
+            dial.cancel()
+        if dials:
+            await asyncio.wait(dials)
+        for connection in self._open.values():
+            connection.close()
+        self._open.clear()
+
+    async def _dial(self, address: str) -> RemotingConnection:
+        host, port = split_address(address)
+        try:
+            connection = await connect(host, port, self._on_commands, timeout_ms=self._connect_timeout_ms)
+        except ConnectError as error:
+            raise UnreachableError(address, str(error)) from error
+        try:
+            await self._on_connected(address, connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._open[address] = connection
+        return connection
+
+    def _dialled(self, address: str, dial: asyncio.Task[RemotingConnection]) -> None:
+        self._dials.pop(address, None)
+        if not dial.cancelled():
+            dial.exception()  # so that asyncio does not complain when all who waited have gone
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of `host:port`, the host an IPv6 address in brackets if need be. Raises UnreachableError."""
+    host, _, port = address.strip().rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65_536:
+        raise UnreachableError(address, "this is no address: write host:port, such as 127.0.0.1:9876")
+    return host.removeprefix("[").removesuffix("]"), int(port)

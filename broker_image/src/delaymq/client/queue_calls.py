@@ -1,0 +1,148 @@
+"""What a client asks a broker about one queue: messages and offsets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from delaymq.client.client import Client
+from delaymq.client.errors import RefusedError, reading_answer
+from delaymq.client.messages import ReceivedMessage, decode_messages
+from delaymq.client.subscriptions import Subscription
+from delaymq.protocol.bodies import MessageQueue
+from delaymq.protocol.codes import RequestCode, ResponseCode
+from delaymq.protocol.command import request_command
+from delaymq.protocol.headers import (
+    GetMaxOffsetRequestHeader,
+    GetMaxOffsetResponseHeader,
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+    QueryConsumerOffsetRequestHeader,
+    QueryConsumerOffsetResponseHeader,
+    SearchOffsetRequestHeader,
+    SearchOffsetResponseHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+
+MAY_SUSPEND = 2
+WITH_SUBSCRIPTION = 4
+# The answer to a held pull may come this long after the time that it may be held: the broker looks every 5 s.
+HELD_ANSWER_MARGIN_MS = 15_000
+
+
+class PullStatus(IntEnum):
+    """What a pull found."""
+
+    FOUND = ResponseCode.SUCCESS
+    NOTHING_NEW = ResponseCode.PULL_NOT_FOUND
+    NOTHING_MATCHED = ResponseCode.PULL_RETRY_IMMEDIATELY
+    ILLEGAL_OFFSET = ResponseCode.PULL_OFFSET_MOVED
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PullResult:
+    """`messages` are those whose tags match; `next_offset` is where the next pull begins, whatever the status."""
+
+    status: PullStatus
+    messages: list[ReceivedMessage]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+
+
+class QueueCalls:
+    """Errors are the client's: NoRouteError, UnreachableError, AnswerTimeoutError, RefusedError, BadAnswerError."""
+
+    def __init__(self, client: Client, group: str) -> None:
+        self._client = client
+        self._group = group
+
+    async def pull(
+        self, queue: MessageQueue, offset: int, subscription: Subscription, *, max_messages: int = 32,
+        suspend_ms: int = 0, retry_topic: str = "",
+    ) -> PullResult:  # fmt: skip
+        """Messages from `offset` on; with `suspend_ms` the broker waits so long for one if there is none."""
+        header = PullMessageRequestHeader(
+            consumer_group=self._group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=offset,
+            max_msg_nums=max_messages,
+            sys_flag=WITH_SUBSCRIPTION | (MAY_SUSPEND if suspend_ms else 0),
+            commit_offset=0,
+            suspend_timeout_millis=suspend_ms,
+            sub_version=subscription.version_ms,
+            subscription=subscription.expression,
+            expression_type="TAG",
+        )
+        address = await self._client.address_of(queue)
+        timeout_ms = self._client.options.request_timeout_ms + (suspend_ms + HELD_ANSWER_MARGIN_MS if suspend_ms else 0)
+        command = request_command(RequestCode.PULL_MESSAGE, header.to_fields())
+        answer = await self._client.network.invoke(address, command, timeout_ms)
+        try:
+            status = PullStatus(answer.code)
+        except ValueError:
+            raise RefusedError(address, answer.code, answer.remark or "") from None
+        with reading_answer(address):
+            found = PullMessageResponseHeader.from_fields(answer.fields)
+            messages = []
+            if status is PullStatus.FOUND:
+                messages = decode_messages(answer.body, queue.broker_name, retry_topic=retry_topic)
+        return PullResult(
+            status=status,
+            messages=[message for message in messages if subscription.accepts(message.tags)],
+            next_offset=found.next_begin_offset,
+            min_offset=found.min_offset,
+            max_offset=found.max_offset,
+        )
+
+    async def committed_offset(self, queue: MessageQueue) -> int | None:
+        """The group's offset as the broker knows it; None if it knows none."""
+        header = QueryConsumerOffsetRequestHeader(
+            consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id
+        )
+        address = await self._client.address_of(queue)
+        try:
+            answer = await self._client.ask(
+                address, request_command(RequestCode.QUERY_CONSUMER_OFFSET, header.to_fields())
+            )
+        except RefusedError as error:
+            if error.code == ResponseCode.QUERY_NOT_FOUND:
+                return None
+            raise
+        with reading_answer(address):
+            return QueryConsumerOffsetResponseHeader.from_fields(answer.fields).offset
+
+    async def commit(self, queue: MessageQueue, offset: int) -> None:
+        """Stores the group's offset: the next message to consume."""
+        header = UpdateConsumerOffsetRequestHeader(
+            consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
+        )
+        address = await self._client.address_of(queue)
+        await self._client.ask(address, request_command(RequestCode.UPDATE_CONSUMER_OFFSET, header.to_fields()))
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """The offset of the oldest message that is still there."""
+        return await self._offset(queue, RequestCode.GET_MIN_OFFSET)
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """The offset that the next message will get."""
+        return await self._offset(queue, RequestCode.GET_MAX_OFFSET)
+
+    async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The offset of the first message that was stored at `timestamp_ms` or later."""
+        header = SearchOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms)
+        address = await self._client.address_of(queue)
+        answer = await self._client.ask(
+            address, request_command(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header.to_fields())
+        )
+        with reading_answer(address):
+            return SearchOffsetResponseHeader.from_fields(answer.fields).offset
+
+    async def _offset(self, queue: MessageQueue, code: RequestCode) -> int:
+        # Requests 30 and 31 and their answers have the same fields.
+        header = GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
+        address = await self._client.address_of(queue)
+        answer = await self._client.ask(address, request_command(code, header.to_fields()))
+        with reading_answer(address):
+            return GetMaxOffsetResponseHeader.from_fields(answer.fields).offset

@@ -1,0 +1,165 @@
+"""One queue that a push consumer was given: pulls it, holds what is not handled yet, and says what may be committed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from delaymq.client.cached_queue import CachedQueue
+from delaymq.client.errors import ClientError, ClosedError
+from delaymq.client.messages import ReceivedMessage
+from delaymq.client.offsets import Offsets
+from delaymq.client.options import ConsumeFrom, PushConsumerOptions
+from delaymq.client.queue_calls import PullResult, PullStatus, QueueCalls
+from delaymq.client.subscriptions import Subscription
+from delaymq.protocol.bodies import MessageQueue
+
+FIRST_PAUSE_MS = 200
+MAX_PAUSE_MS = 3_000
+# A broker that does not hold pulls would otherwise be asked thousands of times a second.
+QUICK_ANSWER_MS = 50
+QUICK_ANSWER_PAUSE_MS = 100
+
+_logger = logging.getLogger(__name__)
+
+
+class QueueReader:
+    """Runs until it is dropped. `hand_over` gets each message; whoever handles it calls `finish`."""
+
+    def __init__(
+        self,
+        queue: MessageQueue,
+        subscription: Subscription,
+        *,
+        calls: QueueCalls,
+        offsets: Offsets,
+        options: PushConsumerOptions,
+        retry_topic: str,
+        hand_over: Callable[[QueueReader, ReceivedMessage], None],
+    ) -> None:
+        self.queue = queue
+        self.subscription = subscription
+        self.dropped = False
+        self.locked = not options.ordered
+        """Whether this member may handle the queue's messages (ordered consumers need the broker's lock)."""
+        self._calls = calls
+        self._offsets = offsets
+        self._options = options
+        self._retry_topic = retry_topic
+        self._hand_over = hand_over
+        self._cached: CachedQueue | None = None
+        self._changed = asyncio.Event()
+        self._pause_ms = 0
+
+    @property
+    def commit_offset(self) -> int | None:
+        """The next offset to consume; None while it is not known where the queue begins."""
+        return None if self._cached is None else self._cached.commit_offset
+
+    def finish(self, message: ReceivedMessage) -> None:
+        """The message is done with."""
+        if self._cached is not None:
+            self._cached.finish(message.queue_offset)
+        self._changed.set()
+
+    def lock(self) -> None:
+        """The broker has locked the queue for this member."""
+        self.locked = True
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Pulls until it is cancelled or dropped."""
+        while not self.locked:
+            await self._wait_for_change()
+        cached = await self._begin()
+        while not self.dropped:
+            if self._is_full(cached):
+                await self._wait_for_change()
+                continue
+            result = await self._pull(cached.pulled_to)
+            if result is None:
+                continue
+            if result.status is PullStatus.ILLEGAL_OFFSET:
+                cached = await self._correct(cached, result)
+                continue
+            # Offsets that were filtered out count as handled.
+            cached.add(result.messages, result.next_offset)
+            for message in result.messages:
+                self._hand_over(self, message)
+
+    async def _begin(self) -> CachedQueue:
+        while True:
+            try:
+                self._cached = CachedQueue(await self._start_offset())
+                return self._cached
+            except ClosedError:
+                raise
+            except ClientError as error:
+                await self._pause(error)
+
+    async def _start_offset(self) -> int:
+        known = await self._offsets.load(self.queue)
+        if known is not None and known >= 0:
+            return known
+        options = self._options
+        if self.queue.topic == self._retry_topic:
+            return 0
+        if options.consume_from is ConsumeFrom.LAST:
+            return await self._calls.max_offset(self.queue)
+        if options.consume_from is ConsumeFrom.FIRST:
+            return await self._calls.min_offset(self.queue)
+        return await self._calls.offset_at(self.queue, options.consume_timestamp_ms)
+
+    async def _pull(self, offset: int) -> PullResult | None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            result = await self._calls.pull(
+                self.queue,
+                offset,
+                self.subscription,
+                max_messages=self._options.pull_batch,
+                suspend_ms=self._options.suspend_timeout_ms,
+                retry_topic=self._retry_topic,
+            )
+        except ClosedError:
+            raise
+        except ClientError as error:
+            await self._pause(error)
+            return None
+        self._pause_ms = 0
+        if result.status is PullStatus.NOTHING_NEW and (loop.time() - began) * 1000 < QUICK_ANSWER_MS:
+            await asyncio.sleep(QUICK_ANSWER_PAUSE_MS / 1000)
+        return result
+
+    async def _correct(self, cached: CachedQueue, result: PullResult) -> CachedQueue:
+        queue = self.queue
+        _logger.warning(
+            "%s/%d of %s: offset %d is not in the queue any more, going on at %d (it has %d to %d)",
+            queue.topic, queue.queue_id, queue.broker_name,
+            cached.pulled_to, result.next_offset, result.min_offset, result.max_offset,
+        )  # fmt: skip
+        while cached.count:
+            await self._wait_for_change()
+        self._cached = CachedQueue(result.next_offset)
+        await asyncio.sleep(FIRST_PAUSE_MS / 1000)
+        return self._cached
+
+    async def _pause(self, error: ClientError) -> None:
+        if self._pause_ms == 0:
+            _logger.warning("%s/%d of %s: %s", self.queue.topic, self.queue.queue_id, self.queue.broker_name, error)
+        self._pause_ms = min(max(2 * self._pause_ms, FIRST_PAUSE_MS), MAX_PAUSE_MS)
+        await asyncio.sleep(self._pause_ms / 1000)
+
+    def _is_full(self, cached: CachedQueue) -> bool:
+        options = self._options
+        return (
+            cached.count >= options.max_cached_messages
+            or cached.size_bytes >= options.max_cached_bytes
+            or cached.span >= options.max_cached_span
+        )
+
+    async def _wait_for_change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()

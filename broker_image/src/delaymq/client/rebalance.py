@@ -1,0 +1,52 @@
+"""A member's share of a topic's queues."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from delaymq.client.allocation import allocate_averagely
+from delaymq.client.client import Client
+from delaymq.client.errors import ClientError, NoRouteError, RefusedError, reading_answer
+from delaymq.client.routes import Route
+from delaymq.protocol.bodies import ConsumerIds, MessageQueue
+from delaymq.protocol.codes import RequestCode
+from delaymq.protocol.command import request_command
+from delaymq.protocol.headers import GetConsumerListByGroupRequestHeader
+
+
+class Shares:
+    """Asks a broker for the group's members and works out this member's share."""
+
+    def __init__(self, client: Client, group: str, *, clustering: bool) -> None:
+        self._client = client
+        self._group = group
+        self._clustering = clustering
+
+    async def share(self, topic: str) -> Sequence[MessageQueue] | None:
+        """The queues of `topic` for this member; None while brokers do not list it as a member.
+
+        Raises ClientError when no broker can be asked.
+        """
+        route = await self._client.route(topic)
+        if not self._clustering:
+            return route.readable
+        members = await self._members(topic, route)
+        if self._client.client_id not in members:
+            return None
+        return allocate_averagely(self._client.client_id, members, route.readable)
+
+    async def _members(self, topic: str, route: Route) -> list[str]:
+        header = GetConsumerListByGroupRequestHeader(consumer_group=self._group)
+        last: ClientError = NoRouteError(topic, "its route has no broker now")
+        for address in route.addresses():
+            command = request_command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header.to_fields())
+            try:
+                answer = await self._client.ask(address, command)
+            except RefusedError:
+                return []  # the broker knows no member of the group
+            except ClientError as error:
+                last = error
+                continue
+            with reading_answer(address):
+                return ConsumerIds.decode(answer.body).consumer_id_list
+        raise last
