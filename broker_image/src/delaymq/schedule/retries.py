@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -37,6 +38,10 @@ class RetryQueue:
 
     def __len__(self) -> int:
         return len(self._heap)
+
+    def entries(self) -> Iterator[Entry]:
+        """What waits, in no order."""
+        return (entry for _, entry in self._heap)
 
     @property
     def full(self) -> bool:

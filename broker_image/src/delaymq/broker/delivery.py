@@ -1,0 +1,260 @@
+"""Hands delayed messages over when they are due: once, never early, across crashes.
+
+A hand-over is one append: the copy carries a mark that names the entry which it settles, so that the copy in the log
+and the schedule's position are one fact. The position is kept nowhere else with more authority: at a start it is read
+from the marks (delivery_recovery). Everything here runs on the thread that owns the store.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from delaymq.broker.delivery_handover import HandOver
+from delaymq.broker.delivery_ingress import DelayIngress, DelaySettings
+from delaymq.broker.delivery_log import QuietLog
+from delaymq.broker.delivery_offsets import OffsetsFile, SaveTask, read_offsets
+from delaymq.broker.delivery_origin import claim_of
+from delaymq.broker.delivery_pin import DeliveryPin
+from delaymq.broker.delivery_reader import DeliveryStore, ScheduleReader
+from delaymq.broker.delivery_recovery import (
+    QueueState,
+    Replay,
+    is_settled_by,
+    queues_from,
+    start_positions,
+    state_of,
+)
+from delaymq.broker.delivery_status import Correction, DeliveryCounters, LatenessHistogram, status_of
+from delaymq.message import names
+from delaymq.message.levels import MAX_LEVELS, DelayLevels, level_of_queue, queue_of_level
+from delaymq.schedule import Backoff, LevelQueue
+from delaymq.store.model import Dispatched
+
+_NEVER_MS = 1 << 62
+
+logger = logging.getLogger(__name__)
+
+
+class Delivery:
+    """The delay half of a broker, and a dispatch observer of its store named `schedule`.
+
+    Order of calls: the constructor; the store's `restore` and `dispatch` during recovery; `attach`; then anything.
+    """
+
+    name = "schedule"
+
+    def __init__(
+        self,
+        settings: DelaySettings,
+        levels: DelayLevels,
+        now_ms: Callable[[], int],
+        counters: DeliveryCounters | None = None,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self.settings = settings
+        self.levels = levels
+        self.counters = counters or DeliveryCounters()
+        self.corrected: list[Correction] = []
+        self.on_wakeup_earlier: Callable[[], None] | None = None
+        """Called when a new message is due before what `next_wakeup_ms` last told; it may only take a note."""
+        self.on_dead_letter: Callable[[str], None] | None = None
+        """Called with the dead-letter topic before it is written to, so that it can be made readable. Set it before
+        `attach`."""
+        self._now_ms = now_ms
+        self._log = QuietLog(logger, now_ms)
+        self._ingress = DelayIngress(settings, levels, now_ms, self.counters, self._log)
+        self.prepare = self._ingress.prepare
+        """See DelayIngress.prepare."""
+        self._backoff = backoff or Backoff()
+        self._sources: dict[int, LevelQueue] = {}
+        self._announced_ms = _NEVER_MS
+        self._queues: dict[int, QueueState] = {}
+        self._replay: Replay | None = None
+        self.restore(None)
+
+    # The observer: what the log says.
+
+    def restore(self, state: object | None) -> None:
+        """Begins the replay, after what a snapshot keeps. ValueError when that is nothing this version knows."""
+        self._queues = queues_from(state) if state is not None else {}
+        self._replay = Replay(self._queues, whole_log=state is None, counters=self.counters)
+
+    def dispatch(self, record: Dispatched) -> None:
+        """One record: a new entry, something that settles one, or neither."""
+        if self._replay is not None:
+            self._replay.dispatch(record)
+        elif record.topic == names.SCHEDULE_TOPIC:
+            self._add(record)
+        elif self._hand_over.running:
+            self._hand_over.copy_seen = True
+        elif names.MARK in record.properties:
+            self._settle_by_mark(record)
+
+    def state(self) -> dict[str, object]:
+        """What a snapshot keeps; true for the log's end at this moment."""
+        if self._replay is not None:
+            raise RuntimeError("the schedule has no state before it is attached: make snapshots later")
+        return state_of(self._queues)
+
+    def _add(self, record: Dispatched) -> None:
+        queue_id, due_ms = record.queue_id, record.tags_code
+        source = self._sources.get(queue_id)
+        if source is None:
+            source = self._new_source(queue_id, self._queues.setdefault(queue_id, QueueState()))
+        source.add(record.queue_offset, due_ms)
+        if names.DUE not in record.properties:
+            self._queues[queue_id].foreign.add(record.queue_offset)
+        if due_ms < self._announced_ms:
+            self._announced_ms = due_ms
+            if self.on_wakeup_earlier is not None:
+                self.on_wakeup_earlier()
+
+    def _settle_by_mark(self, record: Dispatched) -> None:
+        claim = claim_of(record)
+        if claim is None or not claim.by_mark:
+            return
+        queue_id, offset, physical_offset = claim.named[0]
+        source = self._sources.get(queue_id)
+        if source is not None and is_settled_by(self._reader, claim, queue_id, offset, physical_offset):
+            source.settled.settle(offset)
+        else:
+            self.counters.disbelieved += 1
+
+    def _new_source(self, queue_id: int, queue: QueueState) -> LevelQueue:
+        source = self._sources[queue_id] = LevelQueue(queue_id, queue.settled)
+        self._hand_over.add_source(source)
+        return source
+
+    # Start and stop.
+
+    def attach(self, store: DeliveryStore) -> None:
+        """Takes up the schedule of an open store: decides what the replay left open, corrects, loads what waits."""
+        if self._replay is None:
+            raise RuntimeError("a store is attached already")
+        self._store = store
+        self._reader = ScheduleReader(store)
+        self._hand_over = HandOver(store, self._reader, self._sources, self.counters, self._now_ms, self._backoff)
+        self._hand_over.on_dead_letter = self.on_dead_letter
+        self._replay.finish(self._reader)
+        self._replay = None
+        stated = read_offsets(store)
+        there = {queue_id for topic, queue_id in store.queues() if topic == names.SCHEDULE_TOPIC}
+        stated_only = {
+            queue_of_level(level) for level, offset in stated.table.items() if offset and 0 < level <= MAX_LEVELS
+        }
+        bounds = (
+            (queue_id, *store.queue_bounds(names.SCHEDULE_TOPIC, queue_id)) for queue_id in sorted(there | stated_only)
+        )
+        self.corrected = start_positions(self._queues, bounds, stated, self.counters)
+        for queue_id in sorted(there):
+            self._load(queue_id, self._queues[queue_id])
+        self._queues = {queue_id: queue for queue_id, queue in self._queues.items() if queue_id in there}
+        self._ingress.next_queue_offset = store.next_queue_offset
+        self._offsets_file = OffsetsFile(store, self.delay_offsets)
+        self._pin = DeliveryPin(store, self._reader, self._sources)
+
+    def _load(self, queue_id: int, queue: QueueState) -> None:
+        source = self._new_source(queue_id, queue)
+        _, end = self._store.queue_bounds(names.SCHEDULE_TOPIC, queue_id)
+        for first, dues in self._reader.due_times(queue_id, queue.settled.low, end):
+            source.extend(first, dues)
+        queue.foreign.drop_below(queue.settled.low)
+        if foreign := sum(offset not in queue.settled for offset in queue.foreign):
+            logger.info(
+                "%d pending messages of delay level %d were stored by another broker: those that it delivered and "
+                "that could not be matched come again",
+                foreign,
+                level_of_queue(queue_id),
+            )
+
+    def pin(self) -> int | None:
+        """Oldest physical offset that pending messages, or copies not yet on the disk, still need."""
+        return self._pin.oldest()
+
+    def delay_offsets(self) -> dict[int, int]:
+        """Level → next offset, as delayOffset.json and request 45 tell it; levels never used are absent."""
+        return {
+            level_of_queue(queue_id): source.settled.low
+            for queue_id, source in sorted(self._sources.items())
+            if source.end_offset > 0
+        }
+
+    def save_task(self) -> SaveTask | None:
+        """The write of delayOffset.json when one is due and allowed. Cheap: ask after each flush."""
+        return self._offsets_file.task(self._now_ms(), self.settings.flush_delay_offset_interval)
+
+    def close(self) -> None:
+        """The clean stop, before the store closes: flushes the log, writes delayOffset.json, logs what that omits."""
+        self._offsets_file.save_now()
+        for queue_id, source in sorted(self._sources.items()):
+            if source.settled.above:
+                above = ", ".join(f"{first}–{end - 1}" for first, end in list(source.settled.above.pairs())[:20])
+                logger.warning(
+                    "delay level %d: delayOffset.json says %d, but %d entries above are settled too (%s): the real "
+                    "broker would deliver those again",
+                    level_of_queue(queue_id),
+                    source.settled.low,
+                    source.settled.above.count,
+                    above,
+                )
+
+    # Configuration and status.
+
+    def set_levels(self, levels: DelayLevels) -> None:
+        """A new level table: pending messages keep their due time, new ones get theirs from it."""
+        self.levels = self._ingress.levels = levels
+        self._store.levels = levels
+
+    def set_settings(self, settings: DelaySettings) -> None:
+        """A changed configuration."""
+        self.settings = self._ingress.settings = settings
+
+    def status(self) -> dict[str, object]:
+        """The structure of `/api/v1/delay`."""
+        return status_of(
+            as_of_ms=self._now_ms(),
+            levels=self.levels,
+            sources=self._sources,
+            next_due_ms=self.next_due_ms(),
+            lateness=self.lateness,
+            corrected=self.corrected,
+        )
+
+    def pending(self) -> dict[int, int]:
+        """Pending messages by level, for the metrics."""
+        return {level_of_queue(queue_id): source.pending for queue_id, source in self._sources.items()}
+
+    def next_due_ms(self) -> dict[int, int]:
+        """When the next message of each queue is due; one whose hand-over failed counts with its own due time."""
+        next_ms: dict[int, int] = {}
+        for due_ms, queue_id, *_ in self._hand_over.retries.entries():
+            next_ms[queue_id] = min(due_ms, next_ms.get(queue_id, due_ms))
+        for queue_id, source in self._sources.items():
+            if (due := source.next_due_ms()) is not None:
+                next_ms[queue_id] = min(due, next_ms.get(queue_id, due))
+        return next_ms
+
+    @property
+    def lateness(self) -> dict[int, LatenessHistogram]:
+        """How late messages were, by queue of the schedule topic."""
+        return self._hand_over.lateness
+
+    def clock_skew_ms(self) -> int:
+        """How far the wall clock is behind the newest record: after it was set back, messages come later by that."""
+        return max(0, self._store.last_store_timestamp_ms - self._now_ms())
+
+    # The hand-over.
+
+    def next_wakeup_ms(self) -> int | None:
+        """Wall-clock time of the next hand-over, perhaps past; None when nothing is pending."""
+        wakeup_ms = self._hand_over.next_wakeup_ms()
+        self._announced_ms = _NEVER_MS if wakeup_ms is None else wakeup_ms
+        return wakeup_ms
+
+    def hand_over(self, now_ms: int, budget: int) -> int:
+        """Hands over at most `budget` messages that are due by the wall clock; how many were taken up.
+
+        Call again at once while that is not 0, but let others run in between; then at `next_wakeup_ms`.
+        """
+        return self._hand_over.run(now_ms, budget)

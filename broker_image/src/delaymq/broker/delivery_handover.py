@@ -1,0 +1,213 @@
+"""The hand-over itself: what is due is read, copied under its real topic and settled, in one step."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from delaymq.broker.delivery_copies import Fate, copy_of, mark_of_unreadable
+from delaymq.broker.delivery_log import QuietLog
+from delaymq.broker.delivery_reader import DeliveryStore, Place, ScheduleReader
+from delaymq.broker.delivery_status import DeliveryCounters, LatenessHistogram
+from delaymq.message import names
+from delaymq.message.levels import level_of_queue
+from delaymq.message.marks import parse_due
+from delaymq.message.properties import decode_properties
+from delaymq.message.record import BLANK_MAGIC, SIZE_AND_MAGIC, Record
+from delaymq.schedule import Backoff, Entry, LevelQueue, RetryQueue, Scheduler
+from delaymq.store.errors import SegmentCreateError, StoreClosedError, StoreFailedError, StoreFullError
+from delaymq.store.model import NewRecord
+
+# With one of these no message can be handed over: the whole schedule waits, and no message is blamed.
+_STORE_WIDE = (StoreFullError, StoreClosedError, StoreFailedError, SegmentCreateError, MemoryError)
+_NO_HOST = bytes(8)
+
+logger = logging.getLogger(__name__)
+
+
+class HandOver:
+    """Takes what is due from the sources and appends its copies.
+
+    The append is the hand-over: once it is in the log the entry is settled, whatever fails after it.
+    """
+
+    def __init__(
+        self,
+        store: DeliveryStore,
+        reader: ScheduleReader,
+        sources: dict[int, LevelQueue],
+        counters: DeliveryCounters,
+        now_ms: Callable[[], int],
+        backoff: Backoff,
+    ) -> None:
+        self.lateness: dict[int, LatenessHistogram] = {}
+        """By queue of the schedule topic."""
+        self.on_dead_letter: Callable[[str], None] | None = None
+        self.running = False
+        """Whether what the store dispatches now is our own copy."""
+        self.copy_seen = False
+        """Whether it dispatched the copy that is being appended."""
+        self.retries = RetryQueue(backoff)
+        self._store = store
+        self._reader = reader
+        self._sources = sources
+        self._counters = counters
+        self._backoff = backoff
+        self._log = QuietLog(logger, now_ms)
+        self._scheduler = Scheduler()
+        self._scheduler.add(self.retries)
+        self._pauses = 0
+        self._paused_until_ms: int | None = None
+
+    def add_source(self, source: LevelQueue) -> None:
+        """Hands over what is due in `source` from now on."""
+        self.lateness[source.queue_id] = LatenessHistogram()
+        self._scheduler.add(source)
+
+    def next_wakeup_ms(self) -> int | None:
+        """Wall-clock time of the next hand-over, perhaps past; None when nothing is pending."""
+        wakeup_ms = self._scheduler.next_wakeup_ms()
+        if wakeup_ms is not None and self._paused_until_ms is not None:
+            wakeup_ms = max(wakeup_ms, self._paused_until_ms)
+        return wakeup_ms
+
+    def run(self, now_ms: int, budget: int) -> int:
+        """Hands over at most `budget` messages that are due by the wall clock; how many were taken up.
+
+        Call again at once while that is not 0, but let others run in between; then at `next_wakeup_ms`.
+        """
+        paused_until_ms = self._paused_until_ms
+        # The second comparison: a clock that was set back must not prolong the pause.
+        if paused_until_ms is not None and paused_until_ms - self._backoff.longest_ms <= now_ms < paused_until_ms:
+            return 0
+        handed_over = 0
+        batches = self._scheduler.due(now_ms, budget)
+        self.running = True
+        try:
+            for number, batch in enumerate(batches):
+                for position, entry in enumerate(batch):
+                    try:
+                        self._hand_over_one(entry, now_ms)
+                    except Exception as error:
+                        if isinstance(error, _STORE_WIDE) or self.retries.full:
+                            self._give_back([batch[position:], *batches[number + 1 :]], now_ms)
+                            self._pause(error, now_ms)
+                            return handed_over
+                        self._try_again_later(entry, error, now_ms)
+                    handed_over += 1
+        finally:
+            self.running = False
+        if handed_over:
+            self._pauses, self._paused_until_ms = 0, None
+        return handed_over
+
+    def _hand_over_one(self, entry: Entry, now_ms: int) -> None:
+        due_ms, queue_id, offset, failures = entry
+        source = self._sources[queue_id]
+        if failures and offset in source.settled:
+            return
+        place = self._reader.place(queue_id, offset)
+        if place is None:
+            self._counters.gone += 1
+            self._log.warning("a message of delay level %d is gone: its log file was deleted", level_of_queue(queue_id))
+            source.settled.settle(offset)
+            return
+        record = self._reader.record(queue_id, offset, place)
+        if record is None:
+            self._give_up_unreadable(entry, place, now_ms)
+            return
+        properties = decode_properties(record.raw_properties)
+        own_due_ms = parse_due(properties.get(names.DUE, ""), queue_id, offset)
+        if own_due_ms is not None and own_due_ms > now_ms:
+            # The queue said otherwise: another broker rebuilt it with its own level table. The record is right.
+            source.give_back([(own_due_ms, queue_id, offset, 0)])
+            return
+        fate, copy = copy_of(record, properties)
+        if fate is Fate.DEAD and self.on_dead_letter is not None:
+            self.on_dead_letter(copy.topic)
+        store_timestamp_ms = self._append(copy, now_ms)
+        source.settled.settle(offset)
+        if fate is Fate.DELIVERED:
+            self.lateness[queue_id].add(store_timestamp_ms - (due_ms if own_due_ms is None else own_due_ms))
+        self._count(fate, record, copy, own_due_ms is None)
+
+    def _append(self, copy: NewRecord, now_ms: int) -> int:
+        """Appends what settles an entry; its store time in ms. When this raises, nothing is in the log."""
+        end_before = self._store.end_offset
+        self.copy_seen = False
+        try:
+            return self._store.append(copy).store_timestamp_ms
+        except Exception as error:
+            if self.copy_seen or self._stands_at(end_before, copy):
+                # It is in the log, and only what came after failed: handing it over again would make it two.
+                self._log.warning("after a hand-over: %s", error, error=error)
+                return max(now_ms, self._store.last_store_timestamp_ms)
+            raise
+
+    def _stands_at(self, physical_offset: int, copy: NewRecord) -> bool:
+        """Whether the record at or behind this place, where the log ended before, is `copy`."""
+        if self._store.end_offset <= physical_offset:
+            return False
+        size, magic = SIZE_AND_MAGIC.unpack(self._store.read_bytes(physical_offset, SIZE_AND_MAGIC.size))
+        if magic == BLANK_MAGIC:
+            physical_offset += size
+        if self._store.end_offset <= physical_offset:
+            return False
+        record = self._store.record_at(physical_offset)
+        return record is not None and record.topic == copy.topic and record.properties == copy.properties
+
+    def _try_again_later(self, entry: Entry, error: Exception, now_ms: int) -> None:
+        self._counters.failed += 1
+        wait_ms = self.retries.add_failed(entry, now_ms)
+        self._log.warning(
+            "entry %d of delay level %d could not be handed over and is tried again in %d ms: %s",
+            entry[2],
+            level_of_queue(entry[1]),
+            wait_ms,
+            error,
+            error=error,
+        )
+
+    def _pause(self, error: Exception, now_ms: int) -> None:
+        self._pauses += 1
+        wait_ms = self._backoff.wait_ms(self._pauses)
+        self._paused_until_ms = now_ms + wait_ms
+        self._counters.failed += 1
+        self._log.warning("delayed messages wait %d ms, since the store takes none: %s", wait_ms, error)
+
+    def _give_back(self, batches: list[list[Entry]], now_ms: int) -> None:
+        for batch in batches:
+            fresh = [entry for entry in batch if entry[3] == 0]
+            if fresh:
+                self._sources[fresh[0][1]].give_back(fresh)
+            for entry in batch:
+                if entry[3]:
+                    self.retries.give_back(entry, now_ms)
+
+    def _give_up_unreadable(self, entry: Entry, place: Place, now_ms: int) -> None:
+        _, queue_id, offset, _ = entry
+        mark = mark_of_unreadable(queue_id, offset, place.physical_offset, now_ms, _NO_HOST)
+        self._append(mark, now_ms)
+        self._sources[queue_id].settled.settle(offset)
+        self._counters.corrupt += 1
+        self._log.warning(
+            "a message of delay level %d (entry %d, log offset %d) cannot be read and is given up",
+            level_of_queue(queue_id),
+            offset,
+            place.physical_offset,
+        )
+
+    def _count(self, fate: Fate, record: Record, copy: NewRecord, is_foreign: bool) -> None:
+        counters = self._counters
+        if fate is Fate.DELIVERED:
+            counters.delivered[copy.topic] = counters.delivered.get(copy.topic, 0) + 1
+            counters.foreign += is_foreign
+        elif fate is Fate.DEAD:
+            counters.dead += 1
+            self._log.warning(
+                "a delayed message (log offset %d) has no legal real topic and is now in %s",
+                record.physical_offset,
+                copy.topic,
+            )
+        else:
+            counters.dropped += 1

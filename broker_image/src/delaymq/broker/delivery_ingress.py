@@ -1,0 +1,120 @@
+"""What every ingress (send, send-back, commit) does about delays: read the level, turn the message to its queue."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Protocol
+
+from delaymq.broker.delivery_log import QuietLog
+from delaymq.broker.delivery_status import DeliveryCounters
+from delaymq.message import names
+from delaymq.message.errors import IllegalMessageError
+from delaymq.message.levels import DelayLevels, queue_of_level
+from delaymq.message.marks import DUE_WIDTH, format_due
+from delaymq.message.properties import MAX_PROPERTIES_BYTES, encode_properties
+
+# The longest mark with its name and separators: kind 11, queue 4, two offsets of 20 digits, three colons.
+MARK_ROOM_BYTES = 1 + len(names.MARK) + 1 + 11 + 1 + 4 + 1 + 20 + 1 + 20
+_INTEGER = re.compile(r"[+-]?[0-9]{1,10}\Z")
+_MAX_INT = 2**31 - 1
+# UTF-8 takes at most this many bytes a character.
+_WIDEST_CHARACTER_BYTES = 4
+
+
+class DelaySettings(Protocol):
+    """The part of the broker's configuration that delays need."""
+
+    @property
+    def delay_level_overflow(self) -> str:
+        """What a producer's level above the table gets: `clamp` or `reject`."""
+
+    @property
+    def flush_delay_offset_interval(self) -> int:
+        """Ms between two writes of delayOffset.json."""
+
+
+def strip_own(properties: dict[str, str]) -> None:
+    """Removes the properties by which the scheduler knows its own records; clients copy what they received."""
+    if own := [name for name in properties if name.startswith(names.OWN_PREFIX)]:
+        for name in own:
+            del properties[name]
+
+
+def delay_level(properties: dict[str, str]) -> int:
+    """The level that a message asks for, 0 when it is not delayed; IllegalMessageError when DELAY is no number."""
+    text = properties.get(names.DELAY)
+    if text is None:
+        return 0
+    if not _INTEGER.match(text) or not -_MAX_INT - 1 <= (level := int(text)) <= _MAX_INT:
+        raise IllegalMessageError(f"DELAY is {text[:32]!r}, not a delay level: give a whole number, 0 for no delay")
+    return max(level, 0)
+
+
+class DelayIngress:
+    """Turns delayed messages to the schedule topic."""
+
+    def __init__(
+        self,
+        settings: DelaySettings,
+        levels: DelayLevels,
+        now_ms: Callable[[], int],
+        counters: DeliveryCounters,
+        log: QuietLog,
+    ) -> None:
+        self.settings = settings
+        self.levels = levels
+        self.next_queue_offset: Callable[[str, int], int] | None = None
+        """The store's; set when there is a store."""
+        self._now_ms = now_ms
+        self._counters = counters
+        self._log = log
+
+    def prepare(
+        self, properties: dict[str, str], topic: str, queue_id: int, level: int, *, retry: bool = False
+    ) -> tuple[str, int, dict[str, str]]:
+        """Topic, queue and properties under which a message of `level` (1 or more) is stored until it is due.
+
+        The record must be the next that is appended to that queue. `properties` is changed and returned. A level
+        above the table is clamped, or refused with `delayLevelOverflow=reject`; retries are never refused for it.
+        IllegalMessageError when the message cannot be delayed; then `properties` is as it was.
+        """
+        levels = self.levels
+        if level > levels.max_level:
+            self._overflow(level, retry)
+            level = levels.max_level
+        schedule_queue = queue_of_level(level)
+        if self.next_queue_offset is None:
+            raise RuntimeError("attach a store before messages are delayed")
+        due_ms = self._now_ms() + levels.delays_ms[level - 1]
+        added = {
+            names.DELAY: str(level),
+            names.REAL_TOPIC: topic,
+            names.REAL_QUEUE_ID: str(queue_id),
+            names.DUE: format_due(due_ms, schedule_queue, self.next_queue_offset(names.SCHEDULE_TOPIC, schedule_queue)),
+        }
+        characters = sum(map(len, properties)) + sum(map(len, properties.values())) + 2 * len(properties)
+        if characters * _WIDEST_CHARACTER_BYTES + len(topic) + DUE_WIDTH + 128 > MAX_PROPERTIES_BYTES - MARK_ROOM_BYTES:
+            _check_room(properties, added)
+        properties.update(added)
+        return names.SCHEDULE_TOPIC, schedule_queue, properties
+
+    def _overflow(self, level: int, retry: bool) -> None:
+        highest = self.levels.max_level
+        if self.settings.delay_level_overflow == "reject" and not retry:
+            raise IllegalMessageError(
+                f"delay level {level} is above the highest, {highest}: use a lower level, "
+                "or add levels to messageDelayLevel"
+            )
+        self._counters.clamped += 1
+        self._log.warning("delay level %d is above the highest and was clamped to %d", level, highest)
+
+
+def _check_room(properties: dict[str, str], added: dict[str, str]) -> None:
+    """Refuses now what could not be delivered later: the copy has a mark more, and the format's limit."""
+    bytes_used = len(encode_properties({**properties, **added}))
+    if bytes_used > MAX_PROPERTIES_BYTES - MARK_ROOM_BYTES:
+        raise IllegalMessageError(
+            f"the properties of this delayed message take {bytes_used} bytes with those of the delay, "
+            f"at most {MAX_PROPERTIES_BYTES - MARK_ROOM_BYTES} fit: send fewer or shorter ones"
+        )

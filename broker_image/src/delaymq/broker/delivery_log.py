@@ -1,0 +1,33 @@
+"""Warnings that a peer can cause as often as it likes, said once a while."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+# One line a minute for each kind of trouble; how much of it there is, the counters say.
+QUIET_MS = 60_000
+
+
+class QuietLog:
+    """Passes each format's first warning on, then at most one in `quiet_ms`, saying how many were left out."""
+
+    def __init__(self, logger: logging.Logger, now_ms: Callable[[], int], quiet_ms: int = QUIET_MS) -> None:
+        self._logger = logger
+        self._now_ms = now_ms
+        self._quiet_ms = quiet_ms
+        self._next_ms: dict[str, int] = {}
+        self._left_out: dict[str, int] = {}
+
+    def warning(self, text: str, *args: object, error: BaseException | None = None) -> None:
+        """Warns with `text % args`; formats are literals of the code, so their number is small."""
+        now_ms = self._now_ms()
+        next_ms = self._next_ms.get(text)
+        # A clock that was set back must not silence a warning for longer than usual.
+        if next_ms is not None and now_ms < next_ms <= now_ms + self._quiet_ms:
+            self._left_out[text] = self._left_out.get(text, 0) + 1
+            return
+        self._next_ms[text] = now_ms + self._quiet_ms
+        left_out = self._left_out.pop(text, 0)
+        ending = f" ({left_out} more since the last time)" if left_out else ""
+        self._logger.warning(text + ending, *args, exc_info=error)

@@ -1,0 +1,116 @@
+"""delayOffset.json: read with what may be wrong with it, written only with what the disk already has."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from delaymq.broker.delivery_reader import DeliveryStore
+from delaymq.broker.delivery_recovery import StatedOffsets
+from delaymq.protocol.bodies import DelayOffsets
+from delaymq.protocol.errors import RequestError
+
+FILE_NAME = "delayOffset.json"
+# A thousand levels of 20 digits take 30 KiB.
+MAX_FILE_BYTES = 1024 * 1024
+
+logger = logging.getLogger(__name__)
+
+
+def read_offsets(store: DeliveryStore) -> StatedOffsets:
+    """What the file, or else its `.bak`, says."""
+    broken = False
+
+    def parse(data: bytes) -> dict[int, int]:
+        nonlocal broken
+        try:
+            return DelayOffsets.decode(data, max_bytes=MAX_FILE_BYTES).offset_table
+        except RequestError as error:
+            broken = True
+            raise ValueError(error.remark) from error
+
+    table = store.config_files.load(FILE_NAME, parse)
+    if table is None:
+        return StatedOffsets(table={}, problem="corrupt" if broken else "missing")
+    return StatedOffsets(table=table, problem="corrupt" if broken else None)
+
+
+class SaveTask:
+    """A store task (store.model.StoreTask): `run` in any thread, then `finish` on the loop."""
+
+    def __init__(self, store: DeliveryStore, data: bytes, done: Callable[[bytes], None]) -> None:
+        self._store = store
+        self._data = data
+        self._done = done
+        self._error: OSError | None = None
+
+    def run(self) -> None:
+        """Replaces the file."""
+        try:
+            self._store.config_files.save(FILE_NAME, self._data)
+        except OSError as error:
+            self._error = error
+
+    def finish(self) -> OSError | None:
+        """What failed, or None; after a failure the next interval tries again."""
+        if self._error is None:
+            self._done(self._data)
+        else:
+            logger.error("%s could not be written: %s", FILE_NAME, self._error)
+        return self._error
+
+
+class OffsetsFile:
+    """Writes the offsets of each level, never ahead of the copies that are on the disk.
+
+    The offsets are taken together with the log's end; they are written when everything below that end is flushed.
+    Otherwise a loss of power would lose copies that the file calls delivered.
+    """
+
+    def __init__(self, store: DeliveryStore, offsets: Callable[[], dict[int, int]]) -> None:
+        self._store = store
+        self._offsets = offsets
+        self._captured: tuple[int, bytes] | None = None
+        self._saved: bytes | None = None
+        self._next_ms: int | None = None
+
+    def task(self, now_ms: int, interval_ms: int) -> SaveTask | None:
+        """The next write that is due and allowed, or None."""
+        if self._captured is None:
+            # A clock that was set back must not hold the file up.
+            if self._next_ms is not None and now_ms < self._next_ms <= now_ms + interval_ms:
+                return None
+            self._next_ms = now_ms + interval_ms
+            data = self._encoded()
+            if data == self._saved:
+                return None
+            self._captured = self._store.end_offset, data
+        end, data = self._captured
+        if self._store.flushed_offset < end:
+            return None
+        self._captured = None
+        return SaveTask(self._store, data, self._set_saved)
+
+    def save_now(self) -> None:
+        """Flushes the log and writes the file; for a clean stop. OSError when either fails."""
+        end, data = self._store.end_offset, self._encoded()
+        while self._store.flushed_offset < end:
+            flushed_before = self._store.flushed_offset
+            if (flush := self._store.flush_task()) is None:
+                break
+            flush.run()
+            if (error := flush.finish()) is not None:
+                raise error
+            if self._store.flushed_offset == flushed_before:
+                break
+        if self._store.flushed_offset < end:
+            raise OSError(f"{FILE_NAME} is not written: the log could not be flushed to {end}")
+        self._captured = None
+        self._store.config_files.save(FILE_NAME, data)
+        self._saved = data
+
+    def _encoded(self) -> bytes:
+        return DelayOffsets(self._offsets()).encode()
+
+    def _set_saved(self, data: bytes) -> None:
+        self._saved = data

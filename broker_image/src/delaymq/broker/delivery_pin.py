@@ -1,0 +1,45 @@
+"""What retention must not delete: messages that are pending, or whose copies the disk does not have yet."""
+
+from __future__ import annotations
+
+from delaymq.broker.delivery_reader import DeliveryStore, ScheduleReader
+from delaymq.message.names import SCHEDULE_TOPIC
+from delaymq.schedule import LevelQueue
+
+
+class DeliveryPin:
+    """The oldest physical offset still needed, as of a moment up to which the log is flushed.
+
+    A message counts as pending until its copy is on the disk: if its own record were deleted before, a loss of power
+    would take both.
+    """
+
+    def __init__(self, store: DeliveryStore, reader: ScheduleReader, sources: dict[int, LevelQueue]) -> None:
+        self._store = store
+        self._reader = reader
+        self._sources = sources
+        self._effective = self._now()
+        self._next: tuple[int, int] | None = None
+
+    def oldest(self) -> int | None:
+        """The pin; None when nothing holds anything."""
+        if self._next is not None and self._store.flushed_offset >= self._next[0]:
+            self._effective = self._next[1]
+            self._next = None
+        if self._next is None:
+            self._next = self._store.end_offset, self._now()
+            if self._store.flushed_offset >= self._next[0]:
+                self._effective = self._next[1]
+        # At the log's end nothing is held: that record is not written yet.
+        return self._effective if self._effective < self._store.end_offset else None
+
+    def _now(self) -> int:
+        """Physical offset of the oldest pending message, or the log's end."""
+        oldest = self._store.end_offset
+        for queue_id, source in self._sources.items():
+            if source.pending:
+                first, _ = self._store.queue_bounds(SCHEDULE_TOPIC, queue_id)
+                place = self._reader.place(queue_id, max(first, source.settled.low))
+                if place is not None:
+                    oldest = min(oldest, place.physical_offset)
+        return oldest

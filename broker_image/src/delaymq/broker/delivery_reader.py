@@ -1,0 +1,158 @@
+"""Reads entries and records of the schedule topic."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol, TypeVar
+
+from delaymq.message.errors import RecordError
+from delaymq.message.levels import DelayLevels, level_of_queue
+from delaymq.message.marks import parse_due
+from delaymq.message.names import DELAY, DUE, SCHEDULE_TOPIC
+from delaymq.message.record import Record, decode_record
+from delaymq.store.model import Appended, NewRecord, StoreTask
+
+ENTRY_BYTES = 20
+_ENTRY = struct.Struct(
+    ">q"  # physical offset
+    "i"  # record size
+    "q"  # tags code: the due time in ms
+)
+assert _ENTRY.size == ENTRY_BYTES
+_TAGS_CODE_AT = 12
+# Entries read at once: for a hand-over (a few at a time, in order), and when a queue is loaded.
+_NEXT_ENTRIES = 64
+_LOADED_ENTRIES = 65_536
+# A tags code this low is an address into the queue's extension (enableConsumeQueueExt), not a time.
+_LOWEST_TAGS_CODE = -(2**31)
+
+
+Parsed = TypeVar("Parsed")
+
+
+class ConfigFiles(Protocol):
+    """The store's config files."""
+
+    def load(self, name: str, parse: Callable[[bytes], Parsed]) -> Parsed | None:
+        """What `parse` makes of the file, or else of its `.bak`; None when neither can be read."""
+
+    def save(self, name: str, data: bytes) -> None:
+        """Replaces the file atomically."""
+
+
+class DeliveryStore(Protocol):
+    """The part of the store that delivery uses."""
+
+    levels: DelayLevels
+
+    @property
+    def min_offset(self) -> int: ...
+    @property
+    def end_offset(self) -> int: ...
+    @property
+    def flushed_offset(self) -> int: ...
+    @property
+    def last_store_timestamp_ms(self) -> int: ...
+    @property
+    def config_files(self) -> ConfigFiles: ...
+    def append(self, message: NewRecord) -> Appended: ...
+    def next_queue_offset(self, topic: str, queue_id: int) -> int: ...
+    def queue_bounds(self, topic: str, queue_id: int) -> tuple[int, int]: ...
+    def queues(self) -> Iterable[tuple[str, int]]: ...
+    def read_entries(self, topic: str, queue_id: int, offset: int, count: int) -> bytes: ...
+    def read_bytes(self, physical_offset: int, size: int) -> bytes: ...
+    def record_at(self, physical_offset: int) -> Record | None: ...
+    def flush_task(self) -> StoreTask | None: ...
+
+
+class Place(NamedTuple):
+    """Where a message waits in the log."""
+
+    physical_offset: int
+    size: int
+
+
+class ScheduleReader:
+    """Entries by queue and offset; the last few that were read are kept, since they are needed in order."""
+
+    def __init__(self, store: DeliveryStore) -> None:
+        self._store = store
+        self._queue_id = -1
+        self._first = 0
+        self._entries = b""
+
+    def place(self, queue_id: int, offset: int) -> Place | None:
+        """Where the entry's record is; None when there is no such entry, or the record was deleted."""
+        at = (offset - self._first) * ENTRY_BYTES
+        if queue_id != self._queue_id or not 0 <= at < len(self._entries):
+            self._entries = self._store.read_entries(SCHEDULE_TOPIC, queue_id, offset, _NEXT_ENTRIES)
+            self._queue_id, self._first, at = queue_id, offset, 0
+            if len(self._entries) < ENTRY_BYTES:
+                return None
+        physical_offset, size, _ = _ENTRY.unpack_from(self._entries, at)
+        if physical_offset < self._store.min_offset:
+            return None
+        return Place(physical_offset, size)
+
+    def record(self, queue_id: int, offset: int, place: Place) -> Record | None:
+        """The record at `place`; None when it is not a sound record of this entry."""
+        physical_offset, size = place
+        if size <= 0 or physical_offset + size > self._store.end_offset:
+            return None
+        try:
+            record = decode_record(self._store.read_bytes(physical_offset, size))
+        except RecordError:
+            return None
+        if (
+            record.queue_offset != offset
+            or record.queue_id != queue_id
+            or record.physical_offset != physical_offset
+            or record.size != size
+            or record.topic != SCHEDULE_TOPIC
+        ):
+            return None
+        return record
+
+    def due_times(self, queue_id: int, first: int, end: int) -> Iterable[tuple[int, array[int]]]:
+        """The due times of entries `first` to before `end`, in pieces: (first offset of the piece, times in ms)."""
+        while first < end:
+            raw = self._store.read_entries(SCHEDULE_TOPIC, queue_id, first, min(end - first, _LOADED_ENTRIES))
+            count = len(raw) // ENTRY_BYTES
+            if count == 0:
+                return
+            dues = _tags_codes(raw[: count * ENTRY_BYTES])
+            if min(dues) < _LOWEST_TAGS_CODE:
+                for index, code in enumerate(dues):
+                    if code < _LOWEST_TAGS_CODE:
+                        dues[index] = self._due_from_record(queue_id, first + index)
+            yield first, dues
+            first += count
+
+    def _due_from_record(self, queue_id: int, offset: int) -> int:
+        """The due time that the record itself tells; 0 (at once) when it cannot be read, which the hand-over finds."""
+        place = self.place(queue_id, offset)
+        record = self.record(queue_id, offset, place) if place else None
+        if record is None:
+            return 0
+        properties = record.properties
+        due_ms = parse_due(properties.get(DUE, ""), queue_id, offset)
+        if due_ms is not None:
+            return due_ms
+        level = properties.get(DELAY, "")
+        number = int(level) if level.isascii() and level.isdigit() and len(level) < 10 else level_of_queue(queue_id)
+        return record.store_timestamp_ms + self._store.levels.delay_ms(max(number, 1))
+
+
+def _tags_codes(raw: bytes) -> array[int]:
+    """The last 8 of each 20 bytes as numbers, without an object an entry: a million take some 30 ms."""
+    packed = bytearray(len(raw) // ENTRY_BYTES * 8)
+    for position in range(8):
+        packed[position::8] = raw[_TAGS_CODE_AT + position :: ENTRY_BYTES]
+    codes = array("q")
+    codes.frombytes(packed)
+    if sys.byteorder == "little":
+        codes.byteswap()
+    return codes

@@ -1,0 +1,275 @@
+"""Where the schedule goes on after a start: from the snapshot, the log behind it, and delayOffset.json, in that order.
+
+While the log is replayed the store cannot be asked, so claims about entries that the replay itself has shown are
+decided at once from two numbers an entry, and the others wait until the store is open.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from delaymq.broker.delivery_origin import ANYWHERE, Claim, claim_of, fingerprint_of, foreign_key_of
+from delaymq.broker.delivery_reader import ScheduleReader
+from delaymq.broker.delivery_status import Correction, DeliveryCounters
+from delaymq.message import names
+from delaymq.message.levels import level_of_queue
+from delaymq.message.marks import parse_due
+from delaymq.schedule import OffsetRanges, Settled
+from delaymq.store.model import Dispatched
+
+STATE_VERSION = 1
+# What replay knows about settled entries is cut off in pieces of this many.
+_TRIM_ENTRIES = 65_536
+# A hole in a queue's offsets (records that were unreadable) is filled up to this; a larger one starts anew.
+_MAX_HOLE_ENTRIES = 1_000_000
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class QueueState:
+    """What is known about one queue of the schedule topic."""
+
+    settled: Settled = field(default_factory=Settled)
+    foreign: OffsetRanges = field(default_factory=OffsetRanges)
+    """Entries that a foreign broker wrote: their copies have to be found without a mark."""
+    known_from: int | None = None
+    """The entries below were settled when the state was kept; None when there was none."""
+
+    def as_json(self) -> dict[str, object]:
+        """For the snapshot."""
+        self.foreign.drop_below(self.settled.low)
+        return {**self.settled.state(), "foreign": self.foreign.state()}
+
+    @classmethod
+    def from_json(cls, state: object) -> QueueState:
+        """ValueError when `state` is none."""
+        settled = Settled.from_state(state)
+        assert isinstance(state, dict)
+        return cls(settled, OffsetRanges.from_state(state.get("foreign")), settled.low)
+
+
+def state_of(queues: dict[int, QueueState]) -> dict[str, object]:
+    """What a snapshot keeps: `{"version": 1, "queues": {"0": {"low": n, "above": […], "foreign": […]}}}`."""
+    return {"version": STATE_VERSION, "queues": {str(queue_id): queue.as_json() for queue_id, queue in queues.items()}}
+
+
+def queues_from(state: object) -> dict[int, QueueState]:
+    """What `state_of` described; ValueError when it describes nothing that this version knows."""
+    queues = state.get("queues") if isinstance(state, dict) and state.get("version") == STATE_VERSION else None
+    if not isinstance(queues, dict):
+        raise ValueError(f"the schedule's state is not of version {STATE_VERSION}")
+    return {int(queue_id): QueueState.from_json(queue) for queue_id, queue in queues.items()}
+
+
+class _Seen:
+    """The entries of a queue that the replay showed: physical offset and fingerprint of each, by offset."""
+
+    __slots__ = ("first", "physical_offsets", "prints")
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.physical_offsets = array("q")
+        self.prints = array("q")
+
+    def add(self, offset: int, physical_offset: int, fingerprint: int) -> None:
+        hole = offset - self.first - len(self.prints)
+        if not 0 <= hole <= _MAX_HOLE_ENTRIES:
+            self.__init__(offset)  # type: ignore[misc]
+        elif hole:
+            self.physical_offsets.extend([ANYWHERE] * hole)
+            self.prints.extend([0] * hole)
+        self.physical_offsets.append(physical_offset)
+        self.prints.append(fingerprint)
+
+    def find(self, offset: int) -> tuple[int, int] | None:
+        at = offset - self.first
+        if not 0 <= at < len(self.prints) or self.physical_offsets[at] == ANYWHERE:
+            return None
+        return self.physical_offsets[at], self.prints[at]
+
+    def trim(self, low: int) -> None:
+        count = low - self.first
+        if count >= _TRIM_ENTRIES:
+            del self.physical_offsets[:count], self.prints[:count]
+            self.first = low
+
+
+class Replay:
+    """Follows the replay of the log; `finish` decides what had to wait."""
+
+    def __init__(self, queues: dict[int, QueueState], *, whole_log: bool, counters: DeliveryCounters) -> None:
+        self.queues = queues
+        self._whole_log = whole_log
+        self._counters = counters
+        self._first_physical_offset: int | None = None
+        self._seen: dict[int, _Seen] = {}
+        # Foreign entries that wait for their copy, by what both have in common: (queue, offset), or several.
+        self._foreign: dict[int, list[tuple[int, int]]] = {}
+        self._foreign_before = any(queue.foreign for queue in queues.values())
+        self._waiting: list[Claim] = []
+
+    def dispatch(self, record: Dispatched) -> None:
+        """One record of the log, in order."""
+        if self._first_physical_offset is None:
+            self._first_physical_offset = record.physical_offset
+        if record.topic == names.SCHEDULE_TOPIC:
+            self._entry(record)
+        elif (claim := claim_of(record)) is not None and not self._decide(claim):
+            self._waiting.append(claim)
+
+    def _entry(self, record: Dispatched) -> None:
+        queue_id, offset = record.queue_id, record.queue_offset
+        queue = self.queues.get(queue_id)
+        if queue is None:
+            # In a whole log the entries before the first that is there are gone for good.
+            queue = self.queues[queue_id] = QueueState(Settled(offset if self._whole_log else 0))
+        seen = self._seen.get(queue_id)
+        if seen is None:
+            seen = self._seen[queue_id] = _Seen(offset)
+        seen.add(offset, record.physical_offset, fingerprint_of(record))
+        seen.trim(queue.settled.low)
+        if parse_due(record.properties.get(names.DUE, ""), queue_id, offset) is None and offset not in queue.settled:
+            queue.foreign.add(offset)
+            self._foreign.setdefault(foreign_key_of(record, record.properties), []).append((queue_id, offset))
+
+    def _decide(self, claim: Claim) -> bool:
+        """Settles what `claim` is about; False when only the store can tell."""
+        names_settled = False
+        for queue_id, offset, physical_offset in claim.named:
+            queue = self.queues.get(queue_id)
+            if queue is not None and offset in queue.settled:
+                names_settled = True
+                continue
+            seen = self._seen.get(queue_id)
+            found = seen.find(offset) if seen is not None else None
+            if found is None or claim.elsewhere:
+                if not self._is_gone(queue_id, offset, physical_offset):
+                    return False
+            elif found[1] == claim.fingerprint and physical_offset in (found[0], ANYWHERE):
+                self.queues[queue_id].settled.settle(offset)
+                return True
+        if claim.delay is not None:
+            if self._settle_foreign(claim):
+                return True
+            if self._foreign_before:
+                return False
+        self._counters.disbelieved += claim.by_mark and not names_settled
+        return True
+
+    def _is_gone(self, queue_id: int, offset: int, physical_offset: int) -> bool:
+        """Whether a named entry that the replay did not show was deleted from a log that is replayed as a whole."""
+        if not self._whole_log or self._first_physical_offset is None:
+            return False
+        if physical_offset != ANYWHERE:
+            return physical_offset < self._first_physical_offset
+        seen = self._seen.get(queue_id)
+        return seen is None or offset < seen.first
+
+    def _settle_foreign(self, claim: Claim) -> bool:
+        key = claim.foreign_key
+        entries = self._foreign.pop(key, [])
+        for position, (queue_id, offset) in enumerate(entries, 1):
+            if self.queues[queue_id].settled.settle(offset):
+                if position < len(entries):
+                    self._foreign[key] = entries[position:]
+                return True
+        return False
+
+    def finish(self, reader: ScheduleReader) -> None:
+        """Decides with the store's help what the replay could not; then forgets what it knew of single entries."""
+        if self._waiting and self._foreign_before:
+            self._read_foreign(reader)
+        for claim in self._waiting:
+            if not any(self._settle_named(reader, claim, *named) for named in claim.named) and not (
+                claim.delay is not None and self._settle_foreign(claim)
+            ):
+                self._counters.disbelieved += claim.by_mark
+        self._waiting.clear()
+        self._seen.clear()
+        self._foreign.clear()
+
+    def _settle_named(
+        self, reader: ScheduleReader, claim: Claim, queue_id: int, offset: int, physical_offset: int
+    ) -> bool:
+        if not is_settled_by(reader, claim, queue_id, offset, physical_offset):
+            return False
+        self.queues.setdefault(queue_id, QueueState()).settled.settle(offset)
+        return True
+
+    def _read_foreign(self, reader: ScheduleReader) -> None:
+        """Foreign entries from before the snapshot: their records are read, what they are known by was not kept."""
+        for queue_id, queue in self.queues.items():
+            for offset in queue.foreign:
+                place = reader.place(queue_id, offset) if offset not in queue.settled else None
+                record = reader.record(queue_id, offset, place) if place else None
+                if record is not None:
+                    key = foreign_key_of(record, record.properties)
+                    entries = self._foreign.setdefault(key, [])
+                    if (queue_id, offset) not in entries:
+                        entries.append((queue_id, offset))
+
+
+def is_settled_by(reader: ScheduleReader, claim: Claim, queue_id: int, offset: int, physical_offset: int) -> bool:
+    """Whether the entry that `claim` names is there and is what the claim is about."""
+    place = reader.place(queue_id, offset)
+    if place is None or physical_offset not in (place.physical_offset, ANYWHERE):
+        return False
+    # A claim is about something older than itself.
+    if place.physical_offset >= claim.physical_offset:
+        return False
+    record = reader.record(queue_id, offset, place)
+    if record is None:
+        # Only our own mark alone says that an entry was given up because it cannot be read.
+        return claim.topic == names.MARKS_TOPIC and claim.by_mark
+    return claim.matches(record)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatedOffsets:
+    """What delayOffset.json says."""
+
+    table: dict[int, int]
+    problem: str | None
+    """`missing` or `corrupt` when the file itself cannot be used."""
+
+
+def start_positions(
+    queues: dict[int, QueueState],
+    bounds: Iterator[tuple[int, int, int]],
+    stated: StatedOffsets,
+    counters: DeliveryCounters,
+) -> list[Correction]:
+    """Brings each queue's settled entries in line with the queue and with delayOffset.json.
+
+    `bounds` are (queue, first offset that is there, end). A stated offset counts when it lies in the queue and is
+    higher than what the log proves; one beyond the end proves nothing, and the log alone decides.
+    """
+    corrections = []
+    for queue_id, first, end in bounds:
+        queue = queues.setdefault(queue_id, QueueState())
+        settled = queue.settled
+        settled.cut(end)
+        level = level_of_queue(queue_id)
+        position = stated.table.get(level)
+        believed = position is not None and first <= position <= end
+        known_from = queue.known_from
+        if position is not None and 0 <= position <= end:
+            known_from = max(known_from or 0, position)
+        if believed and position is not None:
+            settled.raise_low(position)
+        if known_from is not None and known_from < first:
+            settled.raise_low(known_from)
+            if lost := settled.raise_low(first):
+                counters.gone += lost
+                logger.error("%d messages of delay level %d are gone: their log files were deleted", lost, level)
+        settled.raise_low(first)
+        if settled.low != (position or 0):
+            reason = stated.problem or ("stale" if position is None or believed else "out-of-range")
+            corrections.append(Correction(level=level, stated=position or 0, position=settled.low, reason=reason))
+            counters.corrected[reason] = counters.corrected.get(reason, 0) + 1
+            logger.warning("delay level %d goes on at %d, not at %s: %s", level, settled.low, position, reason)
+    return corrections

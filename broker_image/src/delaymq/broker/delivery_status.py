@@ -1,0 +1,137 @@
+"""What the scheduler tells about itself: counters, lateness, and the structure of `/api/v1/delay`."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from delaymq.message.levels import DelayLevels, level_of_queue
+from delaymq.schedule import LevelQueue
+
+# Below 16 ms each has a bucket of its own; above, eight a doubling: no more than 12.5 % from the truth.
+_EXACT_MS = 16
+_STEPS = 8
+# 2^40 ms are 34 years; later than that is not told apart.
+_MAX_BITS = 40
+_BUCKETS = _EXACT_MS + (_MAX_BITS - 4) * _STEPS
+
+
+@dataclass(slots=True)
+class DeliveryCounters:
+    """Totals since the start."""
+
+    delivered: dict[str, int] = field(default_factory=dict)
+    """Messages handed over, by real topic."""
+    clamped: int = 0
+    """Messages whose level was above the table."""
+    dead: int = 0
+    """Messages that can never be delivered, now in the dead-letter topic."""
+    dropped: int = 0
+    """Messages for the half topic, as in RocketMQ."""
+    corrupt: int = 0
+    """Entries whose record cannot be read."""
+    gone: int = 0
+    """Pending entries whose record was deleted, which only a foreign broker does."""
+    failed: int = 0
+    """Hand-overs that failed and were or will be tried again."""
+    foreign: int = 0
+    """Messages handed over that a foreign broker had delayed and that no record in the log shows as delivered."""
+    disbelieved: int = 0
+    """Marks whose record does not match: copied by a client through a foreign broker."""
+    corrected: dict[str, int] = field(default_factory=dict)
+    """Levels whose position in delayOffset.json was corrected, by reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Correction:
+    """A level whose position at start is not what delayOffset.json says."""
+
+    level: int
+    stated: int
+    """What the file says, 0 without a number."""
+    position: int
+    """Where the schedule goes on."""
+    reason: str
+    """`missing`, `stale`, `corrupt` or `out-of-range`."""
+
+    def as_json(self) -> dict[str, object]:
+        """One element of `corrected`."""
+        return {"level": self.level, "from": self.stated, "to": self.position, "reason": self.reason}
+
+
+class LatenessHistogram:
+    """How late messages were, in a fixed number of buckets that get wider with the time."""
+
+    __slots__ = ("count", "counts", "max_ms", "sum_ms")
+
+    def __init__(self) -> None:
+        self.counts = array("Q", bytes(8 * _BUCKETS))
+        self.count = 0
+        self.sum_ms = 0
+        self.max_ms = 0
+
+    def add(self, lateness_ms: int) -> None:
+        """Counts one message."""
+        if lateness_ms < _EXACT_MS:
+            self.counts[max(lateness_ms, 0)] += 1
+        else:
+            shift = lateness_ms.bit_length() - 4
+            bucket = _EXACT_MS + (shift - 1) * _STEPS + (lateness_ms >> shift) - _STEPS
+            self.counts[min(bucket, _BUCKETS - 1)] += 1
+        self.count += 1
+        self.sum_ms += lateness_ms
+        if lateness_ms > self.max_ms:
+            self.max_ms = lateness_ms
+
+    @staticmethod
+    def highest_ms(bucket: int) -> int:
+        """The longest lateness that `bucket` counts."""
+        if bucket < _EXACT_MS:
+            return bucket
+        shift, step = divmod(bucket - _EXACT_MS, _STEPS)
+        return ((_STEPS + step + 1) << (shift + 1)) - 1
+
+    def percentile_ms(self, fraction: float) -> int:
+        """The lateness that this fraction of messages did not exceed; 0 without any."""
+        wanted = fraction * self.count
+        seen = 0
+        for bucket, count in enumerate(self.counts):
+            seen += count
+            if count and seen >= wanted:
+                return min(self.highest_ms(bucket), self.max_ms)
+        return 0
+
+    def as_json(self) -> dict[str, int]:
+        """`lateness` of a level."""
+        return {"p50Ms": self.percentile_ms(0.5), "p99Ms": self.percentile_ms(0.99), "maxMs": self.max_ms}
+
+
+def status_of(
+    *,
+    as_of_ms: int,
+    levels: DelayLevels,
+    sources: dict[int, LevelQueue],
+    next_due_ms: dict[int, int],
+    lateness: dict[int, LatenessHistogram],
+    corrected: Iterable[Correction],
+) -> dict[str, object]:
+    """The structure of `/api/v1/delay`: every level of the table, and every queue that has or had entries."""
+    none = LatenessHistogram()
+    shown = []
+    for level in sorted({*range(1, levels.max_level + 1), *map(level_of_queue, sources)}):
+        source = sources.get(level - 1)
+        shown.append(
+            {
+                "level": level,
+                "delayMs": levels.delay_ms(level) if level in levels else None,
+                "inTable": level in levels,
+                "offset": source.settled.low if source else 0,
+                "maxOffset": source.end_offset if source else 0,
+                "pending": source.pending if source else 0,
+                "settledAbove": source.settled.above.count if source else 0,
+                "nextDueMs": next_due_ms.get(level - 1),
+                "lateness": lateness.get(level - 1, none).as_json(),
+            }
+        )
+    return {"asOfMs": as_of_ms, "levels": shown, "corrected": [correction.as_json() for correction in corrected]}
