@@ -45,7 +45,7 @@ def decode_batch(body: bytes) -> list[BatchMessage]:
             raise _illegal(f"ends within message {len(messages)}")
         total, _magic, _crc, flag, body_bytes = _unpack_head(body, at)
         body_end = at + 20 + body_bytes
-        if total < 22 or at + total > end or body_end + 2 > at + total:
+        if at + total > end or body_end + 2 > at + total:
             raise _illegal(f"states wrong lengths for message {len(messages)}")
         (properties_bytes,) = _unpack_properties_length(body, body_end)
         entry_end = body_end + 2 + properties_bytes
