@@ -15,7 +15,7 @@ from harness.driver import Driver
 from harness.errors import HarnessError
 
 # Quick levels; 3 and 4 are the first and second retry of a failed message.
-DELAY_LEVELS = "1s 2s 1s 1s 3s 4s 30s 1h"
+DELAY_LEVELS = "1s 2s 1s 1s 3s 4s 10s 1h"
 COMMON_CONFIG: Mapping[str, str] = {"messageDelayLevel": DELAY_LEVELS}
 
 NewCluster = Callable[..., Cluster]
@@ -69,10 +69,10 @@ def driver(isolated_network: None) -> Iterator[Driver]:
 @pytest.fixture(scope="session")
 def new_cluster(against: str, isolated_network: None) -> NewCluster:
     """Makes a cluster of the tested kind; the caller enters and leaves it."""
-    kind = {"ours": OurCluster, "real": RealCluster}[against]
 
     def create(**config: str) -> Cluster:
-        return kind(config={**COMMON_CONFIG, **config})
+        settings = {**COMMON_CONFIG, **config}
+        return OurCluster(config=settings) if against == "ours" else RealCluster(config=settings)
 
     return create
 
@@ -81,6 +81,14 @@ def new_cluster(against: str, isolated_network: None) -> NewCluster:
 def cluster(new_cluster: NewCluster) -> Iterator[Cluster]:
     """The cluster that most tests share; none of them stops it."""
     with new_cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def strict_cluster(new_cluster: NewCluster) -> Iterator[Cluster]:
+    """Creates no topic by itself, and no group; its messages count as no longer in memory."""
+    settings = {"autoCreateTopicEnable": "false", "autoCreateSubscriptionGroup": "false"}
+    with new_cluster(**settings, accessMessageInMemoryMaxRatio="0") as cluster:
         yield cluster
 
 

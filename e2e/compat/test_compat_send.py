@@ -1,5 +1,7 @@
 """RocketMQ's producer: every way to send, and what a consumer then finds."""
 
+from typing import Any
+
 import pytest
 from harness.clients import Workbench, message
 
@@ -22,7 +24,7 @@ def test_a_message_arrives_as_it_was_sent(clients: Workbench, mode: str) -> None
     topic = clients.topic(queues=2)
     body = "Grüße, 你好 \x00\x01\x02".encode()
     properties = {"colour": "blau", "größe": "12"}
-    fields = {"tags": "TagA", "keys": "key1 key2", "flag": 77, "properties": properties, "queue_id": 1}
+    fields: dict[str, Any] = {"tags": "TagA", "keys": "key1 key2", "flag": 77, "properties": properties, "queue_id": 1}
     if mode == "oneway":
         clients.producer.send_oneway(topic, body, **fields)
     elif mode == "async":

@@ -1,0 +1,93 @@
+"""Delayed messages through RocketMQ's own client: never early, once, and with all that they were sent with."""
+
+import time
+
+import pytest
+from harness.clients import Workbench
+
+# Levels of conftest.DELAY_LEVELS and their delays.
+DELAY_MS = {1: 1000, 2: 2000, 5: 3000}
+# The real broker looks ten times a second; the rest is for a machine that does other things too.
+LATE_LIMIT_MS = 1500
+
+
+def test_delayed_messages_arrive_once_never_early_in_their_own_topic_and_queue(clients: Workbench) -> None:
+    topic, group = clients.topic(queues=4), clients.group()
+    consumer = clients.push(topic, group=group)
+    sent_at_ms: dict[str, int] = {}
+    for level in DELAY_MS:
+        for queue_id in range(4):
+            body = f"{level}:{queue_id}"
+            sent_at_ms[body] = int(time.time() * 1000)
+            fields = {"delayLevel": level, "tags": "Late", "keys": body, "properties": {"level": str(level)}}
+            clients.producer.send(topic, body, queue_id=queue_id, **fields)
+    consumer.inbox.wait_count(len(sent_at_ms))
+    # Whatever comes twice comes soon after.
+    time.sleep(1)
+    messages = consumer.inbox.messages()
+    assert sorted(m.body.decode() for m in messages) == sorted(sent_at_ms)
+    for m in messages:
+        level_text, queue_text = m.body.decode().split(":")
+        delay_ms = DELAY_MS[int(level_text)]
+        assert delay_ms <= m.arrival_timestamp_ms - sent_at_ms[m.body.decode()] <= delay_ms + LATE_LIMIT_MS
+        assert m.store_timestamp_ms - m.born_timestamp_ms >= delay_ms
+        assert (m.topic, m.queue_id, m.tags, m.keys) == (topic, int(queue_text), "Late", m.body.decode())
+        assert (m.properties["level"], m.properties["DELAY"]) == (level_text, level_text)
+        assert (m.properties["REAL_TOPIC"], m.properties["REAL_QID"]) == (topic, queue_text)
+        assert m.reconsume_times == 0
+
+
+def test_a_delayed_send_answers_with_its_place_in_the_delay_queue(clients: Workbench) -> None:
+    topic = clients.topic(queues=4)
+    sent = [clients.producer.send(topic, f"m{i}", queue_id=3, delayLevel=8) for i in range(3)]
+    offsets = [s.queue_offset for s in sent]
+    assert offsets == list(range(offsets[0], offsets[0] + 3))
+    # Level 8 is queue 7 there.
+    waiting = clients.admin.view(sent[0].offset_message_id)
+    assert (waiting.topic, waiting.queue_id, waiting.queue_offset) == ("SCHEDULE_TOPIC_XXXX", 7, offsets[0])
+    assert (waiting.properties["REAL_TOPIC"], waiting.properties["REAL_QID"]) == (topic, "3")
+
+
+def test_messages_of_one_level_and_queue_keep_their_order(clients: Workbench) -> None:
+    topic = clients.topic(queues=1)
+    for i in range(50):
+        clients.producer.send(topic, f"{i}", delayLevel=1)
+    consumer = clients.lite_pull(topic, group=clients.group(), assign=[0])
+    consumer.seek(topic, 0, 0)
+    assert [m.body for m in consumer.poll_until(50)] == [f"{i}".encode() for i in range(50)]
+
+
+def test_a_short_delay_does_not_wait_for_a_longer_one_sent_before(clients: Workbench) -> None:
+    topic = clients.topic(queues=1)
+    consumer = clients.push(topic, group=clients.group())
+    clients.producer.send(topic, "long", delayLevel=5)
+    clients.producer.send(topic, "short", delayLevel=1)
+    clients.producer.send(topic, "now")
+    assert [m.body for m in consumer.inbox.wait_count(3)] == [b"now", b"short", b"long"]
+
+
+def test_a_level_above_the_last_means_the_last(clients: Workbench) -> None:
+    topic = clients.topic(queues=1)
+    sent = clients.producer.send(topic, "far", delayLevel=99)
+    waiting = clients.admin.view(sent.offset_message_id)
+    assert (waiting.topic, waiting.queue_id, waiting.properties["DELAY"]) == ("SCHEDULE_TOPIC_XXXX", 7, "8")
+
+
+@pytest.mark.parametrize("size", [1, 200_000])
+def test_a_delayed_body_of_any_size_arrives_whole(clients: Workbench, size: int) -> None:
+    topic = clients.topic(queues=1)
+    consumer = clients.push(topic, group=clients.group())
+    clients.producer.send(topic, size, delayLevel=1)
+    (got,) = consumer.inbox.wait_count(1)
+    assert got.body == bytes(ord("a") + i % 23 for i in range(size))
+
+
+def test_an_async_and_a_oneway_send_are_delayed_too(clients: Workbench) -> None:
+    topic = clients.topic(queues=1)
+    consumer = clients.push(topic, group=clients.group())
+    begin_ms = int(time.time() * 1000)
+    clients.producer.send_async(topic, "async", delayLevel=1)
+    clients.producer.send_oneway(topic, "oneway", delayLevel=1)
+    messages = consumer.inbox.wait_count(2)
+    assert {m.body for m in messages} == {b"async", b"oneway"}
+    assert all(m.arrival_timestamp_ms - begin_ms >= 1000 for m in messages)

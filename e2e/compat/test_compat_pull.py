@@ -1,0 +1,124 @@
+"""RocketMQ's pull consumers: what each pull answers, how long it waits, and offsets kept by the broker."""
+
+import time
+
+from harness.clients import Pulled, Workbench
+
+
+def test_a_pull_tells_what_it_found_and_where_to_go_on(clients: Workbench) -> None:
+    topic = clients.topic(queues=2)
+    for i in range(10):
+        clients.producer.send(topic, f"{i}", queue_id=0)
+    consumer = clients.pull(group=clients.group())
+
+    some = consumer.pull(topic, 0, 3, max_count=4)
+    assert (some.status, some.next_begin_offset, some.min_offset, some.max_offset) == ("FOUND", 7, 0, 10)
+    assert [m.body for m in some.messages] == [b"3", b"4", b"5", b"6"]
+    at_end = consumer.pull(topic, 0, 10)
+    assert (at_end.status, at_end.next_begin_offset, at_end.max_offset) == ("NO_NEW_MSG", 10, 10)
+    beyond = consumer.pull(topic, 0, 25)
+    assert (beyond.status, beyond.next_begin_offset) == ("OFFSET_ILLEGAL", 10)
+    never_written = consumer.pull(topic, 1, 0)
+    assert (never_written.status, never_written.next_begin_offset, never_written.max_offset) == ("NO_NEW_MSG", 0, 0)
+
+
+def test_a_pull_that_only_skipped_other_tags_says_so(clients: Workbench) -> None:
+    topic = clients.topic(queues=1)
+    for _ in range(5):
+        clients.producer.send(topic, "other", tags="Other")
+    pulled = clients.pull(group=clients.group()).pull(topic, 0, 0, expression="Mine")
+    assert (pulled.status, pulled.next_begin_offset, pulled.messages) == ("NO_MATCHED_MSG", 5, [])
+
+
+def test_one_pull_takes_no_more_than_32_messages_and_256_kib(clients: Workbench) -> None:
+    topic = clients.topic(queues=2)
+    producer = clients.new_producer(compressOver=8 << 20)
+    for _ in range(40):
+        producer.send(topic, 10, queue_id=0)
+    for _ in range(6):
+        producer.send(topic, 100_000, queue_id=1)
+    consumer = clients.pull(group=clients.group())
+    assert len(consumer.pull(topic, 0, 0, max_count=100).messages) == 32
+    assert len(consumer.pull(topic, 1, 0, max_count=100).messages) == 2
+
+
+def test_a_new_message_wakes_a_waiting_pull_at_once(clients: Workbench) -> None:
+    topic = clients.topic(queues=1)
+    consumer = clients.pull(group=clients.group())
+    clients.producer.send(topic, "warm up")
+    consumer.pull(topic, 0, 0)
+    waits_ms = []
+    for i in range(1, 4):
+        waiting = consumer.submit(topic, 0, i, wait=True)
+        time.sleep(0.2)
+        assert not waiting.done()
+        clients.producer.send(topic, f"m{i}")
+        pulled = Pulled.from_json(clients.driver.result(waiting))
+        assert [m.body.decode() for m in pulled.messages] == [f"m{i}"]
+        waits_ms.append(pulled.arrival_timestamp_ms - pulled.messages[0].store_timestamp_ms)
+    assert sorted(waits_ms)[1] < 100
+
+
+def test_a_waiting_pull_ends_with_nothing_when_its_time_is_over(clients: Workbench) -> None:
+    topic = clients.topic(queues=1)
+    consumer = clients.pull(group=clients.group(), suspendMs=1000)
+    clients.producer.send(topic, "one")
+    begin_s = time.monotonic()
+    pulled = consumer.pull(topic, 0, 1, wait=True)
+    waited_s = time.monotonic() - begin_s
+    assert (pulled.status, pulled.next_begin_offset) == ("NO_NEW_MSG", 1)
+    # The broker looks at waiting pulls every 5 s.
+    assert 0.9 <= waited_s <= 7.5
+
+
+def test_a_message_with_another_tag_does_not_end_a_waiting_pull(clients: Workbench) -> None:
+    topic = clients.topic(queues=1)
+    consumer = clients.pull(group=clients.group())
+    clients.producer.send(topic, "warm up", tags="Mine")
+    waiting = consumer.submit(topic, 0, 1, wait=True, expression="Mine")
+    time.sleep(0.2)
+    clients.producer.send(topic, "not for it", tags="Other")
+    time.sleep(0.3)
+    assert not waiting.done()
+    clients.producer.send(topic, "for it", tags="Mine")
+    pulled = Pulled.from_json(clients.driver.result(waiting))
+    assert [m.body for m in pulled.messages] == [b"for it"]
+
+
+def test_a_group_keeps_its_offsets_at_the_broker(clients: Workbench) -> None:
+    topic, group = clients.topic(queues=2), clients.group()
+    for i in range(6):
+        clients.producer.send(topic, f"{i}", queue_id=1)
+    # A push consumer makes the group known, with the retry topic by which its statistics are found.
+    clients.stop(clients.push(clients.topic(queues=1), group=group))
+    clients.wait_for_route(f"%RETRY%{group}")
+    clients.pull(group=group).commit(topic, 1, 4)
+    deadline = time.monotonic() + 5
+    # The client sends its offset one-way.
+    while (offset := clients.pull(group=group).committed(topic, 1)) != 4 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert offset == 4
+    assert clients.admin.consumed(group)[(topic, 1)] == (4, 6)
+
+
+def test_a_lite_pull_consumer_polls_seeks_and_commits(clients: Workbench) -> None:
+    topic, group = clients.topic(queues=1), clients.group()
+    for i in range(8):
+        clients.producer.send(topic, f"{i}")
+    consumer = clients.lite_pull(topic, group=group, assign=[0])
+    consumer.seek(topic, 0, 5)
+    assert [m.body for m in consumer.poll_until(3)] == [b"5", b"6", b"7"]
+    consumer.commit()
+    assert consumer.committed(topic, 0) == 8
+    # The client tells the broker in intervals, and when it stops.
+    clients.stop(consumer)
+    assert clients.pull(group=group).committed(topic, 0) == 8
+
+
+def test_a_subscribed_lite_pull_consumer_gets_its_tags(clients: Workbench) -> None:
+    topic = clients.topic(queues=4)
+    for i in range(12):
+        clients.producer.send(topic, f"{i}", tags="Even" if i % 2 == 0 else "Odd")
+    options = {"from": "CONSUME_FROM_FIRST_OFFSET"}
+    consumer = clients.lite_pull(topic, group=clients.group(), expression="Even", **options)
+    assert sorted(int(m.body) for m in consumer.poll_until(6)) == [0, 2, 4, 6, 8, 10]

@@ -1,0 +1,191 @@
+"""RocketMQ's push consumer: who gets what, in which order, from where, and where it goes on."""
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import pytest
+from harness.brokers import Cluster
+from harness.clients import PushConsumer, Workbench
+from harness.driver import Received
+
+# Members of a group find each other by a notification, at the latest when they rebalance after 20 s.
+REBALANCE_TIMEOUT_S = 25.0
+FIRST = {"from": "CONSUME_FROM_FIRST_OFFSET"}
+
+
+def bodies(messages: list[Received]) -> list[str]:
+    return sorted(m.body.decode() for m in messages)
+
+
+def send_all(clients: Workbench, topic: str, count: int, prefix: str = "m") -> list[str]:
+    """Send ``count`` messages over all queues; answers their bodies, sorted."""
+    names = [f"{prefix}{i:03}" for i in range(count)]
+    for name in names:
+        clients.producer.send(topic, name)
+    return names
+
+
+def test_a_waiting_consumer_gets_a_message_at_once(clients: Workbench) -> None:
+    topic = clients.topic(queues=1)
+    consumer = clients.push(topic, group=clients.group())
+    clients.producer.send(topic, "warm up")
+    consumer.inbox.wait_count(1)
+    for i in range(5):
+        clients.producer.send(topic, f"m{i}")
+        consumer.inbox.wait_count(i + 2)
+    waits_ms = sorted(m.arrival_timestamp_ms - m.store_timestamp_ms for m in consumer.inbox.messages()[1:])
+    assert waits_ms[2] < 100
+
+
+def test_two_members_of_a_group_share_the_queues(clients: Workbench) -> None:
+    topic, group = clients.topic(queues=4), clients.group()
+    members = [clients.push(topic, group=group) for _ in range(2)]
+    assert clients.admin.consumers(group) == sorted(member.client_id for member in members)
+    got = _send_until_both_receive(clients, topic, members)
+    queues = [{m.queue_id for m in messages} for messages in got]
+    assert [len(q) for q in queues] == [2, 2]
+    assert queues[0].isdisjoint(queues[1])
+
+
+def _send_until_both_receive(clients: Workbench, topic: str, members: list[PushConsumer]) -> list[list[Received]]:
+    """Rounds of one message to each queue until one round is shared evenly; answers that round's messages by member."""
+    deadline = time.monotonic() + REBALANCE_TIMEOUT_S
+    for turn in range(1000):
+        names = {f"r{turn}-{queue_id}" for queue_id in range(4)}
+        for queue_id in range(4):
+            clients.producer.send(topic, f"r{turn}-{queue_id}", queue_id=queue_id)
+        arrived: list[list[Received]] = []
+        while sum(map(len, arrived)) < 4 and time.monotonic() < deadline:
+            time.sleep(0.05)
+            arrived = [[m for m in member.inbox.messages() if m.body.decode() in names] for member in members]
+        if all(len(messages) == 2 for messages in arrived):
+            return arrived
+        assert time.monotonic() < deadline, "the members never shared the queues"
+    raise AssertionError("unreachable")
+
+
+def test_the_other_member_takes_over_when_one_leaves(clients: Workbench) -> None:
+    topic, group = clients.topic(queues=4), clients.group()
+    stays, leaves = clients.push(topic, group=group), clients.push(topic, group=group)
+    _send_until_both_receive(clients, topic, [stays, leaves])
+    clients.stop(leaves)
+    expected = [f"after{queue_id}" for queue_id in range(4)]
+    for queue_id in range(4):
+        clients.producer.send(topic, expected[queue_id], queue_id=queue_id)
+    stays.inbox.wait_for(
+        lambda messages: {m.body.decode() for m in messages} >= set(expected), timeout_s=REBALANCE_TIMEOUT_S
+    )
+
+
+def test_every_broadcasting_consumer_gets_every_message(clients: Workbench) -> None:
+    topic, group = clients.topic(queues=4), clients.group()
+    members = [clients.push(topic, group=group, broadcasting=True, **FIRST) for _ in range(2)]
+    sent = send_all(clients, topic, 12)
+    for member in members:
+        member.inbox.wait_count(12)
+        assert bodies(member.inbox.messages()) == sent
+
+
+def test_two_groups_each_get_every_message(clients: Workbench) -> None:
+    topic = clients.topic(queues=2)
+    consumers = [clients.push(topic, group=clients.group(), **FIRST) for _ in range(2)]
+    sent = send_all(clients, topic, 10)
+    for consumer in consumers:
+        assert bodies(consumer.inbox.wait_count(10)) == sent
+
+
+def test_an_orderly_consumer_sees_each_queue_in_order_even_over_failures(clients: Workbench) -> None:
+    topic = clients.topic(queues=2)
+    consumer = clients.push(topic, group=clients.group(), orderly=True, failTimes=2, suspendMs=50, **FIRST)
+    for i in range(10):
+        clients.producer.send(topic, f"{i}", queue_id=i % 2)
+    messages = consumer.inbox.wait_for(lambda got: len(_accepted(got, 2)) == 10, timeout_s=30)
+    for queue_id in range(2):
+        in_queue = [m for m in messages if m.queue_id == queue_id]
+        assert [int(m.body) for m in _accepted(in_queue, 2)] == list(range(queue_id, 10, 2))
+        # A failed message holds up its queue: each is seen three times in a row.
+        assert [int(m.body) for m in in_queue] == [i for i in range(queue_id, 10, 2) for _ in range(3)]
+
+
+def _accepted(messages: list[Received], fail_times: int) -> list[Received]:
+    return [m for m in messages if m.reconsume_times >= fail_times]
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [("*", ["a", "b", "c", "none"]), ("TagA", ["a"]), ("TagA || TagC", ["a", "c"]), ("TagX", [])],
+)
+def test_tags_choose_what_a_group_gets(clients: Workbench, expression: str, expected: list[str]) -> None:
+    topic = clients.topic(queues=1)
+    consumer = clients.push(topic, group=clients.group(), expression=expression, **FIRST)
+    for tag, body in (("TagA", "a"), ("TagB", "b"), ("TagC", "c")):
+        clients.producer.send(topic, body, tags=tag)
+    clients.producer.send(topic, "none")
+    if expected:
+        consumer.inbox.wait_count(len(expected))
+    time.sleep(0.3)
+    assert bodies(consumer.inbox.messages()) == expected
+
+
+def test_tags_with_one_hash_are_told_apart(clients: Workbench) -> None:
+    topic = clients.topic(queues=1)
+    # "Aa" and "BB" have the same Java hash code, which is all that a queue entry keeps of a tag.
+    consumer = clients.push(topic, group=clients.group(), expression="Aa", **FIRST)
+    clients.producer.send(topic, "wrong", tags="BB")
+    clients.producer.send(topic, "right", tags="Aa")
+    assert bodies(consumer.inbox.wait_count(1)) == ["right"]
+
+
+def test_a_group_goes_on_where_it_stopped(clients: Workbench) -> None:
+    topic, group = clients.topic(queues=2), clients.group()
+    first = clients.push(topic, group=group, **FIRST)
+    send_all(clients, topic, 10, "before")
+    first.inbox.wait_count(10)
+    # A clean shutdown stores the offsets.
+    clients.stop(first)
+    expected = send_all(clients, topic, 6, "while-away")
+    second = clients.push(topic, group=group, **FIRST)
+    second.inbox.wait_count(6)
+    time.sleep(0.5)
+    assert bodies(second.inbox.messages()) == expected
+
+
+def test_a_new_group_starts_where_it_asked_to(
+    strict_cluster: Cluster, new_workbench: Callable[[Cluster], Workbench]
+) -> None:
+    clients = new_workbench(strict_cluster)
+    topic = clients.topic(queues=1)
+    old = send_all(clients, topic, 3, "old")
+    # consumeTimestamp has whole seconds, and the message nearest to it is the first.
+    time.sleep(2.2)
+    middle = datetime.fromtimestamp(int(time.time()), tz=UTC).astimezone()
+    new = send_all(clients, topic, 3, "new")
+
+    timestamp = middle.strftime("%Y%m%d%H%M%S")
+    from_first = clients.push(topic, group=known_group(clients), **FIRST)
+    options = {"from": "CONSUME_FROM_TIMESTAMP", "timestamp": timestamp}
+    from_timestamp = clients.push(topic, group=known_group(clients), **options)
+    from_last = clients.push(topic, group=known_group(clients), **{"from": "CONSUME_FROM_LAST_OFFSET"})
+    from_first.inbox.wait_count(6)
+    from_timestamp.inbox.wait_count(3)
+    # Where "last" is, is decided soon after the start.
+    time.sleep(1.5)
+    newest = send_all(clients, topic, 3, "newest")
+    assert bodies(from_first.inbox.wait_count(9)) == sorted(old + new + newest)
+    assert bodies(from_timestamp.inbox.wait_count(6)) == sorted(new + newest)
+    assert bodies(from_last.inbox.wait_count(3)) == newest
+
+
+def test_a_new_group_on_a_fresh_topic_starts_at_its_beginning(clients: Workbench) -> None:
+    topic = clients.topic(queues=1)
+    sent = send_all(clients, topic, 3)
+    # The broker answers offset 0 while the queue's head is still in memory, whatever the group asked for.
+    consumer = clients.push(topic, group=clients.group(), **{"from": "CONSUME_FROM_LAST_OFFSET"})
+    assert bodies(consumer.inbox.wait_count(3)) == sent
+
+
+def known_group(clients: Workbench) -> str:
+    group = clients.group()
+    clients.mqadmin("updateSubGroup", "-b", clients.broker_address, "-g", group)
+    return group

@@ -1,0 +1,90 @@
+"""Finding messages and offsets: by id, by key, by time."""
+
+import time
+
+import pytest
+from harness.clients import Workbench
+from harness.driver import ClientError
+
+
+def test_a_message_is_found_by_its_offset_id_and_by_its_unique_id(clients: Workbench) -> None:
+    topic = clients.topic(queues=2)
+    sent = clients.producer.send(topic, "here", queue_id=1, keys="k1", tags="T", properties={"colour": "red"})
+    by_offset = clients.admin.view(sent.offset_message_id)
+    by_unique_id = clients.admin.view(sent.message_id, topic=topic)
+    for found in (by_offset, by_unique_id):
+        assert (found.topic, found.queue_id, found.queue_offset, found.body) == (topic, 1, 0, b"here")
+        assert (found.keys, found.tags, found.properties["colour"]) == ("k1", "T", "red")
+        assert found.message_id == sent.message_id
+
+
+def test_messages_are_found_by_any_of_their_keys(clients: Workbench) -> None:
+    topic, other_topic = clients.topic(queues=2), clients.topic(queues=1)
+    clients.producer.send(topic, "one", keys="shared only-one")
+    clients.producer.send(topic, "two", keys="shared")
+    clients.producer.send(other_topic, "elsewhere", keys="shared")
+    assert {m.body for m in clients.admin.query(topic, "shared")} == {b"one", b"two"}
+    assert {m.body for m in clients.admin.query(topic, "only-one")} == {b"one"}
+    assert {m.body for m in clients.admin.query(other_topic, "shared")} == {b"elsewhere"}
+    assert len(clients.admin.query(topic, "shared", max_count=1)) == 1
+
+
+def test_keys_that_only_share_a_hash_are_not_found(clients: Workbench) -> None:
+    topic = clients.topic(queues=1)
+    clients.producer.send(topic, "BB", keys="BB")
+    clients.producer.send(topic, "Aa", keys="Aa")
+    assert [m.body for m in clients.admin.query(topic, "Aa")] == [b"Aa"]
+
+
+def test_each_message_of_a_batch_is_found_by_its_key(clients: Workbench) -> None:
+    topic = clients.topic(queues=1)
+    from_batch = [{"topic": topic, "body": "", "bodySize": 10 + i, "keys": f"b{i}"} for i in range(5)]
+    clients.producer.send_batch(from_batch)
+    assert [len(m.body) for m in clients.admin.query(topic, "b3")] == [13]
+
+
+def test_a_delayed_message_is_found_by_its_key_once_it_is_delivered(clients: Workbench) -> None:
+    topic = clients.topic(queues=1)
+    consumer = clients.push(topic, group=clients.group())
+    sent = clients.producer.send(topic, "later", delayLevel=1, keys="late-key")
+    with pytest.raises(ClientError) as no_message:
+        clients.admin.query(topic, "late-key")
+    assert no_message.value.code == 208
+    consumer.inbox.wait_count(1)
+    (found,) = clients.admin.query(topic, "late-key")
+    assert (found.topic, found.body, found.message_id) == (topic, b"later", sent.message_id)
+
+
+def test_offsets_of_a_queue_by_end_and_by_time(clients: Workbench) -> None:
+    topic = clients.topic(queues=2)
+    for i in range(3):
+        clients.producer.send(topic, f"early{i}", queue_id=0)
+    time.sleep(0.3)
+    middle_ms = int(time.time() * 1000)
+    time.sleep(0.3)
+    for i in range(3):
+        clients.producer.send(topic, f"late{i}", queue_id=0)
+    messages = clients.pull(group=clients.group()).pull(topic, 0, 0).messages
+    times_ms = [m.store_timestamp_ms for m in messages]
+
+    offsets = clients.admin.offsets(topic, 0)
+    assert (offsets["min"], offsets["max"], offsets["earliestStoreTimestamp"]) == (0, 6, times_ms[0])
+    assert clients.admin.search_offset(topic, 0, times_ms[0] - 60_000) == 0
+    assert clients.admin.search_offset(topic, 0, times_ms[4]) in {3, 4, 5}
+    # Between two messages: the nearer one.
+    assert clients.admin.search_offset(topic, 0, middle_ms - 250) == 2
+    assert clients.admin.search_offset(topic, 0, middle_ms + 250) == 3
+    assert clients.admin.search_offset(topic, 0, times_ms[5] + 60_000) in {5, 6}
+
+
+def test_a_queue_never_written_has_no_offsets(clients: Workbench) -> None:
+    topic = clients.topic(queues=2)
+    assert clients.admin.offsets(topic, 1) == {"min": 0, "max": 0, "earliestStoreTimestamp": -1}
+    assert clients.admin.search_offset(topic, 1, int(time.time() * 1000)) == 0
+
+
+def test_a_topic_made_by_the_client_has_the_queues_asked_for(clients: Workbench) -> None:
+    topic = clients.name("Created")
+    clients.admin.create_topic(topic, key="TBW102", queues=3)
+    clients.wait_for_route(topic, queues=3)
+    assert clients.producer.queue_ids(topic) == [0, 1, 2]

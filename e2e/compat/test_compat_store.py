@@ -1,0 +1,176 @@
+"""A store moves between the real broker and ours: what waits in it is delivered by the other, and nothing twice."""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from harness.brokers import Cluster, OurCluster, RealCluster
+from harness.clients import Workbench, message
+from harness.driver import Received
+
+# Each writes with one and reads with the other, whatever --against says; run once, with ours.
+pytestmark = pytest.mark.ours_only
+
+# Small files, so that the log rolls and its blank records are met.
+CONFIG = {
+    "messageDelayLevel": "1s 2s 1s 1s 3s 4s 10s 1h",
+    "mappedFileSizeCommitLog": str(64 << 10),
+    "mappedFileSizeConsumeQueue": str(20 * 100),
+    "maxHashSlotNum": "500",
+    "maxIndexNum": "2000",
+}
+TOPIC, QUEUES = "Moved", 4
+DELIVERED_LEVEL, OVERDUE_LEVEL, PENDING_LEVEL, FAR_LEVEL = 1, 6, 7, 8
+DELAY_MS = {DELIVERED_LEVEL: 1000, OVERDUE_LEVEL: 4000, PENDING_LEVEL: 10_000}
+
+NewWorkbench = Callable[[Cluster], Workbench]
+
+
+def fill(clients: Workbench) -> list[str]:
+    """Normal, batched, compressed and delayed messages, some delays over and some not; answers the bodies due soon."""
+    clients.admin.update_topic(TOPIC, broker=clients.broker_address, queues=QUEUES)
+    clients.wait_for_route(TOPIC, queues=QUEUES)
+    producer = clients.producer
+    names = [f"normal{i}" for i in range(100)]
+    for i, name in enumerate(names):
+        producer.send(TOPIC, name, queue_id=i % QUEUES, keys=f"key-{name}", properties={"filler": "x" * 400})
+    batch = [f"batch{i}" for i in range(10)]
+    producer.send_batch([message(TOPIC, name, keys=f"key-{name}") for name in batch])
+    delivered = _send_delayed(clients, DELIVERED_LEVEL, 10)
+    _wait_for(clients, set(names + batch + delivered))
+    waiting = _send_delayed(clients, OVERDUE_LEVEL, 10) + _send_delayed(clients, PENDING_LEVEL, 10)
+    _send_delayed(clients, FAR_LEVEL, 3)
+    return names + batch + delivered + waiting
+
+
+def _send_delayed(clients: Workbench, level: int, count: int) -> list[str]:
+    names = [f"level{level}-{i}" for i in range(count)]
+    for i, name in enumerate(names):
+        clients.producer.send(TOPIC, name, queue_id=i % QUEUES, delayLevel=level, keys=f"key-{name}")
+    return names
+
+
+def read_all(clients: Workbench) -> list[Received]:
+    """Every message of the topic, from the first offset of each queue."""
+    consumer = clients.pull(group=clients.group())
+    messages: list[Received] = []
+    for queue_id in range(QUEUES):
+        offset = 0
+        while (pulled := consumer.pull(TOPIC, queue_id, offset)).status == "FOUND":
+            messages += pulled.messages
+            offset = pulled.next_begin_offset
+    return messages
+
+
+def _wait_for(clients: Workbench, expected: set[str], timeout_s: float = 20.0) -> list[Received]:
+    deadline = time.monotonic() + timeout_s
+    while True:
+        messages = read_all(clients)
+        missing = expected - {m.body.decode() for m in messages}
+        if not missing:
+            return messages
+        assert time.monotonic() < deadline, f"never delivered: {sorted(missing)}"
+        time.sleep(0.2)
+
+
+def check_complete(clients: Workbench, expected: list[str]) -> None:
+    """Each message once, no delay shorter than its level, and all found by their keys."""
+    _wait_for(clients, set(expected))
+    # What comes twice comes soon after.
+    time.sleep(1.5)
+    messages = read_all(clients)
+    counts = Counter(m.body.decode() for m in messages)
+    assert counts == Counter(expected)
+    for m in messages:
+        level = int(m.properties.get("DELAY", 0))
+        if level:
+            assert m.store_timestamp_ms - m.born_timestamp_ms >= DELAY_MS[level], m.body
+            assert m.properties["REAL_TOPIC"] == TOPIC
+            assert m.queue_id == int(m.body.decode().split("-")[1]) % QUEUES
+    for name in ("normal5", "batch7", f"level{DELIVERED_LEVEL}-3", f"level{PENDING_LEVEL}-2"):
+        assert [m.body.decode() for m in clients.admin.query(TOPIC, f"key-{name}")] == [name]
+
+
+def check_usable(clients: Workbench) -> None:
+    """The new owner goes on where the other stopped: new sends get the next offsets."""
+    consumer = clients.pull(group=clients.group())
+    for queue_id in range(QUEUES):
+        end = consumer.pull(TOPIC, queue_id, 0, max_count=1).max_offset
+        assert clients.producer.send(TOPIC, f"new{queue_id}", queue_id=queue_id).queue_offset == end
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean stop", "kill -9"])
+def test_ours_takes_over_a_store_of_the_real_broker(
+    tmp_path: Path, new_workbench: NewWorkbench, isolated_network: None, clean: bool
+) -> None:
+    store_path = tmp_path / "store"
+    with RealCluster(config=CONFIG, store_path=store_path) as real:
+        clients = new_workbench(real)
+        expected = fill(clients)
+        clients.close()
+        if clean:
+            real.stop()
+        else:
+            real.kill()
+    with OurCluster(config=CONFIG, store_path=store_path) as ours:
+        clients = new_workbench(ours)
+        check_complete(clients, expected)
+        check_usable(clients)
+
+
+def test_the_real_broker_takes_over_a_store_of_ours_after_a_clean_stop(
+    tmp_path: Path, new_workbench: NewWorkbench, isolated_network: None
+) -> None:
+    store_path = tmp_path / "store"
+    with OurCluster(config=CONFIG, store_path=store_path) as ours:
+        clients = new_workbench(ours)
+        expected = fill(clients)
+        clients.close()
+        ours.stop()
+    with RealCluster(config=CONFIG, store_path=store_path) as real:
+        clients = new_workbench(real)
+        check_complete(clients, expected)
+        check_usable(clients)
+
+
+def test_the_real_broker_takes_over_a_store_of_ours_after_a_kill(
+    tmp_path: Path, new_workbench: NewWorkbench, isolated_network: None
+) -> None:
+    store_path = tmp_path / "store"
+    with OurCluster(config=CONFIG, store_path=store_path) as ours:
+        clients = new_workbench(ours)
+        expected = fill(clients)
+        clients.close()
+        ours.kill()
+    with RealCluster(config=CONFIG, store_path=store_path) as real:
+        clients = new_workbench(real)
+        messages = _wait_for(clients, set(expected))
+        # It knows only delayOffset.json, so it repeats what was delivered since that was written; the rest comes once.
+        counts = Counter(m.body.decode() for m in messages)
+        undelayed = [name for name in expected if not name.startswith("level")]
+        assert {name: counts[name] for name in undelayed} == dict.fromkeys(undelayed, 1)
+        check_usable(clients)
+
+
+def test_a_store_goes_to_the_real_broker_and_back(
+    tmp_path: Path, new_workbench: NewWorkbench, isolated_network: None
+) -> None:
+    store_path = tmp_path / "store"
+    with OurCluster(config=CONFIG, store_path=store_path) as ours:
+        clients = new_workbench(ours)
+        expected = fill(clients)
+        clients.close()
+        ours.stop()
+    with RealCluster(config=CONFIG, store_path=store_path) as real:
+        clients = new_workbench(real)
+        expected += [f"guest{i}" for i in range(10)]
+        for i in range(10):
+            clients.producer.send(TOPIC, f"guest{i}", queue_id=i % QUEUES)
+        clients.close()
+        real.stop()
+    with OurCluster(config=CONFIG, store_path=store_path) as ours:
+        clients = new_workbench(ours)
+        check_complete(clients, expected)
+        check_usable(clients)
