@@ -10,6 +10,7 @@ from typing import TypeVar
 from delaymq.broker.arrivals import Arrivals, OnArrival
 from delaymq.broker.clients import Clients
 from delaymq.broker.delivery import Delivery
+from delaymq.broker.delivery_log import QuietLog
 from delaymq.broker.delivery_status import DeliveryCounters
 from delaymq.broker.groups import Groups
 from delaymq.broker.locks import QueueLocks
@@ -27,7 +28,8 @@ from delaymq.protocol.bodies import RegisterBody, TopicConfig, TopicTable
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import FLAG_ONEWAY, Command, Response
 from delaymq.protocol.errors import RequestError
-from delaymq.store import MessageStore, StoreOptions
+from delaymq.store.message_store import MessageStore
+from delaymq.store.options import StoreOptions
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -85,7 +87,9 @@ class Broker:
         self._arrivals = arrivals
         self._tables = Tables(store, self.topics, self.groups, self.offsets, self.clients)
         self._closed = False
+        self._quiet_log = QuietLog(_log, now_ms)
         self.topics.changed = self._topic_changed
+        delivery.on_dead_letter = self._make_dead_letter_topic
         self.waits_for_flush = config.flush_disk_type == "SYNC_FLUSH"
         self.advertise(config.broker_ip1, config.listen_port)
         self._derive()
@@ -107,6 +111,7 @@ class Broker:
             broker = cls(config, store, delivery, arrivals, stats, now_ms)
             broker._tables.load(now_ms())
             delivery.attach(store)
+            store.pins.hold(delivery.name, delivery.pin)
         except BaseException:
             store.close()
             raise
@@ -126,21 +131,26 @@ class Broker:
             except RequestError as error:
                 result = self._refused(command, error)
             except Exception as error:
-                result = _failed(error)
+                result = self._failed(command.code, error)
             if self._arrivals.waiting:
                 self._arrivals.announce(self.store.confirmed_offset)
         if command.flag & FLAG_ONEWAY:
             return None
         return result
 
-    def guarded(self, run: Callable[[], T]) -> T | Response:
-        """`run()`, with whatever it raises turned into the answer."""
+    def guarded(self, code: int, run: Callable[[], T]) -> T | Response:
+        """`run()` for a request of this code, with whatever it raises turned into the answer."""
         try:
             return run()
         except RequestError as error:
             return Response(error.code, error.remark)
         except Exception as error:
-            return _failed(error)
+            return self._failed(code, error)
+
+    def _failed(self, code: int, error: Exception) -> Response:
+        # A peer may be able to cause this at will, so it is not logged each time.
+        self._quiet_log.warning("a request (code %d) failed unexpectedly", code, error=error)
+        return Response(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {str(error)[:_SHOWN_CHARACTERS]}")
 
     def _refused(self, command: Command, error: RequestError) -> Response:
         fields = {}
@@ -209,6 +219,7 @@ class Broker:
         task = PersistTask(self._tables, self._tables.changed(self.now_ms()))
         task.run()
         task.finish()
+        self.delivery.close()
         self.store.close()
 
     # Configuration
@@ -223,8 +234,8 @@ class Broker:
         """Takes a changed configuration; keys that need a restart must have their old values in it."""
         if config.levels != self.config.levels:
             self.delivery.set_levels(config.levels)
-            self.store.levels = config.levels
         self.config = config
+        self.delivery.set_settings(config)
         self.topics.apply(config)
         self.groups.apply(config)
         self._derive()
@@ -281,11 +292,10 @@ class Broker:
         config = self.groups.table.get(group)
         return config is None or config.notify_consumer_ids_changed_enable
 
+    def _make_dead_letter_topic(self, topic: str) -> None:
+        # Without a config nobody could read what the scheduler puts there.
+        self.topics.create_for_group(topic, 1)
+
     def _topic_changed(self, topic: TopicConfig) -> None:
         if self.topics_changed is not None:
             self.topics_changed(topic)
-
-
-def _failed(error: Exception) -> Response:
-    _log.error("a request failed", exc_info=error)
-    return Response(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {str(error)[:_SHOWN_CHARACTERS]}")

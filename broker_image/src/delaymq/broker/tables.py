@@ -15,7 +15,7 @@ from delaymq.broker.topics import Topics
 from delaymq.protocol.errors import RequestError
 
 if TYPE_CHECKING:
-    from delaymq.store import MessageStore
+    from delaymq.store.message_store import MessageStore
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")

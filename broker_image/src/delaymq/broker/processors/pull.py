@@ -14,7 +14,7 @@ from delaymq.broker.filters import matches_all, require_tag_type, tag_matcher
 from delaymq.broker.results import Held
 from delaymq.broker.topics import READ
 from delaymq.message import names
-from delaymq.protocol.codes import ResponseCode
+from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, Response
 from delaymq.protocol.errors import RequestError
 from delaymq.protocol.headers import PullMessageRequestHeader
@@ -127,7 +127,7 @@ def _pull(broker: Broker, header: PullMessageRequestHeader, deadline_ms: int, fi
 
 
 def _resume(broker: Broker, header: PullMessageRequestHeader, deadline_ms: int, final: bool) -> Response | Held:
-    return broker.guarded(partial(_pull, broker, header, deadline_ms, final))
+    return broker.guarded(RequestCode.PULL_MESSAGE, partial(_pull, broker, header, deadline_ms, final))
 
 
 def read_queue(

@@ -3,83 +3,91 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from delaymq.broker.processors import admin, clients, consumers, offsets, pull, query, send
 from delaymq.broker.results import Result
-from delaymq.protocol.codes import ResponseCode
-from delaymq.protocol.command import Response
+from delaymq.protocol.codes import RequestCode, ResponseCode
+from delaymq.protocol.command import Command, Response
 
 if TYPE_CHECKING:
-    # Processors return one or two of Result's classes each, which mypy does not take for a Callable's argument order.
-    Processor = Callable[[Any, Any, Any], Result]
+    from delaymq.broker.broker import Broker
+    from delaymq.broker.session import Session
+
+Processor = Callable[["Broker", "Session", Command], Result]
 
 PROCESSORS: Final[dict[int, Processor]] = {
-    10: send.send_message,
-    11: pull.pull_message,
-    12: query.query_message,
-    14: offsets.query_consumer_offset,
-    15: offsets.update_consumer_offset,
-    17: admin.update_and_create_topic,
-    21: admin.get_all_topic_config,
-    25: admin.update_broker_config,
-    26: admin.get_broker_config,
-    28: admin.get_runtime_info,
-    29: offsets.search_offset,
-    30: offsets.get_max_offset,
-    31: offsets.get_min_offset,
-    32: offsets.get_earliest_store_time,
-    33: query.view_message_by_id,
-    34: clients.heartbeat,
-    35: clients.unregister_client,
-    36: send.send_back,
-    38: clients.get_consumer_list_by_group,
-    41: clients.lock_queues,
-    42: clients.unlock_queues,
-    43: offsets.get_all_consumer_offset,
-    45: offsets.get_all_delay_offset,
-    46: clients.check_client_config,
-    200: admin.update_and_create_group,
-    201: admin.get_all_groups,
-    202: admin.get_topic_stats,
-    203: consumers.get_consumer_connections,
-    204: consumers.get_producer_connections,
-    207: admin.delete_group,
-    208: consumers.get_consume_stats,
-    215: admin.delete_topic,
-    222: consumers.reset_offset,
-    300: consumers.query_topic_consumers,
-    303: consumers.query_consume_time_span,
-    305: admin.get_system_topics,
-    306: admin.clean_expired_queues,
-    310: send.send_message_v2,
-    316: admin.clean_unused_topics,
-    317: consumers.get_broker_consume_stats,
-    320: send.send_batch_message,
-    321: query.query_consume_queue,
-    328: consumers.get_all_producers,
-    329: admin.delete_expired_commit_log,
+    RequestCode.SEND_MESSAGE: send.send_message,
+    RequestCode.PULL_MESSAGE: pull.pull_message,
+    RequestCode.QUERY_MESSAGE: query.query_message,
+    RequestCode.QUERY_CONSUMER_OFFSET: offsets.query_consumer_offset,
+    RequestCode.UPDATE_CONSUMER_OFFSET: offsets.update_consumer_offset,
+    RequestCode.UPDATE_AND_CREATE_TOPIC: admin.update_and_create_topic,
+    RequestCode.GET_ALL_TOPIC_CONFIG: admin.get_all_topic_config,
+    RequestCode.UPDATE_BROKER_CONFIG: admin.update_broker_config,
+    RequestCode.GET_BROKER_CONFIG: admin.get_broker_config,
+    RequestCode.GET_BROKER_RUNTIME_INFO: admin.get_runtime_info,
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: offsets.search_offset,
+    RequestCode.GET_MAX_OFFSET: offsets.get_max_offset,
+    RequestCode.GET_MIN_OFFSET: offsets.get_min_offset,
+    RequestCode.GET_EARLIEST_MSG_STORETIME: offsets.get_earliest_store_time,
+    RequestCode.VIEW_MESSAGE_BY_ID: query.view_message_by_id,
+    RequestCode.HEART_BEAT: clients.heartbeat,
+    RequestCode.UNREGISTER_CLIENT: clients.unregister_client,
+    RequestCode.CONSUMER_SEND_MSG_BACK: send.send_back,
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: clients.get_consumer_list_by_group,
+    RequestCode.LOCK_BATCH_MQ: clients.lock_queues,
+    RequestCode.UNLOCK_BATCH_MQ: clients.unlock_queues,
+    RequestCode.GET_ALL_CONSUMER_OFFSET: offsets.get_all_consumer_offset,
+    RequestCode.GET_ALL_DELAY_OFFSET: offsets.get_all_delay_offset,
+    RequestCode.CHECK_CLIENT_CONFIG: clients.check_client_config,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: admin.update_and_create_group,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: admin.get_all_groups,
+    RequestCode.GET_TOPIC_STATS_INFO: admin.get_topic_stats,
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: consumers.get_consumer_connections,
+    RequestCode.GET_PRODUCER_CONNECTION_LIST: consumers.get_producer_connections,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: admin.delete_group,
+    RequestCode.GET_CONSUME_STATS: consumers.get_consume_stats,
+    RequestCode.DELETE_TOPIC_IN_BROKER: admin.delete_topic,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: consumers.reset_offset,
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: consumers.query_topic_consumers,
+    RequestCode.QUERY_CONSUME_TIME_SPAN: consumers.query_consume_time_span,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: admin.get_system_topics,
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: admin.clean_expired_queues,
+    RequestCode.SEND_MESSAGE_V2: send.send_message_v2,
+    RequestCode.CLEAN_UNUSED_TOPIC: admin.clean_unused_topics,
+    RequestCode.GET_BROKER_CONSUME_STATS: consumers.get_broker_consume_stats,
+    RequestCode.SEND_BATCH_MESSAGE: send.send_batch_message,
+    RequestCode.QUERY_CONSUME_QUEUE: query.query_consume_queue,
+    RequestCode.GET_ALL_PRODUCER_INFO: consumers.get_all_producers,
+    RequestCode.DELETE_EXPIRED_COMMITLOG: admin.delete_expired_commit_log,
 }
 
 # Answers to these carry two fields more, also when they are refusals.
-SEND_CODES: Final = frozenset({10, 310, 320})
+SEND_CODES: Final = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 
-# What a client should know about codes that RocketMQ's broker serves and this one does not.
+_TRANSACTIONS: Final = "transactions come with a later version: send without TRAN_MSG"
+_ACCESS_CONTROL: Final = "access control comes with a later version: keep the ports private"
+_ASKING_CLIENTS: Final = "asking clients comes with a later version: see consumerConnection and consumerProgress"
+_REPLIES: Final = "request and reply come with a later version: send to a topic of your own"
+_OFFSETS: Final = "comes with a later version: set the group's offsets with code 15"
+
+# What to do instead, for codes that RocketMQ's broker serves and this one does not.
 NOT_SERVED: Final[dict[int, str]] = {
-    37: "transactions come with a later version: send without TRAN_MSG",
-    50: "access control comes with a later version: keep the ports private",
-    51: "access control comes with a later version: keep the ports private",
-    52: "access control comes with a later version: keep the ports private",
-    53: "access control comes with a later version: keep the ports private",
-    223: "asking clients for their state comes with a later version: see consumerProgress",
-    307: "asking clients for their state comes with a later version: see consumerConnection",
-    308: "offset correction by other groups comes with a later version: set offsets with code 15",
-    309: "having a client consume a message directly comes with a later version",
-    314: "cloning a group's offsets comes with a later version: set them with code 15",
-    315: "statistics by name come with a later version: see brokerStatus and /metrics",
-    323: "transactions come with a later version: there are no half messages to resume",
-    324: "request and reply come with a later version: send to a topic of your own",
-    325: "request and reply come with a later version: send to a topic of your own",
+    RequestCode.END_TRANSACTION: _TRANSACTIONS,
+    RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: _ACCESS_CONTROL,
+    RequestCode.DELETE_ACL_CONFIG: _ACCESS_CONTROL,
+    RequestCode.GET_BROKER_CLUSTER_ACL_INFO: _ACCESS_CONTROL,
+    RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: _ACCESS_CONTROL,
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _ASKING_CLIENTS,
+    RequestCode.GET_CONSUMER_RUNNING_INFO: _ASKING_CLIENTS,
+    RequestCode.QUERY_CORRECTION_OFFSET: _OFFSETS,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: _ASKING_CLIENTS,
+    RequestCode.CLONE_GROUP_OFFSET: _OFFSETS,
+    RequestCode.VIEW_BROKER_STATS_DATA: "statistics by name come with a later version: see brokerStatus and /metrics",
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: _TRANSACTIONS,
+    RequestCode.SEND_REPLY_MESSAGE: _REPLIES,
+    RequestCode.SEND_REPLY_MESSAGE_V2: _REPLIES,
 }
 
 
