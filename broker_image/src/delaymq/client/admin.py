@@ -65,9 +65,7 @@ class Admin:
 
     async def topics(self) -> list[str]:
         """All topics that any broker has registered."""
-        answer = await self._client.ask_name_server(
-            request_command(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        )
+        answer = await self._client.ask_name_server(request_command(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
         with reading_answer("the NameServer"):
             return sorted(TopicList.decode(answer.body).topic_list)
 

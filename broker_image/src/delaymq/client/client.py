@@ -188,9 +188,7 @@ class Client:
     async def _ask_route(self, topic: str, shown: str = "") -> TopicRoute:
         header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
         try:
-            answer = await self.ask_name_server(
-                request_command(RequestCode.GET_ROUTEINFO_BY_TOPIC, header.to_fields())
-            )
+            answer = await self.ask_name_server(request_command(RequestCode.GET_ROUTEINFO_BY_TOPIC, header.to_fields()))
             with reading_answer("the NameServer"):
                 return TopicRoute.decode(answer.body)
         except RefusedError as error:

@@ -213,9 +213,7 @@ class PushConsumer:
     async def _take(self, subscription: Subscription, share: set[MessageQueue]) -> None:
         held = [queue for queue in self._readers if queue.topic == subscription.topic]
         await self._drop(
-            queue
-            for queue in held
-            if queue not in share or self._readers[queue][0].subscription is not subscription
+            queue for queue in held if queue not in share or self._readers[queue][0].subscription is not subscription
         )
         for queue in sorted(share - self._readers.keys(), key=lambda each: (each.broker_name, each.queue_id)):
             reader = QueueReader(

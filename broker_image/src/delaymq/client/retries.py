@@ -33,9 +33,7 @@ class Retries:
         self._client = client
         self._group = group
         self._delay_level = delay_level
-        self._max_reconsume_times = (
-            DEFAULT_MAX_RECONSUME_TIMES if max_reconsume_times < 0 else max_reconsume_times
-        )
+        self._max_reconsume_times = DEFAULT_MAX_RECONSUME_TIMES if max_reconsume_times < 0 else max_reconsume_times
 
     async def send_back(self, message: ReceivedMessage, *, to_dead_letters: bool = False) -> bool:
         """Whether the broker has taken the message back; after the last retry it goes to the dead letters."""
