@@ -1,10 +1,12 @@
 """The connection: bytes to commands and back, with limits in both directions."""
 
 import asyncio
+import fcntl
 import itertools
 import logging
 import socket
 import struct
+import termios
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, cast
@@ -24,6 +26,7 @@ DEFAULT_TIMEOUT_MS: Final = 3_000
 LINGER_RESET: Final = struct.pack("ii", 1, 0)
 """SO_LINGER of accepted sockets: a killed process resets its connections, and its peers notice at once."""
 _LINGER_OFF: Final = struct.pack("ii", 0, 0)
+_INTEGER: Final = struct.Struct("i")
 
 _logger = logging.getLogger(__name__)
 _bad_peers = RateLimitedLog(_logger)
@@ -235,6 +238,17 @@ class RemotingConnection(asyncio.BufferedProtocol):
         """Waits until the peer is no longer behind."""
         while self._drained is not None and not self.closing:
             await self._drained.wait()
+
+    def unsent_bytes(self) -> int:
+        """What was written and the peer's kernel has not taken yet; 0 once the connection is closing."""
+        if self.closing:
+            return 0
+        own = self._transport.get_extra_info("socket")
+        try:
+            (in_kernel,) = _INTEGER.unpack(fcntl.ioctl(own.fileno(), termios.TIOCOUTQ, bytes(_INTEGER.size)))
+        except OSError:
+            return 0
+        return int(in_kernel) + self._transport.get_write_buffer_size()
 
     def close(self) -> None:
         """Ends the connection after what was written has gone out, within a time limit."""

@@ -1,0 +1,86 @@
+"""What a broker does at intervals."""
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from delaymq.broker.stats import SAMPLE_INTERVAL_MS
+from delaymq.server.background import Job, Task
+
+if TYPE_CHECKING:
+    from delaymq.broker.broker import Broker
+    from delaymq.server.held_pulls import HeldPulls
+    from delaymq.server.sessions import Sessions
+
+WRITE_BEHIND_INTERVAL_MS: Final = 1_000
+"""As RocketMQ's flushIntervalConsumeQueue: how far queues and index on disk may be behind the log."""
+MAX_WRITE_BEHIND_ROUNDS: Final = 4
+"""Rounds of 256 files in one turn of the loop; the rest follows with the next tick."""
+ALLOCATION_INTERVAL_MS: Final = 200
+SNAPSHOT_INTERVAL_MS: Final = 1_000
+CLEAN_INTERVAL_MS: Final = 10_000
+EXPIRE_INTERVAL_MS: Final = 10_000
+DELAY_OFFSET_INTERVAL_MS: Final = 1_000
+"""How often is asked; the delivery knows its own interval (flushDelayOffsetInterval)."""
+HELD_DEADLINE_INTERVAL_MS: Final = 400
+LONG_POLLING_RECHECK_MS: Final = 5_000
+"""RocketMQ looks at held pulls this often too."""
+
+_logger = logging.getLogger(__name__)
+
+
+def jobs_of(broker: "Broker", held_pulls: "HeldPulls", sessions: "Sessions") -> list[Job]:
+    """The jobs of one broker."""
+    store = broker.store
+
+    def write_behind() -> None:
+        for _ in range(MAX_WRITE_BEHIND_ROUNDS):
+            if not store.write_behind():
+                return
+
+    def clean() -> None:
+        for deleted in store.clean(broker.now_ms()):
+            _logger.info("deleted %s", deleted)
+
+    def expire_clients() -> None:
+        for session in broker.expire_clients(broker.now_ms()):
+            sessions.close(session.id)
+
+    def recheck_ms() -> int:
+        config = broker.config
+        return LONG_POLLING_RECHECK_MS if config.long_polling_enable else config.short_polling_time_mills
+
+    def allocate() -> Task | None:
+        return store.allocation_task()
+
+    def snapshot() -> Task | None:
+        return store.snapshot_task()
+
+    def persist() -> Task | None:
+        return broker.persist_task(broker.now_ms())
+
+    def save_delay_offsets() -> Task | None:
+        return broker.delivery.save_task()
+
+    def sample() -> None:
+        broker.stats.sample(broker.now_ms())
+
+    def expire_pulls() -> None:
+        if held_pulls:
+            held_pulls.expire(broker.now_ms())
+
+    def fixed(interval_ms: int) -> Callable[[], int]:
+        return lambda: interval_ms
+
+    return [
+        Job(name="allocation", interval_ms=fixed(ALLOCATION_INTERVAL_MS), run=allocate),
+        Job(name="held pulls' deadlines", interval_ms=fixed(HELD_DEADLINE_INTERVAL_MS), run=expire_pulls),
+        Job(name="write behind", interval_ms=fixed(WRITE_BEHIND_INTERVAL_MS), run=write_behind),
+        Job(name="snapshot", interval_ms=fixed(SNAPSHOT_INTERVAL_MS), run=snapshot),
+        Job(name="statistics", interval_ms=fixed(SAMPLE_INTERVAL_MS), run=sample),
+        Job(name="delay offsets", interval_ms=fixed(DELAY_OFFSET_INTERVAL_MS), run=save_delay_offsets),
+        Job(name="held pulls", interval_ms=recheck_ms, run=held_pulls.recheck),
+        Job(name="tables", interval_ms=lambda: broker.config.flush_consumer_offset_interval, run=persist),
+        Job(name="retention", interval_ms=fixed(CLEAN_INTERVAL_MS), run=clean),
+        Job(name="silent clients", interval_ms=fixed(EXPIRE_INTERVAL_MS), run=expire_clients),
+    ]

@@ -1,0 +1,197 @@
+"""A broker on its ports: connections, held pulls, flushing, delivery, background work, registration, HTTP."""
+
+import asyncio
+import logging
+import socket
+import time
+from typing import TYPE_CHECKING, Final
+
+from delaymq import clock
+from delaymq.broker.broker import Broker
+from delaymq.broker.results import Deferred, Held
+from delaymq.config import BrokerConfig
+from delaymq.protocol.codes import RequestCode, ResponseCode
+from delaymq.protocol.command import FLAG_ONEWAY, Command, Response, encode_response
+from delaymq.server.background import Background
+from delaymq.server.broker_jobs import jobs_of
+from delaymq.server.flushing import Flushing
+from delaymq.server.held_pulls import HeldPulls
+from delaymq.server.listening import BACKLOG, bind, bind_broker_ports, port_of
+from delaymq.server.registration import Registration
+from delaymq.server.scheduling import DeliveryClock
+from delaymq.server.sessions import SERVER_LIMITS, ClientSession, Sessions
+from delaymq.transport import RemotingConnection
+from delaymq.transport.connection import OnCommands, refuse_all
+
+if TYPE_CHECKING:
+    from delaymq.server.http import HttpServer
+
+DRAIN_TIMEOUT_S: Final = 3.0
+"""How long a stop waits for clients to take their last answers."""
+READ_ONLY: Final = 4
+
+_logger = logging.getLogger(__name__)
+
+
+class BrokerServer:
+    """One broker process, or its half of a standalone one. `start`, then `stop` once."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.config = config
+        self.broker: Broker
+        """Set by `start`."""
+        self.ports_open = False
+        self.decommissioned = False
+        self.start_seconds = 0.0
+        self._http: HttpServer | None = None
+        self._servers: list[asyncio.AbstractServer] = []
+
+    # Life
+
+    async def start(self, *, http: bool = True) -> None:
+        """Binds, recovers, listens, registers. ServerError, StoreError: nothing is left open then."""
+        began = time.monotonic()
+        loop = asyncio.get_running_loop()
+        config = self.config
+        main, fast = bind_broker_ports(config.listen_host, config.listen_port, fast=config.fast_port_enable)
+        http_bound = None
+        try:
+            if http:
+                http_bound = bind(config.http_host, config.http_port, "the HTTP port")
+            self.broker = Broker.open(config, clock.now_ms)
+        except BaseException:
+            _close_sockets(main, fast, http_bound)
+            raise
+        self.port = port_of(main)
+        self.fast_port = port_of(fast) if fast is not None else None
+        self.broker.advertise(config.broker_ip1, self.port)
+        self._prepare(self.broker)
+        await self._listen(loop, main, self._on_commands)
+        if fast is not None:
+            await self._listen(loop, fast, self._on_fast_commands)
+        self.ports_open = True
+        self.start_seconds = time.monotonic() - began
+        self.sessions.start()
+        self.flushing.start()
+        self.clock.start()
+        self.background.start()
+        self.registration.start()
+        if http_bound is not None:
+            # HTTP's libraries are loaded when clients are served already.
+            from delaymq.server.broker_http import broker_http
+
+            self._http = await broker_http(self, http_bound)
+
+    def _prepare(self, broker: Broker) -> None:
+        config = self.config
+        self.sessions = Sessions(config.max_connections, config.channel_idle_ms, self._session_closed)
+        self.held_pulls = HeldPulls(self._reply)
+        self.flushing = Flushing(
+            broker.store, lambda: broker.config.flush_interval_commit_log, self._reply, broker.announce_arrivals
+        )
+        self.clock = DeliveryClock(broker.delivery, broker.hand_over, broker.now_ms)
+        self.registration = Registration(broker, config.name_servers)
+        self.background = Background(jobs_of(broker, self.held_pulls, self.sessions))
+        broker.on_arrival = self.held_pulls.arrived
+
+    async def _listen(self, loop: asyncio.AbstractEventLoop, bound: socket.socket, on_commands: OnCommands) -> None:
+        def accepted() -> RemotingConnection:
+            return RemotingConnection(
+                on_commands, on_opened=self.sessions.opened, on_closed=self.sessions.closed, limits=SERVER_LIMITS
+            )
+
+        self._servers.append(await loop.create_server(accepted, sock=bound, backlog=BACKLOG))
+
+    @property
+    def http_port(self) -> int | None:
+        """The HTTP port; None without one."""
+        return self._http.port if self._http is not None else None
+
+    def not_ready(self) -> list[str]:
+        """What keeps the broker from being ready, as sentences; empty when it is."""
+        problems = []
+        if not self.ports_open:
+            problems.append("the ports are not open")
+        if not self.registration.is_registered:
+            problems += [f"NameServer {link.address}: {link.problem}" for link in self.registration.links]
+        return problems
+
+    def decommission(self) -> None:
+        """Takes the broker out of service: no more writes, its routes say so; pulls and deliveries go on.
+
+        The stop that follows unregisters it.
+        """
+        self.decommissioned = True
+        self.broker.writable = False
+        self.registration.register_soon()
+
+    async def stop(self) -> None:
+        """Drains and closes everything: held pulls are answered, the log is flushed, files are written."""
+        broker = self.broker
+        broker.drain()
+        self.clock.stop()
+        for server in self._servers:
+            server.close()
+        self.ports_open = False
+        if self.decommissioned:
+            await self.registration.unregister()
+        self.held_pulls.close()
+        await self.flushing.stop()
+        broker.announce_arrivals()
+        await self.sessions.close_all(DRAIN_TIMEOUT_S)
+        await self.background.stop()
+        if self._http is not None:
+            await self._http.stop()
+        broker.on_arrival = None
+        broker.close()
+        await self.registration.stop()
+
+    # Requests
+
+    def _on_commands(self, connection: RemotingConnection, commands: list[Command]) -> None:
+        session = connection.session
+        if not isinstance(session, ClientSession):
+            return  # there were too many connections, and this one is being cut off
+        handle = self.broker.handle
+        send = connection.send
+        for command in commands:
+            result = handle(session, command)
+            if type(result) is Response:
+                try:
+                    send(encode_response(command, result))
+                except ValueError as error:
+                    send(encode_response(command, _unsendable(error)))
+            elif type(result) is Deferred:
+                self.flushing.wait(session, command, result)
+            elif type(result) is Held:
+                self.held_pulls.hold(session, command, result)
+
+    def _on_fast_commands(self, connection: RemotingConnection, commands: list[Command]) -> None:
+        pulls = [command for command in commands if command.code == RequestCode.PULL_MESSAGE]
+        if pulls:
+            refuse_all(connection, pulls)
+            commands = [command for command in commands if command.code != RequestCode.PULL_MESSAGE]
+        self._on_commands(connection, commands)
+
+    def _reply(self, session: ClientSession, request: Command, response: Response) -> None:
+        if request.flag & FLAG_ONEWAY:
+            return
+        try:
+            data = encode_response(request, response)
+        except ValueError as error:
+            data = encode_response(request, _unsendable(error))
+        session.connection.send(data)
+
+    def _session_closed(self, session: ClientSession) -> None:
+        self.held_pulls.session_closed(session)
+        self.broker.session_closed(session)
+
+
+def _unsendable(error: ValueError) -> Response:
+    return Response(ResponseCode.SYSTEM_ERROR, f"the answer cannot be sent: {error}")
+
+
+def _close_sockets(*sockets: socket.socket | None) -> None:
+    for each in sockets:
+        if each is not None:
+            each.close()

@@ -1,0 +1,140 @@
+"""Pulls that found nothing and wait: for a message in their queue, or for their time to run out."""
+
+import logging
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from delaymq.broker.results import Held
+from delaymq.protocol.command import Command, Response
+from delaymq.server.sessions import ClientSession
+
+MAX_PER_SESSION: Final = 20_000
+"""A client holds one pull for each of its queues; more would only fill the memory, and are answered at once."""
+BUCKET_MS: Final = 500
+"""Deadlines are kept in buckets this wide: a pull waits at most this much longer than it asked for."""
+
+K = TypeVar("K")
+Reply = Callable[[ClientSession, Command, Response], None]
+
+_logger = logging.getLogger(__name__)
+
+
+class HeldPull:
+    """One pull that waits; compared by identity."""
+
+    __slots__ = ("bucket", "held", "request", "session")
+
+    def __init__(self, session: ClientSession, request: Command, held: Held) -> None:
+        self.session = session
+        self.request = request
+        self.held = held
+        self.bucket = held.deadline_ms // BUCKET_MS
+
+
+class HeldPulls:
+    """All held pulls, by queue and by deadline. Times are the wall clock's, in ms."""
+
+    def __init__(self, reply: Reply) -> None:
+        self._reply = reply
+        self._by_queue: dict[tuple[str, int], set[HeldPull]] = {}
+        self._by_deadline: dict[int, set[HeldPull]] = {}
+        self._count = 0
+        self.closing = False
+        """While the server stops nothing is held any more."""
+
+    def __len__(self) -> int:
+        return self._count
+
+    def hold(self, session: ClientSession, request: Command, held: Held) -> None:
+        """Keeps a pull until something happens, or answers it at once if it may not be kept."""
+        if self.closing or len(session.held) >= MAX_PER_SESSION:
+            self._finish(session, request, held)
+            return
+        self._add(HeldPull(session, request, held))
+
+    def arrived(self, topic: str, queue_id: int, queue_offset: int, tags_code: int) -> None:
+        """A message can be seen from now on."""
+        waiting = self._by_queue.get((topic, queue_id))
+        if not waiting:
+            return
+        for pull in list(waiting):
+            held = pull.held
+            if queue_offset >= held.offset and held.matches(tags_code):
+                self._resume(pull)
+
+    def recheck(self) -> None:
+        """Runs all pulls again: for what no arrival tells, such as a changed configuration or a clock that jumped."""
+        for waiting in list(self._by_queue.values()):
+            for pull in list(waiting):
+                self._resume(pull)
+
+    def expire(self, now_ms: int) -> None:
+        """Answers the pulls whose time has run out."""
+        now_bucket = now_ms // BUCKET_MS
+        for bucket in [bucket for bucket in self._by_deadline if bucket < now_bucket]:
+            for pull in list(self._by_deadline.get(bucket, ())):
+                self._remove(pull)
+                self._finish(pull.session, pull.request, pull.held)
+
+    def session_closed(self, session: ClientSession) -> None:
+        """Nobody waits for these answers any more."""
+        for pull in list(session.held):
+            self._remove(pull)
+
+    def close(self) -> None:
+        """Answers all of them, and from now on every one at once: the server stops."""
+        self.closing = True
+        for waiting in list(self._by_queue.values()):
+            for pull in list(waiting):
+                self._remove(pull)
+                self._finish(pull.session, pull.request, pull.held)
+
+    def _resume(self, pull: HeldPull) -> None:
+        result = pull.held.resume(False)
+        if isinstance(result, Held):
+            if result.topic == pull.held.topic and result.queue_id == pull.held.queue_id:
+                pull.held = result
+                self._move(pull)
+                return
+            self._remove(pull)
+            self.hold(pull.session, pull.request, result)
+            return
+        self._remove(pull)
+        self._reply(pull.session, pull.request, result)
+
+    def _move(self, pull: HeldPull) -> None:
+        bucket = pull.held.deadline_ms // BUCKET_MS
+        if bucket != pull.bucket:
+            _discard(self._by_deadline, pull.bucket, pull)
+            pull.bucket = bucket
+            self._by_deadline.setdefault(bucket, set()).add(pull)
+
+    def _finish(self, session: ClientSession, request: Command, held: Held) -> None:
+        result = held.resume(True)
+        if isinstance(result, Held):
+            _logger.error("a pull of %s could not be finished", session.remote_address)
+            result = Response(1, "the pull could not be finished: pull again")
+        self._reply(session, request, result)
+
+    def _add(self, pull: HeldPull) -> None:
+        held = pull.held
+        self._by_queue.setdefault((held.topic, held.queue_id), set()).add(pull)
+        self._by_deadline.setdefault(pull.bucket, set()).add(pull)
+        pull.session.held.add(pull)
+        self._count += 1
+
+    def _remove(self, pull: HeldPull) -> None:
+        if pull not in pull.session.held:
+            return
+        pull.session.held.discard(pull)
+        _discard(self._by_queue, (pull.held.topic, pull.held.queue_id), pull)
+        _discard(self._by_deadline, pull.bucket, pull)
+        self._count -= 1
+
+
+def _discard(table: dict[K, set[HeldPull]], key: K, pull: HeldPull) -> None:
+    pulls = table.get(key)
+    if pulls is not None:
+        pulls.discard(pull)
+        if not pulls:
+            del table[key]

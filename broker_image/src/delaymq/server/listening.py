@@ -1,0 +1,80 @@
+"""Sockets that listen, with errors that say what to do."""
+
+import errno
+import ipaddress
+import socket
+from typing import Final
+
+from delaymq.server.errors import ServerError
+from delaymq.transport.connection import LINGER_RESET, host_and_port
+
+BACKLOG: Final = 1_024
+"""Connections that wait to be accepted; after a restart all clients come at once."""
+FAST_PORT_DISTANCE: Final = 2
+"""Clients with `vipChannelEnabled` look for the fast port this far below the listen port."""
+MAX_TRIES: Final = 50
+"""How often a free port is looked for whose fast port is free too."""
+
+
+def bind(host: str, port: int, what: str) -> socket.socket:
+    """A socket bound to an address; it does not listen yet, so that clients are refused until there is an answer.
+
+    What it will accept has a linger time of 0: when the process is killed, its peers are told by a reset.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_RESET)
+        bound.setblocking(False)
+        bound.bind((host, port))
+    except OSError as error:
+        bound.close()
+        raise ServerError(_problem(host, port, what, error)) from error
+    return bound
+
+
+def _problem(host: str, port: int, what: str, error: OSError) -> str:
+    address = host_and_port(host, port)
+    if error.errno == errno.EADDRINUSE:
+        return f"{what} {address} is in use: stop the other program or choose another port"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"{what} {address}: this machine has no such address: listen on one that it has, or on 0.0.0.0"
+    if error.errno == errno.EACCES:
+        return f"{what} {address}: not permitted: choose a port above 1023"
+    return f"{what} {address} cannot be opened: {error.strerror or error}"
+
+
+def bind_broker_ports(host: str, port: int, *, fast: bool) -> tuple[socket.socket, socket.socket | None]:
+    """The broker's port and its fast port (None when it is off); port 0 takes any that are free."""
+    if port != 0:
+        main = bind(host, port, "the broker's port")
+        if not fast or port <= FAST_PORT_DISTANCE:
+            return main, None
+        try:
+            return main, bind(host, port - FAST_PORT_DISTANCE, "the broker's fast port (listenPort - 2)")
+        except ServerError as error:
+            main.close()
+            raise ServerError(f"{error}, or set fastPortEnable=false") from error
+    for _ in range(MAX_TRIES):
+        main = bind(host, 0, "the broker's port")
+        if not fast:
+            return main, None
+        try:
+            return main, bind(host, port_of(main) - FAST_PORT_DISTANCE, "the broker's fast port")
+        except ServerError:
+            main.close()
+    raise ServerError(f"no two free ports were found on {host}: set listenPort")
+
+
+def port_of(bound: socket.socket) -> int:
+    """The port of a bound socket."""
+    return int(bound.getsockname()[1])
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is reached from this machine only."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

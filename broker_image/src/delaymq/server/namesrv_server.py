@@ -1,0 +1,112 @@
+"""A NameServer on its port."""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from delaymq import clock
+from delaymq.config import NamesrvConfig
+from delaymq.namesrv import NameServer
+from delaymq.protocol.codes import ResponseCode
+from delaymq.protocol.command import FLAG_ONEWAY, Command, Response, encode_response
+from delaymq.server.listening import BACKLOG, bind, port_of
+from delaymq.server.sessions import SERVER_LIMITS, ClientSession, Sessions
+from delaymq.transport import RemotingConnection
+
+if TYPE_CHECKING:
+    from delaymq.server.http import HttpServer
+
+DRAIN_TIMEOUT_S: Final = 2.0
+SHORTEST_WAIT_MS: Final = 10
+
+_logger = logging.getLogger(__name__)
+
+
+class NamesrvServer:
+    """One NameServer process, or its half of a standalone one. `start`, then `stop` once."""
+
+    def __init__(self, config: NamesrvConfig) -> None:
+        self.config = config
+        self.namesrv: NameServer
+        """Set by `start`."""
+        self._http: HttpServer | None = None
+        self._expiry: asyncio.TimerHandle | None = None
+
+    async def start(self, *, http: bool = True) -> None:
+        """Binds and listens. ServerError, NamesrvError: nothing is left open then."""
+        config = self.config
+        bound = bind(config.listen_host, config.listen_port, "the NameServer's port")
+        http_bound = None
+        try:
+            if http and config.http_port:
+                http_bound = bind(config.http_host, config.http_port, "the NameServer's HTTP port")
+            self.namesrv = NameServer(config, clock.now_ms)
+        except BaseException:
+            bound.close()
+            if http_bound is not None:
+                http_bound.close()
+            raise
+        self.port = port_of(bound)
+        self.sessions = Sessions(config.max_connections, config.channel_idle_ms, self._session_closed)
+        self._loop = asyncio.get_running_loop()
+
+        def accepted() -> RemotingConnection:
+            return RemotingConnection(
+                self._on_commands, on_opened=self.sessions.opened, on_closed=self.sessions.closed, limits=SERVER_LIMITS
+            )
+
+        self._server = await self._loop.create_server(accepted, sock=bound, backlog=BACKLOG)
+        self.sessions.start()
+        self._expire()
+        if http_bound is not None:
+            from delaymq.server.http import namesrv_http  # loaded when clients are served already
+
+            self._http = await namesrv_http(self, http_bound)
+
+    @property
+    def http_port(self) -> int | None:
+        """The HTTP port; None without one."""
+        return self._http.port if self._http is not None else None
+
+    async def stop(self) -> None:
+        """Closes the port and the connections."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._server.close()
+        await self.sessions.close_all(DRAIN_TIMEOUT_S)
+        if self._http is not None:
+            await self._http.stop()
+
+    def _on_commands(self, connection: RemotingConnection, commands: list[Command]) -> None:
+        session = connection.session
+        if not isinstance(session, ClientSession):
+            return
+        for command in commands:
+            response = self.namesrv.handle(session, command)
+            if command.flag & FLAG_ONEWAY:
+                continue
+            try:
+                data = encode_response(command, response)
+            except ValueError as error:
+                unsendable = Response(ResponseCode.SYSTEM_ERROR, f"the answer cannot be sent: {error}")
+                data = encode_response(command, unsendable)
+            connection.send(data)
+
+    def _session_closed(self, session: ClientSession) -> None:
+        self.namesrv.session_closed(session)
+        self._plan_expiry()
+
+    def _expire(self) -> None:
+        for session_id in self.namesrv.expire():
+            self.sessions.close(session_id)
+        self._plan_expiry()
+
+    def _plan_expiry(self) -> None:
+        # At regular times, and when a grace period ends.
+        wait_ms = self.namesrv.config.scan_interval_ms
+        next_ms = self.namesrv.next_expiry_ms()
+        if next_ms is not None:
+            wait_ms = min(wait_ms, max(next_ms - clock.now_ms(), SHORTEST_WAIT_MS))
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._expiry = self._loop.call_later(wait_ms / 1000, self._expire)

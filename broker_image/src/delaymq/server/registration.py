@@ -1,0 +1,214 @@
+"""Keeps the broker registered with every NameServer: at start, every 30 s, and when a topic is made."""
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Final
+
+from msgspec import structs
+
+from delaymq.protocol.bodies import DataVersion, KVTable, RegisterBody, TopicConfig, TopicTable, body_crc32
+from delaymq.protocol.codes import RequestCode, ResponseCode
+from delaymq.protocol.command import Command, request_command
+from delaymq.protocol.errors import RequestError
+from delaymq.protocol.headers import RegisterBrokerRequestHeader, UnRegisterBrokerRequestHeader
+from delaymq.transport import RemotingConnection, TransportError, connect
+from delaymq.transport.connection import host_and_port
+
+if TYPE_CHECKING:
+    from delaymq.broker.broker import Broker
+
+FIRST_BACKOFF_S: Final = 0.1
+LONGEST_BACKOFF_S: Final = 5.0
+UNREGISTER_TIMEOUT_MS: Final = 3_000
+READ_WRITE: Final = 6
+
+_logger = logging.getLogger(__name__)
+
+
+class NameServerLink:
+    """The connection to one NameServer. Its task runs until it is cancelled."""
+
+    def __init__(self, broker: "Broker", host: str, port: int) -> None:
+        self.address = host_and_port(host, port)
+        self.registered = False
+        """Whether this NameServer has answered a registration since the start."""
+        self.registrations = 0
+        self.problem: str | None = "not tried yet"
+        """Why it is not registered now; None: it is."""
+        self._broker = broker
+        self._host = host
+        self._port = port
+        self._connection: RemotingConnection | None = None
+        self._wanted = asyncio.Event()
+
+    async def run(self) -> None:
+        """Connects, registers, and does so again whenever the connection ends."""
+        backoff_s = FIRST_BACKOFF_S
+        while True:
+            try:
+                await self._stay_registered()
+            except (TransportError, RequestError, OSError) as error:
+                if self.problem is None:
+                    backoff_s = FIRST_BACKOFF_S  # it had worked: try again soon
+                if self.problem != str(error):
+                    _logger.warning("not registered with the NameServer %s: %s", self.address, error)
+                self.problem = str(error)
+            self._drop_connection()
+            await asyncio.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, LONGEST_BACKOFF_S)
+
+    async def _stay_registered(self) -> None:
+        self._connection = await connect(
+            self._host,
+            self._port,
+            on_closed=lambda connection, error: self._wanted.set(),
+            timeout_ms=self._broker.config.register_broker_timeout_mills,
+        )
+        while True:
+            self._wanted.clear()
+            await self._register(self._connection)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._broker.config.register_name_server_period / 1000):
+                    await self._wanted.wait()
+            if self._connection.closing:
+                raise ServerGoneError(self.address)
+
+    async def _register(self, connection: RemotingConnection) -> None:
+        broker = self._broker
+        answer = await connection.request(
+            register_command(broker, broker.register_body()), broker.config.register_broker_timeout_mills
+        )
+        if answer.code != ResponseCode.SUCCESS:
+            raise RequestError(answer.code, answer.remark or "the registration was refused")
+        if self.problem is not None:
+            _logger.info("registered with the NameServer %s", self.address)
+        self.problem = None
+        self.registered = True
+        self.registrations += 1
+        if answer.body:
+            take_order_settings(broker, KVTable.decode(answer.body).table)
+
+    def tell(self, command: Command) -> None:
+        """Sends a one-way registration, if there is a connection; without one the next registration tells all."""
+        if self._connection is not None and self.problem is None:
+            with contextlib.suppress(TransportError):
+                self._connection.send_oneway(command)
+
+    def register_soon(self) -> None:
+        """Registers again now, with everything."""
+        self._wanted.set()
+
+    async def unregister(self) -> None:
+        """Tells the NameServer that the broker does not come back."""
+        broker = self._broker
+        header = UnRegisterBrokerRequestHeader(
+            broker.config.broker_name, broker.address, broker.config.broker_cluster_name, broker.config.broker_id
+        )
+        command = request_command(RequestCode.UNREGISTER_BROKER, header.to_fields())
+        if self._connection is not None:
+            try:
+                await self._connection.request(command, UNREGISTER_TIMEOUT_MS)
+            except TransportError as error:
+                _logger.warning("could not unregister: %s", error)
+
+    def _drop_connection(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._drop_connection()
+
+
+class ServerGoneError(TransportError):
+    """The NameServer closed the connection."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address, "the NameServer closed the connection")
+
+
+class Registration:
+    """All NameServers of one broker."""
+
+    def __init__(self, broker: "Broker", name_servers: tuple[tuple[str, int], ...]) -> None:
+        self._broker = broker
+        self.links = [NameServerLink(broker, host, port) for host, port in name_servers]
+        self._tasks: list[asyncio.Task[None]] = []
+        self._changed: dict[str, TopicConfig] = {}
+        self._told_soon = False
+
+    def start(self) -> None:
+        """Begins to register, and listens for topics that change."""
+        self._tasks = [asyncio.create_task(link.run(), name=f"register {link.address}") for link in self.links]
+        self._broker.topics_changed = self.topic_changed
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether at least one NameServer knows the broker since the start; true if there are none to know it."""
+        return not self.links or any(link.registered for link in self.links)
+
+    def topic_changed(self, topic: TopicConfig) -> None:
+        """Tells the NameServers about a topic at the end of this turn of the loop, together with others."""
+        self._changed[topic.topic_name] = topic
+        if not self._told_soon:
+            self._told_soon = True
+            asyncio.get_running_loop().call_soon(self._tell)
+
+    def register_soon(self) -> None:
+        """Registers everything anew with all NameServers."""
+        for link in self.links:
+            link.register_soon()
+
+    def _tell(self) -> None:
+        self._told_soon = False
+        changed, self._changed = self._changed, {}
+        broker = self._broker
+        if broker.config.broker_permission & READ_WRITE == READ_WRITE:
+            version = DataVersion(broker.topics.version.counter, broker.topics.version.timestamp)
+            body = RegisterBody(TopicTable(version, changed)).encode()
+        else:
+            body = broker.register_body()
+        for link in self.links:
+            link.tell(register_command(broker, body))
+
+    async def unregister(self) -> None:
+        """Tells all NameServers that the broker does not come back."""
+        self._cancel()
+        await asyncio.gather(*(link.unregister() for link in self.links))
+
+    async def stop(self) -> None:
+        """Ends the registrations and the connections, without unregistering: the routes stay for their grace."""
+        self._broker.topics_changed = None
+        self._cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for link in self.links:
+            link.close()
+
+    def _cancel(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+
+def register_command(broker: "Broker", body: bytes) -> Command:
+    """Request 103 with this body."""
+    config = broker.config
+    header = RegisterBrokerRequestHeader(
+        config.broker_name,
+        broker.address,
+        config.broker_cluster_name,
+        host_and_port(config.broker_ip2, config.ha_listen_port),
+        config.broker_id,
+        False,
+        body_crc32(body),
+    )
+    return request_command(RequestCode.REGISTER_BROKER, header.to_fields(), body)
+
+
+def take_order_settings(broker: "Broker", table: dict[str, str]) -> None:
+    """Which topics are ordered is the NameServers' to say (namespace ORDER_TOPIC_CONFIG); a broker follows."""
+    for topic in list(broker.topics.table.values()):
+        ordered = topic.topic_name in table
+        if topic.order != ordered:
+            broker.topics.put(structs.replace(topic, order=ordered))

@@ -1,0 +1,116 @@
+"""The connections of one server: limits on their number, idle ones, and how they end."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from delaymq.protocol.command import Command
+from delaymq.transport import ConnectionLimits, RemotingConnection, TransportError
+from delaymq.transport.rate_limit import RateLimitedLog
+
+if TYPE_CHECKING:
+    from delaymq.server.held_pulls import HeldPull
+
+SERVER_LIMITS: Final = ConnectionLimits(read_while_behind=False)
+SWEEPS_A_TIMEOUT: Final = 4
+"""How often within the idle time a connection is looked at; it is closed at most a quarter too late."""
+DRAIN_STEP_S: Final = 0.005
+
+_logger = logging.getLogger(__name__)
+_refused = RateLimitedLog(_logger)
+
+
+class ClientSession:
+    """One connection as broker and NameServer see it."""
+
+    __slots__ = ("client_id", "connection", "held", "id", "idle_sweeps", "remote_address", "remote_host")
+
+    def __init__(self, connection: RemotingConnection) -> None:
+        self.connection = connection
+        self.id = connection.id
+        self.remote_host = connection.remote_host
+        self.remote_address = connection.remote_address
+        self.client_id: str | None = None
+        self.held: set[HeldPull] = set()
+        """Its pulls that wait for messages."""
+        self.idle_sweeps = 0
+
+    def notify(self, command: Command) -> None:
+        """Sends a one-way request; a connection that is gone or behind does not get it."""
+        with contextlib.suppress(TransportError):
+            self.connection.send_oneway(command)
+
+
+class Sessions:
+    """All accepted connections. `on_closed` is called once for each that was taken."""
+
+    def __init__(self, max_connections: int, idle_ms: int, on_closed: Callable[[ClientSession], None]) -> None:
+        self._max_connections = max_connections
+        self._idle_s = idle_ms / 1000
+        self._on_closed = on_closed
+        self._sessions: dict[int, ClientSession] = {}
+        self._sweep_timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def start(self) -> None:
+        """Begins to look for idle connections."""
+        loop = asyncio.get_running_loop()
+        self._sweep_timer = loop.call_later(self._idle_s / SWEEPS_A_TIMEOUT, self._sweep)
+
+    def opened(self, connection: RemotingConnection) -> None:
+        """Takes a new connection, or cuts it off when there are too many."""
+        if len(self._sessions) >= self._max_connections:
+            now = asyncio.get_running_loop().time()
+            text = "%s is cut off: there are %d connections already (maxConnections)"
+            _refused.log(now, text, connection.remote_address, len(self._sessions))
+            connection.abort()
+            return
+        session = ClientSession(connection)
+        connection.session = session
+        self._sessions[session.id] = session
+
+    def closed(self, connection: RemotingConnection, error: Exception | None) -> None:
+        """A connection ended."""
+        session = self._sessions.pop(connection.id, None)
+        if session is not None:
+            self._on_closed(session)
+
+    def close(self, session_id: int) -> None:
+        """Ends one connection."""
+        session = self._sessions.get(session_id)
+        if session is not None:
+            session.connection.close()
+
+    async def close_all(self, timeout_s: float) -> None:
+        """Ends all connections by a reset, after their peers have taken what was written.
+
+        A reset and not an ordinary end: only that makes clients fail their open requests at once and come back.
+        """
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + timeout_s
+        waiting = list(self._sessions.values())
+        while waiting and loop.time() < give_up_at:
+            waiting = [session for session in waiting if session.connection.unsent_bytes()]
+            if waiting:
+                await asyncio.sleep(DRAIN_STEP_S)
+        for session in list(self._sessions.values()):
+            session.connection.abort()
+        await asyncio.sleep(0)
+
+    def _sweep(self) -> None:
+        for session in list(self._sessions.values()):
+            if session.connection.is_active:
+                session.connection.is_active = False
+                session.idle_sweeps = 0
+                continue
+            session.idle_sweeps += 1
+            if session.idle_sweeps >= SWEEPS_A_TIMEOUT:
+                _logger.info("%s was silent for %d s: closed", session.remote_address, int(self._idle_s))
+                session.connection.close()
+        self.start()

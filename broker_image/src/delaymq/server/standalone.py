@@ -1,0 +1,39 @@
+"""NameServer and broker in one process, for laptops, tests and single-node installations."""
+
+import dataclasses
+
+from delaymq.config import BrokerConfig, NamesrvConfig
+from delaymq.server.broker_server import BrokerServer
+from delaymq.server.namesrv_server import NamesrvServer
+from delaymq.transport.connection import host_and_port
+
+_ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
+
+
+class Standalone:
+    """Both servers; the broker registers with this NameServer, and with others that its configuration names."""
+
+    def __init__(self, broker_config: BrokerConfig, namesrv_config: NamesrvConfig) -> None:
+        self._broker_config = broker_config
+        self.namesrv = NamesrvServer(namesrv_config)
+        self.broker: BrokerServer
+        """Set by `start`."""
+
+    async def start(self, *, http: bool = True) -> None:
+        """Starts both. Errors as of either; nothing is left open then."""
+        await self.namesrv.start(http=http)
+        try:
+            host = self.namesrv.config.listen_host
+            own = host_and_port(_ANY_ADDRESS.get(host, host), self.namesrv.port)
+            others = [word for word in self._broker_config.namesrv_addr.split(";") if word.strip() not in ("", own)]
+            config = dataclasses.replace(self._broker_config, namesrv_addr=";".join([own, *others]))
+            self.broker = BrokerServer(config)
+            await self.broker.start(http=http)
+        except BaseException:
+            await self.namesrv.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Stops the broker, then the NameServer."""
+        await self.broker.stop()
+        await self.namesrv.stop()
