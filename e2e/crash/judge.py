@@ -1,0 +1,117 @@
+"""What a crash did to delayed messages, told by the log and by a group that read every queue afterwards."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.commitlog import BadLogError, delayed_messages, delays_ms, due_ms, records
+
+# `__DMQ_DUE` is reckoned when the message comes in, the record's store time when it is appended.
+DUE_BEFORE_STORED_MS = 1_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempts:
+    """What the producers were told: unique keys with their level."""
+
+    acknowledged: Mapping[str, int]
+    failed: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Counts of messages by origin; the breaches are unique keys."""
+
+    acknowledged: int
+    failed: int
+    stored_although_failed: int
+    lost: tuple[str, ...]
+    """Acknowledged, but never handed over."""
+    twice: tuple[str, ...]
+    """Handed over more often than stored: two records in the log with one origin."""
+    early: tuple[str, ...]
+    """Handed over before the due time, or sooner after the producer's own clock than the level's delay."""
+    wrong_due: tuple[str, ...]
+    """The due time in the record is not the time of arrival plus the level's delay."""
+    missing_for_group: tuple[str, ...]
+    """Acknowledged, but not among what a new group read."""
+    twice_for_group: tuple[str, ...]
+
+    @property
+    def is_clean(self) -> bool:
+        return not self.breaches()
+
+    def breaches(self) -> dict[str, tuple[str, ...]]:
+        found = {
+            "lost": self.lost,
+            "twice": self.twice,
+            "early": self.early,
+            "wrong due time": self.wrong_due,
+            "missing for a new group": self.missing_for_group,
+            "twice for a new group": self.twice_for_group,
+        }
+        return {name: keys for name, keys in found.items() if keys}
+
+    def text(self) -> str:
+        """One line of counts, then up to three examples of each breach."""
+        counts = (
+            f"acknowledged {self.acknowledged}, failed {self.failed} (stored anyway {self.stored_although_failed}),"
+            f" lost {len(self.lost)}, twice {len(self.twice)}, early {len(self.early)};"
+            f" new group: missing {len(self.missing_for_group)}, twice {len(self.twice_for_group)}"
+        )
+        examples = [f"  {name}: {', '.join(keys[:3])}" for name, keys in self.breaches().items()]
+        return "\n".join([counts, *examples])
+
+
+def read_attempts(path: Path) -> Attempts:
+    """The load program's lines `A|F unique-key level …`."""
+    acknowledged: dict[str, int] = {}
+    failed: dict[str, int] = {}
+    for line in path.read_text().splitlines():
+        outcome, key, level = line.split(" ")[:3]
+        (acknowledged if outcome == "A" else failed)[key] = int(level)
+    return Attempts(acknowledged=acknowledged, failed=failed)
+
+
+def judge(*, store_path: Path, level_table: str, topic: str, attempts: Attempts, read_keys: Counter[str]) -> Verdict:
+    """Compare what producers were told with the log and with ``read_keys``, what a new group read of ``topic``.
+
+    Raises BadLogError if the log itself makes no sense.
+    """
+    level_delays_ms = delays_ms(level_table)
+    delayed = delayed_messages(store_path, level_table, real_topic=topic)
+    unknown = delayed.keys() - attempts.acknowledged.keys() - attempts.failed.keys()
+    if unknown:
+        raise BadLogError(f"{len(unknown)} messages that nobody sent, among them {min(unknown)}")
+    early: list[str] = []
+    wrong_due: list[str] = []
+    for key, messages in delayed.items():
+        for message in messages:
+            delay_ms = level_delays_ms[int(message.scheduled.properties["DELAY"]) - 1]
+            due_by_store_ms = message.scheduled.stored_ms + delay_ms
+            if not due_by_store_ms - DUE_BEFORE_STORED_MS <= message.due_ms <= due_by_store_ms:
+                wrong_due.append(key)
+            earliest_ms = max(message.due_ms, message.scheduled.born_ms + delay_ms)
+            if any(copy.stored_ms < earliest_ms for copy in message.copies):
+                early.append(key)
+    copies = {key: sum(len(message.copies) for message in messages) for key, messages in delayed.items()}
+    return Verdict(
+        acknowledged=len(attempts.acknowledged),
+        failed=len(attempts.failed),
+        stored_although_failed=sum(1 for key in attempts.failed if key in delayed),
+        lost=tuple(key for key in attempts.acknowledged if not copies.get(key)),
+        twice=tuple(key for key, count in copies.items() if count > len(delayed[key])),
+        early=tuple(early),
+        wrong_due=tuple(wrong_due),
+        missing_for_group=tuple(key for key in attempts.acknowledged if key not in read_keys),
+        twice_for_group=tuple(key for key, count in read_keys.items() if count > len(delayed.get(key, ()))),
+    )
+
+
+def pending(store_path: Path, level_table: str, *, now_ms: int) -> int:
+    """How many records of the schedule topic are not due yet."""
+    level_delays_ms = delays_ms(level_table)
+    return sum(1 for record in records(store_path) if record.is_scheduled and due_ms(record, level_delays_ms) > now_ms)

@@ -1,0 +1,161 @@
+"""One run: producers send delayed messages, the broker is killed among them and started again, everything is counted.
+
+``python -m crash.kill_run --against ours|real --seed N`` does one by hand (in an isolated network).
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from crash.judge import Verdict, judge, read_attempts
+from crash.load import LoadError, LoadProgram
+from harness.brokers import Cluster, OurCluster, RealCluster
+
+TOPIC = "CrashTopic"
+# Short, and different enough that at any instant some levels hand over while others fill.
+LEVEL_TABLE = "1s 2s 3s 4s 5s 6s 7s 8s"
+LEVELS = "1,2,3,4,5,6,7,8"
+LONGEST_DELAY_S = 8.0
+# Small log files, so that the log rolls several times in a run; the real broker's own 10 s for delayOffset.json.
+CONFIG = {"messageDelayLevel": LEVEL_TABLE, "mappedFileSizeCommitLog": str(4 << 20), "flushDiskType": "ASYNC_FLUSH"}
+SEND_TIMEOUT_MS = 2000
+# The slowest route back of a client after a restart is its 30 s heartbeat.
+SEND_LIMIT_S = 150.0
+SETTLE_LIMIT_S = 90.0
+SETTLED_AFTER_S = 3.0
+EARLIEST_KILL_S = 1.0
+LATEST_KILL_S = 9.0
+LONGEST_OUTAGE_S = 1.5
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How one run goes; everything random in it comes from the seed."""
+
+    seed: int
+    messages: int = 20_000
+    kills: int = 1
+    threads: int = 16
+    rate: int = 5_000
+
+    def kill_instants_s(self) -> list[float]:
+        """Seconds after the start of sending, ascending."""
+        chance = random.Random(self.seed)
+        return sorted(chance.uniform(EARLIEST_KILL_S, LATEST_KILL_S * self.kills) for _ in range(self.kills))
+
+    def outages_s(self) -> list[float]:
+        """How long the broker stays away after each kill."""
+        chance = random.Random(~self.seed)
+        return [chance.uniform(0, LONGEST_OUTAGE_S) for _ in range(self.kills)]
+
+
+def new_cluster(against: str) -> Cluster:
+    """The tested broker (``ours`` or ``real``), not started."""
+    return OurCluster(config=CONFIG) if against == "ours" else RealCluster(config=CONFIG)
+
+
+def run(cluster: Cluster, load: LoadProgram, plan: Plan, say: Say = print) -> Verdict:
+    """Start ``cluster``, do what the plan says, stop it and judge its store. The caller closes the cluster."""
+
+    def crash(started: float) -> None:
+        for instant_s, outage_s in zip(plan.kill_instants_s(), plan.outages_s(), strict=True):
+            time.sleep(max(0.0, started + instant_s - time.monotonic()))
+            cluster.kill()
+            say(f"killed {instant_s:.2f} s after the first send, back in {outage_s:.2f} s")
+            time.sleep(outage_s)
+            cluster.start()
+
+    return run_with(cluster, load, plan, crash, say)
+
+
+def run_with(
+    cluster: Cluster, load: LoadProgram, plan: Plan, crash: Callable[[float], None], say: Say = print
+) -> Verdict:
+    """As ``run``, but ``crash(started)`` does the killing; at its return the broker must run and be ready."""
+    with tempfile.TemporaryDirectory(prefix="delaymq-crash-") as folder:
+        attempts_path = Path(folder) / "attempts"
+        read_path = Path(folder) / "read"
+        cluster.start()
+        address = cluster.namesrv_address
+        # The first send makes the topic, so that the kill meets senders and not the search for a route.
+        load.call("first-send", namesrv=address, topic=TOPIC, timeout_ms=SEND_TIMEOUT_MS)
+        started = time.monotonic()
+        sending = load.start(
+            "send", namesrv=address, topic=TOPIC, timeout_ms=SEND_TIMEOUT_MS, threads=plan.threads, size=100,
+            rate=plan.rate, count=plan.messages, levels=LEVELS, acks=attempts_path, at_most_seconds=SEND_LIMIT_S,
+        )  # fmt: skip
+        crash(started)
+        sent = sending.result(SEND_LIMIT_S + 20)
+        say(f"sent: {sent['acknowledged']} acknowledged, {sent['failed']} failed in {sent['elapsed_s']:.1f} s")
+        _settle(load, address, at_least=int(sent["acknowledged"]), all_due_at=time.monotonic() + LONGEST_DELAY_S)
+        load.call("drain", namesrv=address, topic=TOPIC, group="crash_reader", out=read_path)
+        load.call("forget", namesrv=address)
+        cluster.stop()
+        read_keys = Counter(line.split(" ")[0] for line in read_path.read_text().splitlines())
+        attempts = read_attempts(attempts_path)
+        if len(attempts.acknowledged) < plan.messages:
+            raise LoadError(
+                f"only {len(attempts.acknowledged)} of {plan.messages} sends were acknowledged: {sent['errors']}"
+            )
+        return judge(
+            store_path=cluster.store_path, level_table=LEVEL_TABLE, topic=TOPIC, attempts=attempts,
+            read_keys=_without_first_send(read_keys, attempts.acknowledged.keys() | attempts.failed.keys()),
+        )  # fmt: skip
+
+
+def _without_first_send(read_keys: Counter[str], sent_keys: set[str]) -> Counter[str]:
+    """The message that made the topic is nobody's attempt; anything else unknown stays and is a breach."""
+    unknown = [key for key in read_keys if key not in sent_keys]
+    if len(unknown) == 1 and read_keys[unknown[0]] == 1:
+        return Counter({key: count for key, count in read_keys.items() if key != unknown[0]})
+    return read_keys
+
+
+def _settle(load: LoadProgram, address: str, *, at_least: int, all_due_at: float) -> None:
+    """Wait until everything is due and the topic has stopped growing, or for the limit: then the verdict tells."""
+    deadline = time.monotonic() + SETTLE_LIMIT_S
+    held, unchanged_since = -1, time.monotonic()
+    while time.monotonic() < deadline:
+        try:
+            now_held = int(load.call("held", namesrv=address, topic=TOPIC)["messages"])
+        except LoadError:
+            now_held = -1  # the client still talks to the broker that was killed
+        if now_held != held:
+            held, unchanged_since = now_held, time.monotonic()
+        quiet_s = time.monotonic() - unchanged_since
+        if time.monotonic() > all_due_at and held > at_least and quiet_s > SETTLED_AFTER_S:
+            return
+        time.sleep(0.2)
+
+
+def main(arguments: list[str]) -> int:
+    """Exit code 0: no breach; 1: breaches, printed."""
+    parser = argparse.ArgumentParser(prog="python -m crash.kill_run", description=__doc__)
+    parser.add_argument("--against", choices=("ours", "real"), default="ours")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--messages", type=int, default=20_000)
+    parser.add_argument("--kills", type=int, default=1)
+    options = parser.parse_args(arguments)
+    plan = Plan(seed=options.seed, messages=options.messages, kills=options.kills)
+    with tempfile.TemporaryDirectory(prefix="delaymq-load-") as folder, LoadProgram(Path(folder)) as load:
+        cluster = new_cluster(options.against)
+        try:
+            verdict = run(cluster, load, plan)
+        finally:
+            cluster.close()
+    print(f"seed {plan.seed}, {options.against}: {verdict.text()}")
+    return 0 if verdict.is_clean else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
