@@ -1,0 +1,136 @@
+"""Killed at any instant: nothing lost, nothing early, nothing handed over twice; the real broker as control."""
+
+import os
+import struct
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from crash import kill_points
+from crash.kill_run import CONFIG, Plan, new_cluster, run, run_with
+from crash.load import LoadProgram
+from harness.brokers import Cluster, OurCluster
+from harness.commitlog import MESSAGE_MAGIC, log_end
+
+SEEDS_ALWAYS = range(1, 6)
+SEEDS_LONG = range(6, 21)
+# A run takes half a minute on an idle machine: sends, eight seconds of delay, a restart, counting.
+pytestmark = pytest.mark.timeout(400)
+
+POINT_LIMIT_S = 60.0
+# Which time the point is reached: late enough that the broker is up and messages wait.
+POINTS_WHILE_SERVING = {"copy-appended": 3000, "segment-roll": 2, "config-rename": 4, "queue-flush": 40}
+
+
+@pytest.fixture
+def ours() -> Iterator[Cluster]:
+    cluster = new_cluster("ours")
+    yield cluster
+    cluster.close()
+
+
+@pytest.mark.parametrize("seed", [*SEEDS_ALWAYS, *(pytest.param(seed, marks=pytest.mark.long) for seed in SEEDS_LONG)])
+def test_kill_among_20000_delayed_messages_loses_none_and_repeats_none(
+    ours: Cluster, load: LoadProgram, seed: int
+) -> None:
+    verdict = run(ours, load, Plan(seed=seed))
+    print(f"seed {seed}: {verdict.text()}")
+    assert verdict.is_clean, verdict.text()
+
+
+@pytest.mark.long
+def test_five_kills_in_one_run_lose_none_and_repeat_none(ours: Cluster, load: LoadProgram) -> None:
+    verdict = run(ours, load, Plan(seed=100, messages=40_000, kills=5, rate=2_000))
+    print(verdict.text())
+    assert verdict.is_clean, verdict.text()
+
+
+@pytest.mark.parametrize("point", [f"{name}:{times}" for name, times in POINTS_WHILE_SERVING.items()])
+def test_kill_at_a_named_point_loses_none_and_repeats_none(load: LoadProgram, point: str) -> None:
+    # Config files are saved often here, so that their renames happen while messages are in flight.
+    cluster = OurCluster(config={**CONFIG, "flushDelayOffsetInterval": "1000", "flushConsumerOffsetInterval": "1000"})
+    _kill_at(cluster, point)
+
+    def crash(started: float) -> None:
+        _wait_for_own_death(cluster, point)
+        _start_without_kill_point(cluster)
+
+    try:
+        verdict = run_with(cluster, load, Plan(seed=1), crash)
+    finally:
+        cluster.close()
+    assert verdict.is_clean, verdict.text()
+
+
+def test_kill_in_recovery_at_truncation_loses_none_and_repeats_none(ours: Cluster, load: LoadProgram) -> None:
+    plan = Plan(seed=2)
+
+    def crash(started: float) -> None:
+        time.sleep(max(0.0, started + plan.kill_instants_s()[0] - time.monotonic()))
+        ours.kill()
+        _tear_log_end(ours.store_path)
+        _kill_at(ours, "truncation:1")
+        ours.broker.start()
+        _wait_for_own_death(ours, "truncation:1")
+        _start_without_kill_point(ours)
+
+    verdict = run_with(ours, load, plan, crash)
+    assert verdict.is_clean, verdict.text()
+
+
+def test_an_unknown_kill_point_is_refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["kill_points.py", "no-such-point:1", "standalone"])
+    with pytest.raises(SystemExit) as ended:
+        kill_points.main()
+    assert ended.value.code == kill_points.EXIT_USAGE
+    assert "copy-appended" in capsys.readouterr().err
+
+
+@pytest.mark.long
+def test_the_harness_sees_what_the_real_broker_repeats_after_a_kill(load: LoadProgram) -> None:
+    cluster = new_cluster("real")
+    try:
+        verdict = run(cluster, load, Plan(seed=3))
+    finally:
+        cluster.close()
+    print(verdict.text())
+    assert verdict.acknowledged == 20_000
+    assert verdict.twice, "a control that finds nothing proves nothing: " + verdict.text()
+    assert not verdict.early, verdict.text()
+
+
+def _kill_at(cluster: Cluster, point: str) -> None:
+    assert cluster.broker.command[1:3] == ["-m", "delaymq"], cluster.broker.command
+    cluster.broker.command[1:3] = [str(Path(kill_points.__file__).resolve()), point]
+
+
+def _start_without_kill_point(cluster: Cluster) -> None:
+    cluster.broker.command[1:3] = ["-m", "delaymq"]
+    cluster.start()
+
+
+def _wait_for_own_death(cluster: Cluster, point: str) -> None:
+    deadline = time.monotonic() + POINT_LIMIT_S
+    while cluster.broker.is_running:
+        assert time.monotonic() < deadline, f"{point} was not reached\n{cluster.broker.log_tail()}"
+        time.sleep(0.02)
+    assert f"{kill_points.MESSAGE}{point}" in cluster.broker.log_since(0), cluster.broker.log_tail()
+    cluster.broker.kill()
+
+
+def _tear_log_end(store_path: Path) -> None:
+    """Leave a record's head without its body behind the last record, as a power cut may."""
+    end = log_end(store_path)
+    segment = max(
+        (path for path in (store_path / "commitlog").iterdir() if int(path.name) <= end), key=lambda path: path.name
+    )
+    position = end - int(segment.name)
+    head = struct.pack(">iIIiiqq", 300, MESSAGE_MAGIC, 12345, 0, 0, 0, end)
+    assert position + 300 < segment.stat().st_size, "the log ends too near a segment's end to leave a torn record"
+    with segment.open("r+b") as file:
+        file.seek(position)
+        file.write(head)
+        file.flush()
+        os.fsync(file.fileno())
