@@ -1,0 +1,127 @@
+"""Settings by namespace and key, and their file."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from delaymq.config import NamesrvConfig
+from delaymq.namesrv import NameServer, NamesrvError, kv
+from delaymq.namesrv.kv import KVSettings
+from delaymq.protocol.bodies import KVTable, RegisterBody
+from delaymq.protocol.command import Response, request_command
+from delaymq.protocol.errors import RequestError
+
+
+class Peer:
+    id = 1
+    remote_address = "10.0.0.9:40000"
+
+
+def ask(server: NameServer, code: int, body: bytes = b"", **fields: str) -> Response:
+    return server.handle(Peer(), request_command(code, fields, body))
+
+
+def name_server(path: Path | str = "", **options: bool) -> NameServer:
+    return NameServer(NamesrvConfig(kv_config_path=str(path), **options), lambda: 0)
+
+
+def test_settings_are_put_read_listed_and_deleted() -> None:
+    server = name_server()
+    assert ask(server, 101, namespace="N", key="k").code == 22
+    assert ask(server, 219, namespace="N").code == 22
+    assert ask(server, 100, namespace="N", key="k", value="v").code == 0
+    assert ask(server, 101, namespace="N", key="k").fields == {"value": "v"}
+    assert KVTable.decode(ask(server, 219, namespace="N").body).table == {"k": "v"}
+    assert ask(server, 102, namespace="N", key="k").code == 0
+    assert ask(server, 102, namespace="N", key="k").code == 0
+    assert ask(server, 101, namespace="N", key="k").code == 22
+
+
+def test_settings_survive_a_restart_in_rocketmqs_file(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "kvConfig.json"
+    first = name_server(path)
+    ask(first, 100, namespace="N", key="k", value="schön")
+    ask(first, 100, namespace="N", key="other", value="2")
+    assert json.loads(path.read_bytes()) == {"configTable": {"N": {"k": "schön", "other": "2"}}}
+    assert ask(name_server(path), 101, namespace="N", key="k").fields == {"value": "schön"}
+    assert sorted(each.name for each in path.parent.iterdir()) == ["kvConfig.json", "kvConfig.json.bak"]
+
+
+def test_a_broken_file_is_left_aside_for_the_one_before(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "kvConfig.json"
+    server = name_server(path)
+    ask(server, 100, namespace="N", key="k", value="1")
+    ask(server, 100, namespace="N", key="k", value="2")
+    path.write_bytes(b'{"configTable":{"N":')
+    assert ask(name_server(path), 101, namespace="N", key="k").fields == {"value": "1"}
+    assert "cannot be read and is left aside" in caplog.text
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"configTable":[]}', '{"configTable":{"N":1}}', "\xff"])
+def test_no_file_keeps_the_name_server_from_starting(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "kvConfig.json"
+    path.write_text(text, "latin-1")
+    assert ask(name_server(path), 219, namespace="N").code == 22
+
+
+def test_a_path_that_cannot_be_read_is_an_error_that_says_so(tmp_path: Path) -> None:
+    with pytest.raises(NamesrvError, match="cannot be read"):
+        name_server(tmp_path)
+
+
+def test_a_change_that_cannot_be_written_is_refused_and_not_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "kvConfig.json"
+    server = name_server(path)
+    ask(server, 100, namespace="N", key="k", value="1")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    answer = ask(server, 100, namespace="N", key="k", value="2")
+    assert answer.code == 1
+    assert "nothing was changed" in (answer.remark or "")
+    assert ask(server, 101, namespace="N", key="k").fields == {"value": "1"}
+    monkeypatch.undo()
+    assert ask(name_server(path), 101, namespace="N", key="k").fields == {"value": "1"}
+
+
+def test_the_number_and_size_of_settings_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = KVSettings(None)
+    monkeypatch.setattr(kv, "MAX_ENTRIES", 2)
+    settings.put("N", "a", "1")
+    settings.put("N", "b", "1")
+    settings.put("N", "b", "2")
+    with pytest.raises(RequestError, match="2 settings already"):
+        settings.put("N", "c", "1")
+    with pytest.raises(RequestError, match="shorten it"):
+        settings.put("N", "a", "x" * kv.MAX_ENTRY_CHARACTERS)
+
+
+def register(server: NameServer) -> Response:
+    names = {"brokerName": "broker-a", "brokerAddr": "10.0.0.1:10911", "clusterName": "C", "haServerAddr": "x"}
+    body = RegisterBody().encode()
+    return server.handle(Peer(), request_command(103, {**names, "brokerId": "0"}, body))
+
+
+def test_brokers_get_the_order_settings_with_each_answer() -> None:
+    server = name_server()
+    assert register(server).body == b""
+    ask(server, 100, namespace="ORDER_TOPIC_CONFIG", key="T", value="broker-a:4")
+    assert KVTable.decode(register(server).body).table == {"T": "broker-a:4"}
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+def test_routes_carry_the_order_setting_only_if_it_is_enabled(enabled: bool) -> None:
+    from delaymq.protocol.bodies import TopicConfig, TopicTable
+
+    server = name_server(order_message_enable=enabled)
+    ask(server, 100, namespace="ORDER_TOPIC_CONFIG", key="T", value="broker-a:4")
+    names = {"brokerName": "broker-a", "brokerAddr": "10.0.0.1:10911", "clusterName": "C", "haServerAddr": "x"}
+    body = RegisterBody(TopicTable(topic_config_table={"T": TopicConfig("T")})).encode()
+    server.handle(Peer(), request_command(103, {**names, "brokerId": "0"}, body))
+    route = json.loads(ask(server, 105, topic="T").body)
+    assert route.get("orderTopicConf") == ("broker-a:4" if enabled else None)
