@@ -1,4 +1,9 @@
-"""What all suites here share: the runs that take too long for every change stay out unless asked for."""
+"""The options of all suites here; pytest takes them only from a conftest at the path that it is given, or above it.
+
+``--long`` adds the runs that take too long for every change; ``--against real`` puts the real broker in ours' place.
+"""
+
+import os
 
 import pytest
 
@@ -7,15 +12,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--long", action="store_true", help="also the long runs: every kill instant, the real broker as control"
     )
+    parser.addoption(
+        "--against",
+        choices=("ours", "real"),
+        default=os.environ.get("DELAYMQ_AGAINST", "ours"),
+        help="the broker under RocketMQ's own clients in compat/: delaymq (default) or the real one",
+    )
+    parser.addoption("--write-golden", action="store_true", help="keep mqadmin's output as golden files (real broker)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "long: takes too long for every change; runs with --long")
+    config.addinivalue_line("markers", "ours_only: a promise that the real broker does not make")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    unwanted = set()
     if not config.getoption("--long"):
-        # Deselected, not skipped: nothing is missing here that the run was asked for.
-        kept = [item for item in items if item.get_closest_marker("long") is None]
-        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-        items[:] = kept
+        unwanted.add("long")
+    if config.getoption("--against") == "real":
+        unwanted.add("ours_only")
+    # Deselected, not skipped: nothing is missing here that the run was asked for.
+    dropped = [item for item in items if any(item.get_closest_marker(name) for name in unwanted)]
+    config.hook.pytest_deselected(items=dropped)
+    items[:] = [item for item in items if item not in dropped]

@@ -1,6 +1,6 @@
 """Which broker to test, and the clients to test it with.
 
-``--against ours|real`` (or DELAYMQ_AGAINST) chooses; everything runs in a network namespace that has only loopback.
+``--against ours|real`` (or DELAYMQ_AGAINST, see ../conftest.py) chooses; everything runs in a network namespace that has only loopback.
 """
 
 import os
@@ -19,28 +19,6 @@ DELAY_LEVELS = "1s 2s 1s 1s 3s 4s 10s 1h"
 COMMON_CONFIG: Mapping[str, str] = {"messageDelayLevel": DELAY_LEVELS}
 
 NewCluster = Callable[..., Cluster]
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--against",
-        choices=("ours", "real"),
-        default=os.environ.get("DELAYMQ_AGAINST", "ours"),
-        help="the broker under RocketMQ's own clients: delaymq (default) or the real one",
-    )
-    parser.addoption("--write-golden", action="store_true", help="keep mqadmin's output as golden files (real broker)")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "ours_only: a promise that the real broker does not make")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--against") == "real":
-        # Deselected, not skipped: the real broker does not fail to run these, they are not about it.
-        kept = [item for item in items if item.get_closest_marker("ours_only") is None]
-        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-        items[:] = kept
 
 
 @pytest.fixture(scope="session")
