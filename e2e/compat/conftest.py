@@ -1,6 +1,7 @@
 """Which broker to test, and the clients to test it with.
 
-``--against ours|real`` (or DELAYMQ_AGAINST, see ../conftest.py) chooses; everything runs in a network namespace that has only loopback.
+``--against ours|real`` (or DELAYMQ_AGAINST; see ../conftest.py) chooses. Everything runs in a network namespace that
+has only loopback.
 """
 
 import os
