@@ -5,7 +5,7 @@ has only loopback.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack
 
 import pytest
@@ -20,6 +20,19 @@ DELAY_LEVELS = "1s 2s 1s 1s 3s 4s 10s 1h"
 COMMON_CONFIG: Mapping[str, str] = {"messageDelayLevel": DELAY_LEVELS}
 
 NewCluster = Callable[..., Cluster]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failure shows what the broker logged, which is gone with its folder later."""
+    report = yield
+    if report.failed:
+        for fixture in getattr(item, "funcargs", {}).values():
+            if isinstance(fixture, Cluster):
+                report.sections.append((f"log of {fixture.broker.name}", fixture.broker.log_tail()))
+    return report
 
 
 @pytest.fixture(scope="session")
