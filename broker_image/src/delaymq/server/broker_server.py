@@ -1,6 +1,7 @@
 """A broker on its ports: connections, held pulls, flushing, delivery, background work, registration, HTTP."""
 
 import asyncio
+import dataclasses
 import logging
 import socket
 import time
@@ -123,6 +124,7 @@ class BrokerServer:
         """
         self.decommissioned = True
         self.broker.writable = False
+        self.broker.apply(dataclasses.replace(self.broker.config, broker_permission=READ_ONLY))
         self.registration.register_soon()
 
     async def stop(self) -> None:

@@ -1,0 +1,148 @@
+"""Pulls that wait, with a clock and answers of the test's own."""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+from delaymq.broker.results import Held
+from delaymq.protocol.command import Command, Response
+from delaymq.server import held_pulls as module
+from delaymq.server.held_pulls import BUCKET_MS, HeldPulls
+from delaymq.server.sessions import ClientSession
+
+WANTED, UNWANTED = 7, 8
+
+
+class Session:
+    remote_address = "10.0.0.1:5000"
+
+    def __init__(self) -> None:
+        self.held: set[object] = set()
+
+
+class Queue:
+    """What the broker would do: `end` is the next offset of the one queue."""
+
+    def __init__(self) -> None:
+        self.end = 5
+        self.answers: list[tuple[int, int]] = []
+        self.resumed = 0
+        self.held = HeldPulls(self.reply)
+        self.session = cast(ClientSession, Session())
+
+    def reply(self, session: ClientSession, request: Command, response: Response) -> None:
+        self.answers.append((request.opaque, response.code))
+
+    def pull(self, opaque: int, *, deadline_ms: int = 30_000, offset: int = 5, queue_id: int = 0) -> None:
+        self.held.hold(self.session, Command(11, opaque), self.held_at(offset, deadline_ms, queue_id))
+
+    def held_at(self, offset: int, deadline_ms: int, queue_id: int = 0) -> Held:
+        def resume(final: bool) -> Response | Held:
+            self.resumed += 1
+            if self.end > offset:
+                return Response(0)
+            return Response(19) if final else self.held_at(offset, deadline_ms, queue_id)
+
+        return Held("T", queue_id, offset, deadline_ms, cast(Callable[[int], bool], WANTED.__eq__), resume)
+
+    def store(self, tags_code: int = WANTED, queue_id: int = 0) -> None:
+        self.end += 1
+        self.held.arrived("T", queue_id, self.end - 1, tags_code)
+
+
+@pytest.fixture
+def queue() -> Queue:
+    return Queue()
+
+
+def empty(queue: Queue) -> bool:
+    tables: list[dict[Any, Any]] = [queue.held._by_queue, queue.held._by_deadline]
+    return len(queue.held) == 0 and tables == [{}, {}] and not queue.session.held
+
+
+def test_a_matching_message_wakes_the_pull_at_once(queue: Queue) -> None:
+    queue.pull(1)
+    assert queue.answers == []
+    queue.store()
+    assert queue.answers == [(1, 0)]
+    assert empty(queue)
+
+
+def test_a_message_that_does_not_match_costs_nothing(queue: Queue) -> None:
+    queue.pull(1)
+    queue.store(UNWANTED)
+    queue.store(queue_id=3)
+    queue.held.arrived("other", 0, 9, WANTED)
+    queue.held.arrived("T", 0, 4, WANTED)
+    assert (queue.answers, queue.resumed) == ([], 0)
+
+
+def test_one_message_wakes_every_pull_of_its_queue(queue: Queue) -> None:
+    for opaque in range(10):
+        queue.pull(opaque)
+    queue.pull(99, queue_id=1)
+    queue.store()
+    assert sorted(queue.answers) == [(opaque, 0) for opaque in range(10)]
+    assert len(queue.held) == 1
+
+
+def test_a_pull_is_answered_at_its_deadline(queue: Queue) -> None:
+    queue.pull(1, deadline_ms=10_000)
+    queue.pull(2, deadline_ms=20_000)
+    queue.held.expire(9_999)
+    assert queue.answers == []
+    queue.held.expire(10_000 + BUCKET_MS)
+    assert queue.answers == [(1, 19)]
+    queue.held.expire(20_000 + BUCKET_MS)
+    assert queue.answers == [(1, 19), (2, 19)]
+    assert empty(queue)
+
+
+def test_a_recheck_finds_what_no_arrival_told(queue: Queue) -> None:
+    queue.pull(1)
+    queue.held.recheck()
+    assert queue.answers == []
+    queue.end = 6
+    queue.held.recheck()
+    assert queue.answers == [(1, 0)]
+    assert empty(queue)
+
+
+def test_a_pull_that_is_held_again_keeps_its_new_deadline(queue: Queue) -> None:
+    first = queue.held_at(5, 10_000)
+    first.resume = lambda final: queue.held_at(5, 40_000)
+    queue.held.hold(queue.session, Command(11, 1), first)
+    queue.held.recheck()
+    queue.held.expire(30_000)
+    assert queue.answers == []
+    queue.held.expire(41_000)
+    assert queue.answers == [(1, 19)]
+    assert empty(queue)
+
+
+def test_a_closed_connection_leaves_nothing_behind(queue: Queue) -> None:
+    queue.pull(1)
+    queue.pull(2, queue_id=4)
+    queue.held.session_closed(queue.session)
+    assert empty(queue)
+    queue.store()
+    queue.held.expire(10**9)
+    assert queue.answers == []
+
+
+def test_a_stop_answers_every_pull_and_holds_no_more(queue: Queue) -> None:
+    queue.pull(1)
+    queue.pull(2, queue_id=1)
+    queue.held.close()
+    assert sorted(queue.answers) == [(1, 19), (2, 19)]
+    queue.pull(3)
+    assert queue.answers[-1] == (3, 19)
+    assert empty(queue)
+
+
+def test_one_client_cannot_hold_pulls_without_end(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_PER_SESSION", 3)
+    for opaque in range(5):
+        queue.pull(opaque)
+    assert queue.answers == [(3, 19), (4, 19)]
+    assert len(queue.held) == 3

@@ -1,0 +1,173 @@
+"""The delivery's clock, in virtual time."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from delaymq.server.scheduling import BATCH, LONGEST_SLEEP_MS, DeliveryClock
+from virtual_loop import VirtualLoop, run_virtually
+
+
+class Schedule:
+    """Due times, handed over in order; notes when."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self.loop = loop
+        self.step_ms = 0
+        self.pending: list[int] = []
+        self.handed_over: list[tuple[int, int]] = []
+        self.batches: list[int] = []
+        self.failing = 0
+        self.on_wakeup_earlier: Callable[[], None] | None = None
+        self.clock = DeliveryClock(self, self.hand_over, self.now_ms)
+
+    def now_ms(self) -> int:
+        return self.loop.now_ms() + self.step_ms
+
+    def add(self, *dues_ms: int) -> None:
+        earliest = min(self.pending, default=None)
+        self.pending = sorted([*self.pending, *dues_ms])
+        if self.on_wakeup_earlier is not None and (earliest is None or self.pending[0] < earliest):
+            self.on_wakeup_earlier()
+
+    def next_wakeup_ms(self) -> int | None:
+        return self.pending[0] if self.pending else None
+
+    def hand_over(self, now_ms: int, budget: int) -> int:
+        if self.failing:
+            self.failing -= 1
+            raise OSError("no space left on device")
+        due = [each for each in self.pending if each <= now_ms][:budget]
+        self.pending = self.pending[len(due) :]
+        self.handed_over += [(each, self.now_ms()) for each in due]
+        self.batches.append(len(due))
+        return len(due)
+
+
+def test_each_message_goes_at_its_due_time_and_not_before() -> None:
+    async def scenario(loop: VirtualLoop) -> None:
+        schedule = Schedule(loop)
+        start_ms = schedule.now_ms()
+        dues = [start_ms + after for after in (1, 17, 1_000, 1_001, 59_999, 7_200_000)]
+        schedule.add(*dues)
+        schedule.clock.start()
+        await asyncio.sleep(7_300)
+        assert [due for due, _ in schedule.handed_over] == dues
+        assert all(0 <= at - due <= 1 for due, at in schedule.handed_over)
+
+    run_virtually(scenario)
+
+
+def test_what_is_overdue_at_the_start_goes_at_once() -> None:
+    async def scenario(loop: VirtualLoop) -> None:
+        schedule = Schedule(loop)
+        schedule.add(5, 6, 7)
+        schedule.clock.start()
+        await asyncio.sleep(0.001)
+        assert len(schedule.handed_over) == 3
+
+    run_virtually(scenario)
+
+
+def test_an_earlier_due_time_wakes_the_clock() -> None:
+    async def scenario(loop: VirtualLoop) -> None:
+        schedule = Schedule(loop)
+        schedule.clock.start()
+        start_ms = schedule.now_ms()
+        schedule.add(start_ms + 50_000)
+        await asyncio.sleep(0.5)
+        schedule.add(start_ms + 600)
+        await asyncio.sleep(0.2)
+        assert schedule.handed_over == [(start_ms + 600, start_ms + 600)]
+
+    run_virtually(scenario)
+
+
+def test_a_due_crowd_goes_in_batches_between_which_others_run() -> None:
+    async def scenario(loop: VirtualLoop) -> None:
+        schedule = Schedule(loop)
+        schedule.add(*[1] * (BATCH * 10))
+        turns: list[int] = []
+
+        def other() -> None:
+            turns.append(len(schedule.handed_over))
+            if len(schedule.handed_over) < BATCH * 10:
+                loop.call_soon(other)
+
+        schedule.clock.start()
+        loop.call_soon(other)
+        await asyncio.sleep(0.1)
+        assert schedule.batches == [BATCH] * 10
+        assert len(set(turns)) >= 10
+
+    run_virtually(scenario)
+
+
+@pytest.mark.parametrize("step_ms", [3_600_000, 59_000])
+def test_a_clock_that_jumps_ahead_is_noticed_within_a_second(step_ms: int) -> None:
+    async def scenario(loop: VirtualLoop) -> None:
+        schedule = Schedule(loop)
+        schedule.clock.start()
+        schedule.add(schedule.now_ms() + 59_000)
+        await asyncio.sleep(0.5)
+        schedule.step_ms = step_ms
+        await asyncio.sleep(LONGEST_SLEEP_MS / 1000)
+        assert len(schedule.handed_over) == 1
+
+    run_virtually(scenario)
+
+
+def test_a_clock_that_jumps_back_brings_nothing_early() -> None:
+    async def scenario(loop: VirtualLoop) -> None:
+        schedule = Schedule(loop)
+        schedule.clock.start()
+        due_ms = schedule.now_ms() + 2_000
+        schedule.add(due_ms)
+        await asyncio.sleep(0.5)
+        schedule.step_ms = -10_000
+        await asyncio.sleep(30)
+        assert [due for due, _ in schedule.handed_over] == [due_ms]
+        assert schedule.handed_over[0][1] >= due_ms
+
+    run_virtually(scenario)
+
+
+def test_without_anything_pending_the_clock_sleeps() -> None:
+    async def scenario(loop: VirtualLoop) -> None:
+        schedule = Schedule(loop)
+        schedule.clock.start()
+        await asyncio.sleep(3_600)
+        assert schedule.clock.wakeups == 1
+        schedule.add(schedule.now_ms() + 60_000)
+        await asyncio.sleep(60.5)
+        assert len(schedule.handed_over) == 1
+        assert schedule.clock.wakeups < 70
+
+    run_virtually(scenario)
+
+
+def test_a_failure_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(loop: VirtualLoop) -> None:
+        schedule = Schedule(loop)
+        schedule.failing = 3
+        schedule.add(1)
+        schedule.clock.start()
+        await asyncio.sleep(10)
+        assert len(schedule.handed_over) == 1
+
+    run_virtually(scenario)
+    assert "the delivery failed" in caplog.text
+
+
+def test_after_a_stop_nothing_is_handed_over() -> None:
+    async def scenario(loop: VirtualLoop) -> None:
+        schedule = Schedule(loop)
+        schedule.clock.start()
+        schedule.add(schedule.now_ms() + 100)
+        await asyncio.sleep(0.05)
+        schedule.clock.stop()
+        schedule.add(1)
+        await asyncio.sleep(10)
+        assert schedule.handed_over == []
+
+    run_virtually(scenario)
