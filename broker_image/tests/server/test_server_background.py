@@ -1,0 +1,117 @@
+"""Work at intervals, in virtual time where no thread is needed."""
+
+import asyncio
+import threading
+
+import pytest
+from delaymq.server.background import Background, Job, Task
+from virtual_loop import VirtualLoop, run_virtually
+
+
+class Work:
+    def __init__(self) -> None:
+        self.runs = 0
+        self.threads: set[int] = set()
+        self.may_end = threading.Event()
+        self.finished = 0
+        self.error: OSError | None = None
+
+    def begin(self) -> Task:
+        self.runs += 1
+        return self
+
+    def run(self) -> None:
+        self.threads.add(threading.get_ident())
+        self.may_end.wait(10)
+
+    def finish(self) -> OSError | None:
+        self.finished += 1
+        return self.error
+
+
+def test_jobs_run_at_their_intervals_and_follow_a_changed_one() -> None:
+    async def scenario(loop: VirtualLoop) -> None:
+        interval_ms = 1_000
+        seen: list[float] = []
+        background = Background([Job(name="a", interval_ms=lambda: interval_ms, run=lambda: seen.append(loop.time()))])
+        background.start()
+        await asyncio.sleep(10.1)
+        assert len(seen) == pytest.approx(9, abs=1)
+        seen.clear()
+        interval_ms = 5_000
+        await asyncio.sleep(20)
+        assert 3 <= len(seen) <= 5
+        await background.stop()
+        seen.clear()
+        await asyncio.sleep(60)
+        assert seen == []
+
+    run_virtually(scenario)
+
+
+def test_a_job_that_fails_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(loop: VirtualLoop) -> None:
+        good: list[int] = []
+
+        def fail() -> None:
+            raise ValueError("a defect")
+
+        jobs = [
+            Job(name="bad", interval_ms=lambda: 1_000, run=fail),
+            Job(name="good", interval_ms=lambda: 1_000, run=lambda: good.append(1)),
+        ]
+        background = Background(jobs)
+        background.start()
+        await asyncio.sleep(5)
+        assert len(good) >= 3
+        await background.stop()
+
+    run_virtually(scenario)
+    assert "background work (bad) failed: ValueError: a defect" in caplog.text
+
+
+def test_a_task_runs_in_a_thread_and_not_twice_at_once() -> None:
+    async def scenario() -> None:
+        work = Work()
+        background = Background([Job(name="slow", interval_ms=lambda: 1, run=work.begin)])
+        background.start()
+        await asyncio.sleep(0.7)
+        assert work.runs == 1
+        work.may_end.set()
+        await asyncio.sleep(0.5)
+        assert work.runs >= 2
+        assert threading.get_ident() not in work.threads
+        await background.stop()
+        assert work.finished == work.runs
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+
+
+def test_an_error_of_a_task_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        work = Work()
+        work.may_end.set()
+        work.error = OSError(28, "No space left on device")
+        background = Background([Job(name="tables", interval_ms=lambda: 1, run=work.begin)])
+        background.start()
+        await asyncio.sleep(0.4)
+        await background.stop()
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+    assert "background work (tables) failed: [Errno 28] No space left on device" in caplog.text
+
+
+def test_a_loop_that_stands_still_is_measured() -> None:
+    async def scenario(loop: VirtualLoop) -> None:
+        background = Background([])
+        background.start()
+        await asyncio.sleep(1)
+        assert background.lag_s < 0.001
+        loop._jumping.now += 3.0  # as if a callback had taken that long
+        await asyncio.sleep(0.5)
+        assert background.lag_s == pytest.approx(2.9, abs=0.15)
+        await asyncio.sleep(11)
+        assert background.lag_s < 0.001
+        await background.stop()
+
+    run_virtually(scenario)

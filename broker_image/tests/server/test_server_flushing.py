@@ -1,0 +1,214 @@
+"""Group commit and its deadlines, over a log whose syncs the test ends."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
+
+from delaymq.broker.results import Deferred
+from delaymq.protocol.command import Command, Response
+from delaymq.server.flushing import FLUSH_BUCKETS_S, Flushing, FlushTimes
+from delaymq.server.sessions import ClientSession
+
+BOUND_S = 10
+
+
+class Sync:
+    def __init__(self, log: "Log") -> None:
+        self.log = log
+        self.end = log.end_offset
+
+    def run(self) -> None:
+        self.log.syncs += 1
+        self.log.threads.add(threading.get_ident())
+        self.log.overlaps |= self.log.running
+        self.log.running = True
+        self.log.may_end.wait(BOUND_S)
+        self.log.running = False
+
+    def finish(self) -> OSError | None:
+        if self.log.failures:
+            self.log.failures -= 1
+            return OSError(5, "Input/output error")
+        self.log.flushed_offset = self.end
+        return None
+
+
+class Log:
+    """Stands for the store."""
+
+    def __init__(self) -> None:
+        self.end_offset = 0
+        self.flushed_offset = 0
+        self.syncs = 0
+        self.failures = 0
+        self.running = False
+        self.overlaps = False
+        self.threads: set[int] = set()
+        self.may_end = threading.Event()
+        self.may_end.set()
+
+    def flush_task(self) -> Sync | None:
+        return Sync(self) if self.flushed_offset < self.end_offset else None
+
+
+class World:
+    def __init__(self, interval_ms: int = 3_600_000) -> None:
+        self.log = Log()
+        self.answers: dict[int, int] = {}
+        self.confirmed: list[int] = []
+        self.sent = 0
+        self.flushing = Flushing(
+            cast(Any, self.log),
+            lambda: interval_ms,
+            self.reply,
+            lambda: self.confirmed.append(self.log.flushed_offset),
+        )
+        self.flushing.start()
+
+    def reply(self, session: ClientSession, request: Command, response: Response) -> None:
+        assert request.opaque not in self.answers
+        self.answers[request.opaque] = response.code
+
+    def send(self, timeout_ms: int = 5_000) -> int:
+        self.sent += 1
+        self.log.end_offset += 100
+        deferred = Deferred(Response(0), self.log.end_offset, timeout_ms, Response(10))
+        self.flushing.wait(cast(ClientSession, None), Command(10, self.sent), deferred)
+        return self.sent
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        while not condition():  # noqa: ASYNC110 - the scenario's time limit bounds it
+            await asyncio.sleep(0.001)
+
+
+def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(BOUND_S):
+            await scenario()
+
+    asyncio.run(bounded())
+
+
+def test_producers_of_one_turn_share_one_sync() -> None:
+    async def scenario() -> None:
+        world = World()
+        for _ in range(50):
+            world.send()
+        assert world.answers == {}
+        await world.until(lambda: len(world.answers) == 50)
+        assert set(world.answers.values()) == {0}
+        assert world.log.syncs == 1
+        assert world.confirmed[-1] == 5_000
+        await world.flushing.stop()
+
+    run(scenario)
+
+
+def test_who_comes_during_a_sync_shares_the_next_one() -> None:
+    async def scenario() -> None:
+        world = World()
+        world.log.may_end.clear()
+        world.send()
+        await world.until(lambda: world.log.running)
+        for _ in range(30):
+            world.send()
+            await asyncio.sleep(0)
+        world.log.may_end.set()
+        await world.until(lambda: len(world.answers) == 31)
+        assert world.log.syncs == 2
+        assert not world.log.overlaps
+        assert threading.get_ident() not in world.log.threads
+        await world.flushing.stop()
+
+    run(scenario)
+
+
+def test_what_is_on_disk_already_is_answered_at_once() -> None:
+    async def scenario() -> None:
+        world = World()
+        world.log.end_offset = world.log.flushed_offset = 500
+        deferred = Deferred(Response(0), 400, 5_000, Response(10))
+        world.flushing.wait(cast(ClientSession, None), Command(10, 1), deferred)
+        assert world.answers == {1: 0}
+        await world.flushing.stop()
+
+    run(scenario)
+
+
+def test_a_sync_that_takes_too_long_answers_late_and_only_once() -> None:
+    async def scenario() -> None:
+        world = World()
+        world.log.may_end.clear()
+        late = world.send(timeout_ms=20)
+        patient = world.send(timeout_ms=9_000)
+        await world.until(lambda: late in world.answers)
+        assert world.answers == {late: 10}
+        world.log.may_end.set()
+        await world.until(lambda: patient in world.answers)
+        assert world.answers == {late: 10, patient: 0}
+        await world.flushing.stop()
+
+    run(scenario)
+
+
+def test_a_failed_sync_confirms_nothing_and_is_tried_again() -> None:
+    async def scenario() -> None:
+        world = World()
+        world.log.failures = 1
+        number = world.send()
+        await world.until(lambda: world.flushing.failures == 1)
+        assert world.answers == {}
+        assert world.log.flushed_offset == 0
+        await world.until(lambda: number in world.answers)
+        assert world.answers == {number: 0}
+        assert world.log.syncs == 2
+        await world.flushing.stop()
+
+    run(scenario)
+
+
+def test_without_waiting_producers_the_log_is_synced_at_intervals() -> None:
+    async def scenario() -> None:
+        world = World(interval_ms=10)
+        await asyncio.sleep(0.05)
+        assert world.log.syncs == 0
+        world.log.end_offset = 700
+        await world.until(lambda: world.log.flushed_offset == 700)
+        assert world.log.syncs == 1
+        await world.flushing.stop()
+
+    run(scenario)
+
+
+def test_a_stop_syncs_everything_and_answers_everybody() -> None:
+    async def scenario() -> None:
+        world = World()
+        numbers = [world.send() for _ in range(3)]
+        await world.flushing.stop()
+        assert world.answers == dict.fromkeys(numbers, 0)
+        assert world.log.flushed_offset == world.log.end_offset
+
+    run(scenario)
+
+
+def test_a_stop_over_a_broken_disk_ends_and_says_late() -> None:
+    async def scenario() -> None:
+        world = World()
+        world.log.failures = 1_000
+        number = world.send()
+        await world.flushing.stop()
+        assert world.answers == {number: 10}
+
+    run(scenario)
+
+
+def test_sync_times_are_counted_in_their_buckets() -> None:
+    times = FlushTimes()
+    for seconds in (0.0004, 0.0005, 0.003, 99.0):
+        times.add(seconds)
+    assert times.counts[0] == 2
+    assert times.counts[FLUSH_BUCKETS_S.index(0.005)] == 1
+    assert times.counts[-1] == 1
+    assert sum(times.counts) == 4
+    assert abs(times.sum_s - 99.0039) < 1e-9
