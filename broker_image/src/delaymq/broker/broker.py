@@ -104,6 +104,7 @@ class Broker:
         stats = Stats(now_ms())
         delivery = Delivery(config, levels, now_ms, DeliveryCounters())
         arrivals = Arrivals()
+        config.store_path.parent.mkdir(parents=True, exist_ok=True)
         store = MessageStore.open(
             config.store_path, store_options(config), now_ms=now_ms, levels=levels, observers=(delivery, arrivals)
         )

@@ -52,6 +52,8 @@ class Topics:
 
     def apply(self, config: BrokerConfig) -> None:
         """Takes a changed configuration; it counts for topics made from now on."""
+        if config.broker_permission != self._config.broker_permission:
+            self._count_up()  # NameServers are told it with each topic, and take only what is new
         self._config = config
         default = self.table.get(names.AUTO_CREATE_TOPIC)
         if default is None and config.auto_create_topic_enable:

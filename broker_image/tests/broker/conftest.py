@@ -1,0 +1,27 @@
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from broker_harness import Harness
+
+
+@pytest.fixture
+def open_harness(tmp_path: Path) -> Iterator[Callable[..., Harness]]:
+    """Opens a broker with changed settings; closed at the end."""
+    opened: list[Harness] = []
+
+    def open_one(**changes: Any) -> Harness:
+        harness = Harness(tmp_path / str(len(opened)), **changes)
+        opened.append(harness)
+        return harness
+
+    yield open_one
+    for harness in opened:
+        harness.broker.close()
+
+
+@pytest.fixture
+def harness(open_harness: Callable[..., Harness]) -> Harness:
+    """A broker with default settings and small files."""
+    return open_harness()

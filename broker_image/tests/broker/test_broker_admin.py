@@ -1,0 +1,304 @@
+"""Topics, groups, statistics and configuration, as operators change and ask for them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from broker_harness import Harness, response_of
+
+from delaymq.message import names
+from delaymq.protocol.bodies import (
+    GroupTable,
+    KVTable,
+    MessageQueue,
+    RegisterBody,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    TopicList,
+    TopicStats,
+    TopicTable,
+    decode_settings,
+)
+from delaymq.protocol.codes import RequestCode, ResponseCode
+from delaymq.protocol.command import Response
+
+FRESH = {
+    "TBW102": (7, 4),
+    "DefaultCluster": (7, 16),
+    "broker-a": (7, 1),
+    "BenchmarkTest": (6, 1024),
+    "SELF_TEST_TOPIC": (6, 1),
+    "OFFSET_MOVED_EVENT": (6, 1),
+    "DefaultCluster_REPLY_TOPIC": (6, 1),
+    "SCHEDULE_TOPIC_XXXX": (6, 18),
+}
+
+
+def create(harness: Harness, topic: str, **changes: Any) -> Response:
+    fields = {
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "readQueueNums": 8,
+        "writeQueueNums": 6,
+        "perm": 6,
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": 0,
+        "order": "false",
+    }
+    return harness.answer(RequestCode.UPDATE_AND_CREATE_TOPIC, fields | changes)
+
+
+def stored_json(harness: Harness, name: str) -> Any:
+    return json.loads((Path(harness.config.store_path_root_dir) / "config" / name).read_bytes())
+
+
+def test_a_fresh_broker_has_rocketmq_s_topics_and_groups(open_harness: Callable[..., Harness]) -> None:
+    harness = open_harness()
+    table = TopicTable.decode(harness.answer(RequestCode.GET_ALL_TOPIC_CONFIG).body).topic_config_table
+    assert {name: (topic.perm, topic.write_queue_nums) for name, topic in table.items()} == FRESH
+    groups = GroupTable.decode(harness.answer(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG).body)
+    assert set(groups.subscription_group_table) == set(names.SYSTEM_GROUPS)
+    traced = open_harness(trace_topic_enable=True, auto_create_topic_enable=False, cluster_topic_enable=False)
+    table = TopicTable.decode(traced.answer(RequestCode.GET_ALL_TOPIC_CONFIG).body).topic_config_table
+    assert "TBW102" not in table
+    assert (table["RMQ_SYS_TRACE_TOPIC"].perm, table["DefaultCluster"].perm) == (6, 1)
+
+
+def test_a_made_topic_is_on_disk_when_it_is_answered_and_name_servers_are_told(harness: Harness) -> None:
+    told: list[TopicConfig] = []
+    harness.broker.topics_changed = told.append
+    before = harness.broker.topics.version
+    assert create(harness, "Orders").code == ResponseCode.SUCCESS
+    assert [topic.topic_name for topic in told] == ["Orders"]
+    stored = stored_json(harness, "topics.json")
+    assert stored["topicConfigTable"]["Orders"] == {
+        "order": False,
+        "perm": 6,
+        "readQueueNums": 8,
+        "topicFilterType": "SINGLE_TAG",
+        "topicName": "Orders",
+        "topicSysFlag": 0,
+        "writeQueueNums": 6,
+    }
+    assert stored["dataVersion"]["counter"] == before.counter + 1
+    body = RegisterBody.decode(harness.broker.register_body()).topic_config_serialize_wrapper
+    assert body.data_version == harness.broker.topics.version
+    assert body.topic_config_table["Orders"].read_queue_nums == 8
+
+
+@pytest.mark.parametrize(
+    ("topic", "changes"),
+    [
+        ("", {}),
+        ("a b", {}),
+        ("x" * 128, {}),
+        ("SCHEDULE_TOPIC_XXXX", {}),
+        ("DefaultCluster", {}),
+        ("rmq_sys_anything", {}),
+        ("Orders", {"readQueueNums": 100_000}),
+        ("Orders", {"writeQueueNums": -1}),
+        ("Orders", {"perm": 9}),
+        ("Orders", {"topicFilterType": "WHATEVER"}),
+        ("Orders", {"perm": "rw"}),
+    ],
+)
+def test_a_topic_that_cannot_be_is_refused(harness: Harness, topic: str, changes: dict[str, Any]) -> None:
+    version = harness.broker.topics.version
+    answer = create(harness, topic, **changes)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert answer.remark
+    assert harness.broker.topics.version == version
+
+
+def test_a_deleted_topic_is_gone_with_its_queues_and_its_offsets_stay(harness: Harness) -> None:
+    harness.send()
+    harness.broker.offsets.commit("Orders", "readers", 0, 1)
+    assert harness.answer(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Orders"}).code == ResponseCode.SUCCESS
+    assert "Orders" not in harness.broker.topics.table
+    assert harness.broker.store.queue_bounds("Orders", 0) == (0, 0)
+    assert harness.broker.offsets.get("Orders", "readers", 0) == 1
+    assert "Orders" not in stored_json(harness, "topics.json")["topicConfigTable"]
+    system = harness.answer(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "TBW102"})
+    assert (system.code, "conflict with system topic" in str(system.remark)) == (ResponseCode.SYSTEM_ERROR, True)
+
+
+def test_topics_and_groups_survive_a_restart(harness: Harness) -> None:
+    create(harness, "Orders", readQueueNums=3)
+    harness.answer(
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        body=SubscriptionGroupConfig("readers", retry_max_times=5).encode(),
+    )
+    harness.send("Auto")
+    version = harness.broker.topics.version
+    harness.restart()
+    topic = harness.broker.topics.get("Orders")
+    assert topic is not None
+    assert topic.read_queue_nums == 3
+    assert "Auto" in harness.broker.topics.table
+    assert harness.broker.groups.table["readers"].retry_max_times == 5
+    assert harness.broker.topics.version == version
+
+
+def test_topics_lost_with_their_file_come_back_from_the_stored_queues(harness: Harness) -> None:
+    for queue_id in range(3):
+        harness.send(e=queue_id)
+    harness.send(properties={"DELAY": "1"})
+    harness.broker.close()
+    config = Path(harness.config.store_path_root_dir) / "config"
+    (config / "topics.json").write_text("{broken")
+    (config / "topics.json.bak").unlink(missing_ok=True)
+    harness.restart()
+    topic = harness.broker.topics.get("Orders")
+    assert topic is not None
+    assert (topic.read_queue_nums, topic.perm) == (3, 6)
+    assert set(harness.broker.topics.table) == {*FRESH, "Orders"}
+    assert len(harness.pulled(queue_id=2)) == 1
+
+
+def test_what_a_real_broker_wrote_in_its_tables_is_read(harness: Harness) -> None:
+    harness.broker.close()
+    config = Path(harness.config.store_path_root_dir) / "config"
+    (config / "consumerOffset.json").write_text('{\n\t"offsetTable":{"Orders@readers":{0:3,1:4\n\t\t}\n\t}\n}')
+    harness.restart()
+    assert harness.broker.offsets.queues_of("Orders", "readers") == {0: 3, 1: 4}
+
+
+@pytest.mark.parametrize(
+    "group",
+    [SubscriptionGroupConfig(""), SubscriptionGroupConfig("a b"), SubscriptionGroupConfig("g", retry_queue_nums=-1)],
+)
+def test_a_group_that_cannot_be_is_refused(harness: Harness, group: SubscriptionGroupConfig) -> None:
+    answer = harness.answer(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=group.encode())
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert group.group_name not in harness.broker.groups.table
+
+
+def test_a_deleted_group_is_gone_and_its_offsets_if_asked(harness: Harness) -> None:
+    harness.broker.groups.find("readers")
+    harness.broker.offsets.commit("Orders", "readers", 0, 1)
+    harness.answer(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "readers"})
+    assert "readers" not in harness.broker.groups.table
+    assert harness.broker.offsets.get("Orders", "readers", 0) == 1
+    harness.answer(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "readers", "removeOffset": "true"})
+    assert harness.broker.offsets.get("Orders", "readers", 0) is None
+
+
+def test_the_ends_of_a_topic_s_queues_are_told(harness: Harness) -> None:
+    harness.send()
+    harness.clock.advance(10)
+    harness.send()
+    stats = TopicStats.decode(harness.answer(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "Orders"}).body)
+    assert len(stats.offset_table) == 4
+    queue = stats.offset_table[MessageQueue("broker-a", 0, "Orders")]
+    assert (queue.min_offset, queue.max_offset, queue.last_update_timestamp) == (0, 2, harness.clock())
+    empty = stats.offset_table[MessageQueue("broker-a", 1, "Orders")]
+    assert (empty.min_offset, empty.max_offset, empty.last_update_timestamp) == (0, 0, 0)
+    unknown = harness.answer(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "Nothing"})
+    assert unknown.code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_the_broker_s_own_topics_are_listed(harness: Harness) -> None:
+    listed = TopicList.decode(harness.answer(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER).body).topic_list
+    assert set(FRESH) <= set(listed)
+    assert names.OP_HALF_TOPIC in listed
+
+
+def test_without_write_permission_all_topics_are_registered_with_what_the_broker_has(
+    open_harness: Callable[..., Harness],
+) -> None:
+    harness = open_harness(broker_permission=4)
+    table = RegisterBody.decode(harness.broker.register_body()).topic_config_serialize_wrapper.topic_config_table
+    assert {topic.perm for topic in table.values()} == {4}
+
+
+def test_the_configuration_is_told_and_hot_keys_can_be_changed(harness: Harness) -> None:
+    answer = harness.answer(RequestCode.GET_BROKER_CONFIG)
+    settings = decode_settings(answer.body)
+    assert settings["brokerName"] == "broker-a"
+    assert settings["messageDelayLevel"].startswith("1s 5s")
+    assert "httpToken" not in settings
+    assert json.loads(answer.fields["version"])["counter"] == harness.broker.topics.version.counter
+    text = b"maxMessageSize=2048\nmessageDelayLevel=2s 4s\nfileReservedTime=48\nlistenPort=10911\n"
+    assert harness.answer(RequestCode.UPDATE_BROKER_CONFIG, body=text).code == ResponseCode.SUCCESS
+    assert response_of(harness.send(body=bytes(2_049))).code == ResponseCode.MESSAGE_ILLEGAL
+    assert harness.broker.delivery.levels.delays_ms == (2_000, 4_000)
+    assert harness.broker.config.file_reserved_time == 48
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        (b"rocketmqHome=/tmp", ResponseCode.NO_PERMISSION, "rocketmqHome"),
+        (b"brokerConfigPath=/tmp/x", ResponseCode.NO_PERMISSION, "brokerConfigPath"),
+        (b"storePathRootDir=/tmp/x", ResponseCode.NO_PERMISSION, "storePathRootDir"),
+        (b"httpToken=x", ResponseCode.NO_PERMISSION, "httpToken"),
+        (b"maxMessageSize=2048\nlistenPort=1", ResponseCode.SYSTEM_ERROR, "listenPort: a change needs a restart"),
+        (b"maxMessageSiez=2048", ResponseCode.SYSTEM_ERROR, "did you mean maxMessageSize?"),
+        (b"maxMessageSize=many", ResponseCode.SYSTEM_ERROR, "not a whole number"),
+        (b"messageDelayLevel=1s 2x", ResponseCode.SYSTEM_ERROR, "level 2"),
+        (b"nonsense", ResponseCode.SYSTEM_ERROR, "key=value"),
+        (b"", ResponseCode.SYSTEM_ERROR, "no keys"),
+    ],
+)
+def test_a_change_that_cannot_be_made_changes_nothing(harness: Harness, text: bytes, code: int, words: str) -> None:
+    config = harness.broker.config
+    answer = harness.answer(RequestCode.UPDATE_BROKER_CONFIG, body=text)
+    assert (answer.code, words in str(answer.remark)) == (code, True), answer.remark
+    assert harness.broker.config is config
+
+
+RUNTIME_KEYS = """
+    bootTimestamp runtime putMessageEntireTimeMax putMessageTimesTotal putMessageFailedTimes putMessageSizeTotal
+    putMessageDistributeTime putMessageAverageSize dispatchMaxBuffer getMessageEntireTimeMax putTps getFoundTps getMissTps
+    getTotalTps getTransferedTps putLatency99 putLatency999 commitLogDiskRatio consumeQueueDiskRatio commitLogMinOffset
+    commitLogMaxOffset brokerVersionDesc brokerVersion msgPutTotalYesterdayMorning msgPutTotalTodayMorning
+    msgPutTotalTodayNow msgGetTotalYesterdayMorning msgGetTotalTodayMorning msgGetTotalTodayNow sendThreadPoolQueueSize
+    sendThreadPoolQueueCapacity pullThreadPoolQueueSize pullThreadPoolQueueCapacity queryThreadPoolQueueSize
+    queryThreadPoolQueueCapacity EndTransactionQueueSize EndTransactionThreadPoolQueueCapacity dispatchBehindBytes
+    pageCacheLockTimeMills sendThreadPoolQueueHeadWaitTimeMills pullThreadPoolQueueHeadWaitTimeMills
+    queryThreadPoolQueueHeadWaitTimeMills earliestMessageTimeStamp startAcceptSendRequestTimeStamp
+    remainTransientStoreBufferNumbs remainHowManyDataToFlush commitLogDirCapacity scheduleMessageOffset_1
+"""
+
+
+def test_runtime_figures_have_all_of_rocketmq_s_keys_and_count(harness: Harness) -> None:
+    start_ms = harness.clock()
+    harness.send(body=b"x")
+    harness.send(properties={"DELAY": "1"})
+    harness.pull()
+    harness.clock.advance(10_000)
+    harness.broker.stats.sample(harness.clock())
+    table = KVTable.decode(harness.answer(RequestCode.GET_BROKER_RUNTIME_INFO).body).table
+    assert set(RUNTIME_KEYS.split()) <= set(table)
+    assert (table["brokerVersionDesc"], table["brokerVersion"]) == ("V4_9_7", "407")
+    assert table["putMessageTimesTotal"] == "2"
+    assert table["putTps"].split()[0] == "0.2"
+    assert table["getTransferedTps"].split()[0] == "0.1"
+    assert table["scheduleMessageOffset_1"] == "0,1"
+    assert table["earliestMessageTimeStamp"] == str(start_ms)
+    assert int(table["commitLogMaxOffset"]) == harness.broker.store.end_offset
+    assert table["runtime"] == "[ 0 days, 0 hours, 0 minutes, 10 seconds ]"
+
+
+def test_queues_without_a_topic_are_cleaned(harness: Harness) -> None:
+    harness.send()
+    harness.send(properties={"DELAY": "1"})
+    harness.broker.topics.remove("Orders")
+    assert harness.answer(RequestCode.CLEAN_UNUSED_TOPIC).code == ResponseCode.SUCCESS
+    assert {topic for topic, _ in harness.broker.store.queues()} == {names.SCHEDULE_TOPIC}
+
+
+@pytest.mark.parametrize("code", [RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, RequestCode.DELETE_EXPIRED_COMMITLOG])
+def test_a_retention_pass_on_demand_keeps_what_is_young(harness: Harness, code: int) -> None:
+    harness.send()
+    assert harness.answer(code).code == ResponseCode.SUCCESS
+    assert len(harness.pulled()) == 1
+
+
+@pytest.mark.parametrize("code", [13, 27, 37, 52, 307, 315, 324, 9_999])
+def test_codes_that_are_not_served_are_answered_3(harness: Harness, code: int) -> None:
+    answer = harness.answer(code)
+    assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert f"request type {code} not supported" in str(answer.remark)

@@ -1,0 +1,35 @@
+"""Tag expressions."""
+
+import pytest
+
+from delaymq.broker.filters import MAX_TAGS, tag_matcher
+from delaymq.message.hashing import tags_code
+from delaymq.protocol.codes import ResponseCode
+from delaymq.protocol.errors import RequestError
+
+
+@pytest.mark.parametrize("expression", ["", "*"])
+def test_these_let_everything_pass(expression: str) -> None:
+    assert tag_matcher(expression) is None
+
+
+def test_tags_are_split_at_two_bars_and_trimmed() -> None:
+    matches = tag_matcher(" TagA||TagB || a|b ")
+    assert matches is not None
+    assert [matches(tags_code(tag)) for tag in ("TagA", "TagB", "a|b", "TagC", "")] == [True, True, True, False, False]
+
+
+def test_only_the_low_32_bits_count() -> None:
+    matches = tag_matcher("polygenelubricants")
+    assert matches is not None
+    assert tags_code("polygenelubricants") == -(2**31)
+    assert matches(-(2**31))
+    assert matches(2**31)
+    assert not matches(0)
+
+
+@pytest.mark.parametrize("expression", ["||", " || ", " ", " || ".join(f"t{n}" for n in range(MAX_TAGS + 1))])
+def test_an_expression_without_a_tag_or_with_too_many_is_refused(expression: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        tag_matcher(expression)
+    assert refused.value.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED

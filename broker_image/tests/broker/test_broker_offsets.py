@@ -1,0 +1,169 @@
+"""Offsets of queues and groups, across restarts too."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from broker_harness import Harness, broker_config
+
+from delaymq.broker.broker import Broker
+from delaymq.protocol.bodies import (
+    ConsumerOffsets,
+    ConsumeStats,
+    ConsumeStatsList,
+    DelayOffsets,
+    MessageQueue,
+    ResetOffset,
+    TimeSpans,
+)
+from delaymq.protocol.codes import RequestCode, ResponseCode
+
+
+def offset_of(harness: Harness, code: int, **fields: Any) -> int:
+    answer = harness.answer(code, {"topic": "Orders", "queueId": 0} | fields)
+    assert answer.code == ResponseCode.SUCCESS
+    return int(answer.fields["offset"])
+
+
+def commit(harness: Harness, offset: int, queue_id: int = 0, group: str = "readers") -> None:
+    fields = {"consumerGroup": group, "topic": "Orders", "queueId": queue_id, "commitOffset": offset}
+    assert harness.answer(RequestCode.UPDATE_CONSUMER_OFFSET, fields).code == ResponseCode.SUCCESS
+
+
+def test_an_offset_is_kept_and_may_go_back(harness: Harness) -> None:
+    for offset in (5, 2):
+        commit(harness, offset)
+        assert offset_of(harness, RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="readers") == offset
+    table = ConsumerOffsets.decode(harness.answer(RequestCode.GET_ALL_CONSUMER_OFFSET).body)
+    assert table.offset_table == {"Orders@readers": {0: 2}}
+
+
+def test_an_offset_of_an_impossible_queue_is_refused(harness: Harness) -> None:
+    fields = {"consumerGroup": "g", "topic": "Orders", "queueId": -1, "commitOffset": 1}
+    assert harness.answer(RequestCode.UPDATE_CONSUMER_OFFSET, fields).code == ResponseCode.SYSTEM_ERROR
+    assert harness.broker.offsets.table == {}
+
+
+def test_a_new_group_starts_at_zero_where_the_beginning_is_near(open_harness: Callable[..., Harness]) -> None:
+    harness = open_harness()
+    harness.send()
+    assert offset_of(harness, RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="new") == 0
+    assert offset_of(harness, RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="new", queueId=3) == 0
+    far = open_harness(access_message_in_memory_max_ratio=0)
+    far.send()
+    fields = {"consumerGroup": "new", "topic": "Orders", "queueId": 0}
+    assert far.answer(RequestCode.QUERY_CONSUMER_OFFSET, fields).code == ResponseCode.QUERY_NOT_FOUND
+
+
+def test_ends_and_times_of_a_queue(harness: Harness) -> None:
+    first_ms = harness.clock()
+    for _ in range(5):
+        harness.send()
+        harness.clock.advance(1_000)
+    assert offset_of(harness, RequestCode.GET_MAX_OFFSET) == 5
+    assert offset_of(harness, RequestCode.GET_MIN_OFFSET) == 0
+    assert offset_of(harness, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=first_ms + 2_000) == 2
+    earliest = harness.answer(RequestCode.GET_EARLIEST_MSG_STORETIME, {"topic": "Orders", "queueId": 0})
+    assert earliest.fields == {"timestamp": str(first_ms)}
+
+
+def test_a_queue_never_written_has_zeros_and_no_time(harness: Harness) -> None:
+    for code in (RequestCode.GET_MAX_OFFSET, RequestCode.GET_MIN_OFFSET):
+        assert offset_of(harness, code, topic="Nothing") == 0
+    assert offset_of(harness, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, topic="Nothing", timestamp=1) == 0
+    earliest = harness.answer(RequestCode.GET_EARLIEST_MSG_STORETIME, {"topic": "Nothing", "queueId": 0})
+    assert earliest.fields == {"timestamp": "-1"}
+
+
+def test_positions_of_delay_levels_are_told(harness: Harness) -> None:
+    harness.send(properties={"DELAY": "1"})
+    harness.send(properties={"DELAY": "2"})
+    harness.clock.advance(1_000)
+    harness.broker.hand_over(harness.clock(), 10)
+    table = DelayOffsets.decode(harness.answer(RequestCode.GET_ALL_DELAY_OFFSET).body)
+    assert table.offset_table == {1: 1, 2: 0}
+
+
+def test_progress_of_a_group_by_queue(harness: Harness) -> None:
+    stored_ms = harness.clock()
+    for queue_id in (0, 0, 1):
+        harness.send(e=queue_id)
+    commit(harness, 1)
+    stats = ConsumeStats.decode(harness.answer(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "readers"}).body)
+    assert len(stats.offset_table) == 4
+    progress = stats.offset_table[MessageQueue("broker-a", 0, "Orders")]
+    assert (progress.broker_offset, progress.consumer_offset, progress.last_timestamp) == (2, 1, stored_ms)
+    untouched = stats.offset_table[MessageQueue("broker-a", 1, "Orders")]
+    assert (untouched.broker_offset, untouched.consumer_offset, untouched.last_timestamp) == (1, 0, 0)
+    harness.broker.groups.find("readers")
+    everything = ConsumeStatsList.decode(
+        harness.answer(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}).body
+    )
+    assert everything.total_diff == 2
+    ordered = ConsumeStatsList.decode(harness.answer(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "true"}).body)
+    assert ordered.total_diff == 0
+
+
+def test_the_time_span_that_a_group_has_consumed(harness: Harness) -> None:
+    start_ms = harness.clock()
+    for _ in range(3):
+        harness.send()
+        harness.clock.advance(1_000)
+    commit(harness, 2)
+    answer = harness.answer(RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": "Orders", "group": "readers"})
+    span = TimeSpans.decode(answer.body).consume_time_span_set[0]
+    assert (span.min_time_stamp, span.max_time_stamp) == (start_ms, start_ms + 2_000)
+    assert (span.consume_time_stamp, span.delay_time) == (start_ms + 1_000, 1_000)
+
+
+def test_members_are_told_to_go_on_at_a_time(harness: Harness) -> None:
+    for queue_id in (0, 1, 2, 3, 0):
+        harness.send(e=queue_id)
+        harness.clock.advance(1_000)
+    for queue_id, offset in enumerate((2, 1, 1, 1)):
+        commit(harness, offset, queue_id)
+    fields = {"topic": "Orders", "group": "readers", "timestamp": 1, "isForce": "true"}
+    offline = harness.answer(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
+    assert offline.code == ResponseCode.CONSUMER_NOT_ONLINE
+    harness.answer(
+        RequestCode.HEART_BEAT,
+        body=b'{"clientID":"c1","consumerDataSet":[{"groupName":"readers","subscriptionDataSet":[]}]}',
+    )
+    harness.session.notified.clear()
+    answer = harness.answer(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
+    table = ResetOffset.decode(answer.body).offset_table
+    assert table == {MessageQueue("broker-a", queue_id, "Orders"): 0 for queue_id in range(4)}
+    (order,) = harness.session.notified
+    assert order.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET
+    assert ResetOffset.decode(order.body).offset_table == table
+    to_the_end = fields | {"timestamp": -1}
+    ends = ResetOffset.decode(harness.answer(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, to_the_end).body).offset_table
+    assert ends[MessageQueue("broker-a", 0, "Orders")] == 2
+
+
+def test_a_reset_of_an_unknown_group_or_topic_is_an_error(harness: Harness) -> None:
+    harness.send()
+    fields = {"topic": "Orders", "group": "nobody", "timestamp": 1, "isForce": "true"}
+    assert "not exist" in str(harness.answer(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields).remark)
+    fields["topic"] = "Nothing"
+    assert harness.answer(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields).code == ResponseCode.SYSTEM_ERROR
+
+
+def test_offsets_survive_a_restart(harness: Harness) -> None:
+    harness.send()
+    commit(harness, 1)
+    harness.restart()
+    assert offset_of(harness, RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="readers") == 1
+
+
+def test_after_an_unclean_stop_offsets_ahead_of_the_log_come_back_to_its_end(harness: Harness, tmp_path: Path) -> None:
+    harness.send()
+    commit(harness, 9)
+    commit(harness, 1, group="honest")
+    store = Path(harness.config.store_path_root_dir)
+    harness.broker.close()
+    (store / "abort").touch()
+    harness.broker = Broker.open(broker_config(tmp_path / "0"), harness.clock)
+    assert not harness.broker.store.recovery.clean
+    assert offset_of(harness, RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="readers") == 1
+    assert offset_of(harness, RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="honest") == 1

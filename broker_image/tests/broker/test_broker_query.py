@@ -1,0 +1,90 @@
+"""Messages by key and by id, and a look into a consume queue."""
+
+from typing import Any
+
+import pytest
+from broker_harness import START_MS, Harness, records_of
+
+from delaymq.protocol.bodies import QueueData
+from delaymq.protocol.codes import RequestCode, ResponseCode
+from delaymq.protocol.command import Response
+
+
+def query(harness: Harness, key: str, **changes: Any) -> Response:
+    fields = {
+        "topic": "Orders",
+        "key": key,
+        "maxNum": 64,
+        "beginTimestamp": 0,
+        "endTimestamp": START_MS * 2,
+    }
+    return harness.answer(RequestCode.QUERY_MESSAGE, fields | changes)
+
+
+def test_messages_are_found_by_each_of_their_keys_newest_first(harness: Harness) -> None:
+    for number in range(3):
+        harness.send(body=b"%d" % number, properties={"KEYS": f"common k{number}", "UNIQ_KEY": f"U{number}"})
+        harness.clock.advance(1_000)
+    answer = query(harness, "common")
+    assert answer.code == ResponseCode.SUCCESS
+    assert [record.body for record in records_of(answer.body)] == [b"2", b"1", b"0"]
+    assert int(answer.fields["indexLastUpdatePhyoffset"]) == records_of(answer.body)[0].physical_offset
+    assert int(answer.fields["indexLastUpdateTimestamp"]) == START_MS + 2_000
+    assert [record.body for record in records_of(query(harness, "k1").body)] == [b"1"]
+    unique = query(harness, "U2", _UNIQUE_KEY_QUERY="true")
+    assert [record.body for record in records_of(unique.body)] == [b"2"]
+    assert len(records_of(query(harness, "common", maxNum=2).body)) == 2
+
+
+def test_a_key_nobody_has_another_topic_or_time_finds_nothing(harness: Harness) -> None:
+    harness.send(properties={"KEYS": "k"})
+    for answer in (
+        query(harness, "other"),
+        query(harness, "k", topic="BenchmarkTest"),
+        query(harness, "k", beginTimestamp=START_MS + 10_000),
+        query(harness, "k", endTimestamp=START_MS - 10_000),
+    ):
+        assert answer.code == ResponseCode.QUERY_NOT_FOUND
+        assert answer.body == b""
+
+
+def test_a_message_with_another_key_of_the_same_hash_is_left_out(harness: Harness) -> None:
+    harness.send(body=b"Aa", properties={"KEYS": "Aa"})
+    harness.send(body=b"BB", properties={"KEYS": "BB"})
+    assert [record.body for record in records_of(query(harness, "Aa").body)] == [b"Aa"]
+
+
+def test_large_answers_stay_within_a_frame(harness: Harness) -> None:
+    for _ in range(5):
+        harness.send(body=bytes(2_500_000), properties={"KEYS": "k"})
+    assert len(records_of(query(harness, "k").body)) == 3
+
+
+@pytest.mark.parametrize("offset", [-1, 3, 10**9, 2**62])
+def test_an_offset_without_a_record_is_an_error(harness: Harness, offset: int) -> None:
+    harness.send()
+    answer = harness.answer(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": offset})
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert answer.remark == f"can not find message by the offset, {offset}"
+
+
+def look(harness: Harness, **changes: Any) -> Response:
+    fields = {"topic": "Orders", "queueId": 0, "index": 0, "count": 10, "consumerGroup": ""}
+    return harness.answer(RequestCode.QUERY_CONSUME_QUEUE, fields | changes)
+
+
+def test_entries_of_a_queue_are_shown_as_they_stand(harness: Harness) -> None:
+    for _ in range(3):
+        harness.send(properties={"TAGS": "TagA"})
+    data = QueueData.decode(look(harness, index=1).body)
+    assert (data.min_queue_index, data.max_queue_index) == (0, 3)
+    assert [entry.tags_code for entry in data.queue_data] == [2598919, 2598919]
+    assert data.queue_data[0].physic_offset == harness.pulled(offset=1)[0].physical_offset
+
+
+def test_a_queue_or_index_that_is_not_there_says_so(harness: Harness) -> None:
+    harness.send()
+    assert look(harness, queueId=3).code == ResponseCode.SYSTEM_ERROR
+    beyond = look(harness, index=1)
+    assert (beyond.code, beyond.body) == (ResponseCode.SUCCESS, b"")
+    assert "not exist" in str(beyond.remark)

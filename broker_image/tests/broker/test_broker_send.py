@@ -1,0 +1,305 @@
+"""Sends: where a message goes, what it is stored with, and what is refused with which code."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from broker_harness import START_MS, Harness, records_of, response_of, send_fields
+
+from delaymq.broker.results import Deferred
+from delaymq.message import names
+from delaymq.message.ids import parse_offset_message_id
+from delaymq.protocol.batch import BatchMessage, encode_batch
+from delaymq.protocol.codes import RequestCode, ResponseCode
+from delaymq.protocol.command import FLAG_ONEWAY, Response
+from delaymq.store.errors import SegmentCreateError, StoreFullError
+
+
+def batch_of(*bodies: bytes, properties: bytes = b"") -> bytes:
+    return encode_batch([BatchMessage(0, body, properties) for body in bodies])
+
+
+def test_a_send_to_an_unknown_topic_makes_it_and_stores_the_message(harness: Harness) -> None:
+    answer = response_of(harness.send(body=b"first", properties={"UNIQ_KEY": "U1", "WAIT": "true", "TAGS": "A"}))
+    assert answer.code == ResponseCode.SUCCESS
+    assert answer.fields["queueId"] == "0"
+    assert answer.fields["queueOffset"] == "0"
+    assert answer.fields["MSG_REGION"] == "DefaultRegion"
+    assert answer.fields["TRACE_ON"] == "true"
+    assert parse_offset_message_id(answer.fields["msgId"]) == ("127.0.0.1", 10911, 0)
+    (record,) = harness.pulled()
+    assert (record.topic, record.body, record.born_timestamp_ms) == ("Orders", b"first", START_MS)
+    assert record.born_host == harness.session.remote_host
+    assert record.properties == {"UNIQ_KEY": "U1", "TAGS": "A", "CLUSTER": "DefaultCluster"}
+    topic = harness.broker.topics.get("Orders")
+    assert topic is not None
+    assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (4, 4, 6)
+
+
+def test_the_header_with_long_names_means_the_same(harness: Harness) -> None:
+    fields = {
+        "producerGroup": "p",
+        "topic": "Orders",
+        "defaultTopic": "TBW102",
+        "defaultTopicQueueNums": 2,
+        "queueId": 1,
+        "sysFlag": 0,
+        "bornTimestamp": 5,
+        "flag": 7,
+        "properties": "TAGS\x01A",
+    }
+    assert harness.answer(RequestCode.SEND_MESSAGE, fields, b"x").fields["queueId"] == "1"
+    (record,) = harness.pulled(queue_id=1)
+    assert (record.flag, record.born_timestamp_ms, record.queue_id) == (7, 5, 1)
+
+
+def test_a_negative_queue_id_means_any_queue(harness: Harness) -> None:
+    used = {response_of(harness.send(e=-1)).fields["queueId"] for _ in range(64)}
+    assert used <= {"0", "1", "2", "3"}
+    assert len(used) > 1
+
+
+def test_a_one_way_send_is_stored_and_not_answered(harness: Harness) -> None:
+    assert harness.ask(RequestCode.SEND_MESSAGE_V2, send_fields("Orders"), b"x", flag=FLAG_ONEWAY) is None
+    assert len(harness.pulled()) == 1
+
+
+def test_what_only_the_broker_may_say_is_taken_out(harness: Harness) -> None:
+    mark = "delivered:0:0:0"
+    harness.send(properties={names.MARK: mark, names.DUE: "1:0:0", "__DMQ_anything": "x", "color": "red"})
+    assert harness.pulled()[0].properties == {"color": "red", "CLUSTER": "DefaultCluster"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "words"),
+    [
+        ({"b": ""}, ResponseCode.SYSTEM_ERROR, "blank"),
+        ({"b": "a b"}, ResponseCode.SYSTEM_ERROR, "illegal characters"),
+        ({"b": "x" * 128}, ResponseCode.SYSTEM_ERROR, "127"),
+        ({"b": names.SCHEDULE_TOPIC}, ResponseCode.NO_PERMISSION, "forbidden"),
+        ({"b": names.HALF_TOPIC}, ResponseCode.NO_PERMISSION, "forbidden"),
+        ({"b": names.OP_HALF_TOPIC}, ResponseCode.NO_PERMISSION, "forbidden"),
+        ({"b": names.MARKS_TOPIC}, ResponseCode.TOPIC_NOT_EXIST, "not exist"),
+        ({"c": "NoSuchDefault"}, ResponseCode.TOPIC_NOT_EXIST, "apply first please"),
+        ({"d": 0}, ResponseCode.SYSTEM_ERROR, "defaultTopicQueueNums"),
+        ({"e": 4}, ResponseCode.SYSTEM_ERROR, "request queueId[4] is illegal"),
+        ({"e": "one"}, ResponseCode.SYSTEM_ERROR, "field e"),
+        ({"g": 2**63}, ResponseCode.SYSTEM_ERROR, "field g"),
+        ({"f": 4}, ResponseCode.NO_PERMISSION, "transaction"),
+        ({"i": "TRAN_MSG\x01true"}, ResponseCode.NO_PERMISSION, "transaction"),
+        ({"i": "TIMER_DELIVER_MS\x0117"}, ResponseCode.MESSAGE_ILLEGAL, "delay level"),
+        ({"i": "__STARTDELIVERTIME\x0117"}, ResponseCode.MESSAGE_ILLEGAL, "delay level"),
+        ({"i": "DELAY\x01soon"}, ResponseCode.MESSAGE_ILLEGAL, "'soon'"),
+        ({"i": "P\x01" + "x" * 32_800}, ResponseCode.MESSAGE_ILLEGAL, "properties"),
+        ({"i": "P\x01" + "é" * 16_400}, ResponseCode.MESSAGE_ILLEGAL, "properties"),
+        ({"i": "DELAY\x011\x02P\x01" + "x" * 32_600}, ResponseCode.MESSAGE_ILLEGAL, "properties"),
+    ],
+)
+def test_a_send_that_cannot_be_kept_is_refused_and_stores_nothing(
+    harness: Harness, changes: dict[str, Any], code: int, words: str
+) -> None:
+    before = harness.broker.store.end_offset
+    answer = response_of(harness.ask(RequestCode.SEND_MESSAGE_V2, send_fields("Orders") | changes, b"x"))
+    assert (answer.code, words in str(answer.remark)) == (code, True), answer.remark
+    assert answer.fields["MSG_REGION"] == "DefaultRegion"
+    assert harness.broker.store.end_offset == before
+
+
+@pytest.mark.parametrize("missing", ["a", "b", "c", "d", "e", "f", "g", "h"])
+def test_a_missing_field_is_named(harness: Harness, missing: str) -> None:
+    fields = send_fields("Orders")
+    del fields[missing]
+    answer = harness.answer(RequestCode.SEND_MESSAGE_V2, fields, b"x")
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert f"misses field {missing}" in str(answer.remark)
+
+
+def test_a_body_above_the_limit_is_refused_and_one_at_it_is_stored(open_harness: Callable[..., Harness]) -> None:
+    harness = open_harness(max_message_size=2_000)
+    assert response_of(harness.send(body=bytes(2_000))).code == ResponseCode.SUCCESS
+    answer = response_of(harness.send(body=bytes(2_001)))
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert "maxMessageSize=2000" in str(answer.remark)
+
+
+def test_without_auto_creation_an_unknown_topic_is_answered_17(open_harness: Callable[..., Harness]) -> None:
+    harness = open_harness(auto_create_topic_enable=False)
+    assert response_of(harness.send()).code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_properties_at_the_limit_of_the_format_are_stored(harness: Harness) -> None:
+    cluster = len("CLUSTER\x01DefaultCluster\x02")
+    text = "x" * (32_767 - len("P\x01") - cluster)
+    assert response_of(harness.send(properties={"P": text})).code == ResponseCode.SUCCESS
+    assert harness.pulled()[0].properties["P"] == text
+    assert response_of(harness.send(properties={"P": text + "x"})).code == ResponseCode.MESSAGE_ILLEGAL
+
+
+def test_a_delayed_message_waits_in_the_schedule_topic_and_arrives_when_due(harness: Harness) -> None:
+    answer = response_of(harness.send(properties={"DELAY": "2", "WAIT": "true", "UNIQ_KEY": "U"}, e=3))
+    assert answer.code == ResponseCode.SUCCESS
+    assert answer.fields["queueId"] == "3"
+    assert answer.fields["queueOffset"] == "0"
+    assert harness.pulled(queue_id=3) == []
+    (waiting,) = harness.pulled(names.SCHEDULE_TOPIC, queue_id=1)
+    assert waiting.properties["REAL_TOPIC"] == "Orders"
+    assert waiting.properties["REAL_QID"] == "3"
+    assert waiting.properties["WAIT"] == "true"
+    harness.clock.advance(4_999)
+    assert harness.broker.hand_over(harness.clock(), 100) == 0
+    harness.clock.advance(1)
+    assert harness.broker.hand_over(harness.clock(), 100) == 1
+    (record,) = harness.pulled(queue_id=3)
+    assert record.properties["UNIQ_KEY"] == "U"
+
+
+@pytest.mark.parametrize("level", ["0", "-1"])
+def test_a_level_of_zero_or_less_is_no_delay(harness: Harness, level: str) -> None:
+    harness.send(properties={"DELAY": level})
+    assert len(harness.pulled()) == 1
+
+
+def test_a_level_above_the_table_is_clamped_or_refused_as_configured(open_harness: Callable[..., Harness]) -> None:
+    clamping = open_harness()
+    assert response_of(clamping.send(properties={"DELAY": "99"})).code == ResponseCode.SUCCESS
+    assert len(clamping.pulled(names.SCHEDULE_TOPIC, queue_id=17)) == 1
+    rejecting = open_harness(delay_level_overflow="reject")
+    assert response_of(rejecting.send(properties={"DELAY": "99"})).code == ResponseCode.MESSAGE_ILLEGAL
+    retry = {"DELAY": "99"}
+    rejecting.broker.groups.find("readers")
+    assert response_of(rejecting.send("%RETRY%readers", properties=retry, j=1, l=16)).code == ResponseCode.SUCCESS
+
+
+def test_the_records_of_a_batch_stand_one_after_the_other_with_the_properties_of_both(harness: Harness) -> None:
+    body = encode_batch(
+        [BatchMessage(n, b"m%d" % n, b"UNIQ_KEY\x01U%d\x02WAIT\x01true" % n) for n in range(3)],
+    )
+    answer = response_of(
+        harness.ask(
+            RequestCode.SEND_BATCH_MESSAGE, send_fields("Orders", {"WAIT": "true", "all": "yes"}) | {"m": True}, body
+        )
+    )
+    assert answer.code == ResponseCode.SUCCESS
+    assert answer.fields["queueOffset"] == "0"
+    records = harness.pulled()
+    assert [record.body for record in records] == [b"m0", b"m1", b"m2"]
+    assert [record.flag for record in records] == [0, 1, 2]
+    assert [record.queue_offset for record in records] == [0, 1, 2]
+    assert records[1].properties == {"UNIQ_KEY": "U1", "WAIT": "true", "all": "yes", "CLUSTER": "DefaultCluster"}
+    ids = answer.fields["msgId"].split(",")
+    assert [parse_offset_message_id(each)[2] for each in ids] == [record.physical_offset for record in records]
+
+
+@pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE])
+def test_the_batch_field_makes_a_batch_of_a_plain_send(harness: Harness, code: int) -> None:
+    answer = response_of(harness.ask(code, send_fields("Orders") | {"m": True}, batch_of(b"a", b"b")))
+    assert answer.code == ResponseCode.SUCCESS
+    assert len(harness.pulled()) == 2
+
+
+@pytest.mark.parametrize(
+    ("topic", "fields", "body", "words"),
+    [
+        ("%RETRY%readers", {}, batch_of(b"a"), "retry group"),
+        ("Orders", {"i": "DELAY\x013"}, batch_of(b"a"), "delayed"),
+        ("Orders", {}, batch_of(b"a", properties=b"DELAY\x013"), "delayed"),
+        ("Orders", {}, batch_of(b"a", properties=b"TRAN_MSG\x01true"), "transaction"),
+        ("Orders", {"f": 4}, batch_of(b"a"), "transaction"),
+        ("Orders", {}, batch_of(b"a", properties=b"TIMER_DELAY_MS\x015"), "delay level"),
+        ("Orders", {}, batch_of(b"a")[:-1], "batch"),
+        ("Orders", {}, b"", "batch"),
+        ("Orders", {}, b"\0\0\0\5hello", "batch"),
+    ],
+)
+def test_a_batch_that_breaks_a_rule_is_refused_whole(
+    harness: Harness, topic: str, fields: dict[str, Any], body: bytes, words: str
+) -> None:
+    answer = response_of(harness.ask(RequestCode.SEND_BATCH_MESSAGE, send_fields(topic) | fields, body))
+    assert (answer.code, words in str(answer.remark)) == (ResponseCode.MESSAGE_ILLEGAL, True), answer.remark
+    assert harness.broker.store.end_offset == 0
+
+
+def test_a_batch_above_the_limit_is_refused_whole(open_harness: Callable[..., Harness]) -> None:
+    harness = open_harness(max_message_size=1_024)
+    body = batch_of(*[bytes(100)] * 10)
+    assert len(body) > 1_024
+    answer = response_of(harness.ask(RequestCode.SEND_BATCH_MESSAGE, send_fields("Orders"), body))
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert harness.broker.store.end_offset == 0
+
+
+def test_with_synchronous_flush_the_answer_waits_for_the_disk(open_harness: Callable[..., Harness]) -> None:
+    harness = open_harness(flush_disk_type="SYNC_FLUSH", sync_flush_timeout=700)
+    result = harness.send(properties={"WAIT": "true"})
+    assert isinstance(result, Deferred)
+    assert result.until == harness.broker.store.end_offset
+    assert result.timeout_ms == 700
+    assert result.response.code == ResponseCode.SUCCESS
+    assert result.late.code == ResponseCode.FLUSH_DISK_TIMEOUT
+    assert result.late.fields == result.response.fields
+    assert isinstance(harness.send(properties={"WAIT": "false"}), Response)
+    assert isinstance(harness.send(), Deferred), "no WAIT means that the producer waits"
+    batch = harness.ask(RequestCode.SEND_BATCH_MESSAGE, send_fields("Orders"), batch_of(b"a", b"b"))
+    assert isinstance(batch, Deferred)
+    assert batch.until == harness.broker.store.end_offset
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (StoreFullError("the disk is full: free some space"), ResponseCode.SERVICE_NOT_AVAILABLE),
+        (SegmentCreateError("the segment could not be made"), ResponseCode.SYSTEM_ERROR),
+    ],
+)
+def test_what_the_store_refuses_is_answered_with_its_reason(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int
+) -> None:
+    def refuse(*_: object) -> None:
+        raise error
+
+    harness.send()
+    monkeypatch.setattr(type(harness.broker.store), "append", refuse)
+    monkeypatch.setattr(type(harness.broker.store), "append_batch", refuse)
+    for answer in (harness.send(), harness.ask(RequestCode.SEND_BATCH_MESSAGE, send_fields("Orders"), batch_of(b"a"))):
+        assert response_of(answer).code == code
+        assert str(error) in str(response_of(answer).remark)
+    assert harness.broker.stats.put_failed == 2
+
+
+def test_a_broker_taken_out_of_service_refuses_sends_and_serves_pulls(harness: Harness) -> None:
+    harness.send()
+    harness.broker.writable = False
+    assert response_of(harness.send()).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert len(harness.pulled()) == 1
+
+
+def test_an_unexpected_error_is_answered_and_the_next_request_served(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("by zero")
+
+    with monkeypatch.context() as context:
+        context.setattr(type(harness.broker.store), "append", fail)
+        answer = response_of(harness.send())
+    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "ZeroDivisionError: by zero")
+    assert response_of(harness.send()).code == ResponseCode.SUCCESS
+
+
+def test_a_send_to_the_retry_topic_goes_there_until_the_last_try_and_then_to_the_dead_letters(harness: Harness) -> None:
+    fields = {"j": 2, "l": 3}
+    assert response_of(harness.send("%RETRY%readers", **fields)).code == ResponseCode.SUCCESS
+    assert len(harness.pulled("%RETRY%readers")) == 1
+    answer = response_of(harness.send("%RETRY%readers", properties={"DELAY": "5"}, j=3, l=3))
+    assert answer.code == ResponseCode.SUCCESS
+    (dead,) = harness.pulled("%DLQ%readers")
+    assert dead.properties["DELAY"] == "0"
+    assert dead.reconsume_times == 3
+
+
+def test_records_are_read_back_by_the_id_in_the_answer(harness: Harness) -> None:
+    harness.send(body=b"one")
+    answer = response_of(harness.send(body=b"two"))
+    offset = parse_offset_message_id(answer.fields["msgId"])[2]
+    (record,) = records_of(harness.answer(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": offset}).body)
+    assert record.body == b"two"

@@ -1,0 +1,42 @@
+"""Counters and rates."""
+
+from delaymq.broker.stats import Stats
+
+DAY_MS = 86_400_000
+
+
+def test_rates_are_taken_over_three_windows() -> None:
+    stats = Stats(0)
+    for second in range(1, 121):
+        for _ in range(10 if second > 110 else 1):
+            stats.put("Orders", 100)
+        stats.sample(second * 1_000)
+    assert stats.rates(120_000)["put"] == (10.0, 2.5, 210 / 120)
+    assert stats.rates(120_000)["get_total"] == (0.0, 0.0, 0.0)
+
+
+def test_samples_are_kept_for_the_longest_window_only() -> None:
+    stats = Stats(0)
+    for second in range(1, 3_000):
+        stats.sample(second * 1_000)
+    assert len(stats._samples) == 601
+    assert stats.rates(2_999_000)["put"] == (0.0, 0.0, 0.0)
+
+
+def test_totals_of_yesterday_and_today_turn_over_at_midnight() -> None:
+    stats = Stats(DAY_MS - 1_000)
+    stats.put("Orders", 1)
+    stats.sample(DAY_MS)
+    stats.put("Orders", 1)
+    assert (stats.put_yesterday, stats.put_today, stats.put_messages) == (0, 1, 2)
+    stats.sample(2 * DAY_MS)
+    assert (stats.put_yesterday, stats.put_today, stats.put_messages) == (1, 2, 2)
+
+
+def test_messages_are_counted_by_topic() -> None:
+    stats = Stats(0)
+    stats.put("A", 10)
+    stats.put("A", 20)
+    stats.put("B", 5)
+    assert dict(stats.stored) == {"A": 2, "B": 1}
+    assert stats.put_bytes == 35
