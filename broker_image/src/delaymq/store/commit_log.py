@@ -1,0 +1,266 @@
+"""The commit log: one writer appends to a mapped segment; readers use the mapping or pread.
+
+Offsets here are physical: bytes since the first record ever.
+"""
+
+from __future__ import annotations
+
+import mmap
+from typing import Final
+
+from delaymq.message.errors import RecordError
+from delaymq.message.record import (
+    BLANK_BYTES,
+    BLANK_MAGIC,
+    FIXED_BYTES,
+    MESSAGE_MAGIC,
+    SIZE_AND_MAGIC,
+    Record,
+    decode_record,
+)
+from delaymq.store.errors import RecordTooLargeError, SegmentCreateError, StoreFailedError, StoreFullError
+from delaymq.store.files import Files
+from delaymq.store.segments import Segment, SegmentFolder
+
+_NOTHING_MAPPED: Final = mmap.mmap(-1, 1)
+
+
+class CommitLog:
+    """The open log. `end_offset` is where the next record goes."""
+
+    def __init__(self, files: Files, folder: SegmentFolder, segments: list[Segment]) -> None:
+        self._files = files
+        self._folder = folder
+        self.file_bytes = folder.file_bytes
+        self.segments = segments
+        self.mapping: mmap.mmap = _NOTHING_MAPPED
+        self.segment_base = 0
+        self.segment_end = 0
+        self.end_offset = 0
+        self.flushed_offset = 0
+        self.flushed_timestamp_ms = 0
+        self.last_offset = -1
+        """Physical offset of the last message record; -1: none."""
+        self.last_crc = 0
+        self.last_store_timestamp_ms = 0
+        self.failure: StoreFailedError | None = None
+        self._flushing = False
+        self._allocating = False
+        self._names_unsynced = False
+
+    @property
+    def min_offset(self) -> int:
+        """The oldest offset that is still there."""
+        return self.segments[0].base if self.segments else self.end_offset
+
+    def start_at(self, end_offset: int) -> None:
+        """Continue at `end_offset`, all before it being on disk."""
+        self.end_offset = self.flushed_offset = end_offset
+        self.flushed_timestamp_ms = self.last_store_timestamp_ms
+        segment = self.segment_of(end_offset)
+        if segment is not None:
+            self._activate(segment)
+        else:
+            self.segment_base = self.segment_end = end_offset
+
+    def segment_of(self, offset: int) -> Segment | None:
+        """The segment that holds `offset`."""
+        if not self.segments:
+            return None
+        index = (offset - self.segments[0].base) // self.file_bytes
+        return self.segments[index] if 0 <= index < len(self.segments) else None
+
+    def _activate(self, segment: Segment) -> None:
+        previous = self.mapping
+        self.mapping = self._files.map(segment.descriptor, self.file_bytes)
+        self.segment_base = segment.base
+        self.segment_end = segment.base + self.file_bytes
+        if previous is not _NOTHING_MAPPED:
+            previous.close()
+
+    def roll(self, size: int) -> int:
+        """Close the segment because `size` bytes do not fit, go on in the next; the offset there.
+
+        Everything stays as it was when the next segment cannot be made (StoreFullError, SegmentCreateError).
+        """
+        if size + BLANK_BYTES > self.file_bytes:
+            raise RecordTooLargeError(
+                f"{size} bytes do not fit a log segment of {self.file_bytes} (mappedFileSizeCommitLog): send less"
+            )
+        segment = self.segment_of(self.segment_end)
+        if segment is None:
+            segment = self._folder.create(self.segment_end)
+            self.segments.append(segment)
+        left = self.segment_end - self.end_offset
+        if left:
+            position = self.end_offset - self.segment_base
+            self.mapping[position : position + BLANK_BYTES] = SIZE_AND_MAGIC.pack(left, BLANK_MAGIC)
+        self.end_offset = segment.base
+        self._activate(segment)
+        return segment.base
+
+    def read_bytes(self, offset: int, size: int) -> bytes:
+        """`size` bytes at `offset`; none when they are not all in one segment of the log."""
+        if size <= 0 or offset + size > self.end_offset:
+            return b""
+        position = offset - self.segment_base
+        if position >= 0:
+            return self.mapping[position : position + size]
+        segment = self.segment_of(offset)
+        if segment is None or offset + size > segment.base + self.file_bytes:
+            return b""
+        return self._files.pread(segment.descriptor, size, offset - segment.base)
+
+    def record_at(self, offset: int) -> Record | None:
+        """The record that begins at `offset`; None when no sound one does."""
+        head = self.read_bytes(offset, SIZE_AND_MAGIC.size) if offset >= 0 else b""
+        if len(head) < SIZE_AND_MAGIC.size:
+            return None
+        size, magic = SIZE_AND_MAGIC.unpack(head)
+        if magic != MESSAGE_MAGIC or not FIXED_BYTES <= size <= self.file_bytes:
+            return None
+        try:
+            record = decode_record(self.read_bytes(offset, size))
+        except RecordError:
+            return None
+        return record if record.physical_offset == offset else None
+
+    def store_timestamp_at(self, offset: int) -> int | None:
+        """The store time of the record at `offset`, from its head alone; None when there is none."""
+        head = self.read_bytes(offset, FIXED_BYTES) if offset >= 0 else b""
+        if len(head) < FIXED_BYTES or int.from_bytes(head[4:8], "big") != MESSAGE_MAGIC:
+            return None
+        position = 68 if head[39] & 0x10 else 56
+        return int.from_bytes(head[position : position + 8], "big", signed=True)
+
+    def flush_task(self) -> FlushTask | None:
+        """What brings everything appended so far to disk; None when it is there or on its way."""
+        if self._flushing or self.flushed_offset == self.end_offset or self.failure:
+            return None
+        self._flushing = True
+        return FlushTask(self)
+
+    def flush_finished(self, offset: int, timestamp_ms: int, failure: OSError | None) -> None:
+        """A flush up to `offset` came back."""
+        self._flushing = False
+        if failure is not None:
+            self.flush_failed(failure)
+        else:
+            self.flushed_to(offset, timestamp_ms)
+
+    def flush_failed(self, failure: OSError) -> None:
+        """The disk did not keep the log. The kernel forgets which pages are bad: a later success proves nothing."""
+        self.failure = StoreFailedError(
+            f"the disk refused to keep the log ({failure}): check it, then restart the broker"
+        )
+
+    def flushed_to(self, offset: int, timestamp_ms: int) -> None:
+        """All before `offset` is on disk."""
+        if offset > self.flushed_offset:
+            self.flushed_offset = offset
+            self.flushed_timestamp_ms = timestamp_ms
+
+    def allocation_task(self) -> AllocationTask | None:
+        """What makes the segment behind the active one; None when it is there or on its way."""
+        if self._allocating or self.segment_of(self.segment_end) is not None:
+            return None
+        self._allocating = True
+        return AllocationTask(self, self._folder, self.segment_end)
+
+    def allocation_finished(self, segment: Segment | None) -> None:
+        """A prepared segment came from another thread, unless it could not be made."""
+        self._allocating = False
+        if segment is None:
+            return
+        if self.segment_of(segment.base) is not None or segment.base != self.segment_end:
+            self._folder.discard(segment)  # an append could not wait and made it itself
+            return
+        self.segments.append(self._folder.install(segment))
+        self._names_unsynced = True
+
+    def files_to_sync(self, start: int, end: int) -> list[int]:
+        """Descriptors of the segments that hold start…end."""
+        return [
+            segment.descriptor
+            for segment in self.segments
+            if segment.base < end and segment.base + self.file_bytes > start
+        ]
+
+    def take_names_unsynced(self) -> bool:
+        """Whether a segment's name is not on disk yet; the caller now sees to it."""
+        unsynced, self._names_unsynced = self._names_unsynced, False
+        return unsynced
+
+    def sync_files(self, descriptors: list[int], *, names: bool) -> None:
+        """Wait for the disk."""
+        if names:
+            self._files.sync_folder(self._folder.folder)
+        for descriptor in descriptors:
+            self._files.fdatasync(descriptor)
+
+    def remove_first(self) -> str:
+        """Delete the oldest segment; its path."""
+        segment = self.segments.pop(0)
+        self._files.close(segment.descriptor)
+        self._files.unlink(segment.path)
+        return segment.path
+
+    def close(self) -> None:
+        """Give files and memory back."""
+        if self.mapping is not _NOTHING_MAPPED:
+            self.mapping.close()
+        self.mapping = _NOTHING_MAPPED
+        for segment in self.segments:
+            self._files.close(segment.descriptor)
+        self.segments = []
+
+
+class FlushTask:
+    """Brings the log to disk up to where it ended when the task was made."""
+
+    def __init__(self, log: CommitLog) -> None:
+        self._log = log
+        self._offset = log.end_offset
+        self._timestamp_ms = log.last_store_timestamp_ms
+        self._descriptors = log.files_to_sync(log.flushed_offset, log.end_offset)
+        self._names = log.take_names_unsynced()
+        self._failure: OSError | None = None
+
+    def run(self) -> None:
+        """Sync; any thread."""
+        try:
+            self._log.sync_files(self._descriptors, names=self._names)
+        except OSError as error:
+            self._failure = error
+
+    def finish(self) -> OSError | None:
+        """Move `flushed_offset`; on the loop."""
+        self._log.flush_finished(self._offset, self._timestamp_ms, self._failure)
+        return self._failure
+
+
+class AllocationTask:
+    """Makes the next segment before it is needed."""
+
+    def __init__(self, log: CommitLog, folder: SegmentFolder, base: int) -> None:
+        self._log = log
+        self._folder = folder
+        self._base = base
+        self._segment: Segment | None = None
+        self._failure: OSError | None = None
+
+    def run(self) -> None:
+        """Allocate; any thread."""
+        try:
+            self._segment = self._folder.prepare(self._base, "ahead")
+        except (StoreFullError, SegmentCreateError) as error:
+            cause = error.__cause__
+            self._failure = cause if isinstance(cause, OSError) else OSError(str(error))
+
+    def finish(self) -> OSError | None:
+        """Put the segment behind the others; on the loop."""
+        try:
+            self._log.allocation_finished(self._segment)
+        except OSError as error:
+            self._failure = error
+        return self._failure

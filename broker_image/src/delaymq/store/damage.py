@@ -1,0 +1,167 @@
+"""What recovery does where the log holds no sound record: end there, or bridge to the next one.
+
+docs/decisions/store-damage.md says why. Whatever is overwritten is copied to delaymq/aside/ first.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from delaymq.message.flags import TRANSACTION_ROLLBACK
+from delaymq.message.names import MARKS_TOPIC
+from delaymq.message.record import BLANK_BYTES, BLANK_MAGIC, FIXED_BYTES, SIZE_AND_MAGIC, encode_record
+from delaymq.store.commit_log import CommitLog
+from delaymq.store.files import Files
+from delaymq.store.model import Correction
+from delaymq.store.scan import ScanPosition, find_sound, is_sound
+from delaymq.store.segments import Segment, segment_name
+
+_log = logging.getLogger(__name__)
+# A record must have a topic, of one letter at least.
+_SMALLEST_FILLER_BYTES = FIXED_BYTES + 1
+_LARGEST_FILLER_BYTES = 1 << 20
+_COPY_BYTES = 1 << 20
+_NO_HOST = bytes(8)
+
+
+class LogRepair:
+    """Bridges holes and clears what is behind the end."""
+
+    def __init__(self, files: Files, store_path: str, log: CommitLog, corrections: list[Correction]) -> None:
+        self._files = files
+        self._aside = f"{store_path}/delaymq/aside"
+        self._log = log
+        self._corrections = corrections
+
+    def bridge(self, at: ScanPosition) -> bool:
+        """Fill the hole at `at` if a sound record follows; False when none does: the log ends there.
+
+        Fillers are rolled-back records: every reader of the format walks over them and none serves them.
+        """
+        hole = at.offset
+        found = self._next_sound(hole, at.last_store_timestamp_ms)
+        if found is None:
+            return False
+        position = hole
+        while position < found:
+            segment = self._log.segment_of(position)
+            assert segment is not None
+            segment_end = segment.base + self._log.file_bytes
+            self._keep_aside(segment, position, min(found, segment_end))
+            if found >= segment_end:
+                if segment_end - position >= BLANK_BYTES:
+                    blank = SIZE_AND_MAGIC.pack(segment_end - position, BLANK_MAGIC)
+                    self._files.pwrite(segment.descriptor, blank, position - segment.base)
+                position = segment_end
+            else:
+                self._fill(segment, position, found, at.last_store_timestamp_ms)
+                position = found
+            self._files.fdatasync(segment.descriptor)
+        self._correct(
+            "log-hole",
+            hole,
+            f"{found - hole} bytes are no sound records, but sound ones follow at {found}: the messages in between "
+            "are lost, their bytes are kept in delaymq/aside",
+        )
+        return True
+
+    def _next_sound(self, hole: int, not_before_ms: int) -> int | None:
+        for segment in self._log.segments:
+            if segment.base + self._log.file_bytes <= hole:
+                continue
+            start = max(hole - segment.base, 0)
+            data = self._files.map(segment.descriptor, self._log.file_bytes)
+            try:
+                if start == 0 and segment.base > hole and is_sound(data, 0, segment.base, not_before_ms):
+                    return segment.base
+                # Only data is searched: touching holes would fill the page cache with zeroes.
+                start += _SMALLEST_FILLER_BYTES
+                for low, high in self._files.data_ranges(segment.descriptor, start, self._log.file_bytes):
+                    found = find_sound(data, max(low - 8, start), high, segment.base, not_before_ms)
+                    if found is not None:
+                        return segment.base + found
+            finally:
+                data.close()
+        return None
+
+    def _fill(self, segment: Segment, start: int, end: int, store_timestamp_ms: int) -> None:
+        """Rolled-back records from `start` to `end`."""
+        topic = MARKS_TOPIC.encode()
+        while start < end:
+            size = end - start
+            if size > _LARGEST_FILLER_BYTES + _SMALLEST_FILLER_BYTES:
+                size = _LARGEST_FILLER_BYTES
+            name = topic if size >= FIXED_BYTES + len(topic) else b"x"
+            record = encode_record(
+                topic=name,
+                queue_id=0,
+                queue_offset=0,
+                physical_offset=start,
+                flag=0,
+                sys_flag=TRANSACTION_ROLLBACK,
+                born_timestamp_ms=store_timestamp_ms,
+                born_host=_NO_HOST,
+                store_timestamp_ms=store_timestamp_ms,
+                store_host=_NO_HOST,
+                reconsume_times=0,
+                prepared_transaction_offset=0,
+                body=bytes(size - FIXED_BYTES - len(name)),
+                properties=b"",
+            )
+            self._files.pwrite(segment.descriptor, record, start - segment.base)
+            start += size
+
+    def clear_behind(self, end: int) -> None:
+        """Zero what stands behind the log's end: an old record there could rise again behind a new one."""
+        log = self._log
+        torn = 0
+        later_dirty = False
+        for segment in log.segments:
+            start = end - segment.base
+            if start >= log.file_bytes:
+                continue
+            if start >= 0:
+                torn = self._files.zero(segment.descriptor, start, log.file_bytes)
+                if torn:
+                    self._files.fdatasync(segment.descriptor)
+            elif not later_dirty:
+                later_dirty = self._holds_data(segment)
+        if later_dirty:
+            while log.segments and log.segments[-1].base > end:
+                segment = log.segments.pop()
+                self._files.close(segment.descriptor)
+                self._files.unlink(segment.path)
+                self._correct("log-behind-end", segment.base, "no sound record in it or before it: deleted")
+            self._files.sync_folder(self._aside.rpartition("/delaymq/")[0] + "/commitlog")
+        if torn:
+            self._correct("torn-tail", end, f"{torn} bytes behind the last sound record: zeroed")
+
+    def _holds_data(self, segment: Segment) -> bool:
+        for low, high in self._files.data_ranges(segment.descriptor, 0, self._log.file_bytes):
+            for position in range(low, high, _COPY_BYTES):
+                if any(self._files.pread(segment.descriptor, min(_COPY_BYTES, high - position), position)):
+                    return True
+        return False
+
+    def _keep_aside(self, segment: Segment, start: int, end: int) -> None:
+        name = f"{segment_name(start)}-{segment_name(end)}"
+        try:
+            self._files.make_folder(self._aside)
+            descriptor = self._files.open(f"{self._aside}/{name}", create=True)
+            try:
+                for position in range(start, end, _COPY_BYTES):
+                    count = min(_COPY_BYTES, end - position)
+                    piece = self._files.pread(segment.descriptor, count, position - segment.base)
+                    self._files.pwrite(descriptor, piece, position - start)
+                self._files.fdatasync(descriptor)
+            finally:
+                self._files.close(descriptor)
+            self._files.sync_folder(self._aside)
+        except OSError as error:
+            # Without space the store must open all the same.
+            _log.error("the damaged bytes %s cannot be kept aside: %s", name, error)
+
+    def _correct(self, what: str, offset: int, detail: str) -> None:
+        segment = self._log.segment_of(offset)
+        name = segment_name(segment.base if segment is not None else offset)
+        self._corrections.append(Correction(what, f"commitlog/{name}", offset, detail))

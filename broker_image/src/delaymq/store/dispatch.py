@@ -1,0 +1,90 @@
+"""The one way of a record from the log to queues, index and observers: live and replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from delaymq.message.errors import IllegalMessageError
+from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from delaymq.message.hashing import tags_code
+from delaymq.message.levels import DelayLevels
+from delaymq.message.marks import parse_due
+from delaymq.message.names import DELAY, DUE, SCHEDULE_TOPIC, TAGS
+from delaymq.store.consume_queue import ConsumeQueues
+from delaymq.store.key_index import KeyIndex
+from delaymq.store.model import Dispatched, DispatchObserver
+
+
+def due_or_tags_code(
+    topic: str,
+    queue_id: int,
+    queue_offset: int,
+    properties: dict[str, str],
+    store_timestamp_ms: int,
+    levels: DelayLevels,
+) -> int:
+    """The tags code of a record's queue entry: the due time in ms for a delayed one, else the hash of its tags."""
+    if topic == SCHEDULE_TOPIC:
+        level = delay_level(properties)
+        if level > 0:
+            due_text = properties.get(DUE)
+            due_ms = parse_due(due_text, queue_id, queue_offset) if due_text is not None else None
+            return due_ms if due_ms is not None else store_timestamp_ms + levels.delay_ms(level)
+    tags = properties.get(TAGS)
+    return tags_code(tags) if tags else 0
+
+
+def delay_level(properties: dict[str, str]) -> int:
+    """The property DELAY as a number; 0 without one, or when it is none."""
+    text = properties.get(DELAY)
+    if text is None or len(text) > 10:
+        return 0
+    try:
+        return int(text)
+    except ValueError:
+        return 0
+
+
+class Dispatcher:
+    """Takes records in log order."""
+
+    def __init__(
+        self, queues: ConsumeQueues, index: KeyIndex | None, observers: Sequence[DispatchObserver], levels: DelayLevels
+    ) -> None:
+        self._queues = queues
+        self._index = index
+        self._observers = [observer.dispatch for observer in observers]
+        self.levels = levels
+        self.deleted_topics: dict[str, int] = {}
+        """Log end at which a topic was deleted: its older records have no place in queues."""
+        self.refused_entries = 0
+        """Records that got no queue entry: an illegal topic or queue, or an offset out of all reason."""
+
+    def dispatch(self, record: Dispatched) -> None:
+        """One record: its queue entry, its keys, then each observer."""
+        transaction = record.sys_flag & TRANSACTION_MASK
+        if transaction == 0 or transaction == TRANSACTION_COMMIT:
+            queues = self._queues
+            queue = queues.table.get((record.topic, record.queue_id))
+            if queue is not None and record.queue_offset == queue.max_number:
+                queues.put(queue, record.queue_offset, record.physical_offset, record.size, record.tags_code)
+            else:
+                self._put_out_of_order(record)
+        if self._index is not None and transaction != TRANSACTION_ROLLBACK:
+            self._index.put(record)
+        for observe in self._observers:
+            observe(record)
+
+    def _put_out_of_order(self, record: Dispatched) -> None:
+        """First of its queue, known already, behind a gap, or of a topic that was deleted since."""
+        if self.deleted_topics and record.physical_offset < self.deleted_topics.get(record.topic, 0):
+            return
+        try:
+            queue = self._queues.get_or_make(record.topic, record.queue_id)
+        except IllegalMessageError:
+            self.refused_entries += 1
+            return
+        known = record.queue_offset < queue.max_number
+        put = self._queues.put(queue, record.queue_offset, record.physical_offset, record.size, record.tags_code)
+        if not put and not known:
+            self.refused_entries += 1

@@ -1,0 +1,33 @@
+"""What the store raises. Each text says what to do."""
+
+
+class StoreError(Exception):
+    """Base of this layer's errors."""
+
+
+class NotAStoreError(StoreError):
+    """The folder does not hold a store, or one that this version must not touch."""
+
+
+class StoreLockedError(StoreError):
+    """Another process has the store."""
+
+
+class StoreClosedError(StoreError):
+    """The store was closed."""
+
+
+class StoreFailedError(StoreError):
+    """The disk refused to keep what was written: nothing more is accepted until a restart."""
+
+
+class StoreFullError(StoreError):
+    """No space for more messages; reading goes on, and writing resumes when there is space."""
+
+
+class RecordTooLargeError(StoreError):
+    """A message larger than `max_record_bytes` or than a segment."""
+
+
+class SegmentCreateError(StoreError):
+    """A new log segment could not be created for another reason than space."""

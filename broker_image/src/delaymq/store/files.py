@@ -1,0 +1,184 @@
+"""The only place with system calls on files; tests put a recording twin here."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+# Zeroes are written in pieces of this size: large enough to be quick, small enough to need no memory.
+_ZEROES = bytes(1 << 20)
+
+
+class FileFacts(NamedTuple):
+    """What a folder's listing needs to know of a file."""
+
+    file_bytes: int
+    modified_ms: int
+
+
+class Files:
+    """File calls by path and descriptor. OSError passes through; a missing file is an empty answer where said."""
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        """A descriptor to read and write `path`; `create` makes the file if it is missing."""
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+
+    def close(self, descriptor: int) -> None:
+        """Give the descriptor back."""
+        os.close(descriptor)
+
+    def allocate(self, descriptor: int, file_bytes: int) -> None:
+        """Real space for `file_bytes`: a sparse mapped file on a full disk would kill the process."""
+        os.posix_fallocate(descriptor, 0, file_bytes)
+
+    def set_size(self, descriptor: int, file_bytes: int) -> None:
+        """Cut the file, or lengthen it without space of its own (zeroes)."""
+        os.ftruncate(descriptor, file_bytes)
+
+    def map(self, descriptor: int, file_bytes: int) -> mmap.mmap:
+        """The file as shared memory."""
+        return mmap.mmap(descriptor, file_bytes)
+
+    def pread(self, descriptor: int, count: int, position: int) -> bytes:
+        """Up to `count` bytes; fewer at the file's end."""
+        return os.pread(descriptor, count, position)
+
+    def pwrite(self, descriptor: int, data: bytes | bytearray | memoryview, position: int) -> None:
+        """All of `data`."""
+        written = os.pwrite(descriptor, data, position)
+        while written < len(data):
+            count = os.pwrite(descriptor, memoryview(data)[written:], position + written)
+            if count == 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            written += count
+
+    def fdatasync(self, descriptor: int) -> None:
+        """The file's data and size are on disk when this returns."""
+        os.fdatasync(descriptor)
+
+    def sync_folder(self, path: str) -> None:
+        """Names created, renamed and removed in the folder are on disk when this returns."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def rename(self, source: str, target: str) -> None:
+        """Put `source` in the place of `target`."""
+        os.rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        """Remove a file; a missing one is no error."""
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            return
+
+    def remove_folder(self, path: str) -> None:
+        """Remove an empty folder; a missing one, or one that holds something, stays as it is."""
+        try:
+            os.rmdir(path)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+                raise
+
+    def make_folder(self, path: str) -> bool:
+        """Make one folder; whether it was missing."""
+        try:
+            os.mkdir(path, 0o755)
+        except FileExistsError:
+            return False
+        return True
+
+    def list(self, path: str) -> list[str]:
+        """Names in a folder in order; none when there is no such folder."""
+        try:
+            return sorted(os.listdir(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def is_folder(self, path: str) -> bool:
+        """Whether there is such a folder."""
+        return os.path.isdir(path)
+
+    def facts(self, path: str) -> FileFacts | None:
+        """Size and time of a file; None when it is missing."""
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            return None
+        return FileFacts(status.st_size, status.st_mtime_ns // 1_000_000)
+
+    def read(self, path: str) -> bytes | None:
+        """A whole small file; None when it is missing."""
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        with open(descriptor, "rb") as file:
+            return file.read()
+
+    def write(self, path: str, data: bytes) -> None:
+        """A whole small file, replaced and on disk when this returns; its folder is not synced."""
+        descriptor = self.open(path, create=True)
+        try:
+            self.set_size(descriptor, 0)
+            self.pwrite(descriptor, data, 0)
+            self.fdatasync(descriptor)
+        finally:
+            self.close(descriptor)
+
+    def data_ranges(self, descriptor: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """The parts of start…end that are not known to be zero."""
+        position = start
+        while position < end:
+            try:
+                first = os.lseek(descriptor, position, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    return
+                raise
+            if first >= end:
+                return
+            position = min(os.lseek(descriptor, first, os.SEEK_HOLE), end)
+            yield max(first, start), position
+
+    def zero(self, descriptor: int, start: int, end: int) -> int:
+        """Zero what is not zero in start…end; how many bytes held something before."""
+        changed = 0
+        for first, last in list(self.data_ranges(descriptor, start, end)):
+            position = first
+            while position < last:
+                count = min(len(_ZEROES), last - position)
+                piece = self.pread(descriptor, count, position)
+                left = len(piece.rstrip(b"\0"))
+                if left:
+                    self.pwrite(descriptor, _ZEROES[:left], position)
+                    changed += left
+                position += count
+        return changed
+
+    def disk_used_ratio(self, path: str) -> float:
+        """Used part of the disk, as a user who is not root sees it (as the real broker reckons)."""
+        status = os.statvfs(path)
+        used = status.f_blocks - status.f_bfree
+        whole = used + status.f_bavail
+        return used / whole if whole else 1.0
+
+    def try_lock(self, descriptor: int) -> bool:
+        """Take the exclusive lock on byte 0; False when another process has it."""
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except (BlockingIOError, PermissionError):
+            return False
+        return True
+
+
+def is_full(error: OSError) -> bool:
+    """Whether a call failed because there is no space."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)

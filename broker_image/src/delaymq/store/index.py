@@ -1,0 +1,251 @@
+"""The key index: hash files by which messages are found by unique id and key (docs/formats/store.md, "Index").
+
+The newest file's slots are in memory, its new entries in a buffer. Entries are on disk before anything that states
+their count. Slots are written now and then: what they lack is put in again from the entries, which name their hash.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import sys
+from array import array
+from typing import Final
+
+from delaymq.store.files import Files
+
+HEADER = struct.Struct(
+    ">q"  # begin timestamp, ms
+    "q"  # end timestamp, ms
+    "q"  # begin physical offset
+    "q"  # end physical offset
+    "i"  # used slots
+    "i"  # count: number of the next entry
+)
+ENTRY = struct.Struct(
+    ">i"  # key hash
+    "q"  # physical offset
+    "i"  # seconds since the file's begin timestamp
+    "i"  # previous entry of the chain
+)
+SLOT = struct.Struct(">i")
+assert HEADER.size == 40
+assert ENTRY.size == 20
+assert SLOT.size == 4
+HEADER_BYTES: Final = 40
+ENTRY_BYTES: Final = 20
+MAX_INT: Final = (1 << 31) - 1
+# Slots are 20 MB and hashing touches all of them: written that often, recovery has at most so many entries to put in
+# again (about 0.1 s), and the disk sees them once in some hundred MiB of log.
+SLOTS_INTERVAL_ENTRIES: Final = 400_000
+# RocketMQ answers no more (maxMsgsNumBatch).
+MAX_QUERY: Final = 64
+
+
+class IndexFile:
+    """One file of the index; only the newest is ever written."""
+
+    def __init__(self, files: Files, path: str, slot_count: int, entry_count: int) -> None:
+        self._files = files
+        self.path = path
+        self.slot_count = slot_count
+        self.entry_count = entry_count
+        self.begin_timestamp_ms = 0
+        self.end_timestamp_ms = 0
+        self.begin_offset = 0
+        self.end_offset = 0
+        self.used_slots = 0
+        self.count = 1
+        self.slots: mmap.mmap | None = None
+        self.buffer = bytearray()
+        """Entries that are not in the file, the last ones before `count`."""
+        self.slots_count = 1
+        """The entries below it are in the slots on disk."""
+        self._descriptor: int | None = None
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of the whole file."""
+        return HEADER_BYTES + self.slot_count * 4 + self.entry_count * ENTRY_BYTES
+
+    @property
+    def written_count(self) -> int:
+        """The entries below it are in the file."""
+        return self.count - len(self.buffer) // ENTRY_BYTES
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no entry fits any more."""
+        return self.count >= self.entry_count
+
+    def descriptor(self) -> int:
+        """The open file, made at need."""
+        if self._descriptor is None:
+            self._descriptor = self._files.open(self.path, create=True)
+            facts = self._files.facts(self.path)
+            if facts is None or facts.file_bytes != self.file_bytes:
+                self._files.set_size(self._descriptor, self.file_bytes)
+        return self._descriptor
+
+    def load_header(self) -> None:
+        """Take the numbers from the file."""
+        data = self._files.pread(self.descriptor(), HEADER_BYTES, 0)
+        (
+            self.begin_timestamp_ms, self.end_timestamp_ms, self.begin_offset, self.end_offset, self.used_slots, count,
+        ) = HEADER.unpack(data)  # fmt: skip
+        self.count = self.slots_count = max(count, 1)
+
+    def load_slots(self, *, from_file: bool) -> None:
+        """Take the slots into memory, where only touched pages count."""
+        self.slots = mmap.mmap(-1, self.slot_count * 4)
+        if not from_file:
+            return
+        descriptor = self.descriptor()
+        end = HEADER_BYTES + self.slot_count * 4
+        for first, last in self._files.data_ranges(descriptor, HEADER_BYTES, end):
+            data = self._files.pread(descriptor, last - first, first)
+            self.slots[first - HEADER_BYTES : first - HEADER_BYTES + len(data)] = data
+
+    def put(self, key_hash: int, physical_offset: int, store_timestamp_ms: int) -> None:
+        """Add an entry at the head of its chain."""
+        slots = self.slots
+        assert slots is not None
+        count = self.count
+        at = key_hash % self.slot_count * 4
+        (previous,) = SLOT.unpack_from(slots, at)
+        if not 0 < previous < count:
+            previous = 0
+            self.used_slots += 1
+        begin = self.begin_timestamp_ms
+        if begin <= 0:
+            seconds = 0
+        else:
+            seconds = (store_timestamp_ms - begin) // 1000
+            if not 0 <= seconds <= MAX_INT:
+                seconds = 0 if seconds < 0 else MAX_INT
+        self.buffer += ENTRY.pack(key_hash, physical_offset, seconds, previous)
+        SLOT.pack_into(slots, at, count)
+        if count == 1:
+            self.begin_offset = physical_offset
+            self.begin_timestamp_ms = store_timestamp_ms
+        self.count = count + 1
+        self.end_offset = physical_offset
+        self.end_timestamp_ms = store_timestamp_ms
+
+    def entry(self, number: int) -> tuple[int, int, int, int]:
+        """Hash, physical offset, seconds and previous entry of one entry."""
+        written = self.written_count
+        if number >= written:
+            return ENTRY.unpack_from(self.buffer, (number - written) * ENTRY_BYTES)
+        data = self._files.pread(self.descriptor(), ENTRY_BYTES, self._entry_position(number))
+        return ENTRY.unpack(data) if len(data) == ENTRY_BYTES else (-1, 0, 0, 0)
+
+    def _entry_position(self, number: int) -> int:
+        return HEADER_BYTES + self.slot_count * 4 + number * ENTRY_BYTES
+
+    def head_of_chain(self, key_hash: int) -> int:
+        """Newest entry of the chain that `key_hash` is in; 0 none."""
+        at = key_hash % self.slot_count * 4
+        if self.slots is not None:
+            return int(SLOT.unpack_from(self.slots, at)[0])
+        data = self._files.pread(self.descriptor(), 4, HEADER_BYTES + at)
+        return int(SLOT.unpack(data)[0]) if len(data) == 4 else 0
+
+    def query(self, key_hash: int, begin_ms: int, end_ms: int, limit: int, found: list[int]) -> None:
+        """Append the offsets of matching entries to `found`, newest first."""
+        number = self.head_of_chain(key_hash)
+        while 0 < number < self.count and len(found) < limit:
+            entry_hash, offset, seconds, previous = self.entry(number)
+            if seconds < 0:
+                return
+            # The entry knows the second only: any instant in it may be the record's.
+            time_ms = self.begin_timestamp_ms + seconds * 1000
+            if entry_hash == key_hash and time_ms + 999 >= begin_ms and time_ms <= end_ms:
+                found.append(offset)
+            if previous == number or time_ms + 999 < begin_ms:
+                return
+            number = previous
+
+    def is_in_time(self, begin_ms: int, end_ms: int) -> bool:
+        """Whether the file may hold records stored in begin…end."""
+        return begin_ms <= self.end_timestamp_ms and end_ms >= self.begin_timestamp_ms
+
+    def write_entries(self) -> None:
+        """Bring the buffer into the file."""
+        if self.buffer:
+            self._files.pwrite(self.descriptor(), self.buffer, self._entry_position(self.written_count))
+            self.buffer = bytearray()
+
+    def header(self) -> bytes:
+        """The header as it is now."""
+        times = self.begin_timestamp_ms, self.end_timestamp_ms
+        return HEADER.pack(*times, self.begin_offset, self.end_offset, self.used_slots, self.count)
+
+    def copy_of_slots(self) -> bytes:
+        """The slots as they are now: on disk none may name an entry that is not there."""
+        return self.slots[:] if self.slots is not None else b""
+
+    def write_slots(self, data: bytes) -> None:
+        """Bring slots into the file; any thread."""
+        self._files.pwrite(self.descriptor(), data, HEADER_BYTES)
+
+    def sync(self) -> None:
+        """Wait for the disk."""
+        self._files.fdatasync(self.descriptor())
+
+    def write_header(self, header: bytes) -> None:
+        """Bring a header into the file."""
+        self._files.pwrite(self.descriptor(), header, 0)
+
+    def truncate(self, count: int, used: tuple[int, int, int, int, int], slots_count: int) -> bool:
+        """Forget entries from `count` on; `used`: the header's other numbers then. False: the file is not sound.
+
+        Slots on disk may be older than `count`, or name entries behind it: those are followed down their chain.
+        """
+        (
+            self.begin_timestamp_ms, self.end_timestamp_ms, self.begin_offset, self.end_offset, self.used_slots,
+        ) = used  # fmt: skip
+        self.count = count
+        self.load_slots(from_file=slots_count > 1)
+        slots = self.slots
+        assert slots is not None
+        values = array("i", slots[:])
+        if sys.byteorder == "little":
+            values.byteswap()
+        if max(values) >= count:
+            for position, value in enumerate(values):
+                if value >= count:
+                    SLOT.pack_into(slots, position * 4, self._below(value, count, position))
+        position = self._entry_position(slots_count)
+        data = self._files.pread(self.descriptor(), (count - slots_count) * ENTRY_BYTES, position)
+        if len(data) != (count - slots_count) * ENTRY_BYTES:
+            return False
+        for number, (key_hash, _, _, _) in enumerate(ENTRY.iter_unpack(data), slots_count):
+            if key_hash < 0:
+                return False
+            SLOT.pack_into(slots, key_hash % self.slot_count * 4, number)
+        self.slots_count = slots_count
+        self._files.zero(self.descriptor(), self._entry_position(count), self.file_bytes)
+        return True
+
+    def _below(self, number: int, count: int, slot: int) -> int:
+        while number >= count:
+            key_hash, _, _, previous = self.entry_on_disk(number)
+            if previous >= number or key_hash % self.slot_count != slot:
+                return 0
+            number = previous
+        return max(number, 0)
+
+    def entry_on_disk(self, number: int) -> tuple[int, int, int, int]:
+        """As `entry`, also behind `count`."""
+        data = self._files.pread(self.descriptor(), ENTRY_BYTES, self._entry_position(number))
+        return ENTRY.unpack(data) if len(data) == ENTRY_BYTES else (-1, 0, 0, 0)
+
+    def close(self, *, drop_slots: bool = True) -> None:
+        """Give the descriptor and the slots back."""
+        if self._descriptor is not None:
+            self._files.close(self._descriptor)
+            self._descriptor = None
+        if drop_slots and self.slots is not None:
+            self.slots.close()
+            self.slots = None

@@ -1,0 +1,231 @@
+"""All files of the key index, oldest first."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import NamedTuple
+
+from delaymq.message.hashing import index_key_hash
+from delaymq.message.names import KEYS, UNIQUE_KEY
+from delaymq.store.files import Files, is_full
+from delaymq.store.index import HEADER_BYTES, MAX_QUERY, SLOTS_INTERVAL_ENTRIES, IndexFile
+from delaymq.store.model import Dispatched
+
+NAME_DIGITS = 17
+
+
+class IndexState(NamedTuple):
+    """What a snapshot says of the newest file."""
+
+    name: str
+    entries: int
+    slots_entries: int
+    numbers: tuple[int, int, int, int, int]
+    """The header's other numbers: begin and end timestamp, begin and end offset, used slots."""
+
+
+def is_index_name(name: str) -> bool:
+    """Whether a file is named by a time, yyyyMMddHHmmssSSS."""
+    return len(name) == NAME_DIGITS and name.isascii() and name.isdigit() and _time_ms(name) > 0
+
+
+class KeyIndex:
+    """The index of a store. `put` in log order; `query` by topic and key."""
+
+    def __init__(self, files: Files, folder: str, slot_count: int, entry_count: int) -> None:
+        self._files = files
+        self.folder = folder
+        self.slot_count = slot_count
+        self.entry_count = entry_count
+        self.files: list[IndexFile] = []
+        self.full = False
+        """Whether the last batch was refused for want of space."""
+        self.unsynced_files: list[IndexFile] = []
+        """Full files whose last parts are not on disk yet."""
+        self.folder_unsynced = False
+        self.safe_timestamp_ms = 0
+        """End time of the last full file that is whole on disk: the checkpoint's index timestamp."""
+        self._skip_below = -1
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of each file."""
+        return HEADER_BYTES + self.slot_count * 4 + self.entry_count * 20
+
+    # -- the hot path ---------------------------------------------------------------------------------------------
+
+    def put(self, record: Dispatched) -> None:
+        """Index the record's unique id and keys."""
+        properties = record.properties
+        offset = record.physical_offset
+        if offset <= self._skip_below:
+            return
+        unique = properties.get(UNIQUE_KEY)
+        if unique is not None:
+            self._put_key(record.topic, unique, offset, record.store_timestamp_ms)
+        keys = properties.get(KEYS)
+        if keys is not None:
+            for key in keys.split(" "):
+                if key:
+                    self._put_key(record.topic, key, offset, record.store_timestamp_ms)
+
+    def _put_key(self, topic: str, key: str, offset: int, store_timestamp_ms: int) -> None:
+        files = self.files
+        file = files[-1] if files else self._next_file(store_timestamp_ms)
+        if file.count >= file.entry_count:
+            file = self._next_file(store_timestamp_ms)
+        file.put(index_key_hash(topic, key), offset, store_timestamp_ms)
+
+    def _next_file(self, store_timestamp_ms: int) -> IndexFile:
+        previous = self.files[-1] if self.files else None
+        now_ms = store_timestamp_ms
+        name = _name(now_ms)
+        while previous is not None and name <= previous.path.rpartition("/")[2]:
+            now_ms = max(now_ms + 1, _time_ms(previous.path.rpartition("/")[2]) + 1)
+            name = _name(now_ms)
+        file = IndexFile(self._files, f"{self.folder}/{name}", self.slot_count, self.entry_count)
+        file.load_slots(from_file=False)
+        if previous is not None:
+            file.begin_timestamp_ms = file.end_timestamp_ms = previous.end_timestamp_ms
+            file.begin_offset = file.end_offset = previous.end_offset
+            self.unsynced_files.append(previous)
+        self.files.append(file)
+        self.folder_unsynced = True
+        return file
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[int]:
+        """Physical offsets of records that may have `key`, newest first; hashes collide."""
+        key_hash = index_key_hash(topic, key)
+        limit = min(max_count, MAX_QUERY)
+        found: list[int] = []
+        for file in reversed(self.files):
+            if file.is_in_time(begin_ms, end_ms):
+                file.query(key_hash, begin_ms, end_ms, limit, found)
+            if len(found) >= limit or file.begin_timestamp_ms < begin_ms:
+                break
+        return found
+
+    def last_update(self) -> tuple[int, int]:
+        """Store time and physical offset of the newest indexed record; zeroes without one."""
+        return (self.files[-1].end_timestamp_ms, self.files[-1].end_offset) if self.files else (0, 0)
+
+    # -- files ----------------------------------------------------------------------------------------------------
+
+    def write_behind(self) -> None:
+        """Bring new entries into the files."""
+        try:
+            for file in self.unsynced_files:
+                file.write_entries()
+            if self.files:
+                self.files[-1].write_entries()
+        except OSError as error:
+            if not is_full(error):
+                raise
+            self.full = True
+            return
+        self.full = False
+
+    def state(self) -> IndexState | None:
+        """For a snapshot; the entries must be written and are synced by it."""
+        if not self.files:
+            return None
+        file = self.files[-1]
+        return IndexState(
+            file.path.rpartition("/")[2],
+            file.count,
+            file.slots_count,
+            (file.begin_timestamp_ms, file.end_timestamp_ms, file.begin_offset, file.end_offset, file.used_slots),
+        )
+
+    def load(self) -> bool:
+        """Take the files over as their headers tell; False when one is not of the store's size."""
+        for name in self._files.list(self.folder):
+            if not is_index_name(name):
+                continue
+            path = f"{self.folder}/{name}"
+            facts = self._files.facts(path)
+            if facts is None or facts.file_bytes != self.file_bytes:
+                return False
+            file = IndexFile(self._files, path, self.slot_count, self.entry_count)
+            file.load_header()
+            if file.count > self.entry_count:
+                return False
+            self.files.append(file)
+        return True
+
+    def resume(self) -> None:
+        """Go on behind what the loaded files hold."""
+        if self.files:
+            newest = self.files[-1]
+            newest.load_slots(from_file=True)
+            if newest.count > 1:
+                self._skip_below = newest.end_offset
+            self.safe_timestamp_ms = self.files[-2].end_timestamp_ms if len(self.files) > 1 else 0
+
+    def resume_at(self, state: IndexState | None) -> bool:
+        """Go on where a snapshot was: newer files go, the newest is cut; False when it is not there as stated."""
+        name = state.name if state else ""
+        while self.files and self.files[-1].path.rpartition("/")[2] > name:
+            self._remove(self.files.pop())
+        if state is None:
+            return not self.files
+        if not self.files or self.files[-1].path.rpartition("/")[2] != name:
+            return False
+        if not 1 <= state.slots_entries <= state.entries <= self.entry_count:
+            return False
+        if not self.files[-1].truncate(state.entries, state.numbers, state.slots_entries):
+            return False
+        self.safe_timestamp_ms = self.files[-2].end_timestamp_ms if len(self.files) > 1 else 0
+        return True
+
+    def remove_all(self) -> int:
+        """Delete every file; how many there were."""
+        for file in self.files:
+            file.close()
+        self.files = []
+        names = [name for name in self._files.list(self.folder) if is_index_name(name)]
+        for name in names:
+            self._files.unlink(f"{self.folder}/{name}")
+        self.folder_unsynced = self.folder_unsynced or bool(names)
+        self._skip_below = -1
+        return len(names)
+
+    def _remove(self, file: IndexFile) -> str:
+        file.close()
+        self._files.unlink(file.path)
+        self.folder_unsynced = True
+        return file.path
+
+    def remove_files_below(self, log_min_offset: int) -> list[str]:
+        """Delete files all of whose records are gone, never the last one; their paths."""
+        removed = []
+        while (
+            len(self.files) > 1
+            and self.files[0].end_offset < log_min_offset
+            and (self.files[0] not in self.unsynced_files)
+        ):
+            removed.append(self._remove(self.files.pop(0)))
+        return removed
+
+    def wants_slots(self) -> bool:
+        """Whether the newest file's slots on disk are so old that a recovery would feel it."""
+        return bool(self.files) and self.files[-1].count - self.files[-1].slots_count >= SLOTS_INTERVAL_ENTRIES
+
+    def close(self) -> None:
+        """Give descriptors and memory back."""
+        for file in self.files:
+            file.close()
+
+
+def _name(time_ms: int) -> str:
+    seconds, milliseconds = divmod(time_ms, 1000)
+    return datetime.fromtimestamp(seconds).strftime("%Y%m%d%H%M%S") + f"{milliseconds:03d}"
+
+
+def _time_ms(name: str) -> int:
+    try:
+        return int(datetime.strptime(name[:14], "%Y%m%d%H%M%S").timestamp()) * 1000 + int(name[14:])
+    except ValueError:
+        return 0

@@ -1,0 +1,399 @@
+"""The store's facade: what a broker calls. One thread, except where a task says otherwise."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+
+from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
+from delaymq.message.levels import DelayLevels
+from delaymq.message.properties import encode_properties
+from delaymq.message.record import BLANK_BYTES, Record, decode_record, encode_record
+from delaymq.store import opening
+from delaymq.store.commit_log import CommitLog
+from delaymq.store.config_files import ConfigFiles
+from delaymq.store.consume_queue import ConsumeQueues
+from delaymq.store.dispatch import Dispatcher, due_or_tags_code
+from delaymq.store.errors import RecordTooLargeError, StoreClosedError, StoreFullError
+from delaymq.store.files import Files
+from delaymq.store.key_index import KeyIndex
+from delaymq.store.lock import StoreLock
+from delaymq.store.model import (
+    Appended,
+    DiskState,
+    Dispatched,
+    DispatchObserver,
+    NewRecord,
+    RecoveryReport,
+    StoreTask,
+)
+from delaymq.store.options import StoreOptions
+from delaymq.store.retention import Pins, Retention
+from delaymq.store.search import offset_by_time, store_time_of
+from delaymq.store.snapshot import SnapshotTask
+
+_log = logging.getLogger(__name__)
+_DELETED_TOPICS = "deleted_topics.json"
+
+
+class MessageStore:
+    """An open store. Make one with `open`."""
+
+    def __init__(
+        self,
+        path: str,
+        files: Files,
+        options: StoreOptions,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        index: KeyIndex | None,
+        dispatcher: Dispatcher,
+        observers: Sequence[DispatchObserver],
+        lock: StoreLock,
+        report: RecoveryReport,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.path = path
+        self.options = options
+        self.recovery = report
+        self._files = files
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._dispatcher = dispatcher
+        self._dispatch = dispatcher.dispatch
+        self._observers = observers
+        self._lock = lock
+        self._now_ms = now_ms
+        self._retention = Retention(files, path, options, log, queues, index)
+        self.pins: Pins = self._retention.pins
+        self.config_files = ConfigFiles(files, f"{path}/config", path, report.corrections)
+        self.own_files = ConfigFiles(files, f"{path}/delaymq", path, report.corrections)
+        self._snapshot_end = log.end_offset if report.snapshot_used else 0
+        self._snapshot_running = False
+        self._closed = False
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        options: StoreOptions,
+        *,
+        now_ms: Callable[[], int],
+        levels: DelayLevels,
+        files: Files | None = None,
+        observers: Sequence[DispatchObserver] = (),
+    ) -> MessageStore:
+        """Take the lock, recover, be ready. StoreLockedError, NotAStoreError; damage is put right and reported."""
+        return opening.open_store(cls, os.fspath(path), options, now_ms, levels, files or Files(), observers)
+
+    # -- where things stand ---------------------------------------------------------------------------------------
+
+    @property
+    def levels(self) -> DelayLevels:
+        """By which a schedule record of another broker gets its due time."""
+        return self._dispatcher.levels
+
+    @levels.setter
+    def levels(self, levels: DelayLevels) -> None:
+        self._dispatcher.levels = levels
+
+    @property
+    def min_offset(self) -> int:
+        """Physical offset of the oldest byte of the log."""
+        return self._log.min_offset
+
+    @property
+    def end_offset(self) -> int:
+        """Physical offset of the next record."""
+        return self._log.end_offset
+
+    @property
+    def flushed_offset(self) -> int:
+        """All before it is on disk."""
+        return self._log.flushed_offset
+
+    @property
+    def confirmed_offset(self) -> int:
+        """All before it counts as kept: appended, or with `sync_flush` flushed."""
+        return self._log.flushed_offset if self.options.sync_flush else self._log.end_offset
+
+    @property
+    def last_store_timestamp_ms(self) -> int:
+        """Store time of the newest record; 0 without one."""
+        return self._log.last_store_timestamp_ms
+
+    # -- appending ------------------------------------------------------------------------------------------------
+
+    def append(self, message: NewRecord) -> Appended:
+        """Append and dispatch; in memory, except when the next segment could not be made ahead.
+
+        StoreFullError, StoreFailedError, StoreClosedError, RecordTooLargeError, IllegalMessageError: nothing changed.
+        """
+        log = self._log
+        if self._closed or log.failure is not None or self._retention.disk.writes_refused:
+            self._refuse()
+        now_ms = self._now_ms()
+        if now_ms < log.last_store_timestamp_ms:
+            now_ms = log.last_store_timestamp_ms
+        topic, queue_id, sys_flag, properties = message.topic, message.queue_id, message.sys_flag, message.properties
+        transaction = sys_flag & TRANSACTION_MASK
+        if transaction == 0 or transaction == TRANSACTION_COMMIT:
+            queue = self._queues.table.get((topic, queue_id)) or self._queues.get_or_make(topic, queue_id)
+            queue_offset = queue.max_number
+        else:
+            queue_offset = 0
+        physical_offset = log.end_offset
+        data = self._encode(message, queue_offset, physical_offset, now_ms)
+        size = len(data)
+        if size > self.options.max_record_bytes:
+            raise RecordTooLargeError(
+                f"the record has {size} bytes, at most {self.options.max_record_bytes} are allowed: send less"
+            )
+        if size + BLANK_BYTES > log.segment_end - physical_offset:
+            physical_offset = log.roll(size)
+            data = self._encode(message, queue_offset, physical_offset, now_ms)
+        at = physical_offset - log.segment_base
+        log.mapping[at : at + size] = data
+        log.end_offset = physical_offset + size
+        body_crc = int.from_bytes(data[8:12], "big")
+        log.last_offset, log.last_crc, log.last_store_timestamp_ms = physical_offset, body_crc, now_ms
+        code = due_or_tags_code(topic, queue_id, queue_offset, properties, now_ms, self._dispatcher.levels)
+        record = Dispatched(
+            topic, queue_id, queue_offset, physical_offset, size, sys_flag, now_ms, message.born_timestamp_ms,
+            body_crc, message.reconsume_times, message.prepared_transaction_offset, properties, code,
+        )  # fmt: skip
+        self._dispatch(record)
+        return Appended(physical_offset, queue_offset, now_ms, size)
+
+    @staticmethod
+    def _encode(message: NewRecord, queue_offset: int, physical_offset: int, store_timestamp_ms: int) -> bytes:
+        return encode_record(
+            topic=message.topic.encode(),
+            queue_id=message.queue_id,
+            queue_offset=queue_offset,
+            physical_offset=physical_offset,
+            flag=message.flag,
+            sys_flag=message.sys_flag,
+            born_timestamp_ms=message.born_timestamp_ms,
+            born_host=message.born_host,
+            store_timestamp_ms=store_timestamp_ms,
+            store_host=message.store_host,
+            reconsume_times=message.reconsume_times,
+            prepared_transaction_offset=message.prepared_transaction_offset,
+            body=message.body,
+            properties=encode_properties(message.properties),
+        )
+
+    def append_batch(self, messages: Sequence[NewRecord]) -> list[Appended]:
+        """Append all in one segment, or none; errors as of `append`."""
+        log = self._log
+        if self._closed or log.failure is not None or self._retention.disk.writes_refused:
+            self._refuse()
+        total = 0
+        for message in messages:
+            self._queues.get_or_make(message.topic, message.queue_id)
+            size = len(self._encode(message, 0, 0, 0))
+            if size > self.options.max_record_bytes:
+                raise RecordTooLargeError(
+                    f"a record of the batch has {size} bytes, at most {self.options.max_record_bytes} are allowed"
+                )
+            total += size
+        if total + BLANK_BYTES > log.segment_end - log.end_offset:
+            log.roll(total)
+        return [self.append(message) for message in messages]
+
+    def _refuse(self) -> None:
+        if self._closed:
+            raise StoreClosedError("the store is closed")
+        if self._log.failure is not None:
+            raise self._log.failure
+        raise StoreFullError(
+            f"the disk is {self._retention.disk.used_ratio:.0%} full, above "
+            f"{self.options.disk_write_refused_ratio:.0%} nothing is stored: free space or enlarge the volume"
+        )
+
+    # -- queues ---------------------------------------------------------------------------------------------------
+
+    def next_queue_offset(self, topic: str, queue_id: int) -> int:
+        """What the next record of this queue will get."""
+        queue = self._queues.table.get((topic, queue_id))
+        return queue.max_number if queue is not None else 0
+
+    def queue_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """First entry whose record is there and number of the next; (0, 0) for a queue never written."""
+        queue = self._queues.table.get((topic, queue_id))
+        return self._queues.bounds(queue, self._log.min_offset) if queue is not None else (0, 0)
+
+    def has_queue(self, topic: str, queue_id: int) -> bool:
+        """Whether the queue was ever written."""
+        return (topic, queue_id) in self._queues.table
+
+    def queues(self) -> Iterator[tuple[str, int]]:
+        """Topic and queue id of each queue."""
+        return iter(list(self._queues.table))
+
+    def read_entries(self, topic: str, queue_id: int, offset: int, count: int) -> bytes:
+        """Up to `count` raw entries of 20 bytes from `offset`; call again behind a short answer. Some may be blank."""
+        queue = self._queues.table.get((topic, queue_id))
+        return self._queues.read(queue, offset, count) if queue is not None else b""
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """The entry stored at `timestamp_ms` or nearest to it; 0 for a queue never written."""
+        queue = self._queues.table.get((topic, queue_id))
+        return offset_by_time(self._log, self._queues, queue, timestamp_ms) if queue is not None else 0
+
+    def store_time_of(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
+        """Store time in ms of one entry's record; None when it is not there."""
+        queue = self._queues.table.get((topic, queue_id))
+        return store_time_of(self._log, self._queues, queue, queue_offset) if queue is not None else None
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete the topic's queues; a later topic of that name counts from 0, also after a recovery."""
+        self._dispatcher.deleted_topics[topic] = self._log.end_offset
+        self.save_deleted_topics()
+        self._queues.remove_topic(topic)
+
+    def save_deleted_topics(self) -> None:
+        """Keep the deletions that the log still needs to know of."""
+        kept = {topic: end for topic, end in self._dispatcher.deleted_topics.items() if end > self._log.min_offset}
+        self._dispatcher.deleted_topics = kept
+        self.own_files.save(_DELETED_TOPICS, json.dumps(kept).encode())
+
+    # -- records --------------------------------------------------------------------------------------------------
+
+    def read_bytes(self, physical_offset: int, size: int) -> bytes:
+        """Raw bytes of the log; none when they are not all there."""
+        return self._log.read_bytes(physical_offset, size) if physical_offset >= 0 else b""
+
+    def record_at(self, physical_offset: int) -> Record | None:
+        """The record that begins there; None when no sound one does."""
+        return self._log.record_at(physical_offset)
+
+    def record_from(self, physical_offset: int, size: int) -> Record:
+        """The record that a queue entry names; RecordError when it is gone."""
+        return decode_record(self._log.read_bytes(physical_offset, size), check_crc=False)
+
+    def query_index(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[int]:
+        """Physical offsets of records that may have `key`, newest first."""
+        return self._index.query(topic, key, max_count, begin_ms, end_ms) if self._index is not None else []
+
+    @property
+    def index_last_update(self) -> tuple[int, int]:
+        """Store time and physical offset of the newest indexed record."""
+        return self._index.last_update() if self._index is not None else (0, 0)
+
+    # -- work in the background -----------------------------------------------------------------------------------
+
+    def flush_task(self) -> StoreTask | None:
+        """Brings all that is appended to disk; None when nothing is to do, or one is under way."""
+        return self._log.flush_task()
+
+    def allocation_task(self) -> StoreTask | None:
+        """Makes the next segment; None when it is there, one is under way, or the disk is too full."""
+        return None if self._retention.disk.writes_refused else self._log.allocation_task()
+
+    def write_behind(self, budget_files: int = 256) -> bool:
+        """Write new queue and index entries to their files; True when more is left."""
+        more = self._queues.write_behind(budget_files)
+        if self._index is not None:
+            self._index.write_behind()
+        return more
+
+    def snapshot_task(self, force: bool = False) -> StoreTask | None:
+        """Shortens the next recovery; None when it is not time yet, or one is under way."""
+        behind = self._log.end_offset - self._snapshot_end
+        if self._snapshot_running or self._log.failure is not None:
+            return None
+        if not force and (
+            behind < self.options.snapshot_interval_bytes
+            # Writing thousands of queues at once would hold up the loop: wait until most are written.
+            or (self._queues.dirty_count > 256 and behind < 2 * self.options.snapshot_interval_bytes)
+        ):
+            return None
+        return self._make_snapshot_task(write_slots=False)
+
+    def _make_snapshot_task(self, *, write_slots: bool) -> StoreTask | None:
+        while self.write_behind(1_000):
+            pass
+        if self._queues.full or (self._index is not None and self._index.full):
+            return None
+        task = SnapshotTask(
+            self._files,
+            self.path,
+            self._log,
+            self._queues,
+            self._index,
+            {observer.name: observer.state() for observer in self._observers},
+            write_slots=write_slots,
+        )
+        self._snapshot_running = True
+        return _StoreSnapshotTask(self, task)
+
+    def snapshot_finished(self, end: int, failure: OSError | None) -> None:
+        """A snapshot task came back."""
+        self._snapshot_running = False
+        if failure is None:
+            self._snapshot_end = end
+
+    # -- the disk -------------------------------------------------------------------------------------------------
+
+    def clean(self, now_ms: int) -> list[str]:
+        """One pass of deletion; paths of what was deleted."""
+        removed = self._retention.clean(now_ms)
+        if removed and self._dispatcher.deleted_topics:
+            self.save_deleted_topics()
+        return removed
+
+    def disk_state(self) -> DiskState:
+        """How full the disk was at the last pass."""
+        return self._retention.disk
+
+    def close(self) -> None:
+        """Stop: everything to disk, marked as clean. After a disk failure only let go: the next start recovers."""
+        if self._closed:
+            return
+        self._closed = True
+        clean = False
+        try:
+            if self._log.failure is None:
+                task = self._make_snapshot_task(write_slots=True)
+                if task is not None:
+                    task.run()
+                    clean = task.finish() is None
+            if clean:
+                self._files.unlink(f"{self.path}/abort")
+                self._files.sync_folder(self.path)
+            else:
+                _log.error("the store could not be written to the end: the next start recovers it")
+        finally:
+            self._let_go()
+
+    def abandon(self) -> None:
+        """Let go of files and lock without writing anything: what a kill leaves, in the same process."""
+        if not self._closed:
+            self._closed = True
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._log.close()
+        self._queues.close()
+        if self._index is not None:
+            self._index.close()
+        self._lock.release()
+
+
+class _StoreSnapshotTask:
+    def __init__(self, store: MessageStore, task: SnapshotTask) -> None:
+        self._store = store
+        self._task = task
+
+    def run(self) -> None:
+        self._task.run()
+
+    def finish(self) -> OSError | None:
+        failure = self._task.finish()
+        self._store.snapshot_finished(self._task.snapshot.log_end, failure)
+        return failure

@@ -1,0 +1,110 @@
+"""Opening a store, step by step, and handing it over."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from delaymq.message.levels import DelayLevels
+from delaymq.store import setup
+from delaymq.store.commit_log import CommitLog
+from delaymq.store.consume_queue import ConsumeQueues
+from delaymq.store.dispatch import Dispatcher
+from delaymq.store.errors import NotAStoreError
+from delaymq.store.files import Files
+from delaymq.store.key_index import KeyIndex
+from delaymq.store.lock import StoreLock
+from delaymq.store.model import Correction, DispatchObserver, RecoveryReport
+from delaymq.store.options import StoreOptions
+from delaymq.store.recovery import Recovery
+from delaymq.store.segments import SegmentFolder
+
+if TYPE_CHECKING:
+    from delaymq.store.message_store import MessageStore
+
+_log = logging.getLogger(__name__)
+DELETED_TOPICS = "deleted_topics.json"
+
+
+def open_store(
+    store_class: type[MessageStore],
+    path: str,
+    options: StoreOptions,
+    now_ms: Callable[[], int],
+    levels: DelayLevels,
+    files: Files,
+    observers: Sequence[DispatchObserver],
+) -> MessageStore:
+    """A recovered store; see `MessageStore.open`."""
+    started_ns = time.monotonic_ns()
+    path = path.rstrip("/")
+    report = RecoveryReport()
+    if not files.is_folder(path) and not files.make_folder(path):
+        raise NotAStoreError(f"{path} is not a folder: name another --store-path")
+    state = setup.read_state(files, path, report.corrections)
+    lock = StoreLock(files, f"{path}/lock")
+    try:
+        setup.make_folders(files, path)
+        if state is None:
+            setup.write_state(files, path, setup.new_state())
+        report.clean = files.facts(f"{path}/abort") is None
+        if report.clean:
+            files.write(f"{path}/abort", b"")
+            files.sync_folder(path)
+        options = setup.sizes_of_existing(files, path, options)
+        folder = SegmentFolder(files, f"{path}/commitlog", f"{path}/delaymq", options.commit_log_file_bytes)
+        folder.discard_unfinished()
+        log = CommitLog(files, folder, folder.load(report.corrections))
+        queues = ConsumeQueues(files, f"{path}/consumequeue", options.consume_queue_file_bytes)
+        index = (
+            KeyIndex(files, f"{path}/index", options.index_slots, options.index_entries)
+            if options.index_enable
+            else None
+        )
+        dispatcher = Dispatcher(queues, index, observers, levels)
+        dispatcher.deleted_topics = _deleted_topics(files, path, report)
+        Recovery(
+            files=files,
+            store_path=path,
+            log=log,
+            queues=queues,
+            index=index,
+            observers=observers,
+            dispatcher=dispatcher,
+            check_crc=options.check_crc_on_recover,
+            report=report,
+        ).run()
+        report.duration_ms = (time.monotonic_ns() - started_ns) // 1_000_000
+        _say(path, report)
+        return store_class(path, files, options, log, queues, index, dispatcher, observers, lock, report, now_ms)
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _deleted_topics(files: Files, path: str, report: RecoveryReport) -> dict[str, int]:
+    try:
+        content = json.loads(files.read(f"{path}/delaymq/{DELETED_TOPICS}") or b"{}")
+        return {str(topic): int(end) for topic, end in content.items()}
+    except (ValueError, AttributeError, TypeError) as error:
+        detail = f"cannot be read ({error}): old entries of deleted topics may come back"
+        report.corrections.append(Correction("config-damaged", f"delaymq/{DELETED_TOPICS}", 0, detail))
+        return {}
+
+
+def _say(path: str, report: RecoveryReport) -> None:
+    for correction in report.corrections:
+        _log.warning("%s at %d: %s", correction.file, correction.offset, correction.detail)
+    _log.info(
+        "%s opened in %d ms: %s stop, %s snapshot, %d records (%d bytes) replayed, %d corrections",
+        path,
+        report.duration_ms,
+        "clean" if report.clean else "unclean",
+        "with" if report.snapshot_used else "no",
+        report.replayed_records,
+        report.replayed_bytes,
+        len(report.corrections),
+    )

@@ -1,0 +1,39 @@
+"""What a store can be told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreOptions:
+    """Options of one store; sizes hold for new stores only, an existing one keeps its own."""
+
+    commit_log_file_bytes: int = 1 << 30
+    """Size of a log segment (mappedFileSizeCommitLog)."""
+    consume_queue_file_bytes: int = 6_000_000
+    """Size of a consume-queue file, a multiple of 20 (mappedFileSizeConsumeQueue × 20)."""
+    index_slots: int = 5_000_000
+    """Hash slots of an index file (maxHashSlotNum)."""
+    index_entries: int = 20_000_000
+    """Entries of an index file, the unused first one counted (maxIndexNum)."""
+    index_enable: bool = True
+    """Whether keys are indexed (messageIndexEnable)."""
+    check_crc_on_recover: bool = True
+    """Whether recovery checks each body's checksum (checkCRCOnRecover)."""
+    sync_flush: bool = False
+    """Whether a record counts as confirmed only when it is on disk (flushDiskType SYNC_FLUSH)."""
+    file_reserved_hours: int = 72
+    """How long segments are kept (fileReservedTime)."""
+    delete_when: tuple[int, ...] = (4,)
+    """Hours of the day, local time, at which old segments are deleted (deleteWhen)."""
+    disk_max_used_ratio: float = 0.75
+    """Above it old segments are deleted at any hour (diskMaxUsedSpaceRatio)."""
+    disk_clean_ratio: float = 0.85
+    """Above it segments are deleted whatever their age."""
+    disk_write_refused_ratio: float = 0.90
+    """Above it nothing is accepted."""
+    snapshot_interval_bytes: int = 32 << 20
+    """How much log a recovery has to replay at most."""
+    max_record_bytes: int = (4 << 20) + (64 << 10)
+    """Largest record (maxMessageSize + 64 KiB)."""

@@ -1,0 +1,143 @@
+"""What may be deleted and when: RocketMQ's rules, and pins that hold what is still needed."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from delaymq.store.commit_log import CommitLog
+from delaymq.store.consume_queue import ConsumeQueue, ConsumeQueues
+from delaymq.store.files import Files
+from delaymq.store.key_index import KeyIndex
+from delaymq.store.model import DiskState
+from delaymq.store.options import StoreOptions
+
+_log = logging.getLogger(__name__)
+MAX_SEGMENTS_A_PASS = 10
+# Looking at every queue of 80,000 in one pass would hold up the loop.
+MAX_QUEUES_A_PASS = 2_000
+_HOUR_MS = 3_600_000
+
+
+class PinReport(NamedTuple):
+    """What a holder keeps from being deleted."""
+
+    holder: str
+    offset: int
+    pinned_bytes: int
+
+
+class Pins:
+    """Named holders and the oldest physical offset that each still needs."""
+
+    def __init__(self, log: CommitLog) -> None:
+        self._log = log
+        self._holders: dict[str, Callable[[], int | None]] = {}
+
+    def hold(self, name: str, oldest: Callable[[], int | None]) -> None:
+        """Ask `oldest` before each deletion; it answers None when it needs nothing."""
+        self._holders[name] = oldest
+
+    def release(self, name: str) -> None:
+        """Ask no more."""
+        self._holders.pop(name, None)
+
+    def oldest(self) -> int | None:
+        """The oldest offset that anybody needs."""
+        offsets = [offset for holder in self._holders.values() if (offset := holder()) is not None]
+        return min(offsets) if offsets else None
+
+    def report(self) -> list[PinReport]:
+        """Each holder that needs something: its offset, and the bytes from there to the log's end."""
+        reports = []
+        for name, holder in self._holders.items():
+            offset = holder()
+            if offset is not None:
+                held = max(offset, self._log.min_offset)
+                reports.append(PinReport(name, offset, max(self._log.end_offset - held, 0)))
+        return reports
+
+
+class Retention:
+    """Deletes what is old enough, and says when the disk takes no more."""
+
+    def __init__(
+        self,
+        files: Files,
+        store_path: str,
+        options: StoreOptions,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        index: KeyIndex | None,
+    ) -> None:
+        self._files = files
+        self._path = store_path
+        self._options = options
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._left: Iterator[ConsumeQueue] = iter(())
+        self._cleaned_for = log.min_offset
+        self.pins = Pins(log)
+        self.disk = DiskState(0.0, writes_refused=False)
+        self.look_at_disk()
+
+    def look_at_disk(self) -> DiskState:
+        """Measure anew; what the next appends are judged by."""
+        ratio = self._files.disk_used_ratio(self._path)
+        self.disk = DiskState(ratio, writes_refused=ratio > self._options.disk_write_refused_ratio)
+        return self.disk
+
+    def clean(self, now_ms: int) -> list[str]:
+        """One pass; paths of what was deleted."""
+        ratio = self.look_at_disk().used_ratio
+        removed: list[str] = []
+        by_age = self._is_deletion_hour(now_ms) or ratio > self._options.disk_max_used_ratio
+        if by_age or ratio > self._options.disk_clean_ratio:
+            removed += self._clean_log(now_ms, whatever_age=ratio > self._options.disk_clean_ratio)
+        removed += self._clean_queues()
+        if self._index is not None:
+            removed += self._index.remove_files_below(self._log.min_offset)
+        if removed:
+            self.look_at_disk()
+        return removed
+
+    def _is_deletion_hour(self, now_ms: int) -> bool:
+        return time.localtime(now_ms / 1000).tm_hour in self._options.delete_when
+
+    def _clean_log(self, now_ms: int, *, whatever_age: bool) -> list[str]:
+        removed: list[str] = []
+        log = self._log
+        pinned = self.pins.oldest()
+        while len(removed) < MAX_SEGMENTS_A_PASS and len(log.segments) > 1:
+            oldest = log.segments[0]
+            end = oldest.base + log.file_bytes
+            # Never the active one, never what is not on disk yet: a flush may be at work on it.
+            if end > log.segment_base or end > log.flushed_offset or (pinned is not None and end > pinned):
+                break
+            facts = self._files.facts(oldest.path)
+            age_ms = now_ms - facts.modified_ms if facts is not None else 0
+            if not whatever_age and age_ms < self._options.file_reserved_hours * _HOUR_MS:
+                break
+            removed.append(log.remove_first())
+        if removed:
+            _log.info("deleted %d log segments, the log begins at %d", len(removed), log.min_offset)
+        return removed
+
+    def _clean_queues(self) -> list[str]:
+        removed: list[str] = []
+        min_offset = self._log.min_offset
+        if self._cleaned_for != min_offset:
+            self._cleaned_for = min_offset
+            self._left = iter(list(self._queues.table.values()))
+        for _ in range(MAX_QUEUES_A_PASS):
+            queue = next(self._left, None)
+            if queue is None:
+                break
+            if queue.first_number + self._queues.file_entries < queue.max_number and (
+                self._queues.table.get((queue.topic, queue.queue_id)) is queue
+            ):
+                removed += self._queues.remove_files_below(queue, min_offset)
+        return removed

@@ -1,0 +1,159 @@
+"""Walking the log: each sound record from a place on, up to the first that is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from mmap import mmap
+from struct import Struct
+from zlib import crc32
+
+from delaymq.message.errors import RecordError
+from delaymq.message.flags import HOST_MASK
+from delaymq.message.levels import DelayLevels
+from delaymq.message.names import MAX_TOPIC_LENGTH
+from delaymq.message.properties import decode_properties
+from delaymq.message.record import (
+    BLANK_BYTES,
+    BLANK_MAGIC,
+    FIXED_BYTES,
+    HEAD,
+    MESSAGE_MAGIC,
+    SIZE_AND_MAGIC,
+    decode_record,
+)
+from delaymq.store.dispatch import due_or_tags_code
+from delaymq.store.model import Dispatched
+
+_PROPERTIES_LENGTH = Struct(">h")
+# Size, magic, CRC, queue id, flag, queue offset, physical offset.
+_UP_TO_PHYSICAL_OFFSET = Struct(">iIIiiqq")
+_MAGIC_BYTES = MESSAGE_MAGIC.to_bytes(4, "big")
+
+
+@dataclass(slots=True)
+class ScanPosition:
+    """How far a walk came, and the last record that it saw."""
+
+    offset: int
+    """Physical offset of what comes next."""
+    last_offset: int = -1
+    last_crc: int = 0
+    last_store_timestamp_ms: int = 0
+    records: int = 0
+
+
+def scan_segment(
+    data: mmap | memoryview,
+    base: int,
+    at: ScanPosition,
+    levels: DelayLevels,
+    dispatch: Callable[[Dispatched], None],
+    *,
+    check_crc: bool,
+) -> bool:
+    """Dispatch each record of a segment from `at` on, which moves; True when its end was reached.
+
+    False: what stands at `at.offset` is no sound record, such as the zeroes behind the log's end.
+    """
+    end = len(data)
+    position = at.offset - base
+    view = memoryview(data)
+    try:
+        while end - position >= BLANK_BYTES:
+            if end - position < HEAD.size:
+                if SIZE_AND_MAGIC.unpack_from(view, position) == (end - position, BLANK_MAGIC):
+                    break
+                return False
+            (
+                size, magic, body_crc, queue_id, _, queue_offset, physical_offset, sys_flag, born_ms,
+                _, store_ms, _, reconsume_times, prepared_offset, body_length,
+            ) = HEAD.unpack_from(view, position)  # fmt: skip
+            if magic != MESSAGE_MAGIC:
+                if magic == BLANK_MAGIC and size == end - position:
+                    break
+                return False
+            if physical_offset != base + position or not FIXED_BYTES <= size <= end - position:
+                return False
+            if sys_flag & HOST_MASK:
+                record = _wide_record(view, position, base, levels, check_crc=check_crc)
+                if record is None:
+                    return False
+                body_crc, store_ms = record.body_crc, record.store_timestamp_ms
+            else:
+                topic_at = position + HEAD.size + body_length
+                stop = position + size
+                if body_length < 0 or topic_at + 3 > stop:
+                    return False
+                properties_at = topic_at + 1 + view[topic_at]
+                if properties_at - topic_at - 1 > MAX_TOPIC_LENGTH or properties_at + 2 > stop:
+                    return False
+                if properties_at + 2 + _PROPERTIES_LENGTH.unpack_from(view, properties_at)[0] != stop:
+                    return False
+                if check_crc and crc32(view[position + HEAD.size : topic_at]) & 0x7FFFFFFF != body_crc:
+                    return False
+                topic = str(view[topic_at + 1 : properties_at], "utf-8", "surrogateescape")
+                properties = decode_properties(bytes(view[properties_at + 2 : stop]))
+                code = due_or_tags_code(topic, queue_id, queue_offset, properties, store_ms, levels)
+                record = Dispatched(
+                    topic, queue_id, queue_offset, physical_offset, size, sys_flag, store_ms, born_ms, body_crc,
+                    reconsume_times, prepared_offset, properties, code,
+                )  # fmt: skip
+            dispatch(record)
+            at.last_offset, at.last_crc, at.last_store_timestamp_ms = physical_offset, body_crc, store_ms
+            at.records += 1
+            position += size
+            at.offset = base + position
+    finally:
+        view.release()
+    at.offset = base + end
+    return True
+
+
+def _wide_record(
+    view: memoryview, position: int, base: int, levels: DelayLevels, *, check_crc: bool
+) -> Dispatched | None:
+    """The rare record with an IPv6 address."""
+    try:
+        record = decode_record(view, position, check_crc=check_crc)
+    except RecordError:
+        return None
+    properties = record.properties
+    code = due_or_tags_code(
+        record.topic, record.queue_id, record.queue_offset, properties, record.store_timestamp_ms, levels
+    )
+    return Dispatched(
+        record.topic, record.queue_id, record.queue_offset, base + position, record.size, record.sys_flag,
+        record.store_timestamp_ms, record.born_timestamp_ms, record.body_crc, record.reconsume_times,
+        record.prepared_transaction_offset, properties, code,
+    )  # fmt: skip
+
+
+def is_sound(data: mmap, position: int, base: int, not_before_ms: int) -> bool:
+    """Whether a whole record stands at `position` that says that it stands there.
+
+    One embedded in another's body names another place; one stored before `not_before_ms` is an older life's, which
+    the log's end should have buried.
+    """
+    if len(data) - position < FIXED_BYTES:
+        return False
+    size, magic, _, _, _, _, physical_offset = _UP_TO_PHYSICAL_OFFSET.unpack_from(data, position)
+    if magic != MESSAGE_MAGIC or physical_offset != base + position or not FIXED_BYTES <= size <= len(data) - position:
+        return False
+    try:
+        record = decode_record(data[position : position + size])
+    except RecordError:
+        return False
+    return record.store_timestamp_ms >= not_before_ms
+
+
+def find_sound(data: mmap, start: int, end: int, base: int, not_before_ms: int) -> int | None:
+    """Position of the first sound record that begins in start…end; None when there is none."""
+    position = start + 4
+    while True:
+        position = data.find(_MAGIC_BYTES, position, end)
+        if position < 0:
+            return None
+        if is_sound(data, position - 4, base, not_before_ms):
+            return position - 4
+        position += 1

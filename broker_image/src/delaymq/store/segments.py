@@ -1,0 +1,153 @@
+"""The files of the commit log: named by their first offset, of one size, without gaps.
+
+Only these are allocated and mapped. A new one is made in the store's own folder and renamed in, so that commitlog/
+never holds a file of another size (the real broker refuses to load one).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from itertools import pairwise
+
+from delaymq.message.record import BLANK_MAGIC, SIZE_AND_MAGIC
+from delaymq.store.errors import SegmentCreateError, StoreFullError
+from delaymq.store.files import Files, is_full
+from delaymq.store.model import Correction
+
+NAME_DIGITS = 20
+# Missing segments are bridged by blank ones; a stray file name far away must not fill the disk with them.
+MAX_BRIDGED_SEGMENTS = 16
+
+
+@dataclass(slots=True)
+class Segment:
+    """One file of the log, open."""
+
+    base: int
+    """Physical offset of its first byte."""
+    path: str
+    descriptor: int
+
+
+def segment_name(base: int) -> str:
+    """A file's name: its first offset in 20 digits."""
+    return f"{base:0{NAME_DIGITS}d}"
+
+
+def is_segment_name(name: str) -> bool:
+    """Whether a file is named by an offset."""
+    return len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
+
+
+class SegmentFolder:
+    """Opens, makes and removes segments."""
+
+    def __init__(self, files: Files, folder: str, own_folder: str, file_bytes: int) -> None:
+        self.files = files
+        self.folder = folder
+        self.own_folder = own_folder
+        self.file_bytes = file_bytes
+
+    def size_of_existing(self) -> int | None:
+        """The size that the existing files have; None when there are none that tell."""
+        names = [name for name in self.files.list(self.folder) if is_segment_name(name)]
+        sizes: Counter[int] = Counter()
+        for name in names:
+            facts = self.files.facts(f"{self.folder}/{name}")
+            if facts and facts.file_bytes > 0 and int(name) % facts.file_bytes == 0:
+                sizes[facts.file_bytes] += 1
+        # A file that was cut has another size than its neighbours' distance.
+        for name, following in pairwise(names):
+            distance = int(following) - int(name)
+            if int(name) % distance == 0:
+                sizes[distance] += 1
+        return max(sizes, key=lambda size: (sizes[size], size)) if sizes else None
+
+    def load(self, corrections: list[Correction]) -> list[Segment]:
+        """All segments in order, of full size and without gaps; what had to be put right goes to `corrections`."""
+        bases = []
+        for name in self.files.list(self.folder):
+            if is_segment_name(name) and int(name) % self.file_bytes == 0:
+                bases.append(int(name))
+            else:
+                corrections.append(Correction("stray-file", f"commitlog/{name}", 0, "not a log segment: ignored"))
+        segments: list[Segment] = []
+        for base in bases:
+            if segments and not self._bridge(segments, base, corrections):
+                break
+            segments.append(self._open(base, corrections))
+        return segments
+
+    def _open(self, base: int, corrections: list[Correction]) -> Segment:
+        path = f"{self.folder}/{segment_name(base)}"
+        descriptor = self.files.open(path)
+        facts = self.files.facts(path)
+        if facts is not None and facts.file_bytes != self.file_bytes:
+            detail = f"the file has {facts.file_bytes} bytes instead of {self.file_bytes}: set to full size"
+            self.files.set_size(descriptor, self.file_bytes)
+            self.files.allocate(descriptor, self.file_bytes)
+            corrections.append(Correction("segment-size", f"commitlog/{segment_name(base)}", facts.file_bytes, detail))
+        return Segment(base, path, descriptor)
+
+    def _bridge(self, segments: list[Segment], base: int, corrections: list[Correction]) -> bool:
+        missing = (base - segments[-1].base) // self.file_bytes - 1
+        if missing > MAX_BRIDGED_SEGMENTS:
+            detail = f"{missing} segments before it are missing: kept aside, its messages are not served"
+            corrections.append(Correction("segments-missing", f"commitlog/{segment_name(base)}", base, detail))
+            return False
+        for _ in range(missing):
+            gap = segments[-1].base + self.file_bytes
+            segment = self.create(gap)
+            self.files.pwrite(segment.descriptor, SIZE_AND_MAGIC.pack(self.file_bytes, BLANK_MAGIC), 0)
+            self.files.fdatasync(segment.descriptor)
+            segments.append(segment)
+            detail = "the segment is missing, its messages are lost: a blank one stands in its place"
+            corrections.append(Correction("segment-missing", f"commitlog/{segment_name(gap)}", gap, detail))
+        return True
+
+    def create(self, base: int) -> Segment:
+        """A new segment, allocated, zero, on disk by name. StoreFullError or SegmentCreateError."""
+        segment = self.install(self.prepare(base, "new"))
+        self.files.sync_folder(self.folder)
+        return segment
+
+    def prepare(self, base: int, suffix: str) -> Segment:
+        """A segment still in the own folder, allocated, zero and on disk. StoreFullError or SegmentCreateError."""
+        path = f"{self.own_folder}/{segment_name(base)}.{suffix}"
+        try:
+            self.files.unlink(path)
+            descriptor = self.files.open(path, create=True)
+            try:
+                self.files.allocate(descriptor, self.file_bytes)
+                self.files.fdatasync(descriptor)
+            except OSError:
+                self.files.close(descriptor)
+                self.files.unlink(path)
+                raise
+        except OSError as error:
+            if is_full(error):
+                raise StoreFullError(
+                    f"no space for a log segment of {self.file_bytes} bytes in {self.folder}: free space or enlarge "
+                    "the volume; writing resumes by itself"
+                ) from error
+            raise SegmentCreateError(f"{path} cannot be created ({error}): check the folder and its disk") from error
+        return Segment(base, path, descriptor)
+
+    def install(self, segment: Segment) -> Segment:
+        """Put a prepared segment into the log's folder, which is not synced."""
+        path = f"{self.folder}/{segment_name(segment.base)}"
+        self.files.rename(segment.path, path)
+        segment.path = path
+        return segment
+
+    def discard(self, segment: Segment) -> None:
+        """Drop a prepared segment."""
+        self.files.close(segment.descriptor)
+        self.files.unlink(segment.path)
+
+    def discard_unfinished(self) -> None:
+        """Remove what an interrupted `prepare` left in the own folder."""
+        for name in self.files.list(self.own_folder):
+            if is_segment_name(name.partition(".")[0]):
+                self.files.unlink(f"{self.own_folder}/{name}")

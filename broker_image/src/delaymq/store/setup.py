@@ -1,0 +1,126 @@
+"""The first steps of opening a store: is it one, may this version touch it, how large are its files."""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from delaymq.store.consume_queue import ENTRY_BYTES
+from delaymq.store.errors import NotAStoreError
+from delaymq.store.files import Files
+from delaymq.store.index import HEADER_BYTES
+from delaymq.store.key_index import is_index_name
+from delaymq.store.model import Correction
+from delaymq.store.options import StoreOptions
+from delaymq.store.segments import SegmentFolder
+
+_log = logging.getLogger(__name__)
+FORMAT_VERSION = 1
+_STATE = "delaymq/state.json"
+_FOLDERS = ("commitlog", "consumequeue", "index", "config", "delaymq")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreState:
+    """delaymq/state.json: whose store this is."""
+
+    format_version: int
+    epoch: int
+    role: str
+    store_id: str
+
+
+def read_state(files: Files, path: str, corrections: list[Correction]) -> StoreState | None:
+    """The state; None for a store that ours never opened. NotAStoreError for one of a newer version."""
+    data = files.read(f"{path}/{_STATE}")
+    if data is None:
+        return None
+    try:
+        content = json.loads(data)
+        state = StoreState(
+            format_version=int(content["formatVersion"]),
+            epoch=int(content["epoch"]),
+            role=str(content["role"]),
+            store_id=str(content["storeId"]),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        corrections.append(Correction("state-damaged", _STATE, 0, f"cannot be read ({error}): written anew"))
+        return None
+    if state.format_version > FORMAT_VERSION:
+        raise NotAStoreError(
+            f"{path} has format version {state.format_version}, this program knows {FORMAT_VERSION}: use the version "
+            "that wrote it, or a later one"
+        )
+    return state
+
+
+def write_state(files: Files, path: str, state: StoreState) -> None:
+    """Replace state.json; on disk when this returns."""
+    content = {
+        "formatVersion": state.format_version,
+        "epoch": state.epoch,
+        "role": state.role,
+        "storeId": state.store_id,
+    }
+    files.write(f"{path}/{_STATE}.tmp", json.dumps(content, separators=(",", ":")).encode() + b"\n")
+    files.rename(f"{path}/{_STATE}.tmp", f"{path}/{_STATE}")
+    files.sync_folder(f"{path}/delaymq")
+
+
+def new_state() -> StoreState:
+    """The state of a store that ours has not opened before."""
+    return StoreState(format_version=FORMAT_VERSION, epoch=0, role="master", store_id=str(uuid.uuid4()))
+
+
+def make_folders(files: Files, path: str) -> None:
+    """The store's folders, on disk by name."""
+    made = [files.make_folder(f"{path}/{name}") for name in _FOLDERS]
+    if any(made):
+        files.sync_folder(path)
+
+
+def sizes_of_existing(files: Files, path: str, options: StoreOptions) -> StoreOptions:
+    """`options` with the sizes of the files that are there."""
+    log_bytes = SegmentFolder(files, f"{path}/commitlog", "", 0).size_of_existing() or options.commit_log_file_bytes
+    queue_bytes = _queue_file_bytes(files, path) or options.consume_queue_file_bytes
+    if (log_bytes, queue_bytes) != (options.commit_log_file_bytes, options.consume_queue_file_bytes):
+        _log.warning(
+            "the store's files have %d (log) and %d bytes (queues), not the configured %d and %d: theirs hold",
+            log_bytes,
+            queue_bytes,
+            options.commit_log_file_bytes,
+            options.consume_queue_file_bytes,
+        )
+        options = replace(options, commit_log_file_bytes=log_bytes, consume_queue_file_bytes=queue_bytes)
+    index_bytes = HEADER_BYTES + options.index_slots * 4 + options.index_entries * 20
+    for name in files.list(f"{path}/index"):
+        facts = files.facts(f"{path}/index/{name}")
+        if is_index_name(name) and facts is not None and facts.file_bytes != index_bytes:
+            _log.warning("index/%s has %d bytes, not the configured %d", name, facts.file_bytes, index_bytes)
+            break
+    return options
+
+
+def _queue_file_bytes(files: Files, path: str) -> int | None:
+    """Size of the first queue files that are there; the largest of a few, since one may have been cut."""
+    found = 0
+    looked_at = 0
+    for topic in files.list(f"{path}/consumequeue"):
+        for queue_id in files.list(f"{path}/consumequeue/{topic}"):
+            folder = f"{path}/consumequeue/{topic}/{queue_id}"
+            names = [name for name in files.list(folder) if len(name) == 20 and name.isdigit()]
+            for name, following in pairwise(names):
+                distance = int(following) - int(name)
+                if distance % ENTRY_BYTES == 0 and int(name) % distance == 0:
+                    return distance
+            for name in names:
+                facts = files.facts(f"{folder}/{name}")
+                if facts is not None and facts.file_bytes % ENTRY_BYTES == 0:
+                    found = max(found, facts.file_bytes)
+            looked_at += 1
+            if looked_at >= 20:
+                return found or None
+    return found or None

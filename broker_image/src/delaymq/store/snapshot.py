@@ -1,0 +1,220 @@
+"""The snapshot: where recovery may begin instead of at the oldest record (docs/formats/store.md, "Snapshot").
+
+It states nothing that is not on disk: what it is about is captured on the loop, synced in any thread, then written.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+from zlib import crc32
+
+from delaymq.store.checkpoint import Checkpoint, write_checkpoint
+from delaymq.store.commit_log import CommitLog
+from delaymq.store.consume_queue import ConsumeQueues
+from delaymq.store.files import Files
+from delaymq.store.index import IndexFile
+from delaymq.store.key_index import IndexState, KeyIndex
+
+NAME: Final = "snapshot.json"
+FORMAT_VERSION: Final = 1
+_PREFIX: Final = b'{"crc32":"'
+_PREFIX_BYTES: Final = len(_PREFIX) + 8 + 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """What a snapshot states."""
+
+    log_end: int
+    last_offset: int
+    """The last record before `log_end`; -1: none."""
+    last_crc: int
+    last_store_timestamp_ms: int
+    queue_ends: dict[str, dict[str, int]]
+    index: IndexState | None
+    index_enabled: bool
+    observers: dict[str, object]
+
+
+def encode_snapshot(snapshot: Snapshot) -> bytes:
+    """The file's bytes: one JSON object whose first member is the CRC32 of all bytes behind it."""
+    index = snapshot.index
+    content = {
+        "formatVersion": FORMAT_VERSION,
+        "logEnd": snapshot.log_end,
+        "last": [snapshot.last_offset, snapshot.last_crc, snapshot.last_store_timestamp_ms],
+        "queues": snapshot.queue_ends,
+        "index": None if index is None else [index.name, index.entries, index.slots_entries, list(index.numbers)],
+        "indexEnabled": snapshot.index_enabled,
+        "observers": snapshot.observers,
+    }
+    rest = json.dumps(content, separators=(",", ":")).encode()[1:] + b"\n"
+    return _PREFIX + f"{crc32(rest):08x}".encode() + b'",' + rest
+
+
+def decode_snapshot(data: bytes) -> Snapshot:
+    """The snapshot in a file; ValueError says what is wrong."""
+    if not data.startswith(_PREFIX) or len(data) < _PREFIX_BYTES:
+        raise ValueError("it does not begin with its checksum")
+    if data[len(_PREFIX) : len(_PREFIX) + 8] != f"{crc32(data[_PREFIX_BYTES:]):08x}".encode():
+        raise ValueError("its checksum does not match")
+    content: dict[str, Any] = json.loads(data)
+    if content.get("formatVersion") != FORMAT_VERSION:
+        raise ValueError(f"its format version is {content.get('formatVersion')}, not {FORMAT_VERSION}")
+    try:
+        index = content["index"]
+        return Snapshot(
+            log_end=content["logEnd"],
+            last_offset=content["last"][0],
+            last_crc=content["last"][1],
+            last_store_timestamp_ms=content["last"][2],
+            queue_ends=content["queues"],
+            index=None if index is None else IndexState(index[0], index[1], index[2], tuple(index[3])),
+            index_enabled=content["indexEnabled"],
+            observers=content["observers"],
+        )
+    except (KeyError, IndexError, TypeError) as error:
+        raise ValueError(f"it lacks a part ({error})") from error
+
+
+class SnapshotTask:
+    """Captures on the loop when made; every queue and index entry must be in its file by then."""
+
+    def __init__(
+        self,
+        files: Files,
+        store_path: str,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        index: KeyIndex | None,
+        observers: dict[str, object],
+        *,
+        write_slots: bool,
+    ) -> None:
+        self._files = files
+        self._path = store_path
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._end = log.end_offset
+        self._timestamp_ms = log.last_store_timestamp_ms
+        self._log_descriptors = log.files_to_sync(log.flushed_offset, self._end)
+        self._log_names = log.take_names_unsynced()
+        self._queue_files, self._folders = queues.take_unsynced()
+        self._full_files: list[IndexFile] = []
+        self._file: IndexFile | None = None
+        self._slots = self._header = b""
+        index_state = None
+        if index is not None:
+            index_state = self._capture_index(index, write_slots=write_slots)
+        ends: dict[str, dict[str, int]] = {}
+        for (topic, queue_id), queue in queues.table.items():
+            ends.setdefault(topic, {})[str(queue_id)] = queue.max_number
+        self.snapshot = Snapshot(
+            log_end=self._end,
+            last_offset=log.last_offset,
+            last_crc=log.last_crc,
+            last_store_timestamp_ms=self._timestamp_ms,
+            queue_ends=ends,
+            index=index_state,
+            index_enabled=index is not None,
+            observers=observers,
+        )
+        self._log_failure: OSError | None = None
+        self._failure: OSError | None = None
+
+    def _capture_index(self, index: KeyIndex, *, write_slots: bool) -> IndexState | None:
+        self._full_files, index.unsynced_files = index.unsynced_files, []
+        if index.folder_unsynced:
+            self._folders.add(index.folder)
+            index.folder_unsynced = False
+        state = index.state()
+        if state is None:
+            return None
+        self._file = index.files[-1]
+        for file in (*self._full_files, self._file):
+            file.descriptor()  # opened here: the loop and the thread must not both make the file
+        self._header = self._file.header()
+        if write_slots or index.wants_slots():
+            self._slots = self._file.copy_of_slots()
+            state = state._replace(slots_entries=state.entries)
+        return state
+
+    def run(self) -> None:
+        """Sync what the snapshot states, then write it; any thread."""
+        try:
+            self._log.sync_files(self._log_descriptors, names=self._log_names)
+        except OSError as error:
+            self._log_failure = self._failure = error
+            return
+        try:
+            for path in self._queue_files:
+                self._sync_queue_file(path)
+            for file in self._full_files:
+                file.sync()
+                file.write_slots(file.copy_of_slots())
+                file.write_header(file.header())
+                file.sync()
+            if self._file is not None:
+                self._write_index(self._file)
+            for folder in self._folders:
+                try:
+                    self._files.sync_folder(folder)
+                except (FileNotFoundError, NotADirectoryError):
+                    continue  # a topic was deleted meanwhile
+            self._write()
+        except OSError as error:
+            self._failure = error
+
+    def _sync_queue_file(self, path: str) -> None:
+        # A descriptor of its own: the loop may close its one at any time. The file may be gone with its topic.
+        try:
+            descriptor = self._files.open(path)
+        except FileNotFoundError:
+            return
+        try:
+            self._files.fdatasync(descriptor)
+        finally:
+            self._files.close(descriptor)
+
+    def _write_index(self, file: IndexFile) -> None:
+        file.sync()
+        if self._slots:
+            file.write_slots(self._slots)
+        file.write_header(self._header)
+        file.sync()
+
+    def _write(self) -> None:
+        own = f"{self._path}/delaymq"
+        index_ms = self._index.safe_timestamp_ms if self._index is not None else 0
+        if self._full_files:
+            index_ms = max(index_ms, self._full_files[-1].end_timestamp_ms)
+        checkpoint = Checkpoint(self._timestamp_ms, self._timestamp_ms, index_ms)
+        write_checkpoint(self._files, f"{self._path}/checkpoint", checkpoint)
+        self._files.write(f"{own}/{NAME}.tmp", encode_snapshot(self.snapshot))
+        self._files.rename(f"{own}/{NAME}.tmp", f"{own}/{NAME}")
+        self._files.sync_folder(own)
+
+    def finish(self) -> OSError | None:
+        """Take the result over; after a failure what was to be synced is still to be synced. On the loop."""
+        if self._log_failure is not None:
+            self._log.flush_failed(self._log_failure)
+        index = self._index
+        if self._failure is not None:
+            self._queues.unsynced_files |= self._queue_files
+            self._queues.unsynced_folders |= self._folders
+            if index is not None:
+                index.unsynced_files[:0] = self._full_files
+            return self._failure
+        self._log.flushed_to(self._end, self._timestamp_ms)
+        if index is not None:
+            for file in self._full_files:
+                file.slots_count = file.count
+                file.close()
+                index.safe_timestamp_ms = file.end_timestamp_ms
+            if self._file is not None and self._slots:
+                assert self.snapshot.index is not None
+                self._file.slots_count = self.snapshot.index.entries
+        return None
