@@ -80,14 +80,14 @@ def _segments(store: Path) -> list[tuple[int, Path]]:
     return [(int(path.name), path) for path in paths]
 
 
-def records(store: Path, *, with_bodies: bool = False) -> Iterator[Record]:
-    """Every record from the oldest segment to the log's end.
+def records(store: Path, *, with_bodies: bool = False, first_segment: int = 0) -> Iterator[Record]:
+    """Every record from the oldest segment, or from the one that begins at ``first_segment``, to the log's end.
 
     Raises BadLogError when a later segment holds records although an earlier one ends too soon.
     """
     ended_at: int | None = None
     for base, path in _segments(store):
-        if path.stat().st_size == 0:
+        if base < first_segment or path.stat().st_size == 0:
             continue
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             if ended_at is not None:
@@ -110,9 +110,13 @@ def records(store: Path, *, with_bodies: bool = False) -> Iterator[Record]:
 
 
 def log_end(store: Path) -> int:
-    """The physical offset behind the last valid record."""
-    end = _segments(store)[0][0] if _segments(store) else 0
-    for record in records(store):
+    """The physical offset behind the last valid record; only the last segment with data is read."""
+    end = first_segment = 0
+    for base, path in _segments(store):
+        with path.open("rb") as file:
+            if any(file.read(_SIZE_MAGIC.size)):
+                end = first_segment = base
+    for record in records(store, first_segment=first_segment):
         end = record.physical_offset + record.size
     return end
 

@@ -1,0 +1,63 @@
+"""The rows of the table: what is measured, in which unit, and which direction is better."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Better = Literal["higher", "lower"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure; `group` is what ``--rows`` selects."""
+
+    name: str
+    group: str
+    title: str
+    unit: str
+    better: Better
+    aim: str = ""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One measurement of a row."""
+
+    row: Row
+    value: float
+
+
+SEND_GROUPS = {
+    "sync1": "sync send, 1 thread",
+    "sync8": "sync send, 8 threads",
+    "sync64": "sync send, 64 threads",
+    "async": "async send, window 512",
+    "batch": "batches of 32",
+}
+
+
+def rate_row(group: str, title: str, size: int) -> Row:
+    return Row(f"{group}_{size}_rate", group, f"{title}, {size} B", "messages/s", "higher", "ratio ≥ 1")
+
+
+def processor_row(group: str, title: str, size: int) -> Row:
+    return Row(f"{group}_{size}_cpu", group, f"{title}, {size} B: processor", "µs/message", "lower", "ratio ≤ 1")
+
+
+START = Row("start", "start", "start to first acknowledged send", "s", "lower", "1 s")
+IDLE_MEMORY = Row("idle_memory", "idle", "idle memory, VmRSS", "MiB", "lower", "60 MiB")
+IDLE_PROCESSOR = Row("idle_cpu", "idle", "idle processor", "%", "lower", "1 %")
+LOADED_MEMORY = Row("loaded_memory", "memory", "memory after load, RssAnon", "MiB", "lower")
+LATENCY_P50 = Row("latency_p50", "latency", "send to receive, p50", "ms", "lower")
+LATENCY_P99 = Row("latency_p99", "latency", "send to receive, p99", "ms", "lower")
+DELAYED_RATE = Row("delayed_rate", "delay", "delayed send, 2,000/s asked", "messages/s", "higher", "2,000")
+DELAYED_PROCESSOR = Row("delayed_cpu", "delay", "delayed send and hand-over: processor", "µs/message", "lower")
+LATENESS_P50 = Row("lateness_p50", "delay", "lateness by the store, p50", "ms", "lower", "1 ms")
+LATENESS_P99 = Row("lateness_p99", "delay", "lateness by the store, p99", "ms", "lower", "5 ms")
+OVERDUE = Row("overdue", "overdue", "50,000 overdue: start to last hand-over", "s", "lower")
+OVERDUE_SPAN = Row("overdue_span", "overdue", "50,000 overdue: first to last hand-over", "s", "lower")
+KILLED = Row("killed", "recovery", "kill -9, 1,000,000 × 1 KiB: start to first send", "s", "lower", "1 s")
+REBUILD = Row("rebuild", "rebuild", "full rebuild without queues", "s/GiB", "lower")
+
+GROUPS = ("start", "idle", *SEND_GROUPS, "consume", "latency", "memory", "delay", "overdue", "recovery", "rebuild")

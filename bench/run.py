@@ -1,0 +1,120 @@
+"""Ours and the real RocketMQ broker side by side; `python bench/run.py --help`, README.md says what is measured how."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import rows
+from crash.load import LoadProgram
+from harness import isolation
+from harness.errors import HarnessError
+from report import Report
+from rows import Sample
+from scenarios import SCENARIOS, Options
+from subjects import Kind
+
+RESULTS_PATH = Path(__file__).resolve().parent / "results"
+ALL_KINDS: tuple[Kind, ...] = ("ours", "real")
+
+
+def _arguments(words: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bench/run.py", description=__doc__)
+    parser.add_argument("--rows", default="all", help=f"groups by comma, of: {', '.join(rows.GROUPS)}")
+    parser.add_argument("--pairs", type=int, default=3, help="how often ours and the real one take turns (3)")
+    parser.add_argument("--sizes", default="1024", help="bytes of a body, by comma (1024)")
+    parser.add_argument("--against", choices=("both", *ALL_KINDS), default="both", help="only one of the brokers")
+    parser.add_argument("--quick", action="store_true", help="one pair, short runs: a look, not a measurement")
+    parser.add_argument("--sequential", action="store_true", help="do not run the two brokers' rows in alternation")
+    parsed = parser.parse_args(words)
+    groups = rows.GROUPS if parsed.rows == "all" else tuple(parsed.rows.split(","))
+    unknown = sorted(set(groups) - set(rows.GROUPS))
+    if unknown:
+        parser.error(f"no such rows: {', '.join(unknown)}; there are {', '.join(rows.GROUPS)}")
+    if parsed.pairs < 1:
+        parser.error("--pairs: at least 1")
+    try:
+        parsed.options = Options(
+            groups=frozenset(groups), sizes=tuple(int(size) for size in parsed.sizes.split(",")), quick=parsed.quick
+        )
+    except ValueError:
+        parser.error(f"--sizes: numbers by comma, not {parsed.sizes}")
+    return parsed
+
+
+class Runner:
+    """Lets the brokers take turns: a step of one, the same step of the other, until both are through."""
+
+    def __init__(self, report: Report, *, alternate: bool) -> None:
+        self._report = report
+        self._alternate = alternate
+        self._began = time.monotonic()
+
+    def run(self, name: str, pair: int, steps: dict[Kind, Iterator[list[Sample]]]) -> None:
+        """Run one scenario on all brokers; what fails is noted and the others go on."""
+        waiting = list(steps)
+        try:
+            while waiting:
+                for kind in list(waiting):
+                    finished = False
+                    while not finished:
+                        finished = self._step(name, pair, kind, steps[kind])
+                        if finished:
+                            waiting.remove(kind)
+                        if self._alternate:
+                            break
+        finally:
+            for iterator in steps.values():
+                with contextlib.suppress(HarnessError):
+                    iterator.close()  # type: ignore[attr-defined]
+
+    def _step(self, name: str, pair: int, kind: Kind, iterator: Iterator[list[Sample]]) -> bool:
+        """One step; whether the scenario is over for this broker."""
+        try:
+            samples = next(iterator)
+        except StopIteration:
+            return True
+        except HarnessError as e:
+            self._report.failures.append(f"pair {pair}, {name}, {kind}: {e}")
+            self.say(f"pair {pair}  {kind:4}  {name} FAILED: {e}")
+            return True
+        self._report.add(kind, pair, samples)
+        for sample in samples:
+            self.say(f"pair {pair}  {kind:4}  {sample.row.title}: {sample.value:,.2f} {sample.row.unit}")
+        return False
+
+    def say(self, text: str) -> None:
+        print(f"[{time.monotonic() - self._began:5.0f} s] {text}", flush=True)
+
+
+def main(words: list[str]) -> int:
+    """Exit code 0: all measured; 1: something failed (the rest is reported); 2: cannot run."""
+    arguments = _arguments(words)
+    if not isolation.is_isolated():
+        print("run under `python -m harness.isolated -- …` (make bench does): the real broker binds all interfaces")
+        return 2
+    kinds: tuple[Kind, ...] = ALL_KINDS if arguments.against == "both" else (arguments.against,)
+    pairs = 1 if arguments.quick else arguments.pairs
+    options: Options = arguments.options
+    report = Report()
+    runner = Runner(report, alternate=not arguments.sequential)
+    with tempfile.TemporaryDirectory(prefix="delaymq-bench-") as folder, LoadProgram(Path(folder)) as load:
+        for pair in range(1, pairs + 1):
+            for name, (scenario, groups) in SCENARIOS.items():
+                if options.wants(*groups):
+                    runner.say(f"pair {pair} of {pairs}: {name}")
+                    runner.run(name, pair, {kind: scenario(options, kind, load) for kind in kinds})
+    print(f"\n{report.terminal()}\n")
+    for failure in report.failures:
+        print(f"failed: {failure}")
+    print(f"written: {report.write(RESULTS_PATH, words)} and .json")
+    return 1 if report.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,210 @@
+"""What is done to a broker. A scenario is a generator that yields after every row, so that two brokers take turns."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import proc
+import rows
+from crash.load import LoadProgram
+from harness.commitlog import lateness_ms, log_end, records
+from harness.errors import HarnessError
+from rows import Sample
+from subjects import Kind, Subject
+
+Scenario = Callable[["Options", Kind, LoadProgram], Iterator[list[Sample]]]
+
+SEND_OPTIONS: dict[str, dict[str, Any]] = {
+    "sync1": {"threads": 1},
+    "sync8": {"threads": 8},
+    "sync64": {"threads": 64},
+    "async": {"mode": "async", "threads": 2, "window": 512},
+    "batch": {"mode": "batch", "threads": 4, "batch": 32},
+}
+DELAY_TABLE = "1s 2s 3s 4s 5s"
+DELAY_RATE = 2_000
+OVERDUE_TABLE = "1s 25s"
+OVERDUE_DELAY_S = 25.0
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How long and how much; ``quick`` trades precision for time."""
+
+    groups: frozenset[str]
+    sizes: tuple[int, ...]
+    quick: bool
+
+    def wants(self, *groups: str) -> bool:
+        return any(group in self.groups for group in groups)
+
+    def scaled(self, full: float, quick: float) -> float:
+        return quick if self.quick else full
+
+    def count(self, full: int, quick: int) -> int:
+        return quick if self.quick else full
+
+
+def serving(options: Options, kind: Kind, load: LoadProgram) -> Iterator[list[Sample]]:
+    """From the first start to memory after load, all on one store."""
+    with Subject(kind, load) as subject:
+        seconds = subject.start_to_first_send_s("First")
+        yield [Sample(rows.START, seconds)] if options.wants("start") else []
+        if options.wants("idle"):
+            yield _idle(options, subject)
+        if not options.wants(*rows.SEND_GROUPS, "consume", "latency", "memory"):
+            return
+        _warm_up(options, subject)
+        yield []
+        for size in options.sizes:
+            for group, title in rows.SEND_GROUPS.items():
+                if options.wants(group):
+                    yield _send(options, subject, group, title, size)
+            if options.wants("consume"):
+                yield _consume(options, subject, size)
+        if options.wants("latency"):
+            yield _latency(options, subject)
+        if options.wants("memory"):
+            yield [Sample(rows.LOADED_MEMORY, proc.memory_mib(subject.pid, "RssAnon"))]
+
+
+def _idle(options: Options, subject: Subject) -> list[Sample]:
+    time.sleep(options.scaled(5, 2))
+    seconds = options.scaled(20, 8)
+    before = proc.processor_s(subject.pid)
+    time.sleep(seconds)
+    percent = (proc.processor_s(subject.pid) - before) / seconds * 100
+    return [
+        Sample(rows.IDLE_MEMORY, proc.memory_mib(subject.pid, "VmRSS")),
+        Sample(rows.IDLE_PROCESSOR, percent),
+    ]
+
+
+def _warm_up(options: Options, subject: Subject) -> None:
+    """The real broker and the client run compiled code only after some thousands of messages of each kind."""
+    for send_options in SEND_OPTIONS.values():
+        subject.send("Warm", seconds=options.scaled(5, 2), size=options.sizes[0], **send_options)
+    held = subject.call("held", topic="Warm")["messages"]
+    subject.call("consume", topic="Warm", group="warm_group", count=min(held, 100_000))
+
+
+def _per_message(row_group: str, title: str, size: int, rate: float, processor_s: float, count: int) -> list[Sample]:
+    return [
+        Sample(rows.rate_row(row_group, title, size), rate),
+        Sample(rows.processor_row(row_group, title, size), processor_s / count * 1e6),
+    ]
+
+
+def _send(options: Options, subject: Subject, group: str, title: str, size: int) -> list[Sample]:
+    before = proc.processor_s(subject.pid)
+    result = subject.send("Bench", seconds=options.scaled(10, 3), size=size, **SEND_OPTIONS[group])
+    used = proc.processor_s(subject.pid) - before
+    return _per_message(group, title, size, result["rate"], used, result["acknowledged"])
+
+
+def _consume(options: Options, subject: Subject, size: int) -> list[Sample]:
+    count = options.count(300_000, 60_000)
+    topic = f"Filled{size}"
+    subject.send(topic, count=count, size=size, **SEND_OPTIONS["batch"])
+    before = proc.processor_s(subject.pid)
+    result = subject.call("consume", topic=topic, group=f"group_{size}", count=count)
+    used = proc.processor_s(subject.pid) - before
+    return _per_message("consume", "push consumer, filled topic", size, result["rate"], used, result["received"])
+
+
+def _latency(options: Options, subject: Subject) -> list[Sample]:
+    _make_topic(subject, "WarmLatency")
+    subject.call("latency", topic="WarmLatency", group="warm_latency_group", count=500, rate=500)
+    _make_topic(subject, "Latency")
+    count = options.count(5_000, 1_500)
+    result = subject.call("latency", topic="Latency", group="latency_group", count=count, rate=500)
+    return [Sample(rows.LATENCY_P50, result["p50_us"] / 1000), Sample(rows.LATENCY_P99, result["p99_us"] / 1000)]
+
+
+def _make_topic(subject: Subject, topic: str) -> None:
+    """A consumer that starts before its topic looks for it only every 30 s, so a send makes it first."""
+    subject.call("first-send", topic=topic)
+
+
+def delay(options: Options, kind: Kind, load: LoadProgram) -> Iterator[list[Sample]]:
+    """Delayed messages at a steady rate; lateness is read out of the log afterwards."""
+    with Subject(kind, load, messageDelayLevel=DELAY_TABLE) as subject:
+        subject.start()
+        warm_count = options.count(10_000, 4_000)
+        warm = subject.send("WarmDelayed", threads=16, count=warm_count, rate=2_000, levels="1,2", size=100)
+        subject.wait_until_held("WarmDelayed", int(warm["acknowledged"]), limit_s=60)
+        count = int(options.scaled(20, 6)) * DELAY_RATE
+        before = proc.processor_s(subject.pid)
+        sent = subject.send("Delayed", threads=16, count=count, rate=DELAY_RATE, levels="1,2,3,4,5", size=100)
+        subject.wait_until_held("Delayed", int(sent["acknowledged"]), limit_s=60)
+        used = proc.processor_s(subject.pid) - before
+        subject.cluster.stop()
+        late = lateness_ms(subject.cluster.store_path, DELAY_TABLE, real_topic="Delayed")
+        if len(late) < count:
+            raise HarnessError(f"{kind}: {len(late)} of {count} delayed messages have a copy in the log")
+        yield [
+            Sample(rows.DELAYED_RATE, sent["rate"]),
+            Sample(rows.DELAYED_PROCESSOR, used / count * 1e6),
+            Sample(rows.LATENESS_P50, late[len(late) // 2]),
+            Sample(rows.LATENESS_P99, late[len(late) * 99 // 100]),
+        ]
+
+
+def overdue(options: Options, kind: Kind, load: LoadProgram) -> Iterator[list[Sample]]:
+    """A broker that was away while its messages came due."""
+    count = options.count(50_000, 10_000)
+    with Subject(kind, load, messageDelayLevel=OVERDUE_TABLE) as subject:
+        subject.start()
+        subject.send("Warm", seconds=options.scaled(3, 1), threads=16, size=100)
+        started = time.monotonic()
+        subject.send("Overdue", mode="async", threads=2, window=512, count=count, levels="2", size=100)
+        if time.monotonic() - started > OVERDUE_DELAY_S - 5:
+            raise HarnessError(f"{kind}: sending took so long that the first messages came due before the stop")
+        subject.cluster.stop()
+        yield []
+        time.sleep(max(0.0, started + OVERDUE_DELAY_S * 2 - time.monotonic()))
+        subject.start()
+        spawned_ms = proc.started_ms(subject.pid)
+        subject.wait_until_held("Overdue", count, limit_s=180)
+        subject.cluster.stop()
+        handed = [record.stored_ms for record in records(subject.cluster.store_path) if record.is_copy]
+        if len(handed) < count or min(handed) < spawned_ms:
+            raise HarnessError(f"{kind}: {len(handed)} copies, expected {count}, all after the restart")
+        yield [
+            Sample(rows.OVERDUE, (max(handed) - spawned_ms) / 1000),
+            Sample(rows.OVERDUE_SPAN, (max(handed) - min(handed)) / 1000),
+        ]
+
+
+def recovery(options: Options, kind: Kind, load: LoadProgram) -> Iterator[list[Sample]]:
+    """Killed with a million messages, then started without its queues."""
+    count = options.count(1_000_000, 100_000)
+    with Subject(kind, load) as subject:
+        subject.start()
+        result = subject.send("Million", mode="batch", threads=4, batch=32, count=count, size=1024)
+        stored = int(result["acknowledged"])
+        subject.cluster.kill()
+        yield []
+        seconds = subject.start_to_first_send_s("Million")
+        subject.wait_until_held("Million", stored + 1, limit_s=5)
+        yield [Sample(rows.KILLED, seconds)] if options.wants("recovery") else []
+        if options.wants("rebuild"):
+            subject.cluster.stop()
+            shutil.rmtree(subject.cluster.store_path / "consumequeue")
+            log_bytes = log_end(subject.cluster.store_path)
+            seconds = subject.start_to_first_send_s("Million", limit_s=300)
+            subject.wait_until_held("Million", stored + 2, limit_s=5)
+            yield [Sample(rows.REBUILD, seconds / (log_bytes / GIB))]
+
+
+SCENARIOS: dict[str, tuple[Scenario, frozenset[str]]] = {
+    "serving": (serving, frozenset({"start", "idle", *rows.SEND_GROUPS, "consume", "latency", "memory"})),
+    "delay": (delay, frozenset({"delay"})),
+    "overdue": (overdue, frozenset({"overdue"})),
+    "recovery": (recovery, frozenset({"recovery", "rebuild"})),
+}

@@ -1,0 +1,93 @@
+"""The two brokers under measurement, with one set of settings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import proc
+from crash.load import LoadError, LoadProgram
+from harness.brokers import Cluster, OurCluster, RealCluster
+from harness.errors import HarnessError
+
+Kind = Literal["ours", "real"]
+
+# RocketMQ's own defaults, not the harness's small files; both brokers get the same.
+SETTINGS: Mapping[str, str] = {
+    "mappedFileSizeCommitLog": str(1 << 30),
+    "mappedFileSizeConsumeQueue": str(300_000 * 20),
+    "maxHashSlotNum": "5000000",
+    "maxIndexNum": "20000000",
+    "flushDiskType": "ASYNC_FLUSH",
+}
+# RocketMQ's start script asks for 8 GiB, touched at once; a quarter of that is plenty here and not touched before use.
+REAL_JVM_OPTIONS = ("-Xms2g", "-Xmx2g", "-XX:+UseG1GC", "-XX:MaxDirectMemorySize=4g")
+SEND_TIMEOUT_MS = 3000
+FIRST_SEND_TIMEOUT_MS = 1000
+POLL_S = 0.1
+
+
+class Subject:
+    """One broker on a fresh store, with the load program that talks to it; a context manager."""
+
+    def __init__(self, kind: Kind, load: LoadProgram, **settings: str) -> None:
+        self.kind = kind
+        self.load = load
+        config = {**SETTINGS, **settings}
+        self.cluster: Cluster = (
+            OurCluster(config=config) if kind == "ours" else RealCluster(config=config, jvm_options=REAL_JVM_OPTIONS)
+        )
+
+    def __enter__(self) -> Subject:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.load.call("forget", namesrv=self.cluster.namesrv_address)
+        finally:
+            self.cluster.close()
+
+    @property
+    def pid(self) -> int:
+        return self.cluster.broker.pid
+
+    def start(self) -> None:
+        self.cluster.start()
+
+    def start_to_first_send_s(self, topic: str, *, limit_s: float = 120.0) -> float:
+        """Start the broker while a producer tries to send; seconds from the process's birth to the acknowledgement."""
+        first = self.load.start(
+            "first-send", namesrv=self.cluster.namesrv_address, topic=topic,
+            timeout_ms=FIRST_SEND_TIMEOUT_MS, at_most_seconds=limit_s,
+        )  # fmt: skip
+        self.cluster.start()
+        acknowledged_ms = float(first.result(limit_s + 10)["acknowledged_ms"])
+        return (acknowledged_ms - proc.started_ms(self.pid)) / 1000
+
+    def call(self, command: str, *, timeout_s: float = 300.0, **options: object) -> dict[str, Any]:
+        """A command of the load program against this broker."""
+        return self.load.call(command, timeout_s=timeout_s, namesrv=self.cluster.namesrv_address, **options)
+
+    def send(self, topic: str, **options: Any) -> dict[str, Any]:
+        """Send; HarnessError if more than one in a hundred sends failed, for then the figures mean nothing."""
+        result = self.call("send", topic=topic, timeout_ms=SEND_TIMEOUT_MS, **options)
+        if result["failed"] * 100 > result["acknowledged"]:
+            raise HarnessError(
+                f"{self.kind}: {result['failed']} sends failed, {result['acknowledged']} did not: {result['errors']}"
+            )
+        return result
+
+    def wait_until_held(self, topic: str, count: int, *, limit_s: float) -> None:
+        """Wait until the topic's queues hold ``count`` messages."""
+        deadline = time.monotonic() + limit_s
+        held: object = "nothing"
+        while time.monotonic() < deadline:
+            try:
+                held = self.call("held", topic=topic)["messages"]
+                if int(str(held)) >= count:
+                    return
+            except LoadError as e:
+                held = e  # no route yet, or a connection of before the restart
+            time.sleep(POLL_S)
+        raise HarnessError(f"{self.kind}: {topic} did not hold {count} messages within {limit_s:g} s; last: {held}")
