@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 from broker_harness import FakeSession, Harness
-
 from delaymq.broker.remembered import REMEMBER_MS
 from delaymq.protocol.bodies import (
     CheckClient,

@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-
 from delaymq.broker.processors.table import NOT_SERVED, refusal
 from delaymq.broker.processors.table import PROCESSORS as BROKER_PROCESSORS
 from delaymq.namesrv.table import PROCESSORS as NAMESRV_PROCESSORS

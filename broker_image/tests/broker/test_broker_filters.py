@@ -1,7 +1,6 @@
 """Tag expressions."""
 
 import pytest
-
 from delaymq.broker.filters import MAX_TAGS, tag_matcher
 from delaymq.message.hashing import tags_code
 from delaymq.protocol.codes import ResponseCode

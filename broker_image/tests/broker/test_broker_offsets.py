@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from broker_harness import Harness, broker_config
-
 from delaymq.broker.broker import Broker
 from delaymq.protocol.bodies import (
     ConsumerOffsets,

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 from broker_harness import FakeSession, Harness, records_of, response_of
-
 from delaymq.broker.results import Held
 from delaymq.message import names
 from delaymq.message.hashing import tags_code

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 from broker_harness import START_MS, Harness, records_of
-
 from delaymq.protocol.bodies import QueueData
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Response

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 from broker_harness import START_MS, Harness, records_of, response_of, send_fields
-
 from delaymq.broker.results import Deferred
 from delaymq.message import names
 from delaymq.message.ids import parse_offset_message_id

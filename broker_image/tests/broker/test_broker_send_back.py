@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 from broker_harness import Harness, response_of
-
 from delaymq.broker.results import Deferred
 from delaymq.message import names
 from delaymq.message.ids import offset_message_id

@@ -1,4 +1,4 @@
-"""A broker over a real store in a temporary folder, with a clock that only the test moves, and clients that only note."""
+"""A broker over a real store in a temporary folder, a clock that only the test moves, clients that only note."""
 
 from __future__ import annotations
 

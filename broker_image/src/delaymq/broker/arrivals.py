@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final
 
 from delaymq.store.model import Dispatched
 
@@ -20,7 +19,7 @@ class Arrivals:
     An append runs in the middle of a request, where a held pull must not be run; so nothing is called from `dispatch`.
     """
 
-    name: Final = "arrivals"
+    name = "arrivals"
 
     def __init__(self) -> None:
         self.waiting: deque[Arrival] = deque()
