@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Self
 
 from delaymq.client.client import Client
@@ -38,6 +39,8 @@ from delaymq.protocol.headers import (
 from delaymq.transport.connection import host_and_port
 
 PERM_READ_WRITE = 6
+ROUTE_WAIT_MS = 3_000
+ROUTE_POLL_MS = 10
 MAX_QUERIED = 64
 """What a broker answers at most to a query by key."""
 
@@ -87,7 +90,10 @@ class Admin:
     async def create_topic(
         self, topic: str, *, queues: int = 8, perm: int = PERM_READ_WRITE, cluster: str | None = None
     ) -> None:
-        """Creates `topic`, or changes it, on all masters. ValueError for an illegal name or number."""
+        """Creates `topic`, or changes it, on all masters; returns when clients can find it.
+
+        ValueError for an illegal name or number, NoRouteError when no NameServer has heard of it in time.
+        """
         problem = topic_problem(topic)
         if problem is not None:
             raise ValueError(problem)
@@ -105,6 +111,12 @@ class Admin:
         )
         for address in (await self.masters(cluster)).values():
             await self._client.ask(address, request_command(RequestCode.UPDATE_AND_CREATE_TOPIC, header.to_fields()))
+        # Brokers tell NameServers about it without waiting for their answers.
+        for _ in range(ROUTE_WAIT_MS // ROUTE_POLL_MS):
+            if await self.topic_exists(topic):
+                return
+            await asyncio.sleep(ROUTE_POLL_MS / 1000)
+        await self._client.route(topic, fresh=True)
 
     async def delete_topic(self, topic: str) -> None:
         """Deletes `topic` with its messages, on all masters and at the NameServers."""

@@ -20,7 +20,7 @@ from delaymq.client.errors import (
     UnreachableError,
     reading_answer,
 )
-from delaymq.client.network import Network, split_address
+from delaymq.client.network import Network, plain_text, split_address
 from delaymq.client.options import ClientOptions
 from delaymq.client.routes import Route, route_of, route_of_new_topic
 from delaymq.clock import now_ms
@@ -269,7 +269,7 @@ class Client:
             await connection.request(self._heartbeat_command(), self.options.request_timeout_ms)
         except TransportError as error:
             if connection.closing:
-                raise UnreachableError(address, str(error)) from error
+                raise UnreachableError(address, plain_text(error)) from error
             _logger.warning("heartbeat failed: %s", error)
         for member in list(self._members):
             member.membership_changed()

@@ -71,7 +71,7 @@ class Network:
         except RequestTimeoutError as error:
             raise AnswerTimeoutError(address, timeout_ms) from error
         except TransportError as error:
-            raise UnreachableError(address, str(error)) from error
+            raise UnreachableError(address, plain_text(error)) from error
 
     async def oneway(self, address: str, command: Command) -> None:
         """Sends without an answer. Raises UnreachableError when that is known at once."""
@@ -80,7 +80,7 @@ class Network:
             await connection.drain()
             connection.send_oneway(command)
         except TransportError as error:
-            raise UnreachableError(address, str(error)) from error
+            raise UnreachableError(address, plain_text(error)) from error
 
     async def close(self) -> None:
         """Ends all connections after what was written has gone out."""
@@ -99,7 +99,7 @@ class Network:
         try:
             connection = await connect(host, port, self._on_commands, timeout_ms=self._connect_timeout_ms)
         except ConnectError as error:
-            raise UnreachableError(address, str(error)) from error
+            raise UnreachableError(address, plain_text(error)) from error
         try:
             await self._on_connected(address, connection)
         except BaseException:
@@ -112,6 +112,11 @@ class Network:
         self._dials.pop(address, None)
         if not dial.cancelled():
             dial.exception()  # so that asyncio does not complain when all who waited have gone
+
+
+def plain_text(error: TransportError) -> str:
+    """What went wrong, without the address that every text of the transport begins with."""
+    return str(error).removeprefix(f"{error.address}: ")
 
 
 def split_address(address: str) -> tuple[str, int]:
