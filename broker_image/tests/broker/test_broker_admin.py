@@ -251,7 +251,8 @@ def test_a_change_that_cannot_be_made_changes_nothing(harness: Harness, text: by
 RUNTIME_KEYS = """
     bootTimestamp runtime putMessageEntireTimeMax putMessageTimesTotal putMessageFailedTimes putMessageSizeTotal
     putMessageDistributeTime putMessageAverageSize dispatchMaxBuffer getMessageEntireTimeMax putTps getFoundTps
-    getMissTps getTotalTps getTransferedTps putLatency99 putLatency999 commitLogDiskRatio consumeQueueDiskRatio commitLogMinOffset
+    getMissTps getTotalTps getTransferedTps putLatency99 putLatency999 commitLogDiskRatio
+    consumeQueueDiskRatio commitLogMinOffset
     commitLogMaxOffset brokerVersionDesc brokerVersion msgPutTotalYesterdayMorning msgPutTotalTodayMorning
     msgPutTotalTodayNow msgGetTotalYesterdayMorning msgGetTotalTodayMorning msgGetTotalTodayNow sendThreadPoolQueueSize
     sendThreadPoolQueueCapacity pullThreadPoolQueueSize pullThreadPoolQueueCapacity queryThreadPoolQueueSize
