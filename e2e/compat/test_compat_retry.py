@@ -8,7 +8,7 @@ FIRST = {"from": "CONSUME_FROM_FIRST_OFFSET"}
 
 
 def test_a_failed_message_comes_again_later_with_its_count(clients: Workbench) -> None:
-    topic, group = clients.topic(queues=1), clients.group()
+    topic, group = clients.topic(queues=1), clients.group(retry_topic=True)
     consumer = clients.push(topic, group=group, failTimes=2, **FIRST)
     clients.producer.send(topic, "twice", keys="k", tags="T", properties={"colour": "blue"})
     first, second, third = consumer.inbox.wait_count(3)
@@ -31,7 +31,7 @@ def test_a_failed_message_comes_again_later_with_its_count(clients: Workbench) -
 
 def test_the_listener_chooses_when_it_comes_again(clients: Workbench) -> None:
     topic = clients.topic(queues=1)
-    consumer = clients.push(topic, group=clients.group(), failTimes=1, retryLevel=2, **FIRST)
+    consumer = clients.push(topic, group=clients.group(retry_topic=True), failTimes=1, retryLevel=2, **FIRST)
     clients.producer.send(topic, "later")
     first, second = consumer.inbox.wait_count(2)
     assert 2000 <= second.arrival_timestamp_ms - first.arrival_timestamp_ms < 3500
@@ -39,7 +39,7 @@ def test_the_listener_chooses_when_it_comes_again(clients: Workbench) -> None:
 
 
 def test_a_message_that_always_fails_ends_with_the_dead_letters(clients: Workbench) -> None:
-    topic, group = clients.topic(queues=1), clients.group()
+    topic, group = clients.topic(queues=1), clients.group(retry_topic=True)
     consumer = clients.push(topic, group=group, failTimes=99, maxReconsumeTimes=1, **FIRST)
     sent = clients.producer.send(topic, "hopeless", keys="hope", properties={"colour": "black"})
     consumer.inbox.wait_count(2)
@@ -73,7 +73,7 @@ def test_a_message_sent_back_with_a_negative_level_is_dead_at_once(clients: Work
 
 def test_other_messages_do_not_wait_for_a_failed_one(clients: Workbench) -> None:
     topic = clients.topic(queues=1)
-    consumer = clients.push(topic, group=clients.group(), failTimes=1, retryLevel=5, **FIRST)
+    consumer = clients.push(topic, group=clients.group(retry_topic=True), failTimes=1, retryLevel=5, **FIRST)
     for i in range(5):
         clients.producer.send(topic, f"{i}")
     messages = consumer.inbox.wait_count(10)
@@ -83,7 +83,7 @@ def test_other_messages_do_not_wait_for_a_failed_one(clients: Workbench) -> None
 
 def test_only_the_group_that_failed_gets_the_message_again(clients: Workbench) -> None:
     topic = clients.topic(queues=1)
-    failing = clients.push(topic, group=clients.group(), failTimes=1, **FIRST)
+    failing = clients.push(topic, group=clients.group(retry_topic=True), failTimes=1, **FIRST)
     content = clients.push(topic, group=clients.group(), **FIRST)
     clients.producer.send(topic, "once or twice")
     failing.inbox.wait_count(2)

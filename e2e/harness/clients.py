@@ -281,8 +281,14 @@ class Workbench:
                 raise HarnessError(f"no route to topic {topic} within {ROUTE_TIMEOUT_S:g} s")
             time.sleep(0.05)
 
-    def group(self) -> str:
-        return self.name("group")
+    def group(self, *, retry_topic: bool = False) -> str:
+        """A new group. Its retry topic is created by its first member's heartbeat, too late for that member to find
+        it before its next look (up to 30 s); ``retry_topic`` creates it beforehand."""
+        group = self.name("group")
+        if retry_topic:
+            self.admin.update_topic(f"%RETRY%{group}", broker=self.broker_address, queues=1)
+            self.wait_for_route(f"%RETRY%{group}", queues=1)
+        return group
 
     def name(self, prefix: str) -> str:
         """A name that nothing else in this session has."""

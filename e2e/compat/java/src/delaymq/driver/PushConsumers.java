@@ -14,6 +14,9 @@ import org.apache.rocketmq.common.protocol.heartbeat.MessageModel;
 
 /** DefaultMQPushConsumer whose listener reports each message and fails as often as it was told. */
 final class PushConsumers {
+    /** A listener that reported a message ends before the offsets are stored at shutdown. */
+    private static final long LISTENER_END_LIMIT_MS = 2000;
+
     private final Clients clients;
     private final Output output;
 
@@ -49,6 +52,7 @@ final class PushConsumers {
             consumer.setConsumeThreadMin(request.getIntValue("threads"));
             consumer.setConsumeThreadMax(request.getIntValue("threads"));
         }
+        consumer.setAwaitTerminationMillisWhenShutdown(LISTENER_END_LIMIT_MS);
         listen(consumer, request);
         consumer.start();
         return clients.started(request, consumer, consumer::shutdown, consumer);
