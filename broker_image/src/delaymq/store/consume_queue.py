@@ -270,7 +270,7 @@ class ConsumeQueues:
 
     def file_starts(self, queue: ConsumeQueue) -> list[int]:
         """Entry numbers at which the queue's files begin, from the folder."""
-        names = self._files.list(f"{self.folder}/{queue.topic}/{queue.queue_id}")
+        names = self._files.names_in(f"{self.folder}/{queue.topic}/{queue.queue_id}")
         return [int(n) // ENTRY_BYTES for n in names if n.isdigit() and int(n) % self.file_bytes == 0]
 
     def cut(self, queue: ConsumeQueue, number: int) -> bool:
@@ -339,10 +339,10 @@ class ConsumeQueues:
 
     def folders(self) -> Iterator[tuple[str, int]]:
         """Topic and queue id of every queue that has a folder."""
-        for topic in self._files.list(self.folder):
+        for topic in self._files.names_in(self.folder):
             if topic_problem(topic):
                 continue
-            for name in self._files.list(f"{self.folder}/{topic}"):
+            for name in self._files.names_in(f"{self.folder}/{topic}"):
                 if name.isascii() and name.isdigit() and int(name) <= MAX_QUEUE_ID and str(int(name)) == name:
                     yield topic, int(name)
 

@@ -74,12 +74,10 @@ class LogRepair:
             try:
                 if start == 0 and segment.base > hole and is_sound(data, 0, segment.base, not_before_ms):
                     return segment.base
-                # Only data is searched: touching holes would fill the page cache with zeroes.
                 start += _SMALLEST_FILLER_BYTES
-                for low, high in self._files.data_ranges(segment.descriptor, start, self._log.file_bytes):
-                    found = find_sound(data, max(low - 8, start), high, segment.base, not_before_ms)
-                    if found is not None:
-                        return segment.base + found
+                found = find_sound(self._files, segment.descriptor, data, start, segment.base, not_before_ms)
+                if found is not None:
+                    return segment.base + found
             finally:
                 data.close()
         return None
@@ -137,11 +135,7 @@ class LogRepair:
             self._correct("torn-tail", end, f"{torn} bytes behind the last sound record: zeroed")
 
     def _holds_data(self, segment: Segment) -> bool:
-        for low, high in self._files.data_ranges(segment.descriptor, 0, self._log.file_bytes):
-            for position in range(low, high, _COPY_BYTES):
-                if any(self._files.pread(segment.descriptor, min(_COPY_BYTES, high - position), position)):
-                    return True
-        return False
+        return any(True for _ in self._files.nonzero_pieces(segment.descriptor, 0, self._log.file_bytes))
 
     def _keep_aside(self, segment: Segment, start: int, end: int) -> None:
         name = f"{segment_name(start)}-{segment_name(end)}"

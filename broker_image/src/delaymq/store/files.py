@@ -95,7 +95,7 @@ class Files:
             return False
         return True
 
-    def list(self, path: str) -> list[str]:
+    def names_in(self, path: str) -> list[str]:
         """Names in a folder in order; none when there is no such folder."""
         try:
             return sorted(os.listdir(path))
@@ -133,34 +133,42 @@ class Files:
         finally:
             self.close(descriptor)
 
-    def data_ranges(self, descriptor: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """The parts of start…end that are not known to be zero."""
+    def data_ranges(self, descriptor: int, start: int, end: int) -> list[tuple[int, int]]:
+        """The parts of start…end that are not known to be zero.
+
+        All at once: reading makes more pages count as data, so that a walk in steps would see the whole file.
+        """
+        ranges: list[tuple[int, int]] = []
         position = start
         while position < end:
             try:
                 first = os.lseek(descriptor, position, os.SEEK_DATA)
             except OSError as error:
                 if error.errno == errno.ENXIO:
-                    return
+                    break
                 raise
             if first >= end:
-                return
+                break
             position = min(os.lseek(descriptor, first, os.SEEK_HOLE), end)
-            yield max(first, start), position
+            ranges.append((first, position))
+        return ranges
 
-    def zero(self, descriptor: int, start: int, end: int) -> int:
-        """Zero what is not zero in start…end; how many bytes held something before."""
-        changed = 0
-        for first, last in list(self.data_ranges(descriptor, start, end)):
-            position = first
-            while position < last:
+    def nonzero_pieces(self, descriptor: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+        """Position and bytes of each piece (1 MiB or less) of start…end that is not all zero."""
+        for first, last in self.data_ranges(descriptor, start, end):
+            for position in range(first, last, len(_ZEROES)):
                 count = min(len(_ZEROES), last - position)
                 piece = self.pread(descriptor, count, position)
-                left = len(piece.rstrip(b"\0"))
-                if left:
-                    self.pwrite(descriptor, _ZEROES[:left], position)
-                    changed += left
-                position += count
+                if piece != (_ZEROES if len(piece) == len(_ZEROES) else _ZEROES[: len(piece)]):
+                    yield position, piece
+
+    def zero(self, descriptor: int, start: int, end: int) -> int:
+        """Zero what is not zero in start…end; how many bytes were overwritten."""
+        changed = 0
+        for position, piece in self.nonzero_pieces(descriptor, start, end):
+            left = len(piece.rstrip(b"\0"))
+            self.pwrite(descriptor, _ZEROES[:left], position)
+            changed += left
         return changed
 
     def disk_used_ratio(self, path: str) -> float:

@@ -141,7 +141,7 @@ class KeyIndex:
 
     def load(self) -> bool:
         """Take the files over as their headers tell; False when one is not of the store's size."""
-        for name in self._files.list(self.folder):
+        for name in self._files.names_in(self.folder):
             if not is_index_name(name):
                 continue
             path = f"{self.folder}/{name}"
@@ -185,7 +185,7 @@ class KeyIndex:
         for file in self.files:
             file.close()
         self.files = []
-        names = [name for name in self._files.list(self.folder) if is_index_name(name)]
+        names = [name for name in self._files.names_in(self.folder) if is_index_name(name)]
         for name in names:
             self._files.unlink(f"{self.folder}/{name}")
         self.folder_unsynced = self.folder_unsynced or bool(names)

@@ -163,7 +163,7 @@ class Recovery:
 
     def _take_queues_as_they_are(self) -> bool:
         """Ends from the files of a clean stop; False when the entries cannot be trusted."""
-        extended = bool(self.files.list(f"{self.store_path}/consumequeue_ext"))
+        extended = bool(self.files.names_in(f"{self.store_path}/consumequeue_ext"))
         for topic, queue_id in self.queues.folders():
             queue = self.queues.get_or_make(topic, queue_id)
             starts = self._sound_starts(queue)

@@ -23,6 +23,7 @@ from delaymq.message.record import (
     decode_record,
 )
 from delaymq.store.dispatch import due_or_tags_code
+from delaymq.store.files import Files
 from delaymq.store.model import Dispatched
 
 _PROPERTIES_LENGTH = Struct(">h")
@@ -147,13 +148,20 @@ def is_sound(data: mmap, position: int, base: int, not_before_ms: int) -> bool:
     return record.store_timestamp_ms >= not_before_ms
 
 
-def find_sound(data: mmap, start: int, end: int, base: int, not_before_ms: int) -> int | None:
-    """Position of the first sound record that begins in start…end; None when there is none."""
-    position = start + 4
-    while True:
-        position = data.find(_MAGIC_BYTES, position, end)
-        if position < 0:
-            return None
-        if is_sound(data, position - 4, base, not_before_ms):
-            return position - 4
-        position += 1
+def find_sound(files: Files, descriptor: int, data: mmap, start: int, base: int, not_before_ms: int) -> int | None:
+    """Position of the first sound record that begins at or behind `start`; None when there is none.
+
+    Searches what it reads, not the mapping: touching its holes would fill the page cache with zeroes.
+    """
+    carried = b""
+    expected = -1
+    for position, piece in files.nonzero_pieces(descriptor, start, len(data)):
+        if position == expected:
+            piece, position = carried + piece, position - len(carried)
+        at = piece.find(_MAGIC_BYTES, 4)
+        while at >= 0:
+            if is_sound(data, position + at - 4, base, not_before_ms):
+                return position + at - 4
+            at = piece.find(_MAGIC_BYTES, at + 1)
+        carried, expected = piece[-7:], position + len(piece)
+    return None

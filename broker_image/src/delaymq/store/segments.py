@@ -51,7 +51,7 @@ class SegmentFolder:
 
     def size_of_existing(self) -> int | None:
         """The size that the existing files have; None when there are none that tell."""
-        names = [name for name in self.files.list(self.folder) if is_segment_name(name)]
+        names = [name for name in self.files.names_in(self.folder) if is_segment_name(name)]
         sizes: Counter[int] = Counter()
         for name in names:
             facts = self.files.facts(f"{self.folder}/{name}")
@@ -67,7 +67,7 @@ class SegmentFolder:
     def load(self, corrections: list[Correction]) -> list[Segment]:
         """All segments in order, of full size and without gaps; what had to be put right goes to `corrections`."""
         bases = []
-        for name in self.files.list(self.folder):
+        for name in self.files.names_in(self.folder):
             if is_segment_name(name) and int(name) % self.file_bytes == 0:
                 bases.append(int(name))
             else:
@@ -148,6 +148,6 @@ class SegmentFolder:
 
     def discard_unfinished(self) -> None:
         """Remove what an interrupted `prepare` left in the own folder."""
-        for name in self.files.list(self.own_folder):
+        for name in self.files.names_in(self.own_folder):
             if is_segment_name(name.partition(".")[0]):
                 self.files.unlink(f"{self.own_folder}/{name}")

@@ -96,7 +96,7 @@ def sizes_of_existing(files: Files, path: str, options: StoreOptions) -> StoreOp
         )
         options = replace(options, commit_log_file_bytes=log_bytes, consume_queue_file_bytes=queue_bytes)
     index_bytes = HEADER_BYTES + options.index_slots * 4 + options.index_entries * 20
-    for name in files.list(f"{path}/index"):
+    for name in files.names_in(f"{path}/index"):
         facts = files.facts(f"{path}/index/{name}")
         if is_index_name(name) and facts is not None and facts.file_bytes != index_bytes:
             _log.warning("index/%s has %d bytes, not the configured %d", name, facts.file_bytes, index_bytes)
@@ -108,10 +108,10 @@ def _queue_file_bytes(files: Files, path: str) -> int | None:
     """Size of the first queue files that are there; the largest of a few, since one may have been cut."""
     found = 0
     looked_at = 0
-    for topic in files.list(f"{path}/consumequeue"):
-        for queue_id in files.list(f"{path}/consumequeue/{topic}"):
+    for topic in files.names_in(f"{path}/consumequeue"):
+        for queue_id in files.names_in(f"{path}/consumequeue/{topic}"):
             folder = f"{path}/consumequeue/{topic}/{queue_id}"
-            names = [name for name in files.list(folder) if len(name) == 20 and name.isdigit()]
+            names = [name for name in files.names_in(folder) if len(name) == 20 and name.isdigit()]
             for name, following in pairwise(names):
                 distance = int(following) - int(name)
                 if distance % ENTRY_BYTES == 0 and int(name) % distance == 0:
