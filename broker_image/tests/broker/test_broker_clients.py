@@ -170,7 +170,11 @@ def test_a_restarted_broker_believes_its_last_clients_for_40_seconds(harness: Ha
 
 def test_a_broker_that_died_knows_what_it_wrote_before(harness: Harness) -> None:
     beat(harness, FakeSession(), "c1", "Orders")
-    harness.broker.persist(harness.clock())
+    task = harness.broker.persist_task(harness.clock())
+    assert task is not None
+    task.run()
+    assert task.finish() is None
+    assert harness.broker.persist_task(harness.clock()) is None
     stored = harness.broker.store.own_files.load("clients.json", bytes)
     assert stored is not None
     assert b'"clientIds":["c1"]' in stored

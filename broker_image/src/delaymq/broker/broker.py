@@ -194,17 +194,17 @@ class Broker:
         return self.clients.expire(now_ms)
 
     def persist_task(self, now_ms: int) -> PersistTask | None:
-        """Writes of the tables that changed: `run` it in a thread, `finish` it here. None: nothing changed."""
+        """Writes changed topics and groups at once; offsets and clients in a task: `run` it in a thread, `finish` here.
+
+        Only one task may be under way. None: nothing is left to write.
+        """
+        self._tables.write_definitions()
         writes = self._tables.changed(now_ms)
         return PersistTask(self._tables, writes) if writes else None
 
-    def persist(self, now_ms: int) -> OSError | None:
-        """Writes the tables that changed, at once; what failed, which is written again the next time."""
-        task = self.persist_task(now_ms)
-        if task is None:
-            return None
-        task.run()
-        return task.finish()
+    def persist_definitions(self) -> OSError | None:
+        """Writes topics and groups if they changed: they are on the disk afterwards, or this is what failed."""
+        return self._tables.write_definitions()
 
     def drain(self) -> None:
         """The broker is about to stop: nothing more is stored, and closing connections are not taken as leaving."""
@@ -217,9 +217,10 @@ class Broker:
             return
         self._closed = True
         self.clients.dirty = True
-        task = PersistTask(self._tables, self._tables.changed(self.now_ms()))
-        task.run()
-        task.finish()
+        task = self.persist_task(self.now_ms())
+        if task is not None:
+            task.run()
+            task.finish()
         self.delivery.close()
         self.store.close()
 

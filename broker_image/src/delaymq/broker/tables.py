@@ -55,16 +55,25 @@ class Tables:
             if count:
                 _log.warning("consumerOffset.json was ahead of the log in %d queues: set back to their ends", count)
 
+    def write_definitions(self) -> OSError | None:
+        """Writes topics and groups if they changed; they are written here only, so that no older state follows."""
+        save = self._store.config_files.save
+        try:
+            if self._topics.dirty:
+                save(topics.FILE_NAME, self._topics.encode())
+                self._topics.dirty = False
+            if self._groups.dirty:
+                save(groups.FILE_NAME, self._groups.encode())
+                self._groups.dirty = False
+        except OSError as error:
+            _log.error("topics or groups could not be written, they will be again: %s", error)
+            return error
+        return None
+
     def changed(self, now_ms: int) -> list[Callable[[], None]]:
-        """One write for each file that changed; each makes only system calls and may run in any thread."""
+        """A write of offsets and one of clients, if they changed; it makes only system calls, in any thread."""
         store = self._store
         writes: list[Callable[[], None]] = []
-        if self._topics.dirty:
-            self._topics.dirty = False
-            writes.append(_write(store.config_files.save, topics.FILE_NAME, self._topics.encode()))
-        if self._groups.dirty:
-            self._groups.dirty = False
-            writes.append(_write(store.config_files.save, groups.FILE_NAME, self._groups.encode()))
         if self._offsets.dirty:
             self._offsets.dirty = False
             writes.append(_write(store.config_files.save, offsets.FILE_NAME, self._offsets.encode()))
@@ -73,13 +82,13 @@ class Tables:
             writes.append(_write(store.own_files.save, remembered.FILE_NAME, data))
         return writes
 
-    def mark_all(self) -> None:
-        """Has all files written at the next call of `changed`, as after a failed write."""
-        self._topics.dirty = self._groups.dirty = self._offsets.dirty = self._clients.dirty = True
+    def mark_changed(self) -> None:
+        """Has both files written at the next call of `changed`, as after a failed write."""
+        self._offsets.dirty = self._clients.dirty = True
 
 
 class PersistTask:
-    """A StoreTask (store.model) that writes the tables that changed."""
+    """A StoreTask (store.model) that writes offsets and clients; only one may be under way."""
 
     def __init__(self, tables: Tables, writes: list[Callable[[], None]]) -> None:
         self._tables = tables
@@ -97,8 +106,8 @@ class PersistTask:
     def finish(self) -> OSError | None:
         """What failed; it will be written again."""
         if self._error is not None:
-            self._tables.mark_all()
-            _log.error("the broker's tables could not be written, they will be again: %s", self._error)
+            self._tables.mark_changed()
+            _log.error("offsets or clients could not be written, they will be again: %s", self._error)
         return self._error
 
 

@@ -83,7 +83,7 @@ def delete_topic(broker: Broker, session: Session, command: Command) -> Response
 
 def _write_through(broker: Broker) -> None:
     """What an administrator changed is on the disk before it is answered."""
-    error = broker.persist(broker.now_ms())
+    error = broker.persist_definitions()
     if error is not None:
         raise system_error(f"changed, but not written yet ({error.strerror}): ask again when the disk is well")
 
