@@ -55,9 +55,19 @@ DELAYED_RATE = Row("delayed_rate", "delay", "delayed send, 2,000/s asked", "mess
 DELAYED_PROCESSOR = Row("delayed_cpu", "delay", "delayed send and hand-over: processor", "µs/message", "lower")
 LATENESS_P50 = Row("lateness_p50", "delay", "lateness by the store, p50", "ms", "lower", "1 ms")
 LATENESS_P99 = Row("lateness_p99", "delay", "lateness by the store, p99", "ms", "lower", "5 ms")
-OVERDUE = Row("overdue", "overdue", "50,000 overdue: start to last hand-over", "s", "lower")
-OVERDUE_SPAN = Row("overdue_span", "overdue", "50,000 overdue: first to last hand-over", "s", "lower")
-KILLED = Row("killed", "recovery", "kill -9, 1,000,000 × 1 KiB: start to first send", "s", "lower", "1 s")
-REBUILD = Row("rebuild", "rebuild", "full rebuild without queues", "s/GiB", "lower")
+REBUILD = Row("rebuild", "rebuild", "full rebuild without queues, start included", "s/GiB", "lower")
+
+
+def overdue_row(count: int) -> Row:
+    return Row("overdue", "overdue", f"{count:,} overdue: start to last hand-over", "s", "lower")
+
+
+def overdue_span_row(count: int) -> Row:
+    return Row("overdue_span", "overdue", f"{count:,} overdue: first to last hand-over", "s", "lower")
+
+
+def killed_row(count: int) -> Row:
+    return Row("killed", "recovery", f"kill -9 with {count:,} × 1 KiB: start to first send", "s", "lower", "1 s")
+
 
 GROUPS = ("start", "idle", *SEND_GROUPS, "consume", "latency", "memory", "delay", "overdue", "recovery", "rebuild")

@@ -78,16 +78,19 @@ class Subject:
             )
         return result
 
-    def wait_until_held(self, topic: str, count: int, *, limit_s: float) -> None:
-        """Wait until the topic's queues hold ``count`` messages."""
+    def wait_until_held(self, topic: str, count: int, *, limit_s: float) -> int:
+        """Wait until the topic's queues hold ``count`` messages; how many answers told of fewer."""
         deadline = time.monotonic() + limit_s
-        held: object = "nothing"
+        last: object = "no answer"
+        fewer = 0
         while time.monotonic() < deadline:
             try:
-                held = self.call("held", topic=topic)["messages"]
-                if int(str(held)) >= count:
-                    return
+                held = int(self.call("held", topic=topic)["messages"])
+                if held >= count:
+                    return fewer
+                last = held
+                fewer += 1
             except LoadError as e:
-                held = e  # no route yet, or a connection of before the restart
+                last = e  # no route yet, or a connection of before the restart
             time.sleep(POLL_S)
-        raise HarnessError(f"{self.kind}: {topic} did not hold {count} messages within {limit_s:g} s; last: {held}")
+        raise HarnessError(f"{self.kind}: {topic} did not hold {count} messages within {limit_s:g} s; last: {last}")
