@@ -1,6 +1,6 @@
 """The metrics, in Prometheus' text format. Importing this module loads the client library: do it late."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -94,8 +94,8 @@ class BrokerMetrics(Collector):
         pinned = GaugeMetricFamily(
             "delaymq_store_pinned_bytes", "Log bytes that a holder keeps from deletion.", labels=["holder"]
         )
-        for holder, oldest in _pins(store.pins.oldest_by_holder):
-            pinned.add_metric([holder], max(store.end_offset - oldest, 0))
+        for pin in store.pins.report():
+            pinned.add_metric([pin.holder], pin.pinned_bytes)
         yield pinned
         times = self._server.flushing.times
         flush = HistogramMetricFamily("delaymq_flush_seconds", "How long syncs of the log took.")
@@ -154,9 +154,3 @@ def _lateness_buckets(histogram: LatenessHistogram) -> Buckets:
             fits = (at for at, bound in enumerate(LATENESS_BOUNDS_MS) if highest_ms <= bound)
             counts[next(fits, len(LATENESS_BOUNDS_MS))] += count
     return _cumulative([bound / 1000 for bound in LATENESS_BOUNDS_MS], counts)
-
-
-def _pins(oldest_by_holder: Callable[[], dict[str, int | None]]) -> Iterator[tuple[str, int]]:
-    for holder, oldest in oldest_by_holder().items():
-        if oldest is not None:
-            yield holder, oldest
