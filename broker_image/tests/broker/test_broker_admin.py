@@ -219,11 +219,16 @@ def test_the_configuration_is_told_and_hot_keys_can_be_changed(harness: Harness)
     assert settings["messageDelayLevel"].startswith("1s 5s")
     assert "httpToken" not in settings
     assert json.loads(answer.fields["version"])["counter"] == harness.broker.topics.version.counter
+    assert response_of(harness.send(body=bytes(2_049))).code == ResponseCode.SUCCESS
     text = b"maxMessageSize=2048\nmessageDelayLevel=2s 4s\nfileReservedTime=48\nlistenPort=10911\n"
     assert harness.answer(RequestCode.UPDATE_BROKER_CONFIG, body=text).code == ResponseCode.SUCCESS
     assert response_of(harness.send(body=bytes(2_049))).code == ResponseCode.MESSAGE_ILLEGAL
     assert harness.broker.delivery.levels.delays_ms == (2_000, 4_000)
     assert harness.broker.config.file_reserved_time == 48
+    assert harness.broker.store.options.file_reserved_hours == 48
+    larger = b"maxMessageSize=%d" % (6 << 20)
+    assert harness.answer(RequestCode.UPDATE_BROKER_CONFIG, body=larger).code == ResponseCode.SUCCESS
+    assert response_of(harness.send(body=bytes(5 << 20))).code == ResponseCode.SUCCESS
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 from broker_harness import FakeSession, Harness
-from delaymq.broker.remembered import REMEMBER_MS
+from delaymq.broker.broker import Broker
+from delaymq.broker.remembered import BELIEVED_MS, REFRESH_MS, REMEMBER_MS
 from delaymq.protocol.bodies import (
     CheckClient,
     ConsumerConnection,
@@ -178,6 +179,24 @@ def test_a_broker_that_died_knows_what_it_wrote_before(harness: Harness) -> None
     stored = harness.broker.store.own_files.load("clients.json", bytes)
     assert stored is not None
     assert b'"clientIds":["c1"]' in stored
+
+
+def test_after_a_long_pause_nobody_is_remembered(harness: Harness) -> None:
+    beat(harness, FakeSession(), "c1", "Orders")
+    harness.broker.drain()
+    harness.broker.close()
+    harness.clock.advance(BELIEVED_MS + 1)
+    harness.broker = Broker.open(harness.config, harness.clock)
+    assert members(harness) == []
+
+
+def test_the_memory_is_refreshed_while_there_are_consumers(harness: Harness) -> None:
+    beat(harness, FakeSession(), "c1", "Orders")
+    assert harness.broker.persist_task(harness.clock()) is not None
+    harness.clock.advance(REFRESH_MS - 1)
+    assert harness.broker.persist_task(harness.clock()) is None
+    harness.clock.advance(1)
+    assert harness.broker.persist_task(harness.clock()) is not None
 
 
 def test_a_client_that_leaves_before_its_first_heartbeat_is_no_longer_expected(harness: Harness) -> None:

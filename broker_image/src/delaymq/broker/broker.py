@@ -238,6 +238,7 @@ class Broker:
             self.delivery.set_levels(config.levels)
         self.config = config
         self.delivery.set_settings(config)
+        self.store.set_options(store_options(config))
         self.topics.apply(config)
         self.groups.apply(config)
         self._derive()
@@ -265,7 +266,7 @@ class Broker:
 
     def next_queue_file(self, queue_offset: int) -> int:
         """Queue offset at which the file behind the one of `queue_offset` begins."""
-        entries = max(self.config.mapped_file_size_consume_queue // 20, 1)
+        entries = max(self.store.options.consume_queue_file_bytes // 20, 1)
         return (queue_offset // entries + 1) * entries
 
     def register_body(self) -> bytes:

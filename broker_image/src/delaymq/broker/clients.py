@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from delaymq.broker.remembered import REMEMBER_MS, RememberedClients, RememberedGroup
+from delaymq.broker.remembered import BELIEVED_MS, REFRESH_MS, REMEMBER_MS, RememberedClients, RememberedGroup
 from delaymq.broker.session import Session
 from delaymq.protocol.bodies import ConsumerData, SubscriptionData
 from delaymq.protocol.codes import RequestCode
@@ -69,6 +69,7 @@ class Clients:
         self._remembered: dict[str, ConsumerGroup] = {}
         self._remembered_ids: dict[str, set[str]] = {}
         self._remembered_until_ms = 0
+        self._remembered_at_ms = 0
         self._groups_of: dict[int, tuple[set[str], set[str]]] = {}
         self.frozen = False
         """While the broker stops: connections that close now come back, so their groups stay as they are."""
@@ -215,7 +216,9 @@ class Clients:
     # Across restarts
 
     def restore(self, stored: RememberedClients, now_ms: int) -> None:
-        """Believes the last run for REMEMBER_MS."""
+        """Believes the last run for REMEMBER_MS, if it ended a short time ago."""
+        if now_ms - stored.saved_at_ms > BELIEVED_MS:
+            return
         self._remembered_until_ms = now_ms + REMEMBER_MS
         for name, each in stored.groups.items():
             group = ConsumerGroup(name, each.consume_type, each.message_model, each.consume_from_where)
@@ -238,7 +241,12 @@ class Clients:
                     list(group.subscriptions.values()),
                 )
         self.dirty = False
-        return RememberedClients(1, groups)
+        self._remembered_at_ms = now_ms
+        return RememberedClients(1, now_ms, groups)
+
+    def must_remember(self, now_ms: int) -> bool:
+        """Whether clients.json is to be written anew."""
+        return self.dirty or bool(self.consumers and now_ms - self._remembered_at_ms >= REFRESH_MS)
 
     def _forget(self) -> None:
         missing = [name for name, ids in self._remembered_ids.items() if ids]

@@ -5,9 +5,16 @@ A RequestError (protocol.errors) is answered; the functions here only give the c
 
 from __future__ import annotations
 
+from delaymq.message.errors import IllegalMessageError
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.errors import RequestError
-from delaymq.store.errors import RecordTooLargeError, StoreClosedError, StoreError, StoreFullError
+from delaymq.store.errors import (
+    RecordTooLargeError,
+    StoreClosedError,
+    StoreError,
+    StoreFailedError,
+    StoreFullError,
+)
 
 # How much of a peer's text a remark repeats.
 _SHOWN_CHARACTERS = 128
@@ -54,10 +61,10 @@ def unavailable(remark: str) -> RequestError:
     return RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {remark}")
 
 
-def store_refusal(error: StoreError) -> RequestError:
+def store_refusal(error: StoreError | IllegalMessageError) -> RequestError:
     """What a producer is told when the store does not take a message."""
-    if isinstance(error, StoreFullError | StoreClosedError):
+    if isinstance(error, StoreFullError | StoreClosedError | StoreFailedError):
         return unavailable(str(error))
-    if isinstance(error, RecordTooLargeError):
+    if isinstance(error, RecordTooLargeError | IllegalMessageError):
         return message_illegal(str(error))
     return system_error(str(error))

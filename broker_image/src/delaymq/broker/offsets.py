@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from delaymq.message.names import MAX_GROUP_LENGTH, MAX_TOPIC_LENGTH
 from delaymq.protocol.bodies import ConsumerOffsets
 
 FILE_NAME: Final = "consumerOffset.json"
@@ -12,6 +13,8 @@ FILE_NAME: Final = "consumerOffset.json"
 MAX_FILE_BYTES: Final = 256 * 1024 * 1024
 # Topic and group pairs that a client may make up by committing offsets.
 MAX_KEYS: Final = 200_000
+# Topic, separator, group: longer names are nobody's.
+MAX_KEY_LENGTH: Final = MAX_TOPIC_LENGTH + 1 + MAX_GROUP_LENGTH
 _SEPARATOR: Final = "@"
 
 
@@ -55,11 +58,11 @@ class Offsets:
         return ConsumerOffsets(self.table).encode()
 
     def commit(self, topic: str, group: str, queue_id: int, offset: int) -> bool:
-        """Sets an offset, also back; False when it is not kept because the table is full."""
+        """Sets an offset, also back; False when it is not kept: the table is full or the names are too long."""
         key = f"{topic}@{group}"
         queues = self.table.get(key)
         if queues is None:
-            if len(self.table) >= MAX_KEYS:
+            if len(self.table) >= MAX_KEYS or len(key) > MAX_KEY_LENGTH:
                 return False
             queues = self.table[key] = {}
         queues[queue_id] = offset

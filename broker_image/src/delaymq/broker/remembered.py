@@ -15,6 +15,10 @@ from delaymq.protocol.bodies import SubscriptionData
 FILE_NAME: Final = "clients.json"
 # Heartbeats come every 30 s; the rest is for slow starts.
 REMEMBER_MS: Final = 40_000
+# The file is written anew this often while there are consumers, so that it says when the last run ended.
+REFRESH_MS: Final = 30_000
+# After a longer pause nobody is believed: clients that are gone would keep queues from those that are there.
+BELIEVED_MS: Final = 120_000
 
 
 class RememberedGroup(msgspec.Struct, rename="camel"):
@@ -31,6 +35,7 @@ class RememberedClients(msgspec.Struct, rename="camel"):
     """clients.json."""
 
     format_version: int = 1
+    saved_at_ms: int = 0
     groups: dict[str, RememberedGroup] = {}
 
     @classmethod

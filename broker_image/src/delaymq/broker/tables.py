@@ -77,7 +77,7 @@ class Tables:
         if self._offsets.dirty:
             self._offsets.dirty = False
             writes.append(_write(store.config_files.save, offsets.FILE_NAME, self._offsets.encode()))
-        if self._clients.dirty:
+        if self._clients.must_remember(now_ms):
             data = self._clients.remember(now_ms).encode()
             writes.append(_write(store.own_files.save, remembered.FILE_NAME, data))
         return writes

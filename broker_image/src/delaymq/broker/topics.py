@@ -11,16 +11,18 @@ from delaymq.message import names
 from delaymq.protocol.bodies import DataVersion, TopicConfig, TopicTable
 
 FILE_NAME: Final = "topics.json"
-# The file is read whole; 100,000 topics have some 17 MB.
+# The file is read whole; MAX_TOPICS have some 4 MB.
 MAX_FILE_BYTES: Final = 64 * 1024 * 1024
-# A client that makes up topic names must not fill memory, routes and disk.
-MAX_TOPICS: Final = 100_000
+# A client that makes up topic names must not fill memory, routes and disk; about this many fit a registration.
+MAX_TOPICS: Final = 20_000
 # Each queue is a directory with files; the benchmark topic of RocketMQ has 1,024.
 MAX_QUEUES: Final = 16_384
 
 READ: Final = 4
 WRITE: Final = 2
 INHERIT: Final = 1
+UNIT: Final = 1
+UNIT_SUBSCRIPTION: Final = 2
 READ_WRITE: Final = READ | WRITE
 _REPLY_POSTFIX: Final = "_" + names.REPLY_TOPIC_POSTFIX
 # What the broker itself writes without a topic config of its own.
@@ -114,7 +116,7 @@ class Topics:
         return True
 
     def create_for_send(
-        self, topic: str, default_topic: str, default_queue_nums: int, topic_sys_flag: int = 0
+        self, topic: str, default_topic: str, default_queue_nums: int, *, unit_mode: bool = False
     ) -> TopicConfig:
         """The topic for a first send to it: made after `default_topic` if that one may be inherited.
 
@@ -124,9 +126,9 @@ class Topics:
         if problem is not None:
             raise system_error(problem)
         if topic.startswith(names.RETRY_PREFIX):
-            return self.create_for_group(topic, 1, topic_sys_flag)
+            return self.create_for_group(topic, 1, unit_mode=unit_mode)
         default = self.table.get(default_topic)
-        if default is None or not default.perm & INHERIT or self.is_system(topic):
+        if default is None or not default.perm & INHERIT or topic in WITHOUT_CONFIG:
             raise topic_missing(topic)
         if default_topic == names.AUTO_CREATE_TOPIC and not self._config.auto_create_topic_enable:
             raise topic_missing(topic)
@@ -134,11 +136,12 @@ class Topics:
         if count < 1:
             raise system_error(f"topic[{topic}] would get {count} queues: send a defaultTopicQueueNums of 1 or more")
         self._check_room()
-        made = TopicConfig(topic, count, count, default.perm & ~INHERIT, default.topic_filter_type, topic_sys_flag)
+        flag = UNIT if unit_mode else 0
+        made = TopicConfig(topic, count, count, default.perm & ~INHERIT, default.topic_filter_type, flag)
         self.put(made)
         return made
 
-    def create_for_group(self, topic: str, queue_nums: int, topic_sys_flag: int = 0) -> TopicConfig:
+    def create_for_group(self, topic: str, queue_nums: int, *, unit_mode: bool = False) -> TopicConfig:
         """The retry or dead-letter topic of a group, made if need be; RequestError 1 when the name is no topic's."""
         config = self.table.get(topic)
         if config is not None:
@@ -148,7 +151,7 @@ class Topics:
             raise system_error(f"the group's topic cannot be made: {problem}")
         self._check_room()
         count = min(max(queue_nums, 1), MAX_QUEUES)
-        made = TopicConfig(topic, count, count, READ_WRITE, topic_sys_flag=topic_sys_flag)
+        made = TopicConfig(topic, count, count, READ_WRITE, topic_sys_flag=UNIT_SUBSCRIPTION if unit_mode else 0)
         self.put(made)
         return made
 

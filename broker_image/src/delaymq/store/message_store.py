@@ -6,6 +6,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from delaymq.message.levels import DelayLevels
@@ -124,6 +125,19 @@ class MessageStore:
     def last_store_timestamp_ms(self) -> int:
         """Store time of the newest record; 0 without one."""
         return self._log.last_store_timestamp_ms
+
+    def set_options(self, options: StoreOptions) -> None:
+        """Take changed limits, intervals and retention; sizes and kinds of files stay as the store was opened."""
+        opened = self.options
+        self.options = self._retention.options = replace(
+            options,
+            commit_log_file_bytes=opened.commit_log_file_bytes,
+            consume_queue_file_bytes=opened.consume_queue_file_bytes,
+            index_slots=opened.index_slots,
+            index_entries=opened.index_entries,
+            index_enable=opened.index_enable,
+            sync_flush=opened.sync_flush,
+        )
 
     # -- appending ------------------------------------------------------------------------------------------------
 

@@ -74,7 +74,7 @@ class Retention:
     ) -> None:
         self._files = files
         self._path = store_path
-        self._options = options
+        self.options = options
         self._log = log
         self._queues = queues
         self._index = index
@@ -87,16 +87,16 @@ class Retention:
     def look_at_disk(self) -> DiskState:
         """Measure anew; what the next appends are judged by."""
         ratio = self._files.disk_used_ratio(self._path)
-        self.disk = DiskState(ratio, writes_refused=ratio > self._options.disk_write_refused_ratio)
+        self.disk = DiskState(ratio, writes_refused=ratio > self.options.disk_write_refused_ratio)
         return self.disk
 
     def clean(self, now_ms: int) -> list[str]:
         """One pass; paths of what was deleted."""
         ratio = self.look_at_disk().used_ratio
         removed: list[str] = []
-        by_age = self._is_deletion_hour(now_ms) or ratio > self._options.disk_max_used_ratio
-        if by_age or ratio > self._options.disk_clean_ratio:
-            removed += self._clean_log(now_ms, whatever_age=ratio > self._options.disk_clean_ratio)
+        by_age = self._is_deletion_hour(now_ms) or ratio > self.options.disk_max_used_ratio
+        if by_age or ratio > self.options.disk_clean_ratio:
+            removed += self._clean_log(now_ms, whatever_age=ratio > self.options.disk_clean_ratio)
         removed += self._clean_queues()
         if self._index is not None:
             removed += self._index.remove_files_below(self._log.min_offset)
@@ -105,7 +105,7 @@ class Retention:
         return removed
 
     def _is_deletion_hour(self, now_ms: int) -> bool:
-        return time.localtime(now_ms / 1000).tm_hour in self._options.delete_when
+        return time.localtime(now_ms / 1000).tm_hour in self.options.delete_when
 
     def _clean_log(self, now_ms: int, *, whatever_age: bool) -> list[str]:
         removed: list[str] = []
@@ -119,7 +119,7 @@ class Retention:
                 break
             facts = self._files.facts(oldest.path)
             age_ms = now_ms - facts.modified_ms if facts is not None else 0
-            if not whatever_age and age_ms < self._options.file_reserved_hours * _HOUR_MS:
+            if not whatever_age and age_ms < self.options.file_reserved_hours * _HOUR_MS:
                 break
             removed.append(log.remove_first())
         if removed:

@@ -32,7 +32,7 @@ def heartbeat(broker: Broker, session: Session, command: Command) -> Response:
         if group is not None:
             retry_topic = names.retry_topic(consumer.group_name)
             if retry_topic not in broker.topics.table and names.topic_problem(retry_topic) is None:
-                broker.topics.create_for_group(retry_topic, group.retry_queue_nums, 1 if consumer.unit_mode else 0)
+                broker.topics.create_for_group(retry_topic, group.retry_queue_nums, unit_mode=consumer.unit_mode)
         if names.group_problem(consumer.group_name) is None:
             broker.clients.register_consumer(client, consumer)
     for producer in data.producer_data_set:

@@ -49,7 +49,8 @@ def update_consumer_offset(broker: Broker, session: Session, command: Command) -
     if not 0 <= header.queue_id < MAX_QUEUES:
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"queueId={header.queue_id} is out of range")
     if not broker.offsets.commit(header.topic, header.consumer_group, header.queue_id, header.commit_offset):
-        raise RequestError(ResponseCode.SYSTEM_ERROR, "the broker keeps offsets of too many topics and groups already")
+        remark = "the offset is not kept: there are too many topics and groups, or their names are too long"
+        raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
     return Response()
 
 

@@ -18,6 +18,7 @@ from delaymq.broker.ingress import admit, admit_batched, delay
 from delaymq.broker.results import Deferred
 from delaymq.broker.topics import WRITE
 from delaymq.message import names
+from delaymq.message.errors import IllegalMessageError
 from delaymq.message.flags import MULTI_TAGS, TRANSACTION_MASK
 from delaymq.message.ids import offset_message_id
 from delaymq.message.properties import decode_properties, parse_properties
@@ -95,7 +96,7 @@ def _send(broker: Broker, session: Session, command: Command, header: SendMessag
                 reconsume_times,
             )
         )
-    except StoreError as error:
+    except (StoreError, IllegalMessageError) as error:
         broker.stats.put_failed += 1
         raise store_refusal(error) from error
     offset = appended.physical_offset
@@ -128,7 +129,7 @@ def _place(broker: Broker, session: Session, header: SendMessageRequestHeader) -
         raise no_permission(f"Sending message to topic[{topic}] is forbidden.")
     if config is None:
         config = broker.topics.create_for_send(
-            topic, header.default_topic, header.default_topic_queue_nums, 1 if header.unit_mode else 0
+            topic, header.default_topic, header.default_topic_queue_nums, unit_mode=bool(header.unit_mode)
         )
     queue_id = header.queue_id
     if queue_id < 0:
@@ -191,7 +192,7 @@ def _send_batch(
     ]
     try:
         appended = broker.store.append_batch(records)
-    except StoreError as error:
+    except (StoreError, IllegalMessageError) as error:
         broker.stats.put_failed += len(records)
         raise store_refusal(error) from error
     for each in appended:
@@ -223,8 +224,7 @@ def send_back(broker: Broker, session: Session, command: Command) -> Response | 
     if group.retry_queue_nums <= 0:
         return Response()
     topic = names.retry_topic(name)
-    sys_flag = 1 if header.unit_mode else 0
-    config = broker.topics.create_for_group(topic, group.retry_queue_nums, sys_flag)
+    config = broker.topics.create_for_group(topic, group.retry_queue_nums, unit_mode=bool(header.unit_mode))
     if not config.perm & WRITE:
         raise no_permission(f"the topic[{topic}] sending message is forbidden")
     record = broker.record_at(header.offset)
@@ -263,7 +263,7 @@ def send_back(broker: Broker, session: Session, command: Command) -> Response | 
                 record.reconsume_times + 1,
             )
         )
-    except StoreError as error:
+    except (StoreError, IllegalMessageError) as error:
         broker.stats.put_failed += 1
         raise store_refusal(error) from error
     broker.stats.put(topic, appended.size)
