@@ -21,6 +21,8 @@ class Background:
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Starts `work`; what it raises is logged."""
         task = asyncio.get_running_loop().create_task(self._logged(work))
+        # A task that is cancelled before its first step never reaches what it was to run.
+        task.add_done_callback(lambda _: work.close())
         if self._closed:
             task.cancel()
         self._tasks.add(task)

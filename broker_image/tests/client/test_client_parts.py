@@ -1,0 +1,253 @@
+"""The client's pure parts: shares of queues, routes, levels, tags, cached offsets, what messages may hold."""
+
+import zlib
+from collections.abc import Callable
+
+import pytest
+from delaymq.client import Message, MessageQueue, NoSuchDelayError, PushConsumerOptions, ReceivedMessage
+from delaymq.client.allocation import allocate_averagely
+from delaymq.client.cached_queue import CachedQueue
+from delaymq.client.delays import delay_text, level_for, table_of
+from delaymq.client.errors import UnreachableError
+from delaymq.client.messages import MAX_INFLATED_BYTES, decode_messages, inflate, outgoing_properties
+from delaymq.client.network import split_address
+from delaymq.client.options import ConsumeFrom, ProducerOptions
+from delaymq.client.routes import QueueRound, Route, route_of, route_of_new_topic
+from delaymq.client.subscriptions import Subscription
+from delaymq.message.errors import IllegalMessageError, RecordError
+from delaymq.message.ids import pack_host
+from delaymq.message.levels import DelayLevels
+from delaymq.message.record import encode_record
+from delaymq.protocol.bodies import BrokerData, RouteQueues, TopicRoute
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def queues(*counts: int) -> list[MessageQueue]:
+    return [MessageQueue(f"b{broker}", number, "T") for broker, count in enumerate(counts) for number in range(count)]
+
+
+def received(offset: int, body: bytes = b"12345") -> ReceivedMessage:
+    return ReceivedMessage(
+        topic="T", body=body, queue=MessageQueue("b", 0, "T"), queue_offset=offset, physical_offset=0, message_id="",
+        offset_message_id="", properties={}, born_timestamp_ms=0, store_timestamp_ms=0, reconsume_times=0,
+    )  # fmt: skip
+
+
+# Shares.
+
+
+@given(
+    members=st.sets(st.text("abc@#1", min_size=1, max_size=4), min_size=1, max_size=8),
+    counts=st.lists(st.integers(0, 9), min_size=1, max_size=3),
+)
+def test_members_share_all_queues_evenly_and_none_twice(members: set[str], counts: list[int]) -> None:
+    shares = [allocate_averagely(member, members, queues(*counts)) for member in members]
+    given_out = [queue for share in shares for queue in share]
+    assert sorted(given_out, key=str) == sorted(queues(*counts), key=str)
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_a_share_is_contiguous_and_the_first_members_get_one_more() -> None:
+    assert allocate_averagely("a", ["b", "a"], queues(3, 2)) == queues(3)
+    assert allocate_averagely("b", ["b", "a"], queues(3, 2)) == queues(0, 2)
+    assert allocate_averagely("c", ["b", "a"], queues(3, 2)) == []
+
+
+# Routes.
+
+ANSWER = TopicRoute(
+    broker_datas=[
+        BrokerData("b1", "C", {0: "h1:1", 1: "h1:2"}),
+        BrokerData("b2", "C", {1: "h2:2"}),
+        BrokerData("b3", "C", {0: "h3:1"}),
+    ],
+    queue_datas=[
+        RouteQueues("b3", 2, 1, 4),
+        RouteQueues("b1", 1, 2, 6),
+        RouteQueues("b2", 1, 1, 6),
+        RouteQueues("gone", 4, 4, 6),
+    ],
+)
+
+
+def test_a_route_has_what_may_be_written_at_masters_and_read_anywhere() -> None:
+    route = route_of("T", ANSWER)
+    assert [(queue.broker_name, queue.queue_id) for queue in route.writable] == [("b1", 0), ("b1", 1)]
+    assert [(queue.broker_name, queue.queue_id) for queue in route.readable] == [
+        ("b1", 0), ("b2", 0), ("b3", 0), ("b3", 1),
+    ]  # fmt: skip
+    assert (route.master("b1"), route.master("b2"), route.reader("b2"), route.reader("x")) == (
+        "h1:1", None, "h2:2", None,
+    )  # fmt: skip
+    assert route.addresses() == ["h1:1", "h2:2", "h3:1"]
+
+
+def test_a_new_topic_gets_at_most_the_wanted_number_of_queues() -> None:
+    template = TopicRoute([BrokerData("b", "C", {0: "h:1"})], [RouteQueues("b", 8, 8, 7)])
+    assert len(route_of_new_topic("New", template, 4).writable) == 4
+    assert route_of_new_topic("New", template, 4).writable[0].topic == "New"
+
+
+def test_a_route_with_absurd_numbers_of_queues_is_bounded() -> None:
+    answer = TopicRoute([BrokerData("b", "C", {0: "h:1"})], [RouteQueues("b", 2**31 - 1, 2**31 - 1, 6)])
+    assert len(route_of("T", answer).writable) == 65_536
+
+
+def test_a_round_avoids_the_broker_that_failed_while_there_is_another() -> None:
+    route = Route("T", {}, tuple(queues(2, 1)))
+    rounds = QueueRound()
+    assert [rounds.choose(route.writable, "b0").broker_name for _ in range(3)] == ["b1"] * 3
+    assert QueueRound().choose(tuple(queues(2)), "b0").broker_name == "b0"
+
+
+# Delays.
+
+
+def test_a_delay_finds_its_level_however_it_is_written() -> None:
+    levels = DelayLevels.parse("1s 60s 2m 1d")
+    assert [level_for(delay, levels, "b") for delay in ("1s", "1m", "60s", "120s", "24h")] == [1, 2, 2, 3, 4]
+
+
+def test_a_delay_without_level_or_sense_is_refused_with_a_hint() -> None:
+    levels = DelayLevels.parse("1s 90s")
+    with pytest.raises(NoSuchDelayError, match=r"b has no delay of exactly 2s; it has: 1s 90s. Use one of these"):
+        level_for("2s", levels, "b")
+    for delay in ("", "s", "5", "-5s", "0s", "5x", "99999999999999d"):
+        with pytest.raises(NoSuchDelayError):
+            level_for(delay, levels, "b")
+
+
+def test_a_broker_without_the_setting_has_the_usual_table_and_a_broken_one_is_told() -> None:
+    assert table_of({}).max_level == 18
+    with pytest.raises(NoSuchDelayError, match="table of delays cannot be read"):
+        table_of({"messageDelayLevel": "1s nonsense"})
+
+
+@pytest.mark.parametrize(("ms", "text"), [(1000, "1s"), (90_000, "90s"), (7_200_000, "2h"), (86_400_000, "1d")])
+def test_delays_are_shown_in_the_longest_whole_unit(ms: int, text: str) -> None:
+    assert delay_text(ms) == text
+
+
+# Subscriptions.
+
+
+def test_tags_are_chosen_by_name() -> None:
+    subscription = Subscription("T", " A ||B|| ")
+    assert [subscription.accepts(tag) for tag in ("A", "B", "", "AB")] == [True, True, False, False]
+    assert all(Subscription("T", expression).accepts("anything") for expression in ("*", "", " * "))
+
+
+@pytest.mark.parametrize("expression", ["||", " || ||"])
+def test_an_expression_without_a_tag_is_refused(expression: str) -> None:
+    with pytest.raises(ValueError, match="names no tag"):
+        Subscription("T", expression)
+
+
+# Cached queues.
+
+
+@given(st.data())
+def test_what_may_be_committed_is_the_first_unfinished_offset(data: st.DataObject) -> None:
+    cached = CachedQueue(10)
+    unfinished: list[int] = []
+    following = 10
+    for _ in range(data.draw(st.integers(1, 30))):
+        if unfinished and data.draw(st.booleans()):
+            offset = data.draw(st.sampled_from(unfinished))
+            unfinished.remove(offset)
+            cached.finish(offset)
+            cached.finish(offset)  # a second time changes nothing
+        else:
+            # Offsets may have gaps: what the broker filtered out.
+            new = [following + step for step in data.draw(st.sets(st.integers(0, 5), max_size=4))]
+            following += data.draw(st.integers(max((each - following + 1 for each in new), default=0), 8))
+            cached.add([received(offset) for offset in sorted(new)], following)
+            unfinished += new
+        assert cached.commit_offset == min(unfinished, default=following)
+        assert cached.pulled_to == following
+        assert (cached.count, cached.size_bytes) == (len(unfinished), 5 * len(unfinished))
+        assert cached.span == (following - min(unfinished) if unfinished else 0)
+
+
+# Messages.
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        (Message(topic="", body=b""), "blank"),
+        (Message(topic="a b", body=b""), "illegal characters"),
+        (Message(topic="T" * 128, body=b""), "longer than"),
+        (Message(topic="T", body=b"", keys=("a b",)), "no blanks"),
+        (Message(topic="T", body=b"", keys=("",)), "not empty"),
+        (Message(topic="T", body=b"", tags="a\x01b"), "must not hold"),
+        (Message(topic="T", body=b"", properties={"DELAY": "3"}), "reserved"),
+        (Message(topic="T", body=b"", properties={"__DMQ_DUE": "1"}), "reserved"),
+        (Message(topic="T", body=b"", properties={"a": ""}), "must not be empty"),
+        (Message(topic="T", body=b"", properties={"a": "\x02"}), "must not be empty or hold"),
+        (Message(topic="T", body=b"", properties={"a": "x" * 32_767}), "at most 32767 fit"),
+        (Message(topic="T", body=b"", delay_level=-1), "delay level -1"),
+    ],
+)
+def test_what_cannot_travel_is_refused_with_a_reason(message: Message, why: str) -> None:
+    with pytest.raises(IllegalMessageError, match=why):
+        outgoing_properties(message, "ID")
+
+
+def record(body: bytes, sys_flag: int = 0, topic: bytes = b"T", properties: bytes = b"") -> bytes:
+    host = pack_host("127.0.0.1", 10911)
+    return encode_record(
+        topic=topic, queue_id=2, queue_offset=3, physical_offset=255, flag=0, sys_flag=sys_flag, born_timestamp_ms=1,
+        born_host=host, store_timestamp_ms=2, store_host=host, reconsume_times=0, prepared_transaction_offset=0,
+        body=body, properties=properties,
+    )  # fmt: skip
+
+
+def test_records_become_messages() -> None:
+    retry = b"RETRY_TOPIC\x01First\x02UNIQ_KEY\x01U\x02DELAY\x014\x02KEYS\x01a b"
+    data = record(b"1") + record(zlib.compress(b"two"), 1, b"%RETRY%G", retry)
+    first, second = decode_messages(data, "b", retry_topic="%RETRY%G")
+    assert (first.body, first.message_id, first.keys, first.due_ms) == (
+        b"1",
+        "7F00000100002A9F00000000000000FF",
+        (),
+        None,
+    )
+    assert (second.body, second.topic, second.queue.topic) == (b"two", "First", "%RETRY%G")
+    assert (second.message_id, second.delay_level, second.keys) == ("U", 4, ("a", "b"))
+
+
+@pytest.mark.parametrize("spoil", [lambda data: data[:-1], lambda data: data + b"x", lambda data: b"\0" + data])
+def test_a_damaged_answer_is_told_apart_from_messages(spoil: Callable[[bytes], bytes]) -> None:
+    with pytest.raises(RecordError):
+        decode_messages(spoil(record(b"1")), "b")
+
+
+def test_a_body_that_inflates_without_end_or_not_at_all_is_refused() -> None:
+    bomb = zlib.compress(bytes(MAX_INFLATED_BYTES + 1))
+    for body in (bomb, b"no zlib", zlib.compress(b"cut")[:-3]):
+        with pytest.raises(RecordError, match="compressed body"):
+            inflate(body)
+
+
+# Options and addresses.
+
+
+def test_options_without_sense_are_refused() -> None:
+    for wrong in (
+        lambda: ProducerOptions(retries=-1),
+        lambda: ProducerOptions(send_timeout_ms=0),
+        lambda: PushConsumerOptions(concurrency=0),
+        lambda: PushConsumerOptions(max_reconsume_times=-2),
+        lambda: PushConsumerOptions(consume_from=ConsumeFrom.TIMESTAMP),
+    ):
+        with pytest.raises(ValueError, match=r"\w"):
+            wrong()
+
+
+def test_addresses_are_host_and_port() -> None:
+    assert split_address("[::1]:9876") == ("::1", 9876)
+    for wrong in ("", "host", "host:", ":1", "host:x", "host:0", "host:65536"):
+        with pytest.raises(UnreachableError, match="write host:port"):
+            split_address(wrong)
