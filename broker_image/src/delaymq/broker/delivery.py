@@ -185,8 +185,14 @@ class Delivery:
         return self._offsets_file.task(self._now_ms(), self.settings.flush_delay_offset_interval)
 
     def close(self) -> None:
-        """The clean stop, before the store closes: flushes the log, writes delayOffset.json, logs what that omits."""
-        self._offsets_file.save_now()
+        """The clean stop, before the store closes: flushes the log, writes delayOffset.json, logs what that omits.
+
+        Never raises: without the file, the next start finds everything in the log.
+        """
+        try:
+            self._offsets_file.save_now()
+        except OSError as error:
+            logger.error("delayOffset.json is as old as its last write: %s", error)
         for queue_id, source in sorted(self._sources.items()):
             if source.settled.above:
                 above = ", ".join(f"{first}–{end - 1}" for first, end in list(source.settled.above.pairs())[:20])

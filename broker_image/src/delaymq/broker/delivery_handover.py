@@ -122,6 +122,9 @@ class HandOver:
             # The queue said otherwise: another broker rebuilt it with its own level table. The record is right.
             source.give_back([(own_due_ms, queue_id, offset, 0)])
             return
+        if own_due_ms is None:
+            # Another record's, copied by a client; on our copy it would pass for the time at which this one was due.
+            properties.pop(names.DUE, None)
         fate, copy = copy_of(record, properties)
         if fate is Fate.DEAD and self.on_dead_letter is not None:
             self.on_dead_letter(copy.topic)
@@ -148,7 +151,10 @@ class HandOver:
         """Whether the record at or behind this place, where the log ended before, is `copy`."""
         if self._store.end_offset <= physical_offset:
             return False
-        size, magic = SIZE_AND_MAGIC.unpack(self._store.read_bytes(physical_offset, SIZE_AND_MAGIC.size))
+        head = self._store.read_bytes(physical_offset, SIZE_AND_MAGIC.size)
+        if len(head) < SIZE_AND_MAGIC.size:
+            return False
+        size, magic = SIZE_AND_MAGIC.unpack(head)
         if magic == BLANK_MAGIC:
             physical_offset += size
         if self._store.end_offset <= physical_offset:

@@ -74,7 +74,8 @@ class LevelQueue:
         self._heap: list[tuple[int, int, _Run]] = []
         self._last: _Run | None = None
 
-    def __len__(self) -> int:
+    @property
+    def waiting(self) -> int:
         """Entries that were not given out, settled ones among them."""
         return sum(len(run) for _, _, run in self._heap)
 
@@ -95,16 +96,15 @@ class LevelQueue:
 
     def extend(self, first_offset: int, dues: array[int]) -> None:
         """Adds entries that follow each other from `first_offset` on."""
-        view = memoryview(dues)
         for start in range(0, len(dues), _PIECE_ENTRIES):
-            piece = view[start : start + _PIECE_ENTRIES]
+            piece = dues[start : start + _PIECE_ENTRIES]
             if not all(map(le, piece, islice(piece, 1, None))):
                 for index, due_ms in enumerate(piece, start):
                     self.add(first_offset + index, due_ms)
                 continue
             self.add(first_offset + start, piece[0])
             if len(piece) > 1 and self._last is not None:
-                self._last.dues.frombytes(piece[1:])
+                self._last.dues.extend(piece[1:])
                 self.end_offset = first_offset + start + len(piece)
 
     def give_back(self, entries: list[Entry]) -> None:
@@ -114,10 +114,9 @@ class LevelQueue:
 
     def next_due_ms(self) -> int | None:
         """Due time of the entry that `take` gives out first."""
-        heap = self._heap
-        if self.settled.above.count:
-            while heap and heap[0][1] in self.settled:
-                self._advance(heap[0][2], heap[0][2].head + 1)
+        heap, settled = self._heap, self.settled
+        while heap and heap[0][1] in settled:
+            self._advance(heap[0][2], heap[0][2].head + 1)
         return heap[0][0] if heap else None
 
     def take(self, now_ms: int, count: int) -> list[Entry]:

@@ -36,9 +36,6 @@ class RetryQueue:
         self._limit = limit
         self._heap: list[tuple[int, Entry]] = []
 
-    def __len__(self) -> int:
-        return len(self._heap)
-
     def entries(self) -> Iterator[Entry]:
         """What waits, in no order."""
         return (entry for _, entry in self._heap)

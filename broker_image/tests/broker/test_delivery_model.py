@@ -1,0 +1,222 @@
+"""Random lives of a store, against a plain list: sends, hand-overs, changed tables, clocks, failures, crashes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from random import Random
+
+import pytest
+from delaymq.message.levels import DelayLevels
+from delaymq.message.marks import parse_due
+from delaymq.store.errors import RecordTooLargeError, StoreFullError
+from delaymq.store.model import NewRecord
+from delivery_bench import START_MS, Bench, Settings
+
+TABLES = ["1s 5s 10s", "1s", "3s 2s 1s 4s", "20s 1s", "1s 1s 1s"]
+SEEDS = range(30)
+
+
+@dataclass
+class Sent:
+    """What the model knows about one message."""
+
+    level: int
+    due_ms: int
+    end: int
+    """Of its record in the log."""
+
+
+class Life:
+    """One store, driven at random; `sent` are the messages that the log must still know."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.bench = Bench(TABLES[0], Settings(flush_delay_offset_interval=500))
+        self.sent: dict[str, Sent] = {}
+        self.next_body = 0
+
+    def step(self) -> None:
+        choice = self.random.randrange(100)
+        if choice < 45:
+            self.send()
+        elif choice < 70:
+            self.hand_over()
+        elif choice < 78:
+            self.bench.store.flush()
+        elif choice < 84:
+            self.bench.save()
+        elif choice < 87:
+            self.bench.take_snapshot()
+        elif choice < 90:
+            self.bench.levels = DelayLevels.parse(self.random.choice(TABLES))
+            self.bench.delivery.set_levels(self.bench.levels)
+        elif choice < 92:
+            self.bench.now_ms -= self.random.randrange(3_000)
+        elif choice < 94:
+            self.spoil_offsets()
+        else:
+            self.restart()
+
+    def send(self) -> None:
+        body = f"m{self.next_body}"
+        self.next_body += 1
+        level = self.random.randrange(1, 5)
+        appended = self.bench.send(body, level, properties={"UNIQ_KEY": f"key{self.random.randrange(1_000_000)}"})
+        record = self.bench.store.record_at(appended.physical_offset)
+        assert record is not None
+        due_ms = parse_due(record.properties["__DMQ_DUE"], record.queue_id, record.queue_offset)
+        assert due_ms is not None
+        self.sent[body] = Sent(record.queue_id, due_ms, len(self.bench.store.log))
+
+    def hand_over(self) -> None:
+        wakeup_ms = self.bench.delivery.next_wakeup_ms()
+        if wakeup_ms is not None and self.random.random() < 0.7:
+            self.bench.now_ms = max(self.bench.now_ms, wakeup_ms + self.random.choice([0, 0, 1, 700, 30_000]))
+        else:
+            self.bench.now_ms += self.random.randrange(800)
+        kind = self.random.randrange(8)
+        if kind == 0:
+            self.bench.store.refuse = lambda message: StoreFullError("full") if self.random.random() < 0.4 else None
+        elif kind == 1:
+            self.bench.store.refuse = self.refuse_some
+        elif kind == 2:
+            self.bench.store.fail_after = lambda message: OSError("after") if self.random.random() < 0.5 else None
+        handed_over = self.bench.hand_over(self.random.choice([1, 2, 7, 1_000]))
+        for body in handed_over:
+            assert self.sent[body].due_ms <= self.bench.now_ms, "early"
+        self.bench.store.refuse = self.bench.store.fail_after = lambda message: None
+
+    def refuse_some(self, message: NewRecord) -> Exception | None:
+        return RecordTooLargeError("too large") if message.body.endswith((b"3", b"7")) else None
+
+    def spoil_offsets(self) -> None:
+        content = self.random.choice([None, b"", b"{", b'{"offsetTable":{"1":99999}}', b'{"offsetTable":{}}'])
+        self.bench.files.clear()
+        if content is not None:
+            self.bench.files["delayOffset.json"] = content
+
+    def restart(self) -> None:
+        kind = self.random.randrange(4)
+        if kind == 0:
+            self.bench.stop()
+        elif kind == 1:
+            self.bench.lose_power()
+            self.sent = {body: sent for body, sent in self.sent.items() if sent.end <= len(self.bench.log)}
+        else:
+            self.bench.kill()
+        if self.random.random() < 0.3:
+            self.bench.snapshot = None
+        self.bench.start()
+
+    def check(self) -> None:
+        counts = Counter(self.bench.delivered())
+        assert all(count == 1 for count in counts.values()), "delivered twice"
+        assert set(counts) <= set(self.sent)
+        pending = {body for body in self.sent if body not in counts}
+        assert sum(self.bench.delivery.pending().values()) == len(pending), "lost"
+        retried = {entry[2] for entry in self.bench.delivery._hand_over.retries.entries()}
+        if not retried and self.bench.delivery._hand_over._paused_until_ms is None:
+            expected = min((self.sent[body].due_ms for body in pending), default=None)
+            assert self.bench.delivery.next_wakeup_ms() == expected
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_message_is_handed_over_once_and_never_early_whatever_happens(seed: int) -> None:
+    life = Life(seed)
+    for _ in range(150):
+        life.step()
+        life.check()
+    life.bench.now_ms += 1_000_000
+    while (wakeup_ms := life.bench.delivery.next_wakeup_ms()) is not None:
+        life.bench.now_ms = max(life.bench.now_ms, wakeup_ms)
+        life.bench.hand_over()
+    life.check()
+    assert sorted(life.bench.delivered()) == sorted(life.sent)
+    life.bench.stop()
+    life.bench.start()
+    assert life.bench.delivery.corrected == []
+    assert life.bench.delivery.next_wakeup_ms() is None
+
+
+def test_what_is_due_together_and_not_disturbed_comes_in_send_order() -> None:
+    for seed in range(8):
+        random = Random(seed)
+        bench = Bench("1s 2s 3s")
+        sent: list[tuple[int, int, str]] = []
+        for number in range(200):
+            level = random.randrange(1, 4)
+            bench.send(f"m{number}", level, queue_id=level)
+            sent.append((bench.now_ms + level * 1_000, level, f"m{number}"))
+            bench.now_ms += random.choice([0, 0, 0, 1, 40])
+            if random.random() < 0.05:
+                bench.hand_over(random.choice([1, 10]))
+            if random.random() < 0.03:
+                bench.kill()
+                bench.start()
+        bench.run_until(bench.now_ms - START_MS + 5_000)
+        for level in range(1, 4):
+            copies = [record.body.decode() for record in bench.copies() if record.queue_id == level]
+            assert copies == [body for _, of_level, body in sent if of_level == level]
+
+
+class RealBroker:
+    """What RocketMQ's own scheduler does with a store: each queue in order, from the position in delayOffset.json."""
+
+    def __init__(self, bench: Bench, positions: dict[int, int]) -> None:
+        self.bench = bench
+        self.positions = positions
+
+    def deliver(self) -> list[str]:
+        delivered = []
+        for queue_id in range(3):
+            entries = self.bench.store.entries.get(("SCHEDULE_TOPIC_XXXX", queue_id), [])
+            position = self.positions.get(queue_id + 1, 0)
+            while position < len(entries) and entries[position][2] <= self.bench.now_ms:
+                copy = self.bench.store.record_at(self.bench.foreign_deliver(entries[position][0]).physical_offset)
+                assert copy is not None
+                delivered.append(copy.body.decode())
+                position += 1
+            self.positions[queue_id + 1] = position
+        return delivered
+
+    def file(self) -> bytes:
+        pairs = ",".join(f"{level}:{offset}" for level, offset in self.positions.items() if offset)
+        return f'{{\n\t"offsetTable":{{{pairs}\n\t}}\n}}'.encode()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_store_that_moves_between_the_real_broker_and_ours_delivers_each_message_once(seed: int) -> None:
+    random = Random(seed)
+    bench = Bench("1s 3s 9s")
+    sent: list[str] = []
+    delivered: list[str] = []
+    for turn in range(8):
+        real = None
+        if turn % 2:
+            bench.stop()
+            bench.start()
+            assert bench.delivery.corrected == []
+            real = RealBroker(bench, bench.delivery.delay_offsets())
+        for _ in range(25):
+            body, level = f"m{len(sent)}", random.randrange(1, 4)
+            if real is None:
+                bench.send(body, level)
+            else:
+                bench.foreign_send(body, level)
+            sent.append(body)
+            bench.now_ms += random.randrange(300)
+            if random.random() < 0.3:
+                delivered += bench.hand_over(random.choice([1, 100])) if real is None else real.deliver()
+            if real is not None and random.random() < 0.2:
+                bench.files["delayOffset.json"] = real.file()
+        if real is not None:
+            if random.random() < 0.5:  # a clean stop; otherwise the file is as old as it happens to be
+                bench.files["delayOffset.json"] = real.file()
+            if random.random() < 0.5:
+                bench.snapshot = None
+            bench.kill()
+            bench.start()
+    bench.now_ms += 10_000
+    delivered += bench.hand_over()
+    assert sorted(delivered) == sorted(sent)
