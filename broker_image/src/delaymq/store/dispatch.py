@@ -63,6 +63,8 @@ class Dispatcher:
     def dispatch(self, record: Dispatched) -> None:
         """One record: its queue entry, its keys, then each observer."""
         transaction = record.sys_flag & TRANSACTION_MASK
+        if transaction == TRANSACTION_ROLLBACK:
+            return  # recovery's filler over a damaged place
         if transaction == 0 or transaction == TRANSACTION_COMMIT:
             queues = self._queues
             queue = queues.table.get((record.topic, record.queue_id))
@@ -70,7 +72,7 @@ class Dispatcher:
                 queues.put(queue, record.queue_offset, record.physical_offset, record.size, record.tags_code)
             else:
                 self._put_out_of_order(record)
-        if self._index is not None and transaction != TRANSACTION_ROLLBACK:
+        if self._index is not None:
             self._index.put(record)
         for observe in self._observers:
             observe(record)

@@ -1,0 +1,63 @@
+"""What kind of message a record is, as tools count them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from delaymq.message.flags import TRANSACTION_ROLLBACK, transaction_type
+from delaymq.message.marks import MarkKind, parse_mark
+from delaymq.message.names import (
+    DELAY,
+    DLQ_PREFIX,
+    HALF_TOPIC,
+    MARK,
+    MARKS_TOPIC,
+    OP_HALF_TOPIC,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+)
+from delaymq.message.record import Record
+
+
+class Kind(StrEnum):
+    """Kinds of records; each record has one."""
+
+    NORMAL = "normal"
+    DELAYED = "delayed"
+    DELIVERED = "delivered copy"
+    HALF = "half"
+    OP = "op"
+    RETRY = "retry"
+    DEAD_LETTER = "dead letter"
+    MARK = "mark"
+    FILLER = "filler"
+
+
+_BY_TOPIC = {SCHEDULE_TOPIC: Kind.DELAYED, HALF_TOPIC: Kind.HALF, OP_HALF_TOPIC: Kind.OP, MARKS_TOPIC: Kind.MARK}
+
+
+def kind_of(record: Record) -> Kind:
+    """By topic first: a delivered copy that went to a retry topic counts as a retry."""
+    if transaction_type(record.sys_flag) == TRANSACTION_ROLLBACK:
+        return Kind.FILLER
+    by_topic = _BY_TOPIC.get(record.topic)
+    if by_topic is not None:
+        return by_topic
+    if record.topic.startswith(RETRY_PREFIX):
+        return Kind.RETRY
+    if record.topic.startswith(DLQ_PREFIX):
+        return Kind.DEAD_LETTER
+    properties = record.properties
+    mark = parse_mark(properties.get(MARK, ""))
+    if mark is not None and mark.kind == MarkKind.DELIVERED:
+        return Kind.DELIVERED
+    # The real broker marks nothing: its copies keep what the schedule record had.
+    if (
+        DELAY in properties
+        and properties.get(REAL_TOPIC) == record.topic
+        and properties.get(REAL_QUEUE_ID) == str(record.queue_id)
+    ):
+        return Kind.DELIVERED
+    return Kind.NORMAL

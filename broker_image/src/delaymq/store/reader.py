@@ -1,0 +1,295 @@
+"""A reader of any RocketMQ 4.9 store, also one that a broker has open: no lock, no write, nothing but files.
+
+Tools and Spark jobs use it; it imports the message package and the standard library only.
+Layout: docs/formats/store.md.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from delaymq.message.errors import RecordError
+from delaymq.message.record import (
+    BLANK_BYTES,
+    BLANK_MAGIC,
+    FIXED_BYTES,
+    MESSAGE_MAGIC,
+    SIZE_AND_MAGIC,
+    Record,
+    decode_record,
+)
+
+QUEUE_ENTRY: Final = struct.Struct(">qiq")
+INDEX_HEADER: Final = struct.Struct(">qqqqii")
+INDEX_ENTRY: Final = struct.Struct(">iqii")
+_MAGIC_BYTES: Final = MESSAGE_MAGIC.to_bytes(4, "big")
+_PIECE_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """One file of the commit log."""
+
+    base: int
+    path: str
+    file_bytes: int
+
+    @property
+    def end(self) -> int:
+        """Physical offset behind its last byte."""
+        return self.base + self.file_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A part of the log that holds no sound record although sound ones follow it."""
+
+    path: str
+    position: int
+    """Byte in that file."""
+    offset: int
+    """Physical offset."""
+    lost_bytes: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """Where the log ends, and what stands there."""
+
+    offset: int
+    segment: SegmentInfo | None
+    torn_bytes: int
+    """From there to the last byte of the file that is not zero."""
+    reason: str
+
+
+class QueueEntry(NamedTuple):
+    """One entry of a consume queue."""
+
+    number: int
+    physical_offset: int
+    size: int
+    tags_code: int
+
+
+class StoreReader:
+    """Reads one store. FileNotFoundError when the folder holds no commit log."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path).rstrip("/")
+        if not os.path.isdir(f"{self.path}/commitlog"):
+            raise FileNotFoundError(f"{self.path} is not a store: it has no folder commitlog")
+
+    # -- the log --------------------------------------------------------------------------------------------------
+
+    def segments(self) -> list[SegmentInfo]:
+        """The log's files in order."""
+        found = []
+        for name in sorted(os.listdir(f"{self.path}/commitlog")):
+            if len(name) == 20 and name.isascii() and name.isdigit():
+                path = f"{self.path}/commitlog/{name}"
+                found.append(SegmentInfo(int(name), path, os.stat(path).st_size))
+        return found
+
+    def records(self, start: int | None = None, *, check_crc: bool = True) -> Iterator[Record]:
+        """Every sound record from physical offset `start` (a record's own) on, in log order; damage is passed over."""
+        for item in self.walk(start, check_crc=check_crc):
+            if isinstance(item, Record):
+                yield item
+
+    def walk(self, start: int | None = None, *, check_crc: bool = True) -> Iterator[Record | Damage | LogEnd]:
+        """Records, what is damaged between them, and last where and how the log ends."""
+        segments = [s for s in self.segments() if start is None or s.end > start]
+        last_ms = 0
+        position = 0 if start is None or not segments else max(start - segments[0].base, 0)
+        for number, segment in enumerate(segments):
+            if number and segment.base != segments[number - 1].end:
+                gap = segments[number - 1]
+                if segment.base > gap.end:
+                    missing = f"{self.path}/commitlog/{gap.end:020d}"
+                    yield Damage(missing, 0, gap.end, segment.base - gap.end, "the file is missing or was cut")
+            view = _map(segment)
+            try:
+                while True:
+                    reason = ""
+                    for item in _records_of(view, segment, position, check_crc=check_crc):
+                        if isinstance(item, Record):
+                            last_ms = item.store_timestamp_ms
+                            position = item.physical_offset + item.size - segment.base
+                            yield item
+                        else:
+                            position, reason = item
+                    if not reason:
+                        break
+                    found = _next_sound(view, segment, position, last_ms)
+                    if found is None:
+                        following = self._first_sound(segments[number + 1 :], last_ms)
+                        if following is None:
+                            yield LogEnd(segment.base + position, segment, _torn_bytes(segment, position), reason)
+                            return
+                        lost = segment.file_bytes - position
+                        yield Damage(segment.path, position, segment.base + position, lost, reason)
+                        break
+                    yield Damage(segment.path, position, segment.base + position, found - position, reason)
+                    position = found
+            finally:
+                view.close()
+            position = 0
+        end = segments[-1].end if segments else 0
+        yield LogEnd(end, None, 0, "the last file is full")
+
+    def _first_sound(self, segments: list[SegmentInfo], last_ms: int) -> int | None:
+        for segment in segments:
+            view = _map(segment)
+            try:
+                found = _next_sound(view, segment, -1, last_ms)
+            finally:
+                view.close()
+            if found is not None:
+                return segment.base + found
+        return None
+
+    def record_at(self, offset: int) -> Record | None:
+        """The record that begins at a physical offset; None when no sound one does."""
+        for segment in self.segments():
+            if segment.base <= offset < segment.end:
+                with open(segment.path, "rb") as file:
+                    head = os.pread(file.fileno(), SIZE_AND_MAGIC.size, offset - segment.base)
+                    if len(head) < SIZE_AND_MAGIC.size:
+                        return None
+                    size = SIZE_AND_MAGIC.unpack(head)[0]
+                    if not FIXED_BYTES <= size <= segment.end - offset:
+                        return None
+                    data = os.pread(file.fileno(), size, offset - segment.base)
+                try:
+                    record = decode_record(data)
+                except RecordError:
+                    return None
+                return record if record.physical_offset == offset else None
+        return None
+
+    # -- queues and index -----------------------------------------------------------------------------------------
+
+    def queues(self) -> Iterator[tuple[str, int]]:
+        """Topic and queue id of each queue that has a folder."""
+        for topic in _names(f"{self.path}/consumequeue"):
+            for name in _names(f"{self.path}/consumequeue/{topic}"):
+                if name.isascii() and name.isdigit():
+                    yield topic, int(name)
+
+    def queue_files(self, topic: str, queue_id: int) -> list[tuple[int, str, int]]:
+        """First byte (in the queue), path and size of each file of a queue."""
+        folder = f"{self.path}/consumequeue/{topic}/{queue_id}"
+        names = [name for name in _names(folder) if len(name) == 20 and name.isascii() and name.isdigit()]
+        return [(int(name), f"{folder}/{name}", os.stat(f"{folder}/{name}").st_size) for name in names]
+
+    def entries(self, topic: str, queue_id: int) -> Iterator[QueueEntry]:
+        """The entries of a queue, blank ones too, up to the first place that holds none."""
+        for start, path, file_bytes in self.queue_files(topic, queue_id):
+            number = start // QUEUE_ENTRY.size
+            with open(path, "rb") as file:
+                for position in range(0, file_bytes, QUEUE_ENTRY.size * 10_000):
+                    data = os.pread(file.fileno(), QUEUE_ENTRY.size * 10_000, position)
+                    for offset, size, code in QUEUE_ENTRY.iter_unpack(data[: len(data) - len(data) % QUEUE_ENTRY.size]):
+                        if size <= 0 or offset < 0:
+                            return
+                        yield QueueEntry(number, offset, size, code)
+                        number += 1
+
+    def index_files(self) -> list[str]:
+        """Paths of the key index, oldest first."""
+        names = [name for name in _names(f"{self.path}/index") if len(name) == 17 and name.isdigit()]
+        return [f"{self.path}/index/{name}" for name in names]
+
+
+def _names(path: str) -> list[str]:
+    try:
+        return sorted(os.listdir(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _map(segment: SegmentInfo) -> mmap.mmap:
+    if segment.file_bytes == 0:
+        return mmap.mmap(-1, 1)
+    with open(segment.path, "rb") as file:
+        return mmap.mmap(file.fileno(), segment.file_bytes, access=mmap.ACCESS_READ)
+
+
+def _records_of(
+    view: mmap.mmap, segment: SegmentInfo, position: int, *, check_crc: bool
+) -> Iterator[Record | tuple[int, str]]:
+    """Records from `position` on; last, unless the segment's end was reached, where and why no record follows."""
+    end = segment.file_bytes
+    while end - position >= BLANK_BYTES:
+        size, magic = SIZE_AND_MAGIC.unpack_from(view, position)
+        if magic == BLANK_MAGIC and size == end - position:
+            return
+        try:
+            if magic != MESSAGE_MAGIC or not FIXED_BYTES <= size <= end - position:
+                raise RecordError(f"size {size} and magic {magic:#010x} are no record's")
+            record = decode_record(view[position : position + size], check_crc=check_crc)
+            if record.physical_offset != segment.base + position:
+                raise RecordError(f"the record says that it stands at {record.physical_offset}")
+        except RecordError as error:
+            yield position, str(error)
+            return
+        yield record
+        position += size
+
+
+def _next_sound(view: mmap.mmap, segment: SegmentInfo, position: int, not_before_ms: int) -> int | None:
+    """The first sound record that begins behind `position`, and was not stored before the ones in front of it."""
+    with open(segment.path, "rb") as file:
+        at = position + 1
+        while at < segment.file_bytes:
+            try:
+                at = os.lseek(file.fileno(), at, os.SEEK_DATA)
+            except OSError:
+                return None
+            piece = os.pread(file.fileno(), _PIECE_BYTES, at)
+            hit = piece.find(_MAGIC_BYTES)
+            while hit >= 0:
+                candidate = at + hit - 4
+                if candidate > position and _is_sound(view, segment, candidate, not_before_ms):
+                    return candidate
+                hit = piece.find(_MAGIC_BYTES, hit + 1)
+            if len(piece) < _PIECE_BYTES:
+                return None
+            at += len(piece) - 3
+    return None
+
+
+def _is_sound(view: mmap.mmap, segment: SegmentInfo, position: int, not_before_ms: int) -> bool:
+    if int.from_bytes(view[position + 28 : position + 36], "big") != segment.base + position:
+        return False
+    size = int.from_bytes(view[position : position + 4], "big")
+    try:
+        return decode_record(view[position : position + size]).store_timestamp_ms >= not_before_ms
+    except RecordError:
+        return False
+
+
+def _torn_bytes(segment: SegmentInfo, position: int) -> int:
+    """From `position` to the last byte that is not zero."""
+    last = position
+    with open(segment.path, "rb") as file:
+        at = position
+        while at < segment.file_bytes:
+            try:
+                at = os.lseek(file.fileno(), at, os.SEEK_DATA)
+            except OSError:
+                break
+            piece = os.pread(file.fileno(), _PIECE_BYTES, at)
+            if any(piece):
+                last = at + len(piece.rstrip(b"\0"))
+            at += len(piece)
+            if not piece:
+                break
+    return last - position

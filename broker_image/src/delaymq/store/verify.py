@@ -1,0 +1,303 @@
+"""Whether a store is sound (`delaymq store verify`): the log by itself, everything else against the log.
+
+Exit codes: 0 sound, or nothing wrong that a broker would not rebuild; 1 damage, which costs messages; 2 not a store.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import OrderedDict
+from dataclasses import asdict, dataclass, field
+from typing import Final
+
+from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, transaction_type
+from delaymq.message.hashing import index_key_hash, tags_code
+from delaymq.message.marks import parse_due
+from delaymq.message.names import DELAY, DUE, KEYS, SCHEDULE_TOPIC, TAGS, UNIQUE_KEY
+from delaymq.message.record import Record
+from delaymq.store.reader import INDEX_ENTRY, INDEX_HEADER, QUEUE_ENTRY, Damage, LogEnd, StoreReader
+from delaymq.store.snapshot import decode_snapshot
+
+SOUND: Final = 0
+DAMAGED: Final = 1
+NOT_A_STORE: Final = 2
+BLANK_SIZE: Final = 2_147_483_647
+# Each checked entry costs a read of its record: enough to find a broken file, short enough for a large one.
+MAX_INDEX_ENTRIES_CHECKED: Final = 200_000
+_MAX_OPEN_FILES: Final = 128
+_BARE_NUMBER_KEY = re.compile(rb"([{,]\s*)(-?\d+)(\s*:)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that is not as it should be."""
+
+    what: str
+    file: str
+    """Path below the store."""
+    offset: int
+    """Byte in that file."""
+    detail: str
+    """What is wrong, and what is lost or will be rebuilt."""
+
+
+@dataclass(kw_only=True)
+class Verification:
+    """What was found."""
+
+    path: str
+    exit_code: int = SOUND
+    records: int = 0
+    queue_entries: int = 0
+    index_entries: int = 0
+    log_begin: int = 0
+    log_end: int = 0
+    damage: list[Finding] = field(default_factory=list)
+    """Messages are lost."""
+    rebuildable: list[Finding] = field(default_factory=list)
+    """A broker puts it right when it opens the store, or only what was never acknowledged is missing."""
+
+    def as_json(self) -> dict[str, object]:
+        """For `--json`."""
+        return asdict(self)
+
+
+def verify(path: str | os.PathLike[str]) -> Verification:
+    """Check the whole store; never writes, never raises for what it finds."""
+    try:
+        reader = StoreReader(path)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        result = Verification(path=os.fspath(path), exit_code=NOT_A_STORE)
+        result.damage.append(Finding(what="not-a-store", file="", offset=0, detail=str(error)))
+        return result
+    result = Verification(path=reader.path)
+    check = _Check(reader, result)
+    check.log_and_queues()
+    check.queues_beyond_log()
+    check.index()
+    check.small_files()
+    if result.damage:
+        result.exit_code = DAMAGED
+    return result
+
+
+class _Check:
+    def __init__(self, reader: StoreReader, result: Verification) -> None:
+        self._reader = reader
+        self._result = result
+        self._queues: dict[tuple[str, int], list[tuple[int, str, int]]] = {
+            key: reader.queue_files(*key) for key in reader.queues()
+        }
+        self._open: OrderedDict[str, int] = OrderedDict()
+        self._lacking: dict[tuple[str, int], int] = {}
+        self._differing: dict[tuple[str, int], tuple[int, str]] = {}
+
+    def _shown(self, path: str) -> str:
+        return path.removeprefix(self._reader.path + "/")
+
+    # -- the log, and what each record should have in its queue ---------------------------------------------------
+
+    def log_and_queues(self) -> None:
+        result = self._result
+        segments = self._reader.segments()
+        result.log_begin = segments[0].base if segments else 0
+        sizes = {segment.file_bytes for segment in segments}
+        if len(sizes) > 1:
+            detail = f"files have different sizes ({', '.join(map(str, sorted(sizes)))}): a file was cut"
+            result.rebuildable.append(Finding(what="segment-size", file="commitlog", offset=0, detail=detail))
+        try:
+            for item in self._reader.walk():
+                if isinstance(item, Record):
+                    self._record(item)
+                elif isinstance(item, Damage):
+                    detail = f"{item.reason}: {item.lost_bytes} bytes of messages are lost, sound ones follow"
+                    file = self._shown(item.path)
+                    result.damage.append(Finding(what="log-hole", file=file, offset=item.position, detail=detail))
+                else:
+                    self._end(item)
+        finally:
+            for descriptor in self._open.values():
+                os.close(descriptor)
+            self._open.clear()
+        for (topic, queue_id), count in self._lacking.items():
+            file = f"consumequeue/{topic}/{queue_id}"
+            detail = f"{count} records of the log have no entry: rebuilt at the next start"
+            result.rebuildable.append(Finding(what="queue-lacks", file=file, offset=0, detail=detail))
+        for (topic, queue_id), (number, detail) in self._differing.items():
+            file = f"consumequeue/{topic}/{queue_id}"
+            result.rebuildable.append(
+                Finding(what="queue-differs", file=file, offset=number * QUEUE_ENTRY.size, detail=detail)
+            )
+
+    def _end(self, end: LogEnd) -> None:
+        self._result.log_end = end.offset
+        if end.segment is not None and end.torn_bytes:
+            detail = f"{end.torn_bytes} bytes behind the last sound record ({end.reason}): cut at the next start"
+            self._result.rebuildable.append(
+                Finding(
+                    what="torn-tail",
+                    file=self._shown(end.segment.path),
+                    offset=end.offset - end.segment.base,
+                    detail=detail,
+                )
+            )
+
+    def _record(self, record: Record) -> None:
+        self._result.records += 1
+        if transaction_type(record.sys_flag) not in (0, TRANSACTION_COMMIT):
+            return
+        key = record.topic, record.queue_id
+        entry = self._entry(key, record.queue_offset)
+        if entry is None:
+            self._lacking[key] = self._lacking.get(key, 0) + 1
+            return
+        self._result.queue_entries += 1
+        expected = _expected_tags_code(record)
+        if entry[:2] != (record.physical_offset, record.size):
+            detail = (
+                f"entry {record.queue_offset} names offset {entry[0]}, {entry[1]} bytes; the record stands at "
+                f"{record.physical_offset} and has {record.size}"
+            )
+            self._differing.setdefault(key, (record.queue_offset, detail))
+        elif expected is not None and entry[2] != expected:
+            detail = f"entry {record.queue_offset} has tags code {entry[2]} instead of {expected}"
+            self._differing.setdefault(key, (record.queue_offset, detail))
+
+    def _entry(self, key: tuple[str, int], number: int) -> tuple[int, int, int] | None:
+        position = number * QUEUE_ENTRY.size
+        for start, path, file_bytes in reversed(self._queues.get(key, [])):
+            if start <= position < start + file_bytes:
+                data = os.pread(self._descriptor(path), QUEUE_ENTRY.size, position - start)
+                if len(data) < QUEUE_ENTRY.size:
+                    return None
+                offset, size, code = QUEUE_ENTRY.unpack(data)
+                return (offset, size, code) if size > 0 else None
+        return None
+
+    def _descriptor(self, path: str) -> int:
+        descriptor = self._open.get(path)
+        if descriptor is None:
+            descriptor = self._open[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            if len(self._open) > _MAX_OPEN_FILES:
+                os.close(self._open.popitem(last=False)[1])
+        return descriptor
+
+    def queues_beyond_log(self) -> None:
+        """Entries that name what the log does not hold."""
+        result = self._result
+        for (topic, queue_id), files in self._queues.items():
+            if not files:
+                continue
+            last: tuple[int, int] | None = None
+            for number, offset, size, _ in self._reader.entries(topic, queue_id):
+                if size != BLANK_SIZE:
+                    last = number, offset
+            if last is not None and last[1] >= result.log_end:
+                detail = f"entry {last[0]} names offset {last[1]}, the log ends at {result.log_end}: cut at next start"
+                file = f"consumequeue/{topic}/{queue_id}"
+                result.rebuildable.append(
+                    Finding(what="queue-beyond-log", file=file, offset=last[0] * QUEUE_ENTRY.size, detail=detail)
+                )
+
+    # -- the index ------------------------------------------------------------------------------------------------
+
+    def index(self) -> None:
+        left = MAX_INDEX_ENTRIES_CHECKED
+        sizes = set()
+        for path in self._reader.index_files():
+            file_bytes = os.stat(path).st_size
+            sizes.add(file_bytes)
+            problem, checked = self._index_problem(path, file_bytes, left)
+            left -= checked
+            if problem:
+                self._rebuildable("index-damaged", self._shown(path), 0, problem)
+        if len(sizes) > 1:
+            self._rebuildable("index-size", "index", 0, "files have different sizes: rebuilt at the next start")
+
+    def _index_problem(self, path: str, file_bytes: int, limit: int) -> tuple[str, int]:
+        with open(path, "rb") as file:
+            data = os.pread(file.fileno(), INDEX_HEADER.size, 0)
+            if len(data) < INDEX_HEADER.size:
+                return "the file has no header: rebuilt at the next start", 0
+            count = INDEX_HEADER.unpack(data)[5]
+            slot_bytes = _slot_bytes(file_bytes)
+            if slot_bytes is None:
+                return "", 0
+            first = INDEX_HEADER.size + slot_bytes
+            if first + count * INDEX_ENTRY.size > file_bytes:
+                return f"it counts {count} entries, more than fit: rebuilt at the next start", 0
+            checked = 0
+            for number in range(max(1, count - limit), count):
+                entry = os.pread(file.fileno(), INDEX_ENTRY.size, first + number * INDEX_ENTRY.size)
+                key_hash, offset, _, previous = INDEX_ENTRY.unpack(entry)
+                if not 0 <= previous < number:
+                    return f"entry {number} follows entry {previous}: rebuilt at the next start", checked
+                checked += 1
+                self._result.index_entries += 1
+                if offset < self._result.log_begin:
+                    continue
+                record = self._reader.record_at(offset)
+                if record is None or key_hash not in _key_hashes(record):
+                    return f"entry {number} names offset {offset}, where no record has its key", checked
+        return "", checked
+
+    # -- small files ----------------------------------------------------------------------------------------------
+
+    def small_files(self) -> None:
+        folder = f"{self._reader.path}/config"
+        names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+        for name in names:
+            if name.endswith(".json"):
+                with open(f"{folder}/{name}", "rb") as file:
+                    data = file.read()
+                try:
+                    json.loads(_BARE_NUMBER_KEY.sub(rb'\1"\2"\3', data))
+                except ValueError as error:
+                    backup = "its backup" if f"{name}.bak" in names else "an empty table"
+                    self._rebuildable("config-damaged", f"config/{name}", 0, f"{error}: {backup} is used")
+        snapshot = f"{self._reader.path}/delaymq/snapshot.json"
+        if os.path.exists(snapshot):
+            with open(snapshot, "rb") as file:
+                try:
+                    decode_snapshot(file.read())
+                except ValueError as error:
+                    self._rebuildable("snapshot-damaged", "delaymq/snapshot.json", 0, f"{error}: the log is replayed")
+        if os.path.exists(f"{self._reader.path}/abort"):
+            self._rebuildable("not-stopped", "abort", 0, "a broker has the store open, or was killed")
+
+    def _rebuildable(self, what: str, file: str, offset: int, detail: str) -> None:
+        self._result.rebuildable.append(Finding(what=what, file=file, offset=offset, detail=detail))
+
+
+def _expected_tags_code(record: Record) -> int | None:
+    """None: a delayed record whose due time only the level table of its time tells."""
+    properties = record.properties
+    if record.topic == SCHEDULE_TOPIC and DELAY in properties:
+        due = properties.get(DUE)
+        return parse_due(due, record.queue_id, record.queue_offset) if due is not None else None
+    return tags_code(properties.get(TAGS, ""))
+
+
+def _key_hashes(record: Record) -> set[int]:
+    if transaction_type(record.sys_flag) == TRANSACTION_ROLLBACK:
+        return set()
+    properties = record.properties
+    keys = [key for key in properties.get(KEYS, "").split(" ") if key]
+    if UNIQUE_KEY in properties:
+        keys.append(properties[UNIQUE_KEY])
+    return {index_key_hash(record.topic, key) for key in keys}
+
+
+def _slot_bytes(file_bytes: int) -> int | None:
+    """Where entries begin, for files whose numbers of slots and entries are 1 : 4 (the default) or 1 : 2.
+
+    The file does not say; a file of another ratio is checked by its header only.
+    """
+    rest = file_bytes - INDEX_HEADER.size
+    for ratio in (4, 2):
+        slots, remainder = divmod(rest, 4 + 20 * ratio)
+        if remainder == 0:
+            return slots * 4
+    return None
