@@ -22,7 +22,7 @@ _DUE_PLACE = re.compile(r"\d{16}:(\d{4}):(\d{20})\Z", re.ASCII)
 _ELSEWHERE = frozenset({names.MARKS_TOPIC, names.SCHEDULE_DLQ_TOPIC})
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class Claim:
     """What a record outside the schedule topic says about what it settles."""
 
