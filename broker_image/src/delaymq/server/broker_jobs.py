@@ -22,6 +22,8 @@ CLEAN_INTERVAL_MS: Final = 10_000
 EXPIRE_INTERVAL_MS: Final = 10_000
 DELAY_OFFSET_INTERVAL_MS: Final = 1_000
 """How often is asked; the delivery knows its own interval (flushDelayOffsetInterval)."""
+TABLES_INTERVAL_MS: Final = 200
+"""How often is looked whether topics, groups or memberships changed; consumer offsets have an interval of their own."""
 HELD_DEADLINE_INTERVAL_MS: Final = 400
 LONG_POLLING_RECHECK_MS: Final = 5_000
 """RocketMQ looks at held pulls this often too."""
@@ -56,8 +58,16 @@ def jobs_of(broker: "Broker", held_pulls: "HeldPulls", sessions: "Sessions") -> 
     def snapshot() -> Task | None:
         return store.snapshot_task()
 
+    offsets_due_ms = 0
+
     def persist() -> Task | None:
-        return broker.persist_task(broker.now_ms())
+        # Who is a member of which group must outlive a crash of the next second; offsets change all the time and wait.
+        nonlocal offsets_due_ms
+        now_ms = broker.now_ms()
+        if not (broker.topics.dirty or broker.groups.dirty or broker.clients.dirty or now_ms >= offsets_due_ms):
+            return None
+        offsets_due_ms = now_ms + broker.config.flush_consumer_offset_interval
+        return broker.persist_task(now_ms)
 
     def save_delay_offsets() -> Task | None:
         return broker.delivery.save_task()
@@ -80,7 +90,7 @@ def jobs_of(broker: "Broker", held_pulls: "HeldPulls", sessions: "Sessions") -> 
         Job(name="statistics", interval_ms=fixed(SAMPLE_INTERVAL_MS), run=sample),
         Job(name="delay offsets", interval_ms=fixed(DELAY_OFFSET_INTERVAL_MS), run=save_delay_offsets),
         Job(name="held pulls", interval_ms=recheck_ms, run=held_pulls.recheck),
-        Job(name="tables", interval_ms=lambda: broker.config.flush_consumer_offset_interval, run=persist),
+        Job(name="tables", interval_ms=fixed(TABLES_INTERVAL_MS), run=persist),
         Job(name="retention", interval_ms=fixed(CLEAN_INTERVAL_MS), run=clean),
         Job(name="silent clients", interval_ms=fixed(EXPIRE_INTERVAL_MS), run=expire_clients),
     ]
