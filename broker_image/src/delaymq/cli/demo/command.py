@@ -1,0 +1,40 @@
+"""`delaymq demo`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import tempfile
+from pathlib import Path
+
+import typer
+
+from delaymq.cli.connecting import explain
+from delaymq.cli.demo.broker_process import BrokerProcess
+from delaymq.cli.demo.scenario import play
+from delaymq.cli.demo.screen import Screen
+from delaymq.cli.errors import CommandError
+from delaymq.cli.terminal import console, show_warnings
+from delaymq.client import ClientError
+
+
+def demo() -> None:
+    """Start a broker, send delayed messages, kill it in between, see them arrive once and on time.
+
+    Everything happens on free ports of 127.0.0.1 and in a temporary folder, and takes 13 seconds.
+    """
+    out = console()
+    show_warnings(logging.CRITICAL)  # that connections break is the point
+    screen = Screen(out)
+    screen.title("DelayMQ: messages that must arrive later, through a kill -9")
+    with tempfile.TemporaryDirectory(prefix="delaymq-demo-", ignore_cleanup_errors=True) as folder:
+        broker = BrokerProcess(Path(folder))
+        try:
+            with screen.live():
+                report = asyncio.run(play(broker, screen))
+        except ClientError as error:
+            raise CommandError(f"the demo could not go on: {explain(error)}\n{broker.log_tail()}") from error
+    good = report.is_good
+    verdict = "everything arrived once and on time" if good else "NOT as promised"
+    out.print(f"{verdict}: {report.summary()}", style="bold green" if good else "bold red", markup=False)
+    raise typer.Exit(0 if good else 1)

@@ -1,0 +1,44 @@
+"""The entry: servers by the light way, everything else by typer."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from delaymq import __version__
+from delaymq.cli.errors import CommandError
+
+SERVERS = ("standalone", "broker", "namesrv")
+EXIT_INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs one command and ends the process with its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = _run(words)
+        sys.stdout.flush()
+    except CommandError as error:
+        print(f"delaymq: {error}", file=sys.stderr)
+        code = error.exit_code
+    except KeyboardInterrupt:
+        code = EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader of a pipe, such as `head`, has gone; nothing may be flushed to it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    sys.exit(code)
+
+
+def _run(words: list[str]) -> int:
+    if words[:1] in (["--version"], ["-V"]):
+        print(f"delaymq {__version__}")
+        return 0
+    if words and words[0] in SERVERS:
+        from delaymq.cli.serve import serve
+
+        return serve(words[0], words[1:])
+    from delaymq.cli.app import run
+
+    return run(words)

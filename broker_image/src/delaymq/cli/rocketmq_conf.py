@@ -1,0 +1,50 @@
+"""The broker.conf with which RocketMQ's own broker opens a store: the real one refuses files of other lengths."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from delaymq.config import BrokerConfig
+
+_INDEX_HEAD_BYTES = 40
+_SLOT_BYTES = 4
+_ENTRY_BYTES = 20
+
+
+def rocketmq_conf(config: BrokerConfig) -> str:
+    """The text; sizes are those of the files that are there, otherwise of the configuration."""
+    store = config.store_path.absolute()
+    log_bytes = _size_of_first(store / "commitlog", "*") or config.mapped_file_size_commit_log
+    queue_bytes = _size_of_first(store / "consumequeue", "*/*/*") or config.mapped_file_size_consume_queue
+    lines = [f"# For RocketMQ 4.9 to open the store in {store}; stop DelayMQ first."]
+    index_bytes = _size_of_first(store / "index", "*")
+    configured = _INDEX_HEAD_BYTES + _SLOT_BYTES * config.max_hash_slot_num + _ENTRY_BYTES * config.max_index_num
+    if index_bytes and index_bytes != configured:
+        lines.append(
+            f"# The index files have {index_bytes} bytes, not the {configured} of these settings: delete"
+            f" {store / 'index'}; keys of older messages are then not found."
+        )
+    values = {
+        "brokerClusterName": config.broker_cluster_name,
+        "brokerName": config.broker_name,
+        "brokerId": config.broker_id,
+        "brokerIP1": config.broker_ip1,
+        "listenPort": config.listen_port,
+        "namesrvAddr": config.namesrv_addr or "127.0.0.1:9876",
+        "storePathRootDir": store,
+        "storePathCommitLog": store / "commitlog",
+        "mappedFileSizeCommitLog": log_bytes,
+        "mappedFileSizeConsumeQueue": queue_bytes,
+        "maxHashSlotNum": config.max_hash_slot_num,
+        "maxIndexNum": config.max_index_num,
+        "messageDelayLevel": config.message_delay_level,
+        "flushDiskType": config.flush_disk_type,
+        "fileReservedTime": config.file_reserved_time,
+        "deleteWhen": config.delete_when,
+    }
+    return "".join(f"{line}\n" for line in [*lines, *(f"{key}={value}" for key, value in values.items())])
+
+
+def _size_of_first(folder: Path, pattern: str) -> int | None:
+    first = min((path for path in folder.glob(pattern) if path.name.isdigit() and path.is_file()), default=None)
+    return None if first is None else first.stat().st_size

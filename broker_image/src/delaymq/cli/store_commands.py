@@ -1,0 +1,110 @@
+"""`delaymq store verify` and `delaymq store inspect`: the files as they are, read without a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from delaymq.cli.errors import CommandError
+from delaymq.cli.terminal import console, print_json, table
+from delaymq.store.inspect import Inspection
+from delaymq.store.inspect import inspect as inspect_store
+from delaymq.store.verify import DAMAGED, NOT_A_STORE, SOUND, Finding, Verification
+from delaymq.store.verify import verify as verify_store
+
+SHOWN_FINDINGS = 50
+"""Of each kind; --json has all."""
+
+StorePath = Annotated[Path, typer.Argument(metavar="PATH", help="The store's directory.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")]
+
+
+def verify(path: StorePath, as_json: AsJson = False) -> None:
+    """Check a store: exit code 0 sound or rebuildable, 1 damage, 2 not a store."""
+    try:
+        result = verify_store(path)
+    except OSError as error:
+        raise CommandError(f"{path}: cannot be read: {error.strerror}", NOT_A_STORE) from error
+    if as_json:
+        print_json(result.as_json())
+    else:
+        _show_verification(console(), result)
+    raise typer.Exit(result.exit_code)
+
+
+def inspect(path: StorePath, as_json: AsJson = False) -> None:
+    """Show what a store holds: records by topic, by kind and by segment."""
+    try:
+        result = inspect_store(path)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise CommandError(f"{path} is not a store: it has no commitlog directory", NOT_A_STORE) from error
+    except OSError as error:
+        raise CommandError(f"{path}: cannot be read: {error.strerror}", NOT_A_STORE) from error
+    if as_json:
+        print_json(result.as_json())
+    else:
+        _show_inspection(console(), result)
+
+
+def _show_verification(out: Console, result: Verification) -> None:
+    if result.exit_code == NOT_A_STORE:
+        out.print(result.damage[0].detail, markup=False)
+        return
+    _show_findings(out, "damage", result.damage)
+    _show_findings(out, "rebuilt when a broker opens the store", result.rebuildable)
+    verdicts = {SOUND: "sound, but for what is rebuilt" if result.rebuildable else "sound", DAMAGED: "DAMAGED"}
+    out.print(
+        f"{verdicts[result.exit_code]}: {result.records} records from {result.log_begin} to {result.log_end},"
+        f" {result.queue_entries} queue entries, {result.index_entries} index entries",
+        markup=False,
+    )
+
+
+def _show_findings(out: Console, title: str, findings: list[Finding]) -> None:
+    if not findings:
+        return
+    out.print(f"{title}:", markup=False)
+    for finding in findings[:SHOWN_FINDINGS]:
+        out.print(f"  {finding.what}: {finding.file} at {finding.offset}: {finding.detail}", markup=False)
+    if len(findings) > SHOWN_FINDINGS:
+        out.print(f"  … and {len(findings) - SHOWN_FINDINGS} more, see --json", markup=False)
+
+
+def _show_inspection(out: Console, result: Inspection) -> None:
+    kinds = list(result.kinds)
+    if kinds:
+        rows = [(topic, *_counts(kinds, by_kind)) for topic, by_kind in result.topics.items()]
+        out.print(table(("topic", *kinds), rows))
+        segments = [
+            (
+                each.file,
+                str(each.records),
+                str(each.record_bytes),
+                _time(each.first_stored_ms),
+                _time(each.last_stored_ms),
+            )
+            for each in result.segments
+        ]
+        out.print(table(("segment", "records", "bytes", "first stored", "last stored"), segments))
+    out.print(
+        f"{result.records} records from {result.first_offset} to {result.end_offset} in {len(result.segments)}"
+        f" segments and {result.queues} queues",
+        markup=False,
+    )
+    if result.open_or_killed:
+        out.print("a broker has the store open, or was killed: counts may be a moment old", markup=False)
+    if result.damaged_places:
+        out.print(f"{result.damaged_places} damaged places: run `delaymq store verify {result.path}`", markup=False)
+
+
+def _counts(kinds: Iterable[str], by_kind: dict[str, int]) -> list[str]:
+    return [str(by_kind[kind]) if kind in by_kind else "" for kind in kinds]
+
+
+def _time(stored_ms: int | None) -> str:
+    return "" if stored_ms is None else datetime.fromtimestamp(stored_ms / 1000).strftime("%Y-%m-%d %H:%M:%S")

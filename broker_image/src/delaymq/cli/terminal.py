@@ -1,0 +1,56 @@
+"""What commands print: text for people, JSON lines for programs."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+WIDTH_IN_A_PIPE = 200
+"""Not a terminal: lines stay whole for grep."""
+
+
+def console() -> Console:
+    """Where text for people goes: as wide as the terminal, or plain and wide in a pipe."""
+    made = Console(highlight=False)
+    return made if made.is_terminal else Console(highlight=False, width=WIDTH_IN_A_PIPE)
+
+
+def show_warnings(level: int = logging.WARNING) -> None:
+    """The client's warnings as lines on stderr, from `level` on."""
+    logging.basicConfig(level=level, format="delaymq: %(message)s")
+
+
+def print_json(value: Any) -> None:
+    """One value on one line, at once."""
+    print(json.dumps(value, ensure_ascii=False), flush=True)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> Table:
+    """A table without frames whose first `left` columns are text and the others numbers."""
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for index, name in enumerate(columns):
+        made.add_column(name, justify="left" if index < left else "right", no_wrap=True)
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def duration(ms: float) -> str:
+    """`350 ms`, `12.3 s`, `5m 20s`, `2h 5m`."""
+    if abs(ms) < 1_000:
+        return f"{ms:.0f} ms"
+    seconds = ms / 1_000
+    if abs(seconds) < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days}d {hours}h"
+    return f"{hours}h {minutes}m" if hours else f"{minutes}m {rest}s"

@@ -1,0 +1,92 @@
+"""A standalone broker as a process for the tests of the commands, and a way to run a command as a user does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+START_TIMEOUT_S = 20.0
+COMMAND_TIMEOUT_S = 60.0
+SMALL = "mappedFileSizeCommitLog=4194304\nmaxHashSlotNum=1000\nmaxIndexNum=4000\nmessageDelayLevel=1s 2s 5s\n"
+
+
+def command(
+    *words: str, environment: dict[str, str] | None = None, given: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Runs `delaymq WORDS`; what it prints must never be a stack trace."""
+    done = subprocess.run(
+        [sys.executable, "-m", "delaymq", *words],
+        env={**os.environ, "COLUMNS": "200", **(environment or {})},
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_TIMEOUT_S,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr + done.stdout
+    return done
+
+
+def free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as held:
+        probes = [held.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+
+
+class Standalone:
+    """`delaymq standalone` on free ports."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store_path = folder / "store"
+        self.listen_port, self.namesrv_port, self.http_port = free_ports(3)
+        self.config_path = folder / "broker.conf"
+        self.config_path.write_text(SMALL)
+        self.log_path = folder / "log"
+
+    @property
+    def arguments(self) -> list[str]:
+        return [
+            "standalone", "--host", "127.0.0.1", "-c", str(self.config_path), "--store-path", str(self.store_path),
+            "--listen-port", str(self.listen_port), "--namesrv-port", str(self.namesrv_port),
+            "--http-port", str(self.http_port),
+        ]  # fmt: skip
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """For commands that are to find it."""
+        return {
+            "DELAYMQ_NAMESRV": f"127.0.0.1:{self.namesrv_port}",
+            "DELAYMQ_HTTP": f"http://127.0.0.1:{self.http_port}",
+        }
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[subprocess.Popen[bytes]]:
+        with self.log_path.open("ab") as log:
+            process = subprocess.Popen([sys.executable, "-m", "delaymq", *self.arguments], stdout=log, stderr=log)
+        try:
+            deadline = time.monotonic() + START_TIMEOUT_S
+            while not self._is_ready():
+                assert process.poll() is None, self.log_path.read_text()
+                assert time.monotonic() < deadline, self.log_path.read_text()
+                time.sleep(0.02)
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+    def _is_ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/readyz", timeout=2) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False

@@ -1,0 +1,121 @@
+"""The commands and the examples against `delaymq standalone` as a process."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli_running import Standalone, command
+
+EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.py"))
+
+
+@pytest.fixture(scope="module")
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    broker = Standalone(tmp_path_factory.mktemp("broker"))
+    with broker.running():
+        yield broker
+
+
+def test_what_is_sent_with_a_delay_is_received_on_time(standalone: Standalone) -> None:
+    words = ("send", "Plants", "water them", "--delay", "2s", "--keys", "a b", "--tags", "Home")
+    sent = command(*words, environment=standalone.environment)
+    assert sent.returncode == 0
+    assert re.fullmatch(r"sent \w{32} to Plants \(broker-a, queue \d, due in 2s\)\n", sent.stdout)
+    got = command("receive", "Plants", "--count", "1", "--json", environment=standalone.environment)
+    assert got.returncode == 0
+    message = json.loads(got.stdout)
+    assert (message["body"], message["tags"], message["keys"]) == ("water them", "Home", ["a", "b"])
+    assert message["messageId"] in sent.stdout
+    assert 0 <= message["latenessMs"] < 10_000
+    assert message["storedMs"] - message["bornMs"] >= 2_000
+
+
+def test_a_group_receives_each_message_once_and_no_more_than_asked_for(standalone: Standalone) -> None:
+    sent = command("send", "Counted", "-", "--count", "5", "--json", environment=standalone.environment, given="text")
+    ids = [json.loads(line)["messageId"] for line in sent.stdout.splitlines()]
+    assert len(set(ids)) == 5
+    words = ("receive", "Counted", "--group", "g", "--json")
+    first = command(*words, "--count", "2", environment=standalone.environment)
+    rest = command(*words, "--timeout", "1", environment=standalone.environment)
+    received = [json.loads(line) for line in (first.stdout + rest.stdout).splitlines()]
+    assert (first.returncode, rest.returncode) == (0, 0)
+    assert len(first.stdout.splitlines()) == 2
+    assert sorted(each["messageId"] for each in received) == sorted(ids)
+    assert {each["body"] for each in received} == {"text"}
+
+
+def test_a_receiver_that_gets_too_few_says_so(standalone: Standalone) -> None:
+    command("send", "Few", "x", environment=standalone.environment)
+    words = ("receive", "Few", "--count", "2", "--timeout", "1")
+    done = command(*words, environment=standalone.environment)
+    assert done.returncode == 1
+    assert "1 of 2 messages came" in done.stderr
+
+
+def test_a_delay_that_the_broker_does_not_have_is_refused_with_its_list(standalone: Standalone) -> None:
+    done = command("send", "Plants", "x", "--delay", "3s", environment=standalone.environment)
+    assert done.returncode == 1
+    assert "it has: 1s 2s 5s" in done.stderr
+
+
+def test_the_status_shows_what_waits(standalone: Standalone) -> None:
+    command("send", "Later", "x", "--delay", "5s", "--count", "3", environment=standalone.environment)
+    status = command("delay", "status", environment=standalone.environment)
+    assert status.returncode == 0
+    assert re.search(r"^\s*3\s+5s\s+3\s+\d\d:\d\d:\d\d", status.stdout, re.MULTILINE)
+    assert "3 pending, the next is due in" in status.stdout
+    data = json.loads(command("delay", "status", "--json", environment=standalone.environment).stdout)
+    assert [level["pending"] for level in data["levels"]][2] == 3
+
+
+def test_a_second_start_on_the_same_store_is_refused(standalone: Standalone) -> None:
+    other = Standalone(standalone.store_path.parent)
+    done = command(*other.arguments)
+    assert done.returncode == 1
+    assert "cannot start" in done.stderr
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_the_examples_run(standalone: Standalone, path: Path, tmp_path: Path) -> None:
+    source = path.read_text()
+    done = subprocess.run(
+        [sys.executable, str(path), f"127.0.0.1:{standalone.namesrv_port}"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+    assert source.startswith('"""')
+
+
+def test_a_store_that_was_stopped_cleanly_is_sound_and_can_be_looked_into(tmp_path: Path) -> None:
+    broker = Standalone(tmp_path)
+    with broker.running() as process:
+        command("send", "Kept", "x", "--count", "3", environment=broker.environment)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=20) == 0
+    verified = command("store", "verify", str(broker.store_path))
+    assert (verified.returncode, verified.stdout.split(":")[0]) == (0, "sound")
+    inspected = json.loads(command("store", "inspect", str(broker.store_path), "--json").stdout)
+    assert inspected["topics"] == {"Kept": {"normal": 3}}
+    assert "Kept" in command("store", "inspect", str(broker.store_path)).stdout
+    # A flipped byte in the middle of a message is damage: something follows it.
+    log = broker.store_path / "commitlog" / "00000000000000000000"
+    data = bytearray(log.read_bytes())
+    data[20] ^= 0xFF
+    data[95] ^= 0xFF
+    log.write_bytes(data)
+    damaged = command("store", "verify", str(broker.store_path))
+    assert damaged.returncode == 1
+    assert "log-hole" in damaged.stdout
+
+
+def test_the_demo_ends_well() -> None:
+    done = command("demo")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "kill -9" in done.stdout
+    assert "everything arrived once and on time: 12 sent, 12 arrived, 0 lost, 0 twice, 0 early" in done.stdout

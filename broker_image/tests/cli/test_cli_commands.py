@@ -1,0 +1,111 @@
+"""The commands as a user runs them: exit codes, errors that say what to do, no stack traces."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli_running import command
+from delaymq import __version__
+
+NOBODY = "127.0.0.1:1"
+
+
+def test_the_version_is_told() -> None:
+    done = command("--version")
+    assert (done.returncode, done.stdout) == (0, f"delaymq {__version__}\n")
+
+
+def test_help_names_all_commands() -> None:
+    done = command("--help")
+    assert done.returncode == 0
+    for name in ("standalone", "broker", "namesrv", "send", "receive", "delay", "store", "demo"):
+        assert f"  {name}" in done.stdout
+
+
+@pytest.mark.parametrize("server", ["standalone", "broker", "namesrv"])
+def test_servers_tell_their_own_options(server: str) -> None:
+    done = command(server, "--help")
+    assert done.returncode == 0
+    assert "--listen-port" in done.stdout
+    assert "--store-path" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("nonsense",),
+        ("send",),
+        ("send", "T", "x", "--count", "0"),
+        ("standalone", "--listen-port", "99999"),
+        ("standalone", "--nonsense"),
+        ("namesrv", "--namesrv-port", "1", "--listen-port", "2"),
+        ("broker", "--host", "0.0.0.0"),
+        ("receive", "T", "--namesrv", "no-port"),
+        ("delay", "status", "--http", "ftp://x"),
+        ("store", "verify"),
+    ],
+)
+def test_wrong_arguments_end_with_two(words: tuple[str, ...]) -> None:
+    done = command(*words)
+    assert done.returncode == 2
+    assert done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("send", "T", "x", "--namesrv", NOBODY), "Start one with `delaymq standalone`"),
+        (("receive", "T", "--namesrv", NOBODY), "Start one with `delaymq standalone`"),
+        (("delay", "status", "--http", f"http://{NOBODY}"), "Start one with `delaymq standalone`"),
+        (("send", "Bad!", "x", "--namesrv", NOBODY), "delaymq: "),
+    ],
+)
+def test_where_nothing_listens_the_error_says_what_to_do(words: tuple[str, ...], hint: str) -> None:
+    done = command(*words)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert hint in done.stderr
+
+
+def test_a_wrong_configuration_is_refused_with_the_key(tmp_path: Path) -> None:
+    config = tmp_path / "broker.conf"
+    config.write_text("listnPort=1\n")
+    done = command("standalone", "-c", str(config), "--store-path", str(tmp_path / "store"))
+    assert done.returncode == 2
+    assert "did you mean listenPort?" in done.stderr
+    done = command("standalone", "-c", str(tmp_path / "missing.conf"))
+    assert done.returncode == 2
+    assert "cannot be read" in done.stderr
+    assert not (tmp_path / "store").exists()
+
+
+def test_what_is_no_store_ends_with_two(tmp_path: Path) -> None:
+    for name in ("verify", "inspect"):
+        done = command("store", name, str(tmp_path))
+        assert done.returncode == 2
+        assert "is not a store" in done.stdout + done.stderr
+    assert json.loads(command("store", "verify", str(tmp_path), "--json").stdout)["exit_code"] == 2
+
+
+def test_the_configuration_for_the_real_broker_can_be_printed_without_starting(tmp_path: Path) -> None:
+    segment = tmp_path / "commitlog" / "00000000000000000000"
+    segment.parent.mkdir()
+    segment.write_bytes(bytes(8192))
+    done = command("standalone", "--store-path", str(tmp_path), "--print-rocketmq-conf")
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()
+    assert f"storePathRootDir={tmp_path}" in lines
+    # What is there counts, not what a new store would get.
+    assert "mappedFileSizeCommitLog=8192" in lines
+    assert "mappedFileSizeConsumeQueue=2000000" in lines
+    assert [path.name for path in tmp_path.iterdir()] == ["commitlog"]
+
+
+def test_servers_start_without_the_libraries_for_terminals() -> None:
+    program = (
+        "import sys; from delaymq.cli import main, serve; import delaymq.server.main, delaymq.server.standalone;"
+        "sys.exit(bool({'typer', 'rich', 'click'} & sys.modules.keys()))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False, timeout=30).returncode == 0

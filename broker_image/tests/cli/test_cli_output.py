@@ -1,0 +1,69 @@
+"""What commands print of messages, and when the demo calls itself good."""
+
+from datetime import datetime
+
+from delaymq.cli.demo.report import Report, Sent
+from delaymq.cli.message_commands import as_data, as_line
+from delaymq.cli.terminal import duration
+from delaymq.client import MessageQueue, ReceivedMessage
+
+BORN_MS = 1_700_000_000_000
+
+
+def message(body: bytes = b"hello", **properties: str) -> ReceivedMessage:
+    return ReceivedMessage(
+        topic="T", body=body, queue=MessageQueue("b", 3, "T"), queue_offset=9, physical_offset=0, message_id="ID",
+        offset_message_id="OID", properties=properties, born_timestamp_ms=BORN_MS, store_timestamp_ms=BORN_MS + 5001,
+        reconsume_times=0,
+    )  # fmt: skip
+
+
+def test_a_delayed_message_shows_its_delay_and_its_lateness() -> None:
+    line = as_line(message(TAGS="A", KEYS="k1 k2", DELAY="2"), BORN_MS + 5_003, BORN_MS + 5_000)
+    clock = datetime.fromtimestamp((BORN_MS + 5_003) / 1000).strftime("%H:%M:%S.003")
+    assert line == f"{clock}  hello  tags A  keys k1 k2  delayed 5.0 s  late by 3 ms  queue 3, offset 9"
+
+
+def test_a_body_that_is_no_text_or_very_long_is_still_one_readable_line() -> None:
+    assert "0xff00" in as_line(message(b"\xff\x00"), BORN_MS, None)
+    assert len(as_line(message(b"x" * 100_000), BORN_MS, None)) < 400
+
+
+def test_as_json_a_message_has_its_text_or_its_bytes() -> None:
+    data = as_data(message(DELAY="2"), BORN_MS + 5_003, BORN_MS + 5_000)
+    assert (data["body"], data["latenessMs"], data["delayLevel"]) == ("hello", 3, 2)
+    assert as_data(message(b"\xff"), BORN_MS, None)["bodyBase64"] == "/w=="
+    assert as_data(message(), BORN_MS, None)["latenessMs"] is None
+
+
+def test_durations_are_short() -> None:
+    shown = [duration(ms) for ms in (0, 999, 12_345, 320_000, 7_500_000, 200_000_000)]
+    assert shown == ["0 ms", "999 ms", "12.3 s", "5m 20s", "2h 5m", "2d 7h"]
+
+
+def report(*arrivals_ms: list[int]) -> Report:
+    return Report({str(number): Sent("1s", 1_000, BORN_MS, each) for number, each in enumerate(arrivals_ms)})
+
+
+def test_the_demo_is_good_when_all_came_once_and_on_time() -> None:
+    good = report([BORN_MS + 1_000], [BORN_MS + 1_010])
+    assert good.is_good
+    assert "2 sent, 2 arrived, 0 lost, 0 twice, 0 early" in good.summary()
+    assert "median 5 ms, at most 10 ms" in good.summary()
+
+
+def test_the_demo_is_not_good_when_something_is_lost_twice_early_late_or_foreign() -> None:
+    on_time = BORN_MS + 1_001
+    foreign = report([on_time])
+    foreign.arrived(message(), on_time)
+    bad = [
+        report(),
+        report([on_time], []),
+        report([on_time, on_time]),
+        report([on_time - 2]),
+        report([on_time + 1_000]),
+    ]
+    assert [each.is_good for each in [*bad, foreign]] == [False] * 6
+    assert "1 lost" in bad[1].summary()
+    assert "1 twice" in bad[2].summary()
+    assert "1 early" in bad[3].summary()

@@ -1,0 +1,88 @@
+"""From flags, environment and file to a configuration: flags win, then the environment, then the file."""
+
+from pathlib import Path
+
+import pytest
+from delaymq.cli.rocketmq_conf import rocketmq_conf
+from delaymq.cli.serve import (
+    STANDALONE_DEFAULTS,
+    advertised_address,
+    broker_config,
+    disk_note,
+    namesrv_config,
+    parser,
+    standalone_namesrv_config,
+)
+from delaymq.config import BrokerConfig, ConfigError
+
+
+def broker(*words: str, command: str = "standalone", **environment: str) -> BrokerConfig:
+    return broker_config(command, parser(command).parse_args(words), environment)[0]
+
+
+def test_flags_go_before_environment_before_file_before_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("listenPort=1\nhttpPort=1\nbrokerName=file\n")
+    config = broker("-c", str(file), "--listen-port", "3", DELAYMQ_LISTEN_PORT="2", DELAYMQ_HTTP_PORT="2")
+    assert (config.listen_port, config.http_port, config.broker_name) == (3, 2, "file")
+    assert config.mapped_file_size_commit_log == 64 << 20
+
+
+def test_a_file_may_ask_for_other_file_sizes_than_standalone_has(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("mappedFileSizeCommitLog=1073741824\n")
+    assert broker("-c", str(file)).mapped_file_size_commit_log == 1 << 30
+    assert broker(command="broker").mapped_file_size_commit_log == 1 << 30
+    assert set(STANDALONE_DEFAULTS) <= {
+        "mappedFileSizeCommitLog",
+        "mappedFileSizeConsumeQueue",
+        "maxHashSlotNum",
+        "maxIndexNum",
+    }
+
+
+def test_the_host_is_listened_on_and_told_to_clients() -> None:
+    config = broker("--host", "127.0.0.2")
+    assert (config.listen_host, config.http_host, config.broker_ip1) == ("127.0.0.2",) * 3
+    config = broker("--host", "0.0.0.0", "--broker-ip", "10.0.0.1")
+    assert (config.listen_host, config.broker_ip1) == ("0.0.0.0", "10.0.0.1")
+    assert broker(DELAYMQ_LISTEN_HOST="127.0.0.3").broker_ip1 == "127.0.0.3"
+    assert broker("--host", "127.0.0.2", DELAYMQ_BROKER_IP1="10.0.0.9").broker_ip1 == "10.0.0.9"
+
+
+def test_all_interfaces_without_an_address_for_clients_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--broker-ip"):
+        broker("--host", "0.0.0.0")
+    with pytest.raises(ConfigError, match="no name that can be resolved"):
+        advertised_address("no such host")
+    assert advertised_address("localhost") in ("127.0.0.1", "::1")
+
+
+def test_a_name_server_of_its_own_takes_its_settings_from_its_own_flags(tmp_path: Path) -> None:
+    options = parser("namesrv").parse_args(["--listen-port", "5", "--store-path", str(tmp_path), "--host", "127.0.0.2"])
+    config, _ = namesrv_config(options, {"DELAYMQ_ROUTE_GRACE_MS": "7"})
+    assert (config.listen_port, config.listen_host, config.route_grace_ms) == (5, "127.0.0.2", 7)
+    assert config.kv_config_path == str(tmp_path / "kvConfig.json")
+
+
+def test_the_name_server_of_standalone_does_not_take_the_brokers_ports() -> None:
+    environment = {"DELAYMQ_LISTEN_PORT": "2", "DELAYMQ_HTTP_PORT": "3", "DELAYMQ_ROUTE_GRACE_MS": "7"}
+    options = parser("standalone").parse_args(["--namesrv-port", "9", "--store-path", "/s"])
+    own, _ = broker_config("standalone", options, environment)
+    config, _ = standalone_namesrv_config(options, environment, own)
+    assert (own.listen_port, own.http_port) == (2, 3)
+    assert (config.listen_port, config.http_port, config.route_grace_ms) == (9, 0, 7)
+    assert config.kv_config_path == "/s/delaymq/kvConfig.json"
+
+
+def test_what_the_disk_must_hold_is_said(tmp_path: Path) -> None:
+    assert "128 MiB are allocated" in disk_note(broker("--store-path", str(tmp_path / "new" / "store")))
+    too_large = BrokerConfig(store_path_root_dir=str(tmp_path), mapped_file_size_commit_log=1 << 60)
+    assert "too little, make room first" in disk_note(too_large)
+
+
+def test_an_index_of_another_size_is_pointed_out_to_who_moves_to_the_real_broker(tmp_path: Path) -> None:
+    index = tmp_path / "index" / "20240101000000000"
+    index.parent.mkdir()
+    index.write_bytes(bytes(100))
+    assert "# The index files have 100 bytes" in rocketmq_conf(broker("--store-path", str(tmp_path)))
