@@ -56,7 +56,7 @@ BEFORE_DELAYS = [
     ),
     Case(
         name="consumerProgress-group",
-        arguments=lambda _: ["consumerProgress", "-g", GROUP, "-s", "true"],
+        arguments=lambda _: ["consumerProgress", "-g", GROUP],
         normaliser=output.consumer_progress,
     ),
     Case(name="consumerProgress", arguments=lambda _: ["consumerProgress"], normaliser=output.all_progress),

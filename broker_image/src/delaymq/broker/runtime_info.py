@@ -34,12 +34,12 @@ _IDLE: Final = {
     "startAcceptSendRequestTimeStamp": "0",
     "remainTransientStoreBufferNumbs": str(2**31 - 1),
     "EndTransactionQueueSize": "0",
-    "EndTransactionThreadPoolQueueCapacity": "0",
-    **{
-        f"{pool}ThreadPoolQueue{figure}": "0"
-        for pool in ("send", "pull", "query")
-        for figure in ("Size", "Capacity", "HeadWaitTimeMills")
-    },
+    "EndTransactionThreadPoolQueueCapacity": "100000",
+    **{f"{pool}ThreadPoolQueueSize": "0" for pool in ("send", "pull", "query")},
+    **{f"{pool}ThreadPoolQueueHeadWaitTimeMills": "0" for pool in ("send", "pull", "query")},
+    "sendThreadPoolQueueCapacity": "10000",
+    "pullThreadPoolQueueCapacity": "100000",
+    "queryThreadPoolQueueCapacity": "20000",
 }
 
 

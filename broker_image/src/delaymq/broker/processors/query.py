@@ -41,7 +41,8 @@ def query_message(broker: Broker, session: Session, command: Command) -> Respons
     offsets = broker.store.query_index(header.topic, header.key, count, header.begin_timestamp, header.end_timestamp)
     parts: list[bytes] = []
     total = 0
-    for offset in offsets:
+    # The newest were chosen; they are answered in the order of the log, which is how mqadmin lists them.
+    for offset in sorted(offsets):
         record = broker.record_at(offset)
         if record is None or not _has_key(record, header.topic, header.key):
             continue
