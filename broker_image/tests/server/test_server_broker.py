@@ -1,0 +1,312 @@
+"""Broker and NameServer on real sockets, in one process."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from broker_harness import broker_config
+from delaymq.config import NamesrvConfig
+from delaymq.protocol.bodies import ConsumerData, HeartbeatData, ProducerData
+from delaymq.protocol.command import Command, encode_command, request_command
+from delaymq.server.broker_server import BrokerServer
+from delaymq.server.errors import ServerError
+from delaymq.server.namesrv_server import NamesrvServer
+from delaymq.server.standalone import Standalone
+from delaymq.store.errors import StoreLockedError
+from delaymq.transport import ConnectError, ConnectionClosedError, connect
+from running_server import BROKER_FIELDS, HOST, BrokerPeer, run, send_command, standalone, until
+
+
+async def route(port: int, topic: str) -> Command:
+    connection = await connect(HOST, port)
+    answer = await connection.request(request_command(105, {"topic": topic}))
+    connection.close()
+    return answer
+
+
+def test_a_sent_message_is_pulled(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path) as server:
+            peer = await BrokerPeer.connect(server.broker.port)
+            sent = await peer.send("T", b"hello", TAGS="a")
+            assert (sent.code, sent.fields["queueOffset"]) == (0, "0")
+            pulled = await peer.pull("T", 0)
+            assert (pulled.code, pulled.fields["nextBeginOffset"]) == (0, "1")
+            assert b"hello" in pulled.body
+
+    run(scenario)
+
+
+def test_a_held_pull_is_woken_at_once_by_a_new_message(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path) as server:
+            consumer = await BrokerPeer.connect(server.broker.port)
+            producer = await BrokerPeer.connect(server.broker.port)
+            await producer.send("T", b"first")
+            waiting = consumer.pull("T", 1)
+            await until(lambda: len(server.broker.held_pulls) == 1)
+            began = asyncio.get_running_loop().time()
+            await producer.send("T", b"second")
+            pulled = await waiting
+            assert asyncio.get_running_loop().time() - began < 1
+            assert pulled.code == 0
+            assert b"second" in pulled.body
+            assert len(server.broker.held_pulls) == 0
+
+    run(scenario)
+
+
+def test_a_held_pull_ends_with_its_time_or_its_connection(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path) as server:
+            peer, other = await BrokerPeer.connect(server.broker.port), await BrokerPeer.connect(server.broker.port)
+            await peer.send("T")
+            answer = await peer.pull("T", 1, wait_ms=100)
+            assert answer.code == 19
+            other.pull("T", 1)
+            await until(lambda: len(server.broker.held_pulls) == 1)
+            other.connection.abort()
+            await until(lambda: len(server.broker.held_pulls) == 0)
+
+    run(scenario)
+
+
+def test_pipelined_requests_are_all_answered_in_order(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path) as server:
+            reader, writer = await asyncio.open_connection(HOST, server.broker.port)
+            frames = []
+            for opaque in range(100):
+                command = send_command("T", b"%d" % opaque)
+                command.opaque = opaque
+                frames.append(encode_command(command))
+            writer.write(b"".join(frames))
+            for opaque in range(100):
+                length = int.from_bytes(await reader.readexactly(4), "big")
+                frame = await reader.readexactly(length)
+                assert json.loads(frame[4 : 4 + int.from_bytes(frame[1:4], "big")])["opaque"] == opaque
+            writer.close()
+            assert server.broker.broker.store.queue_bounds("T", 0) == (0, 100)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+def test_sends_are_answered_when_they_are_as_safe_as_configured(tmp_path: Path, flush: str) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path, flush_disk_type=flush, flush_interval_commit_log=60_000) as server:
+            peer = await BrokerPeer.connect(server.broker.port)
+            answers = await asyncio.gather(*(peer.send("T") for _ in range(20)))
+            assert [answer.code for answer in answers] == [0] * 20
+            store = server.broker.broker.store
+            assert (store.flushed_offset == store.end_offset) == (flush == "SYNC_FLUSH")
+            pulled = await peer.pull("T", 0)
+            assert pulled.fields["nextBeginOffset"] == "20"
+
+    run(scenario)
+
+
+def test_a_held_pull_sees_a_message_only_when_it_is_confirmed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path, flush_disk_type="SYNC_FLUSH") as server:
+            peer = await BrokerPeer.connect(server.broker.port)
+            await peer.send("T", b"first")
+            waiting = peer.pull("T", 1)
+            await until(lambda: len(server.broker.held_pulls) == 1)
+            await peer.send("T", b"second")
+            pulled = await waiting
+            assert b"second" in pulled.body
+
+    run(scenario)
+
+
+def test_a_delayed_message_arrives_when_it_is_due(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path, message_delay_level="1s 2s") as server:
+            peer = await BrokerPeer.connect(server.broker.port)
+            await peer.send("T", b"now")
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            await peer.send("T", b"later", DELAY="1")
+            pulled = await peer.pull("T", 1)
+            assert b"later" in pulled.body
+            assert 0.999 <= loop.time() - began < 3
+
+    run(scenario)
+
+
+def test_the_fast_port_takes_sends_and_refuses_pulls(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path) as server:
+            assert server.broker.fast_port == server.broker.port - 2
+            peer = await BrokerPeer.connect(server.broker.fast_port)
+            assert (await peer.send("T")).code == 0
+            refused = await peer.pull("T", 0)
+            assert (refused.code, refused.remark) == (3, " request type 11 not supported")
+
+    run(scenario)
+
+
+def test_a_new_topic_is_told_to_the_name_server_at_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path) as server:
+            assert (await route(server.namesrv.port, "Fresh")).code == 17
+            peer = await BrokerPeer.connect(server.broker.port)
+            await peer.send("Fresh")
+            await asyncio.sleep(0.05)
+            found = json.loads((await route(server.namesrv.port, "Fresh")).body)
+            address = f"{HOST}:{server.broker.port}"
+            assert found["brokerDatas"][0]["brokerAddrs"] == {"0": address}
+            assert found["queueDatas"][0]["writeQueueNums"] == 4
+
+    run(scenario)
+
+
+def test_consumers_are_told_when_one_of_them_comes_or_goes(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        def heartbeat(client_id: str) -> Command:
+            consumer = ConsumerData("G", "CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_LAST_OFFSET")
+            return request_command(34, body=HeartbeatData(client_id, [ProducerData("P")], [consumer]).encode())
+
+        async with standalone(tmp_path) as server:
+            first, second = await BrokerPeer.connect(server.broker.port), await BrokerPeer.connect(server.broker.port)
+            await first.connection.request(heartbeat("one"))
+            first.told.clear()
+            await second.connection.request(heartbeat("two"))
+            await until(lambda: first.told)
+            assert (first.told[0].code, first.told[0].fields) == (40, {"consumerGroup": "G"})
+            first.told.clear()
+            second.connection.abort()
+            await until(lambda: first.told)
+
+    run(scenario)
+
+
+def test_a_stop_answers_held_pulls_and_then_resets(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path) as server:
+            peer = await BrokerPeer.connect(server.broker.port)
+            await peer.send("T")
+            waiting = [peer.pull("T", 1), peer.pull("T", 1)]
+            await until(lambda: len(server.broker.held_pulls) == 2)
+            ended: list[Exception | None] = []
+            peer.connection._on_closed = lambda connection, error: ended.append(error)
+        answers = await asyncio.gather(*waiting)
+        assert [answer.code for answer in answers] == [19, 19]
+        await until(lambda: ended)
+        assert isinstance(ended[0], ConnectionResetError)
+        with pytest.raises(ConnectError):
+            await BrokerPeer.connect(server.broker.port)
+
+    run(scenario)
+
+
+def test_messages_survive_a_clean_restart(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path) as server:
+            peer = await BrokerPeer.connect(server.broker.port)
+            for number in range(10):
+                await peer.send("T", b"m%d" % number)
+        async with standalone(tmp_path) as server:
+            assert server.broker.broker.store.recovery.clean
+            peer = await BrokerPeer.connect(server.broker.port)
+            pulled = await peer.pull("T", 0)
+            assert pulled.fields["nextBeginOffset"] == "10"
+            assert (await peer.send("T")).fields["queueOffset"] == "10"
+
+    run(scenario)
+
+
+def test_a_stop_for_a_restart_keeps_the_routes_and_a_decommission_drops_them(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        namesrv = NamesrvServer(NamesrvConfig(listen_port=0, kv_config_path=""))
+        await namesrv.start(http=False)
+        config = broker_config(tmp_path, **BROKER_FIELDS, namesrv_addr=f"{HOST}:{namesrv.port}")
+        for decommissioned in (False, True):
+            server = BrokerServer(config)
+            await server.start(http=False)
+            await until(lambda: server.registration.is_registered)  # noqa: B023 - called before the next round
+            peer = await BrokerPeer.connect(server.port)
+            if decommissioned:
+                server.decommission()
+                assert (await peer.send("TBW102")).code != 0
+                await until(lambda: namesrv.namesrv.routes.topics["TBW102"]["broker-a"].perm == 4)
+            await server.stop()
+            found = await route(namesrv.port, "TBW102")
+            assert found.code == (17 if decommissioned else 0)
+        await namesrv.stop()
+
+    run(scenario)
+
+
+def test_a_broker_registers_again_when_its_name_server_comes_back(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        first = NamesrvServer(NamesrvConfig(listen_port=0, kv_config_path=""))
+        await first.start(http=False)
+        port = first.port
+        await first.stop()
+        server = BrokerServer(broker_config(tmp_path, **BROKER_FIELDS, namesrv_addr=f"{HOST}:{port}"))
+        await server.start(http=False)
+        await until(lambda: "cannot connect" in "".join(server.not_ready()))
+        for _ in range(2):
+            namesrv = NamesrvServer(NamesrvConfig(listen_port=port, kv_config_path=""))
+            await namesrv.start(http=False)
+            await until(lambda: "TBW102" in namesrv.namesrv.routes.topics)  # noqa: B023 - called in this round only
+            assert server.not_ready() == []
+            await namesrv.stop()
+        await server.stop()
+
+    run(scenario)
+
+
+def test_too_many_connections_are_cut_off_and_the_others_work_on(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path, max_connections=2) as server:
+            first, second = await BrokerPeer.connect(server.broker.port), await BrokerPeer.connect(server.broker.port)
+            assert (await first.send("T")).code == 0
+            third = await BrokerPeer.connect(server.broker.port)
+            with pytest.raises(ConnectionClosedError):
+                await third.send("T")
+            assert (await second.send("T")).code == 0
+
+    run(scenario)
+
+
+def test_idle_connections_are_closed_and_busy_ones_are_not(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path, channel_idle_ms=1_000, namesrv_channel_idle_ms=60_000) as server:
+            idle, busy = await BrokerPeer.connect(server.broker.port), await BrokerPeer.connect(server.broker.port)
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            while not idle.connection.closing:
+                assert (await busy.send("T")).code == 0
+                await asyncio.sleep(0.1)
+                assert loop.time() - began < 5
+            assert loop.time() - began > 0.7
+            assert not busy.connection.closing
+
+    run(scenario)
+
+
+def test_a_port_or_store_in_use_is_refused_and_leaves_nothing_open(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path) as server:
+            port = server.broker.port
+            other = Standalone(
+                broker_config(tmp_path / "other", **(BROKER_FIELDS | {"listen_port": port})),
+                NamesrvConfig(listen_port=0, kv_config_path=""),
+            )
+            with pytest.raises(ServerError, match=f"{port} is in use"):
+                await other.start(http=False)
+            with pytest.raises(ConnectError):
+                await connect(HOST, other.namesrv.port)
+            with pytest.raises(ServerError, match=r"fast port .* is in use.*fastPortEnable=false"):
+                await BrokerServer(broker_config(tmp_path, listen_port=port + 2)).start(http=False)
+            again = BrokerServer(broker_config(tmp_path, **BROKER_FIELDS))
+            with pytest.raises(StoreLockedError):
+                await again.start(http=False)
+            peer = await BrokerPeer.connect(port)
+            assert (await peer.send("T")).code == 0
+
+    run(scenario)
