@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.commitlog import BadLogError, delayed_messages, delays_ms, due_ms, records
+from harness.commitlog import BadLogError, Record, delayed_messages, delays_ms
 
 # `__DMQ_DUE` is reckoned when the message comes in, the record's store time when it is appended.
 DUE_BEFORE_STORED_MS = 1_000
@@ -36,6 +36,8 @@ class Verdict:
     """Handed over before the due time, or sooner after the producer's own clock than the level's delay."""
     wrong_due: tuple[str, ...]
     """The due time in the record is not the time of arrival plus the level's delay."""
+    altered: tuple[str, ...]
+    """Handed over under another topic or queue than it was sent to, or with another body."""
     missing_for_group: tuple[str, ...]
     """Acknowledged, but not among what a new group read."""
     twice_for_group: tuple[str, ...]
@@ -50,6 +52,7 @@ class Verdict:
             "twice": self.twice,
             "early": self.early,
             "wrong due time": self.wrong_due,
+            "altered": self.altered,
             "missing for a new group": self.missing_for_group,
             "twice for a new group": self.twice_for_group,
         }
@@ -88,6 +91,7 @@ def judge(*, store_path: Path, level_table: str, topic: str, attempts: Attempts,
         raise BadLogError(f"{len(unknown)} messages that nobody sent, among them {min(unknown)}")
     early: list[str] = []
     wrong_due: list[str] = []
+    altered: list[str] = []
     for key, messages in delayed.items():
         for message in messages:
             delay_ms = level_delays_ms[int(message.scheduled.properties["DELAY"]) - 1]
@@ -97,6 +101,8 @@ def judge(*, store_path: Path, level_table: str, topic: str, attempts: Attempts,
             earliest_ms = max(message.due_ms, message.scheduled.born_ms + delay_ms)
             if any(copy.stored_ms < earliest_ms for copy in message.copies):
                 early.append(key)
+            if any(_differs(message.scheduled, copy) for copy in message.copies):
+                altered.append(key)
     copies = {key: sum(len(message.copies) for message in messages) for key, messages in delayed.items()}
     return Verdict(
         acknowledged=len(attempts.acknowledged),
@@ -106,12 +112,12 @@ def judge(*, store_path: Path, level_table: str, topic: str, attempts: Attempts,
         twice=tuple(key for key, count in copies.items() if count > len(delayed[key])),
         early=tuple(early),
         wrong_due=tuple(wrong_due),
+        altered=tuple(altered),
         missing_for_group=tuple(key for key in attempts.acknowledged if key not in read_keys),
         twice_for_group=tuple(key for key, count in read_keys.items() if count > len(delayed.get(key, ()))),
     )
 
 
-def pending(store_path: Path, level_table: str, *, now_ms: int) -> int:
-    """How many records of the schedule topic are not due yet."""
-    level_delays_ms = delays_ms(level_table)
-    return sum(1 for record in records(store_path) if record.is_scheduled and due_ms(record, level_delays_ms) > now_ms)
+def _differs(scheduled: Record, copy: Record) -> bool:
+    wanted = (scheduled.properties["REAL_TOPIC"], scheduled.properties["REAL_QID"], scheduled.body_crc, scheduled.flag)
+    return (copy.topic, str(copy.queue_id), copy.body_crc, copy.flag) != wanted

@@ -30,7 +30,7 @@ SEND_TIMEOUT_MS = 2000
 # The slowest route back of a client after a restart is its 30 s heartbeat.
 SEND_LIMIT_S = 150.0
 SETTLE_LIMIT_S = 90.0
-SETTLED_AFTER_S = 3.0
+SETTLED_AFTER_S = 2.0
 EARLIEST_KILL_S = 1.0
 LATEST_KILL_S = 9.0
 LONGEST_OUTAGE_S = 1.5

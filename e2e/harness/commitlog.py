@@ -41,6 +41,7 @@ class Record:
     size: int
     queue_id: int
     queue_offset: int
+    body_crc: int
     flag: int
     sys_flag: int
     born_ms: int
@@ -147,8 +148,8 @@ def _record(data: mmap.mmap, position: int, base: int, with_body: bool) -> Recor
     if at + property_bytes != position + size:
         return None
     return Record(
-        physical_offset=physical_offset, size=size, queue_id=queue_id, queue_offset=queue_offset, flag=flag,
-        sys_flag=sys_flag, born_ms=born_ms, stored_ms=stored_ms, reconsume_times=reconsume_times,
+        physical_offset=physical_offset, size=size, queue_id=queue_id, queue_offset=queue_offset, body_crc=crc,
+        flag=flag, sys_flag=sys_flag, born_ms=born_ms, stored_ms=stored_ms, reconsume_times=reconsume_times,
         body=body if with_body else b"", topic=topic.decode("utf-8"),
         properties=properties_of(data[at : at + property_bytes]),
     )  # fmt: skip

@@ -1,0 +1,183 @@
+"""The judge finds every kind of breach in logs written by hand, and nothing in a sound one."""
+
+import struct
+import zlib
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from crash.judge import Attempts, Verdict, judge, read_attempts
+from harness.commitlog import BadLogError, lateness_ms, log_end, records
+
+SEGMENT_BYTES = 4096
+TABLE = "1s 2s"
+TOPIC = "T"
+START_MS = 1_700_000_000_000
+
+
+class LogWriter:
+    """Writes records as the store format says, in segments of 4096 bytes."""
+
+    def __init__(self, store: Path) -> None:
+        self._folder = store / "commitlog"
+        self._folder.mkdir()
+        self._data = bytearray()
+        self._queue_ends: Counter[tuple[str, int]] = Counter()
+
+    def append(self, topic: str, queue_id: int, stored_ms: int, properties: dict[str, str], body: bytes) -> None:
+        queue_offset = self._queue_ends[(topic, queue_id)]
+        self._queue_ends[(topic, queue_id)] += 1
+        raw = "\x02".join(f"{name}\x01{value}" for name, value in properties.items()).encode()
+        size = 91 + len(body) + len(topic) + len(raw)
+        left = SEGMENT_BYTES - len(self._data) % SEGMENT_BYTES
+        if size + 8 > left:
+            self._data += struct.pack(">iI", left, 0xCBD43194) + b"\xee" * (left - 8)
+        crc = zlib.crc32(body) & 0x7FFFFFFF
+        position = len(self._data)
+        self._data += struct.pack(">iIIiiqqiq", size, 0xDAA320A7, crc, queue_id, 0, queue_offset, position, 0, START_MS)
+        self._data += bytes(8) + struct.pack(">q", stored_ms) + bytes(8) + struct.pack(">iqi", 0, 0, len(body)) + body
+        self._data += bytes([len(topic)]) + topic.encode() + struct.pack(">H", len(raw)) + raw
+
+    def delayed(self, key: str, level: int, **properties: str) -> None:
+        stored = {"UNIQ_KEY": key, "DELAY": str(level), "REAL_TOPIC": TOPIC, "REAL_QID": "3", **properties}
+        self.append("SCHEDULE_TOPIC_XXXX", level - 1, START_MS, stored, b"body")
+
+    def copy(self, key: str, level: int, late_ms: int = 0, body: bytes = b"body", **properties: str) -> None:
+        stored = {"UNIQ_KEY": key, "DELAY": str(level), "REAL_TOPIC": TOPIC, "REAL_QID": "3", **properties}
+        self.append(TOPIC, 3, START_MS + level * 1000 + late_ms, stored, body)
+
+    def write(self) -> None:
+        whole = -(-len(self._data) // SEGMENT_BYTES) * SEGMENT_BYTES
+        padded = bytes(self._data).ljust(whole, b"\0")
+        for base in range(0, whole, SEGMENT_BYTES):
+            (self._folder / f"{base:020d}").write_bytes(padded[base : base + SEGMENT_BYTES])
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> LogWriter:
+    return LogWriter(tmp_path)
+
+
+def verdict(store: Path, *, acknowledged: str, failed: str = "", read: str | None = None) -> Verdict:
+    """Keys as words; levels are 1; the group read what was acknowledged unless said otherwise."""
+    attempts = Attempts(acknowledged=dict.fromkeys(acknowledged.split(), 1), failed=dict.fromkeys(failed.split(), 1))
+    read_keys = Counter((acknowledged if read is None else read).split())
+    return judge(store_path=store, level_table=TABLE, topic=TOPIC, attempts=attempts, read_keys=read_keys)
+
+
+def test_a_sound_log_has_no_breach(log: LogWriter, tmp_path: Path) -> None:
+    for number in range(30):
+        log.delayed(f"k{number}", 1)
+    for number in range(30):
+        log.copy(f"k{number}", 1, late_ms=number)
+    log.write()
+    keys = " ".join(f"k{number}" for number in range(30))
+    found = verdict(tmp_path, acknowledged=keys)
+    assert found.is_clean, found.text()
+    assert len(list((tmp_path / "commitlog").iterdir())) > 1
+    assert lateness_ms(tmp_path, TABLE) == list(range(30))
+
+
+def test_an_acknowledged_message_without_copy_is_lost(log: LogWriter, tmp_path: Path) -> None:
+    log.delayed("a", 1)
+    log.write()
+    assert verdict(tmp_path, acknowledged="a b").lost == ("a", "b")
+
+
+def test_two_copies_of_one_record_are_twice(log: LogWriter, tmp_path: Path) -> None:
+    log.delayed("a", 1)
+    log.copy("a", 1)
+    log.copy("a", 1, late_ms=5)
+    log.write()
+    found = verdict(tmp_path, acknowledged="a", read="a a")
+    assert found.twice == ("a",)
+    assert found.twice_for_group == ("a",)
+
+
+def test_a_failed_send_may_be_stored_once_but_not_handed_over_twice(log: LogWriter, tmp_path: Path) -> None:
+    log.delayed("a", 1)
+    log.copy("a", 1)
+    log.delayed("b", 1)
+    log.copy("b", 1)
+    log.copy("b", 1)
+    log.write()
+    found = verdict(tmp_path, acknowledged="", failed="a b c", read="a b")
+    assert found.stored_although_failed == 2
+    assert found.twice == ("b",)
+    assert not found.lost
+
+
+def test_a_copy_before_its_due_time_is_early(log: LogWriter, tmp_path: Path) -> None:
+    log.delayed("a", 1)
+    log.copy("a", 1, late_ms=-1)
+    log.write()
+    assert verdict(tmp_path, acknowledged="a").early == ("a",)
+
+
+def test_the_due_time_in_the_record_counts_if_it_is_its_own(log: LogWriter, tmp_path: Path) -> None:
+    log.delayed("a", 1, __DMQ_DUE=f"{START_MS + 990}:0:0")
+    log.delayed("b", 1, __DMQ_DUE=f"{START_MS + 5}:0:0")  # another record's, copied by a client
+    log.copy("a", 1)
+    log.copy("b", 1)
+    log.write()
+    found = verdict(tmp_path, acknowledged="a b")
+    assert found.is_clean, found.text()
+    assert lateness_ms(tmp_path, TABLE) == [0, 10]
+
+
+def test_a_due_time_that_is_not_arrival_plus_level_is_wrong(log: LogWriter, tmp_path: Path) -> None:
+    log.delayed("a", 1, __DMQ_DUE=f"{START_MS + 9000}:0:0")
+    log.copy("a", 1, late_ms=9000)
+    log.write()
+    assert verdict(tmp_path, acknowledged="a").wrong_due == ("a",)
+
+
+def test_a_copy_with_another_body_is_altered(log: LogWriter, tmp_path: Path) -> None:
+    log.delayed("a", 1)
+    log.copy("a", 1, body=b"other")
+    log.write()
+    assert verdict(tmp_path, acknowledged="a").altered == ("a",)
+
+
+def test_what_a_new_group_does_not_read_is_missing(log: LogWriter, tmp_path: Path) -> None:
+    log.delayed("a", 1)
+    log.copy("a", 1)
+    log.write()
+    assert verdict(tmp_path, acknowledged="a", read="").missing_for_group == ("a",)
+
+
+def test_a_copy_without_a_scheduled_record_makes_no_sense(log: LogWriter, tmp_path: Path) -> None:
+    log.copy("a", 1)
+    log.write()
+    with pytest.raises(BadLogError, match="never scheduled"):
+        verdict(tmp_path, acknowledged="a")
+
+
+def test_a_torn_record_ends_the_log(log: LogWriter, tmp_path: Path) -> None:
+    log.delayed("a", 1)
+    log.write()
+    end = log_end(tmp_path)
+    segment = next((tmp_path / "commitlog").iterdir())
+    data = bytearray(segment.read_bytes())
+    data[end : end + 48] = struct.pack(">iIIiiqqiq", 300, 0xDAA320A7, 1, 0, 0, 0, end, 0, START_MS)
+    segment.write_bytes(data)
+    assert [record.unique_key for record in records(tmp_path)] == ["a"]
+    assert log_end(tmp_path) == end
+
+
+def test_data_behind_an_end_in_an_earlier_segment_is_damage(log: LogWriter, tmp_path: Path) -> None:
+    for number in range(40):
+        log.delayed(f"k{number}", 1)
+    log.write()
+    first = min((tmp_path / "commitlog").iterdir())
+    data = bytearray(first.read_bytes())
+    data[0:8] = bytes(8)
+    first.write_bytes(data)
+    with pytest.raises(BadLogError, match="log ended at 0"):
+        list(records(tmp_path))
+
+
+def test_attempts_are_read_by_outcome(tmp_path: Path) -> None:
+    path = tmp_path / "attempts"
+    path.write_text("A k1 3 7 0\nF k2 1 RemotingTimeoutException\n")
+    assert read_attempts(path) == Attempts(acknowledged={"k1": 3}, failed={"k2": 1})
