@@ -210,6 +210,34 @@ def test_a_send_back_through_the_real_broker_is_delivered_although_it_carries_ou
         assert bench.delivery.pending() == {1: 0, 3: 0}, whole_log
 
 
+def test_our_copy_of_a_foreign_message_does_not_keep_a_due_time_that_is_not_its_own() -> None:
+    bench = Bench("1s")
+    bench.foreign_send("a", 1, __DMQ_DUE=f"{START_MS:016d}:0003:{17:020d}")
+    bench.now_ms += 1_000
+    assert bench.hand_over() == ["a"]
+    assert "__DMQ_DUE" not in bench.copies()[0].properties
+
+
+def test_a_mark_does_not_settle_what_is_stored_after_it() -> None:
+    bench = Bench("1s")
+    size = bench.send("a", 1).size
+    real = {"DELAY": "1", "REAL_TOPIC": "orders", "REAL_QID": "0", "UNIQ_KEY": "b"}
+    copy = bench.append(
+        "b", topic="orders", queue_id=0, properties={**real, "__DMQ_MARK": f"delivered:0:1:{size:020d}"}
+    )
+    following = size + copy.size
+    bench.kill()
+    mark = f"delivered:0:1:{following:020d}".encode()
+    bench.log = bench.log.replace(f"delivered:0:1:{size:020d}".encode(), mark)
+    bench.start()
+    assert bench.send("b", 1).physical_offset == following
+    for _ in range(2):
+        bench.kill()
+        bench.start()
+        assert bench.delivery.pending() == {1: 2}
+        bench.snapshot = None
+
+
 def test_foreign_messages_without_a_key_are_matched_by_checksum_and_birth() -> None:
     bench = Bench("1s")
     base = {"DELAY": "1", "REAL_TOPIC": "orders", "REAL_QID": "0"}
@@ -428,7 +456,8 @@ def test_the_pin_holds_pending_messages_and_copies_that_the_disk_does_not_have()
     assert bench.delivery.pin() == first.physical_offset
     bench.now_ms += 1_000
     assert bench.hand_over() == ["a"]
-    assert bench.delivery.pin() == first.physical_offset
+    for _ in range(3):
+        assert bench.delivery.pin() == first.physical_offset
     bench.store.flush()
     assert bench.delivery.pin() == second.physical_offset
     bench.now_ms += 4_000
@@ -436,6 +465,29 @@ def test_the_pin_holds_pending_messages_and_copies_that_the_disk_does_not_have()
     bench.store.flush()
     bench.delivery.pin()
     assert bench.delivery.pin() is None
+
+
+def test_messages_whose_log_is_deleted_while_they_wait_are_gone_and_not_corrupt() -> None:
+    bench = Bench("1s")
+    bench.send("a", 1)
+    bench.store.min_offset = bench.send("b", 1).physical_offset
+    bench.now_ms += 1_000
+    assert bench.hand_over() == ["b"]
+    assert (bench.delivery.counters.gone, bench.delivery.counters.corrupt) == (1, 0)
+    assert bench.delivery.delay_offsets() == {1: 2}
+
+
+def test_a_state_beyond_a_queues_end_does_not_settle_what_comes_later() -> None:
+    bench = Bench("1s")
+    bench.send("a", 1)
+    bench.kill()
+    bench.snapshot = len(bench.log), {
+        "schedule": {"version": 1, "queues": {"0": {"low": 0, "above": [1, 40], "foreign": []}}}
+    }
+    bench.start()
+    bench.send("b", 1)
+    bench.now_ms += 1_000
+    assert bench.hand_over() == ["a", "b"]
 
 
 def test_offsets_are_written_at_their_interval_and_only_when_they_changed() -> None:
