@@ -46,7 +46,8 @@ class CommitLog:
         self.failure: StoreFailedError | None = None
         self._flushing = False
         self._allocating = False
-        self._names_unsynced = False
+        # A killed process may have renamed a segment in without having synced the folder.
+        self._names_unsynced = True
 
     @property
     def min_offset(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ INDEX_HEADER: Final = struct.Struct(">qqqqii")
 INDEX_ENTRY: Final = struct.Struct(">iqii")
 _MAGIC_BYTES: Final = MESSAGE_MAGIC.to_bytes(4, "big")
 _PIECE_BYTES: Final = 1 << 20
+_PAGE_BYTES: Final = 4096
+_ZERO_RUN: Final = re.compile(rb"\0+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +211,20 @@ class StoreReader:
         return [f"{self.path}/index/{name}" for name in names]
 
 
+def is_torn(properties: bytes, position: int) -> bool:
+    """Whether a record's properties, at `position` of their file, look as if a page of them never reached the disk.
+
+    The format's checksum covers the body only. What was not written is zero up to a page's end, or from its beginning,
+    or to the record's end; text with a NUL just there is all but impossible.
+    """
+    return any(
+        run.end() == len(properties)
+        or (position + run.end()) % _PAGE_BYTES == 0
+        or (position + run.start()) % _PAGE_BYTES == 0
+        for run in _ZERO_RUN.finditer(properties)
+    )
+
+
 def _names(path: str) -> list[str]:
     try:
         return sorted(os.listdir(path))
@@ -237,6 +254,10 @@ def _records_of(
             record = decode_record(view[position : position + size], check_crc=check_crc)
             if record.physical_offset != segment.base + position:
                 raise RecordError(f"the record says that it stands at {record.physical_offset}")
+            if b"\0" in record.raw_properties and is_torn(
+                record.raw_properties, position + size - len(record.raw_properties)
+            ):
+                raise RecordError("a part of its properties was never written")
         except RecordError as error:
             yield position, str(error)
             return
@@ -271,9 +292,11 @@ def _is_sound(view: mmap.mmap, segment: SegmentInfo, position: int, not_before_m
         return False
     size = int.from_bytes(view[position : position + 4], "big")
     try:
-        return decode_record(view[position : position + size]).store_timestamp_ms >= not_before_ms
+        record = decode_record(view[position : position + size])
     except RecordError:
         return False
+    torn = is_torn(record.raw_properties, position + size - len(record.raw_properties))
+    return record.store_timestamp_ms >= not_before_ms and not torn
 
 
 def _torn_bytes(segment: SegmentInfo, position: int) -> int:

@@ -60,9 +60,10 @@ class Recovery:
                     self._correct("index-rebuilt", "index", 0, "the key index is built anew from the log")
         for observer in self.observers:
             observer.restore(snapshot.observers.get(observer.name) if snapshot is not None else None)
+        flushed = start.offset
         end = self._replay(start)
         self._cut_queues_beyond(end.offset)
-        self._start_log(end, flushed=start.offset if snapshot is not None else self.log.min_offset)
+        self._start_log(end, flushed)
 
     def _correct(self, what: str, file: str, offset: int, detail: str) -> None:
         self.report.corrections.append(Correction(what, file, offset, detail))
@@ -119,7 +120,7 @@ class Recovery:
                     return False
         for topic, queue_id in self.queues.folders():
             if (topic, queue_id) not in self.queues.table:
-                self.queues.cut(self.queues.get_or_make(topic, queue_id), 0)
+                self.queues.cut(self._unsynced(topic, queue_id), 0)
         for queue in list(self.queues.table.values()):
             self.queues.cut(queue, queue.max_number)
         if self.index is None or self.index.resume_at(snapshot.index):
@@ -207,7 +208,7 @@ class Recovery:
         min_offset = self.log.min_offset
         rebuilt = 0
         for topic, queue_id in self.queues.folders():
-            queue = self.queues.get_or_make(topic, queue_id)
+            queue = self._unsynced(topic, queue_id)
             starts = self._sound_starts(queue)
             kept = 0
             if starts and min_offset > 0:
@@ -217,6 +218,14 @@ class Recovery:
             rebuilt += self.queues.cut(queue, kept)
         if rebuilt:
             self._correct("queues-rebuilt", "consumequeue", 0, f"{rebuilt} queues are built anew from the log")
+
+    def _unsynced(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """A queue of which a killed process may have synced nothing: neither its folders' names nor its files."""
+        queue = self.queues.get_or_make(topic, queue_id)
+        topic_folder = f"{self.queues.folder}/{topic}"
+        self.queues.unsynced_folders |= {self.queues.folder, topic_folder, f"{topic_folder}/{queue_id}"}
+        self.queues.unsynced_files |= {self.queues.path_of(queue, start) for start in self.queues.file_starts(queue)}
+        return queue
 
     def _entries_below(self, queue: ConsumeQueue, log_min_offset: int) -> int:
         """End of the entries from the queue's beginning on whose records lie below the log."""

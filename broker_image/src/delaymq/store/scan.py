@@ -25,6 +25,7 @@ from delaymq.message.record import (
 from delaymq.store.dispatch import due_or_tags_code
 from delaymq.store.files import Files
 from delaymq.store.model import Dispatched
+from delaymq.store.reader import is_torn
 
 _PROPERTIES_LENGTH = Struct(">h")
 # Size, magic, CRC, queue id, flag, queue offset, physical offset.
@@ -94,7 +95,10 @@ def scan_segment(
                 if check_crc and crc32(view[position + HEAD.size : topic_at]) & 0x7FFFFFFF != body_crc:
                     return False
                 topic = str(view[topic_at + 1 : properties_at], "utf-8", "surrogateescape")
-                properties = decode_properties(bytes(view[properties_at + 2 : stop]))
+                raw_properties = bytes(view[properties_at + 2 : stop])
+                if b"\0" in raw_properties and is_torn(raw_properties, properties_at + 2):
+                    return False
+                properties = decode_properties(raw_properties)
                 code = due_or_tags_code(topic, queue_id, queue_offset, properties, store_ms, levels)
                 record = Dispatched(
                     topic, queue_id, queue_offset, physical_offset, size, sys_flag, store_ms, born_ms, body_crc,
@@ -118,6 +122,8 @@ def _wide_record(
     try:
         record = decode_record(view, position, check_crc=check_crc)
     except RecordError:
+        return None
+    if is_torn(record.raw_properties, position + record.size - len(record.raw_properties)):
         return None
     properties = record.properties
     code = due_or_tags_code(
@@ -145,7 +151,8 @@ def is_sound(data: mmap, position: int, base: int, not_before_ms: int) -> bool:
         record = decode_record(data[position : position + size])
     except RecordError:
         return False
-    return record.store_timestamp_ms >= not_before_ms
+    torn = is_torn(record.raw_properties, position + size - len(record.raw_properties))
+    return record.store_timestamp_ms >= not_before_ms and not torn
 
 
 def find_sound(files: Files, descriptor: int, data: mmap, start: int, base: int, not_before_ms: int) -> int | None:

@@ -77,9 +77,9 @@ def new_state() -> StoreState:
 
 def make_folders(files: Files, path: str) -> None:
     """The store's folders, on disk by name."""
-    made = [files.make_folder(f"{path}/{name}") for name in _FOLDERS]
-    if any(made):
-        files.sync_folder(path)
+    for name in _FOLDERS:
+        files.make_folder(f"{path}/{name}")
+    files.sync_folder(path)
 
 
 def sizes_of_existing(files: Files, path: str, options: StoreOptions) -> StoreOptions:

@@ -1,0 +1,43 @@
+"""Stores of small files, a clock that the test moves, golden stores unpacked."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from delaymq.message.levels import DelayLevels
+from delaymq.store.message_store import MessageStore
+from store_support import GOLDEN, SMALL, Clock
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def open_store(tmp_path: Path, clock: Clock) -> Iterator[Callable[..., MessageStore]]:
+    """Opens the store in `tmp_path`/store, with options and observers as asked; lets go of all at the end."""
+    opened: list[MessageStore] = []
+
+    def open_one(path: Path | None = None, **keywords: object) -> MessageStore:
+        settings: dict[str, object] = {"now_ms": clock, "levels": DelayLevels.parse(), **keywords}
+        options = settings.pop("options", SMALL)
+        store = MessageStore.open(path or tmp_path / "store", options, **settings)  # type: ignore[arg-type]
+        opened.append(store)
+        return store
+
+    yield open_one
+    for store in opened:
+        store.abandon()
+
+
+@pytest.fixture(params=["clean", "killed"])
+def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A store that the real broker wrote."""
+    name: str = request.param
+    with tarfile.open(GOLDEN / f"store-{name}.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    return tmp_path / name
