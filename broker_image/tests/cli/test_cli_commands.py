@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from cli_running import command
 from delaymq import __version__
+from delaymq.message.ids import pack_host
+from delaymq.message.record import encode_record
 
 NOBODY = "127.0.0.1:1"
 
@@ -109,3 +111,20 @@ def test_servers_start_without_the_libraries_for_terminals() -> None:
         "sys.exit(bool({'typer', 'rich', 'click'} & sys.modules.keys()))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=30).returncode == 0
+
+
+def test_names_that_are_no_text_are_shown_escaped(tmp_path: Path) -> None:
+    body, topic, host = b"x", b"Bad\xaaName", pack_host("127.0.0.1", 10911)
+    record = encode_record(
+        topic=topic, queue_id=0, queue_offset=0, physical_offset=0, flag=0, sys_flag=0, born_timestamp_ms=1,
+        born_host=host, store_timestamp_ms=1, store_host=host, reconsume_times=0, prepared_transaction_offset=0,
+        body=body, properties=b"",
+    )  # fmt: skip
+    segment = tmp_path / "commitlog" / "00000000000000000000"
+    segment.parent.mkdir()
+    segment.write_bytes(record.ljust(4096, b"\0"))
+    done = command("store", "inspect", str(tmp_path))
+    assert done.returncode == 0
+    assert "Bad\\udcaaName" in done.stdout
+    data = json.loads(command("store", "inspect", str(tmp_path), "--json").stdout)
+    assert list(data["topics"]) == ["Bad\udcaaName"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,10 @@ EXIT_INTERRUPTED = 130
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs one command and ends the process with its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        # Names in a damaged store need not be text, and a terminal need not know all characters.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = _run(words)
         sys.stdout.flush()

@@ -12,11 +12,16 @@ from rich.console import Console
 
 from delaymq.cli.errors import CommandError
 from delaymq.cli.terminal import console, print_json, table
+from delaymq.clock import now_ms
+from delaymq.message.errors import LevelTableError
+from delaymq.message.levels import DEFAULT_LEVELS, DelayLevels
+from delaymq.store.for_rocketmq import Prospect, prospect_for_rocketmq
 from delaymq.store.inspect import Inspection
 from delaymq.store.inspect import inspect as inspect_store
 from delaymq.store.verify import DAMAGED, NOT_A_STORE, SOUND, Finding, Verification
 from delaymq.store.verify import verify as verify_store
 
+EXIT_USAGE = 2
 SHOWN_FINDINGS = 50
 """Of each kind; --json has all."""
 
@@ -24,16 +29,36 @@ StorePath = Annotated[Path, typer.Argument(metavar="PATH", help="The store's dir
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")]
 
 
-def verify(path: StorePath, as_json: AsJson = False) -> None:
+def verify(
+    path: StorePath,
+    for_rocketmq: Annotated[
+        bool, typer.Option("--for-rocketmq", help="Say what RocketMQ's own broker would do with the delayed messages.")
+    ] = False,
+    levels: Annotated[
+        str, typer.Option("--levels", metavar="TABLE", help="The messageDelayLevel that it would have.")
+    ] = DEFAULT_LEVELS,
+    as_json: AsJson = False,
+) -> None:
     """Check a store: exit code 0 sound or rebuildable, 1 damage, 2 not a store."""
     try:
+        table_of_levels = DelayLevels.parse(levels)
+    except LevelTableError as error:
+        raise CommandError(f"--levels: {error}", EXIT_USAGE) from error
+    prospect: Prospect | None = None
+    try:
         result = verify_store(path)
+        if for_rocketmq and result.exit_code != NOT_A_STORE:
+            prospect = prospect_for_rocketmq(path, table_of_levels, now_ms())
     except OSError as error:
         raise CommandError(f"{path}: cannot be read: {error.strerror}", NOT_A_STORE) from error
     if as_json:
-        print_json(result.as_json())
+        data = result.as_json()
+        print_json(data if prospect is None else data | {"for_rocketmq": prospect.as_json()})
     else:
-        _show_verification(console(), result)
+        out = console()
+        _show_verification(out, result)
+        if prospect is not None:
+            _show_prospect(out, prospect)
     raise typer.Exit(result.exit_code)
 
 
@@ -73,6 +98,26 @@ def _show_findings(out: Console, title: str, findings: list[Finding]) -> None:
         out.print(f"  {finding.what}: {finding.file} at {finding.offset}: {finding.detail}", markup=False)
     if len(findings) > SHOWN_FINDINGS:
         out.print(f"  … and {len(findings) - SHOWN_FINDINGS} more, see --json", markup=False)
+
+
+def _show_prospect(out: Console, prospect: Prospect) -> None:
+    parts = (
+        ("would be delivered again", prospect.repeated),
+        ("would be delivered at once, before they are due", prospect.early),
+        ("would never be delivered", prospect.never),
+    )
+    if not any(messages for _, messages in parts):
+        out.print("RocketMQ's own broker would deliver every pending message once and on time")
+    for what, messages in parts:
+        if messages:
+            out.print(f"{len(messages)} {what} by RocketMQ's own broker:", markup=False)
+        for each in messages[:SHOWN_FINDINGS]:
+            due = _time(each.due_ms)
+            out.print(
+                f"  level {each.level}, queue offset {each.queue_offset}, log offset {each.physical_offset}, due {due}"
+            )
+        if len(messages) > SHOWN_FINDINGS:
+            out.print(f"  … and {len(messages) - SHOWN_FINDINGS} more, see --json", markup=False)
 
 
 def _show_inspection(out: Console, result: Inspection) -> None:
