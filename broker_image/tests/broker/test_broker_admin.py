@@ -22,6 +22,7 @@ from delaymq.protocol.bodies import (
 )
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Response
+from delaymq.store.errors import NotAStoreError
 
 FRESH = {
     "TBW102": (7, 4),
@@ -307,3 +308,9 @@ def test_codes_that_are_not_served_are_answered_3(harness: Harness, code: int) -
     answer = harness.answer(code)
     assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     assert f"request type {code} not supported" in str(answer.remark)
+
+
+def test_a_store_path_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(NotAStoreError, match="file/deeper: cannot be made"):
+        Harness(tmp_path, store_path_root_dir=str(tmp_path / "file" / "deeper" / "store"))

@@ -103,6 +103,20 @@ def test_progress_of_a_group_by_queue(harness: Harness) -> None:
     assert ordered.total_diff == 0
 
 
+def test_topics_that_a_connected_group_no_longer_subscribes_are_left_out_of_its_progress(harness: Harness) -> None:
+    harness.send()
+    commit(harness, 0)
+    heartbeat = (
+        b'{"clientID":"c1","consumerDataSet":[{"groupName":"readers","subscriptionDataSet":[{"topic":"Refunds"}]}]}'
+    )
+    harness.answer(RequestCode.HEART_BEAT, body=heartbeat)
+    stats = ConsumeStats.decode(harness.answer(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "readers"}).body)
+    assert stats.offset_table == {}
+    harness.broker.session_closed(harness.session)
+    stats = ConsumeStats.decode(harness.answer(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "readers"}).body)
+    assert len(stats.offset_table) == 4
+
+
 def test_the_time_span_that_a_group_has_consumed(harness: Harness) -> None:
     start_ms = harness.clock()
     for _ in range(3):

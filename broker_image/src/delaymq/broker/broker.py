@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 from delaymq.broker.arrivals import Arrivals, OnArrival
@@ -28,6 +29,7 @@ from delaymq.protocol.bodies import RegisterBody, TopicConfig, TopicTable
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import FLAG_ONEWAY, Command, Response
 from delaymq.protocol.errors import RequestError
+from delaymq.store.errors import NotAStoreError
 from delaymq.store.message_store import MessageStore
 from delaymq.store.options import StoreOptions
 
@@ -56,6 +58,15 @@ def store_options(config: BrokerConfig) -> StoreOptions:
         snapshot_interval_bytes=config.snapshot_interval_bytes,
         max_record_bytes=config.max_message_size + _RECORD_EXTRA_BYTES,
     )
+
+
+def _make_parent(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise NotAStoreError(
+            f"{path.parent}: cannot be made ({error.strerror}): name a folder that this user may write to"
+        ) from error
 
 
 class Broker:
@@ -104,7 +115,7 @@ class Broker:
         stats = Stats(now_ms())
         delivery = Delivery(config, levels, now_ms, DeliveryCounters())
         arrivals = Arrivals()
-        config.store_path.parent.mkdir(parents=True, exist_ok=True)
+        _make_parent(config.store_path)
         store = MessageStore.open(
             config.store_path, store_options(config), now_ms=now_ms, levels=levels, observers=(delivery, arrivals)
         )

@@ -20,10 +20,6 @@ from delaymq.store.errors import (
 _SHOWN_CHARACTERS = 128
 
 
-class BrokerError(Exception):
-    """A broker that cannot be opened with this configuration and store; the text says what to do."""
-
-
 def system_error(remark: str) -> RequestError:
     """1: the request cannot be served as it stands."""
     return RequestError(ResponseCode.SYSTEM_ERROR, remark)

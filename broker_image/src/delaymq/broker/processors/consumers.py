@@ -92,7 +92,7 @@ def get_consume_stats(broker: Broker, session: Session, command: Command) -> Res
     stats = ConsumeStats()
     for name in topics:
         topic = broker.topics.get(name)
-        if topic is not None:
+        if topic is not None and _consumes(broker, group, name):
             _add_progress(broker, stats, topic, group)
     return Response(body=stats.encode())
 
@@ -105,13 +105,19 @@ def get_broker_consume_stats(broker: Broker, session: Session, command: Command)
         listed = []
         for name in broker.offsets.topics_of(group):
             topic = broker.topics.get(name)
-            if topic is None or (is_order and not topic.order):
+            if topic is None or (is_order and not topic.order) or not _consumes(broker, group, name):
                 continue
             stats = ConsumeStats()
             answer.total_diff += _add_progress(broker, stats, topic, group)
             listed.append(stats)
         answer.consume_stats_list.append({group: listed})
     return Response(body=answer.encode())
+
+
+def _consumes(broker: Broker, group: str, topic: str) -> bool:
+    """Whether the group still subscribes the topic; one that is not connected is taken at its offsets."""
+    connected = broker.clients.consumers.get(group)
+    return connected is None or not connected.subscriptions or topic in connected.subscriptions
 
 
 def _add_progress(broker: Broker, stats: ConsumeStats, topic: TopicConfig, group: str) -> int:
