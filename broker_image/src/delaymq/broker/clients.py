@@ -102,9 +102,12 @@ class Clients:
         joined = client.session.id not in group.members
         group.members[client.session.id] = client
         self._remembered_ids.get(name, set()).discard(client.client_id)
+        versions = {topic: known.sub_version for topic, known in group.subscriptions.items()}
         if group.subscribe(data.subscription_data_set) or joined:
             self.dirty = True
             self._tell(group)
+        elif any(known.sub_version != versions[topic] for topic, known in group.subscriptions.items()):
+            self.dirty = True  # after a crash, pulls that state the newer version would be refused
 
     # Leaving
 
