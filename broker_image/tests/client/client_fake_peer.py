@@ -116,7 +116,7 @@ class FakeBroker(FakePeer):
             RequestCode.UNLOCK_BATCH_MQ: lambda _: Response(),
         }
 
-    def add(self, topic: str, body: bytes, **properties: str) -> None:
+    def add(self, topic: str, body: bytes, *, sys_flag: int = 0, **properties: str) -> None:
         """Puts a message into queue 0 of `topic` (the fake has one topic)."""
         offset = len(self.records)
         self.records.append(
@@ -126,7 +126,7 @@ class FakeBroker(FakePeer):
                 queue_offset=offset,
                 physical_offset=1000 * offset,
                 flag=0,
-                sys_flag=0,
+                sys_flag=sys_flag,
                 born_timestamp_ms=1_700_000_000_000,
                 born_host=pack_host(HOST, 1),
                 store_timestamp_ms=1_700_000_000_001,

@@ -300,3 +300,17 @@ def test_a_closed_producer_refuses_and_has_said_goodbye() -> None:
         assert goodbye.fields == {"clientID": client.client_id, "producerGroup": "P"}
 
     run(scenario)
+
+
+def test_a_peer_that_accepts_and_says_nothing_costs_no_more_than_the_timeout() -> None:
+    async def scenario() -> None:
+        broker = FakeBroker()
+        broker.scripts[RequestCode.HEART_BEAT] = lambda _: None
+        async with running(broker) as (client, _), Producer(client) as producer:
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            with pytest.raises(SendError, match="did not answer within 200 ms"):
+                await producer.send(MESSAGE, timeout_ms=200)
+            assert loop.time() - began < 1
+
+    run(scenario)

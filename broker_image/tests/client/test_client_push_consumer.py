@@ -367,3 +367,64 @@ def test_a_client_without_any_peer_closes_cleanly() -> None:
             await asyncio.sleep(0.05)
 
     run(scenario)
+
+
+def test_after_a_broker_was_killed_offsets_are_committed_again() -> None:
+    async def scenario() -> None:
+        broker = FakeBroker()
+        broker.add("T", b"0")
+        async with running(broker) as (client, _), subscribed(client, Collected()):
+            await until(lambda: broker.committed == 1)
+            await broker.stop()
+            broker.committed = 0  # what was not yet on its disk
+            await broker.start()
+            await until(lambda: broker.committed == 1)
+
+    run(scenario)
+
+
+def test_a_client_has_one_consumer_of_a_group() -> None:
+    async def scenario() -> None:
+        broker = FakeBroker()
+        async with running(broker) as (client, _), subscribed(client, Collected()):
+            with pytest.raises(ValueError, match="make another Client"):
+                await subscribed(client, Collected()).start()
+
+    run(scenario)
+
+
+def test_a_close_that_is_cancelled_leaves_nothing_running() -> None:
+    async def scenario() -> None:
+        broker = FakeBroker()
+        started = asyncio.Event()
+
+        async def hang(message: ReceivedMessage) -> None:
+            started.set()
+            await asyncio.Event().wait()
+
+        broker.add("T", b"0")
+        async with running(broker) as (client, _):
+            consumer = subscribed(client, hang, PushConsumerOptions(consume_from=ConsumeFrom.FIRST))
+            await consumer.start()
+            await started.wait()
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await consumer.close()
+            assert consumer.assigned == []
+            assert broker.committed is None
+        await asyncio.sleep(0)
+
+    run(scenario)
+
+
+def test_a_body_that_cannot_be_inflated_does_not_hold_up_the_queue() -> None:
+    async def scenario() -> None:
+        broker = FakeBroker()
+        got = Collected()
+        broker.add("T", b"not zlib", sys_flag=1)
+        broker.add("T", b"next")
+        async with running(broker) as (client, _), subscribed(client, got):
+            await until(lambda: broker.committed == 2)
+        assert got.bodies == [b"not zlib", b"next"]
+
+    run(scenario)

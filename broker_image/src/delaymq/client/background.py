@@ -42,13 +42,18 @@ class Background:
 
         return self.spawn(repeat())
 
-    async def close(self) -> None:
-        """Cancels all tasks and waits for their ends."""
+    def cancel(self) -> list[asyncio.Task[None]]:
+        """Cancels all tasks but the caller's, which are returned; those that are started later end at once."""
         self._closed = True
         own = asyncio.current_task()
         tasks = [task for task in self._tasks if task is not own]
         for task in tasks:
             task.cancel()
+        return tasks
+
+    async def close(self) -> None:
+        """Cancels all tasks and waits for their ends."""
+        tasks = self.cancel()
         if tasks:
             await asyncio.wait(tasks)
 

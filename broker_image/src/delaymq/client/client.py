@@ -99,11 +99,14 @@ class Client:
         """Closes all members, then the connections."""
         if self.closed:
             return
-        for member in list(self._members):
-            await member.close()
-        self.closed = True
+        try:
+            for member in list(self._members):
+                await member.close()
+        finally:
+            self.closed = True
+            self.background.cancel()
+            await self.network.close()
         await self.background.close()
-        await self.network.close()
 
     # Members.
 
@@ -113,6 +116,10 @@ class Client:
             raise ClosedError("the client is closed")
         if not self.client_id:
             raise ClosedError("the client is not started: use `async with Client(...)` or await start()")
+        data = member.consumer_data()
+        if data is not None and any(_group(other) == data.group_name for other in self._members):
+            # Brokers tell members apart by the client's id.
+            raise ValueError(f"this client has a consumer of group {data.group_name}: make another Client for it")
         self._members.append(member)
 
     def leave(self, member: Member) -> None:
@@ -286,8 +293,7 @@ class Client:
 
     def _members_changed(self, command: Command) -> None:
         for member in list(self._members):
-            data = member.consumer_data()
-            if data is not None and data.group_name == command.fields.get("consumerGroup"):
+            if _group(member) is not None and _group(member) == command.fields.get("consumerGroup"):
                 member.membership_changed()
 
     def _reset_offsets(self, command: Command) -> None:
@@ -297,8 +303,7 @@ class Client:
             _logger.warning("a broker asks to reset offsets with a body that cannot be read: %s", error)
             return
         for member in list(self._members):
-            data = member.consumer_data()
-            if data is not None and data.group_name == command.fields.get("group"):
+            if _group(member) is not None and _group(member) == command.fields.get("group"):
                 member.reset_offsets(offsets)
 
 
@@ -306,6 +311,11 @@ _SERVED: dict[int, Callable[[Client, Command], None]] = {
     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: Client._members_changed,
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET: Client._reset_offsets,
 }
+
+
+def _group(member: Member) -> str | None:
+    data = member.consumer_data()
+    return None if data is None else data.group_name
 
 
 async def _own_address(name_server: str) -> str:

@@ -90,6 +90,9 @@ class Handling:
                     await self._handle_in_order(reader, message)
                 else:
                     await self._handle(reader, message)
+            except Exception:
+                _logger.exception("message %s is tried again: what follows its handler failed", message.message_id)
+                self._again(reader, message)
             finally:
                 self._running -= 1
                 if self._running == 0:
@@ -106,8 +109,7 @@ class Handling:
         elif await self._retries.send_back(message):
             reader.finish(message)
         else:
-            pause_s = self._options.local_retry_ms / 1000
-            asyncio.get_running_loop().call_later(pause_s, self._ready.put_nowait, (reader, message))
+            self._again(reader, message)
 
     async def _handle_in_order(self, reader: QueueReader, message: ReceivedMessage) -> None:
         attempts = 0
@@ -129,6 +131,10 @@ class Handling:
             self._ready.put_nowait((reader, waiting.pop(0)))
         else:
             self._release(reader)
+
+    def _again(self, reader: QueueReader, message: ReceivedMessage) -> None:
+        pause_s = self._options.local_retry_ms / 1000
+        asyncio.get_running_loop().call_later(pause_s, self._ready.put_nowait, (reader, message))
 
     def _release(self, reader: QueueReader) -> None:
         event = self._busy.pop(reader, None)

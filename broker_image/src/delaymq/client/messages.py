@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import zlib
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -15,6 +16,8 @@ from delaymq.message.names import topic_problem
 from delaymq.message.properties import MAX_PROPERTIES_BYTES, encode_properties, is_storable
 from delaymq.message.record import Record, decode_record
 from delaymq.protocol.bodies import MessageQueue
+
+_logger = logging.getLogger(__name__)
 
 MAX_INFLATED_BYTES: Final = 64 * 1024 * 1024
 """A compressed body, inflated: 4 MiB of zlib could otherwise grow to 4 GiB."""
@@ -76,6 +79,7 @@ class ReceivedMessage:
     topic: str
     """For a retry the topic that it was first sent to."""
     body: bytes
+    """As it was sent; a compressed one that cannot be read is given as it is stored."""
     queue: MessageQueue
     """Where it was taken from: for a retry a queue of the group's retry topic."""
     queue_offset: int
@@ -166,11 +170,15 @@ def decode_messages(data: bytes, broker_name: str, *, retry_topic: str = "") -> 
 
 
 def received(record: Record, broker_name: str, retry_topic: str = "") -> ReceivedMessage:
-    """`record` as a consumer sees it; RecordError when its compressed body cannot be read."""
+    """`record` as a consumer sees it."""
     properties = record.properties
     body = record.body
     if record.sys_flag & flags.COMPRESSED:
-        body = inflate(body)
+        # One message that nobody can read must not hold up all behind it.
+        try:
+            body = inflate(body)
+        except RecordError as error:
+            _logger.warning("message at %d of %s: %s", record.physical_offset, broker_name, error)
     own_id = offset_message_id(record.store_host, record.physical_offset)
     topic = record.topic
     if topic == retry_topic:

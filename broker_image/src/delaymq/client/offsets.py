@@ -21,6 +21,7 @@ class Offsets(Protocol):
 
     async def load(self, queue: MessageQueue) -> int | None: ...
     async def save(self, offsets: dict[MessageQueue, int]) -> None: ...
+    def forget_saved(self) -> None: ...
 
 
 class BrokerOffsets:
@@ -38,6 +39,10 @@ class BrokerOffsets:
     async def save(self, offsets: dict[MessageQueue, int]) -> None:
         changed = [item for item in offsets.items() if self._saved.get(item[0]) != item[1]]
         await asyncio.gather(*(self._save(queue, offset) for queue, offset in changed))
+
+    def forget_saved(self) -> None:
+        """What was saved may be lost, since the broker may have been killed: it is all sent again."""
+        self._saved.clear()
 
     async def _save(self, queue: MessageQueue, offset: int) -> None:
         try:
@@ -70,6 +75,9 @@ class FileOffsets:
             await asyncio.to_thread(self._write, after)
         except OSError as error:
             _logger.warning("offsets not saved to %s: %s", self._path, error.strerror)
+
+    def forget_saved(self) -> None:
+        """A file loses nothing."""
 
     def _read(self) -> dict[str, int]:
         if self._path is None or not self._path.exists():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Self
 
 from delaymq.client.client import Client
@@ -35,6 +36,18 @@ SAME_BROKER_PAUSE_MS = 100
 """Before another attempt on a broker that just failed when there is no other: a restart takes about a second."""
 
 _starts = itertools.count()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Attempt:
+    """A send in all its attempts; `broker` and `address` are of the last one."""
+
+    topic: str
+    unique_id: str
+    queue: MessageQueue | None
+    make_command: Callable[[MessageQueue, str], Awaitable[Command]]
+    broker: str | None = None
+    address: str = ""
 
 
 class Producer:
@@ -179,33 +192,38 @@ class Producer:
         loop = asyncio.get_running_loop()
         limit_ms = timeout_ms or self.options.send_timeout_ms
         deadline = loop.time() + limit_ms / 1000
+        attempt = _Attempt(topic=topic, unique_id=unique_id, queue=queue, make_command=make_command)
         failed: ClientError | None = None
-        broker: str | None = None
         attempts = 0
-        while attempts <= self.options.retries:
-            left_ms = int((deadline - loop.time()) * 1000)
-            if left_ms <= 0:
-                break
+        while attempts <= self.options.retries and loop.time() < deadline:
             attempts += 1
             try:
-                route = await self._client.route_to_send(topic, self.options.new_topic_queues)
-                chosen, address = self._choose(topic, route, queue, broker)
-                if chosen.broker_name == broker:
-                    await asyncio.sleep(min(SAME_BROKER_PAUSE_MS * attempts, left_ms) / 1000)
-                broker = chosen.broker_name
-                command = await make_command(chosen, address)
-                left_ms = max(int((deadline - loop.time()) * 1000), 1)
-                answer = await self._client.network.invoke(address, command, left_ms)
-                return send_result(address, answer, unique_id, chosen)
+                async with asyncio.timeout_at(deadline):
+                    return await self._try_once(attempt, attempts, deadline)
             except RefusedError as error:
                 if error.code not in RETRIED:
                     raise
                 failed = error
             except (UnreachableError, AnswerTimeoutError) as error:
                 failed = error
+            except TimeoutError:
+                # A connection that takes its time, or a NameServer.
+                failed = AnswerTimeoutError(attempt.address or f"the route of {topic}", limit_ms)
             self._client.refresh_soon(topic)
         failed = failed or ClientError(f"nothing was sent within {limit_ms} ms")
         raise SendError(topic, attempts, failed) from failed
+
+    async def _try_once(self, attempt: _Attempt, number: int, deadline: float) -> SendResult:
+        client = self._client
+        route = await client.route_to_send(attempt.topic, self.options.new_topic_queues)
+        chosen, address = self._choose(attempt.topic, route, attempt.queue, attempt.broker)
+        if chosen.broker_name == attempt.broker:
+            await asyncio.sleep(SAME_BROKER_PAUSE_MS * (number - 1) / 1000)
+        attempt.broker, attempt.address = chosen.broker_name, address
+        command = await attempt.make_command(chosen, address)
+        left_ms = max(int((deadline - asyncio.get_running_loop().time()) * 1000), 1)
+        answer = await client.network.invoke(address, command, left_ms)
+        return send_result(address, answer, attempt.unique_id, chosen)
 
 
 async def unregister(

@@ -66,6 +66,7 @@ class PushConsumer:
         self._subscriptions: dict[str, Subscription] = {}
         self._readers: dict[MessageQueue, tuple[QueueReader, asyncio.Task[None]]] = {}
         self._changed = asyncio.Event()
+        self._saving = asyncio.Lock()
         self._unannounced = True
         self._joined = False
         self._retry_topic = retry_topic(group) if self._clustering else ""
@@ -114,21 +115,27 @@ class PushConsumer:
         if not self._joined:
             return
         self._joined = False
-        for _, task in self._readers.values():
-            task.cancel()
-        await self._handling.stop(self.options.close_timeout_ms)
-        await self._background.close()
-        await self.commit()
-        if self._locks is not None:
-            await self._locks.unlock(list(self._readers))
-        self._readers.clear()
-        self._client.leave(self)
+        try:
+            for _, task in self._readers.values():
+                task.cancel()
+            await self._handling.stop(self.options.close_timeout_ms)
+            await self._background.close()
+            await self.commit()
+            if self._locks is not None:
+                await self._locks.unlock(list(self._readers))
+        finally:
+            # Also when the caller is cancelled: nothing of it goes on.
+            self._background.cancel()
+            self._readers.clear()
+            self._client.leave(self)
         await unregister(self._client, self._subscriptions, consumer_group=self.group)
 
     async def commit(self) -> None:
         """Saves the offsets now; it happens by itself every commit_interval_ms and at close."""
-        offsets = {queue: reader.commit_offset for queue, (reader, _) in self._readers.items()}
-        await self._offsets.save({queue: offset for queue, offset in offsets.items() if offset is not None})
+        async with self._saving:
+            readers = [reader for reader, _ in self._readers.values() if not reader.dropped]
+            offsets = {reader.queue: reader.commit_offset for reader in readers}
+            await self._offsets.save({queue: offset for queue, offset in offsets.items() if offset is not None})
 
     # What the client asks of its members.
 
@@ -149,11 +156,14 @@ class PushConsumer:
 
     def membership_changed(self) -> None:
         """Members, routes or a connection changed: the shares are worked out again."""
+        self._offsets.forget_saved()
         self._changed.set()
 
     def reset_offsets(self, offsets: dict[MessageQueue, int]) -> None:
         """Goes on at these offsets, as an administrator wants it."""
         ours = {queue: offset for queue, offset in offsets.items() if queue in self._readers}
+        for queue in ours:
+            self._readers[queue][0].dropped = True
         self._background.spawn(self._reset(ours))
 
     # Inside.
@@ -161,7 +171,11 @@ class PushConsumer:
     async def _rebalance_forever(self) -> None:
         while True:
             self._changed.clear()
-            settled = await self._rebalance()
+            try:
+                settled = await self._rebalance()
+            except Exception:
+                _logger.exception("the shares of %s could not be worked out, it is tried again", self.group)
+                settled = False
             pause_ms = self.options.rebalance_interval_ms if settled else UNSETTLED_PAUSE_MS
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_ms / 1000):
@@ -213,7 +227,11 @@ class PushConsumer:
     async def _take(self, subscription: Subscription, share: set[MessageQueue]) -> None:
         held = [queue for queue in self._readers if queue.topic == subscription.topic]
         await self._drop(
-            queue for queue in held if queue not in share or self._readers[queue][0].subscription is not subscription
+            queue
+            for queue in held
+            if queue not in share
+            or self._readers[queue][0].subscription is not subscription
+            or self._readers[queue][1].done()
         )
         for queue in sorted(share - self._readers.keys(), key=lambda each: (each.broker_name, each.queue_id)):
             reader = QueueReader(
@@ -262,6 +280,8 @@ class PushConsumer:
             asyncio.get_running_loop().call_later(UNSETTLED_PAUSE_MS / 1000, self._changed.set)
 
     async def _reset(self, offsets: dict[MessageQueue, int]) -> None:
+        # Not before a commit that is under way, and before anybody reads the queue's offset anew.
+        async with self._saving:
+            await self._offsets.save(offsets)
         await self._drop([queue for queue in offsets if queue in self._readers], commit=False)
-        await self._offsets.save(offsets)
         self._changed.set()
