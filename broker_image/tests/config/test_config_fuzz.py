@@ -1,0 +1,29 @@
+"""Whatever a broker.conf holds, the answer is a configuration or one ConfigError, and soon."""
+
+import os
+import random
+
+from delaymq.config import BrokerConfig, ConfigError, NamesrvConfig, build, keys_of, parse_properties_text
+
+INPUTS = int(os.environ.get("DELAYMQ_FUZZ_INPUTS", "20000"))
+SEED = int(os.environ.get("DELAYMQ_FUZZ_SEED", "1"))
+_PIECES = ["=", ":", "\n", "\\", "\\u00", "#", "!", " ", "1s", "9" * 30, "-1", "true", "\x00", "é", "\ud800", "ASYNC_FLUSH", ";"]
+
+
+def test_random_configuration_texts_end_in_a_configuration_or_one_clear_error() -> None:
+    source = random.Random(SEED)
+    kinds = (BrokerConfig, NamesrvConfig)
+    pieces = _PIECES + [key for kind in kinds for key in keys_of(kind)]
+    built = refused = 0
+    for number in range(INPUTS):
+        kind = kinds[number % 2]
+        key = source.choice(list(keys_of(kind)))
+        mutated = "".join(source.choices(pieces, k=source.randrange(6)))
+        text = source.choice([f"{key}={mutated}", mutated, f"{key} : {source.choice(pieces)}\n{mutated}"])
+        try:
+            build(kind, parse_properties_text(text))
+            built += 1
+        except ConfigError as error:
+            refused += 1
+            assert 0 < len(str(error)) < 1_000
+    assert min(built, refused) > INPUTS // 100
