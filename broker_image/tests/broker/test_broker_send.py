@@ -302,3 +302,22 @@ def test_records_are_read_back_by_the_id_in_the_answer(harness: Harness) -> None
     offset = parse_offset_message_id(answer.fields["msgId"])[2]
     (record,) = records_of(harness.answer(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": offset}).body)
     assert record.body == b"two"
+
+
+def test_in_a_batch_too_what_only_the_broker_may_say_is_taken_out_and_limits_hold(harness: Harness) -> None:
+    own = b"__DMQ_DUE\x011\x02UNIQ_KEY\x01U"
+    fields = send_fields("Orders", {"__DMQ_MARK": "delivered:0:0:0:0", "all": "yes"})
+    harness.ask(RequestCode.SEND_BATCH_MESSAGE, fields, batch_of(b"a", properties=own))
+    assert harness.pulled()[0].properties == {"UNIQ_KEY": "U", "all": "yes", "CLUSTER": "DefaultCluster"}
+    half = "x" * 16_400
+    both = harness.ask(
+        RequestCode.SEND_BATCH_MESSAGE,
+        send_fields("Orders", {"all": half}),
+        batch_of(b"a", properties=b"own\x01" + half.encode()),
+    )
+    assert (both.code, "properties" in str(both.remark)) == (ResponseCode.MESSAGE_ILLEGAL, True)
+    only_shared = harness.ask(
+        RequestCode.SEND_BATCH_MESSAGE, send_fields("Orders", {"all": half + half}), batch_of(b"a")
+    )
+    assert only_shared.code == ResponseCode.MESSAGE_ILLEGAL
+    assert len(harness.pulled()) == 1

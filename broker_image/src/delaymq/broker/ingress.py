@@ -88,18 +88,22 @@ def delay(
         raise message_illegal(str(error)) from error
 
 
-def admit_batched(batch: dict[str, str], own: dict[str, str]) -> dict[str, str]:
-    """Properties of one message of a batch: its own and the batch's, of two with one name the batch's."""
-    properties = own | batch
-    strip_own(properties)
-    if level_of(properties) > 0:
-        raise message_illegal("a batch cannot be delayed: send its messages one by one, or without property DELAY")
-    if properties.get(names.TRANSACTION_PREPARED, "").lower() == "true":
-        raise message_illegal("a batch cannot be a transaction: send its messages one by one")
-    for name in names.TIMER_PROPERTIES:
-        if name in properties:
-            _timer(properties[name])
-    check_size(properties)
+def admit_batched(shared: dict[str, str], shared_characters: int, raw: bytes) -> dict[str, str]:
+    """Properties of one message of a batch: its own (`raw`) and the batch's, of two with one name the batch's."""
+    text = raw.decode("utf-8", "surrogateescape")
+    properties = parse_properties(text)
+    properties.update(shared)
+    if names.OWN_PREFIX in text:
+        strip_own(properties)
+    if not _RULED.isdisjoint(properties):
+        if properties.get(names.TRANSACTION_PREPARED, "").lower() == "true":
+            raise message_illegal("a batch cannot be a transaction: send its messages one by one")
+        for name in REFUSED.keys() & properties.keys():
+            REFUSED[name](properties[name])
+        if level_of(properties) > 0:
+            raise message_illegal("a batch cannot be delayed: send its messages one by one, or without property DELAY")
+    if len(text) + shared_characters > _SURELY_FITS_CHARACTERS:
+        check_size(properties)
     return properties
 
 

@@ -173,14 +173,16 @@ def _send_batch(
         raise message_illegal("a batch cannot be a transaction: send its messages one by one")
     if config.topic_filter_type == "MULTI_TAG":
         sys_flag |= MULTI_TAGS
-    shared = parse_properties(header.properties or "")
+    shared_text = header.properties or ""
+    shared = parse_properties(shared_text)
+    strip_own(shared)
     shared[names.CLUSTER] = broker.cluster_name
     records = [
         NewRecord(
             topic,
             queue_id,
             body,
-            admit_batched(shared, decode_properties(properties)),
+            admit_batched(shared, len(shared_text), properties),
             flag,
             sys_flag,
             header.born_timestamp,
