@@ -4,7 +4,6 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-
 from delaymq.config import (
     BrokerConfig,
     ConfigError,
@@ -21,7 +20,9 @@ from delaymq.config import (
 
 def test_rocketmq_keys_become_fields_and_later_layers_win() -> None:
     config, notes = build(
-        BrokerConfig, {"brokerIP1": "10.0.0.1", "listenPort": "1"}, {"listenPort": "2", "autoCreateTopicEnable": "FALSE"}
+        BrokerConfig,
+        {"brokerIP1": "10.0.0.1", "listenPort": "1"},
+        {"listenPort": "2", "autoCreateTopicEnable": "FALSE"},
     )
     assert (config.broker_ip1, config.listen_port, config.auto_create_topic_enable, notes) == ("10.0.0.1", 2, False, [])
 
