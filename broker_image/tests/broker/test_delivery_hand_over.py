@@ -106,6 +106,19 @@ def test_a_failing_read_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bench.hand_over() == ["a"]
 
 
+def test_a_clock_set_back_does_not_prolong_the_pause_of_a_full_store() -> None:
+    bench = Bench("1s")
+    bench.send("a", 1)
+    bench.now_ms += 10_000_000
+    bench.store.refuse = lambda message: StoreFullError("no space")
+    assert bench.hand_over() == []
+    assert bench.delivery.next_wakeup_ms() == bench.now_ms + 100
+    bench.now_ms -= 9_000_000
+    bench.store.refuse = lambda message: None
+    assert bench.delivery.next_wakeup_ms() == START_MS + 1_000
+    assert bench.hand_over() == ["a"]
+
+
 def test_100000_overdue_messages_survive_a_store_that_stops_taking_messages_now_and_then() -> None:
     bench = Bench("1s 5s 10s")
     count = 100_000
@@ -481,9 +494,10 @@ def test_a_state_beyond_a_queues_end_does_not_settle_what_comes_later() -> None:
     bench = Bench("1s")
     bench.send("a", 1)
     bench.kill()
-    bench.snapshot = len(bench.log), {
-        "schedule": {"version": 1, "queues": {"0": {"low": 0, "above": [1, 40], "foreign": []}}}
-    }
+    bench.snapshot = (
+        len(bench.log),
+        {"schedule": {"version": 1, "queues": {"0": {"low": 0, "above": [1, 40], "foreign": []}}}},
+    )
     bench.start()
     bench.send("b", 1)
     bench.now_ms += 1_000

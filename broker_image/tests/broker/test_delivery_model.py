@@ -116,7 +116,7 @@ class Life:
         pending = {body for body in self.sent if body not in counts}
         assert sum(self.bench.delivery.pending().values()) == len(pending), "lost"
         retried = {entry[2] for entry in self.bench.delivery._hand_over.retries.entries()}
-        if not retried and self.bench.delivery._hand_over._paused_until_ms is None:
+        if not retried and self.bench.delivery._hand_over._paused_until_ms == 0:
             expected = min((self.sent[body].due_ms for body in pending), default=None)
             assert self.bench.delivery.next_wakeup_ms() == expected
 

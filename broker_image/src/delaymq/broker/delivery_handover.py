@@ -53,11 +53,12 @@ class HandOver:
         self._sources = sources
         self._counters = counters
         self._backoff = backoff
+        self._now_ms = now_ms
         self._log = QuietLog(logger, now_ms)
         self._scheduler = Scheduler()
         self._scheduler.add(self.retries)
         self._pauses = 0
-        self._paused_until_ms: int | None = None
+        self._paused_until_ms = 0
 
     def add_source(self, source: LevelQueue) -> None:
         """Hands over what is due in `source` from now on."""
@@ -67,18 +68,20 @@ class HandOver:
     def next_wakeup_ms(self) -> int | None:
         """Wall-clock time of the next hand-over, perhaps past; None when nothing is pending."""
         wakeup_ms = self._scheduler.next_wakeup_ms()
-        if wakeup_ms is not None and self._paused_until_ms is not None:
+        if wakeup_ms is not None and self._is_paused(self._now_ms()):
             wakeup_ms = max(wakeup_ms, self._paused_until_ms)
         return wakeup_ms
+
+    def _is_paused(self, now_ms: int) -> bool:
+        # The first comparison: a clock that was set back must not prolong the pause.
+        return self._paused_until_ms - self._backoff.longest_ms <= now_ms < self._paused_until_ms
 
     def run(self, now_ms: int, budget: int) -> int:
         """Hands over at most `budget` messages that are due by the wall clock; how many were taken up.
 
         Call again at once while that is not 0, but let others run in between; then at `next_wakeup_ms`.
         """
-        paused_until_ms = self._paused_until_ms
-        # The second comparison: a clock that was set back must not prolong the pause.
-        if paused_until_ms is not None and paused_until_ms - self._backoff.longest_ms <= now_ms < paused_until_ms:
+        if self._is_paused(now_ms):
             return 0
         handed_over = 0
         batches = self._scheduler.due(now_ms, budget)
@@ -98,7 +101,7 @@ class HandOver:
         finally:
             self.running = False
         if handed_over:
-            self._pauses, self._paused_until_ms = 0, None
+            self._pauses = self._paused_until_ms = 0
         return handed_over
 
     def _hand_over_one(self, entry: Entry, now_ms: int) -> None:
