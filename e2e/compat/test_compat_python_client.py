@@ -28,6 +28,7 @@ from delaymq.message.names import dead_letter_topic
 from harness.brokers import Cluster
 
 LIMIT_S = 60.0
+NewCluster = Callable[..., Cluster]
 POLL_S = 0.02
 FROM_FIRST = PushConsumerOptions(consume_from=ConsumeFrom.FIRST, local_retry_ms=200)
 
@@ -465,3 +466,32 @@ def test_an_administrator_sees_brokers_topics_settings_and_figures(cluster: Clus
         assert not await admin.topic_exists(topic)
 
     run(cluster, scenario)
+
+
+@pytest.mark.ours_only
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+def test_it_goes_on_within_seconds_after_the_broker_was_restarted(new_cluster: NewCluster, clean: bool) -> None:
+    topic, group = new_name("Topic"), new_name("Group")
+
+    async def scenario(client: Client, cluster: Cluster) -> None:
+        await Admin(client).create_topic(topic, queues=4)
+        got = Collected()
+        consumer = PushConsumer(client, group, got, FROM_FIRST)
+        consumer.subscribe(topic)
+        async with consumer, Producer(client) as producer:
+            await settled(client, topic, consumer)
+            for number in range(20):
+                await producer.send(Message(topic=topic, body=b"%d" % number), delay="2s" if number % 2 else None)
+            await until(lambda: len(got.messages) >= 10)
+            await asyncio.to_thread(cluster.stop if clean else cluster.kill)
+            await asyncio.to_thread(cluster.start)
+            ready = time.monotonic()
+            await producer.send(Message(topic=topic, body=b"after"), timeout_ms=4_000)
+            await until(lambda: b"after" in got.bodies)
+            assert time.monotonic() - ready < 4
+            await until(lambda: len(got.messages) >= 21)
+            await asyncio.sleep(1)
+        assert Counter(got.bodies) == Counter([*(b"%d" % number for number in range(20)), b"after"])
+
+    with new_cluster() as cluster:
+        run(cluster, lambda client: scenario(client, cluster))
