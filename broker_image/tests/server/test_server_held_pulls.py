@@ -100,11 +100,27 @@ def test_a_pull_is_answered_at_its_deadline(queue: Queue) -> None:
 
 def test_a_recheck_finds_what_no_arrival_told(queue: Queue) -> None:
     queue.pull(1)
-    queue.held.recheck()
+    queue.held.recheck(100)
     assert queue.answers == []
     queue.end = 6
-    queue.held.recheck()
+    queue.held.recheck(100)
     assert queue.answers == [(1, 0)]
+    assert empty(queue)
+
+
+def test_a_recheck_takes_turns_and_leaves_nobody_out(queue: Queue) -> None:
+    for opaque in range(10):
+        queue.pull(opaque)
+    seen = []
+    for _ in range(4):
+        before = queue.resumed
+        queue.held.recheck(3)
+        seen.append(queue.resumed - before)
+    assert seen == [3, 3, 3, 1]
+    queue.end = 6
+    queue.held.recheck(3)
+    queue.held.recheck(7)
+    assert sorted(opaque for opaque, _ in queue.answers) == list(range(10))
     assert empty(queue)
 
 
@@ -112,7 +128,7 @@ def test_a_pull_that_is_held_again_keeps_its_new_deadline(queue: Queue) -> None:
     first = queue.held_at(5, 10_000)
     first.resume = lambda final: queue.held_at(5, 40_000)
     queue.held.hold(queue.session, Command(11, 1), first)
-    queue.held.recheck()
+    queue.held.recheck(100)
     queue.held.expire(30_000)
     assert queue.answers == []
     queue.held.expire(41_000)

@@ -29,6 +29,7 @@ CLIENTS_INTERVAL_MS: Final = 200
 HELD_DEADLINE_INTERVAL_MS: Final = 400
 LONG_POLLING_RECHECK_MS: Final = 5_000
 """RocketMQ looks at held pulls this often too."""
+RECHECK_SLICE_INTERVAL_MS: Final = 200
 
 _logger = logging.getLogger(__name__)
 
@@ -50,9 +51,10 @@ def jobs_of(broker: "Broker", held_pulls: "HeldPulls", sessions: "Sessions") -> 
         for session in broker.expire_clients(broker.now_ms()):
             sessions.close(session.id)
 
-    def recheck_ms() -> int:
+    def recheck() -> None:
         config = broker.config
-        return LONG_POLLING_RECHECK_MS if config.long_polling_enable else config.short_polling_time_mills
+        every_ms = LONG_POLLING_RECHECK_MS if config.long_polling_enable else config.short_polling_time_mills
+        held_pulls.recheck(-(-len(held_pulls) * RECHECK_SLICE_INTERVAL_MS // every_ms))
 
     def allocate() -> Task | None:
         return store.allocation_task()
@@ -91,7 +93,7 @@ def jobs_of(broker: "Broker", held_pulls: "HeldPulls", sessions: "Sessions") -> 
         Job(name="snapshot", interval_ms=fixed(SNAPSHOT_INTERVAL_MS), run=snapshot),
         Job(name="statistics", interval_ms=fixed(SAMPLE_INTERVAL_MS), run=sample),
         Job(name="delay offsets", interval_ms=fixed(DELAY_OFFSET_INTERVAL_MS), run=save_delay_offsets),
-        Job(name="held pulls", interval_ms=recheck_ms, run=held_pulls.recheck),
+        Job(name="held pulls", interval_ms=fixed(RECHECK_SLICE_INTERVAL_MS), run=recheck),
         Job(name="tables", interval_ms=fixed(TABLES_INTERVAL_MS), run=persist),
         Job(name="retention", interval_ms=fixed(CLEAN_INTERVAL_MS), run=clean),
         Job(name="silent clients", interval_ms=fixed(EXPIRE_INTERVAL_MS), run=expire_clients),

@@ -115,9 +115,9 @@ class Flushing:
         self._executor.shutdown(wait=True)
 
     def _tick(self) -> None:
+        self.start()
         if self._store.flushed_offset < self._store.end_offset:
             self._begin()
-        self.start()
 
     def _begin(self) -> None:
         self._begin_soon = False
@@ -132,14 +132,18 @@ class Flushing:
         self._in_flight = self._loop.create_future()
 
         def ended(done: "asyncio.Future[None]") -> None:
-            error: BaseException | None = done.exception() or task.finish()
+            error: BaseException | None
+            try:
+                error = done.exception() or task.finish()
+            except Exception as failure:
+                error = failure
             self.times.add(self._loop.time() - began)
             finished, self._in_flight = self._in_flight, None
             if error is not None:
                 self._failed(error)
-            self._release()
             if finished is not None and not finished.done():
                 finished.set_result(None)
+            self._release()
             if self._waiting and self._retry_timer is None:
                 self._begin()
 

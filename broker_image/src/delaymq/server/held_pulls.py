@@ -38,6 +38,7 @@ class HeldPulls:
         self._reply = reply
         self._by_queue: dict[tuple[str, int], set[HeldPull]] = {}
         self._by_deadline: dict[int, set[HeldPull]] = {}
+        self._to_recheck: list[HeldPull] = []
         self._count = 0
         self.closing = False
         """While the server stops nothing is held any more."""
@@ -62,10 +63,18 @@ class HeldPulls:
             if queue_offset >= held.offset and held.matches(tags_code):
                 self._resume(pull)
 
-    def recheck(self) -> None:
-        """Runs all pulls again: for what no arrival tells, such as a changed configuration or a clock that jumped."""
-        for waiting in list(self._by_queue.values()):
-            for pull in list(waiting):
+    def recheck(self, count: int) -> None:
+        """Runs `count` pulls again, in turn: for what no arrival tells, such as a changed configuration.
+
+        A few at a time: all of them at once would hold up everything else.
+        """
+        if not self._count:
+            self._to_recheck.clear()
+        elif not self._to_recheck:
+            self._to_recheck = [pull for waiting in self._by_queue.values() for pull in waiting]
+        for _ in range(min(count, len(self._to_recheck))):
+            pull = self._to_recheck.pop()
+            if pull in pull.session.held:
                 self._resume(pull)
 
     def expire(self, now_ms: int) -> None:

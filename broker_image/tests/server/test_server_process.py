@@ -1,0 +1,149 @@
+"""Servers as processes: start lines, exit codes, signals, and what a kill does to their peers."""
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from running_server import HOST, BrokerPeer, run, until
+
+BOUND_S = 20
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from broker_harness import broker_config
+from delaymq.config import NamesrvConfig
+from delaymq.server.main import run_namesrv, run_standalone
+what, path, port = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+namesrv = NamesrvConfig(listen_port=port if what == "namesrv" else 0, kv_config_path=str(path / "kvConfig.json"))
+if what == "namesrv":
+    sys.exit(run_namesrv(namesrv))
+sys.exit(run_standalone(broker_config(path, listen_port=port, http_port=0), namesrv))
+"""
+
+
+class Server:
+    """One process, and what it said."""
+
+    def __init__(self, what: str, path: Path, port: int = 0) -> None:
+        self.log_path = path / f"log-{time.monotonic_ns()}"
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        with self.log_path.open("wb") as log:
+            command = [sys.executable, "-c", PROGRAM, what, str(path), str(port)]
+            self.process = subprocess.Popen(command, stderr=log, stdout=log, env=environment)
+
+    def log(self) -> str:
+        return self.log_path.read_text()
+
+    def wait_for(self, pattern: str) -> re.Match[str]:
+        give_up_at = time.monotonic() + BOUND_S
+        while time.monotonic() < give_up_at:
+            found = re.search(pattern, self.log())
+            if found:
+                return found
+            time.sleep(0.01)
+        raise AssertionError(f"{pattern!r} is not in {self.log()}")
+
+    def end(self, number: int) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(BOUND_S)
+
+
+@pytest.fixture
+def servers() -> Iterator[list[Server]]:
+    started: list[Server] = []
+    yield started
+    for server in started:
+        server.process.kill()
+        server.process.wait(BOUND_S)
+
+
+def start(servers: list[Server], what: str, path: Path, port: int = 0) -> Server:
+    servers.append(Server(what, path, port))
+    return servers[-1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_a_standalone_server_cleanly(tmp_path: Path, servers: list[Server], number: int) -> None:
+    server = start(servers, "standalone", tmp_path)
+    line = server.wait_for(
+        r"broker broker-a listens on 127\.0\.0\.1:(\d+) and (\d+), HTTP on \S+:(\d+), store (\S+),.*"
+    )
+    assert int(line[2]) == int(line[1]) - 2
+    assert line[4] == str(tmp_path / "store")
+    server.wait_for(r"NameServer listens on 127\.0\.0\.1:\d+")
+    assert server.end(number) == 0
+    assert "delaymq: stopped" in server.log()
+    assert "Traceback" not in server.log()
+    assert not (tmp_path / "store" / "abort").exists()
+
+
+def test_a_name_server_runs_alone(tmp_path: Path, servers: list[Server]) -> None:
+    server = start(servers, "namesrv", tmp_path)
+    server.wait_for(r"NameServer listens on 127\.0\.0\.1:\d+\n")
+    assert server.end(signal.SIGTERM) == 0
+
+
+@pytest.mark.parametrize("what", ["standalone", "namesrv"])
+def test_a_port_in_use_is_one_clear_line_and_exit_code_1(tmp_path: Path, servers: list[Server], what: str) -> None:
+    with socket.create_server((HOST, 0)) as taken:
+        port = taken.getsockname()[1]
+        server = start(servers, what, tmp_path, port)
+        assert server.process.wait(BOUND_S) == 1
+    assert re.fullmatch(rf"delaymq: cannot start: .* {HOST}:{port} is in use: .*\n", server.log())
+
+
+def test_a_second_start_on_the_same_store_is_refused(tmp_path: Path, servers: list[Server]) -> None:
+    first = start(servers, "standalone", tmp_path)
+    first.wait_for("broker broker-a listens")
+    second = start(servers, "standalone", tmp_path)
+    assert second.process.wait(BOUND_S) == 1
+    assert re.fullmatch(r"delaymq: cannot start: .*\n", second.log())
+    assert str(tmp_path / "store") in second.log()
+    assert first.end(signal.SIGTERM) == 0
+
+
+def test_what_is_no_store_is_refused(tmp_path: Path, servers: list[Server]) -> None:
+    (tmp_path / "store").write_text("a file")
+    server = start(servers, "standalone", tmp_path)
+    assert server.process.wait(BOUND_S) == 1
+    assert re.fullmatch(r"delaymq: cannot start: .*\n", server.log())
+
+
+def test_a_killed_server_resets_its_clients_and_loses_nothing(tmp_path: Path, servers: list[Server]) -> None:
+    server = start(servers, "standalone", tmp_path)
+    port = int(server.wait_for(r"broker broker-a listens on \S+:(\d+) and")[1])
+
+    async def before() -> None:
+        peer = await BrokerPeer.connect(port)
+        for number in range(10):
+            assert (await peer.send("T", b"m%d" % number)).code == 0
+        ended: list[Exception | None] = []
+        peer.connection._on_closed = lambda connection, error: ended.append(error)
+        waiting = peer.pull("T", 10)
+        await asyncio.sleep(0.1)
+        server.process.kill()
+        await until(lambda: ended)
+        assert isinstance(ended[0], ConnectionResetError)
+        await asyncio.gather(waiting, return_exceptions=True)
+
+    run(before)
+    server.process.wait(BOUND_S)
+    again = start(servers, "standalone", tmp_path, port)
+    again.wait_for("broker broker-a listens")
+
+    async def after() -> None:
+        peer = await BrokerPeer.connect(port)
+        assert (await peer.pull("T", 0)).fields["nextBeginOffset"] == "10"
+        peer.connection.close()
+
+    run(after)
+    assert again.end(signal.SIGTERM) == 0
