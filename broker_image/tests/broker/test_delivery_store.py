@@ -189,6 +189,24 @@ def test_a_foreign_lifetime_of_the_level_table_does_not_move_messages(open_at: C
     assert at.marked() == ["a", "b"]
 
 
+def test_a_snapshot_of_a_later_version_is_not_used(
+    open_at: Callable[..., Opened], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = open_at()
+    at.send("a", 1)
+    at.send("b", 1)
+    at.now_ms += 1_000
+    assert at.delivery.hand_over(at.now_ms, 1) == 1
+    with monkeypatch.context() as patched:
+        patched.setattr(at.delivery, "state", lambda: {"version": 99})
+        at.stop()
+    at.start()
+    assert not at.store.recovery.snapshot_used
+    assert at.pending() == {1: 1}
+    assert at.hand_over() == 1
+    assert at.marked() == ["a", "b"]
+
+
 def test_retention_keeps_what_is_pending(open_at: Callable[..., Opened]) -> None:
     at = open_at()
     at.store.pins.hold("schedule", at.delivery.pin)

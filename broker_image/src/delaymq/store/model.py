@@ -59,7 +59,10 @@ class DispatchObserver(Protocol):
     """Key of its state."""
 
     def restore(self, state: object | None) -> None:
-        """Called once before the replay; None: no valid snapshot, the whole log is replayed."""
+        """Called before the replay; None: no valid snapshot, the whole log is replayed.
+
+        ValueError for a state that is none of this observer's: then it is called again, with None.
+        """
 
     def dispatch(self, record: Dispatched) -> None:
         """One record."""

@@ -43,7 +43,7 @@ class Recovery:
         """Leave log, queues, index and observers ready for the next record."""
         index_sound = self.index is None or self.index.load()
         snapshot = self._load_snapshot() if index_sound else None
-        if snapshot is not None and not self._resume(snapshot):
+        if snapshot is not None and not (self._restore_observers(snapshot) and self._resume(snapshot)):
             snapshot = None
         if snapshot is not None:
             self.report.snapshot_used = True
@@ -58,8 +58,9 @@ class Recovery:
                 self._clear_queues()
                 if self.index is not None and self.index.remove_all():
                     self._correct("index-rebuilt", "index", 0, "the key index is built anew from the log")
-        for observer in self.observers:
-            observer.restore(snapshot.observers.get(observer.name) if snapshot is not None else None)
+        if snapshot is None:
+            for observer in self.observers:
+                observer.restore(None)
         flushed = start.offset
         end = self._replay(start)
         self._cut_queues_beyond(end.offset)
@@ -108,6 +109,16 @@ class Recovery:
         elif snapshot.log_end > log.min_offset:
             return "its last record is gone"
         return None
+
+    def _restore_observers(self, snapshot: Snapshot) -> bool:
+        """Give each observer its state; False when one does not know what it is given."""
+        for observer in self.observers:
+            try:
+                observer.restore(snapshot.observers.get(observer.name))
+            except ValueError as error:
+                self._correct("snapshot-stale", f"delaymq/{NAME}", 0, f"not used: {error}")
+                return False
+        return True
 
     def _resume(self, snapshot: Snapshot) -> bool:
         """Take queues and index from the snapshot; False when they are not as it states."""
