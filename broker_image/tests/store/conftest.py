@@ -39,5 +39,5 @@ def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A store that the real broker wrote."""
     name: str = request.param
     with tarfile.open(GOLDEN / f"store-{name}.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
+        archive.extractall(tmp_path / name, filter="data")
     return tmp_path / name

@@ -244,7 +244,9 @@ class CrashStates:
         key = file.number, covered
         content = self._contents.get(key)
         if content is None:
-            earlier = max((count for number, count in self._contents if number == file.number and count < covered), default=0)
+            earlier = max(
+                (count for number, count in self._contents if number == file.number and count < covered), default=0
+            )
             building = bytearray(self._contents.get((file.number, earlier), b""))
             for change in file.changes[earlier:covered]:
                 _apply(building, change)
