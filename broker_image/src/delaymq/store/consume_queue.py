@@ -117,7 +117,7 @@ class ConsumeQueues:
     # -- reading --------------------------------------------------------------------------------------------------
 
     def read(self, queue: ConsumeQueue, number: int, count: int) -> bytes:
-        """Up to `count` raw entries from `number`: fewer at a file's end and where the unwritten ones begin."""
+        """Up to `count` raw entries from `number`: fewer at the queue's end and at a file's."""
         if number < queue.first_number or number >= queue.max_number or count <= 0:
             return b""
         written = queue.max_number
@@ -127,11 +127,14 @@ class ConsumeQueues:
                 start = (number - written) * ENTRY_BYTES
                 return bytes(queue.tail[start : start + count * ENTRY_BYTES])
         start = number % self.file_entries
-        count = min(count, written - number, self.file_entries - start)
+        wanted = min(count, self.file_entries - start)
+        count = min(wanted, written - number)
         descriptor = self._descriptor(queue, number - start, create=False)
         if descriptor is None:
             return b""
         data = self._files.pread(descriptor, count * ENTRY_BYTES, start * ENTRY_BYTES)
+        if len(data) == count * ENTRY_BYTES and count < wanted and queue.tail is not None:
+            return data + queue.tail[: (wanted - count) * ENTRY_BYTES]
         return data if len(data) % ENTRY_BYTES == 0 else data[: -(len(data) % ENTRY_BYTES)]
 
     def entry(self, queue: ConsumeQueue, number: int) -> tuple[int, int, int] | None:
