@@ -38,6 +38,17 @@ def test_probes_say_whether_the_broker_lives_and_is_ready(tmp_path: Path) -> Non
     run(scenario)
 
 
+def test_a_disk_that_fails_makes_the_broker_unready(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path, http=True) as server:
+            server.broker.broker.store._log.flush_failed(OSError(5, "Input/output error"))
+            status, body, _ = await get(server.broker.http_port, "/readyz")
+            assert status == 503
+            assert "restart the broker" in body["error"]["message"]
+
+    run(scenario)
+
+
 def test_metrics_have_their_names_and_count(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True, message_delay_level="1s 1h") as server:

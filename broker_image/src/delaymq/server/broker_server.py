@@ -113,6 +113,8 @@ class BrokerServer:
         problems = []
         if not self.ports_open:
             problems.append("the ports are not open")
+        if self.broker.store.failure is not None:
+            problems.append(str(self.broker.store.failure))
         if not self.registration.is_registered:
             problems += [f"NameServer {link.address}: {link.problem}" for link in self.registration.links]
         return problems

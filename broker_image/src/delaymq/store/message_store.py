@@ -17,7 +17,7 @@ from delaymq.store.commit_log import CommitLog
 from delaymq.store.config_files import ConfigFiles
 from delaymq.store.consume_queue import ConsumeQueues
 from delaymq.store.dispatch import Dispatcher, due_or_tags_code
-from delaymq.store.errors import RecordTooLargeError, StoreClosedError, StoreFullError
+from delaymq.store.errors import RecordTooLargeError, StoreClosedError, StoreFailedError, StoreFullError
 from delaymq.store.files import Files
 from delaymq.store.key_index import KeyIndex
 from delaymq.store.lock import StoreLock
@@ -360,6 +360,11 @@ class MessageStore:
         if removed and self._dispatcher.deleted_topics:
             self.save_deleted_topics()
         return removed
+
+    @property
+    def failure(self) -> StoreFailedError | None:
+        """Why nothing is accepted any more, once the disk has refused to keep what was written."""
+        return self._log.failure
 
     def disk_state(self) -> DiskState:
         """How full the disk was at the last pass."""
