@@ -213,6 +213,21 @@ def test_without_write_permission_all_topics_are_registered_with_what_the_broker
     assert {topic.perm for topic in table.values()} == {4}
 
 
+def test_a_changed_permission_is_told_for_all_topics_with_a_new_version(harness: Harness) -> None:
+    told: list[TopicConfig] = []
+    harness.broker.topics_changed = told.append
+    version = harness.broker.topics.version
+    for permission, counter in ((b"4", 1), (b"6", 2)):
+        told.clear()
+        harness.answer(RequestCode.UPDATE_BROKER_CONFIG, body=b"brokerPermission=" + permission)
+        assert {topic.topic_name for topic in told} == set(FRESH)
+        body = RegisterBody.decode(harness.broker.register_body()).topic_config_serialize_wrapper
+        assert body.data_version.counter == version.counter + counter
+    assert {name: topic.perm for name, topic in body.topic_config_table.items()} == {
+        name: perm for name, (perm, _) in FRESH.items()
+    }
+
+
 def test_the_configuration_is_told_and_hot_keys_can_be_changed(harness: Harness) -> None:
     answer = harness.answer(RequestCode.GET_BROKER_CONFIG)
     settings = decode_settings(answer.body)

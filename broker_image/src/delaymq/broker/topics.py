@@ -54,9 +54,10 @@ class Topics:
 
     def apply(self, config: BrokerConfig) -> None:
         """Takes a changed configuration; it counts for topics made from now on."""
-        if config.broker_permission != self._config.broker_permission:
-            self._count_up()  # NameServers are told it with each topic, and take only what is new
+        permission_changed = config.broker_permission != self._config.broker_permission
         self._config = config
+        if permission_changed:
+            self.announce()
         default = self.table.get(names.AUTO_CREATE_TOPIC)
         if default is None and config.auto_create_topic_enable:
             self.put(_auto_create_topic(config))
@@ -107,6 +108,13 @@ class Topics:
         self._count_up()
         if self.changed is not None:
             self.changed(topic)
+
+    def announce(self) -> None:
+        """Has all topics told anew; NameServers take only a table with a new version."""
+        self._count_up()
+        if self.changed is not None:
+            for topic in list(self.table.values()):
+                self.changed(topic)
 
     def remove(self, topic: str) -> bool:
         """Forgets a topic; whether there was one."""
