@@ -64,6 +64,7 @@ class Recovery:
         flushed = start.offset
         end = self._replay(start)
         self._cut_queues_beyond(end.offset)
+        self._rebuild_index_beyond(end.offset)
         self._start_log(end, flushed)
 
     def _correct(self, what: str, file: str, offset: int, detail: str) -> None:
@@ -306,6 +307,23 @@ class Recovery:
                 detail = f"{queue.max_number - number} entries beyond the log's end: cut"
                 self._correct("queue-beyond-log", shown, number * ENTRY_BYTES, detail)
                 self.queues.cut(queue, number)
+
+    def _rebuild_index_beyond(self, log_end: int) -> None:
+        """Keys of records that the log does not hold would find what is written there next."""
+        index = self.index
+        if index is None or not any(file.count > 1 and file.end_offset >= log_end for file in index.files):
+            return
+        index.remove_all()
+        self._correct("index-rebuilt", "index", 0, "it reaches beyond the log's end: built anew from the log")
+        at = ScanPosition(self.log.min_offset)
+        while at.offset < log_end and (segment := self.log.segment_of(at.offset)) is not None:
+            data = self.files.map(segment.descriptor, self.log.file_bytes)
+            try:
+                if not scan_segment(data, segment.base, at, self.dispatcher.levels, index.put, check_crc=False):
+                    break
+            finally:
+                data.close()
+            self._write()
 
     def _start_log(self, end: ScanPosition, flushed: int) -> None:
         log = self.log
