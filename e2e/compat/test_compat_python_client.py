@@ -30,6 +30,7 @@ from harness.brokers import Cluster
 LIMIT_S = 60.0
 NewCluster = Callable[..., Cluster]
 POLL_S = 0.02
+HELD_MS = 10_000
 FROM_FIRST = PushConsumerOptions(consume_from=ConsumeFrom.FIRST, local_retry_ms=200)
 
 _names = count(1)
@@ -168,7 +169,7 @@ def test_a_batch_is_stored_in_order_in_one_queue(cluster: Cluster) -> None:
         async with Producer(client) as producer, PullConsumer(client, new_name("Group")) as consumer:
             batch = [Message(topic=topic, body=b"%d" % number, tags="Even") for number in range(10)]
             result = await producer.send_batch(batch)
-            pulled = await consumer.pull(result.queue, result.queue_offset)
+            pulled = await consumer.pull(result.queue, result.queue_offset, suspend_ms=HELD_MS)
         assert [message.body for message in pulled.messages] == [b"%d" % number for number in range(10)]
         assert ",".join(message.message_id for message in pulled.messages) == result.message_id
         assert ",".join(message.offset_message_id for message in pulled.messages) == result.offset_message_id
@@ -388,6 +389,7 @@ def test_a_new_group_begins_where_it_is_told_to(cluster: Cluster) -> None:
             await producer.send(Message(topic=topic, body=b"3"))
             [queue] = await consumer.queues(topic)
             assert await consumer.calls.min_offset(queue) == 0
+            await consumer.pull(queue, 2, suspend_ms=HELD_MS)
             assert await consumer.calls.max_offset(queue) == 3
             assert await consumer.calls.offset_at(queue, middle_ms) == 2
 
@@ -402,7 +404,7 @@ def test_pulls_report_what_they_found_and_wait_when_asked_to(cluster: Cluster) -
         async with Producer(client) as producer, PullConsumer(client, group) as consumer:
             [queue] = await consumer.queues(topic)
             await producer.send(Message(topic=topic, body=b"1", tags="A"))
-            found = await consumer.pull(queue, 0)
+            found = await consumer.pull(queue, 0, suspend_ms=HELD_MS)  # the real broker shows it a moment later
             assert (found.status, found.next_offset, found.max_offset) == (PullStatus.FOUND, 1, 1)
             assert (await consumer.pull(queue, 0, tags="B")).status is PullStatus.NOTHING_MATCHED
             assert (await consumer.pull(queue, 1)).status is PullStatus.NOTHING_NEW
@@ -410,7 +412,7 @@ def test_pulls_report_what_they_found_and_wait_when_asked_to(cluster: Cluster) -
             assert (beyond.status, beyond.next_offset) == (PullStatus.ILLEGAL_OFFSET, 1)
 
             began = time.monotonic()
-            held = asyncio.ensure_future(consumer.pull(queue, 1, suspend_ms=10_000))
+            held = asyncio.ensure_future(consumer.pull(queue, 1, suspend_ms=HELD_MS))
             await asyncio.sleep(0.5)
             assert not held.done()
             await producer.send(Message(topic=topic, body=b"2"))

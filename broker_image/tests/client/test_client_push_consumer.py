@@ -428,3 +428,46 @@ def test_a_body_that_cannot_be_inflated_does_not_hold_up_the_queue() -> None:
         assert got.bodies == [b"not zlib", b"next"]
 
     run(scenario)
+
+
+def test_a_queue_is_given_up_with_what_its_running_handlers_have_done() -> None:
+    async def scenario() -> None:
+        broker = FakeBroker()
+        started = asyncio.Event()
+
+        async def slow(message: ReceivedMessage) -> None:
+            started.set()
+            await asyncio.sleep(0.1)
+
+        options = PushConsumerOptions(consume_from=ConsumeFrom.FIRST, commit_interval_ms=60_000)
+        broker.add("T", b"0")
+        async with running(broker) as (client, _):
+            consumer = subscribed(client, slow, options)
+            async with consumer:
+                await started.wait()
+                # Sorted before this client, so that the only queue becomes the other member's.
+                broker.members.append("0")
+                broker.tell(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": "G"})
+                await until(lambda: broker.committed is not None)
+                assert broker.committed == 1
+                assert [queue for queue in consumer.assigned if queue.topic == "T"] == []
+
+    run(scenario)
+
+
+def test_a_queue_that_another_member_may_still_have_is_not_begun_at_once() -> None:
+    async def scenario() -> None:
+        broker = FakeBroker()
+        broker.members.append("zzz@other")
+        got = Collected()
+        broker.add("T", b"old")
+        broker.add("T", b"new")
+        async with running(broker) as (client, _):
+            consumer = subscribed(client, got)
+            async with consumer:
+                await until(lambda: any(queue.topic == "T" for queue in consumer.assigned))
+                broker.committed = 1  # the other member's last word
+                await until(lambda: broker.committed == 2)
+        assert got.bodies == [b"new"]
+
+    run(scenario)

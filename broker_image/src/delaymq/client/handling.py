@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection
 from enum import Enum
 
 from delaymq.client.background import Background
@@ -39,9 +40,8 @@ class Handling:
         self._ready: asyncio.Queue[tuple[QueueReader, ReceivedMessage]] = asyncio.Queue()
         self._waiting: dict[QueueReader, list[ReceivedMessage]] = {}
         self._busy: dict[QueueReader, asyncio.Event] = {}
-        self._running = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._running: Counter[QueueReader] = Counter()
+        self._progress = asyncio.Event()
         self._stopping = False
 
     def start(self, background: Background) -> None:
@@ -58,6 +58,17 @@ class Handling:
             self._busy[reader] = asyncio.Event()
         self._ready.put_nowait((reader, message))
 
+    async def settle(self, readers: Collection[QueueReader], timeout_ms: int) -> bool:
+        """Waits until no handler runs for `readers`, at most `timeout_ms`; whether that is so."""
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while any(self._running[reader] for reader in readers):
+                    self._progress.clear()
+                    await self._progress.wait()
+        except TimeoutError:
+            return False
+        return True
+
     async def wait_until_free(self, reader: QueueReader) -> None:
         """Returns when no message of an ordered queue is under way."""
         event = self._busy.get(reader)
@@ -71,11 +82,9 @@ class Handling:
     async def stop(self, timeout_ms: int) -> None:
         """Begins no further message and waits for those under way, at most `timeout_ms`."""
         self._stopping = True
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                await self._idle.wait()
-        except TimeoutError:
-            _logger.warning("%d handlers still ran after %d ms and are cancelled", self._running, timeout_ms)
+        if not await self.settle(list(self._running), timeout_ms):
+            running = self._running.total()
+            _logger.warning("%d handlers still ran after %d ms and are cancelled", running, timeout_ms)
 
     async def _work(self) -> None:
         while True:
@@ -83,8 +92,7 @@ class Handling:
             if reader.dropped or self._stopping:
                 self._release(reader)
                 continue
-            self._running += 1
-            self._idle.clear()
+            self._running[reader] += 1
             try:
                 if self._options.ordered:
                     await self._handle_in_order(reader, message)
@@ -94,9 +102,10 @@ class Handling:
                 _logger.exception("message %s is tried again: what follows its handler failed", message.message_id)
                 self._again(reader, message)
             finally:
-                self._running -= 1
-                if self._running == 0:
-                    self._idle.set()
+                self._running[reader] -= 1
+                if not self._running[reader]:
+                    del self._running[reader]
+                self._progress.set()
 
     async def _handle(self, reader: QueueReader, message: ReceivedMessage) -> None:
         if await self._succeeds(message):

@@ -18,13 +18,17 @@ from delaymq.client.producer import unregister
 from delaymq.client.queue_calls import QueueCalls
 from delaymq.client.queue_locks import QueueLocks
 from delaymq.client.queue_reader import QueueReader
-from delaymq.client.rebalance import Shares
+from delaymq.client.rebalance import Share, Shares
 from delaymq.client.retries import Retries
 from delaymq.client.subscriptions import ALL, Subscription
 from delaymq.clock import now_ms
 from delaymq.message.names import group_problem, retry_topic
 from delaymq.protocol.bodies import ConsumerData, MessageQueue, ProducerData
 
+HAND_OVER_MS = 300
+"""How long a member that gives a queue up waits for its handlers before it commits."""
+TAKE_OVER_MS = 500
+"""How long a member that gets a queue waits for that commit: what was handled since the last one would come again."""
 UNSETTLED_PAUSE_MS = 1_000
 """Until the next try while a topic has no route or brokers do not list this member yet."""
 GATHER_CHANGES_MS = 50
@@ -206,7 +210,7 @@ class PushConsumer:
                 self._unannounced = True
                 settled = False
                 continue
-            await self._take(subscription, set(share))
+            await self._take(subscription, share)
         gone = [queue for queue in self._readers if queue.topic not in self._subscriptions]
         await self._drop(gone)
         await self._renew_locks()
@@ -224,16 +228,16 @@ class PushConsumer:
                 continue
         await self._client.heartbeat()
 
-    async def _take(self, subscription: Subscription, share: set[MessageQueue]) -> None:
+    async def _take(self, subscription: Subscription, share: Share) -> None:
         held = [queue for queue in self._readers if queue.topic == subscription.topic]
         await self._drop(
             queue
             for queue in held
-            if queue not in share
+            if queue not in share.queues
             or self._readers[queue][0].subscription is not subscription
             or self._readers[queue][1].done()
         )
-        for queue in sorted(share - self._readers.keys(), key=lambda each: (each.broker_name, each.queue_id)):
+        for queue in sorted(share.queues - self._readers.keys(), key=lambda each: (each.broker_name, each.queue_id)):
             reader = QueueReader(
                 queue,
                 subscription,
@@ -242,24 +246,26 @@ class PushConsumer:
                 options=self.options,
                 retry_topic=self._retry_topic,
                 hand_over=self._handling.hand_over,
+                begin_after_ms=TAKE_OVER_MS if share.has_others and self._locks is None else 0,
             )
             if self._locks is None:
                 reader.lock()
             self._readers[queue] = reader, self._background.spawn(reader.run())
 
     async def _drop(self, queues: Iterable[MessageQueue], *, commit: bool = True) -> None:
-        offsets: dict[MessageQueue, int] = {}
+        dropped: list[QueueReader] = []
         for queue in list(queues):
             reader, task = self._readers.pop(queue)
             reader.dropped = True
             task.cancel()
             self._handling.forget(reader)
-            if reader.commit_offset is not None:
-                offsets[queue] = reader.commit_offset
+            dropped.append(reader)
             if self._locks is not None:
                 self._background.spawn(self._unlock_when_free(reader))
-        if commit and offsets:
-            await self._offsets.save(offsets)
+        if commit and dropped:
+            await self._handling.settle(dropped, HAND_OVER_MS)
+            offsets = {reader.queue: reader.commit_offset for reader in dropped}
+            await self._offsets.save({queue: offset for queue, offset in offsets.items() if offset is not None})
 
     async def _unlock_when_free(self, reader: QueueReader) -> None:
         await self._handling.wait_until_free(reader)

@@ -37,6 +37,7 @@ class QueueReader:
         options: PushConsumerOptions,
         retry_topic: str,
         hand_over: Callable[[QueueReader, ReceivedMessage], None],
+        begin_after_ms: int = 0,
     ) -> None:
         self.queue = queue
         self.subscription = subscription
@@ -48,6 +49,7 @@ class QueueReader:
         self._options = options
         self._retry_topic = retry_topic
         self._hand_over = hand_over
+        self._begin_after_ms = begin_after_ms
         self._cached: CachedQueue | None = None
         self._changed = asyncio.Event()
         self._pause_ms = 0
@@ -72,6 +74,7 @@ class QueueReader:
         """Pulls until it is cancelled or dropped."""
         while not self.locked:
             await self._wait_for_change()
+        await asyncio.sleep(self._begin_after_ms / 1000)
         cached = await self._begin()
         while not self.dropped:
             if self._is_full(cached):

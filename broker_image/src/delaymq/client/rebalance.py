@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import NamedTuple
 
 from delaymq.client.allocation import allocate_averagely
 from delaymq.client.client import Client
@@ -14,6 +14,14 @@ from delaymq.protocol.command import request_command
 from delaymq.protocol.headers import GetConsumerListByGroupRequestHeader
 
 
+class Share(NamedTuple):
+    """What this member reads of a topic."""
+
+    queues: frozenset[MessageQueue]
+    has_others: bool
+    """Whether the group has other members that may have had these queues a moment ago."""
+
+
 class Shares:
     """Asks a broker for the group's members and works out this member's share."""
 
@@ -22,18 +30,19 @@ class Shares:
         self._group = group
         self._clustering = clustering
 
-    async def share(self, topic: str) -> Sequence[MessageQueue] | None:
-        """The queues of `topic` for this member; None while brokers do not list it as a member.
+    async def share(self, topic: str) -> Share | None:
+        """The share of `topic` for this member; None while brokers do not list it as a member.
 
         Raises ClientError when no broker can be asked.
         """
         route = await self._client.route(topic)
         if not self._clustering:
-            return route.readable
+            return Share(frozenset(route.readable), has_others=False)
         members = await self._members(topic, route)
         if self._client.client_id not in members:
             return None
-        return allocate_averagely(self._client.client_id, members, route.readable)
+        queues = allocate_averagely(self._client.client_id, members, route.readable)
+        return Share(frozenset(queues), has_others=len(members) > 1)
 
     async def _members(self, topic: str, route: Route) -> list[str]:
         header = GetConsumerListByGroupRequestHeader(consumer_group=self._group)
