@@ -28,7 +28,9 @@ class BrokerHttp:
         loop = asyncio.get_running_loop()
         # Loaded by the first scrape, in a thread: it takes longer than the loop should stand still.
         module = await loop.run_in_executor(None, importlib.import_module, "delaymq.server.metrics")
-        return web.Response(body=module.exposition(self._server), headers={"Content-Type": module.CONTENT_TYPE})
+        snapshot = module.Snapshot(self._server)
+        text = await loop.run_in_executor(None, snapshot.text)
+        return web.Response(body=text, headers={"Content-Type": module.CONTENT_TYPE})
 
     async def delay(self, request: web.Request) -> web.Response:
         """/api/v1/delay."""

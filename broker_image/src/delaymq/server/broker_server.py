@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import importlib
 import logging
 import socket
 import time
@@ -78,10 +79,9 @@ class BrokerServer:
         self.background.start()
         self.registration.start()
         if http_bound is not None:
-            # HTTP's libraries are loaded when clients are served already.
-            from delaymq.server.broker_http import broker_http
-
-            self._http = await broker_http(self, http_bound)
+            # HTTP's libraries are loaded when clients are served already, and in a thread: that takes a while.
+            module = await loop.run_in_executor(None, importlib.import_module, "delaymq.server.broker_http")
+            self._http = await module.broker_http(self, http_bound)
 
     def _prepare(self, broker: Broker) -> None:
         config = self.config

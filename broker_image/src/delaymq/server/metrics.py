@@ -26,22 +26,32 @@ LATENESS_BOUNDS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 5_000, 3
 Buckets = list[tuple[str, float]]
 
 
-def exposition(server: "BrokerServer") -> bytes:
-    """All metrics of a broker, as they are now."""
-    registry = CollectorRegistry()
-    registry.register(BrokerMetrics(server))
-    return generate_latest(registry)
+class Snapshot(Collector):
+    """The metrics at one moment; made on the loop's thread, where nothing changes meanwhile, and written in any."""
+
+    def __init__(self, server: "BrokerServer") -> None:
+        self._families = list(BrokerMetrics(server).collect())
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: what there is depends on the moment."""
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        """The families."""
+        return self._families
+
+    def text(self) -> bytes:
+        """The exposition."""
+        registry = CollectorRegistry()
+        registry.register(self)
+        return generate_latest(registry)
 
 
-class BrokerMetrics(Collector):
+class BrokerMetrics:
     """Reads the broker's own counters when it is asked; nothing is counted twice."""
 
     def __init__(self, server: "BrokerServer") -> None:
         self._server = server
-
-    def describe(self) -> Iterable[Metric]:
-        """Empty: registering must not read anything."""
-        return []
 
     def collect(self) -> Iterator[Metric]:
         """One family after the other."""
