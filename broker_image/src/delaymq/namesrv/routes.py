@@ -2,7 +2,7 @@
 
 A broker whose connection closed keeps its routes for a grace period: clients of a restarted broker would otherwise
 come back only with their next look at the routes, half a minute later. While it lasts, the broker's write permission
-is withheld in answers if another broker takes writes for the topic. See docs/decisions/.
+is withheld in answers if another broker takes writes for the topic.
 """
 
 from dataclasses import dataclass, field
