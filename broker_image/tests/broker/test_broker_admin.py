@@ -1,6 +1,7 @@
 """Topics, groups, statistics and configuration, as operators change and ask for them."""
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -316,6 +317,24 @@ def test_a_retention_pass_on_demand_keeps_what_is_young(harness: Harness, code: 
     harness.send()
     assert harness.answer(code).code == ResponseCode.SUCCESS
     assert len(harness.pulled()) == 1
+
+
+def test_old_segments_go_on_demand_at_any_hour_but_not_those_of_pending_messages(
+    open_harness: Callable[..., Harness],
+) -> None:
+    def filled(first: dict[str, str]) -> Harness:
+        harness = open_harness(mapped_file_size_commit_log=64 * 1024, delete_when="")
+        harness.clock.now_ms = time.time_ns() // 1_000_000  # files have the machine's times
+        harness.send(properties=first)
+        for _ in range(30):
+            harness.send(body=bytes(10_000))
+        harness.flush()
+        harness.clock.advance(100 * 3_600_000)
+        assert harness.answer(RequestCode.DELETE_EXPIRED_COMMITLOG).code == ResponseCode.SUCCESS
+        return harness
+
+    assert filled({}).broker.store.min_offset == 4 * 64 * 1024
+    assert filled({"DELAY": "18"}).broker.store.min_offset == 0
 
 
 @pytest.mark.parametrize("code", [13, 27, 37, 52, 307, 315, 324, 9_999])

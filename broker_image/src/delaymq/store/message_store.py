@@ -354,9 +354,9 @@ class MessageStore:
 
     # -- the disk -------------------------------------------------------------------------------------------------
 
-    def clean(self, now_ms: int) -> list[str]:
-        """One pass of deletion; paths of what was deleted."""
-        removed = self._retention.clean(now_ms)
+    def clean(self, now_ms: int, *, at_any_hour: bool = False) -> list[str]:
+        """One pass of deletion, see Retention.clean; paths of what was deleted."""
+        removed = self._retention.clean(now_ms, at_any_hour=at_any_hour)
         if removed and self._dispatcher.deleted_topics:
             self.save_deleted_topics()
         return removed

@@ -90,11 +90,11 @@ class Retention:
         self.disk = DiskState(ratio, writes_refused=ratio > self.options.disk_write_refused_ratio)
         return self.disk
 
-    def clean(self, now_ms: int) -> list[str]:
-        """One pass; paths of what was deleted."""
+    def clean(self, now_ms: int, *, at_any_hour: bool = False) -> list[str]:
+        """One pass; paths of what was deleted. `at_any_hour`: what is old enough goes outside `delete_when` too."""
         ratio = self.look_at_disk().used_ratio
         removed: list[str] = []
-        by_age = self._is_deletion_hour(now_ms) or ratio > self.options.disk_max_used_ratio
+        by_age = at_any_hour or self._is_deletion_hour(now_ms) or ratio > self.options.disk_max_used_ratio
         if by_age or ratio > self.options.disk_clean_ratio:
             removed += self._clean_log(now_ms, whatever_age=ratio > self.options.disk_clean_ratio)
         removed += self._clean_queues()
