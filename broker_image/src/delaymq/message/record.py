@@ -80,7 +80,7 @@ class Record:
     def encoded(self) -> bytes:
         """The record's bytes."""
         return encode_record(
-            topic=self.topic.encode(),
+            topic=self.topic.encode("utf-8", "surrogateescape"),
             queue_id=self.queue_id,
             queue_offset=self.queue_offset,
             physical_offset=self.physical_offset,
