@@ -169,10 +169,13 @@ def test_a_batch_is_stored_in_order_in_one_queue(cluster: Cluster) -> None:
         async with Producer(client) as producer, PullConsumer(client, new_name("Group")) as consumer:
             batch = [Message(topic=topic, body=b"%d" % number, tags="Even") for number in range(10)]
             result = await producer.send_batch(batch)
-            pulled = await consumer.pull(result.queue, result.queue_offset, suspend_ms=HELD_MS)
-        assert [message.body for message in pulled.messages] == [b"%d" % number for number in range(10)]
-        assert ",".join(message.message_id for message in pulled.messages) == result.message_id
-        assert ",".join(message.offset_message_id for message in pulled.messages) == result.offset_message_id
+            pulled: list[ReceivedMessage] = []
+            while len(pulled) < 10:
+                offset = result.queue_offset + len(pulled)
+                pulled += (await consumer.pull(result.queue, offset, suspend_ms=HELD_MS)).messages
+        assert [message.body for message in pulled] == [b"%d" % number for number in range(10)]
+        assert ",".join(message.message_id for message in pulled) == result.message_id
+        assert ",".join(message.offset_message_id for message in pulled) == result.offset_message_id
 
     run(cluster, scenario)
 
