@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeVar
 
 from delaymq.broker.arrivals import Arrivals, OnArrival
@@ -20,6 +19,7 @@ from delaymq.broker.processors.table import PROCESSORS, SEND_CODES, refusal
 from delaymq.broker.results import Result
 from delaymq.broker.session import Session
 from delaymq.broker.stats import Stats
+from delaymq.broker.store_settings import make_parent, store_options
 from delaymq.broker.tables import PersistTask, Tables
 from delaymq.broker.topics import READ, WRITE, Topics
 from delaymq.config import BrokerConfig
@@ -29,44 +29,13 @@ from delaymq.protocol.bodies import RegisterBody, TopicConfig, TopicTable
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import FLAG_ONEWAY, Command, Response
 from delaymq.protocol.errors import RequestError
-from delaymq.store.errors import NotAStoreError
 from delaymq.store.message_store import MessageStore
-from delaymq.store.options import StoreOptions
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# What RocketMQ allows a record beyond the message's body.
-_RECORD_EXTRA_BYTES = 64 * 1024
 # How much of an unexpected error's text goes into the answer.
 _SHOWN_CHARACTERS = 256
-
-
-def store_options(config: BrokerConfig) -> StoreOptions:
-    """The store's options as the broker's configuration states them."""
-    return StoreOptions(
-        commit_log_file_bytes=config.mapped_file_size_commit_log,
-        consume_queue_file_bytes=config.mapped_file_size_consume_queue,
-        index_slots=config.max_hash_slot_num,
-        index_entries=config.max_index_num,
-        index_enable=config.message_index_enable,
-        check_crc_on_recover=config.check_crc_on_recover,
-        sync_flush=config.flush_disk_type == "SYNC_FLUSH",
-        file_reserved_hours=config.file_reserved_time,
-        delete_when=tuple(int(hour) for hour in config.delete_when.split(";") if hour.strip()),
-        disk_max_used_ratio=config.disk_max_used_space_ratio / 100,
-        snapshot_interval_bytes=config.snapshot_interval_bytes,
-        max_record_bytes=config.max_message_size + _RECORD_EXTRA_BYTES,
-    )
-
-
-def _make_parent(path: Path) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise NotAStoreError(
-            f"{path.parent}: cannot be made ({error.strerror}): name a folder that this user may write to"
-        ) from error
 
 
 class Broker:
@@ -115,7 +84,7 @@ class Broker:
         stats = Stats(now_ms())
         delivery = Delivery(config, levels, now_ms, DeliveryCounters())
         arrivals = Arrivals()
-        _make_parent(config.store_path)
+        make_parent(config.store_path)
         store = MessageStore.open(
             config.store_path, store_options(config), now_ms=now_ms, levels=levels, observers=(delivery, arrivals)
         )
