@@ -32,7 +32,7 @@ SEND_LIMIT_S = 150.0
 SETTLE_LIMIT_S = 90.0
 SETTLED_AFTER_S = 2.0
 EARLIEST_KILL_S = 1.0
-LATEST_KILL_S = 9.0
+KILLS_AFTER_LAST_SEND_S = 5.0
 LONGEST_OUTAGE_S = 1.5
 
 Say = Callable[[str], None]
@@ -51,7 +51,8 @@ class Plan:
     def kill_instants_s(self) -> list[float]:
         """Seconds after the start of sending, ascending."""
         chance = random.Random(self.seed)
-        return sorted(chance.uniform(EARLIEST_KILL_S, LATEST_KILL_S * self.kills) for _ in range(self.kills))
+        latest_s = self.messages / self.rate + KILLS_AFTER_LAST_SEND_S
+        return sorted(chance.uniform(EARLIEST_KILL_S, latest_s) for _ in range(self.kills))
 
     def outages_s(self) -> list[float]:
         """How long the broker stays away after each kill."""
@@ -87,26 +88,27 @@ def run_with(
         read_path = Path(folder) / "read"
         cluster.start()
         address = cluster.namesrv_address
-        # The first send makes the topic, so that the kill meets senders and not the search for a route.
-        load.call("first-send", namesrv=address, topic=TOPIC, timeout_ms=SEND_TIMEOUT_MS)
-        started = time.monotonic()
-        sending = load.start(
-            "send", namesrv=address, topic=TOPIC, timeout_ms=SEND_TIMEOUT_MS, threads=plan.threads, size=100,
-            rate=plan.rate, count=plan.messages, levels=LEVELS, acks=attempts_path, at_most_seconds=SEND_LIMIT_S,
-        )  # fmt: skip
-        crash(started)
-        sent = sending.result(SEND_LIMIT_S + 20)
-        say(f"sent: {sent['acknowledged']} acknowledged, {sent['failed']} failed in {sent['elapsed_s']:.1f} s")
-        _settle(load, address, at_least=int(sent["acknowledged"]), all_due_at=time.monotonic() + LONGEST_DELAY_S)
-        load.call("drain", namesrv=address, topic=TOPIC, group="crash_reader", out=read_path)
-        load.call("forget", namesrv=address)
+        try:
+            # The first send makes the topic, so that the kill meets senders and not the search for a route.
+            load.call("first-send", namesrv=address, topic=TOPIC, timeout_ms=SEND_TIMEOUT_MS)
+            started = time.monotonic()
+            sending = load.start(
+                "send", namesrv=address, topic=TOPIC, timeout_ms=SEND_TIMEOUT_MS, threads=plan.threads, size=100,
+                rate=plan.rate, count=plan.messages, levels=LEVELS, acks=attempts_path, at_most_seconds=SEND_LIMIT_S,
+            )  # fmt: skip
+            crash(started)
+            sent = sending.result(SEND_LIMIT_S + 20)
+            say(f"sent: {sent['acknowledged']} acknowledged, {sent['failed']} failed in {sent['elapsed_s']:.1f} s")
+            if sent["acknowledged"] < plan.messages:
+                raise LoadError(f"only {sent['acknowledged']} of {plan.messages} were acknowledged: {sent['errors']}")
+            _settle(load, address, at_least=plan.messages, all_due_at=time.monotonic() + LONGEST_DELAY_S)
+            load.call("drain", namesrv=address, topic=TOPIC, group="crash_reader", out=read_path)
+        finally:
+            # Ends the senders too, should something have failed before they were done.
+            load.call("forget", namesrv=address)
         cluster.stop()
-        read_keys = Counter(line.split(" ")[0] for line in read_path.read_text().splitlines())
         attempts = read_attempts(attempts_path)
-        if len(attempts.acknowledged) < plan.messages:
-            raise LoadError(
-                f"only {len(attempts.acknowledged)} of {plan.messages} sends were acknowledged: {sent['errors']}"
-            )
+        read_keys = Counter(line.split(" ")[0] for line in read_path.read_text().splitlines())
         return judge(
             store_path=cluster.store_path, level_table=LEVEL_TABLE, topic=TOPIC, attempts=attempts,
             read_keys=_without_first_send(read_keys, attempts.acknowledged.keys() | attempts.failed.keys()),

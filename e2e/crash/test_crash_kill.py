@@ -1,6 +1,7 @@
 """Killed at any instant: nothing lost, nothing early, nothing handed over twice; the real broker as control."""
 
 import os
+import shutil
 import struct
 import sys
 import time
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from crash import kill_points
+from crash.judge import Verdict
 from crash.kill_run import CONFIG, Plan, new_cluster, run, run_with
 from crash.load import LoadProgram
 from harness.brokers import Cluster, OurCluster
@@ -33,22 +35,22 @@ def ours() -> Iterator[Cluster]:
 
 @pytest.mark.parametrize("seed", [*SEEDS_ALWAYS, *(pytest.param(seed, marks=pytest.mark.long) for seed in SEEDS_LONG)])
 def test_kill_among_20000_delayed_messages_loses_none_and_repeats_none(
-    ours: Cluster, load: LoadProgram, seed: int
+    ours: Cluster, load: LoadProgram, seed: int, tmp_path: Path
 ) -> None:
     verdict = run(ours, load, Plan(seed=seed))
     print(f"seed {seed}: {verdict.text()}")
-    assert verdict.is_clean, verdict.text()
+    _assert_clean(verdict, ours, tmp_path)
 
 
 @pytest.mark.long
-def test_five_kills_in_one_run_lose_none_and_repeat_none(ours: Cluster, load: LoadProgram) -> None:
+def test_five_kills_in_one_run_lose_none_and_repeat_none(ours: Cluster, load: LoadProgram, tmp_path: Path) -> None:
     verdict = run(ours, load, Plan(seed=100, messages=40_000, kills=5, rate=2_000))
     print(verdict.text())
-    assert verdict.is_clean, verdict.text()
+    _assert_clean(verdict, ours, tmp_path)
 
 
 @pytest.mark.parametrize("point", [f"{name}:{times}" for name, times in POINTS_WHILE_SERVING.items()])
-def test_kill_at_a_named_point_loses_none_and_repeats_none(load: LoadProgram, point: str) -> None:
+def test_kill_at_a_named_point_loses_none_and_repeats_none(load: LoadProgram, point: str, tmp_path: Path) -> None:
     # Config files are saved often here, so that their renames happen while messages are in flight.
     cluster = OurCluster(config={**CONFIG, "flushDelayOffsetInterval": "1000", "flushConsumerOffsetInterval": "1000"})
     _kill_at(cluster, point)
@@ -59,12 +61,14 @@ def test_kill_at_a_named_point_loses_none_and_repeats_none(load: LoadProgram, po
 
     try:
         verdict = run_with(cluster, load, Plan(seed=1), crash)
+        _assert_clean(verdict, cluster, tmp_path)
     finally:
         cluster.close()
-    assert verdict.is_clean, verdict.text()
 
 
-def test_kill_in_recovery_at_truncation_loses_none_and_repeats_none(ours: Cluster, load: LoadProgram) -> None:
+def test_kill_in_recovery_at_truncation_loses_none_and_repeats_none(
+    ours: Cluster, load: LoadProgram, tmp_path: Path
+) -> None:
     plan = Plan(seed=2)
 
     def crash(started: float) -> None:
@@ -77,7 +81,7 @@ def test_kill_in_recovery_at_truncation_loses_none_and_repeats_none(ours: Cluste
         _start_without_kill_point(ours)
 
     verdict = run_with(ours, load, plan, crash)
-    assert verdict.is_clean, verdict.text()
+    _assert_clean(verdict, ours, tmp_path)
 
 
 def test_an_unknown_kill_point_is_refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,6 +103,14 @@ def test_the_harness_sees_what_the_real_broker_repeats_after_a_kill(load: LoadPr
     assert verdict.acknowledged == 20_000
     assert verdict.twice, "a control that finds nothing proves nothing: " + verdict.text()
     assert not verdict.early, verdict.text()
+
+
+def _assert_clean(verdict: Verdict, cluster: Cluster, evidence_path: Path) -> None:
+    """On a breach the store and the broker's log are kept, for the cluster's own folder goes."""
+    if not verdict.is_clean:
+        shutil.copytree(cluster.store_path, evidence_path / "store")
+        shutil.copy(cluster.broker.log_path, evidence_path)
+    assert verdict.is_clean, f"{verdict.text()}\nstore and log: {evidence_path}"
 
 
 def _kill_at(cluster: Cluster, point: str) -> None:

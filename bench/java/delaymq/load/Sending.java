@@ -17,6 +17,7 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
+import org.apache.rocketmq.common.ServiceState;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageClientIDSetter;
 
@@ -132,7 +133,7 @@ final class Sending {
         while (count != Long.MAX_VALUE && ticket >= count) {
             // Failed sends give their ticket back, so wait until nothing can come back any more.
             claimed.addAndGet(-batch);
-            if (acknowledged.get() >= count || System.nanoTime() > deadlineNanos) {
+            if (acknowledged.get() >= count || System.nanoTime() > deadlineNanos || !isOpen()) {
                 return false;
             }
             LockSupport.parkNanos(TimeUnit.MILLISECONDS.toNanos(1));
@@ -144,7 +145,13 @@ final class Sending {
                 LockSupport.parkNanos(left);
             }
         }
-        return System.nanoTime() <= deadlineNanos;
+        return System.nanoTime() <= deadlineNanos && isOpen();
+    }
+
+    /** False once `forget` has ended the producer: whoever did that waits for no more sends. */
+    @SuppressWarnings("deprecation")
+    private boolean isOpen() {
+        return producer.getDefaultMQProducerImpl().getServiceState() == ServiceState.RUNNING;
     }
 
     private Message message() {
