@@ -81,8 +81,21 @@ def test_what_the_disk_must_hold_is_said(tmp_path: Path) -> None:
     assert "too little, make room first" in disk_note(too_large)
 
 
-def test_an_index_of_another_size_is_pointed_out_to_who_moves_to_the_real_broker(tmp_path: Path) -> None:
+def test_the_real_broker_gets_the_sizes_of_the_index_that_is_there(tmp_path: Path) -> None:
+    index = tmp_path / "index" / "20240101000000000"
+    index.parent.mkdir()
+    index.write_bytes(bytes(40 + 4 * 1_000 + 20 * 4_000))
+    lines = rocketmq_conf(broker("--store-path", str(tmp_path))).splitlines()
+    assert {"maxHashSlotNum=1000", "maxIndexNum=4000"} <= set(lines)
+    # As configured it fits, however it is divided.
+    file = tmp_path / "broker.conf"
+    file.write_text("maxHashSlotNum=6000\nmaxIndexNum=3000\n")
+    lines = rocketmq_conf(broker("--store-path", str(tmp_path), "-c", str(file))).splitlines()
+    assert {"maxHashSlotNum=6000", "maxIndexNum=3000"} <= set(lines)
+
+
+def test_an_index_of_an_unknown_division_is_pointed_out_to_who_moves_to_the_real_broker(tmp_path: Path) -> None:
     index = tmp_path / "index" / "20240101000000000"
     index.parent.mkdir()
     index.write_bytes(bytes(100))
-    assert "# The index files have 100 bytes" in rocketmq_conf(broker("--store-path", str(tmp_path)))
+    assert "# Index files of 100 bytes fit no settings" in rocketmq_conf(broker("--store-path", str(tmp_path)))

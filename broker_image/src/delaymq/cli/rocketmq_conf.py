@@ -9,6 +9,7 @@ from delaymq.config import BrokerConfig
 _INDEX_HEAD_BYTES = 40
 _SLOT_BYTES = 4
 _ENTRY_BYTES = 20
+ENTRIES_A_SLOT = 4
 
 
 def rocketmq_conf(config: BrokerConfig) -> str:
@@ -18,11 +19,15 @@ def rocketmq_conf(config: BrokerConfig) -> str:
     queue_bytes = _size_of_first(store / "consumequeue", "*/*/*") or config.mapped_file_size_consume_queue
     lines = [f"# For RocketMQ 4.9 to open the store in {store}; stop DelayMQ first."]
     index_bytes = _size_of_first(store / "index", "*")
-    configured = _INDEX_HEAD_BYTES + _SLOT_BYTES * config.max_hash_slot_num + _ENTRY_BYTES * config.max_index_num
-    if index_bytes and index_bytes != configured:
+    slots, entries = config.max_hash_slot_num, config.max_index_num
+    if index_bytes and index_bytes != _index_bytes(slots, entries):
+        # A file does not say how it is divided; nearly all have the four entries a slot of RocketMQ's defaults.
+        slots = (index_bytes - _INDEX_HEAD_BYTES) // (_SLOT_BYTES + ENTRIES_A_SLOT * _ENTRY_BYTES)
+        entries = ENTRIES_A_SLOT * slots
+    if index_bytes and index_bytes != _index_bytes(slots, entries):
         lines.append(
-            f"# The index files have {index_bytes} bytes, not the {configured} of these settings: delete"
-            f" {store / 'index'}; keys of older messages are then not found."
+            f"# Index files of {index_bytes} bytes fit no settings that can be known: delete {store / 'index'} before;"
+            " keys of older messages are then not found."
         )
     values = {
         "brokerClusterName": config.broker_cluster_name,
@@ -35,14 +40,18 @@ def rocketmq_conf(config: BrokerConfig) -> str:
         "storePathCommitLog": store / "commitlog",
         "mappedFileSizeCommitLog": log_bytes,
         "mappedFileSizeConsumeQueue": queue_bytes,
-        "maxHashSlotNum": config.max_hash_slot_num,
-        "maxIndexNum": config.max_index_num,
+        "maxHashSlotNum": slots,
+        "maxIndexNum": entries,
         "messageDelayLevel": config.message_delay_level,
         "flushDiskType": config.flush_disk_type,
         "fileReservedTime": config.file_reserved_time,
         "deleteWhen": config.delete_when,
     }
     return "".join(f"{line}\n" for line in [*lines, *(f"{key}={value}" for key, value in values.items())])
+
+
+def _index_bytes(slots: int, entries: int) -> int:
+    return _INDEX_HEAD_BYTES + _SLOT_BYTES * slots + _ENTRY_BYTES * entries
 
 
 def _size_of_first(folder: Path, pattern: str) -> int | None:
