@@ -1,6 +1,7 @@
 """Broker and NameServer on real sockets, in one process."""
 
 import asyncio
+import contextlib
 import json
 from pathlib import Path
 
@@ -256,6 +257,49 @@ def test_a_broker_registers_again_when_its_name_server_comes_back(tmp_path: Path
             assert server.not_ready() == []
             await namesrv.stop()
         await server.stop()
+
+    run(scenario)
+
+
+def test_which_topics_are_ordered_is_the_name_servers_to_say(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path) as server:
+            peer = await BrokerPeer.connect(server.broker.port)
+            await peer.send("T")
+            topics, link = server.broker.broker.topics, server.broker.registration.links[0]
+            namesrv = await connect(HOST, server.namesrv.port)
+            names = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T"}
+            for code, fields, ordered in ((100, names | {"value": "broker-a:4"}, True), (102, names, False)):
+                assert (await namesrv.request(request_command(code, fields))).code == 0
+                before = link.registrations
+                server.broker.registration.register_soon()
+                await until(lambda: link.registrations > before)  # noqa: B023 - called in this round only
+                await until(lambda: topics.table["T"].order is ordered)  # noqa: B023 - called in this round only
+            namesrv.close()
+
+    run(scenario)
+
+
+def test_hostile_peers_are_cut_off_and_the_others_notice_nothing(tmp_path: Path) -> None:
+    hostile = [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03",
+        b"\xff" * 64,
+        b'\x00\x00\x00\x08\x00\x00\x00\x04{"a"',
+        b"\x00\x00\x00\x04\x07\x00\x00\x00",
+    ]
+
+    async def scenario() -> None:
+        async with standalone(tmp_path) as server:
+            good = await BrokerPeer.connect(server.broker.port)
+            for port in (server.broker.port, server.broker.fast_port, server.namesrv.port):
+                for data in hostile:
+                    reader, writer = await asyncio.open_connection(HOST, port)
+                    writer.write(data)
+                    with contextlib.suppress(ConnectionResetError):
+                        assert await reader.read() == b""
+                    writer.close()
+                    assert (await good.send("T")).code == 0
 
     run(scenario)
 

@@ -203,6 +203,18 @@ def test_a_stop_over_a_broken_disk_ends_and_says_late() -> None:
     run(scenario)
 
 
+def test_after_a_stop_nobody_waits() -> None:
+    async def scenario() -> None:
+        world = World()
+        await world.flushing.stop()
+        number = world.send()
+        await asyncio.sleep(0.01)
+        assert world.answers == {number: 10}
+        assert world.log.syncs == 0
+
+    run(scenario)
+
+
 def test_sync_times_are_counted_in_their_buckets() -> None:
     times = FlushTimes()
     for seconds in (0.0004, 0.0005, 0.003, 99.0):

@@ -27,6 +27,7 @@ class Queue:
         self.end = 5
         self.answers: list[tuple[int, int]] = []
         self.resumed = 0
+        self.now_ms = 1_000_000
         self.held = HeldPulls(self.reply)
         self.session = cast(ClientSession, Session())
 
@@ -44,6 +45,10 @@ class Queue:
             return Response(19) if final else self.held_at(offset, deadline_ms, queue_id)
 
         return Held("T", queue_id, offset, deadline_ms, cast(Callable[[int], bool], WANTED.__eq__), resume)
+
+    def recheck(self) -> None:
+        self.now_ms += 60_000
+        self.held.recheck(self.now_ms, 5_000, 5_000)
 
     def store(self, tags_code: int = WANTED, queue_id: int = 0) -> None:
         self.end += 1
@@ -100,10 +105,10 @@ def test_a_pull_is_answered_at_its_deadline(queue: Queue) -> None:
 
 def test_a_recheck_finds_what_no_arrival_told(queue: Queue) -> None:
     queue.pull(1)
-    queue.held.recheck(100)
+    queue.recheck()
     assert queue.answers == []
     queue.end = 6
-    queue.held.recheck(100)
+    queue.recheck()
     assert queue.answers == [(1, 0)]
     assert empty(queue)
 
@@ -112,23 +117,30 @@ def test_a_recheck_takes_turns_and_leaves_nobody_out(queue: Queue) -> None:
     for opaque in range(10):
         queue.pull(opaque)
     seen = []
-    for _ in range(4):
+    for now_ms in range(10_000, 22_000, 1_000):
         before = queue.resumed
-        queue.held.recheck(3)
+        queue.held.recheck(now_ms, 5_000, 1_000)
         seen.append(queue.resumed - before)
-    assert seen == [3, 3, 3, 1]
+    assert seen == [2, 2, 2, 2, 2] * 2 + [2, 2]
     queue.end = 6
-    queue.held.recheck(3)
-    queue.held.recheck(7)
+    for now_ms in range(22_000, 30_000, 1_000):
+        queue.held.recheck(now_ms, 5_000, 1_000)
     assert sorted(opaque for opaque, _ in queue.answers) == list(range(10))
     assert empty(queue)
+
+
+def test_one_pull_is_rechecked_once_in_an_interval(queue: Queue) -> None:
+    queue.pull(1)
+    for now_ms in range(10_000, 20_000, 200):
+        queue.held.recheck(now_ms, 5_000, 200)
+    assert queue.resumed == 2
 
 
 def test_a_pull_that_is_held_again_keeps_its_new_deadline(queue: Queue) -> None:
     first = queue.held_at(5, 10_000)
     first.resume = lambda final: queue.held_at(5, 40_000)
     queue.held.hold(queue.session, Command(11, 1), first)
-    queue.held.recheck(100)
+    queue.recheck()
     queue.held.expire(30_000)
     assert queue.answers == []
     queue.held.expire(41_000)

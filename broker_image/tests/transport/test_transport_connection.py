@@ -20,6 +20,7 @@ from delaymq.transport import (
     TooManyRequestsError,
     connect,
 )
+from delaymq.transport import connection as connection_module
 from delaymq.transport.connection import LINGER_RESET, OnCommands
 from delaymq.transport.rate_limit import LINES_AN_INTERVAL, RateLimitedLog
 
@@ -215,7 +216,11 @@ def test_a_cancelled_request_leaves_the_table() -> None:
 
 def test_bad_bytes_close_their_connection_only_and_good_commands_before_them_are_answered(
     caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # The limit on lines is the process's, and other tests may have used it up.
+    monkeypatch.setattr(connection_module, "_bad_peers", RateLimitedLog(logging.getLogger("test")))
+
     async def scenario() -> None:
         async with server(echo) as (port, _):
             good = await connect(HOST, port)

@@ -54,7 +54,7 @@ def jobs_of(broker: "Broker", held_pulls: "HeldPulls", sessions: "Sessions") -> 
     def recheck() -> None:
         config = broker.config
         every_ms = LONG_POLLING_RECHECK_MS if config.long_polling_enable else config.short_polling_time_mills
-        held_pulls.recheck(-(-len(held_pulls) * RECHECK_SLICE_INTERVAL_MS // every_ms))
+        held_pulls.recheck(broker.now_ms(), every_ms, RECHECK_SLICE_INTERVAL_MS)
 
     def allocate() -> Task | None:
         return store.allocation_task()

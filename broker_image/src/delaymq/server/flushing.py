@@ -68,6 +68,7 @@ class Flushing:
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._retry_timer: asyncio.TimerHandle | None = None
         self._begin_soon = False
+        self._stopped = False
         self._loop = asyncio.get_running_loop()
         self.times = FlushTimes()
         self.failures = 0
@@ -80,6 +81,9 @@ class Flushing:
         """Answers `request` once the log is on disk up to where `deferred` says, or when its time has run out."""
         if deferred.until <= self._store.flushed_offset:
             self._reply(session, request, deferred.response)
+            return
+        if self._stopped:
+            self._reply(session, request, deferred.late)
             return
         deadline = self._loop.time() + deferred.timeout_ms / 1000
         self._waiting.append(_Waiting(session, request, deferred, deadline))
@@ -107,6 +111,7 @@ class Flushing:
         if self._interval_timer is not None:
             self._interval_timer.cancel()
         await self.flush()
+        self._stopped = True
         for timer in (self._deadline_timer, self._retry_timer):
             if timer is not None:
                 timer.cancel()
@@ -121,7 +126,7 @@ class Flushing:
 
     def _begin(self) -> None:
         self._begin_soon = False
-        if self._in_flight is not None:
+        if self._in_flight is not None or self._stopped:
             return
         task = self._store.flush_task()
         if task is None:

@@ -39,6 +39,8 @@ class HeldPulls:
         self._by_queue: dict[tuple[str, int], set[HeldPull]] = {}
         self._by_deadline: dict[int, set[HeldPull]] = {}
         self._to_recheck: list[HeldPull] = []
+        self._recheck_share = 1
+        self._recheck_began_ms = 0
         self._count = 0
         self.closing = False
         """While the server stops nothing is held any more."""
@@ -63,19 +65,21 @@ class HeldPulls:
             if queue_offset >= held.offset and held.matches(tags_code):
                 self._resume(pull)
 
-    def recheck(self, count: int) -> None:
-        """Runs `count` pulls again, in turn: for what no arrival tells, such as a changed configuration.
+    def recheck(self, now_ms: int, interval_ms: int, slice_ms: int) -> None:
+        """Runs pulls again, each once in `interval_ms`: for what no arrival tells, such as a changed configuration.
 
-        A few at a time: all of them at once would hold up everything else.
+        To be called every `slice_ms`; each call takes its share, since all at once would hold up everything else.
         """
-        if not self._count:
-            self._to_recheck.clear()
-        elif not self._to_recheck:
+        if not self._to_recheck:
+            if abs(now_ms - self._recheck_began_ms) < interval_ms:
+                return
+            self._recheck_began_ms = now_ms
             self._to_recheck = [pull for waiting in self._by_queue.values() for pull in waiting]
-        for _ in range(min(count, len(self._to_recheck))):
-            pull = self._to_recheck.pop()
+            self._recheck_share = -(-len(self._to_recheck) * slice_ms // interval_ms)
+        for pull in self._to_recheck[-self._recheck_share :]:
             if pull in pull.session.held:
                 self._resume(pull)
+        del self._to_recheck[-self._recheck_share :]
 
     def expire(self, now_ms: int) -> None:
         """Answers the pulls whose time has run out."""
