@@ -23,7 +23,7 @@ def store_options(config: BrokerConfig) -> StoreOptions:
         check_crc_on_recover=config.check_crc_on_recover,
         sync_flush=config.flush_disk_type == "SYNC_FLUSH",
         file_reserved_hours=config.file_reserved_time,
-        delete_when=tuple(int(hour) for hour in config.delete_when.split(";") if hour.strip()),
+        delete_when=config.deletion_hours,
         disk_max_used_ratio=config.disk_max_used_space_ratio / 100,
         snapshot_interval_bytes=config.snapshot_interval_bytes,
         max_record_bytes=config.max_message_size + _RECORD_EXTRA_BYTES,

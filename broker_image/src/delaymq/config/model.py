@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,23 @@ class BrokerConfig:
 
     def __post_init__(self) -> None:
         DelayLevels.parse(self.message_delay_level)
+        _ = self.deletion_hours
+        for key, address in (("brokerIP1", self.broker_ip1), ("brokerIP2", self.broker_ip2)):
+            try:
+                ipaddress.ip_address(address.partition("%")[0])
+            except ValueError:
+                raise ConfigError(
+                    f"{key}: {address[:100]!r} is no IP address: message ids carry one, so write it"
+                ) from None
+
+    @property
+    def deletion_hours(self) -> tuple[int, ...]:
+        """`delete_when` as numbers."""
+        words = [word.strip() for word in self.delete_when.split(";") if word.strip()]
+        for word in words:
+            if not (word.isascii() and word.isdigit() and len(word) <= 2 and int(word) < 24):
+                raise ConfigError(f"deleteWhen: {word[:100]!r} is no hour of the day: write 00 to 23, joined by ;")
+        return tuple(int(word) for word in words)
 
     @property
     def name_servers(self) -> tuple[tuple[str, int], ...]:
