@@ -201,8 +201,10 @@ class Broker:
         if task is not None:
             task.run()
             task.finish()
-        self.delivery.close()
-        self.store.close()
+        try:
+            self.delivery.close()
+        finally:
+            self.store.close()
 
     # Configuration
 
