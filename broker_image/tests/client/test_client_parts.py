@@ -19,7 +19,7 @@ from delaymq.message.ids import pack_host
 from delaymq.message.levels import DelayLevels
 from delaymq.message.record import encode_record
 from delaymq.protocol.bodies import BrokerData, RouteQueues, TopicRoute
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 
@@ -37,6 +37,7 @@ def received(offset: int, body: bytes = b"12345") -> ReceivedMessage:
 # Shares.
 
 
+@settings(deadline=None)  # other work on the machine is no failure
 @given(
     members=st.sets(st.text("abc@#1", min_size=1, max_size=4), min_size=1, max_size=8),
     counts=st.lists(st.integers(0, 9), min_size=1, max_size=3),
@@ -147,6 +148,7 @@ def test_an_expression_without_a_tag_is_refused(expression: str) -> None:
 # Cached queues.
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_what_may_be_committed_is_the_first_unfinished_offset(data: st.DataObject) -> None:
     cached = CachedQueue(10)

@@ -471,3 +471,29 @@ def test_a_queue_that_another_member_may_still_have_is_not_begun_at_once() -> No
         assert got.bodies == [b"new"]
 
     run(scenario)
+
+
+def test_a_close_while_shares_are_worked_out_commits_what_is_done() -> None:
+    async def scenario() -> None:
+        options = PushConsumerOptions(consume_from=ConsumeFrom.FIRST, commit_interval_ms=60_000, close_timeout_ms=100)
+        for changed_meanwhile in ("members", "nothing"):
+            broker = FakeBroker()
+            done = asyncio.Event()
+
+            async def handle(message: ReceivedMessage, done: asyncio.Event = done) -> None:
+                if message.body == b"hangs":
+                    done.set()
+                    await asyncio.Event().wait()
+
+            for body in (b"0", b"1", b"hangs"):
+                broker.add("T", body)
+            async with running(broker) as (client, _):
+                async with subscribed(client, handle, options):
+                    await done.wait()
+                    if changed_meanwhile == "members":
+                        broker.members.append("0")
+                    broker.tell(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": "G"})
+                    await asyncio.sleep(0.1)  # the queue is being given up, or all is as before
+                assert broker.committed == 2
+
+    run(scenario)

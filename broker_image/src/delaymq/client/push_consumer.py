@@ -69,6 +69,9 @@ class PushConsumer:
         self._background = Background(f"consumer {group}")
         self._subscriptions: dict[str, Subscription] = {}
         self._readers: dict[MessageQueue, tuple[QueueReader, asyncio.Task[None]]] = {}
+        self._given_up: list[QueueReader] = []
+        """Dropped, and their last offsets not yet saved."""
+        self._rebalancing: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._saving = asyncio.Lock()
         self._unannounced = True
@@ -109,7 +112,7 @@ class PushConsumer:
         await self._client.join(self)
         self._joined = True
         self._handling.start(self._background)
-        self._background.spawn(self._rebalance_forever())
+        self._rebalancing = self._background.spawn(self._rebalance_forever())
         self._background.every(self.options.commit_interval_ms, self.commit)
         if self._locks is not None:
             self._background.every(QueueLocks.RENEW_INTERVAL_MS, self._renew_locks)
@@ -120,6 +123,10 @@ class PushConsumer:
             return
         self._joined = False
         try:
+            if self._rebalancing is not None:
+                # First of all, so that the queues and what is done in them stay as they are.
+                self._rebalancing.cancel()
+                await asyncio.wait([self._rebalancing])
             for _, task in self._readers.values():
                 task.cancel()
             await self._handling.stop(self.options.close_timeout_ms)
@@ -138,6 +145,7 @@ class PushConsumer:
         """Saves the offsets now; it happens by itself every commit_interval_ms and at close."""
         async with self._saving:
             readers = [reader for reader, _ in self._readers.values() if not reader.dropped]
+            readers += [reader for reader in self._given_up if reader.queue not in self._readers]
             offsets = {reader.queue: reader.commit_offset for reader in readers}
             await self._offsets.save({queue: offset for queue, offset in offsets.items() if offset is not None})
 
@@ -263,9 +271,11 @@ class PushConsumer:
             if self._locks is not None:
                 self._background.spawn(self._unlock_when_free(reader))
         if commit and dropped:
+            self._given_up += dropped
             await self._handling.settle(dropped, HAND_OVER_MS)
             offsets = {reader.queue: reader.commit_offset for reader in dropped}
             await self._offsets.save({queue: offset for queue, offset in offsets.items() if offset is not None})
+            self._given_up = [reader for reader in self._given_up if reader not in dropped]
 
     async def _unlock_when_free(self, reader: QueueReader) -> None:
         await self._handling.wait_until_free(reader)
