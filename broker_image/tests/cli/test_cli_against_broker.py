@@ -1,6 +1,7 @@
 """The commands and the examples against `delaymq standalone` as a process."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -55,6 +56,25 @@ def test_a_receiver_that_gets_too_few_says_so(standalone: Standalone) -> None:
     done = command(*words, environment=standalone.environment)
     assert done.returncode == 1
     assert "1 of 2 messages came" in done.stderr
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
+def test_when_the_reader_of_a_pipe_goes_no_message_is_lost(standalone: Standalone, form: list[str]) -> None:
+    topic = f"Pipe{len(form)}"
+    environment = {**os.environ, **standalone.environment}
+    words = [sys.executable, "-m", "delaymq", "receive", topic, "--follow", "--group", topic, *form]
+    command("send", topic, "first", environment=standalone.environment)
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert "first" in process.stdout.readline()
+        process.stdout.close()
+        command("send", topic, "second", environment=standalone.environment)
+        assert process.wait(timeout=30) == 1
+        assert "Traceback" not in process.stderr.read()
+    again = command("receive", topic, "--group", topic, "--count", "1", environment=standalone.environment)
+    assert "second" in again.stdout
+    assert "retry" not in again.stdout
 
 
 def test_a_delay_that_the_broker_does_not_have_is_refused_with_its_list(standalone: Standalone) -> None:

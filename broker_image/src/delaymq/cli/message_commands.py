@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import logging
 import sys
 import time
 from datetime import datetime
@@ -96,6 +97,9 @@ def receive(
 ) -> None:
     """Receive messages and show when they came and how late: a new group begins with the oldest message."""
 
+    # A message that was pulled but is not wanted is given back by cancelling its handler: nothing to warn of.
+    logging.getLogger("delaymq.client.handling").setLevel(logging.ERROR)
+
     async def work(client: Client) -> int:
         await client.route_to_send(topic, 1)  # so that a wrong address is told at once
         receiver = _Receiver(client, as_json, count)
@@ -106,6 +110,8 @@ def receive(
         consumer.subscribe(topic, tags)
         async with consumer:
             await receiver.wait(None if follow else timeout)
+        if not receiver.has_reader:
+            raise BrokenPipeError
         if count is not None and receiver.received < count:
             raise CommandError(f"{receiver.received} of {count} messages came; none for {timeout:g} s")
         return 0
@@ -113,11 +119,18 @@ def receive(
     raise typer.Exit(with_client(namesrv, work))
 
 
+async def _for_ever() -> None:
+    """A message that is not done stays uncommitted: the next receiver of the group gets it."""
+    await asyncio.Event().wait()
+
+
 class _Receiver:
     """A handler that shows each message, and ends after so many."""
 
     def __init__(self, client: Client, as_json: bool, count: int | None) -> None:
         self.received = 0
+        self.has_reader = True
+        """Whether what is shown still goes anywhere."""
         self._client = client
         self._as_json = as_json
         self._count = count
@@ -140,14 +153,18 @@ class _Receiver:
 
     async def __call__(self, message: ReceivedMessage) -> None:
         if self._full.is_set():
-            # Pulled ahead but not wanted: stays uncommitted, and the next receiver of the group gets it.
-            await asyncio.Event().wait()
+            await _for_ever()
         arrived_ms = now_ms()
         due_ms = await self._due_ms(message)
-        if self._as_json:
-            print_json(as_data(message, arrived_ms, due_ms))
-        else:
-            self._console.print(as_line(message, arrived_ms, due_ms), markup=False)
+        try:
+            if self._as_json:
+                print_json(as_data(message, arrived_ms, due_ms))
+            else:
+                self._console.print(as_line(message, arrived_ms, due_ms), markup=False)
+        except (BrokenPipeError, SystemExit):  # rich turns the one into the other
+            self.has_reader = False
+            self._full.set()
+            await _for_ever()
         self._last = time.monotonic()
         self.received += 1
         if self._count is not None and self.received >= self._count:
