@@ -5,7 +5,13 @@ import tracemalloc
 import pytest
 from delaymq.protocol.command import MAX_FRAME_BYTES, encode_command, request_command
 from delaymq.protocol.errors import ProtocolError
-from delaymq.protocol.frame import IDLE_BUFFER_BYTES, TRUSTED_BUFFER_BYTES, FrameReceiver
+from delaymq.protocol.frame import (
+    BUSY_BUFFER_BYTES,
+    IDLE_BUFFER_BYTES,
+    SMALL_READS,
+    TRUSTED_BUFFER_BYTES,
+    FrameReceiver,
+)
 
 BAD_FRAME = bytes.fromhex("00000004") + bytes.fromhex("00000009")
 
@@ -85,8 +91,17 @@ def test_the_buffer_grows_for_a_large_frame_and_shrinks_again(body_bytes: int) -
         commands += receiver.received(n)
         largest = max(largest, receiver.buffer_bytes)
     assert [(command.code, len(command.body)) for command in commands] == [(1, body_bytes), (2, 0)]
-    assert body_bytes < largest <= len(stream)
+    assert body_bytes < largest <= max(len(stream), BUSY_BUFFER_BYTES)
+    for _ in range(SMALL_READS):
+        assert len(receiver.feed(frame_of(2))) == 1
     assert receiver.buffer_bytes == IDLE_BUFFER_BYTES
+
+
+def test_a_peer_that_fills_the_buffer_gets_larger_reads() -> None:
+    receiver = FrameReceiver()
+    stream = b"".join(frame_of(number, 900) for number in range(100))
+    assert [command.code for command in receiver.feed(stream)] == list(range(100))
+    assert receiver.buffer_bytes == BUSY_BUFFER_BYTES
 
 
 def test_a_stated_length_alone_reserves_no_memory() -> None:

@@ -1,6 +1,7 @@
 """Cuts a stream of bytes into commands; shaped for asyncio.BufferedProtocol, so bytes are received where they are read.
 
-A receiver owns one buffer: small while its peer is idle, as large as the frame that is under way, small again after.
+A receiver owns one buffer: small while its peer is idle, larger while it sends much, as large as the frame that is
+under way, and small again after.
 """
 
 from struct import Struct as Layout
@@ -11,6 +12,10 @@ from delaymq.protocol.errors import ProtocolError
 
 IDLE_BUFFER_BYTES: Final = 16 * 1024
 """What an idle connection costs; holds many small pipelined frames."""
+BUSY_BUFFER_BYTES: Final = 64 * 1024
+"""What a connection gets whose peer fills the idle buffer with one read: fewer, larger reads."""
+SMALL_READS: Final = 16
+"""After this many reads in a row that would have fitted the idle buffer, it is back."""
 TRUSTED_BUFFER_BYTES: Final = 256 * 1024
 """A frame up to this gets its whole buffer at once. Larger ones only as their bytes come in, so that a peer cannot
 reserve the maximum with four bytes."""
@@ -28,12 +33,13 @@ class FrameReceiver:
     `error` is set as soon as bad bytes are seen, also while the good commands before them are handed out.
     """
 
-    __slots__ = ("_buffer", "_end", "_view", "error")
+    __slots__ = ("_buffer", "_end", "_small_reads", "_view", "error")
 
     def __init__(self) -> None:
         self._buffer = bytearray(IDLE_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._end = 0
+        self._small_reads = 0
         self.error: ProtocolError | None = None
 
     @property
@@ -100,15 +106,29 @@ class FrameReceiver:
         rest = end - start
         self._end = rest
         capacity = len(self._buffer)
-        if needed > capacity:
-            # Doubling copies at most as much as was received.
-            capacity = needed if needed <= TRUSTED_BUFFER_BYTES else self._grown_bytes(needed, rest)
-        elif capacity > IDLE_BUFFER_BYTES and needed <= IDLE_BUFFER_BYTES and rest < IDLE_BUFFER_BYTES:
-            capacity = IDLE_BUFFER_BYTES
-        if capacity != len(self._buffer):
-            self._resize(capacity, start)
+        wanted = self._wanted_bytes(capacity, end, needed, rest)
+        if wanted != capacity:
+            self._resize(wanted, start)
         elif start and rest:
             view[:rest] = view[start:end]
+
+    def _wanted_bytes(self, capacity: int, end: int, needed: int, rest: int) -> int:
+        """The buffer's size from now on, after it held `end` bytes, when a frame of `needed` bytes is under way."""
+        if needed > capacity:
+            self._small_reads = 0
+            # Doubling copies at most as much as was received.
+            return max(needed, BUSY_BUFFER_BYTES) if needed <= TRUSTED_BUFFER_BYTES else self._grown_bytes(needed, rest)
+        if capacity == IDLE_BUFFER_BYTES:
+            return BUSY_BUFFER_BYTES if end == capacity else capacity
+        if end > IDLE_BUFFER_BYTES:
+            self._small_reads = 0
+        else:
+            self._small_reads += 1
+        room = max(needed, rest)
+        if self._small_reads >= SMALL_READS and room < IDLE_BUFFER_BYTES:
+            self._small_reads = 0
+            return IDLE_BUFFER_BYTES
+        return BUSY_BUFFER_BYTES if capacity > TRUSTED_BUFFER_BYTES and room < BUSY_BUFFER_BYTES else capacity
 
     def _grown_bytes(self, needed: int, rest: int) -> int:
         capacity = len(self._buffer)
