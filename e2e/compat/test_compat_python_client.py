@@ -72,12 +72,12 @@ class Collected:
 
 
 async def settled(client: Client, topic: str, *consumers: PushConsumer) -> None:
-    """Waits until the consumers have all queues of the topic between them, each at least one."""
+    """Waits until the consumers have all queues of the topic between them: each at least one, none twice."""
     queues = set((await client.route(topic)).readable)
 
     def shared() -> bool:
         assigned = [{queue for queue in consumer.assigned if queue.topic == topic} for consumer in consumers]
-        return all(assigned) and set().union(*assigned) == queues
+        return all(assigned) and set().union(*assigned) == queues and sum(map(len, assigned)) == len(queues)
 
     await until(shared)
 
