@@ -9,7 +9,7 @@ from delaymq.broker.delivery_ingress import delay_level, strip_own
 from delaymq.message.levels import DelayLevels
 from delaymq.message.names import MARK, MARKS_TOPIC, SCHEDULE_TOPIC
 from delaymq.message.record import Record
-from delaymq.store.model import Appended, NewRecord
+from delaymq.store.model import Dispatched, NewRecord
 from delivery_store import MemoryStore
 
 START_MS = 1_700_000_000_000
@@ -99,7 +99,7 @@ class Bench:
         queue_id: int = 0,
         properties: dict[str, str] | None = None,
         reconsume_times: int = 0,
-    ) -> Appended:
+    ) -> Dispatched:
         """What a send does: strips, prepares, appends. The body is the unique key too, unless one is given."""
         own = {"UNIQ_KEY": body} if properties is None else dict(properties)
         strip_own(own)
@@ -112,13 +112,15 @@ class Bench:
 
     def append(
         self, body: str, *, topic: str, queue_id: int, properties: dict[str, str], reconsume_times: int = 0
-    ) -> Appended:
+    ) -> Dispatched:
         """Appends as it stands, as a foreign broker would."""
         return self.store.append(
             NewRecord(topic, queue_id, body.encode(), properties, 0, 0, self.now_ms, HOST, HOST, reconsume_times)
         )
 
-    def foreign_send(self, body: str, level: int, *, topic: str = "orders", queue_id: int = 0, **more: str) -> Appended:
+    def foreign_send(
+        self, body: str, level: int, *, topic: str = "orders", queue_id: int = 0, **more: str
+    ) -> Dispatched:
         """A delayed message as the real broker stores it."""
         properties = {
             "UNIQ_KEY": body,
@@ -129,7 +131,7 @@ class Bench:
         }
         return self.append(body, topic=SCHEDULE_TOPIC, queue_id=level - 1, properties=properties)
 
-    def foreign_deliver(self, physical_offset: int) -> Appended:
+    def foreign_deliver(self, physical_offset: int) -> Dispatched:
         """The real broker's copy of a delayed record: everything stays, no mark."""
         record = self.store.record_at(physical_offset)
         assert record is not None

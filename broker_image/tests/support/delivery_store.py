@@ -12,7 +12,7 @@ from delaymq.message.marks import parse_due
 from delaymq.message.names import DELAY, DUE, SCHEDULE_TOPIC, TAGS
 from delaymq.message.properties import encode_properties
 from delaymq.message.record import Record, decode_record, encode_record
-from delaymq.store.model import Appended, Dispatched, DispatchObserver, NewRecord
+from delaymq.store.model import Dispatched, DispatchObserver, NewRecord
 
 _ENTRY = struct.Struct(">qiq")
 
@@ -95,7 +95,7 @@ class MemoryStore:
     def snapshot(self) -> tuple[int, dict[str, object]]:
         return self.end_offset, {observer.name: observer.state() for observer in self.observers}
 
-    def append(self, message: NewRecord) -> Appended:
+    def append(self, message: NewRecord) -> Dispatched:
         if (error := self.refuse(message)) is not None:
             raise error
         queue_offset = self.next_queue_offset(message.topic, message.queue_id)
@@ -118,12 +118,12 @@ class MemoryStore:
             properties=encode_properties(message.properties),
         )
         record = decode_record(self.log, position)
-        self._dispatch(record, observed=True)
+        dispatched = self._dispatch(record, observed=True)
         if (error := self.fail_after(message)) is not None:
             raise error
-        return Appended(position, queue_offset, self.last_store_timestamp_ms, record.size)
+        return dispatched
 
-    def _dispatch(self, record: Record, *, observed: bool) -> None:
+    def _dispatch(self, record: Record, *, observed: bool) -> Dispatched:
         properties = record.properties
         code = tags_code(properties.get(TAGS, ""))
         if record.topic == SCHEDULE_TOPIC and int(properties.get(DELAY, "0")) > 0:
@@ -135,25 +135,25 @@ class MemoryStore:
         self.first_entry.setdefault(key, record.queue_offset)
         queue.append((record.physical_offset, record.size, code))
         self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, record.store_timestamp_ms)
+        dispatched = Dispatched(
+            record.topic,
+            record.queue_id,
+            record.queue_offset,
+            record.physical_offset,
+            record.size,
+            record.sys_flag,
+            record.store_timestamp_ms,
+            record.born_timestamp_ms,
+            record.body_crc,
+            record.reconsume_times,
+            record.prepared_transaction_offset,
+            properties,
+            code,
+        )
         if observed:
             for observer in self.observers:
-                observer.dispatch(
-                    Dispatched(
-                        record.topic,
-                        record.queue_id,
-                        record.queue_offset,
-                        record.physical_offset,
-                        record.size,
-                        record.sys_flag,
-                        record.store_timestamp_ms,
-                        record.born_timestamp_ms,
-                        record.body_crc,
-                        record.reconsume_times,
-                        record.prepared_transaction_offset,
-                        properties,
-                        code,
-                    )
-                )
+                observer.dispatch(dispatched)
+        return dispatched
 
     def next_queue_offset(self, topic: str, queue_id: int) -> int:
         key = (topic, queue_id)

@@ -30,7 +30,8 @@ def decode_properties(data: bytes) -> dict[str, str]:
 
 def encode_properties(properties: dict[str, str]) -> bytes:
     """Property bytes for a record."""
-    return format_properties(properties).encode("utf-8", "surrogateescape")
+    text = "\x02".join([f"{name}\x01{value}" for name, value in properties.items()])
+    return text.encode() if text.isascii() else text.encode("utf-8", "surrogateescape")
 
 
 def is_storable(name: str, value: str) -> bool:

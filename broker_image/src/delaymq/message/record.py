@@ -106,8 +106,17 @@ def record_bytes(topic_bytes: int, body_bytes: int, properties_bytes: int, born_
     return FIXED_BYTES - 16 + len(born_host) + len(store_host) + topic_bytes + body_bytes + properties_bytes
 
 
+def check_record_parts(topic_length: int, properties_length: int) -> None:
+    """IllegalMessageError when topic or properties have more bytes than the format's length fields can tell."""
+    if topic_length > MAX_TOPIC_LENGTH:
+        raise IllegalMessageError(f"the topic has {topic_length} bytes, at most {MAX_TOPIC_LENGTH} fit: shorten it")
+    if properties_length > MAX_PROPERTIES_BYTES:
+        raise IllegalMessageError(
+            f"the properties have {properties_length} bytes, at most {MAX_PROPERTIES_BYTES} fit: send fewer or shorter"
+        )
+
+
 def encode_record(
-    *,
     topic: bytes,
     queue_id: int,
     queue_offset: int,
@@ -125,15 +134,12 @@ def encode_record(
 ) -> bytes:
     """The bytes of a record; the IPv6 bits of `sys_flag` are set from the hosts, as the real broker does.
 
+    Parameters in the order of the fields of a record; the hot path passes them by position.
     IllegalMessageError when topic or properties are longer than the format's length fields can tell.
     """
     topic_length, body_length, properties_length = len(topic), len(body), len(properties)
-    if topic_length > MAX_TOPIC_LENGTH:
-        raise IllegalMessageError(f"the topic has {topic_length} bytes, at most {MAX_TOPIC_LENGTH} fit: shorten it")
-    if properties_length > MAX_PROPERTIES_BYTES:
-        raise IllegalMessageError(
-            f"the properties have {properties_length} bytes, at most {MAX_PROPERTIES_BYTES} fit: send fewer or shorter"
-        )
+    if topic_length > MAX_TOPIC_LENGTH or properties_length > MAX_PROPERTIES_BYTES:
+        check_record_parts(topic_length, properties_length)
     body_crc = crc32(body) & 0x7FFFFFFF
     if len(born_host) == 8 and len(store_host) == 8:
         head = HEAD.pack(

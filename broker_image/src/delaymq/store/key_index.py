@@ -62,19 +62,18 @@ class KeyIndex:
             return
         unique = properties.get(UNIQUE_KEY)
         if unique is not None:
-            self._put_key(record.topic, unique, offset, record.store_timestamp_ms)
+            self._newest(record).put(index_key_hash(record.topic, unique), offset, record.store_timestamp_ms)
         keys = properties.get(KEYS)
         if keys is not None:
             for key in keys.split(" "):
                 if key:
-                    self._put_key(record.topic, key, offset, record.store_timestamp_ms)
+                    self._newest(record).put(index_key_hash(record.topic, key), offset, record.store_timestamp_ms)
 
-    def _put_key(self, topic: str, key: str, offset: int, store_timestamp_ms: int) -> None:
+    def _newest(self, record: Dispatched) -> IndexFile:
         files = self.files
-        file = files[-1] if files else self._next_file(store_timestamp_ms)
-        if file.count >= file.entry_count:
-            file = self._next_file(store_timestamp_ms)
-        file.put(index_key_hash(topic, key), offset, store_timestamp_ms)
+        if files and files[-1].count < files[-1].entry_count:
+            return files[-1]
+        return self._next_file(record.store_timestamp_ms)
 
     def _next_file(self, store_timestamp_ms: int) -> IndexFile:
         previous = self.files[-1] if self.files else None

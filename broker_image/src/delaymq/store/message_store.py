@@ -11,7 +11,14 @@ from dataclasses import replace
 from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from delaymq.message.levels import DelayLevels
 from delaymq.message.properties import encode_properties
-from delaymq.message.record import BLANK_BYTES, Record, decode_record, encode_record
+from delaymq.message.record import (
+    BLANK_BYTES,
+    Record,
+    check_record_parts,
+    decode_record,
+    encode_record,
+    record_bytes,
+)
 from delaymq.store import opening
 from delaymq.store.commit_log import CommitLog
 from delaymq.store.config_files import ConfigFiles
@@ -22,7 +29,6 @@ from delaymq.store.files import Files
 from delaymq.store.key_index import KeyIndex
 from delaymq.store.lock import StoreLock
 from delaymq.store.model import (
-    Appended,
     DiskState,
     Dispatched,
     DispatchObserver,
@@ -141,11 +147,14 @@ class MessageStore:
 
     # -- appending ------------------------------------------------------------------------------------------------
 
-    def append(self, message: NewRecord) -> Appended:
+    def append(self, message: NewRecord) -> Dispatched:
         """Append and dispatch; in memory, except when the next segment could not be made ahead.
 
         StoreFullError, StoreFailedError, StoreClosedError, RecordTooLargeError, IllegalMessageError: nothing changed.
         """
+        return self._append(message, encode_properties(message.properties))
+
+    def _append(self, message: NewRecord, property_bytes: bytes) -> Dispatched:
         log = self._log
         if self._closed or log.failure is not None or self._retention.disk.writes_refused:
             self._refuse()
@@ -160,7 +169,7 @@ class MessageStore:
         else:
             queue_offset = 0
         physical_offset = log.end_offset
-        data = self._encode(message, queue_offset, physical_offset, now_ms)
+        data = _encode(message, property_bytes, queue_offset, physical_offset, now_ms)
         size = len(data)
         if size > self.options.max_record_bytes:
             raise RecordTooLargeError(
@@ -168,7 +177,7 @@ class MessageStore:
             )
         if size + BLANK_BYTES > log.segment_end - physical_offset:
             physical_offset = log.roll(size)
-            data = self._encode(message, queue_offset, physical_offset, now_ms)
+            data = _encode(message, property_bytes, queue_offset, physical_offset, now_ms)
         at = physical_offset - log.segment_base
         log.mapping[at : at + size] = data
         log.end_offset = physical_offset + size
@@ -180,36 +189,21 @@ class MessageStore:
             body_crc, message.reconsume_times, message.prepared_transaction_offset, properties, code,
         )  # fmt: skip
         self._dispatch(record)
-        return Appended(physical_offset, queue_offset, now_ms, size)
+        return record
 
-    @staticmethod
-    def _encode(message: NewRecord, queue_offset: int, physical_offset: int, store_timestamp_ms: int) -> bytes:
-        return encode_record(
-            topic=message.topic.encode(),
-            queue_id=message.queue_id,
-            queue_offset=queue_offset,
-            physical_offset=physical_offset,
-            flag=message.flag,
-            sys_flag=message.sys_flag,
-            born_timestamp_ms=message.born_timestamp_ms,
-            born_host=message.born_host,
-            store_timestamp_ms=store_timestamp_ms,
-            store_host=message.store_host,
-            reconsume_times=message.reconsume_times,
-            prepared_transaction_offset=message.prepared_transaction_offset,
-            body=message.body,
-            properties=encode_properties(message.properties),
-        )
-
-    def append_batch(self, messages: Sequence[NewRecord]) -> list[Appended]:
+    def append_batch(self, messages: Sequence[NewRecord]) -> list[Dispatched]:
         """Append all in one segment, or none; errors as of `append`."""
         log = self._log
         if self._closed or log.failure is not None or self._retention.disk.writes_refused:
             self._refuse()
         total = 0
-        for message in messages:
+        property_bytes = [encode_properties(message.properties) for message in messages]
+        for message, encoded in zip(messages, property_bytes, strict=True):
             self._queues.get_or_make(message.topic, message.queue_id)
-            size = len(self._encode(message, 0, 0, 0))
+            check_record_parts(len(message.topic.encode()), len(encoded))
+            size = record_bytes(
+                len(message.topic.encode()), len(message.body), len(encoded), message.born_host, message.store_host
+            )
             if size > self.options.max_record_bytes:
                 raise RecordTooLargeError(
                     f"a record of the batch has {size} bytes, at most {self.options.max_record_bytes} are allowed"
@@ -217,7 +211,7 @@ class MessageStore:
             total += size
         if total + BLANK_BYTES > log.segment_end - log.end_offset:
             log.roll(total)
-        return [self.append(message) for message in messages]
+        return [self._append(message, encoded) for message, encoded in zip(messages, property_bytes, strict=True)]
 
     def _refuse(self) -> None:
         if self._closed:
@@ -416,3 +410,24 @@ class _StoreSnapshotTask:
         failure = self._task.finish()
         self._store.snapshot_finished(self._task.snapshot.log_end, failure)
         return failure
+
+
+def _encode(
+    message: NewRecord, property_bytes: bytes, queue_offset: int, physical_offset: int, store_timestamp_ms: int
+) -> bytes:
+    return encode_record(
+        message.topic.encode(),
+        message.queue_id,
+        queue_offset,
+        physical_offset,
+        message.flag,
+        message.sys_flag,
+        message.born_timestamp_ms,
+        message.born_host,
+        store_timestamp_ms,
+        message.store_host,
+        message.reconsume_times,
+        message.prepared_transaction_offset,
+        message.body,
+        property_bytes,
+    )

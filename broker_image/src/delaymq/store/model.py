@@ -23,15 +23,6 @@ class NewRecord:
     prepared_transaction_offset: int = 0
 
 
-class Appended(NamedTuple):
-    """Where a record stands."""
-
-    physical_offset: int
-    queue_offset: int
-    store_timestamp_ms: int
-    size: int
-
-
 @dataclass(slots=True)
 class Dispatched:
     """A record as queues, index and observers see it, live and replayed."""
