@@ -65,6 +65,9 @@ class Recovery:
         end = self._replay(start)
         self._cut_queues_beyond(end.offset)
         self._rebuild_index_beyond(end.offset)
+        if any(correction.what in ("log-hole", "segment-missing") for correction in self.report.corrections):
+            # The real broker does not make blank entries for a hole: it must find them, should it open the store next.
+            self._write()
         self._start_log(end, flushed)
 
     def _correct(self, what: str, file: str, offset: int, detail: str) -> None:
@@ -98,6 +101,7 @@ class Recovery:
         if not log.min_offset <= snapshot.log_end <= last_possible:
             return f"the log does not reach from it on ({log.min_offset}…{last_possible}, not {snapshot.log_end})"
         if snapshot.last_offset >= log.min_offset:
+            # Nothing is mapped yet: with the active segment behind it, the log reads this record from its file.
             log.end_offset = snapshot.log_end
             log.segment_base = last_possible
             record = log.record_at(snapshot.last_offset)
