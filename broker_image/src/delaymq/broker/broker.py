@@ -94,7 +94,7 @@ class Broker:
             delivery.attach(store)
             store.pins.hold(delivery.name, delivery.pin)
         except BaseException:
-            store.close()
+            store.abandon()  # a half-open broker has no state that a clean stop could keep
             raise
         return broker
 

@@ -90,7 +90,7 @@ class BrokerServer:
         self.flushing = Flushing(
             broker.store, lambda: broker.config.flush_interval_commit_log, self._reply, broker.announce_arrivals
         )
-        self.clock = DeliveryClock(broker.delivery, broker.hand_over, broker.now_ms)
+        self.clock = DeliveryClock(broker.delivery, self._hand_over, broker.now_ms)
         self.registration = Registration(broker, config.name_servers)
         self.background = Background(jobs_of(broker, self.held_pulls, self.sessions))
         broker.on_arrival = self.held_pulls.arrived
@@ -130,7 +130,7 @@ class BrokerServer:
         self.registration.register_soon()
 
     async def stop(self) -> None:
-        """Drains and closes everything: held pulls are answered, the log is flushed, files are written."""
+        """Drains and closes everything: the log is flushed, what waits for that is answered, files are written."""
         broker = self.broker
         broker.drain()
         self.clock.stop()
@@ -185,6 +185,13 @@ class BrokerServer:
         except ValueError as error:
             data = encode_response(request, _unsendable(error))
         session.connection.send(data)
+
+    def _hand_over(self, now_ms: int, budget: int) -> int:
+        count = self.broker.hand_over(now_ms, budget)
+        if count and self.broker.waits_for_flush:
+            # Consumers see a copy only when it is on disk.
+            self.flushing.request()
+        return count
 
     def _session_closed(self, session: ClientSession) -> None:
         self.held_pulls.session_closed(session)

@@ -68,6 +68,7 @@ class Flushing:
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._retry_timer: asyncio.TimerHandle | None = None
         self._begin_soon = False
+        self._again = False
         self._stopped = False
         self._loop = asyncio.get_running_loop()
         self.times = FlushTimes()
@@ -89,7 +90,15 @@ class Flushing:
         self._waiting.append(_Waiting(session, request, deferred, deadline))
         if self._deadline_timer is None:
             self._deadline_timer = self._loop.call_at(deadline, self._expire)
-        if not self._begin_soon and self._in_flight is None and self._retry_timer is None:
+        self.request()
+
+    def request(self) -> None:
+        """Asks for a sync soon; one that is under way is followed by another for those who wait."""
+        if self._stopped:
+            return
+        if self._in_flight is not None:
+            self._again = True
+        elif not self._begin_soon and self._retry_timer is None:
             # At the end of this turn of the loop: what other connections send in it takes part.
             self._begin_soon = True
             self._loop.call_soon(self._begin)
@@ -149,7 +158,8 @@ class Flushing:
             if finished is not None and not finished.done():
                 finished.set_result(None)
             self._release()
-            if self._waiting and self._retry_timer is None:
+            again, self._again = self._again, False
+            if (self._waiting or again) and self._retry_timer is None:
                 self._begin()
 
         running.add_done_callback(ended)

@@ -43,14 +43,16 @@ class HeldPulls:
         self._recheck_began_ms = 0
         self._count = 0
         self.closing = False
-        """While the server stops nothing is held any more."""
+        """While the server stops nothing is held any more, and nothing answered."""
 
     def __len__(self) -> int:
         return self._count
 
     def hold(self, session: ClientSession, request: Command, held: Held) -> None:
         """Keeps a pull until something happens, or answers it at once if it may not be kept."""
-        if self.closing or len(session.held) >= MAX_PER_SESSION:
+        if self.closing:
+            return
+        if len(session.held) >= MAX_PER_SESSION:
             self._finish(session, request, held)
             return
         self._add(HeldPull(session, request, held))
@@ -95,12 +97,15 @@ class HeldPulls:
             self._remove(pull)
 
     def close(self) -> None:
-        """Answers all of them, and from now on every one at once: the server stops."""
+        """Forgets all of them: the server stops, and the reset of their connections tells the clients.
+
+        An answer would make a client pull again at once; its write then meets the reset, and a Java client leaves
+        its other pulls on that connection waiting for half a minute (docs/decisions/0007).
+        """
         self.closing = True
         for waiting in list(self._by_queue.values()):
             for pull in list(waiting):
                 self._remove(pull)
-                self._finish(pull.session, pull.request, pull.held)
 
     def _resume(self, pull: HeldPull) -> None:
         result = pull.held.resume(False)

@@ -74,6 +74,13 @@ class BrokerMetrics:
         yield _counter("delaymq_delay_clamped", "Messages whose delay level was above the table.", counters.clamped)
         yield _counter("delaymq_delay_dead", "Delayed messages that can never be delivered.", counters.dead)
         yield _counter("delaymq_delay_failed", "Hand-overs that failed and are tried again.", counters.failed)
+        yield _counter("delaymq_delay_dropped", "Delayed messages for the half topic, dropped.", counters.dropped)
+        yield _counter("delaymq_delay_corrupt", "Delayed messages whose record cannot be read.", counters.corrupt)
+        yield _counter("delaymq_delay_gone", "Pending messages whose log another broker deleted.", counters.gone)
+        yield _counter(
+            "delaymq_delay_foreign", "Messages delayed by another broker and handed over here.", counters.foreign
+        )
+        yield _counter("delaymq_delay_disbelieved", "Origin marks that match no record.", counters.disbelieved)
         corrected = CounterMetricFamily(
             "delaymq_delay_corrected", "Delay positions corrected from the log.", labels=["reason"]
         )
@@ -93,11 +100,14 @@ class BrokerMetrics:
         for queue_id, histogram in delivery.lateness.items():
             lateness.add_metric([str(level_of_queue(queue_id))], _lateness_buckets(histogram), histogram.sum_ms / 1000)
         yield lateness
-        due_ms = delivery.next_wakeup_ms()
+        due_ms = min(delivery.next_due_ms().values(), default=None)
         next_due = GaugeMetricFamily("delaymq_delay_next_due_timestamp_seconds", "When something is due next.")
         if due_ms is not None:
             next_due.add_metric([], due_ms / 1000)
         yield next_due
+        skew = GaugeMetricFamily("delaymq_clock_skew_seconds", "How far the clock is behind the newest record.")
+        skew.add_metric([], delivery.clock_skew_ms() / 1000)
+        yield skew
 
     def _store(self) -> Iterator[Metric]:
         store = self._server.broker.store
