@@ -116,6 +116,20 @@ def test_unflushed_segments_stay(open_store: Open, disk: Disk, clock: Clock, tmp
     assert store.clean(clock.ms)
 
 
+def test_what_a_task_syncs_stays_until_it_is_over(open_store: Open, disk: Disk, clock: Clock) -> None:
+    store = open_store(files=disk)
+    for number in range(60):
+        store.append(message(f"u{number}", body=bytes(1_000)))
+    slow = store.snapshot_task(force=True)
+    assert slow is not None
+    flush(store)
+    disk.ratio = 0.86
+    assert store.clean(clock.ms) == []
+    slow.run()
+    assert slow.finish() is None
+    assert store.clean(clock.ms)
+
+
 def test_queues_and_index_follow_the_log(filled: MessageStore, clock: Clock, disk: Disk, tmp_path: Path) -> None:
     snapshot(filled)
     before = len(list((tmp_path / "store/index").iterdir()))

@@ -46,6 +46,8 @@ class CommitLog:
         self.failure: StoreFailedError | None = None
         self._flushing = False
         self._allocating = False
+        self._syncing: list[int] = []
+        """From where on each task under way syncs: those files must stay open."""
         # A killed process may have renamed a segment in without having synced the folder.
         self._names_unsynced = True
 
@@ -179,13 +181,23 @@ class CommitLog:
         self.segments.append(self._folder.install(segment))
         self._names_unsynced = True
 
-    def files_to_sync(self, start: int, end: int) -> list[int]:
-        """Descriptors of the segments that hold start…end."""
+    def begin_sync(self, start: int, end: int) -> list[int]:
+        """Descriptors of the segments that hold start…end; they stay open until `end_sync` with the same start."""
+        self._syncing.append(start)
         return [
             segment.descriptor
             for segment in self.segments
             if segment.base < end and segment.base + self.file_bytes > start
         ]
+
+    def end_sync(self, start: int) -> None:
+        """A task is over."""
+        self._syncing.remove(start)
+
+    @property
+    def removable_end(self) -> int:
+        """Segments that end at or before it are on disk, and no task is at work on them."""
+        return min([self.flushed_offset, self.segment_base, *self._syncing])
 
     def take_names_unsynced(self) -> bool:
         """Whether a segment's name is not on disk yet; the caller now sees to it."""
@@ -223,7 +235,8 @@ class FlushTask:
         self._log = log
         self._offset = log.end_offset
         self._timestamp_ms = log.last_store_timestamp_ms
-        self._descriptors = log.files_to_sync(log.flushed_offset, log.end_offset)
+        self._start = log.flushed_offset
+        self._descriptors = log.begin_sync(self._start, log.end_offset)
         self._names = log.take_names_unsynced()
         self._failure: OSError | None = None
 
@@ -236,6 +249,7 @@ class FlushTask:
 
     def finish(self) -> OSError | None:
         """Move `flushed_offset`; on the loop."""
+        self._log.end_sync(self._start)
         self._log.flush_finished(self._offset, self._timestamp_ms, self._failure)
         return self._failure
 

@@ -350,7 +350,7 @@ class MessageStore:
 
     def clean(self, now_ms: int, *, at_any_hour: bool = False) -> list[str]:
         """One pass of deletion, see Retention.clean; paths of what was deleted."""
-        removed = self._retention.clean(now_ms, at_any_hour=at_any_hour)
+        removed = self._retention.clean(now_ms, at_any_hour=at_any_hour, index_in_use=self._snapshot_running)
         if removed and self._dispatcher.deleted_topics:
             self.save_deleted_topics()
         return removed

@@ -90,15 +90,19 @@ class Retention:
         self.disk = DiskState(ratio, writes_refused=ratio > self.options.disk_write_refused_ratio)
         return self.disk
 
-    def clean(self, now_ms: int, *, at_any_hour: bool = False) -> list[str]:
-        """One pass; paths of what was deleted. `at_any_hour`: what is old enough goes outside `delete_when` too."""
+    def clean(self, now_ms: int, *, at_any_hour: bool = False, index_in_use: bool = False) -> list[str]:
+        """One pass; paths of what was deleted.
+
+        `at_any_hour`: what is old enough goes outside `delete_when` too. `index_in_use`: a snapshot is at work on the
+        index, whose files stay.
+        """
         ratio = self.look_at_disk().used_ratio
         removed: list[str] = []
         by_age = at_any_hour or self._is_deletion_hour(now_ms) or ratio > self.options.disk_max_used_ratio
         if by_age or ratio > self.options.disk_clean_ratio:
             removed += self._clean_log(now_ms, whatever_age=ratio > self.options.disk_clean_ratio)
         removed += self._clean_queues()
-        if self._index is not None:
+        if self._index is not None and not index_in_use:
             removed += self._index.remove_files_below(self._log.min_offset)
         if removed:
             self.look_at_disk()
@@ -114,8 +118,7 @@ class Retention:
         while len(removed) < MAX_SEGMENTS_A_PASS and len(log.segments) > 1:
             oldest = log.segments[0]
             end = oldest.base + log.file_bytes
-            # Never the active one, never what is not on disk yet: a flush may be at work on it.
-            if end > log.segment_base or end > log.flushed_offset or (pinned is not None and end > pinned):
+            if end > log.removable_end or (pinned is not None and end > pinned):
                 break
             facts = self._files.facts(oldest.path)
             age_ms = now_ms - facts.modified_ms if facts is not None else 0

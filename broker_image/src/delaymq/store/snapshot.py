@@ -100,7 +100,8 @@ class SnapshotTask:
         self._index = index
         self._end = log.end_offset
         self._timestamp_ms = log.last_store_timestamp_ms
-        self._log_descriptors = log.files_to_sync(log.flushed_offset, self._end)
+        self._log_start = log.flushed_offset
+        self._log_descriptors = log.begin_sync(self._log_start, self._end)
         self._log_names = log.take_names_unsynced()
         self._queue_files, self._folders = queues.take_unsynced()
         self._full_files: list[IndexFile] = []
@@ -199,6 +200,7 @@ class SnapshotTask:
 
     def finish(self) -> OSError | None:
         """Take the result over; after a failure what was to be synced is still to be synced. On the loop."""
+        self._log.end_sync(self._log_start)
         if self._log_failure is not None:
             self._log.flush_failed(self._log_failure)
         index = self._index
