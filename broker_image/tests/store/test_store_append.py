@@ -319,6 +319,24 @@ def test_observers_see_each_record_once_and_in_order(open_store: Open) -> None:
     assert store.recovery.replayed_records == 10
 
 
+def test_a_state_that_its_observer_cannot_read_costs_the_snapshot_only(open_store: Open) -> None:
+    class Picky(Watcher):
+        def restore(self, state: object | None) -> None:
+            if state is not None:
+                raise ValueError("of another version")
+            super().restore(state)
+
+    store = open_store(observers=[Picky("Orders")])
+    offsets = [store.append(message(str(n))).physical_offset for n in range(30)]
+    store.close()
+    picky = Picky("Orders")
+    store = open_store(observers=[picky])
+    assert not store.recovery.snapshot_used
+    assert store.recovery.corrections[0].what == "snapshot-stale"
+    assert picky.offsets == offsets
+    assert store.queue_bounds("Orders", 0) == (0, 30)
+
+
 def test_a_deleted_topic_counts_from_zero_also_after_a_rebuild(open_store: Open, tmp_path: Path) -> None:
     store = open_store()
     for number in range(30):

@@ -287,6 +287,16 @@ def test_a_log_that_another_broker_cut_and_wrote_anew_makes_the_snapshot_worthle
     assert not store.recovery.snapshot_used
 
 
+def test_an_index_that_is_not_as_the_snapshot_states_is_built_anew(stopped: Path, open_store: Open) -> None:
+    newest = sorted((stopped / "index").iterdir())[-1]
+    newest.rename(newest.with_name("20010101000000000"))
+    store = open_store()
+    assert kinds(store) == ["snapshot-stale"]
+    for number in (0, 57, 199):
+        assert len(store.query_index("Orders", f"k{number}", 64, 0, 1 << 62)) == 1
+    check(store, stopped)
+
+
 def test_a_torn_record_is_cut_and_overwritten(tmp_path: Path, open_store: Open) -> None:
     store = open_store()
     first = store.append(message("kept"))

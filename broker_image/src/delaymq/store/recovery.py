@@ -142,6 +142,7 @@ class Recovery:
         if self.index is None or self.index.resume_at(snapshot.index):
             return True
         self._correct("snapshot-stale", f"delaymq/{NAME}", 0, "not used: the key index is not as it states")
+        self.index.remove_all()
         self.queues.table.clear()
         return False
 
