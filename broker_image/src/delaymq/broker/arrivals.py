@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from delaymq.store.model import Dispatched
 
@@ -25,6 +25,9 @@ class Arrivals:
         self.waiting: deque[Arrival] = deque()
         self.on_arrival: OnArrival | None = None
         """topic, queue id, queue offset, tags code. While it is None nothing is collected."""
+        self.interest: Container[tuple[str, int]] | None = None
+        """The queues for which somebody waits; None: any may be. To be left None where records are confirmed later
+        than they are stored: whoever begins to wait in between would miss them."""
 
     def restore(self, state: object | None) -> None:
         """There is no state."""
@@ -34,6 +37,9 @@ class Arrivals:
 
     def dispatch(self, record: Dispatched) -> None:
         """Notes a record."""
+        interest = self.interest
+        if interest is not None and (record.topic, record.queue_id) not in interest:
+            return
         if self.on_arrival is not None:
             end = record.physical_offset + record.size
             self.waiting.append((end, record.topic, record.queue_id, record.queue_offset, record.tags_code))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import TypeVar
 
 from delaymq.broker.arrivals import Arrivals, OnArrival
@@ -152,6 +152,11 @@ class Broker:
     @on_arrival.setter
     def on_arrival(self, function: OnArrival | None) -> None:
         self._arrivals.on_arrival = function
+
+    def watch_arrivals(self, function: OnArrival, queues: Container[tuple[str, int]]) -> None:
+        """As `on_arrival`, only for records of `queues` where that loses nothing."""
+        self._arrivals.on_arrival = function
+        self._arrivals.interest = None if self.waits_for_flush else queues
 
     def announce_arrivals(self) -> None:
         """To be called when the store confirmed more (a flush ended) and after the delivery handed messages over."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from typing import Final, NamedTuple
 
 # The server's timer; rates need samples this far apart at most.
@@ -52,7 +52,7 @@ class Stats:
         self.transferred = 0
         """Messages handed to consumers."""
         self.sent_back = 0
-        self.stored: Counter[str] = Counter()
+        self.stored: dict[str, int] = {}
         """Messages stored by the topic that the producer named."""
         self.put_yesterday = self.put_today = 0
         """put_messages at midnight (UTC) of yesterday and today."""
@@ -63,7 +63,8 @@ class Stats:
         """A producer's message was stored."""
         self.put_messages += 1
         self.put_bytes += size
-        self.stored[topic] += 1
+        stored = self.stored
+        stored[topic] = stored.get(topic, 0) + 1
 
     def sample(self, now_ms: int) -> None:
         """Notes the totals; called every SAMPLE_INTERVAL_MS."""

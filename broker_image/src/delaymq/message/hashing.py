@@ -41,20 +41,24 @@ def tags_code(tags: str) -> int:
     return java_hash(tags) if tags else 0
 
 
+# The last characters of a unique id: its time and counter. What stands before them is the same for a whole process.
+_CHANGING_CHARACTERS = 12
+_CHANGING_WEIGHTS = _TAIL[_CHANGING_CHARACTERS]
+
+
 @lru_cache(maxsize=4096)
-def _topic_prefix_hash(topic: str) -> int:
-    return _unsigned_hash(topic + "#")
+def _weighted_prefix_hash(prefix: str) -> int:
+    return _unsigned_hash(prefix) * _POWERS[_CHANGING_CHARACTERS]
 
 
 def index_key_hash(topic: str, key: str) -> int:
     """Hash of `TOPIC#KEY` in the key index: never negative; the one value without a positive counterpart is 0.
 
-    The topic's part is computed once a topic: this runs for each key of each message.
+    The part that a topic's unique ids of one client have in common is computed once: this runs for each message.
     """
-    if key.isascii() and len(key) <= 255:
-        count = len(key)
-        own: int = sum(map(mul, key.encode("ascii"), _TAIL[count]))
-        value = (_topic_prefix_hash(topic) * _POWERS[count] + own) & 0xFFFFFFFF
+    if len(key) >= _CHANGING_CHARACTERS and key.isascii():
+        own: int = sum(map(mul, key[-_CHANGING_CHARACTERS:].encode(), _CHANGING_WEIGHTS))
+        value = (_weighted_prefix_hash(f"{topic}#{key[:-_CHANGING_CHARACTERS]}") + own) & 0xFFFFFFFF
     else:
         value = _unsigned_hash(f"{topic}#{key}")
     if value == 0x8000_0000:

@@ -93,7 +93,7 @@ class BrokerServer:
         self.clock = DeliveryClock(broker.delivery, self._hand_over, broker.now_ms)
         self.registration = Registration(broker, config.name_servers)
         self.background = Background(jobs_of(broker, self.held_pulls, self.sessions))
-        broker.on_arrival = self.held_pulls.arrived
+        broker.watch_arrivals(self.held_pulls.arrived, self.held_pulls.queues)
 
     async def _listen(self, loop: asyncio.AbstractEventLoop, bound: socket.socket, on_commands: OnCommands) -> None:
         def accepted() -> RemotingConnection:

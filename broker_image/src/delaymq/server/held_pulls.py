@@ -1,7 +1,7 @@
 """Pulls that found nothing and wait: for a message in their queue, or for their time to run out."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Final, TypeVar
 
 from delaymq.broker.results import Held
@@ -47,6 +47,11 @@ class HeldPulls:
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def queues(self) -> Container[tuple[str, int]]:
+        """Topic and id of the queues in which pulls wait, as it is at any time."""
+        return self._by_queue
 
     def hold(self, session: ClientSession, request: Command, held: Held) -> None:
         """Keeps a pull until something happens, or answers it at once if it may not be kept."""
