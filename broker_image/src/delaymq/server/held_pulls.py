@@ -105,7 +105,7 @@ class HeldPulls:
         """Forgets all of them: the server stops, and the reset of their connections tells the clients.
 
         An answer would make a client pull again at once; its write then meets the reset, and a Java client leaves
-        its other pulls on that connection waiting for half a minute (docs/decisions/0007).
+        its other pulls on that connection waiting for half a minute (docs/decisions/0008).
         """
         self.closing = True
         for waiting in list(self._by_queue.values()):
