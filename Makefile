@@ -35,11 +35,11 @@ test-unit: $(SETUP) ## the tests that need nothing but Python
 
 test-e2e: $(SETUP) ## RocketMQ's own client, tools and broker against ours; processes killed (needs a JDK and Maven)
 	@mkdir -p $(REPORTS)
-	PYTHONPATH=e2e $(BIN)/python -m harness.isolated -- $(BIN)/python -m pytest e2e --junitxml=$(REPORTS)/e2e.xml
+	$(BIN)/python -m pytest e2e --junitxml=$(REPORTS)/e2e.xml
 
 test-long: $(SETUP) ## what takes too long for every change: all kill instants, the real broker as control, more fuzzing
 	DELAYMQ_FUZZ_INPUTS=100000 $(BIN)/python -m pytest
-	PYTHONPATH=e2e $(BIN)/python -m harness.isolated -- $(BIN)/python -m pytest e2e --long
+	$(BIN)/python -m pytest e2e --long
 
 bench: $(SETUP) ## ours and the real RocketMQ broker side by side, as ratios (about 30 minutes; see bench/README.md)
 	PYTHONPATH=e2e $(BIN)/python -m harness.isolated -- $(BIN)/python bench/run.py

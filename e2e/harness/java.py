@@ -27,6 +27,8 @@ MAVEN_TIMEOUT_S = 600
 JAVAC_TIMEOUT_S = 120
 
 # Java 17 closes what 4.9 reaches into by reflection (direct buffers, mapped files, fastjson).
+PACKAGES = ("openjdk-17-jdk-headless", "maven")
+APT_TIMEOUT_S = 600.0
 ADD_OPENS = tuple(
     option
     for package in ("java.nio", "sun.nio.ch", "java.util", "java.lang", "jdk.internal.ref")
@@ -89,9 +91,26 @@ def command(class_path: str, main_class: str, *arguments: str, options: Sequence
 
 
 def prepare() -> None:
-    """Fill the cache with all that the tests need: call it while Maven can still reach its repository."""
+    """Fill the cache with all that the tests need: call it while Maven can still reach its repository.
+
+    Raises HarnessError, which says how to get what is missing.
+    """
+    install_missing()
     libraries("broker")
     client_class_path()
+
+
+def install_missing() -> None:
+    """Install a JDK and Maven where that needs nobody's leave: as root on Debian. Raises HarnessError elsewhere."""
+    missing = [program for program in ("java", "javac", "mvn") if shutil.which(program) is None]
+    if not missing:
+        return
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        raise HarnessError(
+            f"{', '.join(missing)} cannot be found: install a JDK 17 and Maven (apt-get install {' '.join(PACKAGES)})"
+        )
+    _run(["apt-get", "update", "-q"], timeout_s=APT_TIMEOUT_S)
+    _run(["apt-get", "install", "-y", "-q", "--no-install-recommends", *PACKAGES], timeout_s=APT_TIMEOUT_S)
 
 
 def _made_once(entry: Path, make: Callable[[Path], None]) -> Path:
