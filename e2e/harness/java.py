@@ -26,9 +26,10 @@ SOURCES_PATH = JAVA_PATH / "src"
 MAVEN_TIMEOUT_S = 600
 JAVAC_TIMEOUT_S = 120
 
-# Java 17 closes what 4.9 reaches into by reflection (direct buffers, mapped files, fastjson).
 PACKAGES = ("openjdk-17-jdk-headless", "maven")
 APT_TIMEOUT_S = 600.0
+
+# Java 17 closes what 4.9 reaches into by reflection (direct buffers, mapped files, fastjson).
 ADD_OPENS = tuple(
     option
     for package in ("java.nio", "sun.nio.ch", "java.util", "java.lang", "jdk.internal.ref")
