@@ -285,6 +285,41 @@ def test_a_peer_that_does_not_read_is_not_read_from_and_then_cut_off() -> None:
     run(scenario)
 
 
+def test_pipelined_requests_wait_while_their_peer_does_not_read_the_answers() -> None:
+    handled: list[str] = []
+
+    def large_answers(connection: RemotingConnection, commands: list[Command]) -> None:
+        for command in commands:
+            handled.append(command.fields["n"])
+            connection.send(encode_response(command, Response(fields=command.fields, body=bytes(1 << 20))))
+
+    async def scenario() -> None:
+        limits = ConnectionLimits(read_while_behind=False)
+        async with server(large_answers, limits) as (port, accepted):
+            reader, writer = await asyncio.open_connection(HOST, port)
+            requests = []
+            for number in range(60):
+                command = request_command(10, {"n": str(number)})
+                command.opaque = number
+                requests.append(encode_command(command))
+            writer.write(b"".join(requests))
+            await until(lambda: accepted and accepted[0].is_behind)
+            for _ in range(20):
+                await asyncio.sleep(0.005)
+            assert len(handled) < 30, "a peer that reads nothing had all its answers made"
+            for number in range(60):
+                (length,) = struct.unpack(">I", await reader.readexactly(4))
+                answer = await reader.readexactly(length)
+                assert f'"opaque":{number},'.encode() in answer[:200]
+            assert handled == [str(number) for number in range(60)]
+            writer.write(requests[7])
+            await reader.readexactly(1 << 20)
+            assert handled[60:] == ["7"]
+            writer.close()
+
+    run(scenario)
+
+
 def test_unsent_bytes_have_a_limit() -> None:
     limits = ConnectionLimits(write_pause_bytes=64 << 10, write_max_bytes=4 << 20, write_stall_ms=60_000)
 

@@ -27,6 +27,9 @@ LINGER_RESET: Final = struct.pack("ii", 1, 0)
 """SO_LINGER of accepted sockets: a killed process resets its connections, and its peers notice at once."""
 _LINGER_OFF: Final = struct.pack("ii", 0, 0)
 _INTEGER: Final = struct.Struct("i")
+TAKEN_AT_ONCE: Final = 4
+"""Pipelined requests that are handled before it is looked how much the peer has been sent. One read holds hundreds of
+pulls, each with an answer of up to 4 MiB: all at once they would take gigabytes and seconds."""
 
 _logger = logging.getLogger(__name__)
 _bad_peers = RateLimitedLog(_logger)
@@ -67,6 +70,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         "_on_commands",
         "_on_opened",
         "_pieces",
+        "_put_off",
         "_receiver",
         "_requests",
         "_stall_timer",
@@ -103,6 +107,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._limits = limits or ConnectionLimits()
         self._receiver = FrameReceiver()
         self._pieces: list[bytes] = []
+        self._put_off: list[Command] = []
         self._corked = False
         self._stall_timer: asyncio.TimerHandle | None = None
         self._drained: asyncio.Event | None = None
@@ -139,16 +144,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self._cut_off(error)
             return
         if commands:
-            self._corked = True
-            try:
-                self._take(commands)
-            except Exception:
-                # The domain answers its own errors; what still gets here is a defect, and costs one connection.
-                _logger.exception("a command of %s could not be handled", self.remote_address)
-                self.abort()
-            finally:
-                self._corked = False
-                self._flush()
+            self._take(commands)
         if receiver.error is not None:
             self._cut_off(receiver.error)
 
@@ -169,7 +165,10 @@ class RemotingConnection(asyncio.BufferedProtocol):
         if drained is not None:
             drained.set()
         if not self._limits.read_while_behind and not self.closing:
-            self._transport.resume_reading()
+            if self._put_off:
+                self._loop.call_soon(self._go_on)
+            else:
+                self._transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closing = True
@@ -178,6 +177,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         if self._drained is not None:
             self._drained.set()
         self._pieces.clear()
+        self._put_off.clear()
         self._requests.fail_all("the connection was closed" if exc is None else f"the connection was lost ({exc})")
         if self._on_closed is not None:
             self._on_closed(self, exc)
@@ -279,8 +279,46 @@ class RemotingConnection(asyncio.BufferedProtocol):
                 self._requests.answer(command)
             else:
                 requests.append(command)
-        if requests:
-            self._on_commands(self, requests)
+        if self._put_off:
+            self._put_off += requests
+        elif requests:
+            self._handle(requests)
+
+    def _handle(self, requests: list[Command]) -> None:
+        """Has `requests` handled; a server puts the rest off when the peer does not take its answers."""
+        self._corked = True
+        try:
+            if len(requests) <= TAKEN_AT_ONCE or self._limits.read_while_behind:
+                self._on_commands(self, requests)
+                return
+            for at in range(0, len(requests), TAKEN_AT_ONCE):
+                if self.closing:
+                    return
+                if self._drained is not None:
+                    self._put_off = requests[at:]
+                    return
+                self._on_commands(self, requests[at : at + TAKEN_AT_ONCE])
+                if sum(map(len, self._pieces)) > self._limits.write_pause_bytes:
+                    self._flush()
+        except Exception:
+            # The domain answers its own errors; what still gets here is a defect, and costs one connection.
+            _logger.exception("a command of %s could not be handled", self.remote_address)
+            self.abort()
+        finally:
+            self._corked = False
+            self._flush()
+
+    def _go_on(self) -> None:
+        """Handles what was put off, then reads on, unless the peer is behind again."""
+        if self.closing or self._drained is not None or not self._put_off:
+            return
+        requests, self._put_off = self._put_off, []
+        self._handle(requests)
+        if self._put_off:
+            if self._drained is None:
+                self._loop.call_soon(self._go_on)
+        elif self._drained is None and not self.closing:
+            self._transport.resume_reading()
 
     def _flush(self) -> None:
         pieces = self._pieces
