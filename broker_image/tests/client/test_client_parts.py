@@ -226,6 +226,17 @@ def test_a_damaged_answer_is_told_apart_from_messages(spoil: Callable[[bytes], b
         decode_messages(spoil(record(b"1")), "b")
 
 
+@pytest.mark.parametrize(
+    ("position", "junk"),
+    [(84, b"\x7f\xff\xff\xff"), (88, b"X"), (89, b"\xff")],  # body's length, body, topic's length
+)
+def test_a_record_that_was_damaged_on_the_brokers_disk_does_not_hold_up_the_others(position: int, junk: bytes) -> None:
+    damaged = bytearray(record(b"2"))
+    damaged[position : position + len(junk)] = junk
+    data = record(b"1") + bytes(damaged) + record(b"3") + bytes(damaged)
+    assert [message.body for message in decode_messages(data, "b")] == [b"1", b"3"]
+
+
 def test_a_body_that_inflates_without_end_or_not_at_all_is_refused() -> None:
     bomb = zlib.compress(bytes(MAX_INFLATED_BYTES + 1))
     for body in (bomb, b"no zlib", zlib.compress(b"cut")[:-3]):

@@ -14,7 +14,7 @@ from delaymq.message.ids import offset_message_id
 from delaymq.message.marks import DUE_WIDTH
 from delaymq.message.names import topic_problem
 from delaymq.message.properties import MAX_PROPERTIES_BYTES, encode_properties, is_storable
-from delaymq.message.record import Record, decode_record
+from delaymq.message.record import FIXED_BYTES, MESSAGE_MAGIC, SIZE_AND_MAGIC, Record, decode_record
 from delaymq.protocol.bodies import MessageQueue
 
 _logger = logging.getLogger(__name__)
@@ -158,15 +158,37 @@ def _plain(text: str, what: str) -> str:
 def decode_messages(data: bytes, broker_name: str, *, retry_topic: str = "") -> list[ReceivedMessage]:
     """The messages of a pull's or a query's body; messages in `retry_topic` show the topic that they came from.
 
-    RecordError when the body is damaged.
+    A record that was damaged on the broker's disk is left out: it will not get better, and must not hold up all behind
+    it. RecordError when it cannot even be told where it ends.
     """
     messages = []
     at = 0
     while at < len(data):
-        record = decode_record(data, at)
+        try:
+            record = decode_record(data, at)
+        except RecordError as error:
+            size = _bytes_of_damaged(data, at)
+            if size is None:
+                raise
+            _logger.error("a message from %s is damaged and is left out: %s", broker_name, error)
+            at += size
+            continue
         messages.append(received(record, broker_name, retry_topic))
         at += record.size
     return messages
+
+
+def _bytes_of_damaged(data: bytes, at: int) -> int | None:
+    """The size of the record at `at`, if its head still tells it and another record or the end follows."""
+    if len(data) - at < FIXED_BYTES:
+        return None
+    size, magic = SIZE_AND_MAGIC.unpack_from(data, at)
+    end = at + size
+    if magic != MESSAGE_MAGIC or size < FIXED_BYTES or end > len(data):
+        return None
+    if end < len(data) and data[end + 4 : end + 8] != MESSAGE_MAGIC.to_bytes(4, "big"):
+        return None
+    return int(size)
 
 
 def received(record: Record, broker_name: str, retry_topic: str = "") -> ReceivedMessage:

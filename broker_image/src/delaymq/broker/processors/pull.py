@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from struct import Struct
@@ -9,15 +10,19 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from delaymq import clock
+from delaymq.broker.delivery_log import QuietLog
 from delaymq.broker.errors import group_missing, no_permission, system_error, topic_missing
 from delaymq.broker.filters import matches_all, require_tag_type, tag_matcher
 from delaymq.broker.results import Held
 from delaymq.broker.topics import READ
 from delaymq.message import names
+from delaymq.message.record import FIXED_BYTES, MESSAGE_MAGIC, SIZE_AND_MAGIC
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, Response
 from delaymq.protocol.errors import RequestError
 from delaymq.protocol.headers import PullMessageRequestHeader
+from delaymq.store.consume_queue import BLANK_SIZE
 from delaymq.store.errors import StoreError
 from delaymq.store.model import NewRecord
 
@@ -43,6 +48,7 @@ ENTRY = Struct(
     "q"  # tags code
 )
 assert ENTRY.size == 20
+_SIZE_AND_MAGIC_AT: Final = SIZE_AND_MAGIC.unpack_from
 
 FOUND: Final = "FOUND"
 NO_MATCHED: Final = "NO_MATCHED_MESSAGE"
@@ -65,6 +71,8 @@ _CODES: Final[dict[str, int]] = {
 }
 
 Matcher = Callable[[int], bool]
+
+_damage_log = QuietLog(logging.getLogger(__name__), clock.now_ms)
 
 
 class Pulled(NamedTuple):
@@ -172,10 +180,11 @@ def _collect(
     parts = []
     for physical_offset, size, tags_code in ENTRY.iter_unpack(entries):
         record_end = physical_offset + size
-        if record_end > confirmed:
-            break
-        if physical_offset < oldest:
+        if physical_offset < oldest or not 0 < size < BLANK_SIZE:
+            # Deleted, or a blank entry: the log was damaged here, and the queue goes on behind it.
             status = WAS_REMOVING
+        elif record_end > confirmed:
+            break
         elif matches is None or matches(tags_code):
             if count and (count >= limit or total + size > max_bytes):
                 break
@@ -189,11 +198,47 @@ def _collect(
         looked_at += 1
     if count:
         parts.append(store.read_bytes(start, end - start))
-        return Pulled(FOUND, offset + looked_at, low, high, b"".join(parts) if len(parts) > 1 else parts[0], count)
+        records = b"".join(parts) if len(parts) > 1 else parts[0]
+        if not _is_whole(records, count):
+            records, count = _sound_ones(broker, entries[: looked_at * ENTRY.size], matches)
+        if count:
+            return Pulled(FOUND, offset + looked_at, low, high, records, count)
+        status = WAS_REMOVING
     if not looked_at:
         # Stored, but not on the disk yet: for consumers the queue ends here.
         return Pulled(OVERFLOW_ONE, offset, low, high, b"", 0)
     return Pulled(status, offset + looked_at, low, high, b"", 0)
+
+
+def _is_whole(records: bytes, count: int) -> bool:
+    """Whether `records` are as many as that by their heads: what finds a damaged log without reading it all."""
+    at, stop = 0, len(records) - FIXED_BYTES
+    for _ in range(count):
+        if at > stop:
+            return False
+        size, magic = _SIZE_AND_MAGIC_AT(records, at)
+        if magic != MESSAGE_MAGIC or size < FIXED_BYTES:
+            return False
+        at += size
+    return at == len(records)
+
+
+def _sound_ones(broker: Broker, entries: bytes, matches: Matcher | None) -> tuple[bytes, int]:
+    """The sound records that matching `entries` name, and how many.
+
+    A client stops reading an answer at its first bad record: that one would cost all behind it, or hold them up.
+    """
+    store = broker.store
+    parts = []
+    for physical_offset, size, tags_code in ENTRY.iter_unpack(entries):
+        if physical_offset < store.min_offset or not 0 < size < BLANK_SIZE or (matches and not matches(tags_code)):
+            continue
+        record = store.record_at(physical_offset)
+        if record is not None and record.size == size:
+            parts.append(store.read_bytes(physical_offset, size))
+        else:
+            _damage_log.warning("the record at %d of the log is damaged: it is left out of pulls", physical_offset)
+    return b"".join(parts), len(parts)
 
 
 def _check_place(broker: Broker, header: PullMessageRequestHeader) -> None:
