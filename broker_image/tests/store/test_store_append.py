@@ -348,6 +348,8 @@ def test_a_deleted_topic_counts_from_zero_also_after_a_rebuild(open_store: Open,
     assert not (tmp_path / "store/consumequeue/Gone").exists()
     later = [store.append(message(f"new{n}", topic="Gone")).physical_offset for n in range(3)]
     assert store.queue_bounds("Gone", 0) == (0, 3)
+    store.write_behind()
+    assert [each.what for each in verify(tmp_path / "store").rebuildable] == ["not-stopped"]
     store.abandon()
     store = open_store()
     assert [entry[0] for entry in entries_of(store, "Gone", 0)] == later

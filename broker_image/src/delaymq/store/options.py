@@ -12,7 +12,7 @@ class StoreOptions:
     commit_log_file_bytes: int = 1 << 30
     """Size of a log segment (mappedFileSizeCommitLog)."""
     consume_queue_file_bytes: int = 6_000_000
-    """Size of a consume-queue file, a multiple of 20 (mappedFileSizeConsumeQueue × 20)."""
+    """Size of a consume-queue file, a multiple of 20 (mappedFileSizeConsumeQueue)."""
     index_slots: int = 5_000_000
     """Hash slots of an index file (maxHashSlotNum)."""
     index_entries: int = 20_000_000

@@ -310,8 +310,8 @@ def _torn_bytes(segment: SegmentInfo, position: int) -> int:
             except OSError:
                 break
             piece = os.pread(file.fileno(), _PIECE_BYTES, at)
-            if any(piece):
-                last = at + len(piece.rstrip(b"\0"))
+            if used_bytes := len(piece.rstrip(b"\0")):
+                last = at + used_bytes
             at += len(piece)
             if not piece:
                 break

@@ -93,9 +93,22 @@ class _Check:
         self._open: OrderedDict[str, int] = OrderedDict()
         self._lacking: dict[tuple[str, int], int] = {}
         self._differing: dict[tuple[str, int], tuple[int, str]] = {}
+        self._deleted_topics = self._read_deleted_topics()
 
     def _shown(self, path: str) -> str:
         return path.removeprefix(self._reader.path + "/")
+
+    def _read_deleted_topics(self) -> dict[str, int]:
+        path = f"{self._reader.path}/delaymq/deleted_topics.json"
+        try:
+            with open(path, "rb") as file:
+                return {str(topic): int(end) for topic, end in json.loads(file.read()).items()}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, AttributeError, TypeError) as error:
+            detail = f"cannot be read ({error}): old entries of deleted topics may come back"
+            self._rebuildable("config-damaged", self._shown(path), 0, detail)
+            return {}
 
     # -- the log, and what each record should have in its queue ---------------------------------------------------
 
@@ -148,6 +161,8 @@ class _Check:
         self._result.records += 1
         if transaction_type(record.sys_flag) not in (0, TRANSACTION_COMMIT):
             return
+        if record.physical_offset < self._deleted_topics.get(record.topic, 0):
+            return  # its queues are gone for good; a later topic of that name counts from 0
         key = record.topic, record.queue_id
         entry = self._entry(key, record.queue_offset)
         if entry is None:
