@@ -58,6 +58,26 @@ def test_a_receiver_that_gets_too_few_says_so(standalone: Standalone) -> None:
     assert "1 of 2 messages came" in done.stderr
 
 
+def test_a_receiver_that_gets_nothing_says_why(standalone: Standalone) -> None:
+    done = command("receive", "NotYet", "--timeout", "0.5", environment=standalone.environment)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "there is no topic NotYet yet" in done.stderr
+    command("send", "Read", "x", environment=standalone.environment)
+    command("receive", "Read", "--count", "1", environment=standalone.environment)
+    done = command("receive", "Read", "--timeout", "0.5", environment=standalone.environment)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "has read all that topic Read has" in done.stderr
+
+
+def test_a_wrong_kind_of_address_is_told(standalone: Standalone) -> None:
+    done = command("send", "T", "x", "--namesrv", f"127.0.0.1:{standalone.listen_port}")
+    assert done.returncode == 1
+    assert "Is this a broker's address?" in done.stderr
+    done = command("delay", "status", "--http", f"127.0.0.1:{standalone.namesrv_port}")
+    assert done.returncode == 1
+    assert "does not speak HTTP" in done.stderr
+
+
 @pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
 def test_when_the_reader_of_a_pipe_goes_no_message_is_lost(standalone: Standalone, form: list[str]) -> None:
     topic = f"Pipe{len(form)}"

@@ -9,6 +9,7 @@ from delaymq.cli.serve import (
     advertised_address,
     broker_config,
     disk_note,
+    misspelt_variables,
     namesrv_config,
     parser,
     standalone_namesrv_config,
@@ -99,3 +100,17 @@ def test_an_index_of_an_unknown_division_is_pointed_out_to_who_moves_to_the_real
     index.parent.mkdir()
     index.write_bytes(bytes(100))
     assert "# Index files of 100 bytes fit no settings" in rocketmq_conf(broker("--store-path", str(tmp_path)))
+
+
+def test_a_store_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(ConfigError, match="is no folder"):
+            disk_note(broker("--store-path", str(path)))
+
+
+def test_a_misspelt_variable_is_told_and_foreign_ones_are_not() -> None:
+    assert misspelt_variables({"DELAYMQ_LISTEN_PRT": "1", "DELAYMQ_LISTEN_PORT": "1", "PATH": "x"}) == [
+        "the variable DELAYMQ_LISTEN_PRT is no setting: did you mean DELAYMQ_LISTEN_PORT?"
+    ]
+    assert misspelt_variables({"DELAYMQ_NAMESRV": "x", "DELAYMQ_SHOP_SERVICE_HOST": "10.0.0.1"}) == []

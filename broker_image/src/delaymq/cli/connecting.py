@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable
 
 from delaymq.cli.errors import CommandError
 from delaymq.cli.terminal import show_warnings
-from delaymq.client import Client, ClientError, ClientOptions, SendError, UnreachableError
+from delaymq.client import Client, ClientError, ClientOptions, RefusedError, SendError, UnreachableError
 from delaymq.client.network import split_address
 from delaymq.message.errors import IllegalMessageError
+from delaymq.protocol.codes import ResponseCode
 
 DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 REQUEST_TIMEOUT_MS = 3_000
@@ -36,11 +37,13 @@ def with_client(name_servers: str, work: Callable[[Client], Awaitable[int]]) -> 
 
 
 def explain(error: Exception) -> str:
-    """The error's text, with a hint where nothing listens."""
+    """The error's text, with a hint where it is likely that the address is wrong."""
     cause = error.__cause__ if isinstance(error, SendError) else error
     if isinstance(cause, UnreachableError):
         return (
-            f"nothing answers at {cause.address}: is a broker running there?"
-            " Start one with `delaymq standalone`, or name another with --namesrv."
+            f"{cause}. Is a broker running there?"
+            " Start one with `delaymq standalone`, or name another NameServer with --namesrv."
         )
+    if isinstance(cause, RefusedError) and cause.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        return f"{cause}. Is this a broker's address? --namesrv takes the NameServer's (default port 9876)."
     return str(error)

@@ -55,7 +55,11 @@ def fetch(url: str, token: str = "") -> dict[str, Any]:
     except urllib.error.HTTPError as error:
         hint = ": give the broker's httpToken with --token" if error.code in (401, 403) else ""
         raise CommandError(f"{url} answers {error.code} {error.reason}{hint}") from error
-    except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
+    except (http.client.HTTPException, ConnectionResetError) as error:
+        raise CommandError(
+            f"{url} does not speak HTTP ({error}): name the broker's HTTP address with --http (default port 8080)"
+        ) from error
+    except (urllib.error.URLError, OSError) as error:
         reason = getattr(error, "reason", error)
         raise CommandError(
             f"no broker at {url} ({reason}): is it running? Start one with `delaymq standalone`,"

@@ -20,6 +20,7 @@ from delaymq.client import (
     ClientError,
     ConsumeFrom,
     Message,
+    NoRouteError,
     Producer,
     PushConsumer,
     PushConsumerOptions,
@@ -43,8 +44,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line, fo
 
 
 def send(
-    topic: Annotated[str, typer.Argument(help="The topic; brokers create it at the first message.")],
-    body: Annotated[str, typer.Argument(help="The text, or - to read it from standard input.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic; brokers create it at the first message.")],
+    body: Annotated[str, typer.Argument(metavar="BODY", help="The text, or - to read it from standard input.")],
     delay: Annotated[str | None, typer.Option(help="Arrive so much later: 5s, 1m, 2h, one of the broker's.")] = None,
     keys: Annotated[str, typer.Option(help="Keys to find it by, joined by blanks.")] = "",
     tags: Annotated[str, typer.Option(help="A tag that receivers can choose by.")] = "",
@@ -84,18 +85,22 @@ def send(
 
 
 def receive(
-    topic: Annotated[str, typer.Argument(help="The topic.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")],
     group: Annotated[str, typer.Option(help="The consumer group: each of them gets every message.")] = DEFAULT_GROUP,
     tags: Annotated[str, typer.Option(help="Only messages with one of these: 'TagA || TagB'.")] = "*",
     count: Annotated[int | None, typer.Option(min=1, max=MAX_COUNT, help="End after so many.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Do not end when nothing comes.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for ever, until Ctrl-C.")] = False,
     timeout: Annotated[
         float, typer.Option(min=0.1, max=86_400, help="End when nothing came for so many seconds.")
     ] = DEFAULT_TIMEOUT_S,
     namesrv: NameServers = DEFAULT_NAME_SERVER,
     as_json: AsJson = False,
 ) -> None:
-    """Receive messages and show when they came and how late: a new group begins with the oldest message."""
+    """Receive messages and show how late they came.
+
+    A new group begins with the oldest message. The command ends when nothing came for --timeout seconds: --follow
+    waits for ever.
+    """
 
     # A message that was pulled but is not wanted is given back by cancelling its handler: nothing to warn of.
     logging.getLogger("delaymq.client.handling").setLevel(logging.ERROR)
@@ -114,9 +119,20 @@ def receive(
             raise BrokenPipeError
         if count is not None and receiver.received < count:
             raise CommandError(f"{receiver.received} of {count} messages came; none for {timeout:g} s")
+        if not receiver.received:
+            print(await _why_nothing(client, topic, group, timeout), file=sys.stderr)
         return 0
 
     raise typer.Exit(with_client(namesrv, work))
+
+
+async def _why_nothing(client: Client, topic: str, group: str, timeout_s: float) -> str:
+    text = f"delaymq: nothing came for {timeout_s:g} s"
+    try:
+        await client.route(topic, fresh=True)
+    except NoRouteError:
+        return f"{text}: there is no topic {topic} yet, a broker creates it at the first message"
+    return f"{text}: group {group} has read all that topic {topic} has for it; --follow waits for more"
 
 
 async def _for_ever() -> None:

@@ -7,19 +7,31 @@ imported before the arguments are known to be right.
 from __future__ import annotations
 
 import argparse
+import difflib
 import ipaddress
 import os
 import shutil
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from delaymq.cli.errors import CommandError
 from delaymq.cli.rocketmq_conf import rocketmq_conf
-from delaymq.config import BrokerConfig, ConfigError, NamesrvConfig, build, from_environment, read_properties_file
+from delaymq.config import (
+    ENVIRONMENT_PREFIX,
+    BrokerConfig,
+    ConfigError,
+    NamesrvConfig,
+    build,
+    from_environment,
+    read_properties_file,
+)
 
 EXIT_USAGE = 2
+COMMAND_VARIABLES = frozenset({"DELAYMQ_NAMESRV", "DELAYMQ_HTTP", "DELAYMQ_HTTP_TOKEN"})
+"""What the other commands read."""
 # A laptop's store: the disk is not filled by the first message.
 STANDALONE_DEFAULTS: Mapping[str, str] = {
     "mappedFileSizeCommitLog": str(64 << 20),
@@ -30,7 +42,7 @@ STANDALONE_DEFAULTS: Mapping[str, str] = {
 ALLOCATED_SEGMENTS = 2
 """The one that is written and the next one are really allocated."""
 ABOUT = {
-    "standalone": "Run a NameServer and a broker in one process, with small files.",
+    "standalone": "Run a NameServer and a broker in one process.",
     "broker": "Run a broker.",
     "namesrv": "Run a NameServer.",
 }
@@ -40,6 +52,7 @@ def serve(command: str, arguments: Sequence[str]) -> int:
     """Runs a server until it is told to stop (SIGTERM, SIGINT); the exit code. CommandError for what is wrong."""
     options = parser(command).parse_args(arguments)
     environment = dict(os.environ)
+    _say(misspelt_variables(environment))
     try:
         if command == "namesrv":
             config, notes = namesrv_config(options, environment)
@@ -73,14 +86,17 @@ def parser(command: str) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     made.add_argument("-c", "--config", type=Path, metavar="FILE", help="a configuration with RocketMQ's keys")
-    made.add_argument("--host", help="the address to listen on (default 127.0.0.1)")
+    made.add_argument("--host", help="the address to listen on, HTTP too (default 127.0.0.1)")
     if command != "broker":
         made.add_argument("--namesrv-port", type=_port, metavar="PORT", help="the NameServer's port (default 9876)")
-    listen_help = "the same" if command == "namesrv" else "the broker's port (default 10911); port - 2 is used too"
+    listen_help = "as --namesrv-port" if command == "namesrv" else "the broker's port (default 10911); port - 2 too"
     made.add_argument("--listen-port", type=_port, metavar="PORT", help=listen_help)
     default_http = "none" if command == "namesrv" else "8080"
     made.add_argument("--http-port", type=_port, metavar="PORT", help=f"health and metrics (default {default_http})")
-    made.add_argument("--store-path", type=Path, metavar="DIR", help="where the data is kept")
+    default_store = "namesrv" if command == "namesrv" else "store"
+    made.add_argument(
+        "--store-path", type=Path, metavar="DIR", help=f"where the data is kept (default ./{default_store})"
+    )
     if command != "namesrv":
         made.add_argument("--broker-ip", metavar="IP", help="the address that clients are told (default: the host)")
         made.add_argument(
@@ -161,13 +177,32 @@ def advertised_address(host: str) -> str:
 
 
 def disk_note(config: BrokerConfig) -> str:
-    """What the store needs on its disk, and whether it is there."""
+    """What the store needs on its disk, and whether it is there. Raises ConfigError when it cannot be a folder."""
     store = config.store_path.absolute()
+    try:
+        place = next(path for path in (store, *store.parents) if path.exists())
+    except OSError as error:
+        raise ConfigError(f"the store's folder {store} cannot be looked at: {error.strerror}") from error
+    if not place.is_dir():
+        raise ConfigError(f"the store's folder {store} cannot be: {place} is no folder; name another (--store-path)")
     needed = ALLOCATED_SEGMENTS * config.mapped_file_size_commit_log
-    place = next(path for path in (store, *store.parents) if path.exists())
     free = shutil.disk_usage(place).free
     text = f"store {store}: {_size(needed)} are allocated at the start, {_size(free)} are free"
     return text if free >= needed or (store / "commitlog").exists() else f"{text}: too little, make room first"
+
+
+def misspelt_variables(environment: Mapping[str, str]) -> list[str]:
+    """Sentences about variables that look like settings and are none.
+
+    No errors: Kubernetes sets variables by the names of services, which may begin with DELAYMQ_ too.
+    """
+    known = {ENVIRONMENT_PREFIX + item.name.upper() for kind in (BrokerConfig, NamesrvConfig) for item in fields(kind)}
+    notes = []
+    for name in sorted(environment):
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in known | COMMAND_VARIABLES:
+            nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.85)
+            notes += [f"the variable {name} is no setting: did you mean {each}?" for each in nearest]
+    return notes
 
 
 def _say(notes: Sequence[str]) -> None:

@@ -67,7 +67,7 @@ def inspect(path: StorePath, as_json: AsJson = False) -> None:
     try:
         result = inspect_store(path)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise CommandError(f"{path} is not a store: it has no commitlog directory", NOT_A_STORE) from error
+        raise CommandError(f"{path} is not a store: it has no folder commitlog", NOT_A_STORE) from error
     except OSError as error:
         raise CommandError(f"{path}: cannot be read: {error.strerror}", NOT_A_STORE) from error
     if as_json:

@@ -5,12 +5,21 @@ field says otherwise. Unknown keys are refused with the nearest known one, dLedg
 dLedger here), keys of RocketMQ without a meaning here are accepted and reported.
 """
 
-from delaymq.config.build import build, from_environment, is_hot, keys_of, to_properties_text, wire_name
+from delaymq.config.build import (
+    ENVIRONMENT_PREFIX,
+    build,
+    from_environment,
+    is_hot,
+    keys_of,
+    to_properties_text,
+    wire_name,
+)
 from delaymq.config.errors import ConfigError
 from delaymq.config.model import BrokerConfig, NamesrvConfig, parse_address
 from delaymq.config.properties_text import parse_properties_text, read_properties_file
 
 __all__ = [
+    "ENVIRONMENT_PREFIX",
     "BrokerConfig",
     "ConfigError",
     "NamesrvConfig",
