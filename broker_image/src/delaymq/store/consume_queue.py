@@ -66,6 +66,8 @@ class ConsumeQueues:
         self._open_files: OrderedDict[str, int] = OrderedDict()
         self.unsynced_files: set[str] = set()
         self.unsynced_folders: set[str] = set()
+        self.written_count = 0
+        """Dirty queues that `write_behind` has written, ever."""
         self.full = False
         """Whether the last batch was refused for want of space; it is tried again."""
 
@@ -241,6 +243,7 @@ class ConsumeQueues:
                 self.full = True
                 return False
             dirty.popleft()
+            self.written_count += 1
         self.full = False
         return bool(dirty)
 

@@ -43,6 +43,8 @@ from delaymq.store.snapshot import SnapshotTask
 
 _log = logging.getLogger(__name__)
 _DELETED_TOPICS = "deleted_topics.json"
+# Queues written in one turn of the loop for a snapshot: some 25 ms if they are new. All of 80,000 would take seconds.
+_WRITTEN_AT_ONCE = 256
 
 
 class MessageStore:
@@ -80,6 +82,8 @@ class MessageStore:
         self.own_files = ConfigFiles(files, f"{path}/delaymq", path, report.corrections)
         self._snapshot_end = log.end_offset if report.snapshot_used else 0
         self._snapshot_running = False
+        self._gathering: tuple[SnapshotTask, int] | None = None
+        """A captured snapshot whose queues are being written, and `written_count` when they are."""
         self._closed = False
 
     @classmethod
@@ -260,6 +264,8 @@ class MessageStore:
 
     def delete_topic(self, topic: str) -> None:
         """Delete the topic's queues; a later topic of that name counts from 0, also after a recovery."""
+        # A snapshot that states queues which are gone would not be used.
+        self._stop_gathering()
         self._dispatcher.deleted_topics[topic] = self._log.end_offset
         self.save_deleted_topics()
         self._queues.remove_topic(topic)
@@ -312,23 +318,52 @@ class MessageStore:
 
     def snapshot_task(self, force: bool = False) -> StoreTask | None:
         """Shortens the next recovery; None when it is not time yet, or one is under way."""
+        if self._gathering is not None:
+            return self._gather(*self._gathering)
         behind = self._log.end_offset - self._snapshot_end
         if self._snapshot_running or self._log.failure is not None:
             return None
-        if not force and (
-            behind < self.options.snapshot_interval_bytes
-            # Writing thousands of queues at once would hold up the loop: wait until most are written.
-            or (self._queues.dirty_count > 256 and behind < 2 * self.options.snapshot_interval_bytes)
-        ):
+        if not force and behind < self.options.snapshot_interval_bytes:
             return None
-        return self._make_snapshot_task(write_slots=False)
+        if force or self._queues.dirty_count <= _WRITTEN_AT_ONCE:
+            return self._make_snapshot_task(write_slots=False)
+        if self._index is not None:
+            self._index.write_behind()
+            if self._index.full:
+                return None
+        # What stands in the files beyond the captured ends does no harm: recovery cuts it off.
+        self._gathering = self._capture(write_slots=False), self._queues.written_count + self._queues.dirty_count
+        return None
+
+    def _gather(self, task: SnapshotTask, written_count: int) -> StoreTask | None:
+        """Write on until the queues that were dirty when `task` was made, the first in the row, are in their files."""
+        queues = self._queues
+        queues.write_behind(_WRITTEN_AT_ONCE)
+        if queues.full or self._log.failure is not None:
+            self._stop_gathering()
+            return None
+        if queues.dirty_count and queues.written_count < written_count:
+            return None
+        self._gathering = None
+        task.add_written()
+        return _StoreSnapshotTask(self, task)
+
+    def _stop_gathering(self) -> None:
+        if self._gathering is not None:
+            self._gathering[0].give_up()
+            self._gathering = None
+            self._snapshot_running = False
 
     def _make_snapshot_task(self, *, write_slots: bool) -> StoreTask | None:
         while self.write_behind(1_000):
             pass
         if self._queues.full or (self._index is not None and self._index.full):
             return None
-        task = SnapshotTask(
+        return _StoreSnapshotTask(self, self._capture(write_slots=write_slots))
+
+    def _capture(self, *, write_slots: bool) -> SnapshotTask:
+        self._snapshot_running = True
+        return SnapshotTask(
             self._files,
             self.path,
             self._log,
@@ -337,8 +372,6 @@ class MessageStore:
             {observer.name: observer.state() for observer in self._observers},
             write_slots=write_slots,
         )
-        self._snapshot_running = True
-        return _StoreSnapshotTask(self, task)
 
     def snapshot_finished(self, end: int, failure: OSError | None) -> None:
         """A snapshot task came back."""
@@ -371,6 +404,7 @@ class MessageStore:
         self._closed = True
         clean = False
         try:
+            self._stop_gathering()
             if self._log.failure is None:
                 task = self._make_snapshot_task(write_slots=True)
                 if task is not None:

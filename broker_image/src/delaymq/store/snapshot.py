@@ -5,6 +5,7 @@ It states nothing that is not on disk: what it is about is captured on the loop,
 
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import dataclass
 from typing import Any, Final
@@ -80,7 +81,7 @@ def decode_snapshot(data: bytes) -> Snapshot:
 
 
 class SnapshotTask:
-    """Captures on the loop when made; every queue and index entry must be in its file by then."""
+    """Captures on the loop when made. Every index entry must be in its file by then, every queue entry before `run`."""
 
     def __init__(
         self,
@@ -102,7 +103,6 @@ class SnapshotTask:
         self._timestamp_ms = log.last_store_timestamp_ms
         self._log_start = log.flushed_offset
         self._log_descriptors = log.begin_sync(self._log_start, self._end)
-        self._log_names = log.take_names_unsynced()
         self._queue_files, self._folders = queues.take_unsynced()
         self._full_files: list[IndexFile] = []
         self._file: IndexFile | None = None
@@ -143,10 +143,22 @@ class SnapshotTask:
             state = state._replace(slots_entries=state.entries)
         return state
 
+    def add_written(self) -> None:
+        """Queue files were written since: they are synced too. On the loop, before `run`."""
+        files, folders = self._queues.take_unsynced()
+        self._queue_files |= files
+        self._folders |= folders
+
+    def give_up(self) -> None:
+        """End without having run. On the loop."""
+        self._failure = OSError(errno.ECANCELED, "the snapshot was given up")
+        self.finish()
+
     def run(self) -> None:
         """Sync what the snapshot states, then write it; any thread."""
         try:
-            self._log.sync_files(self._log_descriptors, names=self._log_names)
+            # The names too, always: a flush that runs meanwhile must not rely on this task for them.
+            self._log.sync_files(self._log_descriptors, names=True)
         except OSError as error:
             self._log_failure = self._failure = error
             return
