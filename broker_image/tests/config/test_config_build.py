@@ -98,3 +98,8 @@ def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path, content: byt
 def test_configurations_are_immutable() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         BrokerConfig().listen_port = 1  # type: ignore[misc]
+
+
+def test_keys_that_rocketmq_spells_in_capitals_are_known_as_it_spells_them() -> None:
+    config, left_aside = build(BrokerConfig, {"checkCRCOnRecover": "false", "brokerIP1": "10.0.0.1"})
+    assert (config.check_crc_on_recover, config.broker_ip1, left_aside) == (False, "10.0.0.1", [])

@@ -16,7 +16,7 @@ ENVIRONMENT_PREFIX = "DELAYMQ_"
 Config = TypeVar("Config", BrokerConfig, NamesrvConfig)
 
 # RocketMQ's key for a field when it is not the plain camelCase of its name.
-_WIRE_NAMES = {"broker_ip1": "brokerIP1", "broker_ip2": "brokerIP2"}
+_WIRE_NAMES = {"broker_ip1": "brokerIP1", "broker_ip2": "brokerIP2", "check_crc_on_recover": "checkCRCOnRecover"}
 
 
 def wire_name(name: str) -> str:
