@@ -1,0 +1,119 @@
+"""What the documents say stands in the code: links, metrics, settings, limits, HTTP paths."""
+
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+import delaymq.server
+import pytest
+from delaymq.config import BrokerConfig, NamesrvConfig, keys_of
+
+ROOT = Path(__file__).parents[3]
+OPERATIONS = ROOT / "docs/operations"
+NOT_OURS = {".venv", ".git", "build", "node_modules", "results", ".pytest_cache", ".hypothesis"}
+SERVER = Path(delaymq.server.__file__).parent
+UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20}
+
+
+def documents() -> list[Path]:
+    return [path for path in sorted(ROOT.rglob("*.md")) if not NOT_OURS & set(path.relative_to(ROOT).parts)]
+
+
+def anchors_of(path: Path) -> set[str]:
+    titles = re.findall(r"^#+ +(.+)$", path.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def metrics_of_the_code() -> set[str]:
+    text = (SERVER / "metrics.py").read_text()
+    found = re.findall(r'(\w+)\(\s*"(delaymq_\w+)"', text)
+    assert found
+    return {f"{name}_total" if "counter" in maker.lower() else name for maker, name in found}
+
+
+def rows_of(path: Path, title: str) -> list[list[str]]:
+    """The cells of the table below `## title`."""
+    section = path.read_text().split(f"## {title}\n", 1)[1].split("\n## ", 1)[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")][2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_the_documents_are_found() -> None:
+    names = {str(path.relative_to(ROOT)) for path in documents()}
+    assert {"README.md", "docs/architecture.md", "docs/operations/running.md", "bench/README.md"} <= names
+
+
+@pytest.mark.parametrize("document", documents(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_relative_link_leads_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text()):
+        if "://" in target:
+            continue
+        place, _, anchor = target.partition("#")
+        file = (document.parent / place).resolve() if place else document
+        assert file.exists(), f"{document.name}: {target}"
+        if anchor:
+            assert anchor in anchors_of(file), f"{document.name}: {target}"
+
+
+def test_every_document_below_docs_is_reached_from_the_readme() -> None:
+    seen: set[Path] = set()
+    open_ones = [ROOT / "README.md"]
+    while open_ones:
+        document = open_ones.pop()
+        if document in seen:
+            continue
+        seen.add(document)
+        for target in re.findall(r"\]\(([^)\s#]+)", document.read_text()):
+            file = (document.parent / target).resolve()
+            if file.is_dir():
+                open_ones += file.glob("*.md")
+            elif file.suffix == ".md" and file.exists():
+                open_ones.append(file)
+    assert {path for path in documents() if "docs" in path.relative_to(ROOT).parts} <= seen
+
+
+def test_metrics_that_documents_name_exist() -> None:
+    known = metrics_of_the_code()
+    for document in documents():
+        named = set(re.findall(r"(?<![\w/])delaymq_[a-z_]+", document.read_text())) - {"delaymq_operator"}
+        assert named <= known, document.name
+
+
+def test_the_table_of_metrics_has_all() -> None:
+    named = {
+        name for row in rows_of(OPERATIONS / "running.md", "Metrics") for name in re.findall(r"delaymq_\w+", row[0])
+    }
+    assert named == metrics_of_the_code()
+
+
+def test_the_table_of_http_requests_is_the_routes() -> None:
+    routes = re.findall(r'add_(get|post)\("([^"]+)"', (SERVER / "broker_http.py").read_text())
+    rows = rows_of(OPERATIONS / "running.md", "HTTP")
+    assert {row[0] for row in rows} == {f"{method.upper()} `{path}`" for method, path in routes}
+
+
+@pytest.mark.parametrize(("title", "kind"), [("Broker", BrokerConfig), ("NameServer", NamesrvConfig)])
+def test_the_tables_of_settings_are_the_code(title: str, kind: type[Any]) -> None:
+    rows = rows_of(OPERATIONS / "configuration.md", title)
+    stated = [row[:4] for row in rows]
+    expected = []
+    for key, item in keys_of(kind).items():
+        default = str(item.default).lower() if isinstance(item.default, bool) else str(item.default)
+        meta = item.metadata
+        limits = f"{meta['low']} to {meta['high']}" if "low" in meta else ", ".join(meta.get("choices", ()))
+        hot = "yes" if meta.get("hot") else ""
+        expected.append([f"`{key}`", f"`{default}`" if default else "", limits, hot])
+    assert stated == expected
+    assert all(row[4] for row in rows)
+
+
+@pytest.mark.parametrize("row", rows_of(OPERATIONS / "running.md", "Limits"), ids=lambda row: row[0])
+def test_the_limits_are_those_of_the_code(row: list[str]) -> None:
+    number, _, unit = row[1].partition(" ")
+    stated = int(number.replace(",", "")) * UNITS[unit]
+    module, dot, constant = row[2].strip("`").rpartition(".")
+    if dot:
+        assert stated == getattr(importlib.import_module(f"delaymq.{module}"), constant)
+    else:
+        assert stated == keys_of(BrokerConfig)[constant].default
