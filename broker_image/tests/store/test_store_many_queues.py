@@ -12,7 +12,7 @@ from store_support import entries_of, flush, message
 
 Open = Callable[..., MessageStore]
 QUEUES = 700
-MOST_AT_ONCE = 256
+MOST_AT_ONCE = 64
 
 
 def fill(store: MessageStore, queues: int = QUEUES) -> None:

@@ -1,6 +1,7 @@
 """What a broker does at intervals."""
 
 import logging
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -14,8 +15,11 @@ if TYPE_CHECKING:
 
 WRITE_BEHIND_INTERVAL_MS: Final = 1_000
 """As RocketMQ's flushIntervalConsumeQueue: how far queues and index on disk may be behind the log."""
-MAX_WRITE_BEHIND_ROUNDS: Final = 4
-"""Rounds of 256 files in one turn of the loop; the rest follows with the next tick."""
+WRITE_BEHIND_BUSY_INTERVAL_MS: Final = 200
+"""The same while more is left than one turn of the loop may take."""
+WRITE_BEHIND_TURN_S: Final = 0.02
+"""How long one turn writes: a new file takes ten times as long as an old one, so a number of files bounds nothing."""
+WRITE_BEHIND_ROUND_FILES: Final = 32
 ALLOCATION_INTERVAL_MS: Final = 200
 SNAPSHOT_INTERVAL_MS: Final = 1_000
 CLEAN_INTERVAL_MS: Final = 10_000
@@ -38,10 +42,17 @@ def jobs_of(broker: "Broker", held_pulls: "HeldPulls", sessions: "Sessions") -> 
     """The jobs of one broker."""
     store = broker.store
 
+    unwritten = False
+
     def write_behind() -> None:
-        for _ in range(MAX_WRITE_BEHIND_ROUNDS):
-            if not store.write_behind():
-                return
+        nonlocal unwritten
+        give_way_at = time.monotonic() + WRITE_BEHIND_TURN_S
+        unwritten = True
+        while unwritten and time.monotonic() < give_way_at:
+            unwritten = store.write_behind(WRITE_BEHIND_ROUND_FILES)
+
+    def write_behind_interval_ms() -> int:
+        return WRITE_BEHIND_BUSY_INTERVAL_MS if unwritten else WRITE_BEHIND_INTERVAL_MS
 
     def clean() -> None:
         for deleted in store.clean(broker.now_ms()):
@@ -89,7 +100,7 @@ def jobs_of(broker: "Broker", held_pulls: "HeldPulls", sessions: "Sessions") -> 
     return [
         Job(name="allocation", interval_ms=fixed(ALLOCATION_INTERVAL_MS), run=allocate),
         Job(name="held pulls' deadlines", interval_ms=fixed(HELD_DEADLINE_INTERVAL_MS), run=expire_pulls),
-        Job(name="write behind", interval_ms=fixed(WRITE_BEHIND_INTERVAL_MS), run=write_behind),
+        Job(name="write behind", interval_ms=write_behind_interval_ms, run=write_behind),
         Job(name="snapshot", interval_ms=fixed(SNAPSHOT_INTERVAL_MS), run=snapshot),
         Job(name="statistics", interval_ms=fixed(SAMPLE_INTERVAL_MS), run=sample),
         Job(name="delay offsets", interval_ms=fixed(DELAY_OFFSET_INTERVAL_MS), run=save_delay_offsets),

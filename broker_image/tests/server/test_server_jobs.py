@@ -1,0 +1,45 @@
+"""The broker's jobs: none holds up the loop for long."""
+
+from types import SimpleNamespace
+
+import pytest
+from delaymq.server import broker_jobs
+from delaymq.server.background import Job
+
+
+class SlowStore:
+    """A store with many new queues, whose files take 1 ms each."""
+
+    def __init__(self, clock: SimpleNamespace, queues: int) -> None:
+        self.clock = clock
+        self.left = queues
+
+    def write_behind(self, budget_files: int = 256) -> bool:
+        written = min(budget_files, self.left)
+        self.left -= written
+        self.clock.now_s += written * 0.001
+        return self.left > 0
+
+
+def write_behind_job(store: SlowStore) -> Job:
+    broker = SimpleNamespace(store=store, delivery=None, config=None)
+    jobs = broker_jobs.jobs_of(broker, None, None)  # type: ignore[arg-type]
+    return next(job for job in jobs if job.name == "write behind")
+
+
+def test_new_queues_are_written_in_short_turns_that_follow_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now_s=100.0)
+    monkeypatch.setattr(broker_jobs, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    store = SlowStore(clock, queues=1_000)
+    job = write_behind_job(store)
+    assert job.interval_ms() == broker_jobs.WRITE_BEHIND_INTERVAL_MS
+    turns = 0
+    while store.left:
+        began_s = clock.now_s
+        job.run()
+        assert clock.now_s - began_s < 0.06
+        assert not store.left or job.interval_ms() == broker_jobs.WRITE_BEHIND_BUSY_INTERVAL_MS
+        turns += 1
+    assert turns > 10
+    job.run()
+    assert job.interval_ms() == broker_jobs.WRITE_BEHIND_INTERVAL_MS
