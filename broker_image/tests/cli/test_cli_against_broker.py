@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_running import Standalone, command
+from cli_running import Standalone, command, free_ports
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.py"))
 
@@ -154,6 +154,27 @@ def test_a_store_that_was_stopped_cleanly_is_sound_and_can_be_looked_into(tmp_pa
     damaged = command("store", "verify", str(broker.store_path))
     assert damaged.returncode == 1
     assert "log-hole" in damaged.stdout
+
+
+def test_when_the_broker_of_a_route_is_gone_the_error_says_so(tmp_path: Path) -> None:
+    broker = Standalone(tmp_path)
+    arguments = ["namesrv", "--namesrv-port", str(broker.namesrv_port), "--store-path", str(tmp_path / "namesrv")]
+    namesrv = subprocess.Popen([sys.executable, "-m", "delaymq", *arguments], stderr=subprocess.DEVNULL)
+    try:
+        broker.namesrv_port, own_port = free_ports(1)[0], broker.namesrv_port
+        with broker.config_path.open("a") as file:
+            file.write(f"namesrvAddr=127.0.0.1:{own_port}\n")
+        with broker.running() as process:
+            command("send", "Route", "x", environment=broker.environment)
+            process.kill()
+            process.wait()
+        done = command("send", "Route", "x", "--namesrv", f"127.0.0.1:{own_port}")
+    finally:
+        namesrv.kill()
+        namesrv.wait()
+    assert done.returncode == 1
+    assert f"127.0.0.1:{broker.listen_port}" in done.stderr
+    assert "The NameServer says that a broker is there" in done.stderr
 
 
 def _moves_to_the_real_broker_without_loss(broker: Standalone) -> None:

@@ -33,13 +33,15 @@ def with_client(name_servers: str, work: Callable[[Client], Awaitable[int]]) -> 
     try:
         return asyncio.run(run())
     except (ClientError, IllegalMessageError, ValueError) as error:
-        raise CommandError(explain(error)) from error
+        raise CommandError(explain(error, name_servers)) from error
 
 
-def explain(error: Exception) -> str:
+def explain(error: Exception, name_servers: str) -> str:
     """The error's text, with a hint where it is likely that the address is wrong."""
     cause = error.__cause__ if isinstance(error, SendError) else error
     if isinstance(cause, UnreachableError):
+        if cause.address not in map(str.strip, name_servers.split(";")):
+            return f"{cause}. The NameServer says that a broker is there: is it running, and reached from here?"
         return (
             f"{cause}. Is a broker running there?"
             " Start one with `delaymq standalone`, or name another NameServer with --namesrv."

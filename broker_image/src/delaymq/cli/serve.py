@@ -187,8 +187,10 @@ def disk_note(config: BrokerConfig) -> str:
         raise ConfigError(f"the store's folder {store} cannot be: {place} is no folder; name another (--store-path)")
     needed = ALLOCATED_SEGMENTS * config.mapped_file_size_commit_log
     free = shutil.disk_usage(place).free
+    if (store / "commitlog").exists():
+        return f"store {store}: {_size(free)} are free"  # its files keep the sizes that they have
     text = f"store {store}: {_size(needed)} are allocated at the start, {_size(free)} are free"
-    return text if free >= needed or (store / "commitlog").exists() else f"{text}: too little, make room first"
+    return text if free >= needed else f"{text}: too little, make room first"
 
 
 def misspelt_variables(environment: Mapping[str, str]) -> list[str]:

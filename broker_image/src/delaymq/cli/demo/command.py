@@ -9,7 +9,6 @@ from pathlib import Path
 
 import typer
 
-from delaymq.cli.connecting import explain
 from delaymq.cli.demo.broker_process import BrokerProcess
 from delaymq.cli.demo.scenario import play
 from delaymq.cli.demo.screen import Screen
@@ -33,7 +32,7 @@ def demo() -> None:
             with screen.live():
                 report = asyncio.run(play(broker, screen))
         except ClientError as error:
-            raise CommandError(f"the demo could not go on: {explain(error)}\n{broker.log_tail()}") from error
+            raise CommandError(f"the demo could not go on: {error}\n{broker.log_tail()}") from error
     good = report.is_good
     verdict = "everything arrived once and on time" if good else "NOT as promised"
     out.print(f"{verdict}: {report.summary()}", style="bold green" if good else "bold red", markup=False)
