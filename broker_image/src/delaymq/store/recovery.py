@@ -23,6 +23,7 @@ from delaymq.store.snapshot import NAME, Snapshot, decode_snapshot
 _log = logging.getLogger(__name__)
 # Replayed queue entries are written that often: they would otherwise gather in memory.
 _WRITE_INTERVAL_RECORDS = 50_000
+_NOT_CUT = 1 << 62
 
 
 @dataclass(kw_only=True)
@@ -52,7 +53,7 @@ class Recovery:
             )
         else:
             start = ScanPosition(self.log.min_offset)
-            if self.report.clean and self._take_queues_as_they_are():
+            if self.report.clean and not self._entries_cut and self._take_queues_as_they_are():
                 self._take_index_as_it_is(sound=index_sound)
             else:
                 self._clear_queues()
@@ -151,6 +152,9 @@ class Recovery:
         starts = self._sound_starts(queue)
         if not starts:
             return end == 0
+        if self._cut_at < end:
+            self._entries_cut = True
+            return False
         queue.first_number, queue.max_number = starts[0], end
         queue.min_known_for = -1
         if end <= starts[0]:
@@ -160,13 +164,21 @@ class Recovery:
 
     # -- without a snapshot ---------------------------------------------------------------------------------------
 
+    _entries_cut = False
+    """Whether the snapshot was given up for queue entries that are zeroes now."""
+    _cut_at = _NOT_CUT
+    """First entry that the queue last looked at lacks in a file that was cut: zeroes now, to be built anew."""
+
     def _sound_starts(self, queue: ConsumeQueue) -> list[int]:
         """Where the queue's files begin, of the last run without a gap; a file of another size is put right."""
         starts = self.queues.file_starts(queue)
+        self._cut_at = _NOT_CUT
         for start in starts:
             path = self.queues.path_of(queue, start)
             facts = self.files.facts(path)
             if facts is not None and facts.file_bytes != self.queues.file_bytes:
+                if facts.file_bytes < self.queues.file_bytes:
+                    self._cut_at = min(self._cut_at, start + facts.file_bytes // ENTRY_BYTES)
                 descriptor = self.files.open(path)
                 try:
                     self.files.set_size(descriptor, self.queues.file_bytes)
@@ -190,6 +202,8 @@ class Recovery:
             queue.first_number = starts[0]
             queue.max_number = self._end_of_entries(queue, starts[-1])
             queue.min_known_for = -1
+            if self._cut_at < queue.max_number:
+                return False
             last = self.queues.entry(queue, queue.max_number - 1)
             extended = extended or (last is not None and last[2] <= MAX_EXT_ADDRESS)
         if extended:
