@@ -14,7 +14,7 @@ from delaymq.store.commit_log import CommitLog
 from delaymq.store.consume_queue import ConsumeQueues
 from delaymq.store.dispatch import Dispatcher
 from delaymq.store.errors import NotAStoreError
-from delaymq.store.files import Files
+from delaymq.store.files import Files, is_full
 from delaymq.store.key_index import KeyIndex
 from delaymq.store.lock import StoreLock
 from delaymq.store.model import Correction, DispatchObserver, RecoveryReport
@@ -92,6 +92,12 @@ def _deleted_topics(files: Files, path: str, report: RecoveryReport) -> dict[str
     except (ValueError, AttributeError, TypeError) as error:
         detail = f"cannot be read ({error}): old entries of deleted topics may come back"
         report.corrections.append(Correction("config-damaged", f"delaymq/{DELETED_TOPICS}", 0, detail))
+        try:
+            # Said once, not at every start from now on.
+            files.write(f"{path}/delaymq/{DELETED_TOPICS}", b"{}")
+        except OSError as failure:
+            if not is_full(failure):
+                raise
         return {}
 
 
