@@ -21,7 +21,7 @@ Reached = Callable[[], None]
 
 def copy_appended(reached: Reached) -> None:
     """A delivered copy is in the log, its entry not yet settled."""
-    from delaymq.broker.delivery_handover import HandOver
+    from delaymq.broker.delivery.hand_over import HandOver
 
     _after(HandOver, "_append", reached)
 

@@ -126,7 +126,7 @@ def surprises_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
         if error is not None:
             raise AssertionError(text % args) from error
 
-    monkeypatch.setattr("delaymq.broker.delivery_log.QuietLog.warning", fail)
+    monkeypatch.setattr("delaymq.quiet_log.QuietLog.warning", fail)
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])

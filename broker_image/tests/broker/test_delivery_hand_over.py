@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 
 import pytest
-from delaymq.broker.delivery_ingress import MARK_ROOM_BYTES, delay_level, strip_own
-from delaymq.broker.delivery_status import LatenessHistogram
+from delaymq.broker.delivery.ingress import MARK_ROOM_BYTES, delay_level, strip_own
+from delaymq.broker.delivery.status import LatenessHistogram
 from delaymq.message.errors import IllegalMessageError
 from delaymq.message.levels import DelayLevels
 from delaymq.message.marks import Mark, MarkKind, parse_due, parse_mark

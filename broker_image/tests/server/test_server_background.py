@@ -67,7 +67,8 @@ def test_a_job_that_fails_does_not_stop_the_others(caplog: pytest.LogCaptureFixt
         await background.stop()
 
     run_virtually(scenario)
-    assert "background work (bad) failed: ValueError: a defect" in caplog.text
+    assert "background work (bad) failed: a defect" in caplog.text
+    assert "ValueError" in caplog.text
 
 
 def test_a_task_runs_in_a_thread_and_not_twice_at_once() -> None:

@@ -9,8 +9,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 import uvloop
+from delaymq.clock import now_ms
 from delaymq.message.ids import unpack_host
 from delaymq.protocol.command import Command, Response, encode_command, encode_response, request_command
+from delaymq.quiet_log import QUIET_MS, QuietLog
 from delaymq.transport import (
     ConnectError,
     ConnectionClosedError,
@@ -22,7 +24,6 @@ from delaymq.transport import (
 )
 from delaymq.transport import connection as connection_module
 from delaymq.transport.connection import LINGER_RESET, OnCommands
-from delaymq.transport.rate_limit import LINES_AN_INTERVAL, RateLimitedLog
 
 HOST = "127.0.0.1"
 BOUND_S = 10
@@ -219,7 +220,7 @@ def test_bad_bytes_close_their_connection_only_and_good_commands_before_them_are
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # The limit on lines is the process's, and other tests may have used it up.
-    monkeypatch.setattr(connection_module, "_bad_peers", RateLimitedLog(logging.getLogger("test")))
+    monkeypatch.setattr(connection_module, "_bad_peers", QuietLog(logging.getLogger("test"), now_ms))
 
     async def scenario() -> None:
         async with server(echo) as (port, _):
@@ -414,10 +415,11 @@ def test_connecting_to_a_closed_port_says_so() -> None:
 
 
 def test_lines_about_bad_peers_are_limited_and_counted(caplog: pytest.LogCaptureFixture) -> None:
-    limited = RateLimitedLog(logging.getLogger("test"))
+    now = [0]
+    limited = QuietLog(logging.getLogger("test"), lambda: now[0])
     with caplog.at_level(logging.WARNING):
-        for n in range(LINES_AN_INTERVAL + 5):
-            limited.log(1.0, "line %d", n)
-        assert len(caplog.records) == LINES_AN_INTERVAL
-        limited.log(100.0, "later")
-    assert [record.getMessage() for record in caplog.records[-2:]] == ["5 similar lines were left out", "later"]
+        for n in range(5):
+            limited.warning("line %d", n)
+        now[0] = QUIET_MS
+        limited.warning("line %d", 5)
+    assert [record.getMessage() for record in caplog.records] == ["line 0", "line 5 (4 more since the last time)"]

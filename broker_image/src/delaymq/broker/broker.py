@@ -10,8 +10,7 @@ from typing import TypeVar
 from delaymq.broker.arrivals import Arrivals, OnArrival
 from delaymq.broker.clients import Clients
 from delaymq.broker.delivery import Delivery
-from delaymq.broker.delivery_log import QuietLog
-from delaymq.broker.delivery_status import DeliveryCounters
+from delaymq.broker.delivery.status import DeliveryCounters
 from delaymq.broker.groups import Groups
 from delaymq.broker.locks import QueueLocks
 from delaymq.broker.offsets import Offsets
@@ -29,6 +28,7 @@ from delaymq.protocol.bodies import RegisterBody, TopicConfig, TopicTable
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import FLAG_ONEWAY, Command, Response
 from delaymq.protocol.errors import RequestError
+from delaymq.quiet_log import QuietLog
 from delaymq.store.message_store import MessageStore
 
 _log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from delaymq.broker.delivery_ingress import delay_level, strip_own
+from delaymq.broker.delivery.ingress import delay_level, strip_own
 from delaymq.broker.errors import message_illegal, no_permission
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError

@@ -26,6 +26,7 @@ from delaymq.config import (
     NamesrvConfig,
     build,
     from_environment,
+    keys_of,
     read_properties_file,
 )
 
@@ -114,6 +115,8 @@ def broker_config(
     """The broker's configuration and notes about keys that have no meaning. Raises ConfigError."""
     defaults = STANDALONE_DEFAULTS if command == "standalone" else {}
     file = read_properties_file(options.config) if options.config else {}
+    if command == "standalone":
+        file = {key: text for key, text in file.items() if not _is_namesrv_key(key)}
     variables = from_environment(BrokerConfig, environment)
     flags: dict[str, str] = {}
     if options.host is not None:
@@ -151,13 +154,21 @@ def standalone_namesrv_config(
     options: argparse.Namespace, environment: Mapping[str, str], broker: BrokerConfig
 ) -> tuple[NamesrvConfig, list[str]]:
     """The NameServer beside a broker: the broker's host, a port of its own, its file in the broker's store."""
-    # DELAYMQ_LISTEN_PORT and the like are the broker's here.
-    shared = {"listenHost", "listenPort", "httpHost", "httpPort", "httpToken", "maxConnections", "channelIdleMs"}
-    variables = {key: text for key, text in from_environment(NamesrvConfig, environment).items() if key not in shared}
+    # listenPort and the like are the broker's here.
+    file = read_properties_file(options.config) if options.config else {}
+    layers = [
+        {key: text for key, text in layer.items() if _is_namesrv_key(key)}
+        for layer in (file, from_environment(NamesrvConfig, environment))
+    ]
     flags = {"listenHost": broker.listen_host, "httpPort": "0"}
     _set(flags, "listenPort", options.namesrv_port)
     kv_config_path = {"kvConfigPath": str(broker.store_path / "delaymq" / "kvConfig.json")}
-    return build(NamesrvConfig, kv_config_path, variables, flags)
+    return build(NamesrvConfig, kv_config_path, *layers, flags)
+
+
+def _is_namesrv_key(key: str) -> bool:
+    """Whether a key is the NameServer's alone."""
+    return key in keys_of(NamesrvConfig) and key not in keys_of(BrokerConfig)
 
 
 def advertised_address(host: str) -> str:

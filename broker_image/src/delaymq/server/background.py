@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from delaymq.transport.rate_limit import RateLimitedLog
+from delaymq.clock import now_ms
+from delaymq.quiet_log import QuietLog
 
 TICK_S: Final = 0.2
 """The finest interval of a job; also how often the loop's lag is measured."""
@@ -17,7 +18,7 @@ WORKER_THREADS: Final = 2
 """A slow write of one job must not hold up the allocation of the next segment."""
 
 _logger = logging.getLogger(__name__)
-_failures = RateLimitedLog(_logger, logging.ERROR)
+_failures = QuietLog(_logger, now_ms)
 
 
 class Task(Protocol):
@@ -91,9 +92,7 @@ class Background:
         try:
             task = job.run()
         except Exception as error:
-            _failures.log(
-                self._loop.time(), "background work (%s) failed: %s: %s", job.name, type(error).__name__, error
-            )
+            _failures.warning(f"background work ({job.name}) failed: %s", error, error=error)
             return
         if task is None:
             return
@@ -109,7 +108,7 @@ class Background:
             except Exception as failure:
                 error = failure
             if error is not None:
-                _failures.log(self._loop.time(), "background work (%s) failed: %s", job.name, error)
+                _failures.warning(f"background work ({job.name}) failed: %s", error)
             done.set_result(None)
 
         running.add_done_callback(ended)

@@ -166,6 +166,9 @@ class Flushing:
 
     def _failed(self, error: BaseException) -> None:
         self.failures += 1
+        if self._store.failure is not None:
+            _logger.error("nothing is stored any more: %s", self._store.failure)
+            return
         _logger.error("the log could not be synced to the disk, next try in %g s: %s", RETRY_S, error)
         if self._retry_timer is None:
             self._retry_timer = self._loop.call_later(RETRY_S, self._retry)

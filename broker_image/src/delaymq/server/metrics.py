@@ -13,7 +13,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from delaymq.broker.delivery_status import LatenessHistogram
+from delaymq.broker.delivery.status import LatenessHistogram
 from delaymq.message.levels import level_of_queue
 from delaymq.server.flushing import FLUSH_BUCKETS_S
 

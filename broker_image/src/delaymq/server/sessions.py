@@ -6,9 +6,10 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from delaymq.clock import now_ms
 from delaymq.protocol.command import Command
+from delaymq.quiet_log import QuietLog
 from delaymq.transport import ConnectionLimits, RemotingConnection, TransportError
-from delaymq.transport.rate_limit import RateLimitedLog
 
 if TYPE_CHECKING:
     from delaymq.server.held_pulls import HeldPull
@@ -19,7 +20,7 @@ SWEEPS_A_TIMEOUT: Final = 4
 DRAIN_STEP_S: Final = 0.005
 
 _logger = logging.getLogger(__name__)
-_refused = RateLimitedLog(_logger)
+_refused = QuietLog(_logger, now_ms)
 
 
 class ClientSession:
@@ -64,9 +65,8 @@ class Sessions:
     def opened(self, connection: RemotingConnection) -> None:
         """Takes a new connection, or cuts it off when there are too many."""
         if len(self._sessions) >= self._max_connections:
-            now = asyncio.get_running_loop().time()
             text = "%s is cut off: there are %d connections already (maxConnections)"
-            _refused.log(now, text, connection.remote_address, len(self._sessions))
+            _refused.warning(text, connection.remote_address, len(self._sessions))
             connection.abort()
             return
         session = ClientSession(connection)

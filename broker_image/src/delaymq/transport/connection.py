@@ -11,13 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, cast
 
+from delaymq.clock import now_ms
 from delaymq.message.ids import pack_host
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, Response, encode_command, encode_response
 from delaymq.protocol.errors import ProtocolError
 from delaymq.protocol.frame import FrameReceiver
+from delaymq.quiet_log import QuietLog
 from delaymq.transport.errors import ConnectError, ConnectionClosedError, TooManyRequestsError
-from delaymq.transport.rate_limit import RateLimitedLog
 from delaymq.transport.requests import OpenRequests
 
 DEFAULT_TIMEOUT_MS: Final = 3_000
@@ -32,7 +33,7 @@ TAKEN_AT_ONCE: Final = 4
 pulls, each with an answer of up to 4 MiB: all at once they would take gigabytes and seconds."""
 
 _logger = logging.getLogger(__name__)
-_bad_peers = RateLimitedLog(_logger)
+_bad_peers = QuietLog(_logger, now_ms)
 _ids = itertools.count(1)
 
 OnCommands = Callable[["RemotingConnection", list[Command]], None]
@@ -338,12 +339,12 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._drop(f"nothing was read for {self._limits.write_stall_ms} ms")
 
     def _drop(self, why: str) -> None:
-        _bad_peers.log(self._loop.time(), "%s does not read what it is sent (%s): cut off", self.remote_address, why)
+        _bad_peers.warning("%s does not read what it is sent (%s): cut off", self.remote_address, why)
         self.abort()
 
     def _cut_off(self, error: ProtocolError) -> None:
         if not self.closing:
-            _bad_peers.log(self._loop.time(), "%s is cut off: %s", self.remote_address, error)
+            _bad_peers.warning("%s is cut off: %s", self.remote_address, error)
             self.close()
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from delaymq import clock
-from delaymq.broker.delivery_log import QuietLog
 from delaymq.broker.errors import group_missing, no_permission, system_error, topic_missing
 from delaymq.broker.filters import matches_all, require_tag_type, tag_matcher
 from delaymq.broker.results import Held
@@ -22,6 +21,7 @@ from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, Response
 from delaymq.protocol.errors import RequestError
 from delaymq.protocol.headers import PullMessageRequestHeader
+from delaymq.quiet_log import QuietLog
 from delaymq.store.consume_queue import BLANK_SIZE
 from delaymq.store.errors import StoreError
 from delaymq.store.model import NewRecord

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import randrange
 from typing import TYPE_CHECKING, Final
 
-from delaymq.broker.delivery_ingress import strip_own
+from delaymq.broker.delivery.ingress import strip_own
 from delaymq.broker.errors import (
     group_missing,
     message_illegal,

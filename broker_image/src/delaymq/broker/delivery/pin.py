@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from delaymq.broker.delivery_reader import DeliveryStore, ScheduleReader
+from delaymq.broker.delivery.reader import DeliveryStore, ScheduleReader
 from delaymq.message.names import SCHEDULE_TOPIC
 from delaymq.schedule import LevelQueue
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from delaymq.broker.delivery_copies import Fate, copy_of, mark_of_unreadable
-from delaymq.broker.delivery_log import QuietLog
-from delaymq.broker.delivery_reader import DeliveryStore, Place, ScheduleReader
-from delaymq.broker.delivery_status import DeliveryCounters, LatenessHistogram
+from delaymq.broker.delivery.copies import Fate, copy_of, mark_of_unreadable
+from delaymq.broker.delivery.reader import DeliveryStore, Place, ScheduleReader
+from delaymq.broker.delivery.status import DeliveryCounters, LatenessHistogram
 from delaymq.message import names
 from delaymq.message.levels import level_of_queue
 from delaymq.message.marks import parse_due
 from delaymq.message.properties import decode_properties
 from delaymq.message.record import BLANK_MAGIC, SIZE_AND_MAGIC, Record
+from delaymq.quiet_log import QuietLog
 from delaymq.schedule import Backoff, Entry, LevelQueue, RetryQueue, Scheduler
 from delaymq.store.errors import SegmentCreateError, StoreClosedError, StoreFailedError, StoreFullError
 from delaymq.store.model import NewRecord

@@ -11,9 +11,9 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from delaymq.broker.delivery_origin import ANYWHERE, Claim, claim_of, fingerprint_of, foreign_key_of
-from delaymq.broker.delivery_reader import ScheduleReader
-from delaymq.broker.delivery_status import Correction, DeliveryCounters
+from delaymq.broker.delivery.origin import ANYWHERE, Claim, claim_of, fingerprint_of, foreign_key_of
+from delaymq.broker.delivery.reader import ScheduleReader
+from delaymq.broker.delivery.status import Correction, DeliveryCounters
 from delaymq.message import names
 from delaymq.message.levels import level_of_queue
 from delaymq.message.marks import parse_due
@@ -271,5 +271,8 @@ def start_positions(
             reason = stated.problem or ("stale" if position is None or believed else "out-of-range")
             corrections.append(Correction(level=level, stated=position or 0, position=settled.low, reason=reason))
             counters.corrected[reason] = counters.corrected.get(reason, 0) + 1
-            logger.warning("delay level %d goes on at %d, not at %s: %s", level, settled.low, position, reason)
+            # The file is written every few seconds: after a kill it is behind what the log proves, as it should be.
+            said = logging.INFO if reason == "stale" else logging.WARNING
+            text = "delay level %d goes on at %d; delayOffset.json says %s: %s"
+            logger.log(said, text, level, settled.low, position, reason)
     return corrections

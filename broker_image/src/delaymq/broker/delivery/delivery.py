@@ -2,7 +2,7 @@
 
 A hand-over is one append: the copy carries a mark that names the entry which it settles, so that the copy in the log
 and the schedule's position are one fact. The position is kept nowhere else with more authority: at a start it is read
-from the marks (delivery_recovery). Everything here runs on the thread that owns the store.
+from the marks (recovery). Everything here runs on the thread that owns the store.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from delaymq.broker.delivery_handover import HandOver
-from delaymq.broker.delivery_ingress import DelayIngress, DelaySettings
-from delaymq.broker.delivery_log import QuietLog
-from delaymq.broker.delivery_offsets import OffsetsFile, SaveTask, read_offsets
-from delaymq.broker.delivery_origin import claim_of
-from delaymq.broker.delivery_pin import DeliveryPin
-from delaymq.broker.delivery_reader import DeliveryStore, ScheduleReader
-from delaymq.broker.delivery_recovery import (
+from delaymq.broker.delivery.hand_over import HandOver
+from delaymq.broker.delivery.ingress import DelayIngress, DelaySettings
+from delaymq.broker.delivery.offsets import OffsetsFile, SaveTask, read_offsets
+from delaymq.broker.delivery.origin import claim_of
+from delaymq.broker.delivery.pin import DeliveryPin
+from delaymq.broker.delivery.reader import DeliveryStore, ScheduleReader
+from delaymq.broker.delivery.recovery import (
     QueueState,
     Replay,
     is_settled_by,
@@ -25,9 +24,10 @@ from delaymq.broker.delivery_recovery import (
     start_positions,
     state_of,
 )
-from delaymq.broker.delivery_status import Correction, DeliveryCounters, LatenessHistogram, status_of
+from delaymq.broker.delivery.status import Correction, DeliveryCounters, LatenessHistogram, status_of
 from delaymq.message import names
 from delaymq.message.levels import MAX_LEVELS, DelayLevels, level_of_queue, queue_of_level
+from delaymq.quiet_log import QuietLog
 from delaymq.schedule import Backoff, LevelQueue
 from delaymq.store.model import Dispatched
 

@@ -1,4 +1,4 @@
-"""Warnings that a peer can cause as often as it likes, said once a while."""
+"""Warnings that a peer can cause as often as it likes, said once a while; for every layer."""
 
 from __future__ import annotations
 

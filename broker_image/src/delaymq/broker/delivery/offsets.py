@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from delaymq.broker.delivery_reader import DeliveryStore
-from delaymq.broker.delivery_recovery import StatedOffsets
+from delaymq.broker.delivery.reader import DeliveryStore
+from delaymq.broker.delivery.recovery import StatedOffsets
 from delaymq.protocol.bodies import DelayOffsets
 from delaymq.protocol.errors import RequestError
 

@@ -6,13 +6,13 @@ import re
 from collections.abc import Callable
 from typing import Protocol
 
-from delaymq.broker.delivery_log import QuietLog
-from delaymq.broker.delivery_status import DeliveryCounters
+from delaymq.broker.delivery.status import DeliveryCounters
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
 from delaymq.message.levels import DelayLevels, queue_of_level
 from delaymq.message.marks import DUE_WIDTH, format_due
 from delaymq.message.properties import MAX_PROPERTIES_BYTES, encode_properties
+from delaymq.quiet_log import QuietLog
 
 # The longest mark with its name and separators: kind 11, queue 4, two offsets of 20 digits, three colons.
 MARK_ROOM_BYTES = 1 + len(names.MARK) + 1 + 11 + 1 + 4 + 1 + 20 + 1 + 20
