@@ -42,6 +42,7 @@ class Log:
         self.flushed_offset = 0
         self.syncs = 0
         self.failures = 0
+        self.failure: Exception | None = None
         self.running = False
         self.overlaps = False
         self.threads: set[int] = set()
