@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
+import pytest
 from delaymq.store.files import Files
 from delaymq.store.message_store import MessageStore
 from delaymq.store.model import StoreTask
@@ -47,6 +49,24 @@ def test_thousands_of_new_queues_are_written_in_steps_before_their_snapshot(open
     store = open_store()
     assert store.recovery.snapshot_used
     assert store.recovery.replayed_records == 0
+
+
+def test_so_many_queue_files_are_synced_by_one_call(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    class CountingFiles(Files):
+        synced: ClassVar[list[str]] = []
+
+        def sync_filesystem(self, folder: str) -> bool:
+            self.synced.append(folder)
+            return super().sync_filesystem(folder)
+
+    monkeypatch.setattr("delaymq.store.snapshot.MANY_FILES", QUEUES)
+    store = open_store(files=CountingFiles())
+    fill(store)
+    store.close()
+    assert len(CountingFiles.synced) == 1
+    store = open_store()
+    assert store.recovery.clean
+    assert store.recovery.snapshot_used
 
 
 def test_what_arrives_while_queues_are_written_is_replayed(open_store: Open, tmp_path: Path) -> None:

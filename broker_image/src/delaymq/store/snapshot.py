@@ -20,6 +20,8 @@ from delaymq.store.key_index import IndexState, KeyIndex
 
 NAME: Final = "snapshot.json"
 FORMAT_VERSION: Final = 1
+# From here on one sync of the file system beats one of each file: 80,000 of them took 38 s at a stop.
+MANY_FILES: Final = 1_000
 _PREFIX: Final = b'{"crc32":"'
 _PREFIX_BYTES: Final = len(_PREFIX) + 8 + 2
 
@@ -163,8 +165,9 @@ class SnapshotTask:
             self._log_failure = self._failure = error
             return
         try:
-            for path in self._queue_files:
-                self._sync_queue_file(path)
+            if len(self._queue_files) < MANY_FILES or not self._files.sync_filesystem(self._path):
+                for path in self._queue_files:
+                    self._sync_queue_file(path)
             for file in self._full_files:
                 file.sync()
                 file.write_slots(file.copy_of_slots())
