@@ -12,6 +12,7 @@ from delaymq.broker.clients import Clients
 from delaymq.broker.delivery import Delivery
 from delaymq.broker.delivery.status import DeliveryCounters
 from delaymq.broker.groups import Groups
+from delaymq.broker.half_messages import oldest_half_message
 from delaymq.broker.locks import QueueLocks
 from delaymq.broker.offsets import Offsets
 from delaymq.broker.processors.table import PROCESSORS, SEND_CODES, refusal
@@ -93,6 +94,8 @@ class Broker:
             broker._tables.load(now_ms())
             delivery.attach(store)
             store.pins.hold(delivery.name, delivery.pin)
+            oldest_half = oldest_half_message(store, broker.offsets.get)
+            store.pins.hold("half messages", lambda: oldest_half)
         except BaseException:
             store.abandon()  # a half-open broker has no state that a clean stop could keep
             raise
