@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -202,7 +203,7 @@ def test_stale_bytes_behind_the_end_do_not_rise_again(stopped: Path, open_store:
     reader = StoreReader(stopped)
     segment = reader.segments()[-1]
     last = list(reader.records())[-1]
-    stale = last.moved(physical_offset=last.physical_offset + last.size, store_timestamp_ms=1).encoded()
+    stale = replace(last, physical_offset=last.physical_offset + last.size, store_timestamp_ms=1).encoded()
     with open(segment.path, "r+b") as file:
         file.seek(last.physical_offset + last.size - segment.base + 200)
         file.write(stale)
@@ -280,7 +281,7 @@ def test_a_log_that_another_broker_cut_and_wrote_anew_makes_the_snapshot_worthle
     segment = reader.segments()[-1]
     with open(segment.path, "r+b") as file:
         file.seek(last.physical_offset - segment.base)
-        changed = last.moved(store_timestamp_ms=last.store_timestamp_ms + 5, queue_id=2)
+        changed = replace(last, store_timestamp_ms=last.store_timestamp_ms + 5, queue_id=2)
         file.write(changed.encoded())
     store = open_store()
     assert "snapshot-stale" in kinds(store)

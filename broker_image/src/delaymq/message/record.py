@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 from zlib import crc32
 
@@ -95,10 +95,6 @@ class Record:
             body=self.body,
             properties=self.raw_properties,
         )
-
-    def moved(self, **changes: object) -> Record:
-        """A copy with some fields changed; `size` and `body_crc` are the caller's to keep true."""
-        return replace(self, **changes)  # type: ignore[arg-type]
 
 
 def record_bytes(topic_bytes: int, body_bytes: int, properties_bytes: int, born_host: bytes, store_host: bytes) -> int:

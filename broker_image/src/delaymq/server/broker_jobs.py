@@ -27,9 +27,8 @@ EXPIRE_INTERVAL_MS: Final = 10_000
 DELAY_OFFSET_INTERVAL_MS: Final = 1_000
 """How often is asked; the delivery knows its own interval (flushDelayOffsetInterval)."""
 TABLES_INTERVAL_MS: Final = 200
-"""How often is looked whether topics, groups or memberships changed; consumer offsets have an interval of their own."""
-CLIENTS_INTERVAL_MS: Final = 200
-"""How soon a consumer that came or went is in clients.json: one that a crash forgets waits 30 s for its heartbeat."""
+"""How often is looked whether topics, groups or memberships changed: a consumer that a crash forgets waits 30 s for its
+heartbeat. Consumer offsets have an interval of their own."""
 HELD_DEADLINE_INTERVAL_MS: Final = 400
 LONG_POLLING_RECHECK_MS: Final = 5_000
 """RocketMQ looks at held pulls this often too."""

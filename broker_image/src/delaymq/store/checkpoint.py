@@ -20,12 +20,6 @@ class Checkpoint(NamedTuple):
     index_ms: int
 
 
-def read_checkpoint(files: Files, path: str) -> Checkpoint:
-    """The three timestamps, 0 where there is none."""
-    data = files.read(path) or b""
-    return Checkpoint(*_TIMESTAMPS.unpack(data[:24])) if len(data) >= 24 else Checkpoint(0, 0, 0)
-
-
 def write_checkpoint(files: Files, path: str, checkpoint: Checkpoint) -> None:
     """Overwrite the timestamps in place, as the real broker does, and wait for the disk."""
     descriptor = files.open(path, create=True)

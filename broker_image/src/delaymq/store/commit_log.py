@@ -38,7 +38,6 @@ class CommitLog:
         self.segment_end = 0
         self.end_offset = 0
         self.flushed_offset = 0
-        self.flushed_timestamp_ms = 0
         self.last_offset = -1
         """Physical offset of the last message record; -1: none."""
         self.last_crc = 0
@@ -59,7 +58,6 @@ class CommitLog:
     def start_at(self, end_offset: int) -> None:
         """Continue at `end_offset`, all before it being on disk."""
         self.end_offset = self.flushed_offset = end_offset
-        self.flushed_timestamp_ms = self.last_store_timestamp_ms
         segment = self.segment_of(end_offset)
         if segment is not None:
             self._activate(segment)
@@ -143,13 +141,13 @@ class CommitLog:
         self._flushing = True
         return FlushTask(self)
 
-    def flush_finished(self, offset: int, timestamp_ms: int, failure: OSError | None) -> None:
+    def flush_finished(self, offset: int, failure: OSError | None) -> None:
         """A flush up to `offset` came back."""
         self._flushing = False
         if failure is not None:
             self.flush_failed(failure)
         else:
-            self.flushed_to(offset, timestamp_ms)
+            self.flushed_to(offset)
 
     def flush_failed(self, failure: OSError) -> None:
         """The disk did not keep the log. The kernel forgets which pages are bad: a later success proves nothing."""
@@ -157,11 +155,10 @@ class CommitLog:
             f"the disk refused to keep the log ({failure}): check it, then restart the broker"
         )
 
-    def flushed_to(self, offset: int, timestamp_ms: int) -> None:
+    def flushed_to(self, offset: int) -> None:
         """All before `offset` is on disk."""
         if offset > self.flushed_offset:
             self.flushed_offset = offset
-            self.flushed_timestamp_ms = timestamp_ms
 
     def allocation_task(self) -> AllocationTask | None:
         """What makes the segment behind the active one; None when it is there or on its way."""
@@ -234,7 +231,6 @@ class FlushTask:
     def __init__(self, log: CommitLog) -> None:
         self._log = log
         self._offset = log.end_offset
-        self._timestamp_ms = log.last_store_timestamp_ms
         self._start = log.flushed_offset
         self._descriptors = log.begin_sync(self._start, log.end_offset)
         self._names = log.take_names_unsynced()
@@ -250,7 +246,7 @@ class FlushTask:
     def finish(self) -> OSError | None:
         """Move `flushed_offset`; on the loop."""
         self._log.end_sync(self._start)
-        self._log.flush_finished(self._offset, self._timestamp_ms, self._failure)
+        self._log.flush_finished(self._offset, self._failure)
         return self._failure
 
 

@@ -225,7 +225,7 @@ class SnapshotTask:
             if index is not None:
                 index.unsynced_files[:0] = self._full_files
             return self._failure
-        self._log.flushed_to(self._end, self._timestamp_ms)
+        self._log.flushed_to(self._end)
         if index is not None:
             for file in self._full_files:
                 file.slots_count = file.count

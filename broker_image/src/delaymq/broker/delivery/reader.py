@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import sys
 from array import array
 from collections.abc import Callable, Iterable
@@ -13,15 +12,9 @@ from delaymq.message.levels import DelayLevels, level_of_queue
 from delaymq.message.marks import parse_due
 from delaymq.message.names import DELAY, DUE, SCHEDULE_TOPIC
 from delaymq.message.record import Record, decode_record
+from delaymq.store.consume_queue import ENTRY, ENTRY_BYTES
 from delaymq.store.model import Dispatched, NewRecord, StoreTask
 
-ENTRY_BYTES = 20
-_ENTRY = struct.Struct(
-    ">q"  # physical offset
-    "i"  # record size
-    "q"  # tags code: the due time in ms
-)
-assert _ENTRY.size == ENTRY_BYTES
 _TAGS_CODE_AT = 12
 # Entries read at once: for a hand-over (a few at a time, in order), and when a queue is loaded.
 _NEXT_ENTRIES = 64
@@ -92,7 +85,7 @@ class ScheduleReader:
             self._queue_id, self._first, at = queue_id, offset, 0
             if len(self._entries) < ENTRY_BYTES:
                 return None
-        physical_offset, size, _ = _ENTRY.unpack_from(self._entries, at)
+        physical_offset, size, _ = ENTRY.unpack_from(self._entries, at)
         if physical_offset < self._store.min_offset:
             return None
         return Place(physical_offset, size)

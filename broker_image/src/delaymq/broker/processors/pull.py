@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -22,7 +21,7 @@ from delaymq.protocol.command import Command, Response
 from delaymq.protocol.errors import RequestError
 from delaymq.protocol.headers import PullMessageRequestHeader
 from delaymq.quiet_log import QuietLog
-from delaymq.store.consume_queue import BLANK_SIZE
+from delaymq.store.consume_queue import BLANK_SIZE, ENTRY
 from delaymq.store.errors import StoreError
 from delaymq.store.model import NewRecord
 
@@ -41,13 +40,6 @@ MAX_HELD_MS: Final = 120_000
 MIN_ENTRIES_LOOKED_AT: Final = 800
 MAX_ENTRIES_LOOKED_AT: Final = 32_000
 
-ENTRY = Struct(
-    ">"
-    "q"  # physical offset
-    "i"  # record size
-    "q"  # tags code
-)
-assert ENTRY.size == 20
 _SIZE_AND_MAGIC_AT: Final = SIZE_AND_MAGIC.unpack_from
 
 FOUND: Final = "FOUND"

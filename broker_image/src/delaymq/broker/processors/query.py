@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 from delaymq.broker.errors import system_error
 from delaymq.broker.filters import tag_matcher
-from delaymq.broker.processors.pull import ENTRY
 from delaymq.message import names
 from delaymq.message.properties import decode_properties
 from delaymq.message.record import Record
@@ -19,6 +18,7 @@ from delaymq.protocol.headers import (
     QueryMessageRequestHeader,
     ViewMessageRequestHeader,
 )
+from delaymq.store.consume_queue import ENTRY
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker

@@ -23,7 +23,7 @@ from delaymq.message.flags import MULTI_TAGS, TRANSACTION_MASK
 from delaymq.message.ids import offset_message_id
 from delaymq.message.properties import decode_properties, parse_properties
 from delaymq.protocol.batch import decode_batch
-from delaymq.protocol.bodies import TopicConfig
+from delaymq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import Command, Response
 from delaymq.protocol.headers import (
@@ -150,14 +150,22 @@ def _retried(
     group = broker.groups.find(name)
     if group is None:
         raise group_missing(name)
-    max_times = group.retry_max_times
-    if command.version >= _STATES_MAX_RETRIES and header.max_reconsume_times is not None:
-        max_times = header.max_reconsume_times
-    if (header.reconsume_times or 0) < max_times:
+    if (header.reconsume_times or 0) < _max_times(group, command, header):
         return topic, queue_id, False
     dead_letter_topic = names.dead_letter_topic(name)
     broker.topics.create_for_group(dead_letter_topic, 1)
     return dead_letter_topic, 0, True
+
+
+def _max_times(
+    group: SubscriptionGroupConfig,
+    command: Command,
+    header: SendMessageRequestHeader | ConsumerSendMsgBackRequestHeader,
+) -> int:
+    """How often a message of `group` is tried: as its client states, or as the group is configured."""
+    if command.version >= _STATES_MAX_RETRIES and header.max_reconsume_times is not None:
+        return header.max_reconsume_times
+    return group.retry_max_times
 
 
 def _send_batch(
@@ -237,10 +245,7 @@ def send_back(broker: Broker, session: Session, command: Command) -> Response | 
     properties.setdefault(names.RETRY_TOPIC, record.topic)
     properties[names.WAIT] = "false"
     properties.setdefault(names.ORIGIN_MESSAGE_ID, offset_message_id(record.store_host, record.physical_offset))
-    max_times = group.retry_max_times
-    if command.version >= _STATES_MAX_RETRIES and header.max_reconsume_times is not None:
-        max_times = header.max_reconsume_times
-    if record.reconsume_times >= max_times or header.delay_level < 0:
+    if record.reconsume_times >= _max_times(group, command, header) or header.delay_level < 0:
         topic, queue_id = names.dead_letter_topic(name), 0
         broker.topics.create_for_group(topic, 1)
         properties[names.DELAY] = "0"
