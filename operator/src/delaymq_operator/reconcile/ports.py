@@ -1,0 +1,214 @@
+"""What the reconcilers need from outside, as protocols; adapters/ fulfils them, tests fake them.
+
+Kinds are named by their bare word (`Pod`, `StatefulSet`, `Broker`); the adapter knows group, version and plural.
+Objects are plain dicts as the API server shows them. Times are ms since the epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeAlias
+
+Manifest: TypeAlias = dict[str, Any]
+"""A Kubernetes object, as JSON shows it."""
+
+EventType = Literal["Normal", "Warning"]
+DrainMode = Literal["none", "withdraw", "refuse"]
+Propagation = Literal["Background", "Foreground", "Orphan"]
+
+NO_LABELS: Mapping[str, str] = {}
+
+
+class Kube(Protocol):
+    """The API server. Every call may raise KubeError."""
+
+    async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
+        """The object now, or None."""
+
+    async def list(
+        self, kind: str, namespace: str | None = None, *, labels: Mapping[str, str] = NO_LABELS
+    ) -> list[Manifest]:
+        """The objects now, in one namespace or in all, that carry all `labels`."""
+
+    async def apply(self, manifest: Manifest) -> Manifest:
+        """Server-side apply by force under the operator's field manager; the object as it is then."""
+
+    async def patch(
+        self, kind: str, namespace: str, name: str, patch: Manifest, *, subresource: str | None = None
+    ) -> Manifest:
+        """JSON merge patch; KubeError 404 when it is absent, 409 if `patch` states an old resourceVersion."""
+
+    async def delete(
+        self, kind: str, namespace: str, name: str, *, uid: str | None = None, propagation: Propagation = "Background"
+    ) -> None:
+        """Deletes; an object that is absent is fine, one of another `uid` is KubeError 409."""
+
+    async def event(self, about: Manifest, *, type: EventType, reason: str, message: str) -> None:  # noqa: A002
+        """Says something about an object; repeats are counted, not added. It never raises."""
+
+
+class Cache(Protocol):
+    """What the watches saw last: possibly a moment old, and never to be changed by the reader."""
+
+    def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
+        """The object, or None."""
+
+    def owned(self, kind: str, owner_uid: str) -> list[Manifest]:
+        """Objects with an ownerReference to `owner_uid`."""
+
+    def all(self, kind: str, namespace: str | None = None) -> list[Manifest]:
+        """Objects of a kind, in one namespace or in all."""
+
+    def labelled(self, kind: str, namespace: str, labels: Mapping[str, str]) -> list[Manifest]:
+        """Objects that carry all `labels`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """Where a broker is reached, and its HTTP token."""
+
+    host: str
+    broker_port: int
+    http_port: int
+    token: str = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lateness:
+    """How late messages of a level were handed over, in ms."""
+
+    p50_ms: float
+    p99_ms: float
+    max_ms: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class LevelState:
+    """One delay level of one broker."""
+
+    level: int
+    delay_ms: int
+    in_table: bool
+    """False for a level that the table no longer has but whose queue still is served."""
+    offset: int
+    """The scheduler's position: all entries below it are handed over."""
+    max_offset: int
+    pending: int
+    settled_above: int = 0
+    next_due_ms: int | None = None
+    lateness: Lateness | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Correction:
+    """A delay offset that the broker put right when it started; `reason` is stale, missing, corrupt or out-of-range."""
+
+    level: int
+    from_offset: int
+    to_offset: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrainState:
+    """How a broker keeps writes away."""
+
+    mode: DrainMode = "none"
+    since_ms: int | None = None
+    lease_ends_ms: int | None = None
+    last_send_ms: int | None = None
+    """When a client last sent it a message; None: not since it started."""
+    sends: int = 0
+    """Messages that clients sent it since it started."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerInfo:
+    """What a running broker says of itself."""
+
+    as_of_ms: int
+    version: str
+    broker_name: str
+    cluster_name: str
+    store_id: str
+    boot_id: str
+    """Random for each start of the process."""
+    started_at_ms: int
+    ready: bool
+    not_ready: tuple[str, ...] = ()
+    """Sentences that say why it is not ready."""
+    address: str = ""
+    """ip:port that clients are told."""
+    drain: DrainState = DrainState()
+    decommissioned: bool = False
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Every configuration key in force, but for secrets."""
+    levels: tuple[LevelState, ...] = ()
+    corrected: tuple[Correction, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unconsumed:
+    """Messages of one topic that an active group has not consumed."""
+
+    group: str
+    topic: str
+    messages: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remaining:
+    """What would be lost to its users if the broker went away for good."""
+
+    as_of_ms: int
+    pending_delays: int
+    unconsumed_messages: int
+    unconsumed: tuple[Unconsumed, ...] = ()
+    """The largest, at most 100."""
+    active_groups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicConfig:
+    """A topic of one broker. `permission`: 4 read + 2 write (+ 1 inherit)."""
+
+    topic: str
+    read_queues: int
+    write_queues: int
+    permission: int = 6
+    order: bool = False
+
+
+class BrokerAdmin(Protocol):
+    """Brokers and NameServers. Every call may raise BrokerUnreachable or BrokerRefused."""
+
+    async def info(self, endpoint: Endpoint) -> BrokerInfo:
+        """State, settings and delays of a broker."""
+
+    async def remaining(self, endpoint: Endpoint) -> Remaining:
+        """What is still undelivered or unconsumed."""
+
+    async def drain(self, endpoint: Endpoint, mode: DrainMode, lease_ms: int) -> DrainState:
+        """withdraw: routes say read-only; refuse: sends are also refused; none: as usual. It ends with the lease."""
+
+    async def decommission(self, endpoint: Endpoint) -> None:
+        """Takes the broker out of the routes for good."""
+
+    async def set_settings(self, endpoint: Endpoint, settings: Mapping[str, str]) -> None:
+        """Changes hot configuration keys of a running broker (request code 25)."""
+
+    async def topics(self, endpoint: Endpoint) -> dict[str, TopicConfig]:
+        """All topics of a broker by name."""
+
+    async def put_topic(self, endpoint: Endpoint, config: TopicConfig) -> None:
+        """Creates or changes a topic on a broker."""
+
+    async def delete_topic(self, endpoint: Endpoint, topic: str) -> None:
+        """Deletes a topic on a broker; an absent one is fine."""
+
+    async def delete_route(self, addresses: tuple[str, ...], topic: str) -> None:
+        """Takes a topic out of the routes of all NameServers (`host:port`); an absent one is fine."""
+
+    async def put_order(self, addresses: tuple[str, ...], topic: str, text: str | None) -> None:
+        """Sets or (None) removes a topic's order configuration on all NameServers."""

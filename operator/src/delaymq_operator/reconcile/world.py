@@ -1,0 +1,105 @@
+"""What every reconcile gets (World), what it is about (Key) and what it says (Outcome)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
+
+from delaymq_operator.reconcile.ports import BrokerAdmin, Cache, Kube
+
+T = TypeVar("T")
+
+
+class Key(NamedTuple):
+    """One resource of ours: `Key("Broker", "default", "demo")`."""
+
+    kind: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a reconcile ended. A transient failure is an exception instead, which the controller tries again."""
+
+    requeue_after_s: float | None = None
+    """When to look again though nothing is seen to change; None: only when something changes."""
+    wake: tuple[Key, ...] = ()
+    """Other resources that must look now."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Why a resource that is being deleted cannot be let go yet."""
+
+    message: str
+    requeue_after_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReconcileSettings:
+    """Numbers and names that the reconcilers go by."""
+
+    default_image: str
+    """The image of brokers that name none; kept by them until something else makes their pods anew."""
+    operator_namespace: str = ""
+    """Where the operator runs: network policies let it in. Empty: it runs outside the cluster."""
+    operator_labels: tuple[tuple[str, str], ...] = (("app.kubernetes.io/name", "delaymq-operator"),)
+    """Labels of the operator's pods, for network policies."""
+    cluster_domain: str = "svc"
+    """What follows the namespace in a DNS name: `svc`, or `svc.cluster.local`."""
+    status_interval_s: float = 60.0
+    """How often figures in a status are renewed when nothing else changes."""
+    poll_interval_s: float = 10.0
+    """How often brokers are asked how they are, when all is settled."""
+    progress_interval_s: float = 1.0
+    """The same, while something is going on."""
+    quiet_s: float = 3.0
+    """A broker without writes has had none for this long."""
+    withdraw_max_s: float = 45.0
+    """How long writes may move away; clients read routes anew every 30 s."""
+    refuse_s: float = 2.0
+    """How long sends are refused before a broker is stopped."""
+    drain_lease_s: float = 60.0
+    """After this long without a word from the operator a drained broker takes writes again."""
+    event_interval_s: float = 600.0
+    """The same Event is not said again within this time."""
+
+
+class Memory:
+    """What reconcilers remember between passes, by key and type. Nothing in it may be needed: it is lost at a restart.
+
+    `memory.of(key, BrokerMemory)` is made by `BrokerMemory()` at first.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[Key, type], object] = {}
+
+    def of(self, key: Key, kind: type[T]) -> T:
+        """What is remembered of `key` as a `kind`."""
+        found = self._kept.get((key, kind))
+        if not isinstance(found, kind):
+            found = self._kept[key, kind] = kind()
+        return found
+
+    def forget(self, key: Key) -> None:
+        """Drops all that is remembered of `key`."""
+        for entry in [entry for entry in self._kept if entry[0] == key]:
+            del self._kept[entry]
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """Everything outside a reconcile."""
+
+    kube: Kube
+    cache: Cache
+    admin: BrokerAdmin
+    settings: ReconcileSettings
+    clock: Callable[[], int]
+    """The wall clock, in ms since the epoch."""
+    memory: Memory = field(default_factory=Memory)
