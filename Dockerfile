@@ -1,0 +1,106 @@
+# The images of DelayMQ, one target each:
+#
+#   docker build --target broker   -t delaymq/broker:0.1.0 .
+#   docker build --target operator -t delaymq/operator:0.1.0 .
+#
+# Both base images need Python 3.11 on the PATH as python3.11; BUILD_IMAGE also pip and venv. Nothing but the package
+# registry that pip is configured for (in BUILD_IMAGE, or by PIP_INDEX_URL) is asked. BuildKit is not needed.
+
+ARG BASE_IMAGE=python:3.11-slim-bookworm
+ARG BUILD_IMAGE=python:3.11-slim-bookworm
+# The time that all files get: two builds of one commit hold the same files.
+ARG SOURCE_DATE_EPOCH=1767225600
+
+
+FROM ${BUILD_IMAGE} AS build
+ARG PIP_INDEX_URL
+ARG SOURCE_DATE_EPOCH
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_COMPILE=1 PIP_ONLY_BINARY=:all: PIP_ROOT_USER_ACTION=ignore \
+    PYTHONDONTWRITEBYTECODE=1 PYTHONHASHSEED=0
+WORKDIR /src
+COPY requirements/build.txt requirements/
+RUN python3.11 -m venv /build && /build/bin/pip install -q --require-hashes -r requirements/build.txt
+
+# What runs is a folder of modules and a launcher, not a virtual environment: it fits any place that Python may have in
+# BASE_IMAGE. Bytecode is never compared with its source ("unchecked-hash"): the start reads half the files, and the root
+# file system is read-only anyway.
+RUN mkdir -p /opt/delaymq/bin /opt/delaymq/lib \
+    && printf '%s\n' '#!/bin/sh' 'set -e' \
+        'cd /opt/delaymq && rm -rf lib/bin lib/share' \
+        'python3.11 -m compileall -q -j 1 --invalidation-mode unchecked-hash lib' \
+        'find /opt/delaymq -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +' > /build/bin/seal \
+    && printf '%s\n' '#!/bin/sh' 'set -e' \
+        'printf "%s\n" "#!/usr/bin/env python3.11" "from $2 import main" "" "main()" > /opt/delaymq/bin/$1' \
+        'chmod 755 /opt/delaymq/bin/$1' > /build/bin/launcher \
+    && chmod 755 /build/bin/seal /build/bin/launcher
+
+COPY broker_image/pyproject.toml broker_image/
+COPY broker_image/src broker_image/src
+RUN /build/bin/pip wheel -q --no-build-isolation --no-deps -w /wheels ./broker_image
+
+
+FROM build AS build-broker
+COPY requirements/broker.txt requirements/
+RUN /build/bin/pip install -q --require-hashes --target /opt/delaymq/lib -r requirements/broker.txt
+RUN /build/bin/pip install -q --no-deps --no-index --target /opt/delaymq/lib /wheels/delaymq-*.whl \
+    && /build/bin/launcher delaymq delaymq.cli.main && /build/bin/seal
+
+
+FROM build AS build-operator
+COPY requirements/operator.txt requirements/
+RUN /build/bin/pip install -q --require-hashes --target /opt/delaymq/lib -r requirements/operator.txt
+COPY operator/pyproject.toml operator/
+COPY operator/src operator/src
+RUN /build/bin/pip wheel -q --no-build-isolation --no-deps -w /wheels ./operator \
+    && /build/bin/pip install -q --no-deps --no-index --target /opt/delaymq/lib /wheels/delaymq-*.whl /wheels/delaymq_operator-*.whl \
+    && /build/bin/launcher delaymq-operator delaymq_operator.main && /build/bin/seal
+
+
+# What all images share: a user, bytecode of the standard library where the base image comes without, and nothing that
+# installs software.
+FROM ${BASE_IMAGE} AS runtime
+ARG SOURCE_DATE_EPOCH
+RUN set -e; touch /tmp/began; \
+    echo 'delaymq:x:10001:10001:DelayMQ:/var/lib/delaymq:/usr/sbin/nologin' >> /etc/passwd; \
+    echo 'delaymq:x:10001:' >> /etc/group; \
+    mkdir -p /var/lib/delaymq; chown 10001:10001 /var/lib/delaymq; \
+    stdlib=$(python3.11 -c 'import sysconfig; print(sysconfig.get_path("stdlib"))'); \
+    for site in "$stdlib/site-packages" /usr/lib/python3/dist-packages; do \
+        rm -rf "$site"/pip "$site"/pip-* "$site"/setuptools "$site"/setuptools-* "$site"/wheel "$site"/wheel-* \
+            "$site"/pkg_resources "$site"/_distutils_hack "$site"/distutils-precedence.pth; \
+    done; \
+    rm -rf "$stdlib/ensurepip" /usr/local/bin/pip* /usr/local/bin/wheel /usr/bin/pip*; \
+    PYTHONHASHSEED=0 python3.11 -m compileall -q -j 1 --invalidation-mode unchecked-hash \
+        -x '/(test|tests|idlelib|lib2to3|tkinter|turtledemo|distutils|pydoc_data|site-packages|dist-packages)/' "$stdlib"; \
+    find / -xdev -newer /tmp/began ! -path /tmp/began ! -path '/etc/host*' ! -path /etc/resolv.conf \
+        -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +; \
+    rm /tmp/began
+ENV PATH=/opt/delaymq/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    PYTHONPATH=/opt/delaymq/lib PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PYTHONNOUSERSITE=1 LANG=C.UTF-8
+STOPSIGNAL SIGTERM
+
+
+FROM runtime AS broker
+ARG VERSION=0.1.0
+LABEL org.opencontainers.image.title="DelayMQ broker and NameServer" \
+      org.opencontainers.image.description="A message broker for messages that must arrive later, speaking the Apache RocketMQ 4.9 protocol" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}"
+COPY --from=build-broker /opt/delaymq /opt/delaymq
+WORKDIR /var/lib/delaymq
+USER 10001:10001
+EXPOSE 9876 10909 10911 8080
+ENTRYPOINT ["delaymq"]
+
+
+FROM runtime AS operator
+ARG VERSION=0.1.0
+LABEL org.opencontainers.image.title="DelayMQ operator" \
+      org.opencontainers.image.description="Runs DelayMQ brokers, their topics and their delay levels on Kubernetes" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}"
+COPY --from=build-operator /opt/delaymq /opt/delaymq
+WORKDIR /var/lib/delaymq
+USER 10001:10001
+EXPOSE 8080
+ENTRYPOINT ["delaymq-operator"]
