@@ -1,0 +1,131 @@
+"""Conditions: what is so with a resource, why, and what a person can do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from enum import StrEnum
+from typing import Final, Literal
+
+from delaymq_operator.api.resource import StatusStruct, timestamp
+
+# metav1.Condition allows 32,768; what is longer than a screen is read by nobody.
+MAX_MESSAGE_CHARS: Final = 2_000
+
+ConditionStatus = Literal["True", "False", "Unknown"]
+
+
+class ConditionType(StrEnum):
+    """Every condition that some kind has."""
+
+    READY = "Ready"
+    PROGRESSING = "Progressing"
+    DEGRADED = "Degraded"
+    SCHEDULER_INTACT = "SchedulerIntact"
+    UP_TO_DATE = "UpToDate"
+    SCALE_IN_BLOCKED = "ScaleInBlocked"
+    PAUSED = "Paused"
+    IN_USE = "InUse"
+
+
+class Reason(StrEnum):
+    """Every reason that some condition has; docs/operations/resources.md says what to do about each."""
+
+    # Broker, Ready
+    ALL_GROUPS_READY = "AllGroupsReady"
+    GROUPS_NOT_READY = "GroupsNotReady"
+    NAME_SERVERS_NOT_READY = "NameServersNotReady"
+    # Broker, Progressing; Creating is also a Ready reason
+    CREATING = "Creating"
+    ROLLING = "Rolling"
+    MOVING_WRITES = "MovingWrites"
+    GROWING_VOLUMES = "GrowingVolumes"
+    SCALING_IN = "ScalingIn"
+    WAITING_FOR_POD = "WaitingForPod"
+    SETTLED = "Settled"
+    # Broker, Degraded; InvalidSpec is also a Ready reason
+    INVALID_SPEC = "InvalidSpec"
+    INVALID_CONFIG = "InvalidConfig"
+    DELAY_LEVEL_CONFIG_MISSING = "DelayLevelConfigMissing"
+    DELAY_LEVEL_CONFIG_INVALID = "DelayLevelConfigInvalid"
+    POD_FAILING = "PodFailing"
+    VOLUME_CANNOT_GROW = "VolumeCannotGrow"
+    BROKER_UNREACHABLE = "BrokerUnreachable"
+    APPLY_FAILED = "ApplyFailed"
+    NODE_PORT_TAKEN = "NodePortTaken"
+    ADDRESS_PENDING = "AddressPending"
+    NAME_CONFLICT = "NameConflict"
+    AS_EXPECTED = "AsExpected"
+    # Broker, SchedulerIntact
+    INTACT = "Intact"
+    CORRECTED = "Corrected"
+    WENT_BACK = "WentBack"
+    NOT_YET_SEEN = "NotYetSeen"
+    # Broker, UpToDate
+    CURRENT = "Current"
+    OPERATOR_NEWER = "OperatorNewer"
+    # Broker, ScaleInBlocked and Paused
+    MESSAGES_REMAIN = "MessagesRemain"
+    PAUSED_BY_SPEC = "PausedBySpec"
+    # Topic, Ready
+    IN_EVERY_GROUP = "InEveryGroup"
+    BROKER_MISSING = "BrokerMissing"
+    GROUPS_UNREACHABLE = "GroupsUnreachable"
+    CONFLICT = "Conflict"
+    BROKER_PAUSED = "BrokerPaused"
+    DELETING = "Deleting"
+    # DelayLevelConfig, Ready and InUse
+    APPLIED = "Applied"
+    APPLYING = "Applying"
+    INVALID = "Invalid"
+    NOT_USED = "NotUsed"
+    USED_BY_BROKERS = "UsedByBrokers"
+
+
+class Condition(StatusStruct, frozen=True, kw_only=True):
+    """A metav1.Condition."""
+
+    type: str
+    status: ConditionStatus
+    reason: str
+    message: str
+    """A sentence that says what is so and what a person can do."""
+    last_transition_time: str
+    """When `status` last changed: RFC 3339."""
+    observed_generation: int = 0
+
+
+def with_condition(
+    conditions: Iterable[Condition],
+    type: str,  # noqa: A002  (metav1.Condition calls it so)
+    status: ConditionStatus,
+    reason: str,
+    message: str,
+    now: datetime,
+    generation: int,
+) -> tuple[Condition, ...]:
+    """The conditions with this one set; it keeps its place, and its time unless `status` changes."""
+    conditions = tuple(conditions)
+    before = find_condition(conditions, type)
+    keeps_time = before is not None and before.status == status
+    after = Condition(
+        type=str(type),
+        status=status,
+        reason=str(reason),
+        message=message if len(message) <= MAX_MESSAGE_CHARS else message[: MAX_MESSAGE_CHARS - 1] + "…",
+        last_transition_time=before.last_transition_time if before and keeps_time else timestamp(now),
+        observed_generation=generation,
+    )
+    if before is None:
+        return (*conditions, after)
+    return tuple(after if item.type == type else item for item in conditions)
+
+
+def without_condition(conditions: Iterable[Condition], type: str) -> tuple[Condition, ...]:  # noqa: A002
+    """The conditions without this one."""
+    return tuple(item for item in conditions if item.type != type)
+
+
+def find_condition(conditions: Iterable[Condition], type: str) -> Condition | None:  # noqa: A002
+    """The condition of this type."""
+    return next((item for item in conditions if item.type == type), None)

@@ -1,0 +1,75 @@
+"""The DelayLevelConfig resource."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from delaymq.message.errors import LevelTableError
+from delaymq.message.levels import MAX_LEVELS, DelayLevels
+from msgspec import Meta
+
+from delaymq_operator.api.conditions import Condition
+from delaymq_operator.api.errors import SpecError
+from delaymq_operator.api.resource import ApiStruct, Resource, StatusStruct, metadata_of, spec_of, status_of
+
+# A status line, not an archive: the whole table is in the spec.
+MAX_TABLE_CHARS = 200
+
+
+class DelayLevelConfigSpec(ApiStruct, frozen=True, kw_only=True):
+    """What a user writes."""
+
+    levels: Annotated[
+        tuple[Annotated[str, Meta(min_length=2, max_length=13)], ...], Meta(min_length=1, max_length=MAX_LEVELS)
+    ]
+    overflow: Literal["Reject", "Clamp"] = "Clamp"
+
+    @property
+    def message_delay_level(self) -> str:
+        """The value of RocketMQ's `messageDelayLevel`."""
+        return " ".join(self.levels)
+
+    @property
+    def delay_level_overflow(self) -> str:
+        """The value of `delayLevelOverflow`."""
+        return self.overflow.lower()
+
+    @property
+    def short_table(self) -> str:
+        """The table for the status, cut at a level."""
+        if len(self.message_delay_level) <= MAX_TABLE_CHARS:
+            return self.message_delay_level
+        return self.message_delay_level[: MAX_TABLE_CHARS - 1].rpartition(" ")[0] + " …"
+
+
+class DelayLevelConfigStatus(StatusStruct, frozen=True, kw_only=True):
+    """What the operator tells."""
+
+    observed_generation: int | None = None
+    conditions: tuple[Condition, ...] = ()
+    used_by: tuple[str, ...] = ()
+    """Names of Brokers, sorted."""
+    level_count: int | None = None
+    max_delay: str | None = None
+    """The longest delay as it is written in the spec."""
+    table: str | None = None
+
+
+class DelayLevelConfig(Resource, frozen=True, kw_only=True):
+    """A DelayLevelConfig as the API server has it."""
+
+    spec: DelayLevelConfigSpec
+    status: DelayLevelConfigStatus = DelayLevelConfigStatus()
+
+
+def parse_delay_level_config(body: Mapping[str, Any]) -> DelayLevelConfig:
+    """A DelayLevelConfig from its body; SpecError when the broker would refuse its table."""
+    spec = spec_of("DelayLevelConfig", body, DelayLevelConfigSpec)
+    try:
+        DelayLevels.of(spec.levels)
+    except LevelTableError as error:
+        raise SpecError(f"spec.levels: {error}") from error
+    return DelayLevelConfig(
+        spec=spec, status=status_of(body, DelayLevelConfigStatus), **metadata_of("DelayLevelConfig", body)
+    )

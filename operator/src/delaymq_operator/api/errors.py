@@ -1,0 +1,5 @@
+"""What this layer raises."""
+
+
+class SpecError(ValueError):
+    """A resource whose spec cannot be used; the text is a sentence that names the field and says what to write."""

@@ -1,0 +1,174 @@
+"""Every name that the operator gives or reads: API group, objects, labels, annotations, ports, broker.conf keys.
+
+Names of objects follow from the Broker's name alone; changing one of them leaves the old object behind, so they stay.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+GROUP: Final = "delaymq.io"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+BROKER_KIND: Final = "Broker"
+TOPIC_KIND: Final = "Topic"
+DELAY_LEVEL_CONFIG_KIND: Final = "DelayLevelConfig"
+PLURALS: Final = {BROKER_KIND: "brokers", TOPIC_KIND: "topics", DELAY_LEVEL_CONFIG_KIND: "delaylevelconfigs"}
+
+# `<broker>-broker-31-` and a controller revision's hash must fit the 63 characters of a label.
+MAX_BROKER_NAME_CHARS: Final = 40
+MAX_SIZE: Final = 32
+
+FIELD_MANAGER: Final = "delaymq-operator"
+FINALIZER: Final = f"{GROUP}/operator"
+"""On Topic and DelayLevelConfig; a Broker has none."""
+
+# Annotations that a user sets on a Broker.
+RESTART_ANNOTATION: Final = f"{GROUP}/restart"
+FORCE_SCALE_IN_ANNOTATION: Final = f"{GROUP}/force-scale-in"
+# Annotations that the operator keeps.
+INPUTS_ANNOTATION: Final = f"{GROUP}/inputs"
+APPLIED_ANNOTATION: Final = f"{GROUP}/applied"
+ADVERTISED_IP_ANNOTATION: Final = f"{GROUP}/advertised-ip"
+
+NAME_LABEL: Final = "app.kubernetes.io/name"
+INSTANCE_LABEL: Final = "app.kubernetes.io/instance"
+COMPONENT_LABEL: Final = "app.kubernetes.io/component"
+MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
+GROUP_LABEL: Final = f"{GROUP}/group"
+NAME_VALUE: Final = "delaymq"
+MANAGED_BY_VALUE: Final = "delaymq-operator"
+OWN_LABELS: Final = (NAME_LABEL, INSTANCE_LABEL, COMPONENT_LABEL, MANAGED_BY_LABEL, GROUP_LABEL)
+Component = Literal["broker", "namesrv"]
+
+NAMESRV_PORT: Final = 9876
+NAMESRV_HTTP_PORT: Final = 8081
+BROKER_PORT: Final = 10911
+FAST_PORT_DISTANCE: Final = 2
+"""The fast port is the broker's port minus this, as RocketMQ's clients expect."""
+BROKER_HTTP_PORT: Final = 8080
+GROUP_NODE_PORT_DISTANCE: Final = 10
+"""Group g's NodePort is brokerNodePort plus g times this."""
+
+STORE_VOLUME: Final = "store"
+TOKEN_KEY: Final = "token"
+BROKER_CONF_KEY: Final = "broker.conf"
+
+# broker.conf keys that the operator sets itself, and what a user writes instead.
+OWNED_KEYS: Final = {
+    "brokerName": "it follows from the Broker's name and the group",
+    "brokerClusterName": "it is the Broker's name",
+    "brokerId": "a group has one broker, the master",
+    "brokerRole": "a group has one broker, the master",
+    "listenPort": "use spec.external.brokerNodePort for clients outside the cluster",
+    "haListenPort": "there is no replication yet",
+    "brokerIP1": "use spec.external.advertisedAddress for clients outside the cluster",
+    "brokerIP2": "there is no replication yet",
+    "listenHost": "use spec.networkPolicy to say who may connect",
+    "httpHost": "use spec.networkPolicy.allowMetricsFrom to say who may connect",
+    "httpPort": "the probes and the operator need it to be 8080",
+    "httpToken": "it is in the Secret <broker>-http-token",
+    "namesrvAddr": "use spec.nameServers.addresses",
+    "storePathRootDir": "use spec.storage",
+    "storePathCommitLog": "use spec.storage",
+    "storePathConsumeQueue": "use spec.storage",
+    "storePathIndex": "use spec.storage",
+    "readOnlyCommitLogStorePaths": "use spec.storage",
+    "messageDelayLevel": "use spec.delayLevelConfigRef and a DelayLevelConfig's levels",
+    "delayLevelOverflow": "use spec.delayLevelConfigRef and a DelayLevelConfig's overflow",
+    "flushDiskType": "use spec.flush",
+    "brokerPermission": "the operator needs it to move writes away before a restart",
+}
+
+
+def rocketmq_broker_name(broker: str, group: int) -> str:
+    """RocketMQ's brokerName of a group: demo-0. The brokerClusterName is the Broker's name."""
+    return f"{broker}-{group}"
+
+
+def group_object(broker: str, group: int) -> str:
+    """StatefulSet and Service of a group: demo-broker-0."""
+    return f"{broker}-broker-{group}"
+
+
+def group_pod(broker: str, group: int) -> str:
+    """The pod of a group: demo-broker-0-0."""
+    return f"{group_object(broker, group)}-0"
+
+
+def group_claim(broker: str, group: int) -> str:
+    """The volume claim of a group: store-demo-broker-0-0."""
+    return f"{STORE_VOLUME}-{group_pod(broker, group)}"
+
+
+def group_external_service(broker: str, group: int) -> str:
+    """The NodePort or LoadBalancer Service of a group: demo-broker-0-external."""
+    return f"{group_object(broker, group)}-external"
+
+
+def broker_pods_service(broker: str) -> str:
+    """The headless Service of all broker pods: demo-broker-pods."""
+    return f"{broker}-broker-pods"
+
+
+def broker_config_map(broker: str) -> str:
+    """The ConfigMap with broker.conf: demo-broker-conf."""
+    return f"{broker}-broker-conf"
+
+
+def broker_objects(broker: str) -> str:
+    """ServiceAccount, PodDisruptionBudget and NetworkPolicy of the broker pods: demo-broker."""
+    return f"{broker}-broker"
+
+
+def token_secret(broker: str) -> str:
+    """The Secret with the HTTP token: demo-http-token."""
+    return f"{broker}-http-token"
+
+
+def namesrv_objects(broker: str) -> str:
+    """StatefulSet, client Service, PodDisruptionBudget and NetworkPolicy of the NameServers: demo-namesrv."""
+    return f"{broker}-namesrv"
+
+
+def namesrv_pods_service(broker: str) -> str:
+    """The headless Service of the NameServer pods: demo-namesrv-pods."""
+    return f"{broker}-namesrv-pods"
+
+
+def namesrv_pod(broker: str, ordinal: int) -> str:
+    """A NameServer pod: demo-namesrv-0."""
+    return f"{namesrv_objects(broker)}-{ordinal}"
+
+
+def namesrv_external_service(broker: str) -> str:
+    """The NodePort or LoadBalancer Service of the NameServers: demo-namesrv-external."""
+    return f"{broker}-namesrv-external"
+
+
+def namesrv_pod_addresses(broker: str, namespace: str, replicas: int) -> tuple[str, ...]:
+    """What brokers register with: every NameServer by its own name, host:port."""
+    return tuple(
+        f"{namesrv_pod(broker, ordinal)}.{namesrv_pods_service(broker)}.{namespace}.svc:{NAMESRV_PORT}"
+        for ordinal in range(replicas)
+    )
+
+
+def namesrv_client_address(broker: str, namespace: str) -> str:
+    """What clients in the cluster are given: demo-namesrv.default:9876."""
+    return f"{namesrv_objects(broker)}.{namespace}:{NAMESRV_PORT}"
+
+
+def labels(broker: str, component: Component | None = None, group: int | None = None) -> dict[str, str]:
+    """The labels of an object, pods and volume claims included; without a component those of the whole Broker."""
+    found = {NAME_LABEL: NAME_VALUE, INSTANCE_LABEL: broker, MANAGED_BY_LABEL: MANAGED_BY_VALUE}
+    if component is not None:
+        found[COMPONENT_LABEL] = component
+    if group is not None:
+        found[GROUP_LABEL] = str(group)
+    return found
+
+
+def selector_text(selected: dict[str, str]) -> str:
+    """Labels as a selector string, as status.selector has it."""
+    return ",".join(f"{key}={value}" for key, value in sorted(selected.items()))
