@@ -1,0 +1,73 @@
+"""Which kinds of the API server the operator deals with: one literal table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote, urlencode
+
+OWN_GROUP: Final = "delaymq.io"
+MANAGED_BY: Final = "app.kubernetes.io/managed-by=delaymq-operator"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Where the API server keeps objects of a kind."""
+
+    group: str
+    """Empty: the core group."""
+    version: str
+    plural: str
+    namespaced: bool = True
+    watched: bool = False
+    """Kept in the cache."""
+
+    @property
+    def api_version(self) -> str:
+        """`apps/v1`, or `v1` for the core group."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def root(self) -> str:
+        """`/apis/apps/v1`, or `/api/v1`."""
+        return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+
+    def path(
+        self, namespace: str | None = None, name: str = "", subresource: str = "", query: dict[str, str] | None = None
+    ) -> str:
+        """The path of one object, or (no name) of a collection, in one namespace or (None) in all."""
+        inside = f"/namespaces/{quote(namespace, safe='')}" if self.namespaced and namespace else ""
+        words = [self.root + inside, self.plural]
+        if name:
+            words.append(quote(name, safe=""))
+        if subresource:
+            words.append(quote(subresource, safe=""))
+        return "/".join(words) + (f"?{urlencode(query)}" if query else "")
+
+
+KINDS: Final[dict[str, Kind]] = {
+    "Broker": Kind(OWN_GROUP, "v1alpha1", "brokers", watched=True),
+    "Topic": Kind(OWN_GROUP, "v1alpha1", "topics", watched=True),
+    "DelayLevelConfig": Kind(OWN_GROUP, "v1alpha1", "delaylevelconfigs", watched=True),
+    "StatefulSet": Kind("apps", "v1", "statefulsets", watched=True),
+    "Pod": Kind("", "v1", "pods", watched=True),
+    "Service": Kind("", "v1", "services", watched=True),
+    "ConfigMap": Kind("", "v1", "configmaps", watched=True),
+    "ServiceAccount": Kind("", "v1", "serviceaccounts", watched=True),
+    "PersistentVolumeClaim": Kind("", "v1", "persistentvolumeclaims", watched=True),
+    "PodDisruptionBudget": Kind("policy", "v1", "poddisruptionbudgets", watched=True),
+    "NetworkPolicy": Kind("networking.k8s.io", "v1", "networkpolicies", watched=True),
+    # Not watched: to list them would be to read every Secret there is.
+    "Secret": Kind("", "v1", "secrets"),
+    "StorageClass": Kind("storage.k8s.io", "v1", "storageclasses", namespaced=False),
+    "Event": Kind("events.k8s.io", "v1", "events"),
+    "Lease": Kind("coordination.k8s.io", "v1", "leases"),
+}
+OWN_KINDS: Final = ("Broker", "Topic", "DelayLevelConfig")
+WATCHED_KINDS: Final = tuple(name for name, kind in KINDS.items() if kind.watched)
+KIND_OF_PLURAL: Final[dict[tuple[str, str], str]] = {(kind.group, kind.plural): name for name, kind in KINDS.items()}
+
+
+def label_selector(kind: str) -> str:
+    """What lists and watches ask for: everything of ours, and of other kinds what the operator made."""
+    return "" if kind in OWN_KINDS else MANAGED_BY

@@ -1,0 +1,67 @@
+"""What the operator must be allowed to do, and why: one literal table.
+
+The chart's roles are compared with it by a test, and so are the calls that the operator makes to a real API server.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True)
+class Permission:
+    """Verbs on one resource of one group."""
+
+    group: str
+    """Empty: the core group."""
+    resource: str
+    """The plural, `brokers/status` for a subresource."""
+    verbs: tuple[str, ...]
+    why: str
+    scope: str = "watched"
+    """watched: the namespaces that are looked after, or all; own: the operator's own namespace; cluster: not in one."""
+
+
+SEEN: Final = ("get", "list", "watch")
+
+PERMISSIONS: Final[tuple[Permission, ...]] = (
+    Permission("delaymq.io", "brokers", SEEN, "read what is wanted"),
+    Permission("delaymq.io", "brokers/status", ("patch",), "say what is so"),
+    Permission(
+        "delaymq.io",
+        "brokers/finalizers",
+        ("update",),
+        "own objects with blockOwnerDeletion, which some clusters check (OwnerReferencesPermissionEnforcement)",
+    ),
+    Permission("delaymq.io", "topics", (*SEEN, "patch"), "read what is wanted; patch: finalizer and progress"),
+    Permission("delaymq.io", "topics/status", ("patch",), "say what is so"),
+    Permission("delaymq.io", "delaylevelconfigs", (*SEEN, "patch"), "as with topics"),
+    Permission("delaymq.io", "delaylevelconfigs/status", ("patch",), "say what is so"),
+    Permission(
+        "apps",
+        "statefulsets",
+        (*SEEN, "create", "patch", "delete"),
+        "run brokers and NameServers; delete: scale-in, and growing volumes (pods are orphaned and adopted again)",
+    ),
+    Permission("", "pods", (*SEEN, "delete"), "see how they are; delete: restart one after the other"),
+    Permission(
+        "", "services", (*SEEN, "create", "patch", "delete"), "addresses of brokers and NameServers; delete: scale-in"
+    ),
+    Permission("", "configmaps", (*SEEN, "create", "patch"), "broker.conf"),
+    Permission("", "serviceaccounts", (*SEEN, "create", "patch"), "what pods of brokers run as; it may do nothing"),
+    Permission("", "persistentvolumeclaims", (*SEEN, "patch"), "grow volumes, and remember a broker's address"),
+    Permission("", "secrets", ("get", "create", "patch"), "the token of brokers' HTTP; Secrets are never listed"),
+    Permission(
+        "policy", "poddisruptionbudgets", (*SEEN, "create", "patch", "delete"), "one broker group down at a time"
+    ),
+    Permission(
+        "networking.k8s.io",
+        "networkpolicies",
+        (*SEEN, "create", "patch", "delete"),
+        "spec.networkPolicy; delete: it was switched off",
+    ),
+    Permission("events.k8s.io", "events", ("create", "patch"), "tell what happened; patch: count what happens again"),
+    Permission("storage.k8s.io", "storageclasses", ("get",), "can this class grow its volumes?", scope="cluster"),
+    Permission("coordination.k8s.io", "leases", ("get", "create", "update"), "one active replica", scope="own"),
+)

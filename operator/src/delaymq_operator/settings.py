@@ -1,0 +1,138 @@
+"""The operator's settings: a flag and an environment variable for each field, `--http-port` and
+`DELAYMQ_OPERATOR_HTTP_PORT`; a flag wins. What is wrong is said in one sentence (SettingsError)."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, get_args, get_origin, get_type_hints
+
+ENVIRONMENT_PREFIX: Final = "DELAYMQ_OPERATOR_"
+LOG_FORMATS: Final = ("text", "json")
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+TRUE_WORDS: Final = frozenset({"true", "yes", "on", "1"})
+FALSE_WORDS: Final = frozenset({"false", "no", "off", "0"})
+
+
+class SettingsError(Exception):
+    """A setting that cannot be meant; the text names it and says what would do."""
+
+
+def _setting(default: Any, about: str, *, least: float | None = None, choices: tuple[str, ...] = ()) -> Any:
+    return field(default=default, metadata={"about": about, "least": least, "choices": choices})
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorSettings:
+    """Everything that can be set from outside."""
+
+    namespaces: tuple[str, ...] = _setting((), "namespaces to look after, separated by commas; empty: all")
+    default_image: str = _setting("delaymq/broker:0.1.0", "image of brokers whose spec names none")
+    namespace: str = _setting("", "the operator's own namespace; empty: the service account's, else `default`")
+    pod_name: str = _setting(
+        "", "the operator's own pod: holder of the lease, reporter of Events; empty: the host name"
+    )
+    cluster_domain: str = _setting("svc", "what follows the namespace in DNS names: svc, or svc.cluster.local")
+    workers: int = _setting(8, "resources that are reconciled at a time", least=1)
+    poll_interval_s: float = _setting(10.0, "how often settled brokers are asked how they are", least=0.1)
+    progress_interval_s: float = _setting(1.0, "the same while something is going on", least=0.1)
+    status_interval_s: float = _setting(60.0, "how often figures in a status are renewed", least=1)
+    resync_interval_s: float = _setting(600.0, "how often everything is looked at without cause", least=1)
+    withdraw_max_s: float = _setting(45.0, "how long clients get to move their sends away; they read routes every 30 s")
+    quiet_s: float = _setting(3.0, "a broker that got no sends for so long has none any more")
+    refuse_s: float = _setting(2.0, "how long sends are refused before a broker is stopped")
+    drain_lease_s: float = _setting(
+        60.0, "a drained broker takes sends again after so long without the operator", least=1
+    )
+    event_interval_s: float = _setting(600.0, "the same Event is not said again within this time")
+    http_host: str = _setting("0.0.0.0", "address of /livez, /readyz and /metrics")
+    http_port: int = _setting(8080, "port of /livez, /readyz and /metrics; 0: any free one", least=0)
+    lease: bool = _setting(True, "one replica is active, by a Lease; off: the only replica there is")
+    lease_name: str = _setting("delaymq-operator", "name of the Lease")
+    lease_namespace: str = _setting("", "namespace of the Lease; empty: the operator's own")
+    lease_duration_s: float = _setting(15.0, "a lease that is not renewed for so long is free", least=3)
+    api_timeout_s: float = _setting(15.0, "how long an answer of the API server may take", least=1)
+    api_threads: int = _setting(8, "requests to the API server at a time", least=1)
+    kubeconfig: str = _setting(
+        "", "a kubeconfig file; empty: the pod's service account, else $KUBECONFIG or the default file"
+    )
+    kube_context: str = _setting("", "context of the kubeconfig; empty: its current one")
+    log_format: str = _setting("text", "text or json", choices=LOG_FORMATS)
+    log_level: str = _setting("info", "debug, info, warning or error", choices=LOG_LEVELS)
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value, least, choices = getattr(self, one.name), one.metadata["least"], one.metadata["choices"]
+            if least is not None and value < least:
+                raise SettingsError(f"{flag_of(one.name)} is at least {least:g}, not {value:g}")
+            if isinstance(value, float) and value < 0:
+                raise SettingsError(f"{flag_of(one.name)} is a time, not {value:g}")
+            if choices and value not in choices:
+                raise SettingsError(f"{flag_of(one.name)} is {' or '.join(choices)}, not {value!r}")
+        if self.http_port > 65_535:
+            raise SettingsError(f"--http-port is at most 65535, not {self.http_port}")
+
+
+def flag_of(name: str) -> str:
+    """`http_port` → `--http-port`."""
+    return "--" + name.replace("_", "-")
+
+
+def variable_of(name: str) -> str:
+    """`http_port` → `DELAYMQ_OPERATOR_HTTP_PORT`."""
+    return ENVIRONMENT_PREFIX + name.upper()
+
+
+def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> OperatorSettings:
+    """Settings from flags, then the environment, then defaults. SettingsError for what is wrong.
+
+    `--help` and unknown flags end the process, as argparse does.
+    """
+    hints = get_type_hints(OperatorSettings)
+    stated = {
+        name: (flag_of(name), text) for name, text in vars(_parser().parse_args(arguments)).items() if text is not None
+    }
+    variables = {variable_of(one.name): one.name for one in fields(OperatorSettings)}
+    for variable, text in environment.items():
+        if not variable.startswith(ENVIRONMENT_PREFIX):
+            continue
+        if variable not in variables:
+            raise SettingsError(f"unknown variable {variable}{_nearest(variable, variables)}")
+        stated.setdefault(variables[variable], (variable, text))
+    return OperatorSettings(**{name: _value(where, text, hints[name]) for name, (where, text) in stated.items()})
+
+
+def _value(where: str, text: str, hint: Any) -> Any:
+    text = text.strip()
+    if get_origin(hint) is tuple and get_args(hint)[0] is str:
+        return tuple(word.strip() for word in text.split(",") if word.strip())
+    if hint is bool:
+        word = text.lower()
+        if word not in TRUE_WORDS | FALSE_WORDS:
+            raise SettingsError(f"{where} is true or false, not {text!r}")
+        return word in TRUE_WORDS
+    try:
+        return hint(text)
+    except ValueError as error:
+        raise SettingsError(f"{where} is a number, not {text!r}") from error
+
+
+def _nearest(variable: str, known: Mapping[str, str]) -> str:
+    near = difflib.get_close_matches(variable, known, n=1)
+    return f": did you mean {near[0]}?" if near else ": --help lists what there is"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="delaymq-operator",
+        description="Runs DelayMQ brokers on Kubernetes, as Broker, Topic and DelayLevelConfig resources say.",
+        epilog=f"Each flag is also a variable: --http-port is {variable_of('http_port')}.",
+        allow_abbrev=False,
+    )
+    for one in fields(OperatorSettings):
+        default = ",".join(one.default) if isinstance(one.default, tuple) else str(one.default)
+        about = one.metadata["about"].replace("%", "%%") + (f" (default: {default})" if default else "")
+        parser.add_argument(flag_of(one.name), metavar="VALUE", help=about)
+    return parser
