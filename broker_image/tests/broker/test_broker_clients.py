@@ -150,7 +150,7 @@ def test_a_restarted_broker_believes_its_last_clients_for_40_seconds(harness: Ha
     beat(harness, first, "c1", "Orders", version=3)
     beat(harness, second, "c2", "Orders", version=3)
     harness.send(body=b"x")
-    harness.broker.drain()
+    harness.broker.freeze()
     harness.broker.session_closed(first)
     harness.broker.session_closed(second)
     harness.restart()
@@ -183,7 +183,7 @@ def test_a_broker_that_died_knows_what_it_wrote_before(harness: Harness) -> None
 
 def test_after_a_long_pause_nobody_is_remembered(harness: Harness) -> None:
     beat(harness, FakeSession(), "c1", "Orders")
-    harness.broker.drain()
+    harness.broker.freeze()
     harness.broker.close()
     harness.clock.advance(BELIEVED_MS + 1)
     harness.broker = Broker.open(harness.config, harness.clock)
@@ -201,7 +201,7 @@ def test_the_memory_is_refreshed_while_there_are_consumers(harness: Harness) -> 
 
 def test_a_client_that_leaves_before_its_first_heartbeat_is_no_longer_expected(harness: Harness) -> None:
     beat(harness, FakeSession(), "c1", "Orders")
-    harness.broker.drain()
+    harness.broker.freeze()
     harness.restart()
     harness.answer(RequestCode.UNREGISTER_CLIENT, {"clientID": "c1", "consumerGroup": "readers"}, session=FakeSession())
     assert members(harness) == []

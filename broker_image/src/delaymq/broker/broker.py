@@ -7,10 +7,12 @@ import os
 from collections.abc import Callable, Container
 from typing import TypeVar
 
+from delaymq.broker.activity import GroupActivity
 from delaymq.broker.arrivals import Arrivals, OnArrival
 from delaymq.broker.clients import Clients
 from delaymq.broker.delivery import Delivery
 from delaymq.broker.delivery.status import DeliveryCounters
+from delaymq.broker.drain import Drain, DrainMode
 from delaymq.broker.groups import Groups
 from delaymq.broker.half_messages import oldest_half_message
 from delaymq.broker.locks import QueueLocks
@@ -21,11 +23,11 @@ from delaymq.broker.session import Session
 from delaymq.broker.stats import Stats
 from delaymq.broker.store_settings import make_parent, store_options
 from delaymq.broker.tables import PersistTask, Tables
-from delaymq.broker.topics import READ, WRITE, Topics
+from delaymq.broker.topics import Topics
 from delaymq.config import BrokerConfig
 from delaymq.message.ids import pack_host
 from delaymq.message.record import Record
-from delaymq.protocol.bodies import RegisterBody, TopicConfig, TopicTable
+from delaymq.protocol.bodies import TopicConfig
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import FLAG_ONEWAY, Command, Response
 from delaymq.protocol.errors import RequestError
@@ -63,6 +65,9 @@ class Broker:
         self.locks = QueueLocks()
         self.writable = True
         """False while the broker is being taken out of service: sends are refused, pulls are served."""
+        self.drain = Drain(stats.boot_ms)
+        """How far producers are held off while the broker goes on running."""
+        self.activity = GroupActivity(stats.boot_ms)
         self.topics_changed: Callable[[TopicConfig], None] | None = None
         """Called when a topic was made or changed: NameServers should be told."""
         self._arrivals = arrivals
@@ -194,7 +199,16 @@ class Broker:
         """Writes topics and groups if they changed: they are on the disk afterwards, or this is what failed."""
         return self._tables.write_definitions()
 
-    def drain(self) -> None:
+    def hold_off(self, mode: DrainMode, lease_ms: int = 0) -> bool:
+        """Begins, renews or ends a drain; whether NameServers have to be told, which `topics_changed` is called for."""
+        withdrawn = self.drain.withdrawn
+        self.drain.take(mode, lease_ms, self.now_ms())
+        if self.drain.withdrawn is withdrawn:
+            return False
+        self.topics.announce()
+        return True
+
+    def freeze(self) -> None:
         """The broker is about to stop: nothing more is stored, and closing connections are not taken as leaving."""
         self.writable = False
         self.clients.frozen = True
@@ -259,25 +273,13 @@ class Broker:
         entries = max(self.store.options.consume_queue_file_bytes // 20, 1)
         return (queue_offset // entries + 1) * entries
 
-    def register_body(self) -> bytes:
-        """What NameServers are told: all topics and their version."""
-        permission = self.config.broker_permission
-        table = self.topics.table
-        if permission & (READ | WRITE) != READ | WRITE:
-            # Without one of them, all topics say so.
-            table = {
-                name: TopicConfig(
-                    name,
-                    topic.read_queue_nums,
-                    topic.write_queue_nums,
-                    permission,
-                    topic.topic_filter_type,
-                    topic.topic_sys_flag,
-                    topic.order,
-                )
-                for name, topic in table.items()
-            }
-        return RegisterBody(TopicTable(self.topics.version, table)).encode()
+    def register_body(self, topics: dict[str, TopicConfig] | None = None) -> bytes:
+        """What NameServers are told: all topics, or the given ones, as producers and consumers may use them now."""
+        return self.topics.register_body(
+            self.topics.table if topics is None else topics,
+            self.config.broker_permission,
+            withdrawn=self.drain.withdrawn,
+        )
 
     def _may_notify(self, group: str) -> bool:
         if not self.config.notify_consumer_ids_changed_enable:

@@ -181,6 +181,10 @@ class Clients:
 
     # Questions
 
+    def group_names(self, now_ms: int) -> list[str]:
+        """Groups with a member, or with one that is expected back."""
+        return sorted({*self.consumers, *(self._remembered if now_ms < self._remembered_until_ms else ())})
+
     def group(self, name: str, now_ms: int) -> ConsumerGroup | None:
         """The group as its members or, shortly after a start, the last run describe it."""
         group = self.consumers.get(name)
@@ -232,7 +236,7 @@ class Clients:
     def remember(self, now_ms: int) -> RememberedClients:
         """What clients.json has to say now."""
         groups = {}
-        for name in {*self.consumers, *(self._remembered if now_ms < self._remembered_until_ms else ())}:
+        for name in self.group_names(now_ms):
             group = self.group(name, now_ms)
             ids = self.member_ids(name, now_ms)
             if group is not None and ids:

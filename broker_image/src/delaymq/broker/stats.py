@@ -31,6 +31,7 @@ class Stats:
         "get_messages_today",
         "get_messages_yesterday",
         "get_miss",
+        "last_send_ms",
         "put_bytes",
         "put_failed",
         "put_messages",
@@ -46,6 +47,8 @@ class Stats:
         self.put_messages = 0
         self.put_bytes = 0
         self.put_failed = 0
+        self.last_send_ms: int | None = None
+        """Store time of the last message that a producer sent."""
         self.get_found = 0
         """Pulls that found something."""
         self.get_miss = 0
@@ -59,8 +62,13 @@ class Stats:
         self.get_messages_yesterday = self.get_messages_today = 0
         self._samples: deque[Sample] = deque([self._sample(now_ms)])
 
+    @property
+    def sends(self) -> int:
+        """Messages that producers sent; what consumers sent back is not counted."""
+        return self.put_messages - self.sent_back
+
     def put(self, topic: str, size: int) -> None:
-        """A producer's message was stored."""
+        """A message of a producer, or one that a consumer sent back, was stored."""
         self.put_messages += 1
         self.put_bytes += size
         stored = self.stored

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from msgspec import structs
+
 from delaymq.broker.errors import system_error, topic_missing
 from delaymq.config import BrokerConfig
 from delaymq.message import names
-from delaymq.protocol.bodies import DataVersion, TopicConfig, TopicTable
+from delaymq.protocol.bodies import DataVersion, RegisterBody, TopicConfig, TopicTable
 
 FILE_NAME: Final = "topics.json"
 # The file is read whole; MAX_TOPICS have some 4 MB.
@@ -76,7 +78,8 @@ class Topics:
             elif name == names.AUTO_CREATE_TOPIC:
                 continue  # it was on at the last start and is off now
             self.table[name] = config
-        self.version = stored.data_version
+        # A new version at each start: what the last run registered, as when it was drained, must not stay in force.
+        self.version = DataVersion(stored.data_version.counter + 1, self._now_ms())
 
     def adopt(self, queues: Iterable[tuple[str, int]]) -> list[str]:
         """Makes topics for stored queues that have none (the broker died before it wrote topics.json); their names."""
@@ -101,6 +104,15 @@ class Topics:
     def encode(self) -> bytes:
         """topics.json, also the answer to 21."""
         return TopicTable(self.version, self.table).encode()
+
+    def register_body(self, topics: dict[str, TopicConfig], permission: int, *, withdrawn: bool) -> bytes:
+        """Body of 103: `topics` with what the broker as a whole permits; `withdrawn` takes the writes from all."""
+        if permission & READ_WRITE != READ_WRITE:
+            # Without one of them, all topics say so, as RocketMQ's do.
+            topics = {name: structs.replace(topic, perm=permission) for name, topic in topics.items()}
+        if withdrawn:
+            topics = {name: structs.replace(topic, perm=topic.perm & ~WRITE) for name, topic in topics.items()}
+        return RegisterBody(TopicTable(self.version, topics)).encode()
 
     def put(self, topic: TopicConfig) -> None:
         """Adds or replaces a topic."""

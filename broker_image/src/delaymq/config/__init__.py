@@ -12,6 +12,7 @@ from delaymq.config.build import (
     is_hot,
     keys_of,
     to_properties_text,
+    to_settings,
     wire_name,
 )
 from delaymq.config.errors import ConfigError
@@ -31,5 +32,6 @@ __all__ = [
     "parse_properties_text",
     "read_properties_file",
     "to_properties_text",
+    "to_settings",
     "wire_name",
 ]

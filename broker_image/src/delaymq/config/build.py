@@ -92,15 +92,20 @@ def _parse_value(key: str, text: str, item: dataclasses.Field[Any]) -> Any:
     return text
 
 
-def to_properties_text(config: BrokerConfig | NamesrvConfig) -> str:
-    """The configuration as `key=value` lines, as request code 26 answers it; secrets are left out."""
-    lines = []
+def to_settings(config: BrokerConfig | NamesrvConfig) -> dict[str, str]:
+    """The configuration by key, as text; secrets are left out."""
+    settings = {}
     for item in dataclasses.fields(config):
         if item.name == "http_token":
             continue
         value = getattr(config, item.name)
-        lines.append(f"{wire_name(item.name)}={str(value).lower() if isinstance(value, bool) else value}")
-    return "\n".join(lines) + "\n"
+        settings[wire_name(item.name)] = str(value).lower() if isinstance(value, bool) else str(value)
+    return settings
+
+
+def to_properties_text(config: BrokerConfig | NamesrvConfig) -> str:
+    """`to_settings` as `key=value` lines, as request code 26 answers it."""
+    return "".join(f"{key}={value}\n" for key, value in to_settings(config).items())
 
 
 def is_hot(kind: type[Config], key: str) -> bool | None:

@@ -6,6 +6,7 @@ import importlib
 import logging
 import socket
 import time
+import uuid
 from typing import TYPE_CHECKING, Final
 
 from delaymq import clock
@@ -16,6 +17,7 @@ from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import FLAG_ONEWAY, Command, Response, encode_response
 from delaymq.server.background import Background
 from delaymq.server.broker_jobs import jobs_of
+from delaymq.server.draining import Draining
 from delaymq.server.flushing import Flushing
 from delaymq.server.held_pulls import HeldPulls
 from delaymq.server.listening import BACKLOG, bind, bind_broker_ports, port_of
@@ -44,6 +46,8 @@ class BrokerServer:
         """Set by `start`."""
         self.ports_open = False
         self.decommissioned = False
+        self.boot_id = uuid.uuid4().hex
+        """Another one at each start."""
         self.start_seconds = 0.0
         self._http: HttpServer | None = None
         self._servers: list[asyncio.AbstractServer] = []
@@ -92,6 +96,7 @@ class BrokerServer:
         )
         self.clock = DeliveryClock(broker.delivery, self._hand_over, broker.now_ms)
         self.registration = Registration(broker, config.name_servers)
+        self.draining = Draining(broker, self.registration.register_soon)
         self.background = Background(jobs_of(broker, self.held_pulls, self.sessions))
         broker.watch_arrivals(self.held_pulls.arrived, self.held_pulls.queues)
 
@@ -132,7 +137,8 @@ class BrokerServer:
     async def stop(self) -> None:
         """Drains and closes everything: the log is flushed, what waits for that is answered, files are written."""
         broker = self.broker
-        broker.drain()
+        broker.freeze()
+        self.draining.stop()
         self.clock.stop()
         for server in self._servers:
             server.close()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
-from delaymq.protocol.bodies import DataVersion, KVTable, RegisterBody, TopicConfig, TopicTable, body_crc32
+from delaymq.protocol.bodies import KVTable, TopicConfig, body_crc32
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, request_command
 from delaymq.protocol.errors import RequestError
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 FIRST_BACKOFF_S: Final = 0.1
 LONGEST_BACKOFF_S: Final = 5.0
 UNREGISTER_TIMEOUT_MS: Final = 3_000
-READ_WRITE: Final = 6
 
 _logger = logging.getLogger(__name__)
 
@@ -164,14 +163,9 @@ class Registration:
     def _tell(self) -> None:
         self._told_soon = False
         changed, self._changed = self._changed, {}
-        broker = self._broker
-        if broker.config.broker_permission & READ_WRITE == READ_WRITE:
-            version = DataVersion(broker.topics.version.counter, broker.topics.version.timestamp)
-            body = RegisterBody(TopicTable(version, changed)).encode()
-        else:
-            body = broker.register_body()
+        command_body = self._broker.register_body(changed)
         for link in self.links:
-            link.tell(register_command(broker, body))
+            link.tell(register_command(self._broker, command_body))
 
     async def unregister(self) -> None:
         """Tells all NameServers that the broker does not come back."""

@@ -53,6 +53,7 @@ class MessageStore:
     def __init__(
         self,
         path: str,
+        store_id: str,
         files: Files,
         options: StoreOptions,
         log: CommitLog,
@@ -65,6 +66,8 @@ class MessageStore:
         now_ms: Callable[[], int],
     ) -> None:
         self.path = path
+        self.store_id = store_id
+        """Of state.json: made with the store, and the same at every start on it."""
         self.options = options
         self.recovery = report
         self._files = files

@@ -49,7 +49,8 @@ def open_store(
     try:
         setup.make_folders(files, path)
         if state is None:
-            setup.write_state(files, path, setup.new_state())
+            state = setup.new_state()
+            setup.write_state(files, path, state)
         report.clean = files.facts(f"{path}/abort") is None
         if report.clean:
             files.write(f"{path}/abort", b"")
@@ -79,7 +80,9 @@ def open_store(
         ).run()
         report.duration_ms = (time.monotonic_ns() - started_ns) // 1_000_000
         _say(path, report)
-        return store_class(path, files, options, log, queues, index, dispatcher, observers, lock, report, now_ms)
+        return store_class(
+            path, state.store_id, files, options, log, queues, index, dispatcher, observers, lock, report, now_ms
+        )
     except BaseException:
         lock.release()
         raise

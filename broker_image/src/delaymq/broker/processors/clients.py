@@ -35,6 +35,7 @@ def heartbeat(broker: Broker, session: Session, command: Command) -> Response:
                 broker.topics.create_for_group(retry_topic, group.retry_queue_nums, unit_mode=consumer.unit_mode)
         if names.group_problem(consumer.group_name) is None:
             broker.clients.register_consumer(client, consumer)
+            broker.activity.seen(consumer.group_name, client.updated_ms)
     for producer in data.producer_data_set:
         if names.group_problem(producer.group_name) is None:
             broker.clients.register_producer(client, producer.group_name)

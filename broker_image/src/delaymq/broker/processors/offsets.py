@@ -51,6 +51,7 @@ def update_consumer_offset(broker: Broker, session: Session, command: Command) -
     if not broker.offsets.commit(header.topic, header.consumer_group, header.queue_id, header.commit_offset):
         remark = "the offset is not kept: there are too many topics and groups, or their names are too long"
         raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
+    broker.activity.seen(header.consumer_group, broker.now_ms())
     return Response()
 
 

@@ -91,6 +91,7 @@ def pull_message(broker: Broker, session: Session, command: Command) -> Response
     result = _pull(broker, header, deadline_ms, False)
     if header.sys_flag & COMMIT_OFFSET and header.commit_offset >= 0:
         broker.offsets.commit(header.topic, header.consumer_group, header.queue_id, header.commit_offset)
+        broker.activity.seen(header.consumer_group, broker.now_ms())
     return result
 
 

@@ -101,6 +101,7 @@ def _send(broker: Broker, session: Session, command: Command, header: SendMessag
         raise store_refusal(error) from error
     offset = appended.physical_offset
     broker.stats.put(topic, appended.size)
+    broker.stats.last_send_ms = appended.store_timestamp_ms
     fields = {
         "msgId": f"{broker.message_id_prefix}{offset:016X}",
         "queueId": str(answered_queue_id),
@@ -115,7 +116,7 @@ def _send(broker: Broker, session: Session, command: Command, header: SendMessag
 
 def _place(broker: Broker, session: Session, header: SendMessageRequestHeader) -> tuple[TopicConfig, str, int]:
     """The topic's config, its name and the queue, checked in RocketMQ's order."""
-    if not broker.writable:
+    if not (broker.writable and broker.drain.takes_sends):
         raise unavailable("the broker is being taken out of service: send to another one")
     topic = header.topic
     config = broker.topics.table.get(topic)
@@ -207,6 +208,7 @@ def _send_batch(
         raise store_refusal(error) from error
     for each in appended:
         broker.stats.put(topic, each.size)
+    broker.stats.last_send_ms = appended[-1].store_timestamp_ms
     prefix = broker.message_id_prefix
     fields = {
         "msgId": ",".join([f"{prefix}{each.physical_offset:016X}" for each in appended]),

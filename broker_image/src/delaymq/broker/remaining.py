@@ -1,0 +1,108 @@
+"""What would be lost with this broker: messages that an active consumer group has not consumed yet.
+
+Active is a group with a connected or remembered member, or one that the broker knows and that was heard of within
+activity.ACTIVE_MS. Broadcasting groups keep their offsets themselves and are left out, as are system topics and dead
+letters. Retry topics count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from heapq import nlargest
+from typing import TYPE_CHECKING, Final
+
+from delaymq.message import names
+
+if TYPE_CHECKING:
+    from delaymq.broker.broker import Broker
+
+# How much of it is named in an answer; the sums count all.
+MAX_SHOWN: Final = 100
+_BROADCASTING: Final = "BROADCASTING"
+
+
+@dataclass(frozen=True, slots=True)
+class Unconsumed:
+    """What one group has before it in one topic."""
+
+    group: str
+    topic: str
+    messages: int
+
+
+@dataclass(slots=True)
+class Remaining:
+    """The sums of a scan so far, and its largest rows."""
+
+    messages: int = 0
+    groups: set[str] = field(default_factory=set)
+    _largest: list[Unconsumed] = field(default_factory=list)
+
+    def add(self, row: Unconsumed) -> None:
+        """Counts one row of `scan`."""
+        self.groups.add(row.group)
+        if row.messages > 0:
+            self.messages += row.messages
+            self._largest.append(row)
+            if len(self._largest) >= 100 * MAX_SHOWN:
+                self._largest = self.largest()
+
+    def largest(self) -> list[Unconsumed]:
+        """The MAX_SHOWN largest rows, the largest first."""
+        return nlargest(MAX_SHOWN, self._largest, key=lambda row: row.messages)
+
+
+def scan(broker: Broker, now_ms: int) -> Iterator[Unconsumed]:
+    """A row for each topic of each active group. The broker may go on between two rows."""
+    active: dict[str, bool] = {}
+
+    def is_active(group: str) -> bool:
+        known = active.get(group)
+        if known is None:
+            known = active[group] = _is_active(broker, group, now_ms)
+        return known
+
+    keys = list(broker.offsets.table)
+    for key in keys:
+        topic, _, group = key.partition("@")
+        if is_active(group) and _counts(broker, topic, group, now_ms):
+            yield Unconsumed(group, topic, _behind(broker, topic, group))
+    seen = set(keys)
+    for group in broker.clients.group_names(now_ms):
+        if not is_active(group):
+            continue
+        member = broker.clients.group(group, now_ms)
+        for topic in {*(member.subscriptions if member is not None else ()), names.retry_topic(group)}:
+            if f"{topic}@{group}" not in seen and _counts(broker, topic, group, now_ms):
+                yield Unconsumed(group, topic, _behind(broker, topic, group))
+
+
+def _is_active(broker: Broker, group: str, now_ms: int) -> bool:
+    if names.is_system_group(group):
+        return False
+    member = broker.clients.group(group, now_ms)
+    if member is not None:
+        return member.message_model != _BROADCASTING
+    # A group that an administrator deleted is nobody's, whatever offsets it left.
+    return group in broker.groups.table and broker.activity.is_recent(group, now_ms)
+
+
+def _counts(broker: Broker, topic: str, group: str, now_ms: int) -> bool:
+    if topic.startswith(names.DLQ_PREFIX) or topic not in broker.topics.table or broker.topics.is_system(topic):
+        return False
+    member = broker.clients.group(group, now_ms)
+    # A connected group says what it wants; one that is away is taken at its offsets.
+    return (
+        member is None or not member.subscriptions or topic in member.subscriptions or topic == names.retry_topic(group)
+    )
+
+
+def _behind(broker: Broker, topic: str, group: str) -> int:
+    config = broker.topics.table[topic]
+    offsets = broker.offsets.queues_of(topic, group)
+    behind = 0
+    for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
+        low, high = broker.store.queue_bounds(topic, queue_id)
+        behind += max(high - max(low, offsets.get(queue_id, 0)), 0)
+    return behind
