@@ -1,0 +1,40 @@
+"""The objects of a Broker as plain dicts: pure functions of the resource and a Context; same input, same bytes.
+
+Nothing is asked and nothing is applied here. What needs a restart of pods is told by `inputs`, never by comparing
+manifests: a newer operator that would make pods differently restarts nothing.
+"""
+
+from delaymq_operator.manifests.broker_pods import broker_stateful_set
+from delaymq_operator.manifests.config import broker_conf, broker_settings, hot_settings
+from delaymq_operator.manifests.context import Context, DelayTable, GroupContext
+from delaymq_operator.manifests.inputs import broker_inputs, name_server_inputs
+from delaymq_operator.manifests.namesrv_pods import name_server_stateful_set
+from delaymq_operator.manifests.objects import supporting_objects
+from delaymq_operator.manifests.quantities import Quantity, parse_quantity, same_quantity
+from delaymq_operator.manifests.services import (
+    group_external_service,
+    group_service,
+    listen_port,
+    name_server_external_service,
+)
+
+__all__ = [
+    "Context",
+    "DelayTable",
+    "GroupContext",
+    "Quantity",
+    "broker_conf",
+    "broker_inputs",
+    "broker_settings",
+    "broker_stateful_set",
+    "group_external_service",
+    "group_service",
+    "hot_settings",
+    "listen_port",
+    "name_server_external_service",
+    "name_server_inputs",
+    "name_server_stateful_set",
+    "parse_quantity",
+    "same_quantity",
+    "supporting_objects",
+]

@@ -1,0 +1,94 @@
+"""The StatefulSet of a broker group: one pod, one volume."""
+
+from __future__ import annotations
+
+from delaymq_operator.api import names
+from delaymq_operator.api.broker import Broker
+from delaymq_operator.manifests.context import Context, GroupContext
+from delaymq_operator.manifests.inputs import broker_inputs
+from delaymq_operator.manifests.metadata import Manifest, new_object, selector
+from delaymq_operator.manifests.pods import DATA_PATH, container, container_port, pod_template, probes
+from delaymq_operator.manifests.services import listen_port
+
+CONF_PATH = "/etc/delaymq"
+# What makes a revision; older ones are of no use, since a StatefulSet is never rolled back by itself.
+REVISIONS_KEPT = 3
+
+
+def broker_stateful_set(broker: Broker, context: Context, group: GroupContext) -> Manifest:
+    """The StatefulSet of a group. Its pod is restarted by the operator alone (OnDelete)."""
+    inputs = broker_inputs(broker, context, group.group, group.advertised_address)
+    found = new_object(broker, "StatefulSet", names.group_object(broker.name, group.group), "broker", group.group)
+    found["metadata"]["annotations"] = {names.INPUTS_ANNOTATION: inputs}
+    kept = "Delete" if broker.spec.storage.delete_claim else "Retain"
+    found["spec"] = {
+        "replicas": 1,
+        "serviceName": names.broker_pods_service(broker.name),
+        "selector": {"matchLabels": selector(broker, "broker", group.group)},
+        "podManagementPolicy": "Parallel",
+        "updateStrategy": {"type": "OnDelete"},
+        "revisionHistoryLimit": REVISIONS_KEPT,
+        "persistentVolumeClaimRetentionPolicy": {"whenDeleted": kept, "whenScaled": kept},
+        "template": _template(broker, context, group, inputs),
+        "volumeClaimTemplates": [_claim(broker, group)],
+    }
+    return found
+
+
+def _template(broker: Broker, context: Context, group: GroupContext, inputs: str) -> Manifest:
+    spec = broker.spec
+    port = listen_port(spec, group.group)
+    command = ["broker", "-c", f"{CONF_PATH}/{names.BROKER_CONF_KEY}", "--host", "0.0.0.0"]
+    made = container("broker", context, command, spec.resources)
+    made["env"] = _environment(broker, group, port)
+    made["ports"] = [
+        container_port("broker", port),
+        container_port("fast", port - names.FAST_PORT_DISTANCE),
+        container_port("http", names.BROKER_HTTP_PORT),
+    ]
+    made["volumeMounts"] = [
+        {"name": names.STORE_VOLUME, "mountPath": DATA_PATH},
+        {"name": "conf", "mountPath": CONF_PATH, "readOnly": True},
+    ]
+    made |= probes("/readyz")
+    conf = {"name": "conf", "configMap": {"name": names.broker_config_map(broker.name), "defaultMode": 0o444}}
+    template = pod_template(broker, "broker", group.group, inputs, made, [conf])
+    template["spec"]["terminationGracePeriodSeconds"] = spec.pod_template.termination_grace_period_seconds
+    return template
+
+
+def _environment(broker: Broker, group: GroupContext, port: int) -> list[Manifest]:
+    """What differs between groups, and what no user may set; a user's variable of the same name has no effect."""
+    servers = broker.spec.name_servers
+    addresses = servers.addresses or names.namesrv_pod_addresses(broker.name, broker.namespace, servers.replicas)
+    own = {
+        "DELAYMQ_BROKER_NAME": names.rocketmq_broker_name(broker.name, group.group),
+        "DELAYMQ_BROKER_CLUSTER_NAME": broker.name,
+        "DELAYMQ_BROKER_IP1": group.advertised_address,
+        "DELAYMQ_BROKER_IP2": group.advertised_address,
+        "DELAYMQ_LISTEN_PORT": str(port),
+        "DELAYMQ_NAMESRV_ADDR": ";".join(addresses),
+        "DELAYMQ_STORE_PATH_ROOT_DIR": f"{DATA_PATH}/store",
+    }
+    token = {"secretKeyRef": {"name": names.token_secret(broker.name), "key": names.TOKEN_KEY}}
+    taken = {*own, "DELAYMQ_HTTP_TOKEN"}
+    users = {entry.name: entry.value for entry in broker.spec.pod_template.env if entry.name not in taken}
+    return [
+        *({"name": name, "value": value} for name, value in own.items()),
+        {"name": "DELAYMQ_HTTP_TOKEN", "valueFrom": token},
+        *({"name": name, "value": value} for name, value in users.items()),
+    ]
+
+
+def _claim(broker: Broker, group: GroupContext) -> Manifest:
+    storage = broker.spec.storage
+    found: Manifest = {
+        "metadata": {"name": names.STORE_VOLUME, "labels": names.labels(broker.name, "broker", group.group)},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": group.storage_size}},
+        },
+    }
+    if storage.storage_class_name is not None:
+        found["spec"]["storageClassName"] = storage.storage_class_name
+    return found

@@ -1,0 +1,51 @@
+"""broker.conf: the user's keys and those of other fields of the spec."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from delaymq.config import BrokerConfig, build, is_hot, keys_of, parse_properties_text, to_properties_text
+
+from delaymq_operator.api.broker import BrokerSpec
+from delaymq_operator.manifests.context import DelayTable
+
+# Hot keys that are no setting of ours: drains and people set them on a running broker.
+_LEFT_ALONE = frozenset({"brokerPermission"})
+
+
+def broker_settings(spec: BrokerSpec, delay: DelayTable) -> dict[str, str]:
+    """The keys and values of broker.conf, sorted; those of fields win."""
+    fields = {
+        "delayLevelOverflow": delay.overflow,
+        "flushDiskType": spec.flush_disk_type,
+        "messageDelayLevel": delay.levels,
+    }
+    return dict(sorted((dict(spec.config) | fields).items()))
+
+
+def broker_conf(settings: Mapping[str, str]) -> str:
+    """The text of broker.conf."""
+    lines = [f"{key}={_escape(value)}" for key, value in settings.items()]
+    return "\n".join(["# Written by delaymq-operator from the Broker's spec: change it there.", *lines, ""])
+
+
+def _escape(value: str) -> str:
+    return value.strip().replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+
+
+def check_settings(settings: Mapping[str, str]) -> list[str]:
+    """Sentences about keys that are left aside; ConfigError when a broker would refuse to start with these."""
+    return build(BrokerConfig, settings)[1]
+
+
+def hot_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    """What a running broker shall have for every key that can be changed without a restart, defaults included."""
+    config, _ = build(BrokerConfig, settings)
+    everything = parse_properties_text(to_properties_text(config))
+    hot = (key for key in keys_of(BrokerConfig) if is_hot(BrokerConfig, key))
+    return {key: everything[key] for key in hot if key not in _LEFT_ALONE}
+
+
+def cold_keys(config: Mapping[str, str]) -> dict[str, str]:
+    """Those of the user's keys whose change needs a restart; keys without a meaning are none."""
+    return {key: value.strip() for key, value in config.items() if is_hot(BrokerConfig, key) is False}

@@ -1,0 +1,39 @@
+"""What manifests need beside the resource."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from delaymq.message.levels import DEFAULT_LEVELS
+
+
+@dataclass(frozen=True, kw_only=True)
+class DelayTable:
+    """The delay levels that the brokers shall have."""
+
+    levels: str = DEFAULT_LEVELS
+    """As messageDelayLevel."""
+    overflow: str = "clamp"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """What is the same for all groups of a Broker."""
+
+    image: str
+    token: str
+    """What brokers want to see in HTTP requests."""
+    delay: DelayTable = DelayTable()
+    operator_namespace: str = ""
+    """Empty: the operator runs outside the cluster."""
+    operator_labels: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupContext:
+    """What is a group's own."""
+
+    group: int
+    advertised_address: str
+    """The IP that clients are told."""
+    storage_size: str

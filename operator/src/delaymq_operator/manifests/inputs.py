@@ -1,0 +1,77 @@
+"""What a user can change that pods must be restarted for, as a hash.
+
+Only what the user said counts, and only where it differs from the default: neither a newer operator nor a field that
+a newer version brings may change a hash. So: never remove an entry, and add new ones with an empty default.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from delaymq_operator.api.broker import Broker, ResourceRequirements
+from delaymq_operator.api.names import OWN_LABELS
+from delaymq_operator.manifests.config import cold_keys
+from delaymq_operator.manifests.context import Context
+from delaymq_operator.manifests.quantities import Quantity, canonical
+from delaymq_operator.manifests.services import listen_port
+
+_HASH_CHARS = 16
+
+
+def broker_inputs(broker: Broker, context: Context, group: int, advertised_address: str) -> str:
+    """The hash for the pod of a broker group."""
+    spec = broker.spec
+    servers = spec.name_servers
+    said = _of_all_pods(broker) | {
+        "advertised": advertised_address,
+        "port": listen_port(spec, group),
+        "token": hashlib.sha256(context.token.encode()).hexdigest()[:_HASH_CHARS],
+        "flush": spec.flush,
+        "config": cold_keys(spec.config),
+        "nameServers": list(servers.addresses) or servers.replicas,
+        "resources": _resources(spec.resources),
+        "env": msgspec.to_builtins(spec.pod_template.env),
+        "grace": spec.pod_template.termination_grace_period_seconds,
+    }
+    return _hash(said)
+
+
+def name_server_inputs(broker: Broker) -> str:
+    """The hash for the pods of the NameServers."""
+    return _hash(_of_all_pods(broker) | {"resources": _resources(broker.spec.name_servers.resources)})
+
+
+def _of_all_pods(broker: Broker) -> dict[str, Any]:
+    spec, template = broker.spec, broker.spec.pod_template
+    return {
+        "image": spec.image,
+        "pullPolicy": spec.image_pull_policy,
+        "pullSecrets": [reference.name for reference in spec.image_pull_secrets],
+        "restart": broker.restart_annotation,
+        "labels": {key: value for key, value in template.labels.items() if key not in OWN_LABELS},
+        "annotations": template.annotations,
+        "nodeSelector": template.node_selector,
+        "tolerations": list(template.tolerations),
+        "affinity": template.affinity,
+        "spread": list(template.topology_spread_constraints),
+        "priority": template.priority_class_name,
+        "serviceAccount": template.service_account_name,
+    }
+
+
+def _resources(resources: ResourceRequirements) -> dict[str, Any]:
+    def amounts(table: Mapping[str, Quantity]) -> dict[str, str]:
+        return {key: canonical(amount) for key, amount in table.items()}
+
+    return {"requests": amounts(resources.requests), "limits": amounts(resources.limits)}
+
+
+def _hash(said: Mapping[str, Any]) -> str:
+    told = {key: value for key, value in said.items() if value not in (None, "", [], {}, ())}
+    text = json.dumps(told, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:_HASH_CHARS]

@@ -1,0 +1,61 @@
+"""What all objects of a Broker have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from delaymq_operator.api import names
+from delaymq_operator.api.broker import Broker
+from delaymq_operator.api.names import Component
+
+Manifest = dict[str, Any]
+
+API_VERSIONS = {
+    "ConfigMap": "v1",
+    "NetworkPolicy": "networking.k8s.io/v1",
+    "PodDisruptionBudget": "policy/v1",
+    "Secret": "v1",
+    "Service": "v1",
+    "ServiceAccount": "v1",
+    "StatefulSet": "apps/v1",
+}
+
+
+def new_object(
+    broker: Broker, kind: str, name: str, component: Component | None = None, group: int | None = None
+) -> Manifest:
+    """An object without a body: it belongs to the Broker and goes with it."""
+    return {
+        "apiVersion": API_VERSIONS[kind],
+        "kind": kind,
+        "metadata": {
+            "name": name,
+            "namespace": broker.namespace,
+            "labels": names.labels(broker.name, component, group),
+            "ownerReferences": [owner_reference(broker)],
+        },
+    }
+
+
+def owner_reference(broker: Broker) -> Manifest:
+    """Makes the Broker the owner and the controller."""
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.BROKER_KIND,
+        "name": broker.name,
+        "uid": broker.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def selector(broker: Broker, component: Component, group: int | None = None) -> dict[str, str]:
+    """The labels that select pods. A StatefulSet's can never be changed, so this stays as it is."""
+    found = {
+        names.NAME_LABEL: names.NAME_VALUE,
+        names.INSTANCE_LABEL: broker.name,
+        names.COMPONENT_LABEL: component,
+    }
+    if group is not None:
+        found[names.GROUP_LABEL] = str(group)
+    return found

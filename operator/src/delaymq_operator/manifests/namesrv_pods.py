@@ -1,0 +1,43 @@
+"""The StatefulSet of the NameServers: they keep nothing that brokers and the operator do not tell them anew."""
+
+from __future__ import annotations
+
+from delaymq_operator.api import names
+from delaymq_operator.api.broker import Broker
+from delaymq_operator.manifests.broker_pods import REVISIONS_KEPT
+from delaymq_operator.manifests.context import Context
+from delaymq_operator.manifests.inputs import name_server_inputs
+from delaymq_operator.manifests.metadata import Manifest, new_object, selector
+from delaymq_operator.manifests.pods import DATA_PATH, container, container_port, pod_template, probes
+
+# A NameServer has nothing to finish.
+_GRACE_S = 10
+
+
+def name_server_stateful_set(broker: Broker, context: Context) -> Manifest:
+    """The StatefulSet of the NameServers."""
+    inputs = name_server_inputs(broker)
+    found = new_object(broker, "StatefulSet", names.namesrv_objects(broker.name), "namesrv")
+    found["metadata"]["annotations"] = {names.INPUTS_ANNOTATION: inputs}
+    found["spec"] = {
+        "replicas": broker.spec.name_servers.replicas,
+        "serviceName": names.namesrv_pods_service(broker.name),
+        "selector": {"matchLabels": selector(broker, "namesrv")},
+        "podManagementPolicy": "Parallel",
+        "updateStrategy": {"type": "OnDelete"},
+        "revisionHistoryLimit": REVISIONS_KEPT,
+        "template": _template(broker, context, inputs),
+    }
+    return found
+
+
+def _template(broker: Broker, context: Context, inputs: str) -> Manifest:
+    command = ["namesrv", "--host", "0.0.0.0", "--listen-port", str(names.NAMESRV_PORT)]
+    command += ["--http-port", str(names.NAMESRV_HTTP_PORT), "--store-path", f"{DATA_PATH}/namesrv"]
+    made = container("namesrv", context, command, broker.spec.name_servers.resources)
+    made["ports"] = [container_port("namesrv", names.NAMESRV_PORT), container_port("http", names.NAMESRV_HTTP_PORT)]
+    made["volumeMounts"] = [{"name": "data", "mountPath": DATA_PATH}]
+    made |= probes("/readyz")
+    template = pod_template(broker, "namesrv", None, inputs, made, [{"name": "data", "emptyDir": {}}])
+    template["spec"]["terminationGracePeriodSeconds"] = _GRACE_S
+    return template

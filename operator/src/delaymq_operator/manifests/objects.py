@@ -1,0 +1,116 @@
+"""The objects beside StatefulSets and the Services of groups: configuration, secret, account, budgets, policies."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from typing import Any
+
+from delaymq_operator.api import names
+from delaymq_operator.api.broker import Broker
+from delaymq_operator.api.names import Component
+from delaymq_operator.manifests.config import broker_conf, broker_settings
+from delaymq_operator.manifests.context import Context
+from delaymq_operator.manifests.metadata import Manifest, new_object, selector
+from delaymq_operator.manifests.services import (
+    broker_pods_service,
+    listen_port,
+    name_server_external_service,
+    name_server_services,
+)
+
+
+def supporting_objects(broker: Broker, context: Context, groups: Iterable[int]) -> list[Manifest]:
+    """All objects that no pod waits for, in the order in which they are made; `groups` are those that exist."""
+    spec = broker.spec
+    own_name_servers = not spec.name_servers.addresses
+    found = [secret(broker, context), config_map(broker, context), broker_pods_service(broker)]
+    if spec.pod_template.service_account_name is None:
+        found.append(service_account(broker))
+    found.append(disruption_budget(broker, "broker"))
+    if own_name_servers:
+        found += name_server_services(broker)
+        found.append(disruption_budget(broker, "namesrv"))
+    if spec.network_policy.enabled:
+        found.append(broker_network_policy(broker, context, groups))
+        if own_name_servers:
+            found.append(name_server_network_policy(broker, context))
+    outside = name_server_external_service(broker)
+    if outside is not None:
+        found.append(outside)
+    return found
+
+
+def secret(broker: Broker, context: Context) -> Manifest:
+    """The token of the brokers' HTTP interface."""
+    found = new_object(broker, "Secret", names.token_secret(broker.name), "broker")
+    found["type"] = "Opaque"
+    found["data"] = {names.TOKEN_KEY: base64.b64encode(context.token.encode()).decode()}
+    return found
+
+
+def config_map(broker: Broker, context: Context) -> Manifest:
+    """broker.conf, the same for all groups."""
+    found = new_object(broker, "ConfigMap", names.broker_config_map(broker.name), "broker")
+    found["data"] = {names.BROKER_CONF_KEY: broker_conf(broker_settings(broker.spec, context.delay))}
+    return found
+
+
+def service_account(broker: Broker) -> Manifest:
+    """The pods' account: it may do nothing and has no token."""
+    found = new_object(broker, "ServiceAccount", names.broker_objects(broker.name))
+    found["automountServiceAccountToken"] = False
+    return found
+
+
+def disruption_budget(broker: Broker, component: Component) -> Manifest:
+    """Nodes may be drained, one pod at a time."""
+    name = names.broker_objects(broker.name) if component == "broker" else names.namesrv_objects(broker.name)
+    found = new_object(broker, "PodDisruptionBudget", name, component)
+    found["spec"] = {"maxUnavailable": 1, "selector": {"matchLabels": selector(broker, component)}}
+    return found
+
+
+def broker_network_policy(broker: Broker, context: Context, groups: Iterable[int]) -> Manifest:
+    """Clients come to the broker's ports, the operator also to HTTP, whoever reads metrics to HTTP only."""
+    policy = broker.spec.network_policy
+    ports = sorted({listen_port(broker.spec, group) for group in (0, *groups)})
+    clients = [port for listen in ports for port in (listen - names.FAST_PORT_DISTANCE, listen)]
+    rules = [
+        _rule([*_clients(broker), *_operator(context)], clients),
+        _rule([*policy.allow_metrics_from, *_operator(context)], [names.BROKER_HTTP_PORT]),
+    ]
+    return _policy(broker, "broker", names.broker_objects(broker.name), rules)
+
+
+def name_server_network_policy(broker: Broker, context: Context) -> Manifest:
+    """Clients, the brokers and the operator come to the NameServers."""
+    own_brokers = {"podSelector": {"matchLabels": selector(broker, "broker")}}
+    peers = [*_clients(broker), own_brokers, *_operator(context)]
+    return _policy(broker, "namesrv", names.namesrv_objects(broker.name), [_rule(peers, [names.NAMESRV_PORT])])
+
+
+def _clients(broker: Broker) -> list[dict[str, Any]]:
+    return list(broker.spec.network_policy.allow_from) or [{"podSelector": {}}]
+
+
+def _operator(context: Context) -> list[dict[str, Any]]:
+    if not context.operator_namespace:
+        return []
+    there = {"matchLabels": {"kubernetes.io/metadata.name": context.operator_namespace}}
+    return [{"namespaceSelector": there, "podSelector": {"matchLabels": dict(context.operator_labels)}}]
+
+
+def _rule(peers: list[dict[str, Any]], ports: list[int]) -> Manifest | None:
+    """A rule without peers would let everybody in, so there is none then."""
+    return {"from": peers, "ports": [{"port": port, "protocol": "TCP"} for port in ports]} if peers else None
+
+
+def _policy(broker: Broker, component: Component, name: str, rules: list[Manifest | None]) -> Manifest:
+    found = new_object(broker, "NetworkPolicy", name, component)
+    found["spec"] = {
+        "podSelector": {"matchLabels": selector(broker, component)},
+        "policyTypes": ["Ingress"],
+        "ingress": [rule for rule in rules if rule is not None],
+    }
+    return found

@@ -1,0 +1,105 @@
+"""What the pods of brokers and NameServers share: security, placement, probes, overrides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from delaymq_operator.api import names
+from delaymq_operator.api.broker import Broker, ResourceRequirements
+from delaymq_operator.api.names import Component
+from delaymq_operator.manifests.context import Context
+from delaymq_operator.manifests.metadata import Manifest, selector
+
+USER_ID = 10001
+"""The user of the image; volumes belong to its group."""
+DATA_PATH = "/var/lib/delaymq"
+
+
+def pod_template(
+    broker: Broker, component: Component, group: int | None, inputs: str, container: Manifest, volumes: list[Manifest]
+) -> Manifest:
+    """The template of a StatefulSet. The hash in its annotation makes a new revision of whatever needs a restart."""
+    spec, added = broker.spec, broker.spec.pod_template
+    pod: Manifest = {
+        "serviceAccountName": added.service_account_name or names.broker_objects(broker.name),
+        "automountServiceAccountToken": False,
+        # Variables of Services would look like settings: a Service delaymq-x makes DELAYMQ_X_PORT.
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER_ID,
+            "runAsGroup": USER_ID,
+            "fsGroup": USER_ID,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "affinity": _spread_over_nodes(broker, component) | (added.affinity or {}),
+        "containers": [_hardened(container, broker)],
+        "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}}, *volumes],
+    }
+    optional: dict[str, Any] = {
+        "imagePullSecrets": [{"name": reference.name} for reference in spec.image_pull_secrets],
+        "nodeSelector": dict(sorted(added.node_selector.items())),
+        "tolerations": list(added.tolerations),
+        "topologySpreadConstraints": list(added.topology_spread_constraints),
+        "priorityClassName": added.priority_class_name,
+    }
+    pod |= {key: value for key, value in optional.items() if value}
+    return {
+        "metadata": {
+            "labels": dict(sorted(added.labels.items())) | names.labels(broker.name, component, group),
+            "annotations": dict(sorted(added.annotations.items())) | {names.INPUTS_ANNOTATION: inputs},
+        },
+        "spec": pod,
+    }
+
+
+def container(name: str, context: Context, command: list[str], resources: ResourceRequirements) -> Manifest:
+    """A container of the image, to be completed with ports, probes and mounts."""
+    found: Manifest = {"name": name, "image": context.image, "args": command}
+    amounts = {"requests": dict(sorted(resources.requests.items())), "limits": dict(sorted(resources.limits.items()))}
+    found["resources"] = {key: value for key, value in amounts.items() if value}
+    return found
+
+
+def container_port(name: str, port: int) -> Manifest:
+    """A named port."""
+    return {"name": name, "containerPort": port, "protocol": "TCP"}
+
+
+def probes(ready_path: str) -> Manifest:
+    """HTTP probes. A broker's HTTP opens after recovery, which may take long on a big store: it gets an hour."""
+    return {
+        "startupProbe": _probe("/livez", period_s=1, failures=3600),
+        "readinessProbe": _probe(ready_path, period_s=2, failures=3),
+        "livenessProbe": _probe("/livez", period_s=10, failures=6),
+    }
+
+
+def _probe(path: str, *, period_s: int, failures: int) -> Manifest:
+    return {
+        "httpGet": {"path": path, "port": "http"},
+        "periodSeconds": period_s,
+        "failureThreshold": failures,
+        "timeoutSeconds": 5,
+    }
+
+
+def _hardened(container: Manifest, broker: Broker) -> Manifest:
+    mounts = [{"name": "tmp", "mountPath": "/tmp"}, *container.get("volumeMounts", [])]
+    return container | {
+        "imagePullPolicy": broker.spec.image_pull_policy,
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": mounts,
+    }
+
+
+def _spread_over_nodes(broker: Broker, component: Component) -> Manifest:
+    """Two pods of a kind on one node are better than one pod that waits for a node."""
+    term = {"labelSelector": {"matchLabels": selector(broker, component)}, "topologyKey": "kubernetes.io/hostname"}
+    preferred = [{"weight": 100, "podAffinityTerm": term}]
+    return {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}

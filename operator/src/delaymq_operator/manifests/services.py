@@ -1,0 +1,118 @@
+"""Services: of each group (whose address its broker advertises), of the pods, of the NameServers, and for outside."""
+
+from __future__ import annotations
+
+from delaymq_operator.api import names
+from delaymq_operator.api.broker import Broker, BrokerSpec, External
+from delaymq_operator.manifests.metadata import Manifest, new_object, selector
+
+
+def listen_port(spec: BrokerSpec, group: int) -> int:
+    """The port that the broker of a group listens on. RocketMQ's clients are told one port, so it is the outside's."""
+    external = spec.external
+    if external is None:
+        return names.BROKER_PORT
+    if external.type == "NodePort":
+        return external.group_node_port(group)
+    # Load balancers with addresses of their own need no ports of their own; behind one address they do.
+    return names.BROKER_PORT + (group * names.GROUP_NODE_PORT_DISTANCE if external.advertised_address else 0)
+
+
+def group_service(broker: Broker, group: int, cluster_ip: str | None) -> Manifest:
+    """The Service whose ClusterIP the group's broker advertises; `cluster_ip` asks for the one that it had."""
+    found = new_object(broker, "Service", names.group_object(broker.name, group), "broker", group)
+    port = listen_port(broker.spec, group)
+    found["spec"] = {
+        "type": "ClusterIP",
+        "publishNotReadyAddresses": True,
+        "selector": selector(broker, "broker", group),
+        "ports": [*_broker_ports(port), _port("http", names.BROKER_HTTP_PORT)],
+    }
+    if cluster_ip is not None:
+        found["spec"]["clusterIP"] = cluster_ip
+    return found
+
+
+def group_external_service(broker: Broker, group: int) -> Manifest | None:
+    """The Service by which clients outside the cluster reach the group's broker; its HTTP port stays inside."""
+    external = broker.spec.external
+    if external is None:
+        return None
+    found = new_object(broker, "Service", names.group_external_service(broker.name, group), "broker", group)
+    ports = _broker_ports(listen_port(broker.spec, group))
+    if external.type == "NodePort":
+        for port in ports:
+            port["nodePort"] = port["port"]
+    found["spec"] = _external_spec(external) | {
+        "publishNotReadyAddresses": True,
+        "selector": selector(broker, "broker", group),
+        "ports": ports,
+    }
+    _annotate(found, external)
+    return found
+
+
+def broker_pods_service(broker: Broker) -> Manifest:
+    """The headless Service of all broker pods: their DNS names, and where metrics are read."""
+    found = new_object(broker, "Service", names.broker_pods_service(broker.name), "broker")
+    found["spec"] = {
+        "type": "ClusterIP",
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": selector(broker, "broker"),
+        "ports": [_port("http", names.BROKER_HTTP_PORT)],
+    }
+    return found
+
+
+def name_server_services(broker: Broker) -> list[Manifest]:
+    """The headless Service of the NameServer pods, and the one for clients."""
+    pods = new_object(broker, "Service", names.namesrv_pods_service(broker.name), "namesrv")
+    pods["spec"] = {
+        "type": "ClusterIP",
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": selector(broker, "namesrv"),
+        "ports": [_port("namesrv", names.NAMESRV_PORT), _port("http", names.NAMESRV_HTTP_PORT)],
+    }
+    clients = new_object(broker, "Service", names.namesrv_objects(broker.name), "namesrv")
+    clients["spec"] = {
+        "type": "ClusterIP",
+        "selector": selector(broker, "namesrv"),
+        "ports": [_port("namesrv", names.NAMESRV_PORT)],
+    }
+    return [pods, clients]
+
+
+def name_server_external_service(broker: Broker) -> Manifest | None:
+    """The Service by which clients outside the cluster reach the NameServers."""
+    external = broker.spec.external
+    if external is None or broker.spec.name_servers.addresses:
+        return None
+    found = new_object(broker, "Service", names.namesrv_external_service(broker.name), "namesrv")
+    port = _port("namesrv", names.NAMESRV_PORT)
+    if external.type == "NodePort":
+        port["nodePort"] = external.name_server_node_port
+    found["spec"] = _external_spec(external) | {"selector": selector(broker, "namesrv"), "ports": [port]}
+    _annotate(found, external)
+    return found
+
+
+def _external_spec(external: External) -> Manifest:
+    found: Manifest = {"type": external.type}
+    if external.type == "LoadBalancer" and external.load_balancer_class is not None:
+        found["loadBalancerClass"] = external.load_balancer_class
+    return found
+
+
+def _annotate(service: Manifest, external: External) -> None:
+    if external.annotations:
+        service["metadata"]["annotations"] = dict(sorted(external.annotations.items()))
+
+
+def _broker_ports(port: int) -> list[Manifest]:
+    return [_port("broker", port), _port("fast", port - names.FAST_PORT_DISTANCE)]
+
+
+def _port(name: str, port: int) -> Manifest:
+    return {"name": name, "port": port, "targetPort": name, "protocol": "TCP"}
