@@ -13,10 +13,10 @@ help: ## list the targets
 
 setup: $(SETUP) ## make .venv with everything, from pins
 
-$(SETUP): requirements/dev.txt broker_image/pyproject.toml
+$(SETUP): requirements/dev.txt broker_image/pyproject.toml operator/pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --disable-pip-version-check --require-hashes -r requirements/dev.txt
-	$(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e broker_image
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e broker_image -e operator
 	@touch $@
 
 demo: $(SETUP) ## start a broker, send delayed messages, kill it in between, see them arrive once and on time
@@ -27,19 +27,27 @@ check: $(SETUP) ## what can be told without running: ruff, mypy, import contract
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-test: test-unit test-e2e ## all tests: units, then the real Java client, mqadmin and broker against ours, and kill -9
+test: cluster test-unit test-compat e2e ## all tests: units, the real Java client and broker against ours with kill -9, real kind clusters
 
-test-unit: $(SETUP) ## the tests that need nothing but Python
+test-unit: $(SETUP) ## the tests that need no cluster; those on a real API server need `make cluster` first
 	@mkdir -p $(REPORTS)
 	$(BIN)/python -m pytest --junitxml=$(REPORTS)/unit.xml
 
-test-e2e: $(SETUP) ## RocketMQ's own client, tools and broker against ours; processes killed (needs a JDK and Maven)
+test-compat: $(SETUP) ## RocketMQ's own client, tools and broker against ours; processes killed (needs a JDK and Maven)
 	@mkdir -p $(REPORTS)
-	$(BIN)/python -m pytest e2e --junitxml=$(REPORTS)/e2e.xml
+	$(BIN)/python -m pytest e2e/compat e2e/crash --junitxml=$(REPORTS)/compat.xml
+
+cluster: $(SETUP) ## build once, outside the checkout, what real clusters need here (nothing where Docker and a registry are)
+	PYTHONPATH=e2e $(BIN)/python -m cluster build
+
+e2e: $(SETUP) ## brokers on real kind clusters: pods killed, nodes lost, rolled, grown, scaled; cleans up behind itself
+	@mkdir -p $(REPORTS)
+	$(BIN)/python -m pytest e2e/kind --junitxml=$(REPORTS)/kind.xml
 
 test-long: $(SETUP) ## what takes too long for every change: all kill instants, the real broker as control, more fuzzing
 	DELAYMQ_FUZZ_INPUTS=100000 $(BIN)/python -m pytest
-	$(BIN)/python -m pytest e2e --long
+	$(BIN)/python -m pytest e2e/compat e2e/crash --long
+	$(BIN)/python -m pytest e2e/kind --long
 
 bench: $(SETUP) ## ours and the real RocketMQ broker side by side, as ratios (about 30 minutes; see bench/README.md)
 	PYTHONPATH=e2e $(BIN)/python -m harness.isolated -- $(BIN)/python bench/run.py
@@ -50,4 +58,4 @@ pins: ## write requirements/dev.txt anew from requirements/dev.in (needs uv)
 clean: ## remove what the targets made, but for the caches outside the checkout
 	rm -rf $(VENV) build bench/results
 
-.PHONY: help setup demo check test test-unit test-e2e test-long bench pins clean
+.PHONY: help setup demo check test test-unit test-compat cluster e2e test-long bench pins clean

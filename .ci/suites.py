@@ -20,8 +20,16 @@ REQUIRED = {
         "broker_image.tests.server",
         "broker_image.tests.store",
         "broker_image.tests.transport",
+        "e2e.cluster_tests",
+        "helm.tests",
+        "operator.tests.adapters",
+        "operator.tests.api",
+        "operator.tests.handlers",
+        "operator.tests.manifests",
+        "operator.tests.reconcile",
     ],
-    "e2e": ["e2e.compat", "e2e.crash"],
+    "compat": ["e2e.compat", "e2e.crash"],
+    "kind": ["e2e.kind"],
 }
 
 
