@@ -40,8 +40,7 @@ class TopicGroupStatus(StatusStruct, frozen=True, kw_only=True):
     """RocketMQ's broker name, such as demo-0."""
     write_queues: int = 0
     read_queues: int = 0
-    permission: str = ""
-    """ReadWrite, ReadOnly, WriteOnly or None."""
+    permission: Literal["None", "ReadWrite", "ReadOnly", "WriteOnly"] | None = None
 
 
 class TopicStatus(StatusStruct, frozen=True, kw_only=True):
