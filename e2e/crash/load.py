@@ -53,15 +53,19 @@ class Pending:
 
 
 class LoadProgram:
-    """One JVM; a context manager. ``log_path`` gets what the client logs."""
+    """One JVM, here or where ``command`` starts it; a context manager. ``log_path`` gets what the client logs."""
 
-    def __init__(self, folder: Path, *, jvm_options: Sequence[str] = JVM_OPTIONS) -> None:
+    def __init__(
+        self, folder: Path, *, jvm_options: Sequence[str] = JVM_OPTIONS, command: Sequence[str] | None = None
+    ) -> None:
         self.log_path = folder / "load-program.log"
-        options = [*jvm_options, f"-Drocketmq.client.logRoot={folder}/client-logs", f"-Duser.home={folder}"]
-        class_path = java.client_class_path(sources_path=SOURCES_PATH)
+        if command is None:
+            options = [*jvm_options, f"-Drocketmq.client.logRoot={folder}/client-logs", f"-Duser.home={folder}"]
+            class_path = java.client_class_path(sources_path=SOURCES_PATH)
+            command = java.command(class_path, MAIN_CLASS, options=options)
         self._log = self.log_path.open("ab")
         self._process = subprocess.Popen(
-            java.command(class_path, MAIN_CLASS, options=options),
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

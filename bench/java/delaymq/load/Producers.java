@@ -6,7 +6,7 @@ import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 
-/** One started producer for each NameServer and send timeout; none of them retries. */
+/** One started producer for each NameServer, send timeout and number of retries (none if not asked for). */
 final class Producers {
     private static final Map<String, DefaultMQProducer> STARTED = new ConcurrentHashMap<>();
     private static final AtomicInteger NEXT_INSTANCE = new AtomicInteger();
@@ -17,7 +17,8 @@ final class Producers {
     static DefaultMQProducer get(Options options) throws MQClientException {
         String namesrv = options.text("namesrv");
         int timeoutMs = options.number("timeout_ms", 3000);
-        String key = namesrv + "/" + timeoutMs;
+        int retries = options.number("retries", 0);
+        String key = namesrv + "/" + timeoutMs + "/" + retries;
         synchronized (STARTED) {
             DefaultMQProducer known = STARTED.get(key);
             if (known != null) {
@@ -26,8 +27,8 @@ final class Producers {
             DefaultMQProducer producer = new DefaultMQProducer("load_producer");
             producer.setNamesrvAddr(namesrv);
             producer.setInstanceName(instanceName());
-            producer.setRetryTimesWhenSendFailed(0);
-            producer.setRetryTimesWhenSendAsyncFailed(0);
+            producer.setRetryTimesWhenSendFailed(retries);
+            producer.setRetryTimesWhenSendAsyncFailed(retries);
             producer.setSendMsgTimeout(timeoutMs);
             producer.setDefaultTopicQueueNums(8);
             producer.start();

@@ -26,7 +26,8 @@ import org.apache.rocketmq.common.message.MessageClientIDSetter;
  *
  * mode=sync|async|batch, threads, size (body bytes), batch (messages in one send), window (async sends in flight),
  * rate (messages a second over all threads; 0: as fast as it goes), levels (delay levels to draw from),
- * acks (file that gets one line for each attempt: A or F, unique key, level, queue, queue offset or the error).
+ * retries (the client's own, after an attempt that failed; 0 if not given),
+ * acks (file that gets one line for each send: A or F, unique key, level, queue, queue offset or the error).
  */
 final class Sending {
     private static final int PAUSE_AFTER_FAILURE_MS = 20;

@@ -1,0 +1,90 @@
+"""One cluster for all tests here, with the operator in it; a namespace for each test, and evidence of what failed.
+
+DELAYMQ_KIND_KEEP=1 leaves the cluster for the next run, which takes it over with freshly built images. No other cluster
+is ever touched: the kubeconfig of these tests is the one that the cluster was made with.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import cluster as kind_cluster
+import pytest
+from cluster import Cluster
+from cluster.images import build_images
+from kind import evidence
+from kind.figures import Figures
+from kind.lab import CLUSTER_NAME, OPERATOR_NAMESPACE, Lab, Operator
+from kind.space import Space
+
+KEEP = os.environ.get("DELAYMQ_KIND_KEEP") == "1"
+WORKERS = 2
+
+
+@pytest.fixture(scope="session")
+def lab() -> Iterator[Lab]:
+    reason = kind_cluster.why_not()
+    if reason:
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"no cluster can be made here: {reason}")
+        pytest.skip(f"no cluster can be made here: {reason}")
+    images = build_images()
+    made = Cluster.create(CLUSTER_NAME, workers=WORKERS)
+    try:
+        made.load_images(*images.values())
+        lab = Lab(made, images)
+        yield lab
+        for space in list(lab.spaces):
+            lab.remove(space)
+    finally:
+        if not KEEP:
+            made.delete()
+
+
+@pytest.fixture(scope="session")
+def operator(lab: Lab) -> Operator:
+    """The operator, cluster-wide; tests that change it put it back."""
+    made = Operator(lab)
+    made.install()
+    return made
+
+
+@pytest.fixture
+def spaces(lab: Lab, operator: Operator) -> Iterator[Callable[..., Space]]:
+    """Makes namespaces that go with the test."""
+    made: list[Space] = []
+
+    def make(about: str, **options: Any) -> Space:
+        made.append(lab.space(about, **options))
+        return made[-1]
+
+    yield make
+    for space in made:
+        lab.remove(space)
+
+
+@pytest.fixture(scope="session")
+def all_figures() -> Figures:
+    return Figures()
+
+
+@pytest.fixture
+def note(request: pytest.FixtureRequest, all_figures: Figures) -> Callable[..., None]:
+    """`note(lost=0, gap_s=1.2)`: keeps what the test measured."""
+    test = request.node.name
+    all_figures.begin(test)
+    return lambda **values: all_figures.note(test, **values)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    """Evidence is taken before the fixtures remove it."""
+    report = yield
+    lab = getattr(item, "funcargs", {}).get("lab")
+    if report.failed and call.when in ("setup", "call") and isinstance(lab, Lab):
+        names = [space.name for space in lab.spaces]
+        folder = evidence.collect(lab.cluster, item.name, names, [OPERATOR_NAMESPACE])
+        report.sections.append(("evidence", f"kept in {folder}"))
+    return report

@@ -1,0 +1,132 @@
+"""What all tests share: one kind cluster of several nodes, the images in it, and the operator by its chart."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cluster import Cluster
+from kind.space import Space
+from kind.waiting import NotYetError, wait_until
+
+REPOSITORY_PATH = Path(__file__).resolve().parents[2]
+CHART_PATH = REPOSITORY_PATH / "helm" / "delaymq"
+CLUSTER_NAME = "delaymq-e2e"
+OPERATOR_NAMESPACE = "delaymq-system"
+RELEASE = "delaymq"
+OPERATOR_TIMEOUT_S = 90.0
+
+
+class Lab:
+    """The cluster with its images; namespaces for tests."""
+
+    def __init__(self, cluster: Cluster, images: Mapping[str, str]) -> None:
+        self.cluster = cluster
+        self.images = images
+        self.spaces: list[Space] = []
+        self._numbers = itertools.count(1)
+
+    def space(self, about: str, *, client: bool = True, restricted: bool = True) -> Space:
+        """A new namespace, named after what it is for."""
+        name = f"{about}-{next(self._numbers)}-{int(time.time()) % 100_000}"
+        made = Space(self.cluster, name, self.images)
+        made.make(restricted=restricted, client=client)
+        self.spaces.append(made)
+        return made
+
+    def remove(self, space: Space) -> None:
+        self.spaces.remove(space)
+        space.remove()
+
+    @property
+    def workers(self) -> list[str]:
+        nodes = self.cluster.get("nodes", selector="!node-role.kubernetes.io/control-plane")["items"]
+        return [node["metadata"]["name"] for node in nodes]
+
+    def node_address(self, node: str) -> str:
+        """The node's address in the machine's network."""
+        addresses = self.cluster.get("node", node)["status"]["addresses"]
+        return next(str(each["address"]) for each in addresses if each["type"] == "InternalIP")
+
+
+class Operator:
+    """One release of the chart."""
+
+    def __init__(self, lab: Lab, *, release: str = RELEASE, namespace: str = OPERATOR_NAMESPACE) -> None:
+        self.lab = lab
+        self.cluster = lab.cluster
+        self.release = release
+        self.namespace = namespace
+        self.installed_in_s = 0.0
+
+    def values(self, **more: Any) -> dict[str, Any]:
+        """The values of the tests: images that are in the nodes already."""
+        repository, _, tag = self.lab.images["operator"].rpartition(":")
+        return {
+            "image": {"repository": repository, "tag": tag, "pullPolicy": "Never"},
+            "defaultBrokerImage": self.lab.images["broker"],
+            **more,
+        }
+
+    def install(self, *extra: str, **more: Any) -> None:
+        """`helm install`; ``installed_in_s`` until the operator is ready."""
+        began = time.monotonic()
+        self._helm("install", *extra, **more)
+        self.wait_ready()
+        self.installed_in_s = time.monotonic() - began
+
+    def upgrade(self, *extra: str, **more: Any) -> float:
+        """`helm upgrade`; seconds until the new operator is the only one."""
+        began = time.monotonic()
+        self._helm("upgrade", *extra, **more)
+        self.wait_ready()
+        return time.monotonic() - began
+
+    def uninstall(self) -> None:
+        self.cluster.helm("uninstall", self.release, "-n", self.namespace, "--wait", "--timeout", "60s")
+
+    def deployment(self) -> dict[str, Any]:
+        found = self.cluster.get("deployments", namespace=self.namespace)["items"]
+        assert len(found) == 1, [each["metadata"]["name"] for each in found]
+        deployment: dict[str, Any] = found[0]
+        return deployment
+
+    def pods(self) -> list[dict[str, Any]]:
+        """The operator's pods that are not on their way out."""
+        selector = ",".join(f"{k}={v}" for k, v in self.deployment()["spec"]["selector"]["matchLabels"].items())
+        pods: list[dict[str, Any]] = self.cluster.get("pods", namespace=self.namespace, selector=selector)["items"]
+        return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+
+    def wait_ready(self, *, timeout_s: float = OPERATOR_TIMEOUT_S) -> None:
+        """All replicas are of the newest generation and ready."""
+
+        def ask() -> bool:
+            found = self.deployment()
+            status, wanted = found.get("status", {}), found["spec"]["replicas"]
+            current = status.get("observedGeneration") == found["metadata"]["generation"]
+            counts = [status.get(name, 0) for name in ("replicas", "updatedReplicas", "readyReplicas")]
+            if current and counts == [wanted] * 3:
+                return True
+            raise NotYetError(json.dumps(status)[-600:])
+
+        wait_until(f"the operator of {self.namespace} is ready", ask, timeout_s=timeout_s)
+
+    def metrics(self) -> str:
+        """The text of /metrics of the (only) pod, by the API server's proxy."""
+        pod = self.pods()[0]["metadata"]["name"]
+        return str(
+            self.cluster.kubectl(
+                "get", "--raw", f"/api/v1/namespaces/{self.namespace}/pods/{pod}:8080/proxy/metrics"
+            ).stdout
+        )
+
+    def _helm(self, verb: str, *extra: str, **more: Any) -> None:
+        values = json.dumps(self.values(**more))
+        self.cluster.helm(
+            verb, self.release, str(CHART_PATH), "-n", self.namespace, "--create-namespace" if verb == "install" else "--reset-values",
+            "-f", "-", *extra, input=values,
+        )  # fmt: skip

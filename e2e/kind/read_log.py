@@ -1,0 +1,37 @@
+"""Runs inside a broker's pod, behind the source of harness/commitlog.py: prints what its log says of one topic.
+
+    ["delayed", keys, unique_key, level, due_ms, stored_ms, [stored_ms of each copy handed over]]
+    ["plain", keys, unique_key, stored_ms]
+    ["end", {"records": n}]
+
+Arguments: the store's folder, the topic, the delay level table.
+"""
+
+# ruff: noqa: F821 - the names come from the source that stands before this one
+import json
+import sys
+
+
+def _say(*words):  # type: ignore[no-untyped-def]
+    print(json.dumps(words, separators=(",", ":")))
+
+
+def _main(store_path, topic, level_table):  # type: ignore[no-untyped-def]
+    store = Path(store_path)
+    for unique_key, messages in delayed_messages(store, level_table, real_topic=topic).items():
+        for message in messages:
+            properties = message.scheduled.properties
+            copies = [copy.stored_ms for copy in message.copies]
+            _say(
+                "delayed", properties.get("KEYS", ""), unique_key, int(properties["DELAY"]), message.due_ms,
+                message.scheduled.stored_ms, copies,
+            )  # fmt: skip
+    count = 0
+    for record in records(store):
+        count += 1
+        if record.topic == topic and not record.is_copy:
+            _say("plain", record.properties.get("KEYS", ""), record.unique_key, record.stored_ms)
+    _say("end", {"records": count})
+
+
+_main(*sys.argv[1:])

@@ -1,0 +1,122 @@
+"""A broker whose pod or process is taken away while thousands of messages wait for their time."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from kind import objects
+from kind.clients import Program
+from kind.lab import Lab, Operator
+from kind.space import Space
+from kind.verdict import longest_gap_s
+from kind.waiting import NotYetError, wait_until
+
+pytestmark = pytest.mark.timeout(240)
+
+COUNT = 3000
+RATE = 1000
+LEVELS = f"{objects.LEVEL_OF['5s']},{objects.LEVEL_OF['10s']}"
+POD = "demo-broker-0-0"
+# From the process's start until the last overdue message is handed over: "at once" on two cores that all share.
+OVERDUE_WITHIN_S = 5.0
+
+
+@pytest.fixture(scope="module")
+def demo(lab: Lab, operator: Operator) -> Iterator[Space]:
+    """One Broker for the tests here, each with a topic of its own."""
+    space = lab.space("restart")
+    space.broker_ready()
+    yield space
+    lab.remove(space)
+
+
+def _pending_thousands(space: Space, topic: str) -> Program:
+    """All COUNT messages are acknowledged; those of level 5s begin to fall due."""
+    space.apply(objects.topic(topic, queues=4))
+    space.wait_condition("topic.delaymq.io", topic, "Ready", reason="InEveryGroup")
+    producer = space.client.produce(
+        topic=topic, name_servers=space.name_servers(), run=topic, count=COUNT, rate=RATE, levels=LEVELS, retries=0
+    )
+    producer.wait_lines("sent", COUNT - 200)
+    return producer
+
+
+def _pod_away(
+    space: Space, topic: str, take_away: Callable[[], None], note: Callable[..., None], **more: object
+) -> None:
+    """Send, take the broker away, and judge: nothing lost, twice, early; what fell due meanwhile comes at once."""
+    producer = _pending_thousands(space, topic)
+    before = space.pod(POD)
+    sent_ms = int(time.time() * 1000)
+    take_away()
+    _wait_other_process(space, before)
+    back_s = time.time() - sent_ms / 1000
+    producer.result()
+    sends = producer.sends()
+    verdict = space.judge_when_done(topic, sends, timeout_s=30)
+    verdict.assert_clean()
+    started_ms = space.http(POD, "/api/v1/broker")["startedAtMs"]
+    last_ms = verdict.last_overdue_at_ms(sent_ms, started_ms)
+    overdue_s = 0.0 if last_ms is None else max(0.0, (last_ms - started_ms) / 1000)
+    assert overdue_s < OVERDUE_WITHIN_S
+    on_time = sorted(verdict.lateness_of_due_after_ms(started_ms + 1000))
+    assert on_time, "nothing fell due after the restart: the test proves less than it says"
+    # The id by which a producer was answered before still finds its record, though the pod has another address now.
+    first = next(send for send in sends if not send.failure)
+    seen = space.client.ask("view", first.message_id, name_servers=space.name_servers())
+    assert seen["keys"] == [first.key]
+    note(
+        ready_again_s=back_s, overdue_handed_over_s=overdue_s,
+        lateness_after_restart_p99_ms=on_time[int(len(on_time) * 0.99)], **verdict.figures(), **more,
+    )  # fmt: skip
+
+
+def _wait_other_process(space: Space, before: dict[str, object]) -> None:
+    """The pod is ready, and its container is not the one of ``before``."""
+    old = before["status"]["containerStatuses"][0]["containerID"]  # type: ignore[index]
+
+    def ask() -> bool:
+        pod = space.find("pod", POD)
+        states = (pod or {}).get("status", {}).get("containerStatuses", [])
+        if states and states[0]["ready"] and states[0].get("containerID") != old:
+            return True
+        raise NotYetError(str(states))
+
+    wait_until(f"{POD} is ready with another process", ask, timeout_s=90)
+
+
+def test_a_deleted_pod_loses_no_delayed_message_and_hands_none_over_twice(
+    demo: Space, note: Callable[..., None]
+) -> None:
+    _pod_away(demo, "deleted", lambda: demo.kubectl("delete", "pod", POD, "--wait=false"), note)
+
+
+def test_a_process_killed_by_9_loses_no_delayed_message_and_hands_none_over_twice(
+    demo: Space, note: Callable[..., None]
+) -> None:
+    _pod_away(demo, "killed", lambda: demo.kill_broker_process(POD), note)
+    # What the broker resumed is told where a user looks for it.
+    group = demo.broker()["status"]["groups"][0]
+    assert group["resumed"]["verdict"] == "Intact", group["resumed"]
+    assert demo.condition("broker.delaymq.io", "demo", "SchedulerIntact")["status"] == "True"
+
+
+def test_a_restart_of_a_single_group_leaves_a_short_gap(demo: Space, note: Callable[..., None]) -> None:
+    demo.apply(objects.topic("gap", queues=4))
+    demo.wait_condition("topic.delaymq.io", "gap", "Ready", reason="InEveryGroup")
+    uid = demo.pod(POD)["metadata"]["uid"]
+    # Each message is sent once only: every failure is seen.
+    producer = demo.client.produce(
+        topic="gap", name_servers=demo.name_servers(), run="gap", rate=100, levels=objects.LEVEL_OF["1s"], retries=0,
+        timeout_ms=1000, at_most_s=30,
+    )  # fmt: skip
+    producer.wait_lines("sent", 100)
+    demo.annotate("broker.delaymq.io", "demo", "delaymq.io/restart=gap")
+    demo.wait_pod_ready(POD, other_than_uid=uid)
+    demo.wait_broker_ready()
+    producer.result()
+    verdict = demo.judge_when_done("gap", producer.sends())
+    verdict.assert_clean()
+    gap_s = longest_gap_s(producer.sends())
+    assert gap_s > 0
+    note(gap_s=gap_s, **verdict.figures())

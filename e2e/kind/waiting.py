@@ -1,0 +1,45 @@
+"""Waiting with an end: every wait of these tests goes through here and says what it saw last when it fails."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from cluster.errors import ClusterError
+
+T = TypeVar("T")
+
+EVERY_S = 0.25
+SHOWN_CHARS = 1500
+
+
+class NotYetError(Exception):
+    """What is waited for is not so yet; the text says what is so instead."""
+
+
+def wait_until(what: str, ask: Callable[[], T], *, timeout_s: float, every_s: float = EVERY_S) -> T:
+    """The first answer of ``ask`` that is neither None nor False.
+
+    ``ask`` may raise NotYetError to say what it saw, or ClusterError (an API server that is away for a moment).
+    AssertionError with the last thing seen when ``timeout_s`` is over.
+    """
+    began = time.monotonic()
+    seen: object = None
+    while True:
+        try:
+            answer = ask()
+            if answer is not None and answer is not False:
+                return answer
+            seen = answer
+        except (NotYetError, ClusterError) as e:
+            seen = e
+        if time.monotonic() - began > timeout_s:
+            raise AssertionError(f"not within {timeout_s:g} s: {what}; last seen: {str(seen)[-SHOWN_CHARS:]}")
+        time.sleep(every_s)
+
+
+def stays(what: str, ask: Callable[[], object], *, for_s: float, every_s: float = EVERY_S) -> None:
+    """AssertionError as soon as ``ask`` answers with anything false within ``for_s``."""
+    until = time.monotonic() + for_s
+    while time.monotonic() < until:
+        assert ask(), f"no more so: {what}"
+        time.sleep(every_s)

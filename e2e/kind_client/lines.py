@@ -1,0 +1,52 @@
+"""What the programs here print: one JSON array a line, its first word says what it is; times are ms since 1970.
+
+    ["ready"]                                                          connected, the first message may come
+    ["sent", key, level, began_ms, ended_ms, offset_message_id, broker]  acknowledged
+    ["failed", key, level, began_ms, ended_ms, reason]
+    ["got", key, broker, queue, queue_offset, due_ms | null, stored_ms, arrived_ms, level]
+    ["end", {…}]                                                       the last line of a run that came to its end
+
+Whatever fails says so on standard error and ends with another exit code than 0.
+"""
+
+import argparse
+import asyncio
+import json
+import signal
+import sys
+import threading
+
+
+def say(*words: object) -> None:
+    """One line at once: whoever reads it may act on it."""
+    sys.stdout.write(json.dumps(words, separators=(",", ":")) + "\n")
+    sys.stdout.flush()
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """With what every program needs: where, and how long at most (no program runs without an end)."""
+    made = argparse.ArgumentParser(description=description)
+    made.add_argument("--name-servers", required=True, help="host:port, several joined by ;")
+    made.add_argument("--at-most-s", type=float, default=120.0)
+    made.add_argument("--until-stdin-closes", action="store_true", help="end cleanly when whoever started it lets go")
+    return made
+
+
+def ended_event(options: argparse.Namespace) -> asyncio.Event:
+    """Set by SIGTERM or SIGINT, and by the end of standard input where it was asked for."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, ended.set)
+
+    def watch() -> None:
+        sys.stdin.buffer.read()
+        loop.call_soon_threadsafe(ended.set)
+
+    if options.until_stdin_closes:
+        threading.Thread(target=watch, daemon=True).start()
+    return ended
+
+
+def integers(text: str) -> list[int]:
+    return [int(word) for word in text.split(",")]

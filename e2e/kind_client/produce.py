@@ -1,0 +1,112 @@
+"""Sends delayed messages at a steady rate and prints what became of each.
+
+Every message has a key of its own, RUN-0 to RUN-n, in its KEYS and as its body, so that it is known again in the
+broker's log and by consumers even if its send failed. `--retries 0`: each message is sent once only.
+"""
+
+import argparse
+import asyncio
+import itertools
+import sys
+import time
+
+from delaymq.client import Client, ClientError, ClientOptions, Message, Producer, ProducerOptions, SendStatus
+from delaymq.clock import now_ms
+from lines import ended_event, integers, parser, say
+
+# A send that takes this long is no send any more; above every timeout asked for.
+MAX_IN_FLIGHT = 500
+# Until a new topic's route is known everywhere.
+FIRST_ROUTE_S = 30.0
+FIRST_ROUTE_EVERY_S = 0.2
+
+
+def arguments() -> argparse.Namespace:
+    made = parser(__doc__)
+    made.add_argument("--topic", required=True)
+    made.add_argument("--run", required=True, help="first part of the messages' keys")
+    made.add_argument("--count", type=int, default=0, help="0: until --at-most-s or SIGTERM")
+    made.add_argument("--rate", type=float, default=200.0, help="messages a second")
+    made.add_argument("--levels", type=integers, default=[0], help="delay levels, taken in turn; 0: not delayed")
+    made.add_argument("--retries", type=int, default=2)
+    made.add_argument("--timeout-ms", type=int, default=3000)
+    made.add_argument("--body-bytes", type=int, default=0, help="pad the body to this size")
+    made.add_argument("--route-interval-ms", type=int, default=30_000)
+    return made.parse_args()
+
+
+async def run(options: argparse.Namespace) -> None:
+    client_options = ClientOptions(route_interval_ms=options.route_interval_ms)
+    producer_options = ProducerOptions(send_timeout_ms=options.timeout_ms, retries=options.retries)
+    ended = ended_event(options)
+    async with (
+        Client(options.name_servers, client_options) as client,
+        Producer(client, "e2e-producer", producer_options) as producer,
+    ):
+        await _route(producer, options.topic)
+        say("ready")
+        counts = await _send_all(producer, options, ended)
+    say("end", counts)
+
+
+async def _send_all(producer: Producer, options: argparse.Namespace, ended: asyncio.Event) -> dict[str, int]:
+    counts = {"acknowledged": 0, "failed": 0}
+    tasks: set[asyncio.Task[None]] = set()
+    started = time.monotonic()
+    for number in itertools.count():
+        due = started + number / options.rate
+        if (options.count and number >= options.count) or due > started + options.at_most_s:
+            break
+        await asyncio.sleep(max(0.0, due - time.monotonic()))
+        if ended.is_set():
+            break
+        if len(tasks) >= MAX_IN_FLIGHT:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        level = options.levels[number % len(options.levels)]
+        task = asyncio.create_task(_send(producer, options, f"{options.run}-{number}", level, counts))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+    if tasks:
+        await asyncio.wait(tasks, timeout=options.timeout_ms / 1000 + 5)
+    return counts
+
+
+async def _send(producer: Producer, options: argparse.Namespace, key: str, level: int, counts: dict[str, int]) -> None:
+    body = key.encode().ljust(options.body_bytes)
+    began_ms = now_ms()
+    try:
+        result = await producer.send(Message(topic=options.topic, body=body, keys=(key,), delay_level=level))
+    except ClientError as error:
+        counts["failed"] += 1
+        say("failed", key, level, began_ms, now_ms(), str(error))
+        return
+    if result.status is not SendStatus.OK:
+        counts["failed"] += 1
+        say("failed", key, level, began_ms, now_ms(), result.status.name)
+        return
+    counts["acknowledged"] += 1
+    say("sent", key, level, began_ms, now_ms(), result.offset_message_id, result.queue.broker_name)
+
+
+async def _route(producer: Producer, topic: str) -> None:
+    """Wait for the topic's route; the last error when it does not come."""
+    deadline = time.monotonic() + FIRST_ROUTE_S
+    while True:
+        try:
+            await producer.queues(topic)
+            return
+        except ClientError:
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(FIRST_ROUTE_EVERY_S)
+
+
+def main() -> None:
+    try:
+        asyncio.run(run(arguments()))
+    except ClientError as error:
+        sys.exit(f"produce: {error}")
+
+
+if __name__ == "__main__":
+    main()
