@@ -95,7 +95,9 @@ class BrokerStatus(StatusStruct, frozen=True, kw_only=True):
     selector: str | None = None
     """The label selector of the broker pods, for the scale subresource."""
     name_servers: tuple[str, ...] = ()
-    """What clients use: host:port each."""
+    """What clients in the cluster use: host:port each."""
+    external_name_servers: tuple[str, ...] = ()
+    """What clients outside use: ip:port each; empty without spec.external."""
     image: str | None = None
     conditions: tuple[Condition, ...] = ()
     pending: int | None = None
