@@ -1,0 +1,76 @@
+"""Running programs: always with a limit in time, and with an error that shows what the program said."""
+
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from cluster.errors import ClusterError
+
+Log = Callable[[str], None]
+
+# Enough to see why a build failed, not so much that the reason drowns.
+SHOWN_CHARS = 4000
+
+
+def run(
+    arguments: Sequence[str | Path],
+    *,
+    timeout_s: float,
+    stdin_text: str | None = None,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+    check: bool = True,
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, its output captured; ``environment`` replaces the whole of ours.
+
+    Raises ClusterError when the program is missing, takes longer than ``timeout_s`` (it is killed then, with its
+    children) or, unless ``check`` is false, exits with anything but 0.
+    """
+    command = [str(argument) for argument in arguments]
+    shown = shlex.join(command)
+    if len(shown) > 200:
+        shown = shown[:200] + "…"
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL if stdin_text is None else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env=None if environment is None else dict(environment),
+            cwd=folder,
+            start_new_session=True,
+        )
+    except FileNotFoundError as e:
+        raise ClusterError(f"{command[0]} cannot be found; it is needed for: {shown}") from e
+    with process:
+        try:
+            output, errors = process.communicate(stdin_text, timeout=timeout_s)
+        except BaseException as e:
+            kill_group(process.pid)
+            if isinstance(e, subprocess.TimeoutExpired):
+                raise ClusterError(f"no end after {timeout_s:.0f} s, killed: {shown}") from e
+            raise
+    if check and process.returncode != 0:
+        said = "\n".join(part.strip() for part in (output, errors) if part.strip())
+        raise ClusterError(f"exit code {process.returncode} of: {shown}\n{said[-SHOWN_CHARS:]}")
+    return subprocess.CompletedProcess(command, process.returncode, output, errors)
+
+
+def output_of(arguments: Sequence[str | Path], *, timeout_s: float = 30) -> str | None:
+    """What a program prints, stripped; None when it is missing, fails or takes too long."""
+    try:
+        return run(arguments, timeout_s=timeout_s).stdout.strip()
+    except ClusterError:
+        return None
+
+
+def kill_group(process_group: int) -> None:
+    try:
+        os.killpg(process_group, signal.SIGKILL)
+    except ProcessLookupError:
+        pass

@@ -1,0 +1,107 @@
+"""Small Debian roots made with debootstrap, and the images that are one: no image registry is needed.
+
+They hold what the suite named when they were made, without later security updates: for tests, not for production.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from cluster import archives
+from cluster.artifacts import Artifact
+from cluster.commands import Log, run
+from cluster.errors import ClusterError
+from cluster.paths import artifacts_path
+
+SUITE = "bookworm"
+"""systemd 252 is the last that takes cgroups of version 1 without being forced; python3 is 3.11."""
+MIRROR = "http://deb.debian.org/debian"
+DEBOOTSTRAP_TIMEOUT_S = 1800
+UNPACK_TIMEOUT_S = 300
+# Raise it when this file makes something else out of the same packages.
+RECIPE = 1
+
+NODE_PACKAGES = (
+    "systemd", "systemd-sysv", "dbus", "containerd", "runc", "iptables", "nftables", "iproute2", "conntrack", "socat",
+    "ethtool", "ebtables", "kmod", "mount", "procps", "util-linux", "hostname", "ca-certificates",
+    "containernetworking-plugins", "busybox-static",
+)  # fmt: skip
+PYTHON_PACKAGES = ("python3", "ca-certificates", "tzdata")
+PYTHON_BUILD_PACKAGES = (*PYTHON_PACKAGES, "python3-pip", "python3-venv")
+JAVA_PACKAGES = ("openjdk-17-jre-headless", "ca-certificates", "tzdata")
+
+# Nothing here is read by a program: a third of a small root.
+USELESS = (
+    "var/cache/apt/archives/*.deb", "var/cache/apt/*.bin", "var/lib/apt/lists/*", "var/log/*.log", "var/log/apt/*",
+    "var/cache/debconf/*-old", "var/cache/ldconfig/aux-cache",
+    "usr/share/doc/*", "usr/share/man/*", "usr/share/info/*", "usr/share/locale/*", "usr/share/lintian/*",
+    "usr/share/gcc", "usr/share/common-licenses", "usr/lib/python3*/test", "usr/lib/python3*/idlelib",
+)  # fmt: skip
+
+
+def make_root(root: Path, packages: Sequence[str]) -> None:
+    """Make a minimal Debian with these packages in the folder ``root``; needs root and a Debian mirror."""
+    include = ",".join(packages)
+    command = ["nice", "-n", "10", "debootstrap", "--variant=minbase", f"--include={include}", SUITE, str(root), MIRROR]
+    run(command, timeout_s=DEBOOTSTRAP_TIMEOUT_S)
+    for pattern in USELESS:
+        for path in root.glob(pattern):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+
+def _node_root(draft: Path, log: Log) -> None:
+    with _scratch() as scratch:
+        root = Path(scratch) / "root"
+        make_root(root, NODE_PACKAGES)
+        packed = ["tar", "--numeric-owner", "--xattrs", "-C", root, "--zstd", "-cf", draft / "root.tar.zst", "."]
+        run(packed, timeout_s=UNPACK_TIMEOUT_S)
+
+
+def unpack_node_root(target: Path, log: Log) -> None:
+    """Unpack the Debian of a node into an empty folder, making it first where it is missing."""
+    packed = NODE_ROOT.obtain(log) / "root.tar.zst"
+    run(["tar", "--numeric-owner", "--xattrs", "-C", target, "--zstd", "-xf", packed], timeout_s=UNPACK_TIMEOUT_S)
+
+
+def _image(name: str, packages: Sequence[str], environment: Sequence[str] = (), command: Sequence[str] = ()) -> Artifact:
+    """An artifact whose folder has ``image.tar.zst``, with the one image ``delaymq/<name>:bookworm``."""
+
+    def make(draft: Path, log: Log) -> None:
+        with _scratch() as scratch:
+            root = Path(scratch) / "root"
+            make_root(root, packages)
+            # The process ids and devices are the container's own, whatever debootstrap needed.
+            for folder in ("proc", "sys", "dev"):
+                if any((root / folder).iterdir()):
+                    shutil.rmtree(root / folder)
+                    (root / folder).mkdir()
+            image = archives.Image(
+                name=f"delaymq/{name}:{SUITE}",
+                layers=("root",),
+                command=command,
+                environment=environment,
+                labels={LABEL: artifact.key},
+            )
+            archives.write_compressed(draft / "image.tar.zst", {"root": root}, [image], owners=True)
+
+    artifact = Artifact(name, (f"{RECIPE} {SUITE}", *packages, *environment, *command, *USELESS), make)
+    return artifact
+
+
+def _scratch() -> "tempfile.TemporaryDirectory[str]":
+    if shutil.which("debootstrap") is None:
+        raise ClusterError("debootstrap cannot be found: apt-get install debootstrap")
+    return tempfile.TemporaryDirectory(prefix=".draft-root-", dir=artifacts_path())
+
+
+LABEL = "io.delaymq.e2e.key"
+"""Label of every image from here: the key of the artifact that it came from."""
+
+NODE_ROOT = Artifact("node-root", (f"{RECIPE} {SUITE}", *NODE_PACKAGES, *USELESS), _node_root)
+PYTHON_RUNTIME = _image("python-runtime", PYTHON_PACKAGES, ("PYTHONUNBUFFERED=1", "LANG=C.UTF-8"), ("python3",))
+PYTHON_BUILD = _image("python-build", PYTHON_BUILD_PACKAGES, ("LANG=C.UTF-8",), ("python3",))
+JAVA_RUNTIME = _image("java-runtime", JAVA_PACKAGES, ("LANG=C.UTF-8",), ("java",))
