@@ -1,0 +1,158 @@
+"""JSON requests to the API server: the synchronous client in a few threads, for which the event loop never waits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from delaymq_operator.adapters.credentials import Loader, authorization
+from delaymq_operator.reconcile.errors import KubeError
+
+MAX_ERROR_CHARS: Final = 500
+"""Of an answer that is not the API server's own: a proxy's page belongs in no condition."""
+CONNECT_TIMEOUT_S: Final = 5.0
+WAITING_FACTOR: Final = 3.0
+"""A request gives up after this many timeouts, also if it waits for a thread, or its answer comes in drops."""
+USER_AGENT: Final = "delaymq-operator"
+
+_logger = logging.getLogger(__name__)
+_decoder = msgspec.json.Decoder()
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request; `path` has its query. `verb` and `kind` are what access rules and metrics call it."""
+
+    verb: str
+    kind: str
+    method: str
+    path: str
+    body: Any = None
+    content_type: str = "application/json"
+
+
+Observer = Callable[[Request, int], None]
+"""Told of every request with its status; 0: there was no answer."""
+Fence = Callable[[], str | None]
+"""Why nothing may be changed now (another replica is active, perhaps), or None."""
+READS: Final = ("get", "list")
+LEASE: Final = "Lease"
+"""Whoever wants to become active has to write it before."""
+
+
+class ApiRequests:
+    """Requests with a deadline, a few at a time. Thread-safe credentials; `close` ends the threads."""
+
+    def __init__(self, load: Loader, *, threads: int, timeout_s: float, observe: Observer) -> None:
+        self.fence: Fence = _open
+        self._load = load
+        self._threads = threads
+        self._timeout_s = timeout_s
+        self._observe = observe
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="kube")
+        self._lock = threading.Lock()
+        self._client: Any = None
+
+    async def send(self, request: Request) -> Any:
+        """The decoded answer, None if it is empty. KubeError for every answer of 400 and above, and for none (0)."""
+        loop = asyncio.get_running_loop()
+        deadline_s = self._timeout_s * WAITING_FACTOR
+        status = 0
+        try:
+            async with asyncio.timeout(deadline_s):
+                status, body = await loop.run_in_executor(self._executor, self._send, request)
+        except TimeoutError as error:
+            message = f"the API server did not answer {request.method} {request.path} within {deadline_s:g} s"
+            raise KubeError(0, "Timeout", message) from error
+        finally:
+            self._observe(request, status)
+        if status >= 400:
+            raise _refusal(request, status, body)
+        return body
+
+    def close(self) -> None:
+        """Requests that did not begin are dropped; the others end within their timeout, in the background."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        if self._client is not None:
+            self._client.rest_client.pool_manager.clear()
+
+    def forget_credentials(self) -> None:
+        """The next request reads them anew."""
+        with self._lock:
+            self._client = None
+
+    def _connected(self) -> Any:
+        with self._lock:
+            if self._client is None:
+                from kubernetes.client import ApiClient
+
+                loaded = self._load()
+                # A failure is the caller's to repeat: it knows whether the request still makes sense.
+                loaded.retries = False
+                loaded.connection_pool_maxsize = self._threads
+                self._client = ApiClient(loaded)
+            return self._client
+
+    def _send(self, request: Request) -> tuple[int, Any]:
+        import urllib3
+        from kubernetes.client.exceptions import ApiException
+
+        client = self._connected()
+        closed = None if request.verb in READS or request.kind == LEASE else self.fence()
+        if closed is not None:
+            raise KubeError(0, "NotActive", f"{request.method} {request.path} is held back: {closed}")
+        headers = {"Accept": "application/json", "User-Agent": USER_AGENT}
+        if request.body is not None:
+            headers["Content-Type"] = request.content_type
+        try:
+            token = authorization(client.configuration)
+            if token:
+                headers["Authorization"] = token
+            answer = client.call_api(
+                request.method,
+                client.configuration.host.rstrip("/") + request.path,
+                headers,
+                request.body,
+                _request_timeout=(CONNECT_TIMEOUT_S, self._timeout_s),
+            )
+            data = answer.read()
+        except (urllib3.exceptions.HTTPError, ApiException, OSError) as error:
+            message = f"no answer from the API server at {client.configuration.host}: {_plain(error)}"
+            raise KubeError(0, "Unreachable", message) from error
+        if answer.status == 401:
+            self.forget_credentials()
+        return answer.status, _decoded(data)
+
+
+def _open() -> str | None:
+    return None
+
+
+def _decoded(data: bytes) -> Any:
+    if not data:
+        return None
+    try:
+        return _decoder.decode(data)
+    except msgspec.DecodeError:
+        return data.decode(errors="replace")[:MAX_ERROR_CHARS]
+
+
+def _refusal(request: Request, status: int, body: Any) -> KubeError:
+    if isinstance(body, dict) and body.get("kind") == "Status":
+        return KubeError(status, str(body.get("reason") or ""), str(body.get("message") or f"HTTP status {status}"))
+    text = body if isinstance(body, str) else ""
+    return KubeError(status, "", f"{request.method} {request.path}: HTTP status {status} {text}".rstrip())
+
+
+def _plain(error: Exception) -> str:
+    """What a person needs of an error of the HTTP library; it names objects and addresses in memory otherwise."""
+    reason = getattr(error, "reason", None) or error
+    text = str(reason).rpartition(">: ")[2] or str(reason)
+    return text[:MAX_ERROR_CHARS] or type(error).__name__

@@ -1,0 +1,75 @@
+"""How the API server is reached, for our own requests and for kopf's watches: a service account or a kubeconfig."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from delaymq_operator.reconcile.errors import KubeError
+
+if TYPE_CHECKING:
+    from kubernetes.client import Configuration
+
+SERVICE_ACCOUNT_PATH: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+NO_CLUSTER: Final = (
+    "no Kubernetes API server is configured: this is no pod with a service account, and there is no kubeconfig "
+    "(--kubeconfig, $KUBECONFIG or ~/.kube/config)"
+)
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Where to look for credentials; `load` reads them anew, so that a rotated token is seen."""
+
+    kubeconfig: str = ""
+    context: str = ""
+
+    def load(self) -> Configuration:
+        """Address and credentials now. KubeError (status 0) with a sentence when there are none."""
+        # Half a second of imports, needed by nobody who asks for --help.
+        from kubernetes import config
+        from kubernetes.client import Configuration
+        from kubernetes.config import ConfigException
+
+        loaded = Configuration()
+        try:
+            if not self.kubeconfig and in_cluster():
+                config.load_incluster_config(client_configuration=loaded)  # type: ignore[no-untyped-call]
+            else:
+                config.load_kube_config(  # type: ignore[no-untyped-call]
+                    config_file=self.kubeconfig or None,
+                    context=self.context or None,
+                    client_configuration=loaded,
+                    persist_config=False,
+                )
+        except (ConfigException, OSError, ValueError) as error:
+            named = f"{self.kubeconfig}: " if self.kubeconfig else f"{NO_CLUSTER}: "
+            raise KubeError(0, "NoCredentials", f"{named}{error}") from error
+        return loaded
+
+
+def in_cluster() -> bool:
+    """Whether this is a pod that has a service account."""
+    return "KUBERNETES_SERVICE_HOST" in os.environ and (SERVICE_ACCOUNT_PATH / "token").is_file()
+
+
+def own_namespace() -> str:
+    """The namespace of the pod, or empty."""
+    try:
+        return (SERVICE_ACCOUNT_PATH / "namespace").read_text().strip()
+    except OSError:
+        return ""
+
+
+def authorization(loaded: Configuration) -> str | None:
+    """The Authorization header; for a service account's token the file is read again every minute."""
+    token = loaded.get_api_key_with_prefix("BearerToken")
+    if token is None and loaded.username:
+        return loaded.get_basic_auth_token()
+    return token
+
+
+Loader = Callable[[], Configuration]

@@ -1,0 +1,128 @@
+"""The port `Kube`: objects of the API server as plain dicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from delaymq_operator.adapters.api_requests import ApiRequests, Request
+from delaymq_operator.adapters.kinds import KINDS, Kind
+from delaymq_operator.adapters.kube_events import EventRecorder
+from delaymq_operator.reconcile.errors import KubeError
+from delaymq_operator.reconcile.ports import NO_LABELS, EventType, Manifest, Propagation
+
+FIELD_MANAGER: Final = "delaymq-operator"
+PAGE_OBJECTS: Final = 500
+"""Objects of one answer to a list: a page of large pods is decoded in less time than the loop may stand still."""
+MAX_PAGES: Final = 1_000
+MERGE_PATCH: Final = "application/merge-patch+json"
+APPLY_PATCH: Final = "application/apply-patch+yaml"
+
+Seen = Callable[[str, Manifest], None]
+"""Told of every object that an answer held, by kind: the cache knows our own writes before the watch tells of them."""
+
+
+class ApiKube:
+    """Kube over the API. `events` may be None where nothing is said (tests)."""
+
+    def __init__(self, requests: ApiRequests, *, seen: Seen, events: EventRecorder | None = None) -> None:
+        self._requests = requests
+        self._seen = seen
+        self._events = events
+
+    async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
+        """The object now, or None."""
+        path = _kind(kind).path(namespace, name)
+        try:
+            found = await self._requests.send(Request("get", kind, "GET", path))
+        except KubeError as error:
+            if error.absent:
+                return None
+            raise
+        return self._saw(kind, found)
+
+    async def list(
+        self, kind: str, namespace: str | None = None, *, labels: Mapping[str, str] = NO_LABELS
+    ) -> list[Manifest]:
+        """The objects now, in one namespace or in all, that carry all `labels`."""
+        selector = ",".join(f"{key}={value}" for key, value in labels.items())
+        items, _ = await list_all(self._requests, kind, namespace, selector=selector)
+        for item in items:
+            self._saw(kind, item)
+        return items
+
+    async def apply(self, manifest: Manifest) -> Manifest:
+        """Server-side apply by force under the operator's field manager; the object as it is then."""
+        kind, metadata = manifest["kind"], manifest["metadata"]
+        query = {"fieldManager": FIELD_MANAGER, "force": "true"}
+        path = _kind(kind).path(metadata.get("namespace"), metadata["name"], query=query)
+        request = Request("patch", kind, "PATCH", path, manifest, APPLY_PATCH)
+        return self._saw(kind, await self._requests.send(request))
+
+    async def patch(
+        self, kind: str, namespace: str, name: str, patch: Manifest, *, subresource: str | None = None
+    ) -> Manifest:
+        """JSON merge patch; KubeError 404 when it is absent, 409 if `patch` states an old resourceVersion."""
+        path = _kind(kind).path(namespace, name, subresource or "", {"fieldManager": FIELD_MANAGER})
+        request = Request("patch", kind, "PATCH", path, patch, MERGE_PATCH)
+        return self._saw(kind, await self._requests.send(request))
+
+    async def delete(
+        self, kind: str, namespace: str, name: str, *, uid: str | None = None, propagation: Propagation = "Background"
+    ) -> None:
+        """Deletes; an object that is absent is fine, one of another `uid` is KubeError 409."""
+        options: Manifest = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation}
+        if uid is not None:
+            options["preconditions"] = {"uid": uid}
+        try:
+            await self._requests.send(Request("delete", kind, "DELETE", _kind(kind).path(namespace, name), options))
+        except KubeError as error:
+            if not error.absent:
+                raise
+
+    async def event(self, about: Manifest, *, type: EventType, reason: str, message: str) -> None:  # noqa: A002
+        """Says something about an object; repeats are counted, not added. It never raises and never waits."""
+        if self._events is not None:
+            self._events.say(about, type=type, reason=reason, message=message)
+
+    def _saw(self, kind: str, found: Any) -> Manifest:
+        if not isinstance(found, dict):
+            raise KubeError(0, "BadAnswer", f"the API server's answer about a {kind} is no object")
+        self._seen(kind, found)
+        return found
+
+
+async def list_all(
+    requests: ApiRequests, kind: str, namespace: str | None, *, selector: str = "", from_cache: bool = False
+) -> tuple[list[Manifest], str]:
+    """All objects of a kind in pages, and the resource version they are of.
+
+    `from_cache`: as the API server's memory has them, possibly a moment old, at no cost to etcd; in one page then.
+    """
+    items: list[Manifest] = []
+    query = {"resourceVersion": "0"} if from_cache else {"limit": str(PAGE_OBJECTS)}
+    if selector:
+        query["labelSelector"] = selector
+    described = _kind(kind)
+    for _ in range(MAX_PAGES):
+        page = await requests.send(Request("list", kind, "GET", described.path(namespace, query=query)))
+        if not isinstance(page, dict):
+            raise KubeError(0, "BadAnswer", f"the API server's list of {described.plural} is no object")
+        for item in page.get("items") or []:
+            # Lists leave out what is the same for all.
+            item.setdefault("kind", kind)
+            item.setdefault("apiVersion", described.api_version)
+            items.append(item)
+        metadata = page.get("metadata") or {}
+        following = metadata.get("continue")
+        if not following:
+            return items, str(metadata.get("resourceVersion") or "")
+        query["continue"] = following
+    raise KubeError(0, "TooMany", f"more than {MAX_PAGES * PAGE_OBJECTS} {described.plural}")
+
+
+def _kind(name: str) -> Kind:
+    kind = KINDS.get(name)
+    if kind is None:
+        raise ValueError(f"kind {name} is not in adapters/kinds.py")
+    return kind

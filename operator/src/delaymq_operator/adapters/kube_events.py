@@ -1,0 +1,164 @@
+"""Events about our resources: written in the background, what happens again is counted, too many are dropped."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+from uuid import uuid4
+
+from delaymq_operator.adapters.api_requests import ApiRequests, Request
+from delaymq_operator.adapters.kinds import KINDS
+from delaymq_operator.reconcile.errors import KubeError
+from delaymq_operator.reconcile.ports import EventType, Manifest
+
+MAX_NOTE_CHARS: Final = 1_024
+"""The API server refuses longer ones."""
+MAX_REASON_CHARS: Final = 128
+MAX_REMEMBERED: Final = 1_000
+"""Events whose repeats are counted; the oldest are forgotten, then a repeat is a new Event."""
+MAX_WRITING: Final = 100
+"""Events that wait to be written: they must not pile up while the API server is away."""
+BURST: Final = 25
+REFILL_S: Final = 30.0
+"""An object may have so many new Events at once, and then one in so many seconds."""
+REPEAT_S: Final = 60.0
+"""The count of an Event is written at most so often."""
+CONTROLLER: Final = "delaymq.io/operator"
+
+_logger = logging.getLogger(__name__)
+
+
+class _Same(NamedTuple):
+    uid: str
+    type: str
+    reason: str
+    note: str
+
+
+@dataclass
+class _Said:
+    namespace: str
+    name: str
+    count: int = 1
+    written_s: float = 0.0
+
+
+@dataclass
+class _Allowance:
+    left: float
+    as_of_s: float
+
+
+class EventRecorder:
+    """Writes Events without making anybody wait. `clock` gives seconds that only grow, `instance` names the pod."""
+
+    def __init__(self, requests: ApiRequests, *, instance: str, clock: Callable[[], float]) -> None:
+        self._requests = requests
+        self._instance = instance[:MAX_REASON_CHARS] or "delaymq-operator"
+        self._clock = clock
+        self._said: OrderedDict[_Same, _Said] = OrderedDict()
+        self._allowances: OrderedDict[str, _Allowance] = OrderedDict()
+        self._writing: set[asyncio.Task[None]] = set()
+        self.dropped = 0
+        """Events that were not written, since there were too many."""
+
+    def say(self, about: Manifest, *, type: EventType, reason: str, message: str) -> None:  # noqa: A002
+        """Needs a running loop; never raises for anything that the API server says."""
+        uid = str(about["metadata"].get("uid") or about["metadata"]["name"])
+        note = message if len(message) <= MAX_NOTE_CHARS else message[: MAX_NOTE_CHARS - 1] + "…"
+        same = _Same(uid, type, reason[:MAX_REASON_CHARS], note)
+        said = self._said.get(same)
+        if said is None:
+            if not self._allowed(uid):
+                self.dropped += 1
+                return
+            namespace = about["metadata"].get("namespace") or "default"
+            said = _Said(namespace, f"{about['metadata']['name']}.{uuid4().hex[:16]}", written_s=self._clock())
+            self._said[same] = said
+            if len(self._said) > MAX_REMEMBERED:
+                self._said.popitem(last=False)
+            self._start(self._add(about, same, said))
+            return
+        self._said.move_to_end(same)
+        said.count += 1
+        if self._clock() - said.written_s >= REPEAT_S:
+            said.written_s = self._clock()
+            self._start(self._count(about, same, said))
+
+    async def close(self, timeout_s: float) -> None:
+        """Waits a moment for what is being written."""
+        if self._writing:
+            await asyncio.wait(self._writing, timeout=timeout_s)
+        for task in self._writing:
+            task.cancel()
+
+    def _allowed(self, uid: str) -> bool:
+        now_s = self._clock()
+        allowance = self._allowances.setdefault(uid, _Allowance(BURST, now_s))
+        allowance.left = min(BURST, allowance.left + (now_s - allowance.as_of_s) / REFILL_S)
+        allowance.as_of_s = now_s
+        self._allowances.move_to_end(uid)
+        if len(self._allowances) > MAX_REMEMBERED:
+            self._allowances.popitem(last=False)
+        if allowance.left < 1 or len(self._writing) >= MAX_WRITING:
+            return False
+        allowance.left -= 1
+        return True
+
+    def _start(self, writing: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(writing, name="event")
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
+
+    async def _add(self, about: Manifest, same: _Same, said: _Said) -> None:
+        metadata = about["metadata"]
+        event: Manifest = {
+            "apiVersion": KINDS["Event"].api_version,
+            "kind": "Event",
+            "metadata": {"name": said.name, "namespace": said.namespace},
+            "eventTime": _micro_time(),
+            "reportingController": CONTROLLER,
+            "reportingInstance": self._instance,
+            "action": "Reconcile",
+            "type": same.type,
+            "reason": same.reason,
+            "note": same.note,
+            "regarding": {
+                "apiVersion": about["apiVersion"],
+                "kind": about["kind"],
+                "namespace": metadata.get("namespace", ""),
+                "name": metadata["name"],
+                "uid": metadata.get("uid", ""),
+                "resourceVersion": metadata.get("resourceVersion", ""),
+            },
+        }
+        path = KINDS["Event"].path(said.namespace)
+        await self._write(Request("create", "Event", "POST", path, event), same)
+
+    async def _count(self, about: Manifest, same: _Same, said: _Said) -> None:
+        count = said.count
+        series = {"series": {"count": count, "lastObservedTime": _micro_time()}}
+        path = KINDS["Event"].path(said.namespace, said.name)
+        request = Request("patch", "Event", "PATCH", path, series, "application/merge-patch+json")
+        if not await self._write(request, same, absent_is_fine=True):
+            # The API server keeps Events for an hour only.
+            said.name = f"{about['metadata']['name']}.{uuid4().hex[:16]}"
+            await self._add(about, same, said)
+
+    async def _write(self, request: Request, same: _Same, *, absent_is_fine: bool = False) -> bool:
+        try:
+            await self._requests.send(request)
+        except KubeError as error:
+            if error.absent and absent_is_fine:
+                return False
+            _logger.warning("the Event %s (%s) could not be written: %s", same.reason, same.note, error)
+        return True
+
+
+def _micro_time() -> str:
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -1,0 +1,147 @@
+"""The port `Cache`: what watches, lists and our own writes showed last, whichever came first.
+
+The order of versions decides: an older one never replaces a newer one. `managedFields` are left out, nobody reads them
+and they are half of an object.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+
+from delaymq_operator.adapters.kinds import OWN_KINDS, WATCHED_KINDS
+from delaymq_operator.reconcile.ports import Manifest
+
+Changed = Callable[[str, Manifest | None, Manifest | None], None]
+"""Told of kind, the object before and the object after; None: it is not there."""
+
+_Name = tuple[str, str]
+MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
+MANAGED_BY_VALUE = "delaymq-operator"
+
+
+class WatchCache:
+    """Objects of the watched kinds; other kinds are a LookupError, so that nobody takes `unknown` for `absent`."""
+
+    def __init__(self, changed: Changed, *, namespaces: tuple[str, ...] = ()) -> None:
+        self._changed = changed
+        self._namespaces = frozenset(namespaces)
+        self._objects: dict[str, dict[_Name, Manifest]] = {kind: {} for kind in WATCHED_KINDS}
+        self._owned: dict[str, dict[str, set[_Name]]] = {kind: defaultdict(set) for kind in WATCHED_KINDS}
+
+    # The port.
+
+    def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
+        """The object, or None."""
+        return self._of(kind).get((namespace, name))
+
+    def owned(self, kind: str, owner_uid: str) -> list[Manifest]:
+        """Objects with an ownerReference to `owner_uid`."""
+        objects = self._of(kind)
+        return [objects[name] for name in sorted(self._owned[kind].get(owner_uid, ()))]
+
+    def all(self, kind: str, namespace: str | None = None) -> list[Manifest]:
+        """Objects of a kind, in one namespace or in all."""
+        return [found for name, found in self._of(kind).items() if namespace is None or name[0] == namespace]
+
+    def labelled(self, kind: str, namespace: str, labels: Mapping[str, str]) -> list[Manifest]:
+        """Objects that carry all `labels`."""
+        return [
+            found
+            for found in self.all(kind, namespace)
+            if labels.items() <= (found["metadata"].get("labels") or {}).items()
+        ]
+
+    # What fills it.
+
+    def put(self, kind: str, found: Manifest) -> None:
+        """An object as it was at its version. What is older than what is known, or not ours, is ignored."""
+        if kind not in self._objects or not self._concerns(kind, found):
+            return
+        name = _name_of(found)
+        before = self._objects[kind].get(name)
+        if before is not None and not _is_newer(found, before):
+            return
+        kept = {key: value for key, value in found.items() if key != "metadata"}
+        kept["metadata"] = {key: value for key, value in found["metadata"].items() if key != "managedFields"}
+        kept.setdefault("kind", kind)
+        self._store(kind, name, before, kept)
+        self._changed(kind, before, kept)
+
+    def remove(self, kind: str, gone: Manifest) -> None:
+        """A watch told that an object is gone; one of the same name that is made anew stays."""
+        if kind not in self._objects:
+            return
+        name = _name_of(gone)
+        before = self._objects[kind].get(name)
+        if before is not None and before["metadata"].get("uid") == gone["metadata"].get("uid"):
+            self._store(kind, name, before, None)
+            self._changed(kind, before, None)
+
+    def replace(self, kind: str, namespace: str | None, items: Iterable[Manifest], version: str) -> int:
+        """All there was of a kind (in one namespace, or in all) at `version`. How many objects the watch had missed."""
+        listed = {_name_of(item): item for item in items}
+        missed = 0
+        for name, before in list(self._objects[kind].items()):
+            within = namespace is None or name[0] == namespace
+            if (
+                within
+                and name not in listed
+                and _version(before["metadata"].get("resourceVersion")) <= _version(version)
+            ):
+                missed += 1
+                self._store(kind, name, before, None)
+                self._changed(kind, before, None)
+        for name, item in listed.items():
+            known = self._objects[kind].get(name)
+            if known is None or _is_newer(item, known):
+                missed += 1
+                self.put(kind, item)
+        return missed
+
+    def counts(self) -> dict[str, int]:
+        """Objects by kind."""
+        return {kind: len(objects) for kind, objects in self._objects.items()}
+
+    def _of(self, kind: str) -> dict[_Name, Manifest]:
+        objects = self._objects.get(kind)
+        if objects is None:
+            raise LookupError(f"{kind} objects are not watched: ask the API server (kube.get)")
+        return objects
+
+    def _concerns(self, kind: str, found: Manifest) -> bool:
+        metadata = found["metadata"]
+        if self._namespaces and metadata.get("namespace") not in self._namespaces:
+            return False
+        return kind in OWN_KINDS or (metadata.get("labels") or {}).get(MANAGED_BY_LABEL) == MANAGED_BY_VALUE
+
+    def _store(self, kind: str, name: _Name, before: Manifest | None, after: Manifest | None) -> None:
+        owned = self._owned[kind]
+        for uid in _owners(before):
+            owned[uid].discard(name)
+            if not owned[uid]:
+                del owned[uid]
+        for uid in _owners(after):
+            owned[uid].add(name)
+        if after is None:
+            self._objects[kind].pop(name, None)
+        else:
+            self._objects[kind][name] = after
+
+
+def _name_of(found: Manifest) -> _Name:
+    return found["metadata"].get("namespace") or "", found["metadata"]["name"]
+
+
+def _owners(found: Manifest | None) -> list[str]:
+    return [] if found is None else [owner["uid"] for owner in found["metadata"].get("ownerReferences") or []]
+
+
+def _is_newer(found: Manifest, known: Manifest) -> bool:
+    new, old = found["metadata"], known["metadata"]
+    return _version(new.get("resourceVersion")) > _version(old.get("resourceVersion"))
+
+
+def _version(text: str | None) -> int:
+    """Versions are numbers that grow over all objects of a kind (Kubernetes has promised so since 1.35)."""
+    return int(text) if text and text.isdigit() else 0
