@@ -28,6 +28,7 @@ from delaymq.client.producer import Producer
 from delaymq.client.pull_consumer import PullConsumer
 from delaymq.client.push_consumer import PushConsumer
 from delaymq.client.queue_calls import PullResult, PullStatus
+from delaymq.client.topic_config import TopicConfig
 from delaymq.protocol.bodies import MessageQueue
 
 __all__ = [
@@ -58,5 +59,6 @@ __all__ = [
     "SendError",
     "SendResult",
     "SendStatus",
+    "TopicConfig",
     "UnreachableError",
 ]

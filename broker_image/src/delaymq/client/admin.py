@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Self
+from collections.abc import Callable
+from typing import Final, Self
 
 from delaymq.client.client import Client
 from delaymq.client.errors import ClientError, NoRouteError, RefusedError, reading_answer
 from delaymq.client.messages import ReceivedMessage, decode_messages
+from delaymq.client.topic_config import PERM_READ_WRITE, TopicConfig
 from delaymq.clock import now_ms
-from delaymq.message import names
 from delaymq.message.ids import parse_offset_message_id
-from delaymq.message.names import retry_topic, topic_problem
+from delaymq.message.names import retry_topic
 from delaymq.protocol.bodies import (
     MASTER_ID,
     ClusterInfo,
@@ -22,27 +23,30 @@ from delaymq.protocol.bodies import (
     TopicList,
     TopicOffset,
     TopicStats,
+    TopicTable,
     decode_settings,
     encode_settings,
 )
 from delaymq.protocol.codes import RequestCode, ResponseCode
-from delaymq.protocol.command import request_command
+from delaymq.protocol.command import Command, request_command
 from delaymq.protocol.headers import (
-    CreateTopicRequestHeader,
+    DeleteKVConfigRequestHeader,
     DeleteTopicFromNamesrvRequestHeader,
     DeleteTopicRequestHeader,
     GetConsumeStatsRequestHeader,
     GetTopicStatsInfoRequestHeader,
+    PutKVConfigRequestHeader,
     QueryMessageRequestHeader,
     ViewMessageRequestHeader,
 )
 from delaymq.transport.connection import host_and_port
 
-PERM_READ_WRITE = 6
 ROUTE_WAIT_MS = 3_000
 ROUTE_POLL_MS = 10
 MAX_QUERIED = 64
 """What a broker answers at most to a query by key."""
+ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
+"""NameServers' settings by topic: `broker-a:4;broker-b:4`, the queues that clients send ordered messages to."""
 
 
 class Admin:
@@ -94,23 +98,11 @@ class Admin:
 
         ValueError for an illegal name or number, NoRouteError when no NameServer has heard of it in time.
         """
-        problem = topic_problem(topic)
-        if problem is not None:
-            raise ValueError(problem)
         if queues < 1:
             raise ValueError(f"a topic has at least one queue, not {queues}")
-        header = CreateTopicRequestHeader(
-            topic=topic,
-            default_topic=names.AUTO_CREATE_TOPIC,
-            read_queue_nums=queues,
-            write_queue_nums=queues,
-            perm=perm,
-            topic_filter_type="SINGLE_TAG",
-            order=False,
-            topic_sys_flag=0,
-        )
+        config = TopicConfig(topic=topic, write_queues=queues, read_queues=queues, permission=perm)
         for address in (await self.masters(cluster)).values():
-            await self._client.ask(address, request_command(RequestCode.UPDATE_AND_CREATE_TOPIC, header.to_fields()))
+            await self.put_topic(address, config)
         # Brokers tell NameServers about it without waiting for their answers.
         for _ in range(ROUTE_WAIT_MS // ROUTE_POLL_MS):
             if await self.topic_exists(topic):
@@ -120,14 +112,54 @@ class Admin:
 
     async def delete_topic(self, topic: str) -> None:
         """Deletes `topic` with its messages, on all masters and at the NameServers."""
-        broker_header = DeleteTopicRequestHeader(topic=topic)
         for address in (await self.masters()).values():
-            await self._client.ask(
-                address, request_command(RequestCode.DELETE_TOPIC_IN_BROKER, broker_header.to_fields())
-            )
-        header = DeleteTopicFromNamesrvRequestHeader(topic=topic)
-        for address in self._client.name_servers:
-            await self._client.ask(address, request_command(RequestCode.DELETE_TOPIC_IN_NAMESRV, header.to_fields()))
+            await self.delete_topic_on(address, topic)
+        await self.delete_route(topic)
+
+    # One broker, or the NameServers alone.
+
+    async def topic_configs(self, address: str) -> dict[str, TopicConfig]:
+        """All topics of the broker at `address`, its own ones too."""
+        answer = await self._client.ask(address, request_command(RequestCode.GET_ALL_TOPIC_CONFIG))
+        with reading_answer(address):
+            table = TopicTable.decode(answer.body).topic_config_table
+        return {name: TopicConfig.from_wire(config) for name, config in table.items()}
+
+    async def put_topic(self, address: str, config: TopicConfig) -> None:
+        """Creates or changes a topic on the broker at `address`; it is on its disk then. `order` changes nothing.
+
+        ValueError for an illegal name or number.
+        """
+        fields = config.to_header().to_fields()
+        await self._client.ask(address, request_command(RequestCode.UPDATE_AND_CREATE_TOPIC, fields))
+
+    async def delete_topic_on(self, address: str, topic: str) -> None:
+        """Deletes a topic with its messages on the broker at `address`; its route stays: `delete_route`."""
+        fields = DeleteTopicRequestHeader(topic=topic).to_fields()
+        await self._client.ask(address, request_command(RequestCode.DELETE_TOPIC_IN_BROKER, fields))
+
+    async def delete_route(self, topic: str) -> None:
+        """Has all NameServers forget the topic; a broker that still has it brings it back."""
+        fields = DeleteTopicFromNamesrvRequestHeader(topic=topic).to_fields()
+        await self._ask_all_name_servers(lambda: request_command(RequestCode.DELETE_TOPIC_IN_NAMESRV, dict(fields)))
+
+    async def put_order(self, topic: str, text: str) -> None:
+        """Sets at all NameServers which brokers have how many queues of an ordered topic: `broker-a:4;broker-b:4`."""
+        fields = PutKVConfigRequestHeader(namespace=ORDER_NAMESPACE, key=topic, value=text).to_fields()
+        await self._ask_all_name_servers(lambda: request_command(RequestCode.PUT_KV_CONFIG, dict(fields)))
+
+    async def delete_order(self, topic: str) -> None:
+        """Takes the order setting of a topic back; nothing happens where there is none."""
+        fields = DeleteKVConfigRequestHeader(namespace=ORDER_NAMESPACE, key=topic).to_fields()
+        await self._ask_all_name_servers(lambda: request_command(RequestCode.DELETE_KV_CONFIG, dict(fields)))
+
+    async def _ask_all_name_servers(self, make_command: Callable[[], Command]) -> None:
+        """Asks each of them at once; raises what the first of them failed with after all have been asked."""
+        addresses = self._client.require_name_servers()
+        answers = (self._client.ask(address, make_command()) for address in addresses)
+        for outcome in await asyncio.gather(*answers, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
 
     async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
         """Offsets and last store time of each queue."""

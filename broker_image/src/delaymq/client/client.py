@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, Self
@@ -20,7 +19,7 @@ from delaymq.client.errors import (
     UnreachableError,
     reading_answer,
 )
-from delaymq.client.network import Network, plain_text, split_address
+from delaymq.client.network import Network, own_address, plain_text
 from delaymq.client.options import ClientOptions
 from delaymq.client.routes import Route, route_of, route_of_new_topic
 from delaymq.clock import now_ms
@@ -59,14 +58,17 @@ class Member(Protocol):
 class Client:
     """Use as `async with Client("127.0.0.1:9876") as client:`; all members end with it.
 
-    `name_servers`: `host:port`, several joined by `;` or as a sequence.
+    `name_servers`: `host:port`, several joined by `;` or as a sequence. None: there are none, and only `ask` and what
+    names an address can be used.
     """
 
-    def __init__(self, name_servers: str | Sequence[str], options: ClientOptions | None = None) -> None:
-        words = name_servers.split(";") if isinstance(name_servers, str) else list(name_servers)
+    def __init__(self, name_servers: str | Sequence[str] | None, options: ClientOptions | None = None) -> None:
+        words = name_servers.split(";") if isinstance(name_servers, str) else list(name_servers or ())
         self.name_servers = [word.strip() for word in words if word.strip()]
-        if not self.name_servers:
-            raise ValueError("name at least one NameServer, such as 127.0.0.1:9876")
+        if name_servers is not None and not self.name_servers:
+            raise ValueError(
+                "name at least one NameServer, such as 127.0.0.1:9876, or None to ask given addresses only"
+            )
         self.options = options or ClientOptions()
         self.network = Network(self._commanded, self._connected, self.options.connect_timeout_ms)
         self.background = Background("client")
@@ -88,7 +90,7 @@ class Client:
 
     async def start(self) -> None:
         """Makes the client's id and starts its periodic work. No peer is needed yet."""
-        address = await _own_address(self.name_servers[0])
+        address = await own_address(self.name_servers, self.options.connect_timeout_ms)
         instance = self.options.instance_name or f"{os.getpid()}#{time.monotonic_ns()}"
         self.client_id = f"{address}@{instance}"
         self.unique_ids = UniqueIds(address)
@@ -227,8 +229,9 @@ class Client:
         A NameServer never answers a request that it does not know: AnswerTimeoutError.
         """
         last: ClientError | None = None
-        for turn in range(len(self.name_servers)):
-            index = (self._name_server + turn) % len(self.name_servers)
+        count = len(self.require_name_servers())
+        for turn in range(count):
+            index = (self._name_server + turn) % count
             try:
                 answer = await self.network.ask(self.name_servers[index], command, self.options.request_timeout_ms)
             except (RefusedError, ClosedError):
@@ -240,6 +243,12 @@ class Client:
             return answer
         assert last is not None
         raise last
+
+    def require_name_servers(self) -> list[str]:
+        """The NameServers' addresses. Raises ClientError when this client has none."""
+        if not self.name_servers:
+            raise ClientError("this client has no NameServers: make one with their addresses")
+        return self.name_servers
 
     async def ask(self, address: str, command: Command, timeout_ms: int | None = None) -> Command:
         """The answer with code 0 (errors as Network.ask)."""
@@ -316,16 +325,3 @@ _SERVED: dict[int, Callable[[Client, Command], None]] = {
 def _group(member: Member) -> str | None:
     data = member.consumer_data()
     return None if data is None else data.group_name
-
-
-async def _own_address(name_server: str) -> str:
-    """This machine's address on the way to a NameServer (nothing is sent); loopback when there is no way."""
-    try:
-        host, port = split_address(name_server)
-        infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_DGRAM)
-        family, _, _, _, target = infos[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(target)
-            return str(probe.getsockname()[0]).partition("%")[0]
-    except (OSError, UnreachableError):
-        return "127.0.0.1"

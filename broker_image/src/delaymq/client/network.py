@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import socket
+from collections.abc import Awaitable, Callable, Sequence
 
 from delaymq.client.errors import AnswerTimeoutError, ClosedError, RefusedError, UnreachableError
 from delaymq.protocol.codes import ResponseCode
@@ -125,3 +126,20 @@ def split_address(address: str) -> tuple[str, int]:
     if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65_536:
         raise UnreachableError(address, "this is no address: write host:port, such as 127.0.0.1:9876")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+async def own_address(name_servers: Sequence[str], timeout_ms: int) -> str:
+    """This machine's address on the way to a NameServer (nothing is sent); loopback when there is no way."""
+    try:
+        if not name_servers:
+            return "127.0.0.1"
+        host, port = split_address(name_servers[0])
+        # A name that cannot be resolved yet must not hold up the start.
+        async with asyncio.timeout(timeout_ms / 1000):
+            infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+        family, _, _, _, target = infos[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(target)
+            return str(probe.getsockname()[0]).partition("%")[0]
+    except (OSError, UnreachableError):  # TimeoutError is an OSError
+        return "127.0.0.1"
