@@ -178,6 +178,10 @@ class TopicConfig:
     write_queues: int
     permission: int = 6
     order: bool = False
+    """As the NameServers' order settings say; brokers take it from there, `put_topic` changes nothing of it."""
+    filter_type: str = "SINGLE_TAG"
+    sys_flag: int = 0
+    """Handed back as it was: 1 unit, 2 unit subscription."""
 
 
 class BrokerAdmin(Protocol):

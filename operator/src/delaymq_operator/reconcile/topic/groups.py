@@ -1,0 +1,130 @@
+"""The topic in the groups of a Broker: what is there, and making it what it shall be."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from delaymq_operator.api import Topic
+from delaymq_operator.api.topic import TopicGroupStatus
+from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
+from delaymq_operator.reconcile.ports import Endpoint, TopicConfig
+from delaymq_operator.reconcile.topic.answers import Answer, BrokerAnswers
+from delaymq_operator.reconcile.topic.desired import group_status, wanted
+from delaymq_operator.reconcile.topic.places import Group
+from delaymq_operator.reconcile.world import World
+
+NOT_READY = "its broker is not ready"
+# Part of a poll interval: Topics that look in turn shall find what the first of them got.
+_MAX_AGE_POLLS = 0.9
+
+
+@dataclass(frozen=True)
+class Found:
+    """The topic in one group after a pass."""
+
+    group: Group
+    config: TopicConfig | None = None
+    """None: it is not known what is there, `problem` says why."""
+    problem: str | None = None
+    refused: bool = False
+    """The broker answered, and does not want the topic so."""
+    change: str | None = None
+    """What was done."""
+
+    @property
+    def status(self) -> TopicGroupStatus | None:
+        """For the status of the Topic."""
+        return None if self.config is None else group_status(self.group.name, self.config)
+
+
+class TopicInGroups:
+    """One topic on the brokers of one Broker, by answers that are shared with the Broker's other topics."""
+
+    def __init__(self, topic: Topic, answers: BrokerAnswers, world: World) -> None:
+        self._topic = topic
+        self._answers = answers
+        self._world = world
+
+    async def settle(self, groups: Iterable[Group]) -> list[Found]:
+        """Makes the topic what the spec says in all these groups that can be reached."""
+        seen = await asyncio.gather(*(self._look(group) for group in groups))
+        present = next((found.config for found in seen if found.config is not None), None)
+        return list(await asyncio.gather(*(self._settle(found, present) for found in seen)))
+
+    async def delete(self, group: Group) -> str | None:
+        """Deletes the topic with its messages in a group; why it could not."""
+        if group.endpoint is None:
+            return NOT_READY
+        answer = self._answer(group, group.endpoint)
+        async with answer.lock:
+            try:
+                await self._world.admin.delete_topic(group.endpoint, self._topic.topic_name)
+            except (BrokerUnreachable, BrokerRefused) as error:
+                return _problem(error)
+            if answer.value is not None:
+                answer.value.pop(self._topic.topic_name, None)
+        return None
+
+    async def _look(self, group: Group) -> Found:
+        if group.endpoint is None:
+            return Found(group, problem=NOT_READY)
+        settings = self._world.settings
+        try:
+            configs = await self._topics(group, group.endpoint, settings.poll_interval_s * _MAX_AGE_POLLS)
+            if self._topic.topic_name not in configs:
+                # Before it is made it is looked for again: a producer may have made it meanwhile, in its own way.
+                configs = await self._topics(group, group.endpoint, settings.progress_interval_s)
+        except (BrokerUnreachable, BrokerRefused) as error:
+            return Found(group, problem=_problem(error))
+        return Found(group, configs.get(self._topic.topic_name))
+
+    async def _settle(self, found: Found, elsewhere: TopicConfig | None) -> Found:
+        if found.problem is not None or found.group.endpoint is None or (found.group.leaving):
+            return found
+        config = wanted(self._topic.topic_name, self._topic.spec, found.config, elsewhere)
+        if config == found.config:
+            return found
+        answer = self._answer(found.group, found.group.endpoint)
+        async with answer.lock:
+            try:
+                await self._world.admin.put_topic(found.group.endpoint, config)
+            except BrokerUnreachable as error:
+                answer.note_failure(error, self._world.clock())
+                return Found(found.group, problem=_problem(error))
+            except BrokerRefused as error:
+                return Found(found.group, found.config, problem=_problem(error), refused=True)
+            if answer.value is not None:
+                answer.value[config.topic] = config
+        return Found(found.group, config, change=_change(found.config, config))
+
+    async def _topics(self, group: Group, endpoint: Endpoint, max_age_s: float) -> dict[str, TopicConfig]:
+        async def ask() -> dict[str, TopicConfig]:
+            return dict(await self._world.admin.topics(endpoint))
+
+        return await self._answer(group, endpoint).get(ask, self._world.clock, max_age_ms=max_age_s * 1000)
+
+    def _answer(self, group: Group, endpoint: Endpoint) -> Answer[dict[str, TopicConfig]]:
+        return self._answers.topics_of(group.name, endpoint)
+
+
+def _problem(error: BrokerUnreachable | BrokerRefused) -> str:
+    if isinstance(error, BrokerRefused):
+        return f"its broker refuses: {error.message.rstrip('.')}"
+    return f"its broker does not answer ({error.problem.rstrip('.')})"
+
+
+def _change(before: TopicConfig | None, after: TopicConfig) -> str:
+    if before is None:
+        return f"made with {after.write_queues} queues"
+    changed = [
+        f"{what} {was} → {now}"
+        for what, was, now in (
+            ("write queues", before.write_queues, after.write_queues),
+            ("read queues", before.read_queues, after.read_queues),
+            ("permission", before.permission, after.permission),
+        )
+        if was != now
+    ]
+    return ", ".join(changed)

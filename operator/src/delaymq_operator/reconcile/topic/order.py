@@ -1,0 +1,59 @@
+"""Whether a topic is ordered is kept by the NameServers, each for itself; brokers and clients take it from there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from delaymq_operator.api import Broker, Topic
+from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
+from delaymq_operator.reconcile.topic.answers import BrokerAnswers
+from delaymq_operator.reconcile.topic.desired import order_text
+from delaymq_operator.reconcile.topic.places import name_servers_of
+from delaymq_operator.reconcile.world import World
+
+
+async def settle_order(
+    topic: Topic, broker: Broker, answers: BrokerAnswers, world: World, queues: Mapping[str, int] | None
+) -> list[str]:
+    """Has every NameServer say that the topic is ordered, with `queues` by broker name, or (None) that it is not.
+
+    A sentence for each NameServer where it cannot be done. Own NameServers forget it when they restart, so they are
+    asked each poll.
+    """
+    own = queues or {}
+    told = (_settle(address, topic, broker, answers, world, own) for address in name_servers_of(broker))
+    return [problem for problem in await asyncio.gather(*told) if problem is not None]
+
+
+async def _settle(
+    address: str, topic: Topic, broker: Broker, answers: BrokerAnswers, world: World, queues: Mapping[str, int]
+) -> str | None:
+    async def ask() -> dict[str, str]:
+        return dict(await world.admin.orders(address))
+
+    answer = answers.orders_of(address)
+    try:
+        orders = await answer.get(ask, world.clock, max_age_ms=world.settings.poll_interval_s * 900)
+    except (BrokerUnreachable, BrokerRefused) as error:
+        return _sentence(address, error)
+    present = orders.get(topic.topic_name)
+    text = order_text(present, broker.name, queues)
+    if text == present:
+        return None
+    async with answer.lock:
+        try:
+            await world.admin.put_order((address,), topic.topic_name, text)
+        except (BrokerUnreachable, BrokerRefused) as error:
+            answer.note_failure(error, world.clock())
+            return _sentence(address, error)
+        orders.pop(topic.topic_name, None)
+        if text is not None:
+            orders[topic.topic_name] = text
+    return None
+
+
+def _sentence(address: str, error: BrokerUnreachable | BrokerRefused) -> str:
+    if isinstance(error, BrokerRefused):
+        return f"NameServer {address} refuses: {error.message.rstrip('.')}"
+    return f"NameServer {address} does not answer ({error.problem.rstrip('.')})"

@@ -1,0 +1,53 @@
+"""Where a Broker's topics are kept: its groups and its NameServers, and how they are reached."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from delaymq_operator.api import Broker
+from delaymq_operator.api.names import group_pod, namesrv_pod_addresses, rocketmq_broker_name
+from delaymq_operator.manifests import listen_port
+from delaymq_operator.reconcile.endpoints import broker_endpoint
+from delaymq_operator.reconcile.ports import Endpoint
+from delaymq_operator.reconcile.world import World
+
+# Topics are asked for over RocketMQ's protocol, which knows no token.
+_NO_TOKEN = ""
+
+
+@dataclass(frozen=True)
+class Group:
+    """One broker group."""
+
+    name: str
+    """RocketMQ's brokerName."""
+    endpoint: Endpoint | None
+    """None: its broker is not ready."""
+    leaving: bool
+    """A surplus group of a scale-in: nothing new is put there."""
+
+
+def groups_of(broker: Broker, world: World) -> list[Group]:
+    """The groups that the Broker shall have, and those that it still has."""
+    ready = {group.group: group.ready for group in broker.status.groups}
+    return [
+        Group(
+            rocketmq_broker_name(broker.name, number),
+            _endpoint(broker, number, world) if ready.get(number) else None,
+            leaving=number >= broker.spec.size,
+        )
+        for number in sorted({*range(broker.spec.size), *ready})
+    ]
+
+
+def _endpoint(broker: Broker, number: int, world: World) -> Endpoint | None:
+    pod = world.cache.get("Pod", broker.namespace, group_pod(broker.name, number)) or {}
+    address = (pod.get("status") or {}).get("podIP")
+    return broker_endpoint(address, listen_port(broker.spec, number), _NO_TOKEN) if address else None
+
+
+def name_servers_of(broker: Broker) -> tuple[str, ...]:
+    """host:port of each NameServer by itself: they do not tell each other anything."""
+    return broker.spec.name_servers.addresses or namesrv_pod_addresses(
+        broker.name, broker.namespace, broker.spec.name_servers.replicas
+    )

@@ -1,0 +1,162 @@
+"""One look at a Topic: whose the name is, what the groups have, what has to change, what is said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from delaymq.message.names import is_system_topic
+
+from delaymq_operator.api import Broker, Reason, SpecError, Topic, parse_broker, parse_topic
+from delaymq_operator.api.names import BROKER_KIND, MAX_SIZE, rocketmq_broker_name
+from delaymq_operator.api.topic import TopicGroupStatus
+from delaymq_operator.reconcile.topic.answers import BrokerAnswers
+from delaymq_operator.reconcile.topic.contenders import age, names_of
+from delaymq_operator.reconcile.topic.desired import satisfied
+from delaymq_operator.reconcile.topic.groups import NOT_READY, Found, TopicInGroups
+from delaymq_operator.reconcile.topic.order import settle_order
+from delaymq_operator.reconcile.topic.places import groups_of
+from delaymq_operator.reconcile.topic.status import Reporter
+from delaymq_operator.reconcile.world import Key, Outcome, World
+
+
+async def reconcile_topic(key: Key, world: World) -> Outcome:
+    """Makes the topic what the spec says wherever that can be done now. KubeError when the status cannot be written.
+
+    Brokers that cannot be reached are a condition, not an error; how often they are tried is shared by all Topics.
+    """
+    body = world.cache.get(*key)
+    if body is None or body["metadata"].get("deletionTimestamp"):
+        return Outcome()
+    report = Reporter(body, world)
+    try:
+        topic = parse_topic(body)
+        _refuse_system_topic(topic)
+    except SpecError as error:
+        await report.say("False", Reason.INVALID_SPEC, str(error))
+        return Outcome()
+    later = Outcome(world.settings.poll_interval_s)
+    if await _is_somebody_elses(topic, report, world):
+        return later
+    broker = await _usable_broker(topic, report, world)
+    if broker is None:
+        return later
+    repairing = report.observed_generation == topic.generation
+    if not report.owned:
+        # Said before anything is made, so that a deletion knows about it whatever happens in between.
+        await report.say(
+            "False", Reason.CREATING, f"Topic {topic.topic_name} is being made.", topic_name=topic.topic_name
+        )
+    answers = world.memory.of(Key(BROKER_KIND, topic.namespace, broker.name), BrokerAnswers)
+    found = await TopicInGroups(topic, answers, world).settle(groups_of(broker, world))
+    groups = _last_seen(found, report)
+    order_problems: list[str] = []
+    queues = {one.group.name: groups[one.group.name].write_queues for one in found if _shall_have_it(one, groups)}
+    if topic.spec.order is not None and queues:
+        order_problems = await settle_order(topic, broker, answers, world, queues if topic.spec.order else None)
+    await _tell_changes(found, report, repairing=repairing)
+    await _conclude(topic, found, groups, order_problems, report)
+    return later
+
+
+def _refuse_system_topic(topic: Topic) -> None:
+    """The CRD refuses these too; without it a Topic could adopt, and later delete, what is the broker's own."""
+    broker = topic.spec.broker_ref.name
+    own = [rocketmq_broker_name(broker, number) for number in range(MAX_SIZE)]
+    if is_system_topic(topic.topic_name, broker, f"{broker}_REPLY_TOPIC", *own):
+        raise SpecError(
+            f"spec.topicName: {topic.topic_name} is a topic of the broker's own: make a Topic with another topicName."
+        )
+
+
+async def _is_somebody_elses(topic: Topic, report: Reporter, world: World) -> bool:
+    older = [other for other in names_of(topic, world).others(topic, world) if age(other) < age(topic)]
+    if not older:
+        return False
+    owner = older[0]
+    await report.say(
+        "False",
+        Reason.CONFLICT,
+        f"Topic {owner.name} is older and has the topic {topic.topic_name} of Broker {topic.spec.broker_ref.name}: "
+        f"delete this Topic, or delete {owner.name}, then this one takes the topic over with its messages.",
+        topic_name="",
+        groups=(),
+    )
+    return True
+
+
+async def _usable_broker(topic: Topic, report: Reporter, world: World) -> Broker | None:
+    name = topic.spec.broker_ref.name
+    body = world.cache.get(BROKER_KIND, topic.namespace, name)
+    if body is None:
+        await report.say(
+            "False",
+            Reason.BROKER_MISSING,
+            f"There is no Broker {name} in namespace {topic.namespace}: make one, then the topic is made in it.",
+        )
+        return None
+    try:
+        broker = parse_broker(body)
+    except SpecError as error:
+        await report.say("False", Reason.GROUPS_UNREACHABLE, f"Broker {name} has a spec that cannot be used: {error}")
+        return None
+    if broker.deleting:
+        await report.say("False", Reason.BROKER_MISSING, f"Broker {name} is being deleted.")
+        return None
+    if broker.spec.paused:
+        await report.say(
+            "False",
+            Reason.BROKER_PAUSED,
+            f"Broker {name} is paused: nothing is changed until its spec.paused is false.",
+        )
+        return None
+    return broker
+
+
+def _last_seen(found: Sequence[Found], report: Reporter) -> dict[str, TopicGroupStatus]:
+    """Group name → the topic there: as it is, or as it was when its broker was last reached."""
+    seen = {one.group.name: one.status or (report.group(one.group.name) if one.problem else None) for one in found}
+    return {name: status for name, status in seen.items() if status is not None}
+
+
+def _shall_have_it(found: Found, groups: dict[str, TopicGroupStatus]) -> bool:
+    return not found.group.leaving and found.group.name in groups
+
+
+async def _tell_changes(found: Sequence[Found], report: Reporter, *, repairing: bool) -> None:
+    changes = [f"{one.group.name}: {one.change}" for one in found if one.change is not None]
+    if changes:
+        reason = "PutRight" if repairing else "Applied"
+        await report.event("Normal", reason, "; ".join(changes))
+
+
+async def _conclude(
+    topic: Topic,
+    found: Sequence[Found],
+    groups: dict[str, TopicGroupStatus],
+    order_problems: Sequence[str],
+    report: Reporter,
+) -> None:
+    # A broker that restarts keeps its topics: what was right when it was last seen is no reason to say otherwise.
+    lacking = [one for one in found if not one.group.leaving and not satisfied(topic.spec, groups.get(one.group.name))]
+    where = ", ".join(f"{one.group.name} ({one.problem})" for one in lacking)
+    shown = groups.values()
+    if any(one.refused for one in lacking):
+        message = f"Topic {topic.topic_name} cannot be made as specified in {where}."
+        await report.say("False", Reason.APPLY_FAILED, message, groups=shown)
+    elif lacking:
+        starting = not groups and all(one.problem == NOT_READY for one in lacking)
+        reason = Reason.CREATING if starting else Reason.GROUPS_UNREACHABLE
+        message = f"Topic {topic.topic_name} is not yet as specified in {where}: it follows when the broker is back."
+        await report.say("False", reason, message, groups=shown)
+    elif order_problems:
+        message = f"The order setting of topic {topic.topic_name} is missing: {'; '.join(order_problems)}."
+        await report.say("False", Reason.NAME_SERVERS_NOT_READY, message, groups=shown)
+    else:
+        await report.say("True", Reason.IN_EVERY_GROUP, _all_is_well(topic, found, groups), groups=shown)
+
+
+def _all_is_well(topic: Topic, found: Sequence[Found], groups: dict[str, TopicGroupStatus]) -> str:
+    names = [one.group.name for one in found if not one.group.leaving]
+    kept = [name for name in names if groups[name].read_queues > groups[name].write_queues]
+    more = f" The read queues above are kept in {', '.join(kept)}: what is in them stays readable." if kept else ""
+    return f"Topic {topic.topic_name} is in {', '.join(names)}.{more}"

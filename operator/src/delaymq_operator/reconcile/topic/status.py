@@ -1,0 +1,82 @@
+"""Writing what is so with a Topic, only when it is something else than before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from msgspec import structs
+
+from delaymq_operator.api import ConditionType, Reason, TopicStatus, find_condition, status_patch, with_condition
+from delaymq_operator.api.conditions import ConditionStatus
+from delaymq_operator.api.names import TOPIC_KIND
+from delaymq_operator.api.resource import status_of
+from delaymq_operator.api.topic import TopicGroupStatus
+from delaymq_operator.reconcile.ports import EventType, Manifest
+from delaymq_operator.reconcile.world import World
+
+# What is normal on the way is no warning.
+_QUIET = frozenset({Reason.IN_EVERY_GROUP, Reason.CREATING, Reason.BROKER_PAUSED})
+
+
+class Reporter:
+    """The status of one Topic during one pass: `say` writes it, and an Event when the reason is another one."""
+
+    def __init__(self, body: Manifest, world: World) -> None:
+        self._body = body
+        self._world = world
+        self._written = body.get("status") or {}
+        self.status = status_of(body, TopicStatus)
+
+    @property
+    def owned(self) -> bool:
+        """Whether the topic on the brokers is this Topic's: it says so before it first touches one."""
+        return self.status.topic_name is not None
+
+    @property
+    def observed_generation(self) -> int:
+        return self.status.observed_generation or 0
+
+    def group(self, name: str) -> TopicGroupStatus | None:
+        """The topic as last seen in a group."""
+        return next((group for group in self.status.groups if group.name == name), None)
+
+    async def say(
+        self,
+        status: ConditionStatus,
+        reason: Reason,
+        message: str,
+        *,
+        topic_name: str | None = None,
+        groups: Iterable[TopicGroupStatus] | None = None,
+    ) -> None:
+        """Sets the condition Ready; `topic_name` and `groups` stay when they are not given, an empty name goes."""
+        generation = self._body["metadata"].get("generation", 0)
+        before = find_condition(self.status.conditions, ConditionType.READY)
+        now = datetime.fromtimestamp(self._world.clock() / 1000, UTC)
+        self.status = structs.replace(
+            self.status,
+            observed_generation=generation,
+            topic_name=self.status.topic_name if topic_name is None else topic_name or None,
+            groups=self.status.groups if groups is None else tuple(groups),
+            conditions=with_condition(
+                self.status.conditions, ConditionType.READY, status, reason, message, now, generation
+            ),
+        )
+        after = self.status.to_dict()
+        patch = status_patch(self._written, after)
+        if patch is None:
+            return
+        await self._world.kube.patch(TOPIC_KIND, *self._where, patch, subresource="status")
+        self._written = after
+        if reason not in _QUIET and (before is None or before.reason != reason):
+            await self.event("Warning", reason, message)
+
+    async def event(self, kind: EventType, reason: str, message: str) -> None:
+        """An Event about the Topic."""
+        await self._world.kube.event(self._body, type=kind, reason=str(reason), message=message)
+
+    @property
+    def _where(self) -> tuple[str, str]:
+        metadata = self._body["metadata"]
+        return metadata["namespace"], metadata["name"]
