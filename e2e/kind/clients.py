@@ -174,6 +174,10 @@ class JavaClient:
         """Begin a send (see bench/java Sending); its acknowledgements are kept in the pod."""
         return self._program.start("send", acks="/tmp/acks", **options)
 
+    def stop_sending(self) -> None:
+        """What is on its way is answered, and the ``send`` comes to its end."""
+        self._program.call("stop")
+
     def first_send(self, **options: object) -> Any:
         return self._program.call("first-send", **options)
 

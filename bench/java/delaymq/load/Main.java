@@ -65,6 +65,10 @@ public final class Main {
                 Producers.get(options);
                 yield new Reply().put("connected", true);
             }
+            case "stop" -> {
+                Sending.stop();
+                yield new Reply().put("stopped", true);
+            }
             case "forget" -> {
                 Producers.forget(options.text("namesrv"));
                 Reading.forget(options.text("namesrv"));

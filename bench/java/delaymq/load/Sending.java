@@ -31,6 +31,8 @@ import org.apache.rocketmq.common.message.MessageClientIDSetter;
  */
 final class Sending {
     private static final int PAUSE_AFTER_FAILURE_MS = 20;
+    /** Sends that began before it end; in System.nanoTime. */
+    private static final AtomicLong STOPPED_NANOS = new AtomicLong(Long.MIN_VALUE);
 
     private final DefaultMQProducer producer;
     private final String mode;
@@ -76,6 +78,11 @@ final class Sending {
 
     static Reply run(Options options) throws Exception {
         return new Sending(options).run();
+    }
+
+    /** Lets every running `send` come to its end: what is on its way is answered, nothing more is begun. */
+    static void stop() {
+        STOPPED_NANOS.set(System.nanoTime());
     }
 
     private Reply run() throws Exception {
@@ -149,10 +156,10 @@ final class Sending {
         return System.nanoTime() <= deadlineNanos && isOpen();
     }
 
-    /** False once `forget` has ended the producer: whoever did that waits for no more sends. */
+    /** False once `stop` was asked for, or `forget` has ended the producer: whoever did that waits for no more sends. */
     @SuppressWarnings("deprecation")
     private boolean isOpen() {
-        return producer.getDefaultMQProducerImpl().getServiceState() == ServiceState.RUNNING;
+        return startNanos > STOPPED_NANOS.get() && producer.getDefaultMQProducerImpl().getServiceState() == ServiceState.RUNNING;
     }
 
     private Message message() {

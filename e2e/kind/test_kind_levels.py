@@ -1,0 +1,93 @@
+"""Delay levels: changed while messages wait, shared by Brokers, kept while used."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+from kind import objects
+from kind.space import Space
+from kind.waiting import NotYetError, stays, wait_until
+
+pytestmark = pytest.mark.timeout(240)
+
+BROKER = "broker.delaymq.io"
+LEVELS = "delaylevelconfig.delaymq.io"
+
+
+def test_changed_levels_reach_running_brokers_without_a_restart_and_pending_messages_keep_their_time(
+    spaces: Callable[..., Space], note: Callable[..., None]
+) -> None:
+    space = spaces("levels")
+    space.apply(objects.levels("short", "1s", "12s", "5s"), objects.topic("orders", queues=2))
+    space.apply_broker(delayLevelConfigRef={"name": "short"})
+    space.wait_broker_ready()
+    space.wait_client()
+    space.wait_condition("topic.delaymq.io", "orders", "Ready", reason="InEveryGroup")
+    space.wait_condition(LEVELS, "short", "Ready", reason="Applied")
+    name_servers = space.name_servers()
+    before = space.pod_uids()
+    # Level 2 is 12s now; it becomes 2s while these wait.
+    pending = space.client.produce(topic="orders", name_servers=name_servers, run="old", count=200, rate=400, levels=2)
+    pending.result()
+    changed = time.monotonic()
+    space.apply(objects.levels("short", "1s", "2s", "5s"))
+
+    def in_force() -> bool:
+        delays = [
+            each["delayMs"] for each in space.http("demo-broker-0-0", "/api/v1/delay")["levels"] if each["inTable"]
+        ]
+        if delays == [1000, 2000, 5000]:
+            return True
+        raise NotYetError(str(delays))
+
+    wait_until("the running broker has the new levels", in_force, timeout_s=30)
+    reached_s = time.monotonic() - changed
+    after = space.client.produce(topic="orders", name_servers=name_servers, run="new", count=50, rate=400, levels=2)
+    after.result()
+    sends = pending.sends() + after.sends()
+    verdict = space.judge_when_done("orders", sends)
+    verdict.assert_clean()
+    logged = {record.key: record for record in space.logged("demo-broker-0-0", "orders")}
+    old = [record.due_ms - record.stored_ms for key, record in logged.items() if key.startswith("old-")]
+    new = [record.due_ms - record.stored_ms for key, record in logged.items() if key.startswith("new-")]
+    assert len(old) == 200
+    assert len(new) == 50
+    # Due times count from the arrival, a moment before the record is stored.
+    assert all(11_000 <= delay_ms <= 12_000 for delay_ms in old), (min(old), max(old))
+    assert all(1_000 <= delay_ms <= 2_000 for delay_ms in new), (min(new), max(new))
+    assert space.pod_uids() == before
+    note(reached_after_s=reached_s, restarts=0, **verdict.figures())
+
+
+def test_levels_in_use_are_kept_and_go_with_their_last_broker(
+    spaces: Callable[..., Space], note: Callable[..., None]
+) -> None:
+    space = spaces("shared", client=False)
+    # Paused ones use the levels too, and need no pods for this.
+    space.apply(objects.levels("ours", "1s", "5s"))
+    space.apply(*(objects.broker(name, paused=True, delayLevelConfigRef={"name": "ours"}) for name in ("one", "two")))
+    state = space.wait_condition(LEVELS, "ours", "InUse", status="True")
+    wait_until(
+        "both Brokers are named",
+        lambda: space.get(LEVELS, "ours")["status"].get("usedBy") == ["one", "two"],
+        timeout_s=30,
+    )
+    space.kubectl("delete", LEVELS, "ours", "--wait=false")
+    stays("used levels stay", lambda: space.find(LEVELS, "ours"), for_s=4, every_s=0.5)
+    space.kubectl("delete", BROKER, "one", "--wait=true")
+    stays("still used by the other", lambda: space.find(LEVELS, "ours"), for_s=3, every_s=0.5)
+    began = time.monotonic()
+    space.kubectl("delete", BROKER, "two", "--wait=true")
+    wait_until("the levels go", lambda: space.find(LEVELS, "ours") is None, timeout_s=30)
+    note(sentence=state["message"], gone_after_s=time.monotonic() - began)
+
+
+def test_a_broker_waits_for_levels_that_are_missing_and_starts_when_they_come(spaces: Callable[..., Space]) -> None:
+    space = spaces("nolevels", client=False)
+    space.apply_broker(delayLevelConfigRef={"name": "later"})
+    state = space.wait_condition(BROKER, "demo", "Degraded", reason="DelayLevelConfigMissing")
+    assert "later" in state["message"], state["message"]
+    space.apply(objects.levels("later", "3s", "7s"))
+    space.wait_broker_ready()
+    levels = [each for each in space.http("demo-broker-0-0", "/api/v1/delay")["levels"] if each["inTable"]]
+    assert [each["delayMs"] for each in levels] == [3000, 7000]

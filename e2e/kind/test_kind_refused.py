@@ -1,0 +1,93 @@
+"""What a user sees who applies something that cannot be, and how a mistake that only the broker can see ends well."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+from cluster.errors import ClusterError
+from kind import objects
+from kind.figures import REPORTS_PATH
+from kind.lab import Lab, Operator
+from kind.space import Space, condition
+from kind.waiting import stays
+
+pytestmark = pytest.mark.timeout(180)
+
+REFUSED = {
+    "a key that belongs to the operator": (
+        objects.broker(config={"namesrvAddr": "10.0.0.1:9876"}), "use spec.nameServers.addresses"
+    ),
+    "levels in broker.conf": (objects.broker(config={"messageDelayLevel": "1s"}), "use spec.delayLevelConfigRef"),
+    "a volume too small for the log": (objects.broker(storage={"size": "1Mi"}), "two log segments"),
+    "too many groups": (objects.broker(size=33), "less than or equal to 32"),
+    "NodePort without an address": (objects.broker(external={"type": "NodePort"}), "NodePort needs advertisedAddress"),
+    "own and other NameServers": (
+        objects.broker(nameServers={"replicas": 2, "addresses": ["a:9876"]}), "with addresses no NameServers are made"
+    ),
+    "a name that does not fit": (objects.broker("b" * 41), "at most 40 characters"),
+    "a topic of the broker's own": (objects.topic("x", topicName="SCHEDULE_TOPIC_XXXX"), "belongs to the broker itself"),
+    "a topic with a dot": (objects.topic("a.b"), "no dots"),
+    "a delay that is none": (objects.levels("l", "1s", "soon"), "write it like 30s"),
+    "no delays": (objects.levels("l"), "spec.levels"),
+}  # fmt: skip
+
+
+def test_the_api_server_refuses_bad_specs_with_a_sentence_that_helps(
+    lab: Lab, spaces: Callable[..., Space], note: Callable[..., None]
+) -> None:
+    space = spaces("refused", client=False)
+    said = {}
+    for what, (manifest, sentence) in REFUSED.items():
+        answer = space.kubectl("apply", "--dry-run=server", "-f", "-", input=json.dumps(manifest), check=False)
+        text = answer.stdout + answer.stderr
+        assert answer.returncode != 0, f"{what} was accepted"
+        assert sentence in text, f"{what}: {text}"
+        said[what] = answer.stderr.strip()
+    REPORTS_PATH.mkdir(parents=True, exist_ok=True)
+    (REPORTS_PATH / "refused-specs.txt").write_text(
+        "\n\n".join(f"# {what}\n{text}" for what, text in said.items()) + "\n"
+    )
+    note(refused=len(said))
+
+
+def test_volumes_do_not_shrink_and_identities_do_not_change(operator: Operator, spaces: Callable[..., Space]) -> None:
+    space = spaces("fixed", client=False)
+    # Paused: these are questions to the API server only.
+    space.apply(objects.broker(paused=True), objects.topic("orders"))
+    for manifest, sentence in (
+        (objects.broker(paused=True, storage={"size": "64Mi"}), "a volume cannot shrink"),
+        (
+            objects.broker(paused=True, storage={"size": "128Mi", "storageClassName": "other"}),
+            "class of existing volumes",
+        ),
+        (objects.topic("orders", broker="another"), "cannot move to another Broker"),
+        (objects.topic("orders", topicName="renamed"), "cannot be renamed"),
+    ):
+        with pytest.raises(ClusterError, match=sentence):
+            space.apply(manifest)
+
+
+def test_a_bad_setting_touches_no_running_pod_and_is_taken_back_by_a_good_one(
+    spaces: Callable[..., Space], note: Callable[..., None]
+) -> None:
+    space = spaces("badconf", client=False)
+    space.apply_broker()
+    space.wait_broker_ready()
+    before = space.pod_uids()
+    # The API server cannot know RocketMQ's keys; the operator reads it as the broker would.
+    space.apply_broker(config={"maxMessageSize": "many"})
+    state = space.wait_condition("broker.delaymq.io", "demo", "Degraded", reason="InvalidConfig")
+    assert "maxMessageSize" in state["message"], state["message"]
+    stays("the pods run on", lambda: space.pod_uids() == before, for_s=3, every_s=0.5)
+    space.apply_broker(config={"maxMessageSize": "1048576"})
+    broker = space.wait_broker(
+        lambda broker: (
+            condition(broker, "Degraded").get("status") == "False"
+            and condition(broker, "Progressing").get("status") == "False"
+        ),
+        "the good setting is in force",
+    )
+    assert condition(broker, "Ready")["status"] == "True"
+    settings = space.http("demo-broker-0-0", "/api/v1/broker")["settings"]
+    assert settings["maxMessageSize"] == "1048576"
+    note(sentence=state["message"])

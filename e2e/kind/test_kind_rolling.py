@@ -1,0 +1,70 @@
+"""A change that needs restarts, with two groups: clients of both languages do not notice."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from kind import objects
+from kind.clients import JAVA_POD, JavaClient
+from kind.lab import Lab
+from kind.space import Space
+from kind.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(420)
+
+LEVELS = "1,2"
+PYTHON_RATE = 100
+JAVA_RATE = 60
+ROLL_TIMEOUT_S = 240
+
+
+def test_a_rolling_update_of_two_groups_fails_no_send_and_loses_no_message(
+    lab: Lab, spaces: Callable[..., Space], note: Callable[..., None], tmp_path: Path
+) -> None:
+    space = spaces("rolling")
+    java_requests = {"cpu": "50m", "memory": "192Mi"}
+    space.apply(objects.client_pod(JAVA_POD, lab.images["java-client"], requests=java_requests))
+    space.apply(objects.topic("python", queues=4), objects.topic("java", queues=4))
+    name_servers = space.broker_ready(size=2)
+    for topic in ("python", "java"):
+        space.wait_condition("topic.delaymq.io", topic, "Ready", reason="InEveryGroup")
+    space.wait_pod_ready(JAVA_POD)
+    before = space.pod_uids("app.kubernetes.io/component=broker")
+    assert len(before) == 2
+    with JavaClient(space, tmp_path) as java:
+        python = space.client.produce(
+            topic="python", name_servers=name_servers, run="roll", rate=PYTHON_RATE, levels=LEVELS, at_most_s=300
+        )
+        sending = java.send(
+            namesrv=name_servers, topic="java", threads=4, rate=JAVA_RATE, seconds=270, levels=LEVELS, retries=2
+        )
+        python.wait_lines("sent", PYTHON_RATE)
+        began = time.monotonic()
+        space.apply_broker(size=2, resources={"requests": {**objects.SMALL_REQUESTS, "cpu": "11m"}})
+
+        def rolled() -> bool:
+            now = space.pod_uids("app.kubernetes.io/component=broker")
+            return len(now) == 2 and all(now[name][0] != uid for name, (uid, _) in before.items())
+
+        wait_until("both pods are new", rolled, timeout_s=ROLL_TIMEOUT_S, every_s=1)
+        space.wait_broker_ready()
+        rolled_s = time.monotonic() - began
+        # Some more, so that sends go to both again.
+        python.wait_lines("sent", len(python.lines("sent")) + 2 * PYTHON_RATE)
+        counts = python.stop()
+        java.stop_sending()
+        sent = sending.result(60)
+        attempts = java.attempts()
+    assert counts["failed"] == 0, python.lines("failed")[:5]
+    verdict = space.judge_when_done("python", python.sends(), groups=2)
+    verdict.assert_clean()
+    verdict.assert_no_send_failed()
+    by_java = space.judge_when_done("java", attempts, groups=2, by_unique_key=True)
+    by_java.assert_clean()
+    assert sent["failed"] == 0, sent["errors"]
+    by_java.assert_no_send_failed()
+    note(
+        rolled_s=rolled_s, stored_again=verdict.stored_again, **verdict.figures(),
+        java={"stored_again": by_java.stored_again, **by_java.figures()},
+    )  # fmt: skip

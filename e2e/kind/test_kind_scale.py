@@ -1,0 +1,95 @@
+"""More groups and fewer: topics follow, and no group goes while it holds something that somebody waits for."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+from kind import objects
+from kind.space import Space, condition
+from kind.waiting import stays, wait_until
+
+pytestmark = pytest.mark.timeout(300)
+
+BROKER = "broker.delaymq.io"
+SURPLUS_POD = "demo-broker-1-0"
+
+
+def test_a_broker_grows_by_a_group_and_gives_one_up_only_when_nothing_is_left_in_it(
+    spaces: Callable[..., Space], note: Callable[..., None]
+) -> None:
+    space = spaces("scale")
+    space.apply(objects.topic("orders", queues=2))
+    name_servers = space.broker_ready()
+    space.wait_condition("topic.delaymq.io", "orders", "Ready", reason="InEveryGroup")
+    first_uid = space.pod("demo-broker-0-0")["metadata"]["uid"]
+
+    began = time.monotonic()
+    space.kubectl("scale", BROKER, "demo", "--replicas=2")
+    space.wait_broker_ready()
+    out_s = time.monotonic() - began
+    wait_until(
+        "the Topic is in the new group",
+        lambda: len(space.get("topic.delaymq.io", "orders")["status"]["groups"]) == 2, timeout_s=30,
+    )  # fmt: skip
+    route = space.client.ask("route", "orders", name_servers=name_servers)
+    assert sorted({broker for broker, _ in route["writable"]}) == ["demo-0", "demo-1"]
+
+    # A group that reads, and messages that wait, in both groups.
+    consumer = space.client.consume(topic="orders", group="readers", name_servers=name_servers, at_most_s=240)
+    producer = space.client.produce(
+        topic="orders", name_servers=name_servers, run="scale", count=200, rate=200, levels=objects.LEVEL_OF["30s"]
+    )
+    producer.result()
+    assert {send.broker for send in producer.sends()} == {"demo-0", "demo-1"}
+    space.kubectl("scale", BROKER, "demo", "--replicas=1")
+    blocked = space.wait_condition(BROKER, "demo", "ScaleInBlocked", status="True")
+    assert "demo-1" in blocked["message"], blocked["message"]
+    # It takes no more messages meanwhile, and stays.
+    wait_until(
+        "the surplus group is read-only for clients",
+        lambda: {broker for broker, _ in space.client.ask("route", "orders", name_servers=name_servers)["writable"]}
+        == {"demo-0"},
+        timeout_s=30, every_s=1,
+    )  # fmt: skip
+    stays(
+        "the surplus group runs while messages wait in it", lambda: space.find("pod", SURPLUS_POD), for_s=5, every_s=1
+    )
+    verdict = space.judge_when_done("orders", producer.sends(), groups=2, timeout_s=60)
+    verdict.assert_clean()
+    began = time.monotonic()
+    wait_until("the empty group goes", lambda: space.find("pod", SURPLUS_POD) is None, timeout_s=90, every_s=1)
+    in_s = time.monotonic() - began
+    broker = space.wait_broker_ready()
+    assert not condition(broker, "ScaleInBlocked") or condition(broker, "ScaleInBlocked")["status"] == "False"
+    consumer.wait_lines("got", 200)
+    consumer.stop()
+    assert {line[0] for line in consumer.lines("got")} == {send.key for send in producer.sends()}
+    assert space.pod("demo-broker-0-0")["metadata"]["uid"] == first_uid
+    # Its volume is kept, for it may hold what nobody asked for yet.
+    assert space.find("pvc", f"store-{SURPLUS_POD}")
+    brokers = space.client.ask("brokers", name_servers=name_servers)
+    assert list(brokers) == ["demo-0"], brokers
+    note(scale_out_s=out_s, removed_after_last_message_s=in_s, blocked=blocked["message"], **verdict.figures())
+
+
+def test_an_annotation_lets_a_group_go_with_what_it_holds(
+    spaces: Callable[..., Space], note: Callable[..., None]
+) -> None:
+    space = spaces("force")
+    space.apply(objects.topic("orders", queues=2))
+    name_servers = space.broker_ready(size=2)
+    space.wait_condition("topic.delaymq.io", "orders", "Ready", reason="InEveryGroup")
+    space.client.produce(
+        topic="orders", name_servers=name_servers, run="force", count=40, rate=200, levels=objects.LEVEL_OF["1h"]
+    ).result()
+    space.kubectl("scale", BROKER, "demo", "--replicas=1")
+    space.wait_condition(BROKER, "demo", "ScaleInBlocked", status="True")
+    began = time.monotonic()
+    space.annotate(BROKER, "demo", "delaymq.io/force-scale-in=true")
+    wait_until("the group goes", lambda: space.find("pod", SURPLUS_POD) is None, timeout_s=90, every_s=0.5)
+    note(removed_after_s=time.monotonic() - began)
+    # Its volume is still there: a larger size brings its messages back.
+    space.kubectl("scale", BROKER, "demo", "--replicas=2")
+    space.wait_broker_ready()
+    levels = space.http(SURPLUS_POD, "/api/v1/delay")["levels"]
+    assert sum(each["pending"] for each in levels) == 20
