@@ -118,15 +118,11 @@ class Operator:
     def metrics(self) -> str:
         """The text of /metrics of the (only) pod, by the API server's proxy."""
         pod = self.pods()[0]["metadata"]["name"]
-        return str(
-            self.cluster.kubectl(
-                "get", "--raw", f"/api/v1/namespaces/{self.namespace}/pods/{pod}:8080/proxy/metrics"
-            ).stdout
-        )
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}:8080/proxy/metrics"
+        return str(self.cluster.kubectl("get", "--raw", path).stdout)
 
     def _helm(self, verb: str, *extra: str, **more: Any) -> None:
+        mode = "--create-namespace" if verb == "install" else "--reset-values"
         values = json.dumps(self.values(**more))
-        self.cluster.helm(
-            verb, self.release, str(CHART_PATH), "-n", self.namespace, "--create-namespace" if verb == "install" else "--reset-values",
-            "-f", "-", *extra, input=values,
-        )  # fmt: skip
+        where = ["-n", self.namespace, mode, "-f", "-"]
+        self.cluster.helm(verb, self.release, str(CHART_PATH), *where, *extra, input=values)

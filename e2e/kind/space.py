@@ -58,10 +58,9 @@ class Space:
         return self.cluster.kubectl("-n", self.name, *arguments, **options)
 
     def apply(self, *manifests: Manifest) -> None:
-        """As a user's `kubectl apply` does it."""
-        for manifest in manifests:
-            metadata = {**manifest["metadata"], "namespace": manifest["metadata"].get("namespace", self.name)}
-            self.cluster.apply({**manifest, "metadata": metadata})
+        """As a user's `kubectl apply` does it, all at once."""
+        placed = [{**each, "metadata": {"namespace": self.name, **each["metadata"]}} for each in manifests]
+        self.cluster.apply({"apiVersion": "v1", "kind": "List", "items": placed})
 
     def get(self, kind: str, name: str) -> Manifest:
         found: Manifest = self.cluster.get(kind, name, namespace=self.name)
@@ -127,9 +126,9 @@ class Space:
             found = self.get(kind, name)
             state = condition(found, type_)
             current = found.get("status", {}).get("observedGeneration") == found["metadata"]["generation"]
-            if current and (reason is None or state.get("reason") == reason):
-                if state and (status is None or state.get("status") == status):
-                    return state
+            wanted = {"reason": reason, "status": status}
+            if current and state and all(value in (None, state.get(name)) for name, value in wanted.items()):
+                return state
             raise NotYetError(_conditions_text(found))
 
         return wait_until(f"{kind} {name}: {type_} {status or ''} {reason or ''}", ask, timeout_s=timeout_s)

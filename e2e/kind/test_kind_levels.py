@@ -33,9 +33,7 @@ def test_changed_levels_reach_running_brokers_without_a_restart_and_pending_mess
     space.apply(objects.levels("short", "1s", "2s", "5s"))
 
     def in_force() -> bool:
-        delays = [
-            each["delayMs"] for each in space.http("demo-broker-0-0", "/api/v1/delay")["levels"] if each["inTable"]
-        ]
+        delays = _delays_ms(space)
         if delays == [1000, 2000, 5000]:
             return True
         raise NotYetError(str(delays))
@@ -89,5 +87,10 @@ def test_a_broker_waits_for_levels_that_are_missing_and_starts_when_they_come(sp
     assert "later" in state["message"], state["message"]
     space.apply(objects.levels("later", "3s", "7s"))
     space.wait_broker_ready()
-    levels = [each for each in space.http("demo-broker-0-0", "/api/v1/delay")["levels"] if each["inTable"]]
-    assert [each["delayMs"] for each in levels] == [3000, 7000]
+    assert _delays_ms(space) == [3000, 7000]
+
+
+def _delays_ms(space: Space) -> list[int]:
+    """What the running broker has in force."""
+    levels = space.http("demo-broker-0-0", "/api/v1/delay")["levels"]
+    return [each["delayMs"] for each in levels if each["inTable"]]

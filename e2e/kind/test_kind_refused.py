@@ -25,7 +25,7 @@ REFUSED = {
         objects.broker(nameServers={"replicas": 2, "addresses": ["a:9876"]}), "with addresses no NameServers are made"
     ),
     "a name that does not fit": (objects.broker("b" * 41), "at most 40 characters"),
-    "a topic of the broker's own": (objects.topic("x", topicName="SCHEDULE_TOPIC_XXXX"), "belongs to the broker itself"),
+    "a topic of the broker's own": (objects.topic("x", topicName="TBW102"), "belongs to the broker itself"),
     "a topic with a dot": (objects.topic("a.b"), "no dots"),
     "a delay that is none": (objects.levels("l", "1s", "soon"), "write it like 30s"),
     "no delays": (objects.levels("l"), "spec.levels"),

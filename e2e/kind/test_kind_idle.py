@@ -1,0 +1,77 @@
+"""What the operator costs: memory and API requests with 1 and with 50 Brokers at rest, and how fast it gets there."""
+
+import re
+import time
+from collections.abc import Callable
+
+import pytest
+from kind import objects
+from kind.lab import Lab, Operator
+from kind.space import Space, condition
+from kind.waiting import NotYetError, wait_until
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]
+
+MANY = 50
+WATCHED_S = 60.0
+
+
+def test_a_settled_broker_costs_next_to_nothing(
+    lab: Lab, operator: Operator, spaces: Callable[..., Space], note: Callable[..., None]
+) -> None:
+    space = spaces("idle", client=False)
+    began = time.monotonic()
+    space.apply_broker()
+    space.wait_broker_ready()
+    note(apply_to_ready_s=time.monotonic() - began)
+    note(**_at_rest(lab, operator, "with_1"))
+    # 50 more: pods of 50 brokers do not fit two cores, so these share one NameServer's address and are small.
+    name_servers = {"addresses": [space.name_servers()]}
+    began = time.monotonic()
+    names = [f"many-{number}" for number in range(MANY - 1)]
+    tiny = {"cpu": "1m", "memory": "32Mi"}
+    space.apply_all(objects.broker(name, nameServers=name_servers, resources={"requests": tiny}) for name in names)
+
+    def all_ready() -> bool:
+        ready = [
+            broker["metadata"]["name"]
+            for broker in space.list("brokers.delaymq.io")
+            if condition(broker, "Ready").get("status") == "True"
+        ]
+        if len(ready) == MANY:
+            return True
+        raise NotYetError(f"{len(ready)} of {MANY} are ready")
+
+    wait_until("all Brokers are ready", all_ready, timeout_s=900, every_s=3)
+    note(brokers=MANY, all_ready_s=time.monotonic() - began)
+    note(**_at_rest(lab, operator, f"with_{MANY}"))
+
+
+def _at_rest(lab: Lab, operator: Operator, name: str) -> dict[str, object]:
+    """Memory and requests of a minute in which nothing changes."""
+    time.sleep(5)
+    before = _requests(operator.metrics())
+    cpu_before = _cpu_s(operator.metrics())
+    time.sleep(WATCHED_S)
+    text = operator.metrics()
+    return {
+        f"{name}_memory_mib": _value(text, "process_resident_memory_bytes") / (1 << 20),
+        f"{name}_api_requests_per_min": _requests(text) - before,
+        f"{name}_cpu_percent": 100 * (_cpu_s(text) - cpu_before) / WATCHED_S,
+    }
+
+
+def _cpu_s(text: str) -> float:
+    return _value(text, "process_cpu_seconds_total")
+
+
+def _value(text: str, metric: str) -> float:
+    found = re.search(rf"^{metric} ([\d.e+-]+)$", text, re.MULTILINE)
+    assert found, f"no {metric} in /metrics"
+    return float(found[1])
+
+
+def _requests(text: str) -> float:
+    counts = re.findall(r"^delaymq_operator_api_requests_total(?:\{[^}]*\})? ([\d.e+-]+)$", text, re.MULTILINE)
+    assert counts, "no count of API requests in /metrics"
+    return sum(map(float, counts))

@@ -1,0 +1,106 @@
+"""A node is lost and comes back: what has no data of its own moves, brokers wait for their volume's node."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from kind import objects
+from kind.lab import Lab, Operator
+from kind.space import Space
+from kind.waiting import NotYetError, wait_until
+
+pytestmark = pytest.mark.timeout(420)
+
+OUT_OF_SERVICE = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+
+
+@pytest.fixture
+def lost_node(lab: Lab) -> Iterator[Callable[[str], None]]:
+    """Takes a node away; it is back after the test whatever happened."""
+    lost: list[str] = []
+
+    def lose(node: str) -> None:
+        lost.append(node)
+        lab.cluster.node_stop(node)
+
+    yield lose
+    for node in lost:
+        lab.cluster.node_start(node)
+        lab.cluster.kubectl("taint", "node", node, f"{OUT_OF_SERVICE.partition('=')[0]}-", check=False)
+        wait_until(f"{node} is ready", lambda node=node: _node_ready(lab, node), timeout_s=120, every_s=1)
+
+
+def test_a_lost_node_takes_its_broker_along_and_gives_it_back_with_all_delays(
+    lab: Lab, operator: Operator, spaces: Callable[..., Space], lost_node: Callable[[str], None],
+    note: Callable[..., None],
+) -> None:  # fmt: skip
+    space = spaces("node")
+    space.apply(objects.topic("orders", queues=2))
+    spread = {
+        "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app.kubernetes.io/component": "broker"}},
+    }  # fmt: skip
+    name_servers = space.broker_ready(
+        size=2, nameServers={"replicas": 2}, podTemplate={"topologySpreadConstraints": [spread]}
+    )
+    space.wait_condition("topic.delaymq.io", "orders", "Ready", reason="InEveryGroup")
+    home = space.pod("demo-broker-1-0")["spec"]["nodeName"]
+    assert space.pod("demo-broker-0-0")["spec"]["nodeName"] != home
+    operator_home = operator.pods()[0]["spec"]["nodeName"]
+    pending = space.client.produce(
+        topic="orders", name_servers=name_servers, run="before", count=600, rate=600,
+        levels=f"{objects.LEVEL_OF['10s']},{objects.LEVEL_OF['1m']}",
+    )  # fmt: skip
+    pending.result()
+    # What is sent during the loss goes to the other broker; a client's own retries get it there.
+    during = space.client.produce(
+        topic="orders", name_servers=name_servers, run="during", rate=20, levels=objects.LEVEL_OF["1s"], at_most_s=240,
+        route_interval_ms=5_000, timeout_ms=6_000,
+    )  # fmt: skip
+    began = time.monotonic()
+    lost_node(home)
+    wait_until("the node is seen as lost", lambda: not _node_ready(lab, home), timeout_s=90, every_s=1)
+    noticed_s = time.monotonic() - began
+    # What an administrator says of a node that is off: its pods may be made anew elsewhere.
+    lab.cluster.kubectl("taint", "node", home, OUT_OF_SERVICE, "--overwrite")
+
+    def name_servers_run() -> bool:
+        pods = space.list("pods", "app.kubernetes.io/component=namesrv")
+        places = [(pod["spec"].get("nodeName"), _ready(pod)) for pod in pods]
+        if len(places) == 2 and all(ready and node != home for node, ready in places):
+            return True
+        raise NotYetError(str(places))
+
+    wait_until("both NameServers run elsewhere", name_servers_run, timeout_s=90, every_s=1)
+    operator.wait_ready()
+    assert operator.pods()[0]["spec"]["nodeName"] != home
+    moved_s = time.monotonic() - began
+    state = space.wait_condition("broker.delaymq.io", "demo", "Ready", status="False")
+    assert "demo-1" in state["message"] or "demo-broker-1" in state["message"], state["message"]
+
+    began = time.monotonic()
+    lab.cluster.node_start(home)
+    lab.cluster.kubectl("taint", "node", home, f"{OUT_OF_SERVICE.partition('=')[0]}-")
+    space.wait_broker_ready(timeout_s=150)
+    back_s = time.monotonic() - began
+    assert space.pod("demo-broker-1-0")["spec"]["nodeName"] == home
+    during.wait_lines("sent", len(during.lines("sent")) + 20)
+    during.stop()
+    sends = pending.sends() + during.sends()
+    verdict = space.judge_when_done("orders", sends, groups=2, timeout_s=60)
+    verdict.assert_clean()
+    group = next(each for each in space.broker()["status"]["groups"] if each["group"] == 1)
+    assert group["resumed"]["verdict"] == "Intact", group["resumed"]
+    note(
+        noticed_s=noticed_s, moved_s=moved_s, broker_back_s=back_s, operator_was_there=operator_home == home,
+        stored_again=verdict.stored_again, **verdict.figures(),
+    )  # fmt: skip
+
+
+def _node_ready(lab: Lab, node: str) -> bool:
+    conditions = lab.cluster.get("node", node)["status"]["conditions"]
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def _ready(pod: dict) -> bool:  # type: ignore[type-arg]
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in pod["status"].get("conditions", []))

@@ -1,0 +1,191 @@
+"""The operator itself: killed at work, upgraded, its objects changed by others, its resources' definitions upgraded."""
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kind import objects
+from kind.lab import REPOSITORY_PATH, Lab, Operator
+from kind.space import Space, kill_container_process
+from kind.waiting import NotYetError, stays, wait_until
+
+pytestmark = pytest.mark.timeout(420)
+
+BROKER = "broker.delaymq.io"
+KILLS = 4
+KILL_EVERY_S = 6.0
+
+
+def test_an_operator_killed_again_and_again_in_a_roll_still_ends_it_with_no_send_failed(
+    lab: Lab, operator: Operator, spaces: Callable[..., Space], note: Callable[..., None]
+) -> None:
+    space = spaces("killed")
+    space.apply(objects.topic("orders", queues=4))
+    name_servers = space.broker_ready(size=2)
+    space.wait_condition("topic.delaymq.io", "orders", "Ready", reason="InEveryGroup")
+    before = space.pod_uids("app.kubernetes.io/component=broker")
+    producer = space.client.produce(
+        topic="orders", name_servers=name_servers, run="kills", rate=50, levels=objects.LEVEL_OF["1s"], at_most_s=300,
+        route_interval_ms=5_000,
+    )  # fmt: skip
+    began = time.monotonic()
+    space.annotate(BROKER, "demo", "delaymq.io/restart=kills")
+    killed = 0
+    for _ in range(KILLS):
+        time.sleep(KILL_EVERY_S)
+        pod = operator.pods()[0]
+        if pod["status"]["containerStatuses"][0].get("state", {}).get("running"):
+            kill_container_process(lab.cluster, pod)
+            killed += 1
+
+    def rolled() -> bool:
+        now = space.pod_uids("app.kubernetes.io/component=broker")
+        if len(now) == 2 and all(now[name][0] != uid for name, (uid, _) in before.items()):
+            return True
+        raise NotYetError(f"{now}, was {before}")
+
+    wait_until("both pods are new", rolled, timeout_s=200, every_s=1)
+    space.wait_broker_ready()
+    rolled_s = time.monotonic() - began
+    producer.wait_lines("sent", len(producer.lines("sent")) + 50)
+    producer.stop()
+    assert killed >= 2, "the operator was not killed at work"
+    # Exactly one restart each: a new operator goes on where the old one stopped.
+    after = space.pod_uids("app.kubernetes.io/component=broker")
+    assert all(restarts == 0 for _, restarts in after.values()), after
+    verdict = space.judge_when_done("orders", producer.sends(), groups=2)
+    verdict.assert_clean()
+    verdict.assert_no_send_failed()
+    operator.wait_ready()
+    note(kills=killed, rolled_s=rolled_s, **verdict.figures())
+
+
+def test_an_upgraded_operator_restarts_no_broker(
+    lab: Lab, operator: Operator, spaces: Callable[..., Space], note: Callable[..., None]
+) -> None:
+    space = spaces("upgrade", client=False)
+    space.apply_broker()
+    space.wait_broker_ready()
+    before = space.pod_uids()
+    resource_versions = _spec_generations(space)
+    repository, _, tag = lab.images["operator"].rpartition(":")
+    newer = f"{tag}-next"
+    lab.retag("operator", f"{repository}:{newer}")
+    broker_repository, _, broker_tag = lab.images["broker"].rpartition(":")
+    lab.retag("broker", f"{broker_repository}:{broker_tag}-next")
+    old_pods = {pod["metadata"]["uid"] for pod in operator.pods()}
+    # A newer release brings a newer default image too; existing brokers keep theirs until a person says otherwise.
+    upgraded_s = operator.upgrade(operator_tag=newer, broker_image=f"{broker_repository}:{broker_tag}-next")
+    try:
+        wait_until(
+            "only the new operator is there",
+            lambda: {pod["metadata"]["uid"] for pod in operator.pods()}.isdisjoint(old_pods), timeout_s=60,
+        )  # fmt: skip
+        assert operator.pods()[0]["spec"]["containers"][0]["image"].endswith(newer)
+        # It works: an annotation that restarts nothing is answered by a new status.
+        space.annotate(BROKER, "demo", "example.org/note=upgraded")
+        _wait_new_operator_at_work(operator)
+        stays("no broker restarts", lambda: space.pod_uids() == before, for_s=8, every_s=0.5)
+        assert _spec_generations(space) == resource_versions
+        up_to_date = space.condition(BROKER, "demo", "UpToDate")
+    finally:
+        operator.upgrade()
+    stays("nor by the way back", lambda: space.pod_uids() == before, for_s=3, every_s=0.5)
+    note(upgraded_s=upgraded_s, restarts=0, up_to_date=f"{up_to_date.get('status')} {up_to_date.get('reason')}")
+
+
+def test_what_others_change_is_repaired_and_what_is_theirs_is_left_alone(
+    operator: Operator, spaces: Callable[..., Space], note: Callable[..., None]
+) -> None:
+    space = spaces("drift", client=False)
+    space.apply_broker()
+    space.wait_broker_ready()
+    before = space.pod_uids()
+    # Others' own labels, annotations and fields.
+    space.kubectl("label", "service", "demo-broker-0", "team=payments")
+    space.kubectl("annotate", "configmap", "demo-broker-conf", "example.org/owner=payments")
+    space.kubectl("label", "statefulset", "demo-broker-0", "team=payments")
+    space.patch("service", "demo-namesrv", {"spec": {"sessionAffinity": "ClientIP"}})
+    # What belongs to the operator.
+    conf = space.get("configmap", "demo-broker-conf")["data"]
+    key = next(iter(conf))
+    ports = space.get("service", "demo-broker-0")["spec"]["ports"]
+    began = time.monotonic()
+    space.patch("configmap", "demo-broker-conf", {"data": {key: "brokerName=hacked\n"}})
+    space.kubectl("patch", "service", "demo-broker-0", "--type=json", "-p", json.dumps(
+        [{"op": "replace", "path": "/spec/ports/0/targetPort", "value": 1}]
+    ))  # fmt: skip
+    space.kubectl("delete", "pdb", "demo-broker")
+    space.kubectl("scale", "statefulset", "demo-namesrv", "--replicas=3")
+    repaired: dict[str, Callable[[], Any]] = {
+        "ConfigMap": lambda: space.get("configmap", "demo-broker-conf")["data"] == conf,
+        "Service": lambda: space.get("service", "demo-broker-0")["spec"]["ports"] == ports,
+        "PodDisruptionBudget": lambda: space.find("pdb", "demo-broker"),
+        "StatefulSet": lambda: space.get("statefulset", "demo-namesrv")["spec"]["replicas"] == 1,
+    }
+    for what, holds in repaired.items():
+        wait_until(f"{what} is as the operator wants it", holds, timeout_s=30)
+    repaired_s = time.monotonic() - began
+    assert space.get("service", "demo-broker-0")["metadata"]["labels"]["team"] == "payments"
+    assert space.get("statefulset", "demo-broker-0")["metadata"]["labels"]["team"] == "payments"
+    assert space.get("configmap", "demo-broker-conf")["metadata"]["annotations"]["example.org/owner"] == "payments"
+    assert space.get("service", "demo-namesrv")["spec"]["sessionAffinity"] == "ClientIP"
+    assert {name: uid for name, uid in space.pod_uids().items() if name in before} == before
+    note(repaired_s=repaired_s, restarts=0)
+
+
+def test_definitions_are_upgraded_while_resources_and_brokers_live_on(
+    lab: Lab, operator: Operator, spaces: Callable[..., Space], note: Callable[..., None]
+) -> None:
+    space = spaces("crds", client=False)
+    space.apply_broker()
+    space.wait_broker_ready()
+    before = space.pod_uids()
+    uid = space.broker()["metadata"]["uid"]
+    # As an older release had it: a column and a field fewer.
+    old = lab.cluster.get("crd", "brokers.delaymq.io")
+    version = old["spec"]["versions"][0]
+    version["additionalPrinterColumns"].pop()
+    del version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["paused"]
+    old["metadata"] = {"name": old["metadata"]["name"]}
+    lab.cluster.kubectl("replace", "-f", "-", input=json.dumps(old | {"status": None}))
+    assert not _explains_paused(lab)
+    began = time.monotonic()
+    try:
+        # The path that docs name for an upgrade: helm does not touch definitions that are there.
+        lab.cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(REPOSITORY_PATH / "crds"))
+    finally:
+        wait_until("the new definition is served", lambda: _explains_paused(lab), timeout_s=30)
+    upgraded_s = time.monotonic() - began
+    space.patch(BROKER, "demo", {"spec": {"paused": True}})
+    space.wait_condition(BROKER, "demo", "Paused", status="True")
+    assert space.broker()["metadata"]["uid"] == uid
+    assert space.pod_uids() == before
+    note(upgraded_s=upgraded_s, restarts=0)
+
+
+def _explains_paused(lab: Lab) -> bool:
+    crd = lab.cluster.get("crd", "brokers.delaymq.io")
+    properties = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    return "paused" in properties
+
+
+def _spec_generations(space: Space) -> dict[str, int]:
+    """StatefulSet → generation: whatever changes a pod template shows there."""
+    return {each["metadata"]["name"]: each["metadata"]["generation"] for each in space.list("statefulsets")}
+
+
+def _wait_new_operator_at_work(operator: Operator) -> None:
+    """It holds the lease and has reconciled."""
+
+    def ask() -> bool:
+        leases = operator.cluster.get("leases", namespace=operator.namespace)["items"]
+        holders = [lease["spec"].get("holderIdentity") or "" for lease in leases]
+        name = operator.pods()[0]["metadata"]["name"]
+        if any(name in holder for holder in holders):
+            return True
+        raise NotYetError(f"{holders}, wanted {name}")
+
+    wait_until("the new operator has the lease", ask, timeout_s=60)
