@@ -41,14 +41,16 @@ RUN /build/bin/pip wheel -q --no-build-isolation --no-deps -w /wheels ./broker_i
 
 FROM build AS build-broker
 COPY requirements/broker.txt requirements/
-RUN /build/bin/pip install -q --require-hashes --target /opt/delaymq/lib -r requirements/broker.txt
+RUN /build/bin/pip install -q --require-hashes --target /opt/delaymq/lib -r requirements/broker.txt \
+    && rm -rf /opt/delaymq/lib/bin
 RUN /build/bin/pip install -q --no-deps --no-index --target /opt/delaymq/lib /wheels/delaymq-*.whl \
     && /build/bin/launcher delaymq delaymq.cli.main && /build/bin/seal
 
 
 FROM build AS build-operator
 COPY requirements/operator.txt requirements/
-RUN /build/bin/pip install -q --require-hashes --target /opt/delaymq/lib -r requirements/operator.txt
+RUN /build/bin/pip install -q --require-hashes --target /opt/delaymq/lib -r requirements/operator.txt \
+    && rm -rf /opt/delaymq/lib/bin
 COPY operator/pyproject.toml operator/
 COPY operator/src operator/src
 RUN /build/bin/pip wheel -q --no-build-isolation --no-deps -w /wheels ./operator \
@@ -74,7 +76,7 @@ RUN set -e; touch /tmp/began; \
         -x '/(test|tests|idlelib|lib2to3|tkinter|turtledemo|distutils|pydoc_data|site-packages|dist-packages)/' "$stdlib"; \
     find / -xdev -newer /tmp/began ! -path /tmp/began ! -path '/etc/host*' ! -path /etc/resolv.conf \
         -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +; \
-    rm /tmp/began
+    rm /tmp/began; touch -d "@$SOURCE_DATE_EPOCH" /tmp
 ENV PATH=/opt/delaymq/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     PYTHONPATH=/opt/delaymq/lib PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PYTHONNOUSERSITE=1 LANG=C.UTF-8
 STOPSIGNAL SIGTERM
