@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -41,9 +42,16 @@ def _run(words: list[str]) -> int:
         print(f"delaymq {__version__}")
         return 0
     if words and words[0] in SERVERS:
+        # The first process of a container is not ended by a signal that it does not handle, and loading takes a while.
+        signal.signal(signal.SIGTERM, _stopped_before_the_start)
         from delaymq.cli.serve import serve
 
         return serve(words[0], words[1:])
     from delaymq.cli.app import run
 
     return run(words)
+
+
+def _stopped_before_the_start(*_: object) -> None:
+    """SIGTERM while nothing is open yet; a server that starts handles it itself."""
+    os._exit(0)

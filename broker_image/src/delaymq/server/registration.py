@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
 
 FIRST_BACKOFF_S: Final = 0.1
-LONGEST_BACKOFF_S: Final = 5.0
+LONGEST_BACKOFF_S: Final = 2.0
+"""A NameServer that is restarted or moved elsewhere is looked for this often; its name is resolved each time."""
 UNREGISTER_TIMEOUT_MS: Final = 3_000
 
 _logger = logging.getLogger(__name__)

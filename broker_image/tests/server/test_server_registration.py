@@ -1,0 +1,55 @@
+"""Registration where not every NameServer is there, and what the broker says of itself to those that are."""
+
+import asyncio
+import socket
+from pathlib import Path
+
+from broker_harness import broker_config
+from delaymq.config import NamesrvConfig
+from delaymq.message.ids import parse_offset_message_id
+from delaymq.server.broker_server import BrokerServer
+from delaymq.server.namesrv_server import NamesrvServer
+from running_server import BROKER_FIELDS, HOST, BrokerPeer, run, standalone, until
+
+
+def test_a_broker_starts_and_registers_with_those_name_servers_that_are_there(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        namesrv = NamesrvServer(NamesrvConfig(listen_port=0, kv_config_path=""))
+        await namesrv.start(http=False)
+        silent = await asyncio.start_server(lambda reader, writer: reader.read(), HOST, 0)
+        with socket.socket() as refused:
+            refused.bind((HOST, 0))
+            ports = (refused.getsockname()[1], silent.sockets[0].getsockname()[1], namesrv.port)
+            addresses = [*(f"{HOST}:{port}" for port in ports), "no-such-host.invalid:9876"]
+            # A silent peer would hold a start that waited for it for longer than the scenario may take.
+            fields = BROKER_FIELDS | {"register_broker_timeout_mills": 60_000, "namesrv_addr": ";".join(addresses)}
+            server = BrokerServer(broker_config(tmp_path, **fields))
+            await server.start(http=False)
+            await until(lambda: not server.not_ready())
+            await (await BrokerPeer.connect(server.port)).send("T")
+            await until(lambda: "T" in namesrv.namesrv.routes.topics)
+            await until(lambda: all(link.problem != "not tried yet" for link in server.registration.links[::3]))
+            problems = [link.problem for link in server.registration.links]
+            assert "cannot connect" in str(problems[0])
+            assert problems[2] is None
+            assert "cannot connect" in str(problems[3])
+            assert [link.registered for link in server.registration.links] == [False, False, True, False]
+            await server.stop()
+        silent.close()
+        await namesrv.stop()
+
+    run(scenario)
+
+
+def test_clients_are_told_an_address_that_this_machine_need_not_have(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path, broker_ip1="203.0.113.7") as server:
+            peer = await BrokerPeer.connect(server.broker.port)
+            sent = await peer.send("T")
+            host, port, offset = parse_offset_message_id(sent.fields["msgId"])
+            assert (host, port, offset) == ("203.0.113.7", server.broker.port, 0)
+            address = f"203.0.113.7:{server.broker.port}"
+            assert server.namesrv.namesrv.routes.groups["broker-a"].addresses == {0: address}
+            assert server.broker.broker.address == address
+
+    run(scenario)
