@@ -230,6 +230,14 @@ class TopicWorld:
         body["status"]["groups"] = list(groups.values())
         self.kube.objects["Broker", NAMESPACE, broker] = body
 
+    def kill_broker(self, name: str = "demo") -> None:
+        """The resource is gone."""
+        self.kube.remove("Broker", name)
+
+    def begin_deletion_of_broker(self, name: str = "demo") -> None:
+        """kubectl delete, in the foreground."""
+        self.kube.mark_deleted("Broker", name)
+
     @staticmethod
     def host(number: int, broker: str = "demo") -> str:
         return f"{broker}-host-{number}"

@@ -1,0 +1,162 @@
+"""A DelayLevelConfig says who uses it and whether they have it, and stays while it is used."""
+
+import asyncio
+
+import pytest
+from delaymq_operator.reconcile.levels import reconcile_levels, release_levels
+from delaymq_operator.reconcile.world import Key, Outcome, Waiting
+from topic_world import NAMESPACE, TopicWorld
+
+
+def look(world: TopicWorld, key: Key) -> Outcome:
+    return asyncio.run(reconcile_levels(key, world.world))
+
+
+def release(world: TopicWorld, key: Key) -> Waiting | None:
+    return asyncio.run(release_levels(key, world.world))
+
+
+def use(world: TopicWorld, broker: str, levels: str, *, runs: str | None = None) -> None:
+    """A Broker that names the config; `runs` is the table that its brokers have."""
+    body = world.kube.add("Broker", broker, {"size": 1, "delayLevelConfigRef": {"name": levels}})
+    if runs is not None:
+        body["status"] = {"levels": runs}
+
+
+def test_one_that_nobody_uses_is_valid_and_says_so() -> None:
+    world = TopicWorld(groups=0)
+    key = world.add_levels("short", "1s", "2d", "5m")
+    assert look(world, key) == Outcome(world.settings.poll_interval_s)
+    assert world.condition(key)[:2] == ("True", "NotUsed")
+    assert world.condition(key, "InUse")[:2] == ("False", "NotUsed")
+    status = world.status(key)
+    assert (status["levelCount"], status["maxDelay"], status["table"]) == (3, "2d", "1s 2d 5m")
+    assert status["usedBy"] == []
+    assert status["observedGeneration"] == 1
+
+
+def test_a_table_that_brokers_would_refuse_is_said_with_their_sentence() -> None:
+    world = TopicWorld(groups=0)
+    use(world, "demo", "short", runs="1s")
+    key = world.add_levels("short", "1s", "9999d")
+    assert look(world, key).requeue_after_s is None
+    status, reason, message = world.condition(key)
+    assert (status, reason) == ("False", "Invalid")
+    assert "level 2" in message
+    assert "3650d" in message
+    assert world.status(key)["usedBy"] == ["demo"]
+
+
+def test_it_is_applied_when_all_that_use_it_run_with_it() -> None:
+    world = TopicWorld(groups=0)
+    use(world, "one", "short", runs="1s 2s")
+    use(world, "two", "short", runs="1s")
+    use(world, "elsewhere", "other", runs="9s")
+    key = world.add_levels("short", "1s", "2s")
+    assert look(world, key).requeue_after_s == world.settings.progress_interval_s
+    assert world.condition(key) == ("False", "Applying", "Not yet in force in two (it is being told).")
+    assert world.status(key)["usedBy"] == ["one", "two"]
+    world.kube.objects["Broker", NAMESPACE, "two"]["status"] = {"levels": "1s 2s"}
+    look(world, key)
+    assert world.condition(key) == ("True", "Applied", "In force in one, two.")
+    world.kube.requests.clear()
+    world.later()
+    look(world, key)
+    assert not world.kube.requests
+
+
+def test_why_a_broker_has_not_taken_it_is_said() -> None:
+    world = TopicWorld(groups=0)
+    use(world, "paused", "short", runs="9s")
+    world.kube.change("Broker", "paused", paused=True)
+    use(world, "starting", "short")
+    condition = {"type": "Ready", "status": "False", "reason": "Creating", "message": "", "lastTransitionTime": ""}
+    world.kube.objects["Broker", NAMESPACE, "starting"]["status"] = {"conditions": [condition]}
+    use(world, "wrong", "short")
+    world.kube.change("Broker", "wrong", size="many")
+    key = world.add_levels("short", "1s")
+    look(world, key)
+    message = world.condition(key)[2]
+    for part in ("paused (it is paused)", "starting (it is not ready: Creating)", "wrong (its spec cannot be used)"):
+        assert part in message
+
+
+def test_a_changed_table_wakes_all_that_use_it_once() -> None:
+    world = TopicWorld(groups=0)
+    for name in ("one", "two"):
+        use(world, name, "short", runs="1s")
+    key = world.add_levels("short", "1s")
+    users = (Key("Broker", NAMESPACE, "one"), Key("Broker", NAMESPACE, "two"))
+    assert look(world, key).wake == users
+    assert look(world, key).wake == ()
+    world.kube.change("DelayLevelConfig", "short", levels=["1s", "2s"])
+    assert look(world, key).wake == users
+    assert world.condition(key)[1] == "Applying"
+
+
+def test_it_stays_while_a_broker_uses_it() -> None:
+    world = TopicWorld(groups=0)
+    use(world, "demo", "short", runs="1s")
+    key = world.add_levels("short", "1s")
+    look(world, key)
+    world.kube.mark_deleted("DelayLevelConfig", "short")
+    waiting = release(world, key)
+    assert waiting is not None
+    assert "demo" in waiting.message
+    assert "delayLevelConfigRef" in waiting.message
+    assert world.condition(key, "InUse") == ("True", "UsedByBrokers", waiting.message)
+    assert world.kube.events == [("Warning", "StillUsed", waiting.message)]
+    release(world, key)
+    look(world, key)
+    assert len(world.kube.events) == 1
+    assert world.condition(key, "InUse")[2] == waiting.message
+    world.kube.change("Broker", "demo", delayLevelConfigRef=None)
+    assert release(world, key) is None
+
+
+@pytest.mark.parametrize("how", ["gone", "going"])
+def test_a_broker_that_is_gone_or_going_does_not_hold_it(how: str) -> None:
+    world = TopicWorld(groups=0)
+    use(world, "demo", "short", runs="1s")
+    key = world.add_levels("short", "1s")
+    look(world, key)
+    world.kube.mark_deleted("DelayLevelConfig", "short")
+    if how == "gone":
+        world.kube.remove("Broker", "demo")
+    else:
+        world.kube.mark_deleted("Broker", "demo")
+    assert release(world, key) is None
+
+
+def test_a_user_that_the_cache_does_not_show_yet_holds_it() -> None:
+    world = TopicWorld(groups=0)
+    key = world.add_levels("short", "1s")
+    world.kube.mark_deleted("DelayLevelConfig", "short")
+    world.kube.frozen = dict(world.kube.objects)
+    use(world, "demo", "short")
+    assert release(world, key) is not None
+
+
+def test_many_users_are_counted_not_listed() -> None:
+    world = TopicWorld(groups=0)
+    for number in range(15):
+        use(world, f"b{number:02}", "short", runs="1s")
+    key = world.add_levels("short", "1s")
+    look(world, key)
+    assert world.condition(key)[2].endswith("b09 and 5 more.")
+    assert len(world.status(key)["usedBy"]) == 15
+
+
+def test_a_table_of_a_thousand_levels_is_shown_cut() -> None:
+    world = TopicWorld(groups=0)
+    key = world.add_levels("long", *[f"{number}s" for number in range(1, 1001)])
+    look(world, key)
+    assert world.status(key)["levelCount"] == 1000
+    assert len(world.status(key)["table"]) <= 202
+
+
+def test_one_that_is_gone_is_nothing() -> None:
+    world = TopicWorld(groups=0)
+    key = Key("DelayLevelConfig", NAMESPACE, "never")
+    assert look(world, key) == Outcome()
+    assert release(world, key) is None

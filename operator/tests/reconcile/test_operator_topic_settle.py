@@ -1,0 +1,380 @@
+"""A Topic is kept on every group of its Broker as its spec names it, and what it does not name is left alone."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import pytest
+from delaymq_operator.api import SpecError, parse_topic
+from delaymq_operator.reconcile.ports import TopicConfig
+from delaymq_operator.reconcile.topic import reconcile_topic
+from delaymq_operator.reconcile.topic.desired import order_text
+from delaymq_operator.reconcile.world import Key, Outcome
+from topic_world import NAMESPACE, TopicWorld
+
+T = TypeVar("T")
+
+
+def run(scenario: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(scenario)
+
+
+def settle(world: TopicWorld, *keys: Key) -> Outcome:
+    """One pass for each key."""
+
+    async def all_of_them() -> Outcome:
+        outcome = Outcome()
+        for key in keys:
+            outcome = await reconcile_topic(key, world.world)
+        return outcome
+
+    return run(all_of_them())
+
+
+def test_a_new_topic_is_made_on_every_group_with_eight_queues() -> None:
+    world = TopicWorld(groups=2)
+    key = world.add_topic("orders")
+    settle(world, key)
+    for number in (0, 1):
+        assert world.on(number, "orders") == TopicConfig(topic="orders", read_queues=8, write_queues=8, permission=6)
+    assert world.condition(key) == ("True", "InEveryGroup", "Topic orders is in demo-0, demo-1.")
+    assert world.status(key)["topicName"] == "orders"
+    assert world.status(key)["observedGeneration"] == 1
+    assert world.status(key)["groups"] == [
+        {"name": "demo-0", "writeQueues": 8, "readQueues": 8, "permission": "ReadWrite"},
+        {"name": "demo-1", "writeQueues": 8, "readQueues": 8, "permission": "ReadWrite"},
+    ]
+    assert [event[:2] for event in world.kube.events] == [("Normal", "Applied")]
+
+
+def test_what_the_spec_names_is_what_the_brokers_get() -> None:
+    world = TopicWorld(groups=1)
+    settle(world, world.add_topic("a", topicName="ORDERS", queues=3, permission="WriteOnly"))
+    assert world.on(0, "ORDERS") == TopicConfig(topic="ORDERS", read_queues=3, write_queues=3, permission=2)
+
+
+def test_a_settled_topic_makes_no_request_and_asks_each_group_once_a_poll() -> None:
+    world = TopicWorld(groups=2)
+    keys = [world.add_topic(f"t{number}") for number in range(20)]
+    settle(world, *keys)
+    world.later()
+    settle(world, *keys)
+    world.kube.requests.clear()
+    world.brokers.calls.clear()
+    for _ in range(3):
+        world.later()
+        assert settle(world, *keys).requeue_after_s == world.settings.poll_interval_s
+    assert not world.kube.requests
+    assert [call[0] for call in world.brokers.calls] == ["topics"] * 3 * 2
+
+
+def test_a_named_field_that_somebody_changes_is_put_right() -> None:
+    world = TopicWorld(groups=2)
+    key = world.add_topic("orders", queues=4, permission="ReadWrite")
+    settle(world, key)
+    world.put_by_hand(1, "orders", write_queues=16, read_queues=16, permission=4)
+    world.later()
+    settle(world, key)
+    assert world.on(1, "orders") == TopicConfig(topic="orders", read_queues=16, write_queues=4, permission=6)
+    assert world.kube.events[-1] == ("Normal", "PutRight", "demo-1: write queues 16 → 4, permission 4 → 6")
+
+
+def test_a_field_that_the_spec_does_not_name_is_left_to_whoever_set_it() -> None:
+    world = TopicWorld(groups=2)
+    key = world.add_topic("orders", permission="ReadWrite")
+    settle(world, key)
+    world.put_by_hand(0, "orders", write_queues=16, read_queues=20, filter_type="MULTI_TAG", sys_flag=1)
+    world.later()
+    settle(world, key)
+    assert world.on(0, "orders") == TopicConfig(
+        topic="orders", read_queues=20, write_queues=16, filter_type="MULTI_TAG", sys_flag=1
+    )
+    assert world.status(key)["groups"][0]["writeQueues"] == 16
+    assert world.condition(key)[1] == "InEveryGroup"
+
+
+def test_putting_a_named_field_right_hands_back_the_others_as_they_were() -> None:
+    world = TopicWorld(groups=1)
+    world.put_by_hand(0, "orders", filter_type="MULTI_TAG", sys_flag=1, permission=7, order=True)
+    settle(world, world.add_topic("orders", permission="ReadOnly", queues=8))
+    assert world.on(0, "orders") == TopicConfig(
+        topic="orders", read_queues=8, write_queues=8, permission=5, order=True, filter_type="MULTI_TAG", sys_flag=1
+    )
+
+
+def test_fewer_queues_take_write_queues_away_and_keep_read_queues() -> None:
+    world = TopicWorld(groups=1)
+    key = world.add_topic("orders", queues=8)
+    settle(world, key)
+    world.kube.change("Topic", "orders", queues=2)
+    settle(world, key)
+    assert world.on(0, "orders") == TopicConfig(topic="orders", read_queues=8, write_queues=2)
+    status, reason, message = world.condition(key)
+    assert (status, reason) == ("True", "InEveryGroup")
+    assert "read queues above are kept in demo-0" in message
+    world.kube.change("Topic", "orders", queues=10)
+    settle(world, key)
+    assert world.on(0, "orders") == TopicConfig(topic="orders", read_queues=10, write_queues=10)
+
+
+def test_a_topic_that_exists_already_is_taken_over_as_it_is() -> None:
+    world = TopicWorld(groups=2)
+    world.put_by_hand(0, "orders", read_queues=16, write_queues=12, permission=4)
+    key = world.add_topic("orders")
+    settle(world, key)
+    assert world.on(0, "orders") == TopicConfig(topic="orders", read_queues=16, write_queues=12, permission=4)
+    assert world.on(1, "orders") == TopicConfig(topic="orders", read_queues=12, write_queues=12, permission=4)
+    assert not world.brokers.asked("delete_topic")
+
+
+def test_a_topic_that_a_producer_made_a_moment_ago_is_not_made_smaller() -> None:
+    world = TopicWorld(groups=1)
+    settle(world, world.add_topic("first"))
+    world.put_by_hand(0, "orders", read_queues=32, write_queues=32)
+    world.later(2)
+    settle(world, world.add_topic("orders"))
+    assert world.on(0, "orders") == TopicConfig(topic="orders", read_queues=32, write_queues=32)
+
+
+def test_a_group_that_appears_later_gets_the_topic() -> None:
+    world = TopicWorld(groups=1)
+    key = world.add_topic("orders")
+    settle(world, key)
+    world.kube.change("Broker", "demo", size=2)
+    settle(world, key)
+    status, reason, message = world.condition(key)
+    assert (status, reason) == ("False", "GroupsUnreachable")
+    assert "demo-1 (its broker is not ready)" in message
+    world.start_group(1)
+    settle(world, key)
+    assert world.on(1, "orders") == world.on(0, "orders")
+    assert world.condition(key)[1] == "InEveryGroup"
+
+
+def test_a_topic_for_a_broker_that_appears_later_waits_for_it() -> None:
+    world = TopicWorld(groups=0)
+    key = world.add_topic("orders")
+    assert settle(world, key).requeue_after_s == world.settings.poll_interval_s
+    status, reason, message = world.condition(key)
+    assert (status, reason) == ("False", "BrokerMissing")
+    assert "no Broker demo" in message
+    assert "topicName" not in world.status(key)
+    world.kube.add("Broker", "demo", {"size": 1})
+    settle(world, key)
+    assert world.condition(key)[1] == "Creating"
+    world.start_group(0)
+    settle(world, key)
+    assert world.condition(key)[1] == "InEveryGroup"
+
+
+def test_a_broker_that_restarts_is_no_reason_to_say_that_the_topic_is_gone() -> None:
+    world = TopicWorld(groups=2)
+    key = world.add_topic("orders", queues=4)
+    settle(world, key)
+    before = world.status(key)
+    world.set_ready(1, False)
+    world.kube.requests.clear()
+    world.later()
+    settle(world, key)
+    assert world.status(key) == before
+    assert not world.kube.requests
+    world.kube.change("Topic", "orders", queues=6)
+    settle(world, key)
+    assert world.on(0, "orders").write_queues == 6  # type: ignore[union-attr]
+    assert world.condition(key)[:2] == ("False", "GroupsUnreachable")
+    world.set_ready(1, True)
+    settle(world, key)
+    assert world.on(1, "orders").write_queues == 6  # type: ignore[union-attr]
+    assert world.condition(key)[:2] == ("True", "InEveryGroup")
+
+
+def test_a_broker_that_does_not_answer_is_asked_less_and_less_often_for_all_topics_together() -> None:
+    world = TopicWorld(groups=2)
+    keys = [world.add_topic(f"t{number}") for number in range(10)]
+    world.brokers.down.add(world.host(1))
+    settle(world, *keys)
+    status, reason, message = world.condition(keys[-1])
+    assert (status, reason) == ("False", "GroupsUnreachable")
+    assert "demo-1 (its broker does not answer (connection refused))" in message
+    for _ in range(300):
+        world.later(1)
+        settle(world, *keys)
+    assert sum(call == ("topics", world.host(1)) for call in world.brokers.calls) < 15
+    world.brokers.down.clear()
+    world.later(60)
+    settle(world, *keys)
+    assert all(world.condition(key)[1] == "InEveryGroup" for key in keys)
+
+
+def test_a_broker_in_a_new_pod_is_asked_at_once() -> None:
+    world = TopicWorld(groups=1)
+    key = world.add_topic("orders")
+    world.brokers.down.add(world.host(0))
+    for _ in range(20):
+        settle(world, key)
+        world.later(20)
+    topics = world.brokers.topics_by_host[world.host(0)]
+    world.brokers.topics_by_host["10.0.0.9"] = topics
+    world.kube.objects["Pod", NAMESPACE, "demo-broker-0-0"] = {"status": {"podIP": "10.0.0.9"}}
+    settle(world, key)
+    assert world.condition(key)[1] == "InEveryGroup"
+
+
+def test_a_refusal_is_said_with_the_brokers_own_words() -> None:
+    world = TopicWorld(groups=2)
+    world.brokers.refusing[world.host(1)] = "the broker has 20000 topics already: delete some."
+    key = world.add_topic("orders")
+    settle(world, key)
+    status, reason, message = world.condition(key)
+    assert (status, reason) == ("False", "ApplyFailed")
+    assert "demo-1 (its broker refuses: the broker has 20000 topics already: delete some)" in message
+    assert world.kube.events[-1][:2] == ("Warning", "ApplyFailed")
+    events = len(world.kube.events)
+    world.later()
+    settle(world, key)
+    assert len(world.kube.events) == events
+
+
+def test_nothing_is_changed_while_the_broker_is_paused() -> None:
+    world = TopicWorld(groups=1)
+    key = world.add_topic("orders")
+    world.kube.change("Broker", "demo", paused=True)
+    settle(world, key)
+    assert world.condition(key)[1] == "BrokerPaused"
+    assert not world.brokers.calls
+    world.kube.change("Broker", "demo", paused=False)
+    settle(world, key)
+    assert world.condition(key)[1] == "InEveryGroup"
+
+
+def test_nothing_is_made_in_a_broker_that_is_being_deleted() -> None:
+    world = TopicWorld(groups=1)
+    key = world.add_topic("orders")
+    world.kube.mark_deleted("Broker", "demo")
+    settle(world, key)
+    assert world.condition(key)[1] == "BrokerMissing"
+    assert not world.brokers.calls
+
+
+def test_a_surplus_group_is_left_as_it_is() -> None:
+    world = TopicWorld(groups=2)
+    old = world.add_topic("old")
+    settle(world, old)
+    world.kube.change("Broker", "demo", size=1)
+    new = world.add_topic("new")
+    world.kube.change("Topic", "old", queues=2)
+    settle(world, old, new)
+    assert world.on(1, "new") is None
+    assert world.on(1, "old").write_queues == 8  # type: ignore[union-attr]
+    assert world.condition(new)[2] == "Topic new is in demo-0."
+    assert [group["name"] for group in world.status(old)["groups"]] == ["demo-0", "demo-1"]
+
+
+@pytest.mark.parametrize("name", ["demo", "demo-1", "demo_REPLY_TOPIC", "BenchmarkTest", "rmq_sys_x", "TBW102"])
+def test_a_topic_of_the_brokers_own_is_never_adopted(name: str) -> None:
+    world = TopicWorld(groups=1)
+    key = world.add_topic("mine", topicName=name)
+    assert settle(world, key).requeue_after_s is None
+    assert world.condition(key)[1] == "InvalidSpec"
+    assert "topicName" not in world.status(key)
+    assert not world.brokers.calls
+
+
+def test_a_spec_that_cannot_be_used_waits_for_a_new_one() -> None:
+    world = TopicWorld(groups=1)
+    key = world.add_topic("orders", queues="many")
+    assert settle(world, key).requeue_after_s is None
+    assert world.condition(key)[1] == "InvalidSpec"
+    with pytest.raises(SpecError):
+        parse_topic(world.kube.objects[key])
+    world.kube.change("Topic", "orders", queues=2)
+    settle(world, key)
+    assert world.condition(key)[1] == "InEveryGroup"
+
+
+def test_the_clock_that_is_set_back_does_not_stop_the_polls() -> None:
+    world = TopicWorld(groups=1)
+    key = world.add_topic("orders", queues=4)
+    settle(world, key)
+    world.later(-86_400)
+    world.put_by_hand(0, "orders", write_queues=1)
+    settle(world, key)
+    assert world.on(0, "orders").write_queues == 4  # type: ignore[union-attr]
+
+
+def test_a_deleted_resource_and_one_under_deletion_are_left_to_the_release() -> None:
+    world = TopicWorld(groups=1)
+    key = world.add_topic("orders")
+    world.kube.mark_deleted("Topic", "orders")
+    assert settle(world, key, Key("Topic", NAMESPACE, "never")) == Outcome()
+    assert not world.brokers.calls
+
+
+# Ordered topics
+
+
+def test_an_ordered_topic_is_told_to_every_name_server() -> None:
+    world = TopicWorld(groups=2, name_servers=2)
+    key = world.add_topic("orders", order=True, queues=4)
+    settle(world, key)
+    for number in (0, 1):
+        assert world.brokers.orders_by_address[world.name_server(number)] == {"orders": "demo-0:4;demo-1:4"}
+    assert world.condition(key)[1] == "InEveryGroup"
+
+
+def test_a_name_server_that_forgot_the_order_is_told_again() -> None:
+    world = TopicWorld(groups=1, name_servers=2)
+    key = world.add_topic("orders", order=True)
+    settle(world, key)
+    world.brokers.orders_by_address[world.name_server(1)].clear()
+    world.later()
+    settle(world, key)
+    assert world.brokers.orders_by_address[world.name_server(1)] == {"orders": "demo-0:8"}
+    assert [call[1] for call in world.brokers.calls if call[0] == "put_order"].count(world.name_server(0)) == 1
+
+
+def test_order_follows_the_queues_and_the_groups() -> None:
+    world = TopicWorld(groups=1)
+    key = world.add_topic("orders", order=True, queues=4)
+    settle(world, key)
+    world.kube.change("Broker", "demo", size=2)
+    world.start_group(1)
+    world.kube.change("Topic", "orders", queues=2)
+    settle(world, key)
+    assert world.brokers.orders_by_address[world.name_server()] == {"orders": "demo-0:2;demo-1:2"}
+    world.kube.change("Broker", "demo", size=1)
+    settle(world, key)
+    assert world.brokers.orders_by_address[world.name_server()] == {"orders": "demo-0:2"}
+
+
+def test_order_false_takes_the_setting_back_and_no_order_leaves_it() -> None:
+    world = TopicWorld(groups=1)
+    key = world.add_topic("orders")
+    world.brokers.orders_by_address[world.name_server()] = {"orders": "demo-0:8", "other": "demo-0:1"}
+    settle(world, key)
+    assert "orders" in world.brokers.orders_by_address[world.name_server()]
+    world.kube.change("Topic", "orders", order=False)
+    settle(world, key)
+    assert world.brokers.orders_by_address[world.name_server()] == {"other": "demo-0:1"}
+
+
+def test_a_name_server_that_does_not_answer_is_named() -> None:
+    world = TopicWorld(groups=1, name_servers=2)
+    world.brokers.down.add(world.name_server(1))
+    key = world.add_topic("orders", order=True)
+    settle(world, key)
+    status, reason, message = world.condition(key)
+    assert (status, reason) == ("False", "NameServersNotReady")
+    assert world.name_server(1) in message
+    assert world.brokers.orders_by_address[world.name_server(0)] == {"orders": "demo-0:8"}
+    world.brokers.down.clear()
+    world.later()
+    settle(world, key)
+    assert world.condition(key)[1] == "InEveryGroup"
+
+
+def test_orders_of_other_clusters_on_the_same_name_server_keep_their_place() -> None:
+    assert order_text("broker-a:4;demo-0:1;demo-1-0:3", "demo", {"demo-0": 8}) == "broker-a:4;demo-1-0:3;demo-0:8"
+    assert order_text("broker-a:4;demo-0:1", "demo", {}) == "broker-a:4"
+    assert order_text("demo-0:1;demo-7:2", "demo", {}) is None
+    assert order_text(None, "demo", {}) is None
