@@ -65,6 +65,20 @@ def spaces(lab: Lab, operator: Operator) -> Iterator[Callable[..., Space]]:
         lab.remove(space)
 
 
+@pytest.fixture
+def spare(lab: Lab, operator: Operator) -> Iterator[Callable[[], Space]]:
+    """Takes namespaces with a Broker and a Topic that are ready already; they go with the test."""
+    taken: list[Space] = []
+
+    def take() -> Space:
+        taken.append(lab.spare())
+        return taken[-1]
+
+    yield take
+    for space in taken:
+        lab.remove(space)
+
+
 @pytest.fixture(scope="session")
 def all_figures() -> Figures:
     return Figures()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster import Cluster
+from kind import objects
 from kind.space import Space
 from kind.waiting import NotYetError, wait_until
 
@@ -29,6 +30,7 @@ class Lab:
         self.images = images
         self.spaces: list[Space] = []
         self._numbers = itertools.count(1)
+        self._spares: list[Space] = []
 
     def space(self, about: str, *, client: bool = True, restricted: bool = True) -> Space:
         """A new namespace, named after what it is for."""
@@ -37,6 +39,25 @@ class Lab:
         made.make(restricted=restricted, client=client)
         self.spaces.append(made)
         return made
+
+    def spare(self) -> Space:
+        """A namespace with the Broker `demo`, its Topic `orders` of 4 queues and a client, all ready.
+
+        The next one is begun here, so that it gets ready while the caller's test goes on.
+        """
+        if not self._spares:
+            self._begin_spare()
+        space = self._spares.pop()
+        self._begin_spare()
+        space.wait_broker_ready()
+        space.wait_client()
+        space.wait_condition("topic.delaymq.io", "orders", "Ready", reason="InEveryGroup")
+        return space
+
+    def _begin_spare(self) -> None:
+        space = self.space("demo")
+        space.apply(objects.broker(), objects.topic("orders", queues=4))
+        self._spares.append(space)
 
     def remove(self, space: Space) -> None:
         self.spaces.remove(space)

@@ -67,15 +67,9 @@ def _keep_what_kubectl_shows(space: Space) -> None:
 
 
 def test_two_brokers_of_one_name_in_two_namespaces_know_nothing_of_each_other(
-    spaces: Callable[..., Space], note: Callable[..., None]
+    spare: Callable[[], Space], note: Callable[..., None]
 ) -> None:
-    both = [spaces("left"), spaces("right")]
-    for space in both:
-        space.apply(objects.broker(), objects.topic("orders", queues=2))
-    for space in both:
-        space.wait_broker_ready()
-        space.wait_client()
-        space.wait_condition("topic.delaymq.io", "orders", "Ready", reason="InEveryGroup")
+    both = [spare(), spare()]
     producers = [
         space.client.produce(
             topic="orders", name_servers=space.name_servers(), run=space.name, count=50, rate=100, levels=LEVEL_1S

@@ -63,11 +63,9 @@ def test_an_operator_killed_again_and_again_in_a_roll_still_ends_it_with_no_send
 
 
 def test_an_upgraded_operator_restarts_no_broker(
-    lab: Lab, operator: Operator, spaces: Callable[..., Space], note: Callable[..., None]
+    lab: Lab, operator: Operator, spare: Callable[[], Space], note: Callable[..., None]
 ) -> None:
-    space = spaces("upgrade", client=False)
-    space.apply_broker()
-    space.wait_broker_ready()
+    space = spare()
     before = space.pod_uids()
     resource_versions = _spec_generations(space)
     repository, _, tag = lab.images["operator"].rpartition(":")
@@ -97,11 +95,9 @@ def test_an_upgraded_operator_restarts_no_broker(
 
 
 def test_what_others_change_is_repaired_and_what_is_theirs_is_left_alone(
-    operator: Operator, spaces: Callable[..., Space], note: Callable[..., None]
+    operator: Operator, spare: Callable[[], Space], note: Callable[..., None]
 ) -> None:
-    space = spaces("drift", client=False)
-    space.apply_broker()
-    space.wait_broker_ready()
+    space = spare()
     before = space.pod_uids()
     # Others' own labels, annotations and fields.
     space.kubectl("label", "service", "demo-broker-0", "team=payments")
@@ -137,11 +133,9 @@ def test_what_others_change_is_repaired_and_what_is_theirs_is_left_alone(
 
 
 def test_definitions_are_upgraded_while_resources_and_brokers_live_on(
-    lab: Lab, operator: Operator, spaces: Callable[..., Space], note: Callable[..., None]
+    lab: Lab, operator: Operator, spare: Callable[[], Space], note: Callable[..., None]
 ) -> None:
-    space = spaces("crds", client=False)
-    space.apply_broker()
-    space.wait_broker_ready()
+    space = spare()
     before = space.pod_uids()
     uid = space.broker()["metadata"]["uid"]
     # As an older release had it: a column and a field fewer.

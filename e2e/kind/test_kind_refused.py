@@ -68,11 +68,9 @@ def test_volumes_do_not_shrink_and_identities_do_not_change(operator: Operator, 
 
 
 def test_a_bad_setting_touches_no_running_pod_and_is_taken_back_by_a_good_one(
-    spaces: Callable[..., Space], note: Callable[..., None]
+    spare: Callable[[], Space], note: Callable[..., None]
 ) -> None:
-    space = spaces("badconf", client=False)
-    space.apply_broker()
-    space.wait_broker_ready()
+    space = spare()
     before = space.pod_uids()
     # The API server cannot know RocketMQ's keys; the operator reads it as the broker would.
     space.apply_broker(config={"maxMessageSize": "many"})

@@ -24,8 +24,7 @@ OVERDUE_WITHIN_S = 5.0
 @pytest.fixture(scope="module")
 def demo(lab: Lab, operator: Operator) -> Iterator[Space]:
     """One Broker for the tests here, each with a topic of its own."""
-    space = lab.space("restart")
-    space.broker_ready()
+    space = lab.spare()
     yield space
     lab.remove(space)
 

@@ -15,12 +15,10 @@ SURPLUS_POD = "demo-broker-1-0"
 
 
 def test_a_broker_grows_by_a_group_and_gives_one_up_only_when_nothing_is_left_in_it(
-    spaces: Callable[..., Space], note: Callable[..., None]
+    spare: Callable[[], Space], note: Callable[..., None]
 ) -> None:
-    space = spaces("scale")
-    space.apply(objects.topic("orders", queues=2))
-    name_servers = space.broker_ready()
-    space.wait_condition("topic.delaymq.io", "orders", "Ready", reason="InEveryGroup")
+    space = spare()
+    name_servers = space.name_servers()
     first_uid = space.pod("demo-broker-0-0")["metadata"]["uid"]
 
     began = time.monotonic()

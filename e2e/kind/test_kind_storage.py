@@ -50,12 +50,8 @@ def test_a_volume_grows_with_messages_pending_and_no_pod_restarts(
     note(grown_s=grown_s, restarts=0, **verdict.figures())
 
 
-def test_a_class_that_cannot_grow_is_told_in_a_condition(
-    spaces: Callable[..., Space], note: Callable[..., None]
-) -> None:
-    space = spaces("nogrow", client=False)
-    space.apply_broker()
-    space.wait_broker_ready()
+def test_a_class_that_cannot_grow_is_told_in_a_condition(spare: Callable[[], Space], note: Callable[..., None]) -> None:
+    space = spare()
     before = space.pod_uids()
     space.apply_broker(storage={"size": "256Mi"})
     state = space.wait_condition(BROKER, "demo", "Degraded", reason="VolumeCannotGrow")
@@ -65,12 +61,10 @@ def test_a_class_that_cannot_grow_is_told_in_a_condition(
 
 
 def test_a_deleted_broker_finds_its_messages_again_when_it_is_made_anew(
-    spaces: Callable[..., Space], note: Callable[..., None]
+    spare: Callable[[], Space], note: Callable[..., None]
 ) -> None:
-    space = spaces("again")
-    space.apply(objects.topic("orders", queues=2))
-    name_servers = space.broker_ready()
-    space.wait_condition("topic.delaymq.io", "orders", "Ready", reason="InEveryGroup")
+    space = spare()
+    name_servers = space.name_servers()
     producer = space.client.produce(
         topic="orders", name_servers=name_servers, run="again", count=500, rate=500,
         levels=f"{objects.LEVEL_OF['1s']},{objects.LEVEL_OF['30s']}",

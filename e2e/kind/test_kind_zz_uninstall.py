@@ -24,12 +24,10 @@ def without_operator(lab: Lab, operator: Operator) -> Iterator[Operator]:
 
 
 def test_an_uninstalled_chart_leaves_brokers_and_messages(
-    lab: Lab, operator: Operator, spaces: Callable[..., Space], note: Callable[..., None]
+    lab: Lab, operator: Operator, spare: Callable[[], Space], note: Callable[..., None]
 ) -> None:
-    space = spaces("left")
-    space.apply(objects.topic("orders", queues=2))
-    name_servers = space.broker_ready()
-    space.wait_condition("topic.delaymq.io", "orders", "Ready", reason="InEveryGroup")
+    space = spare()
+    name_servers = space.name_servers()
     before = space.pod_uids()
     producer = space.client.produce(
         topic="orders", name_servers=name_servers, run="left", count=600, rate=100, levels=objects.LEVEL_OF["5s"]
