@@ -5,11 +5,11 @@ manifests: a newer operator that would make pods differently restarts nothing.
 """
 
 from delaymq_operator.manifests.broker_pods import broker_stateful_set
-from delaymq_operator.manifests.config import broker_conf, broker_settings, hot_settings
+from delaymq_operator.manifests.config import broker_conf, broker_settings, check_settings, hot_settings
 from delaymq_operator.manifests.context import Context, DelayTable, GroupContext
 from delaymq_operator.manifests.inputs import broker_inputs, name_server_inputs
 from delaymq_operator.manifests.namesrv_pods import name_server_stateful_set
-from delaymq_operator.manifests.objects import supporting_objects
+from delaymq_operator.manifests.objects import supporting_objects, token_secret
 from delaymq_operator.manifests.quantities import Quantity, parse_quantity, same_quantity
 from delaymq_operator.manifests.services import (
     group_external_service,
@@ -27,6 +27,7 @@ __all__ = [
     "broker_inputs",
     "broker_settings",
     "broker_stateful_set",
+    "check_settings",
     "group_external_service",
     "group_service",
     "hot_settings",
@@ -37,4 +38,5 @@ __all__ = [
     "parse_quantity",
     "same_quantity",
     "supporting_objects",
+    "token_secret",
 ]

@@ -15,16 +15,15 @@ from delaymq_operator.manifests.metadata import Manifest, new_object, selector
 from delaymq_operator.manifests.services import (
     broker_pods_service,
     listen_port,
-    name_server_external_service,
     name_server_services,
 )
 
 
 def supporting_objects(broker: Broker, context: Context, groups: Iterable[int]) -> list[Manifest]:
-    """All objects that no pod waits for, in the order in which they are made; `groups` are those that exist."""
+    """All objects but the Secret, StatefulSets and Services of groups or for outside; `groups` are those that exist."""
     spec = broker.spec
     own_name_servers = not spec.name_servers.addresses
-    found = [secret(broker, context), config_map(broker, context), broker_pods_service(broker)]
+    found = [config_map(broker, context), broker_pods_service(broker)]
     if spec.pod_template.service_account_name is None:
         found.append(service_account(broker))
     found.append(disruption_budget(broker, "broker"))
@@ -35,17 +34,14 @@ def supporting_objects(broker: Broker, context: Context, groups: Iterable[int]) 
         found.append(broker_network_policy(broker, context, groups))
         if own_name_servers:
             found.append(name_server_network_policy(broker, context))
-    outside = name_server_external_service(broker)
-    if outside is not None:
-        found.append(outside)
     return found
 
 
-def secret(broker: Broker, context: Context) -> Manifest:
-    """The token of the brokers' HTTP interface."""
+def token_secret(broker: Broker, token: str) -> Manifest:
+    """The token of the brokers' HTTP interface. It is made once: another token restarts all brokers."""
     found = new_object(broker, "Secret", names.token_secret(broker.name), "broker")
     found["type"] = "Opaque"
-    found["data"] = {names.TOKEN_KEY: base64.b64encode(context.token.encode()).decode()}
+    found["data"] = {names.TOKEN_KEY: base64.b64encode(token.encode()).decode()}
     return found
 
 

@@ -41,7 +41,10 @@ def pod_template(
         "imagePullSecrets": [{"name": reference.name} for reference in spec.image_pull_secrets],
         "nodeSelector": dict(sorted(added.node_selector.items())),
         "tolerations": list(added.tolerations),
-        "topologySpreadConstraints": list(added.topology_spread_constraints),
+        "topologySpreadConstraints": [
+            {"labelSelector": {"matchLabels": selector(broker, component)}} | constraint
+            for constraint in added.topology_spread_constraints
+        ],
         "priorityClassName": added.priority_class_name,
     }
     pod |= {key: value for key, value in optional.items() if value}

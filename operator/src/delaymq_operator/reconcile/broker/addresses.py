@@ -1,0 +1,122 @@
+"""The Service of each group, and the address that its broker tells clients: message ids carry it, so it stays."""
+
+from __future__ import annotations
+
+from delaymq_operator.api.conditions import Reason
+from delaymq_operator.api.names import ADVERTISED_IP_ANNOTATION
+from delaymq_operator.manifests import group_external_service, group_service, name_server_external_service
+from delaymq_operator.reconcile.broker.applying import ensure, unless_not_ours
+from delaymq_operator.reconcile.broker.state import BrokerPass, Group
+from delaymq_operator.reconcile.errors import KubeError
+from delaymq_operator.reconcile.ports import Manifest
+
+_NODE_PORT_LOOK_S = 30.0
+
+
+async def have_addresses(p: BrokerPass) -> None:
+    """Each group has its Services, and its address is known or said to be pending."""
+    for group in p.groups:
+        if group.surplus and not group.made:
+            continue
+        with unless_not_ours(p):
+            group.service = await _have_group_service(p, group)
+            await _remember_address(p, group)
+            group.external = await _have_external_service(p, group)
+            group.address = advertised_address(p, group)
+            if group.address is None and not group.surplus:
+                _say_pending(p, group)
+
+
+async def _have_group_service(p: BrokerPass, group: Group) -> Manifest:
+    had = cluster_ip_of(group.service) or annotated_ip(group.claim)
+    try:
+        return await ensure(p, group_service(p.broker, group.index, had))
+    except KubeError as error:
+        if not (error.invalid and had and group.service is None):
+            raise
+        what = f"the address {had}, which {group.name} had, cannot be had again"
+        await p.event("Warning", "AddressChanged", f"{what}: it gets another one ({error.message})")
+        return await ensure(p, group_service(p.broker, group.index, None))
+
+
+def cluster_ip_of(service: Manifest | None) -> str | None:
+    """The ClusterIP that a Service was given."""
+    found: str | None = ((service or {}).get("spec") or {}).get("clusterIP")
+    return found if found and found != "None" else None
+
+
+def annotated_ip(claim: Manifest | None) -> str | None:
+    """The address that is remembered with a group's volume."""
+    found: str | None = (((claim or {}).get("metadata") or {}).get("annotations") or {}).get(ADVERTISED_IP_ANNOTATION)
+    return found
+
+
+async def _remember_address(p: BrokerPass, group: Group) -> None:
+    """With the volume, which outlives Service and Broker."""
+    address = cluster_ip_of(group.service)
+    if group.claim is None or address is None or annotated_ip(group.claim) == address:
+        return
+    patch = {"metadata": {"annotations": {ADVERTISED_IP_ANNOTATION: address}}}
+    group.claim = await p.world.kube.patch("PersistentVolumeClaim", p.namespace, group.claim["metadata"]["name"], patch)
+
+
+async def _have_external_service(p: BrokerPass, group: Group) -> Manifest | None:
+    wanted = group_external_service(p.broker, group.index)
+    if wanted is None:
+        return None
+    try:
+        return await ensure(p, wanted)
+    except KubeError as error:
+        if not _is_taken_port(error):
+            raise
+        ports = ", ".join(str(port["port"]) for port in wanted["spec"]["ports"])
+        say_port_taken(p, f"{group.name} needs the node ports {ports}", "brokerNodePort", error)
+        return group.external
+
+
+def _is_taken_port(error: KubeError) -> bool:
+    return error.invalid and "port" in error.message.lower() and "allocated" in error.message.lower()
+
+
+def say_port_taken(p: BrokerPass, what: str, field: str, error: KubeError) -> None:
+    """A node port belongs to another Service."""
+    p.problem(Reason.NODE_PORT_TAKEN, f"{what}: {error.message}. Set spec.external.{field} to others, or free them.")
+    p.again(_NODE_PORT_LOOK_S)
+
+
+def ingress_ip(service: Manifest | None) -> str | None:
+    """The IP that a load balancer was given; a host name is of no use, since message ids carry an IP."""
+    ingress = (((service or {}).get("status") or {}).get("loadBalancer") or {}).get("ingress") or []
+    return next((each["ip"] for each in ingress if each.get("ip")), None)
+
+
+def advertised_address(p: BrokerPass, group: Group) -> str | None:
+    """What clients of a group are told."""
+    external = p.broker.spec.external
+    if external is None:
+        return cluster_ip_of(group.service)
+    return external.advertised_address or ingress_ip(group.external)
+
+
+def _say_pending(p: BrokerPass, group: Group) -> None:
+    what = f"the Service of {group.name} has no address yet"
+    if p.broker.spec.external is not None:
+        what = f"the load balancer of {group.name} has no IP yet"
+    advice = "wait for it, or set spec.external.advertisedAddress to an IP" if p.broker.spec.external else "wait for it"
+    p.problem(Reason.ADDRESS_PENDING, f"{what}: {advice}.")
+    p.again(p.world.settings.progress_interval_s)
+
+
+async def have_name_server_address(p: BrokerPass) -> None:
+    """The Service by which clients outside find the NameServers."""
+    wanted = name_server_external_service(p.broker)
+    if wanted is None:
+        return
+    with unless_not_ours(p):
+        try:
+            await ensure(p, wanted)
+        except KubeError as error:
+            if not _is_taken_port(error):
+                raise
+            port = wanted["spec"]["ports"][0].get("nodePort")
+            say_port_taken(p, f"the NameServers need the node port {port}", "nameServerNodePort", error)

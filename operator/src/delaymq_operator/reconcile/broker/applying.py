@@ -1,0 +1,93 @@
+"""Making the cluster have an object: nothing is sent when it is there already, and nobody else's is taken over."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from delaymq_operator.api.conditions import Reason
+from delaymq_operator.api.names import BROKER_KIND, GROUP, MANAGED_BY_LABEL, MANAGED_BY_VALUE
+from delaymq_operator.reconcile.broker.compare import covers, digest
+from delaymq_operator.reconcile.broker.memory import Applied
+from delaymq_operator.reconcile.broker.state import BrokerPass
+from delaymq_operator.reconcile.ports import Manifest
+
+MANIFEST_ANNOTATION = f"{GROUP}/manifest"
+"""Hash of what was applied: tells that something is no longer wanted, which a comparison of what is wanted cannot."""
+
+# What is in the way is removed by a person.
+CONFLICT_LOOK_S = 30.0
+
+
+class NotOursError(Exception):
+    """There is an object of this name that belongs to somebody else."""
+
+    def __init__(self, message: str, *, leftover: bool = False) -> None:
+        super().__init__(message)
+        self.leftover = leftover
+        """It belongs to an earlier Broker of the same name and goes with it."""
+
+
+async def ensure(p: BrokerPass, wanted: Manifest) -> Manifest:
+    """The object as it is, applied if it differs from `wanted`. NotOursError, KubeError.
+
+    An object that is being deleted is left alone and returned. An object that stays different though it was applied
+    (something else writes the same field) is not applied again before it changes.
+    """
+    kind, name = wanted["kind"], wanted["metadata"]["name"]
+    wanted = _with_digest(wanted)
+    last = p.memory.applied.get((kind, name))
+    live = p.cached(kind, name)
+    if live is None:
+        # The cache may be a moment behind, and does not show what is not ours.
+        live = await p.world.kube.get(kind, p.namespace, name)
+    if live is not None:
+        check_ours(p, live)
+        if live["metadata"].get("deletionTimestamp") or covers(live, wanted):
+            return live
+    version = live["metadata"].get("resourceVersion", "") if live is not None else ""
+    if live is not None and last is not None and last.digest == digest(wanted):
+        if version == last.seen_version:
+            return last.result
+        if version == last.result["metadata"].get("resourceVersion"):
+            return live
+    done = await p.world.kube.apply(wanted)
+    p.memory.applied[kind, name] = Applied(digest=digest(wanted), seen_version=version, result=done)
+    return done
+
+
+def _with_digest(wanted: Manifest) -> Manifest:
+    wanted = copy.deepcopy(wanted)
+    wanted["metadata"].setdefault("annotations", {})[MANIFEST_ANNOTATION] = digest(wanted)
+    return wanted
+
+
+def check_ours(p: BrokerPass, live: Manifest) -> None:
+    """NotOursError when an object may not be touched."""
+    metadata = live["metadata"]
+    what = f"{live.get('kind', 'the object')} {metadata['name']}"
+    controllers = [owner for owner in metadata.get("ownerReferences") or [] if owner.get("controller")]
+    for owner in controllers:
+        if owner.get("uid") == p.broker.uid:
+            continue
+        if owner.get("kind") == BROKER_KIND and owner.get("name") == p.broker.name:
+            raise NotOursError(f"{what} is still being removed with the Broker of this name before", leftover=True)
+        raise NotOursError(
+            f"{what} belongs to {owner.get('kind')} {owner.get('name')}: delete it, or give the Broker another name"
+        )
+    if not controllers and (metadata.get("labels") or {}).get(MANAGED_BY_LABEL) != MANAGED_BY_VALUE:
+        raise NotOursError(f"{what} is there already, but not made for this: delete it, or name the Broker otherwise")
+
+
+@contextmanager
+def unless_not_ours(p: BrokerPass) -> Iterator[None]:
+    """Says whose an object is instead of failing; what is left of an earlier Broker is waited for."""
+    try:
+        yield
+    except NotOursError as conflict:
+        if conflict.leftover:
+            p.progressing(Reason.CREATING, f"{conflict}.")
+        else:
+            p.problem(Reason.NAME_CONFLICT, f"{conflict}.")
+            p.again(CONFLICT_LOOK_S)

@@ -1,0 +1,72 @@
+"""Whether the spec can be put in force. If not, nothing is changed, and the status says what to write instead."""
+
+from __future__ import annotations
+
+from delaymq.config import BrokerConfig, ConfigError, from_environment
+
+from delaymq_operator.api.broker import Broker, BrokerSpec, parse_broker
+from delaymq_operator.api.broker_status import BrokerStatus
+from delaymq_operator.api.conditions import Reason
+from delaymq_operator.api.delay_level_config import parse_delay_level_config
+from delaymq_operator.api.errors import SpecError
+from delaymq_operator.api.resource import metadata_of, status_of
+from delaymq_operator.manifests import DelayTable, broker_settings, check_settings, parse_quantity
+from delaymq_operator.reconcile.broker.state import BrokerPass, Note
+from delaymq_operator.reconcile.ports import Manifest
+
+
+def read_broker(body: Manifest) -> tuple[Broker, Note | None]:
+    """The Broker, and what is wrong with its spec; then it has a default one, which nobody may act on."""
+    try:
+        return parse_broker(body), None
+    except SpecError as error:
+        empty = Broker(spec=BrokerSpec(), status=status_of(body, BrokerStatus), **metadata_of("Broker", body))
+        return empty, Note(Reason.INVALID_SPEC, str(error))
+
+
+async def check_spec(p: BrokerPass) -> None:
+    """The configuration is one that a broker would start with."""
+    if p.spec_problem is not None:
+        return None
+    spec = p.broker.spec
+    try:
+        parse_quantity(spec.storage.size)
+    except ValueError as error:
+        return p.bad_spec(Reason.INVALID_SPEC, f"spec.storage.size: {error}.")
+    misplaced = sorted(from_environment(BrokerConfig, {entry.name: entry.value for entry in spec.pod_template.env}))
+    if misplaced:
+        what = f"spec.podTemplate.env sets {', '.join(misplaced)}"
+        return p.bad_spec(
+            Reason.INVALID_CONFIG, f"{what}: use spec.config or the field for it, and remove the variable."
+        )
+    try:
+        check_settings(broker_settings(spec, DelayTable()))
+    except ConfigError as error:
+        return p.bad_spec(Reason.INVALID_CONFIG, f"spec.config: {error}.")
+    return None
+
+
+async def find_levels(p: BrokerPass) -> None:
+    """The table of the DelayLevelConfig that the spec names. Without it no broker is made or changed: by another table
+    messages would become due at another time."""
+    reference = p.broker.spec.delay_level_config_ref
+    if p.spec_problem is not None:
+        return
+    if reference is None:
+        p.delay = DelayTable()
+        return
+    body = p.cached("DelayLevelConfig", reference.name)
+    if body is None:
+        what = f"there is no DelayLevelConfig {reference.name} in namespace {p.namespace}"
+        p.bad_spec(
+            Reason.DELAY_LEVEL_CONFIG_MISSING,
+            f"{what}: create it, or correct spec.delayLevelConfigRef; until then nothing is changed.",
+        )
+        return
+    try:
+        levels = parse_delay_level_config(body).spec
+    except SpecError as error:
+        what = f"DelayLevelConfig {reference.name} cannot be used: {error}"
+        p.bad_spec(Reason.DELAY_LEVEL_CONFIG_INVALID, f"{what} Until it is corrected nothing is changed.")
+        return
+    p.delay = DelayTable(levels=levels.message_delay_level, overflow=levels.delay_level_overflow)

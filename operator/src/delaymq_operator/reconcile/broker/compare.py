@@ -1,0 +1,50 @@
+"""Whether an object already is what is wanted: what others added counts for nothing, spellings of amounts neither."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from delaymq_operator.manifests.quantities import same_quantity
+
+# Below these keys values are amounts: the API server may spell them differently.
+_AMOUNTS = frozenset({"requests", "limits", "capacity"})
+_AMOUNT_FIELDS = frozenset({"sizeLimit"})
+# By what elements of lists are told from each other when all have it.
+_LIST_KEYS = ("name", "mountPath", "uid")
+
+
+def covers(live: object, wanted: object, *, amounts: bool = False) -> bool:
+    """Whether all of `wanted` is in `live`. Nothing, and what is empty, is in everything."""
+    if wanted is None or wanted in ("", {}, []):
+        return True
+    if isinstance(wanted, Mapping):
+        return isinstance(live, Mapping) and all(
+            covers(
+                live.get(key),
+                value,
+                amounts=key in _AMOUNTS if isinstance(value, Mapping) else amounts or key in _AMOUNT_FIELDS,
+            )
+            for key, value in wanted.items()
+        )
+    if isinstance(wanted, (list, tuple)):
+        return isinstance(live, (list, tuple)) and _covers_list(live, wanted)
+    if isinstance(wanted, bool) or isinstance(live, bool):
+        return live is wanted
+    return live == wanted or (amounts and same_quantity(live, wanted))
+
+
+def _covers_list(live: Sequence[Any], wanted: Sequence[Any]) -> bool:
+    for key in _LIST_KEYS:
+        if all(isinstance(element, Mapping) and key in element for element in wanted):
+            found = {element[key]: element for element in live if isinstance(element, Mapping) and key in element}
+            return all(covers(found.get(element[key]), element) for element in wanted)
+    return len(live) == len(wanted) and all(covers(one, other) for one, other in zip(live, wanted, strict=True))
+
+
+def digest(value: object) -> str:
+    """A short hash of JSON data, the same for equal data."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

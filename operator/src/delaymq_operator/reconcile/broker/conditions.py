@@ -1,0 +1,136 @@
+"""The conditions of a Broker from what a pass found: each a sentence that says what is so and what can be done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from delaymq_operator.api.broker_status import GroupStatus
+from delaymq_operator.api.conditions import (
+    Condition,
+    ConditionStatus,
+    ConditionType,
+    Reason,
+    find_condition,
+    with_condition,
+    without_condition,
+)
+from delaymq_operator.api.names import RESTART_ANNOTATION
+from delaymq_operator.reconcile.broker.scheduler import verdict_text
+from delaymq_operator.reconcile.broker.state import BrokerPass, Note
+
+# Each of these keeps the spec from being put in force.
+SPEC_REASONS = frozenset(
+    {
+        Reason.INVALID_SPEC,
+        Reason.INVALID_CONFIG,
+        Reason.DELAY_LEVEL_CONFIG_MISSING,
+        Reason.DELAY_LEVEL_CONFIG_INVALID,
+    }
+)
+
+
+def conditions_of(p: BrokerPass, groups: Sequence[GroupStatus]) -> tuple[Condition, ...]:
+    """All conditions, those that stay in their places."""
+    conditions = _Conditions(p)
+    conditions.set(ConditionType.READY, *_ready(p))
+    if p.progress:
+        conditions.set(ConditionType.PROGRESSING, "True", p.progress[0].reason, _joined(p.progress, p.progress[0]))
+    else:
+        conditions.set(ConditionType.PROGRESSING, "False", Reason.SETTLED, "Nothing is being changed.")
+    if p.problems:
+        conditions.set(ConditionType.DEGRADED, "True", p.problems[0].reason, _joined(p.problems))
+    else:
+        conditions.set(ConditionType.DEGRADED, "False", Reason.AS_EXPECTED, "Nothing is wrong.")
+    conditions.set(ConditionType.SCHEDULER_INTACT, *_scheduler_intact(groups))
+    if p.context is not None:
+        conditions.set(ConditionType.UP_TO_DATE, *_up_to_date(p))
+    conditions.set_or_drop(ConditionType.SCALE_IN_BLOCKED, Reason.MESSAGES_REMAIN, " ".join(p.scale_in_blocked))
+    paused = "spec.paused is true: nothing is changed, whatever happens. Set it to false to go on."
+    conditions.set_or_drop(ConditionType.PAUSED, Reason.PAUSED_BY_SPEC, paused if p.broker.spec.paused else "")
+    return conditions.found
+
+
+class _Conditions:
+    def __init__(self, p: BrokerPass) -> None:
+        self.found = p.broker.status.conditions
+        self._now = datetime.fromtimestamp(p.now_ms / 1000, UTC)
+        self._generation = p.broker.generation
+
+    def set(self, kind: ConditionType, status: ConditionStatus, reason: Reason, message: str) -> None:
+        self.found = with_condition(self.found, kind, status, reason, message, self._now, self._generation)
+
+    def set_or_drop(self, kind: ConditionType, reason: Reason, message: str) -> None:
+        """True with a message, and not there without one."""
+        if message:
+            self.set(kind, "True", reason, message)
+        else:
+            self.found = without_condition(self.found, kind)
+
+
+def _joined(notes: Sequence[Note], *only_of: Note) -> str:
+    reasons = {note.reason for note in only_of}
+    chosen = [note.message for note in notes if not reasons or note.reason in reasons]
+    return " ".join(dict.fromkeys(message[:1].upper() + message[1:] for message in chosen))
+
+
+def _ready(p: BrokerPass) -> tuple[ConditionStatus, Reason, str]:
+    wanted = p.wanted_groups
+    ready = sum(1 for group in wanted if group.ready)
+    counted = f"{ready} of {len(wanted)} broker groups {'is' if ready == 1 else 'are'} ready"
+    if p.problems and p.problems[0].reason in SPEC_REASONS:
+        goes_on = f" What runs goes on as it was: {counted}." if wanted else ""
+        return "False", Reason.INVALID_SPEC, f"{_joined(p.problems[:1])}{goes_on}"
+    if ready < len(wanted):
+        missing = ", ".join(group.name for group in wanted if not group.ready)
+        was_ready = find_condition(p.broker.status.conditions, ConditionType.READY)
+        never = not p.broker.status.ready_groups and (was_ready is None or was_ready.reason in _NEVER_READY)
+        reason = Reason.CREATING if never else Reason.GROUPS_NOT_READY
+        return "False", reason, f"{counted}; not ready: {missing}. See the conditions Progressing and Degraded."
+    if p.own_name_servers:
+        servers = sum(1 for pod in p.name_server_pods if pod.ready)
+        if servers < p.broker.spec.name_servers.replicas:
+            what = f"{servers} of {p.broker.spec.name_servers.replicas} NameServers are ready"
+            return "False", Reason.NAME_SERVERS_NOT_READY, f"{what}; clients that know the brokers go on."
+    return "True", Reason.ALL_GROUPS_READY, f"{counted.capitalize()}."
+
+
+_NEVER_READY = frozenset({Reason.CREATING, Reason.INVALID_SPEC})
+
+
+def _scheduler_intact(groups: Sequence[GroupStatus]) -> tuple[ConditionStatus, Reason, str]:
+    resumed = [(group.name, group.resumed) for group in groups if group.resumed is not None]
+    for verdict, reason in (("WentBack", Reason.WENT_BACK), ("Corrected", Reason.CORRECTED)):
+        found = [verdict_text(name, each) for name, each in resumed if each.verdict == verdict]
+        if found:
+            return "False", reason, " ".join(found)
+    if not resumed:
+        return "Unknown", Reason.NOT_YET_SEEN, "No broker has told its delay offsets yet."
+    return "True", Reason.INTACT, "Every scheduler resumed where it was."
+
+
+def _up_to_date(p: BrokerPass) -> tuple[ConditionStatus, Reason, str]:
+    sets = [(group.name, group.set) for group in p.wanted_groups] + [("the NameServers", p.name_servers)]
+    outdated = ", ".join(name for name, each in sets if each.outdated_operator)
+    if not outdated:
+        return "True", Reason.CURRENT, "Pods are made as this operator makes them."
+    what = f"this operator would make pods differently, such as with another image: {outdated}"
+    return (
+        "False",
+        Reason.OPERATOR_NEWER,
+        f"{what[:1].upper()}{what[1:]}. Nothing restarts by itself; to take it, change the annotation "
+        f"{RESTART_ANNOTATION}.",
+    )
+
+
+def news(before: Sequence[Condition], after: Sequence[Condition]) -> list[Condition]:
+    """Conditions that a person should hear of: whether it is ready, what is wrong, what is in the way."""
+    told = (ConditionType.READY, ConditionType.DEGRADED, ConditionType.SCALE_IN_BLOCKED)
+    found = []
+    for condition in after:
+        old = find_condition(before, condition.type)
+        same = old is not None and (old.status, old.reason) == (condition.status, condition.reason)
+        is_news = condition.status == "True" or (condition.type == ConditionType.READY and old is not None)
+        if condition.type in told and is_news and not same:
+            found.append(condition)
+    return found

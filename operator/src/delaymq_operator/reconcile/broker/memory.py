@@ -1,0 +1,50 @@
+"""What the reconcile of a Broker remembers between passes: a help only, an operator that starts has none of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from delaymq_operator.api.broker_status import ResumedStatus
+from delaymq_operator.reconcile.ports import Manifest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Applied:
+    """The last apply of an object."""
+
+    digest: str
+    """Of what was applied."""
+    seen_version: str
+    """resourceVersion of the object that was found to differ; empty: there was none."""
+    result: Manifest
+    """The object after it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """A group's scheduler when it was last seen."""
+
+    boot_id: str
+    offsets: dict[int, int]
+    """Position by level."""
+
+
+@dataclass
+class BrokerMemory:
+    """By Broker; made anew when the name belongs to another object."""
+
+    uid: str = ""
+    token: str | None = None
+    applied: dict[tuple[str, str], Applied] = field(default_factory=dict)
+    seen: dict[int, Seen] = field(default_factory=dict)
+    resumed: dict[int, ResumedStatus] = field(default_factory=dict)
+    """What was said of each group's last start, so that it is said once even before the status shows it."""
+    unreachable_since_ms: dict[int, int] = field(default_factory=dict)
+    growth_refused_ms: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)
+    """(claim, size) → when the API server refused it, and its sentence."""
+    events_ms: dict[tuple[str, str], int] = field(default_factory=dict)
+    """(reason, message) → when it was last said."""
+    status: dict[str, Any] | None = None
+    """As last written."""
+    status_at_ms: int = 0

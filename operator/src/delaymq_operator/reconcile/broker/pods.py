@@ -1,0 +1,93 @@
+"""What a pod's status means: is it ready, what is it made from, and what keeps it from running."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+REVISION_LABEL = "controller-revision-hash"
+# Reasons of a waiting container that do not go away by waiting a moment.
+_BAD_WAITS = frozenset(
+    {
+        "CrashLoopBackOff",
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "ErrImageNeverPull",
+        "ErrImagePull",
+        "ImageInspectError",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "RunContainerError",
+    }
+)
+# A pod that should be gone for this long is on a node that does not answer.
+_OVERDUE_MS = 60_000
+# The kubelet's sentences may carry whole logs.
+_MAX_MESSAGE_CHARS = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pod:
+    """One pod, as its status tells."""
+
+    name: str
+    uid: str
+    ready: bool
+    revision: str
+    """Of the StatefulSet, when the pod was made."""
+    terminating: bool
+    running: bool
+    ip: str | None
+    node: str | None
+    problem: str | None = None
+    """A sentence about what keeps it from running; None also while it simply starts."""
+
+    @classmethod
+    def of(cls, body: dict[str, Any], now_ms: int) -> Pod:
+        """From the API server's object."""
+        metadata, status = body["metadata"], body.get("status") or {}
+        deleted_at = metadata.get("deletionTimestamp")
+        return cls(
+            name=metadata["name"],
+            uid=metadata.get("uid", ""),
+            ready=deleted_at is None and _condition(status, "Ready").get("status") == "True",
+            revision=(metadata.get("labels") or {}).get(REVISION_LABEL, ""),
+            terminating=deleted_at is not None,
+            running=status.get("phase") == "Running",
+            ip=status.get("podIP") or None,
+            node=(body.get("spec") or {}).get("nodeName"),
+            problem=_problem(metadata["name"], status, deleted_at, now_ms),
+        )
+
+
+def _condition(status: dict[str, Any], kind: str) -> dict[str, Any]:
+    found = (item for item in status.get("conditions") or [] if item.get("type") == kind)
+    return next(found, {})
+
+
+def _problem(name: str, status: dict[str, Any], deleted_at: str | None, now_ms: int) -> str | None:
+    if deleted_at is not None:
+        # The deletion time includes the grace that the pod has.
+        if now_ms - datetime.fromisoformat(deleted_at).timestamp() * 1000 < _OVERDUE_MS:
+            return None
+        return (
+            f"pod {name} should have ended at {deleted_at}: its node does not answer. If the node is gone for good, "
+            f"say so with `kubectl delete pod {name} --force`; never while it may still run"
+        )
+    for each in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
+        state = each.get("state") or {}
+        waiting = state.get("waiting") or {}
+        if waiting.get("reason") in _BAD_WAITS:
+            last = (each.get("lastState") or {}).get("terminated") or {}
+            ended = f"; it last ended with code {last['exitCode']} ({last.get('reason', '')})" if last else ""
+            return f"pod {name}: container {each.get('name')}: {_said(waiting)}{ended}"
+    scheduled = _condition(status, "PodScheduled")
+    if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
+        return f"pod {name} finds no node: {_said(scheduled)}"
+    return None
+
+
+def _said(state: dict[str, Any]) -> str:
+    reason, message = state.get("reason", ""), (state.get("message") or "").strip()
+    return f"{reason}: {message[:_MAX_MESSAGE_CHARS]}" if message else str(reason)

@@ -1,0 +1,107 @@
+"""The reconcile of a Broker, as a list of named steps."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from delaymq_operator.reconcile.broker.addresses import have_addresses, have_name_server_address
+from delaymq_operator.reconcile.broker.checks import check_spec, find_levels, read_broker
+from delaymq_operator.reconcile.broker.look import ask_brokers, look_at_cluster
+from delaymq_operator.reconcile.broker.memory import BrokerMemory
+from delaymq_operator.reconcile.broker.objects import have_supporting_objects, have_token
+from delaymq_operator.reconcile.broker.restarts import restart_outdated_pods
+from delaymq_operator.reconcile.broker.scale_in import remove_surplus_groups
+from delaymq_operator.reconcile.broker.scheduler import judge_schedulers
+from delaymq_operator.reconcile.broker.sets import drop_name_servers, have_group_sets, have_name_servers
+from delaymq_operator.reconcile.broker.settings import give_settings
+from delaymq_operator.reconcile.broker.state import BrokerPass
+from delaymq_operator.reconcile.broker.status import publish_status
+from delaymq_operator.reconcile.broker.telling import say_failures, say_refused, tell_news
+from delaymq_operator.reconcile.broker.volumes import grow_volumes
+from delaymq_operator.reconcile.errors import KubeError
+from delaymq_operator.reconcile.world import Key, Outcome, World
+
+Step = Callable[[BrokerPass], Awaitable[None]]
+
+LOOK: tuple[Step, ...] = (
+    check_spec,
+    find_levels,
+    look_at_cluster,
+    ask_brokers,
+    judge_schedulers,
+    say_failures,
+)
+CHANGE: tuple[Step, ...] = (
+    have_supporting_objects,
+    have_addresses,
+    have_name_server_address,
+    have_name_servers,
+    have_group_sets,
+    grow_volumes,
+    give_settings,
+    restart_outdated_pods,
+    remove_surplus_groups,
+    drop_name_servers,
+)
+TELL: tuple[Step, ...] = (
+    tell_news,
+    publish_status,
+)
+
+
+async def reconcile_broker(key: Key, world: World) -> Outcome:
+    """Brings the cluster one step closer to what the Broker says, and its status up to date.
+
+    Whatever a Broker owns goes with it by ownerReferences, so for one that is gone nothing is left to do.
+    """
+    body = world.cache.get(key.kind, key.namespace, key.name)
+    if body is None or body["metadata"].get("deletionTimestamp"):
+        world.memory.forget(key)
+        return Outcome()
+    p = _begin(key, world, body)
+    for step in LOOK:
+        await step(p)
+    failure = await _change(p) if p.may_change else None
+    for step in TELL:
+        await step(p)
+    if failure is not None:
+        raise failure
+    return Outcome(requeue_after_s=_look_again_after_s(p))
+
+
+def _begin(key: Key, world: World, body: dict[str, object]) -> BrokerPass:
+    broker, wrong = read_broker(body)
+    memory = world.memory.of(key, BrokerMemory)
+    if memory.uid != broker.uid:
+        world.memory.forget(key)
+        memory = world.memory.of(key, BrokerMemory)
+        memory.uid = broker.uid
+    p = BrokerPass(
+        key=key, world=world, body=body, broker=broker, memory=memory, now_ms=world.clock(), spec_problem=wrong
+    )
+    if wrong is not None:
+        p.problem(wrong.reason, wrong.message)
+    return p
+
+
+async def _change(p: BrokerPass) -> KubeError | None:
+    """The steps that change something. What the API server will not take is told in the status before it is tried
+    again; for what passes by itself, the steps are simply tried again."""
+    try:
+        await have_token(p)
+        if p.context is not None:
+            for step in CHANGE:
+                await step(p)
+    except KubeError as error:
+        if not (error.invalid or error.forbidden):
+            raise
+        say_refused(p, error)
+        return error
+    return None
+
+
+def _look_again_after_s(p: BrokerPass) -> float | None:
+    """A Broker that was never made and cannot be waits for another spec; all else is looked at now and then."""
+    if not p.may_change and not p.groups:
+        return None
+    return min([*p.look_again_s, p.world.settings.poll_interval_s])

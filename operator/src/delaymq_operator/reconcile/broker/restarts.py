@@ -1,0 +1,165 @@
+"""Carries out what rolling.py decides, after a fresh look at whatever the decision rests on."""
+
+from __future__ import annotations
+
+from delaymq_operator.api import names
+from delaymq_operator.api.conditions import Reason
+from delaymq_operator.reconcile.broker.drains import ask_to_drain
+from delaymq_operator.reconcile.broker.pods import Pod
+from delaymq_operator.reconcile.broker.rolling import Action, Drain, Restart, Stop, Unit, Wait, next_restart
+from delaymq_operator.reconcile.broker.sets import made_from
+from delaymq_operator.reconcile.broker.state import BrokerPass, Set
+from delaymq_operator.reconcile.errors import KubeError
+from delaymq_operator.reconcile.ports import Manifest
+
+# A pod that fails is looked at by its events; this only makes sure.
+_FAILING_LOOK_S = 5.0
+
+
+async def restart_outdated_pods(p: BrokerPass) -> None:
+    """One step of a roll, if there is one to be done."""
+    units = units_of(p)
+    action = next_restart(units, p.world.settings)
+    await _end_other_drains(p, action)
+    match action:
+        case Stop(unit):
+            message = f"Nothing else is restarted before pod {unit.pod_name} runs."
+            p.progressing(Reason.WAITING_FOR_POD, message, again_s=_FAILING_LOOK_S)
+        case Wait(unit):
+            p.progressing(_reason_to_wait(p, unit), _waiting_for(unit))
+        case Drain(unit, mode):
+            await _drain(p, unit, mode)
+        case Restart(unit):
+            await _restart(p, unit, units)
+
+
+def units_of(p: BrokerPass) -> list[Unit]:
+    """NameServers by ordinal, then groups."""
+    units = []
+    if p.own_name_servers:
+        pods = {pod.name: pod for pod in p.name_server_pods}
+        for ordinal in range(p.broker.spec.name_servers.replicas):
+            name = names.namesrv_pod(p.broker.name, ordinal)
+            units.append(
+                Unit(
+                    pod_name=name,
+                    stateful_set=names.namesrv_objects(p.broker.name),
+                    pod=pods.get(name),
+                    revision=_revision(p.name_servers),
+                )
+            )
+    for group in p.groups:
+        since_ms = p.memory.unreachable_since_ms.get(group.index)
+        if group.surplus and not group.made:
+            continue
+        units.append(
+            Unit(
+                pod_name=names.group_pod(p.broker.name, group.index),
+                stateful_set=names.group_object(p.broker.name, group.index),
+                pod=group.pod,
+                revision=_revision(group.set),
+                group=group.index,
+                surplus=group.surplus,
+                hold=group.hold,
+                info=group.info,
+                unreachable_s=(p.now_ms - since_ms) / 1000 if since_ms is not None else 0.0,
+            )
+        )
+    return units
+
+
+def _revision(found: Set) -> str | None:
+    return found.revision if found.settled else None
+
+
+def _reason_to_wait(p: BrokerPass, unit: Unit) -> Reason:
+    """A group that never ran is being created."""
+    ran = {group.group for group in p.broker.status.groups if group.resumed is not None}
+    never_ran = unit.group not in ran if unit.group is not None else not ran
+    return Reason.CREATING if never_ran else Reason.WAITING_FOR_POD
+
+
+def _waiting_for(unit: Unit) -> str:
+    if unit.pod is None:
+        return f"Pod {unit.pod_name} is not there yet."
+    if unit.pod.terminating:
+        return f"Pod {unit.pod_name} is ending."
+    if not unit.ready:
+        why = f": {'; '.join(unit.info.not_ready)}" if unit.info is not None and unit.info.not_ready else ""
+        return f"Pod {unit.pod_name} is not ready yet{why}."
+    if unit.unreachable_s:
+        return f"Pod {unit.pod_name} does not answer and cannot be asked to move writes away."
+    return f"The StatefulSet of pod {unit.pod_name} is being changed."
+
+
+async def _end_other_drains(p: BrokerPass, action: Action) -> None:
+    """Groups that stay take writes again, unless it is their turn: an earlier operator may have begun elsewhere."""
+    turn = action.unit.group if isinstance(action, (Drain, Restart)) else None
+    for group in p.wanted_groups:
+        if group.index != turn and group.info is not None and group.info.drain.mode != "none":
+            await ask_to_drain(p, group, "none")
+
+
+async def _drain(p: BrokerPass, unit: Unit, mode: str) -> None:
+    group = p.group_of(lambda group: group.index == unit.group)
+    if group is None or group.info is None:
+        return
+    await ask_to_drain(p, group, "refuse" if mode == "refuse" else "withdraw")
+    sends = (
+        "" if before.last_send_ms is None else f", the last send came {_ago(group.info.as_of_ms, before.last_send_ms)}"
+    )
+    p.progressing(Reason.MOVING_WRITES, f"Writes move away from {group.name} before its restart.")
+
+
+async def _restart(p: BrokerPass, unit: Unit, units: list[Unit]) -> None:
+    """Deletes the pod, if what was decided from is still so. The uid makes sure that no pod is hit twice."""
+    done = f"{sum(1 for one in units if one.ready and not one.outdated)} of {len(units)} pods are up to date"
+    p.progressing(Reason.ROLLING, f"Pod {unit.pod_name} is restarted; {done}.")
+    pod = await _still_to_restart(p, unit, units)
+    if pod is None:
+        return
+    try:
+        await p.world.kube.delete("Pod", p.namespace, pod.name, uid=pod.uid)
+    except KubeError as error:
+        if error.conflict:
+            return
+        raise
+    why = pod.problem or "it is made from an earlier state of the Broker's spec"
+    await p.event("Normal", "Restarting", f"pod {pod.name} is restarted: {why}")
+
+
+async def _still_to_restart(p: BrokerPass, unit: Unit, units: list[Unit]) -> Pod | None:
+    """The pod by a fresh look, or None when something has changed: the next pass decides anew."""
+    kube = p.world.kube
+    body = await kube.get("Broker", p.namespace, p.broker.name)
+    if (
+        body is None
+        or body["metadata"].get("generation") != p.broker.generation
+        or body["metadata"]["uid"] != p.broker.uid
+    ):
+        return None
+    live = await kube.get("StatefulSet", p.namespace, unit.stateful_set)
+    current = Set(live=live)
+    if live is None or not current.settled or not _same_inputs(p, unit, live):
+        return None
+    labels = {names.INSTANCE_LABEL: p.broker.name, names.MANAGED_BY_LABEL: names.MANAGED_BY_VALUE}
+    pods = {
+        body["metadata"]["name"]: Pod.of(body, p.now_ms) for body in await kube.list("Pod", p.namespace, labels=labels)
+    }
+    pod = pods.get(unit.pod_name)
+    if pod is None or unit.pod is None or pod.uid != unit.pod.uid or pod.terminating:
+        return None
+    decommissioned = unit.info is not None and unit.info.decommissioned
+    if pod.revision == current.revision and not decommissioned:
+        return None
+    if not pod.ready:
+        return pod
+    others = [other for other in units if other.pod_name != unit.pod_name and not other.surplus]
+    return pod if all(other.pod_name in pods and pods[other.pod_name].ready for other in others) else None
+
+
+def _same_inputs(p: BrokerPass, unit: Unit, live: Manifest) -> bool:
+    """Whether the StatefulSet is the one that this pass knows."""
+    group = p.group_of(lambda group: group.index == unit.group)
+    known = group.set.live if group is not None else p.name_servers.live
+    return made_from(live) == made_from(known)

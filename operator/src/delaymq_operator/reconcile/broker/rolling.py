@@ -1,0 +1,132 @@
+"""Which pod is restarted next, and what comes before: a pure decision from what is seen.
+
+One pod at a time. NameServers come before brokers. What is down already is replaced first and at once; what works is
+only touched while all else works. A pod that fails on its new revision stops everything until somebody helps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from delaymq_operator.reconcile.broker.drains import next_drain_step
+from delaymq_operator.reconcile.broker.pods import Pod
+from delaymq_operator.reconcile.ports import BrokerInfo, DrainMode
+from delaymq_operator.reconcile.world import ReconcileSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unit:
+    """A pod's place."""
+
+    pod_name: str
+    stateful_set: str
+    pod: Pod | None
+    revision: str | None
+    """What the pod should be made from; None while the StatefulSet's controller has not said so."""
+    group: int | None = None
+    """None: a NameServer."""
+    surplus: bool = False
+    """It shall go: it is restarted only if it is broken, and nobody waits for it."""
+    hold: bool = False
+    """It may not be touched now."""
+    info: BrokerInfo | None = None
+    unreachable_s: float = 0.0
+    """For how long its broker has not answered though its pod runs."""
+
+    @property
+    def outdated(self) -> bool:
+        """Whether the pod must be made anew. A decommissioned broker that shall stay takes writes after a restart."""
+        if self.pod is None or self.pod.terminating or self.hold:
+            return False
+        if self.revision is not None and self.pod.revision != self.revision:
+            return True
+        return self.info is not None and self.info.decommissioned and not self.surplus
+
+    @property
+    def ready(self) -> bool:
+        return self.pod is not None and self.pod.ready
+
+    @property
+    def writable(self) -> bool:
+        """Whether clients can send to it."""
+        info = self.info
+        if self.group is None or self.surplus or not self.ready or info is None:
+            return False
+        return info.drain.mode == "none" and not info.decommissioned
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """All pods are as they should be."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """For this one."""
+
+    unit: Unit
+
+
+@dataclass(frozen=True)
+class Stop:
+    """This one fails on its new revision."""
+
+    unit: Unit
+
+
+@dataclass(frozen=True)
+class Drain:
+    """Writes move away from this one first."""
+
+    unit: Unit
+    mode: DrainMode
+
+
+@dataclass(frozen=True)
+class Restart:
+    """Delete this pod; its StatefulSet makes it anew."""
+
+    unit: Unit
+
+
+Action: TypeAlias = Nothing | Wait | Stop | Drain | Restart
+
+
+def next_restart(units: Sequence[Unit], settings: ReconcileSettings) -> Action:
+    """The one thing to do now; `units` are the NameServers by ordinal, then the groups by index."""
+    for unit in units:
+        if unit.outdated and unit.pod is not None and unit.pod.problem is not None:
+            return Restart(unit)
+    staying = [unit for unit in units if not unit.surplus]
+    for unit in staying:
+        if not unit.ready and unit.pod is not None and unit.pod.problem is not None:
+            return Stop(unit)
+    for unit in units:
+        if unit.outdated and not unit.ready:
+            return Restart(unit)
+    for unit in staying:
+        if not unit.ready or unit.hold or unit.revision is None:
+            return Wait(unit)
+    outdated = [unit for unit in staying if unit.outdated]
+    if not outdated:
+        return Nothing()
+    return _before_restart(min(outdated, key=_turn), staying, settings)
+
+
+def _turn(unit: Unit) -> tuple[bool, bool, int]:
+    """NameServers first, then whom writes are moving away from already."""
+    draining = unit.info is not None and unit.info.drain.mode != "none"
+    return unit.group is not None, not draining, unit.group or 0
+
+
+def _before_restart(unit: Unit, staying: Sequence[Unit], settings: ReconcileSettings) -> Action:
+    others_writable = any(other.writable for other in staying if other is not unit)
+    if unit.group is None or not others_writable:
+        return Restart(unit)
+    if unit.info is None:
+        # It cannot be asked to move writes away. It is given time, not for ever: a restart may be what helps it.
+        return Restart(unit) if unit.unreachable_s >= settings.withdraw_max_s else Wait(unit)
+    step = next_drain_step(unit.info, settings)
+    return Restart(unit) if step == "done" else Drain(unit, step)

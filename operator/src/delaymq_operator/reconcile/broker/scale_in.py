@@ -1,0 +1,126 @@
+"""Groups that are too many go, the highest first, each when nothing is undelivered or unconsumed in it."""
+
+from __future__ import annotations
+
+from delaymq_operator.api import names
+from delaymq_operator.api.broker import parse_broker
+from delaymq_operator.api.conditions import Reason
+from delaymq_operator.api.errors import SpecError
+from delaymq_operator.reconcile.broker.drains import ask_to_drain, next_drain_step
+from delaymq_operator.reconcile.broker.state import BrokerPass, Group
+from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
+from delaymq_operator.reconcile.ports import Remaining
+
+_SHOWN = 3
+_OVERRIDE = f'To drop what is in it, annotate the Broker with {names.FORCE_SCALE_IN_ANNOTATION}="true".'
+
+
+async def remove_surplus_groups(p: BrokerPass) -> None:
+    """Writes move away from all of them; then the highest is removed, if it may be."""
+    surplus = sorted((group for group in p.groups if group.surplus), key=lambda group: -group.index)
+    if not surplus:
+        return
+    if p.broker.force_scale_in is False and not any(group.writable for group in p.wanted_groups):
+        p.progressing(Reason.SCALING_IN, "Groups are removed once one of those that stay takes writes.")
+        return
+    for group in surplus:
+        await _move_writes_away(p, group)
+    top = surplus[0]
+    if not top.made:
+        await _remove_services(p, top)
+    elif top.set.live is not None and top.set.live["metadata"].get("deletionTimestamp"):
+        p.progressing(Reason.SCALING_IN, f"{top.name} is being removed.")
+    elif await _may_go(p, top):
+        await _remove(p, top)
+
+
+async def _move_writes_away(p: BrokerPass, group: Group) -> None:
+    """Reads and hand-overs go on. The lease is renewed with each pass: without an operator the group is as before."""
+    if group.info is None or group.info.decommissioned:
+        return
+    step = next_drain_step(group.info, p.world.settings)
+    await ask_to_drain(p, group, "refuse" if step == "done" else step)
+
+
+async def _may_go(p: BrokerPass, group: Group) -> bool:
+    """Whether nothing would be missed, or somebody said that it may be lost."""
+    if p.broker.force_scale_in:
+        return True
+    if group.info is None or group.endpoint is None:
+        why = group.unreachable or (group.pod.problem if group.pod is not None else None) or "its pod does not run"
+        _blocked(p, f"{group.name} cannot be asked what is left in it: {why}. Help it to run. {_OVERRIDE}")
+        return False
+    if not group.info.decommissioned and next_drain_step(group.info, p.world.settings) != "done":
+        p.progressing(Reason.SCALING_IN, f"Writes move away from {group.name} before it is removed.")
+        return False
+    try:
+        left = await p.world.admin.remaining(group.endpoint)
+    except (BrokerUnreachable, BrokerRefused) as error:
+        _blocked(p, f"{group.name} did not say what is left in it: {error}. {_OVERRIDE}")
+        return False
+    if left.pending_delays == 0 and left.unconsumed_messages == 0:
+        return True
+    _blocked(
+        p,
+        f"{group.name} is read-only and still has {what_remains(left)}. It is removed when they are gone. {_OVERRIDE}",
+    )
+    return False
+
+
+def what_remains(left: Remaining) -> str:
+    """In words."""
+    parts = []
+    if left.pending_delays:
+        parts.append(f"{left.pending_delays} delayed message{'s' if left.pending_delays > 1 else ''} to deliver")
+    if left.unconsumed_messages:
+        largest = [f"{each.messages} of {each.topic} by {each.group}" for each in left.unconsumed[:_SHOWN]]
+        more = ", …" if len(left.unconsumed) > _SHOWN else ""
+        parts.append(f"{left.unconsumed_messages} not consumed ({', '.join(largest)}{more})")
+    return " and ".join(parts)
+
+
+def _blocked(p: BrokerPass, message: str) -> None:
+    p.scale_in_blocked.append(message)
+    p.progressing(Reason.SCALING_IN, message, again_s=p.world.settings.poll_interval_s)
+
+
+async def _remove(p: BrokerPass, group: Group) -> None:
+    """Takes the group out of the routes and its StatefulSet away; its volume goes or stays as spec.storage says."""
+    p.progressing(Reason.SCALING_IN, f"{group.name} is being removed.")
+    if not await _still_surplus(p, group):
+        return
+    if group.endpoint is not None:
+        try:
+            await p.world.admin.decommission(group.endpoint)
+        except (BrokerUnreachable, BrokerRefused) as error:
+            if not p.broker.force_scale_in:
+                _blocked(p, f"{group.name} could not be taken out of the routes: {error}. {_OVERRIDE}")
+                return
+    if group.set.live is not None:
+        metadata = group.set.live["metadata"]
+        await p.world.kube.delete("StatefulSet", p.namespace, metadata["name"], uid=metadata["uid"])
+        kept = "deleted" if p.broker.spec.storage.delete_claim else "kept"
+        await p.event("Normal", "RemovingGroup", f"{group.name} is removed; its volume is {kept}")
+
+
+async def _still_surplus(p: BrokerPass, group: Group) -> bool:
+    """By a fresh look: it cannot be taken back."""
+    body = await p.world.kube.get("Broker", p.namespace, p.broker.name)
+    if body is None:
+        return False
+    try:
+        fresh = parse_broker(body)
+    except SpecError:
+        return False
+    return fresh.uid == p.broker.uid and not fresh.deleting and not fresh.spec.paused and fresh.spec.size <= group.index
+
+
+async def _remove_services(p: BrokerPass, group: Group) -> None:
+    """After the pod is gone: it used the address to the end."""
+    p.progressing(Reason.SCALING_IN, f"{group.name} is being removed.")
+    if group.pod is not None:
+        return
+    for service in (group.service, group.external):
+        if service is not None and not service["metadata"].get("deletionTimestamp"):
+            metadata = service["metadata"]
+            await p.world.kube.delete("Service", p.namespace, metadata["name"], uid=metadata["uid"])

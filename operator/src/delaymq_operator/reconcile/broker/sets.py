@@ -1,0 +1,153 @@
+"""The StatefulSets. What pods are made from changes only when a user changed something (the inputs), never because the
+operator is another version."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import dataclass
+
+from delaymq_operator.api.conditions import Reason
+from delaymq_operator.api.names import APPLIED_ANNOTATION, GROUP, INPUTS_ANNOTATION
+from delaymq_operator.manifests import GroupContext, broker_stateful_set, name_server_stateful_set
+from delaymq_operator.reconcile.broker.applying import ensure, unless_not_ours
+from delaymq_operator.reconcile.broker.state import BrokerPass, Group
+from delaymq_operator.reconcile.errors import KubeError
+from delaymq_operator.reconcile.ports import Manifest
+
+KEPT_ANNOTATION = f"{GROUP}/kept"
+"""On a claim, while its StatefulSet is made anew: what its pod was made from."""
+_IMMUTABLE = ("selector", "serviceName", "podManagementPolicy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """A StatefulSet to apply."""
+
+    manifest: Manifest
+    outdated_operator: bool
+    """This operator would make the pods differently."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """What pods were made from."""
+
+    inputs: str
+    template: Manifest
+
+
+def decide(rendered: Manifest, live: Manifest | None, kept: Made | None = None) -> Decision:
+    """What to apply: the template that was applied before as long as the inputs are the same, else the rendered one."""
+    inputs = rendered["metadata"]["annotations"][INPUTS_ANNOTATION]
+    before = made_from(live) or (kept if live is None else None)
+    template = rendered["spec"]["template"]
+    if before is not None and before.inputs == inputs:
+        template = before.template
+    wanted = copy.deepcopy(rendered)
+    wanted["spec"]["template"] = copy.deepcopy(template)
+    wanted["metadata"]["annotations"][APPLIED_ANNOTATION] = compact(template)
+    if live is not None:
+        _keep_immutable(wanted["spec"], live["spec"])
+    return Decision(manifest=wanted, outdated_operator=compact(template) != compact(rendered["spec"]["template"]))
+
+
+def compact(value: object) -> str:
+    """JSON in the one form that annotations have."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def made_from(live: Manifest | None) -> Made | None:
+    """What a StatefulSet says of its last apply; None when it says nothing that can be read."""
+    annotations = ((live or {}).get("metadata") or {}).get("annotations") or {}
+    try:
+        template = json.loads(annotations[APPLIED_ANNOTATION])
+    except (KeyError, ValueError):
+        return None
+    return (
+        Made(inputs=annotations.get(INPUTS_ANNOTATION, ""), template=template) if isinstance(template, dict) else None
+    )
+
+
+def _keep_immutable(wanted: Manifest, live: Manifest) -> None:
+    """The API server refuses changes of these; volumes grow by a new StatefulSet (volumes.py)."""
+    for key in _IMMUTABLE:
+        if key in live:
+            wanted[key] = copy.deepcopy(live[key])
+    if "volumeClaimTemplates" not in wanted:
+        return
+    claims = copy.deepcopy(live.get("volumeClaimTemplates") or [])
+    for claim in claims:
+        claim.pop("status", None)
+        claim.get("metadata", {}).pop("creationTimestamp", None)
+    wanted["volumeClaimTemplates"] = claims
+
+
+def kept_text(owner_uid: str, made: Made) -> str:
+    """The value of KEPT_ANNOTATION."""
+    return compact({"uid": owner_uid, "inputs": made.inputs, "template": made.template})
+
+
+def kept_by(claim: Manifest | None, owner_uid: str) -> Made | None:
+    """What the claim keeps, if it is this Broker's and not that of an earlier one."""
+    try:
+        kept = json.loads(((claim or {}).get("metadata") or {})["annotations"][KEPT_ANNOTATION])
+        made = Made(inputs=kept["inputs"], template=kept["template"])
+        return made if kept["uid"] == owner_uid and isinstance(made.template, dict) else None
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+async def have_name_servers(p: BrokerPass) -> None:
+    """The StatefulSet of the NameServers; if others are used, ours goes when no broker needs it any more."""
+    live = p.name_servers.live
+    if p.own_name_servers:
+        with unless_not_ours(p):
+            decision = decide(name_server_stateful_set(p.broker, p.changing), live)
+            p.name_servers.live = await ensure(p, decision.manifest)
+            p.name_servers.outdated_operator = decision.outdated_operator
+
+
+async def have_group_sets(p: BrokerPass) -> None:
+    """The StatefulSet of each group that shall stay; of others only what is wrong is repaired by nobody."""
+    failed: KubeError | None = None
+    for group in p.wanted_groups:
+        if group.address is None:
+            continue
+        try:
+            with unless_not_ours(p):
+                await _have_group_set(p, group, group.address)
+        except KubeError as error:
+            # One group that cannot be applied must not keep the others from what they need.
+            failed = failed or error
+    if failed is not None:
+        raise failed
+
+
+async def _have_group_set(p: BrokerPass, group: Group, address: str) -> None:
+    wanted = GroupContext(group=group.index, advertised_address=address, storage_size=p.broker.spec.storage.size)
+    live = group.set.live
+    claim = group.claim
+    if live is None:
+        live = await p.world.kube.get("StatefulSet", p.namespace, f"{p.broker.name}-broker-{group.index}")
+    decision = decide(broker_stateful_set(p.broker, p.changing, wanted), live, kept_by(claim, p.broker.uid))
+    group.set.live = await ensure(p, decision.manifest)
+    group.set.outdated_operator = decision.outdated_operator
+    if group.set.live["metadata"].get("deletionTimestamp"):
+        p.progressing(Reason.WAITING_FOR_POD, f"StatefulSet {p.broker.name}-broker-{group.index} is being deleted.")
+
+
+async def drop_name_servers(p: BrokerPass) -> None:
+    """Own NameServers go when all brokers use others."""
+    live = p.name_servers.live
+    if p.own_name_servers or live is None or live["metadata"].get("deletionTimestamp"):
+        return
+    current = all(
+        group.set.settled and group.ready and group.pod is not None and group.pod.revision == group.set.revision
+        for group in p.wanted_groups
+    )
+    if current:
+        await p.world.kube.delete("StatefulSet", p.namespace, live["metadata"]["name"], uid=live["metadata"]["uid"])
+        await p.event(
+            "Normal", "NameServersRemoved", "all brokers use spec.nameServers.addresses: own ones are removed"
+        )

@@ -1,0 +1,166 @@
+"""The status from what a pass found, written when something a person would act on changed, and else now and then."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from msgspec import structs
+
+from delaymq_operator.api import names
+from delaymq_operator.api.broker_status import (
+    BrokerStatus,
+    GroupStatus,
+    LatenessStatus,
+    LevelStatus,
+    StorageStatus,
+)
+from delaymq_operator.api.resource import status_patch, timestamp_of_ms
+from delaymq_operator.reconcile.broker.addresses import ingress_ip
+from delaymq_operator.reconcile.broker.conditions import conditions_of
+from delaymq_operator.reconcile.broker.state import BrokerPass, Group
+from delaymq_operator.reconcile.broker.volumes import capacity, requested
+from delaymq_operator.reconcile.ports import BrokerInfo, LevelState
+
+# Figures that change all the time: they alone are written at most once an interval.
+_FIGURES = ("pending", "nextDue")
+_FIGURES_OF_GROUP = ("pending", "nextDue", "lateness", "delay")
+
+
+async def publish_status(p: BrokerPass) -> None:
+    """Writes the status if it is time to."""
+    after = status_of_pass(p).to_dict()
+    before = p.memory.status if p.memory.status is not None else dict(p.body.get("status") or {})
+    patch = status_patch(before, after)
+    if patch is None:
+        return
+    due = p.now_ms - p.memory.status_at_ms >= p.world.settings.status_interval_s * 1000
+    if not due and _without_figures(before) == _without_figures(after):
+        return
+    await p.world.kube.patch("Broker", p.namespace, p.broker.name, patch, subresource="status")
+    p.memory.status = after
+    p.memory.status_at_ms = p.now_ms
+
+
+def _without_figures(status: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in status.items() if key not in _FIGURES}
+    kept["groups"] = [
+        {key: value for key, value in group.items() if key not in _FIGURES_OF_GROUP}
+        for group in copy.deepcopy(kept.get("groups") or [])
+    ]
+    return kept
+
+
+def status_of_pass(p: BrokerPass) -> BrokerStatus:
+    """What is to be told now."""
+    before = {group.group: group for group in p.broker.status.groups}
+    groups = tuple(group_status(group, before.get(group.index)) for group in p.groups if group.made or group.pod)
+    due = [group.next_due for group in groups if group.next_due is not None]
+    pending = [group.pending for group in groups if group.pending is not None]
+    selected = names.labels(p.broker.name, "broker")
+    return BrokerStatus(
+        observed_generation=p.broker.generation,
+        size=sum(1 for group in p.groups if group.made),
+        ready_groups=sum(1 for group in p.groups if group.ready),
+        selector=names.selector_text(selected),
+        name_servers=_name_servers(p),
+        external_name_servers=_external_name_servers(p),
+        image=_image(p) or p.broker.status.image,
+        conditions=conditions_of(p, groups),
+        pending=sum(pending) if pending else None,
+        next_due=min(due, default=None),
+        levels=_levels_in_force(p),
+        groups=groups,
+    )
+
+
+def group_status(group: Group, before: GroupStatus | None) -> GroupStatus:
+    """One group. Of a broker that does not answer the figures stay as they were seen last: a start is judged by them."""
+    known = before if before is not None else GroupStatus(name=group.name, group=group.index)
+    found = structs.replace(
+        known,
+        name=group.name,
+        pod=group.pod.name if group.pod is not None else None,
+        node=group.pod.node if group.pod is not None else None,
+        ready=group.ready,
+        writable=group.writable,
+        drain=group.info.drain.mode if group.info is not None else "none",
+        storage=StorageStatus(requested=requested(group.claim), capacity=capacity(group.claim))
+        if group.claim is not None
+        else None,
+        resumed=group.resumed or known.resumed,
+    )
+    return _with_info(found, group.info) if group.info is not None else found
+
+
+def _with_info(found: GroupStatus, info: BrokerInfo) -> GroupStatus:
+    due_ms = [level.next_due_ms for level in info.levels if level.next_due_ms is not None]
+    return structs.replace(
+        found,
+        address=info.address or None,
+        version=info.version,
+        started_at=timestamp_of_ms(info.started_at_ms),
+        store_id=info.store_id,
+        pending=sum(level.pending for level in info.levels),
+        next_due=timestamp_of_ms(min(due_ms)) if due_ms else None,
+        lateness=_lateness(info.levels),
+        delay=tuple(_level(level) for level in info.levels if level.max_offset > 0 or level.offset > 0),
+    )
+
+
+def _level(level: LevelState) -> LevelStatus:
+    return LevelStatus(
+        level=level.level,
+        delay_ms=level.delay_ms if level.in_table else None,
+        offset=level.offset,
+        max_offset=level.max_offset,
+        pending=level.pending,
+        next_due=timestamp_of_ms(level.next_due_ms) if level.next_due_ms is not None else None,
+    )
+
+
+def _lateness(levels: tuple[LevelState, ...]) -> LatenessStatus | None:
+    """The worst of all levels: percentiles cannot be added up."""
+    known = [level.lateness for level in levels if level.lateness is not None]
+    if not known:
+        return None
+    return LatenessStatus(
+        p50_ms=max(each.p50_ms for each in known),
+        p99_ms=max(each.p99_ms for each in known),
+        max_ms=max(each.max_ms for each in known),
+    )
+
+
+def _name_servers(p: BrokerPass) -> tuple[str, ...]:
+    own = (names.namesrv_client_address(p.broker.name, p.namespace),)
+    return own if p.own_name_servers else p.broker.spec.name_servers.addresses
+
+
+def _external_name_servers(p: BrokerPass) -> tuple[str, ...]:
+    external = p.broker.spec.external
+    if external is None:
+        return ()
+    if not p.own_name_servers:
+        return p.broker.spec.name_servers.addresses
+    service = p.cached("Service", names.namesrv_external_service(p.broker.name))
+    if external.type == "NodePort":
+        address, port = external.advertised_address, external.name_server_node_port
+    else:
+        address, port = ingress_ip(service), names.NAMESRV_PORT
+    if address is None or service is None:
+        return ()
+    return (f"[{address}]:{port}" if ":" in address else f"{address}:{port}",)
+
+
+def _image(p: BrokerPass) -> str | None:
+    for group in p.groups:
+        if group.set.live is not None:
+            image: str = group.set.live["spec"]["template"]["spec"]["containers"][0].get("image", "")
+            return image or None
+    return None
+
+
+def _levels_in_force(p: BrokerPass) -> str | None:
+    """The table that all brokers which answer have; while they differ, the one that was told last."""
+    tables = {" ".join(group.info.settings.get("messageDelayLevel", "").split()) for group in p.groups if group.info}
+    return tables.pop() or None if len(tables) == 1 else p.broker.status.levels

@@ -1,0 +1,48 @@
+"""What is said in problems and Events."""
+
+from __future__ import annotations
+
+from delaymq_operator.api.conditions import ConditionType, Reason
+from delaymq_operator.reconcile.broker.conditions import news
+from delaymq_operator.reconcile.broker.state import BrokerPass
+from delaymq_operator.reconcile.broker.status import status_of_pass
+from delaymq_operator.reconcile.errors import KubeError
+
+_MAX_EVENT_CHARS = 1_000
+
+
+async def say_failures(p: BrokerPass) -> None:
+    """Pods that do not run, and brokers that do not answer though their pods are ready."""
+    pods = [*p.name_server_pods, *(group.pod for group in p.wanted_groups)]
+    for pod in pods:
+        if pod is not None and pod.problem is not None:
+            p.problem(
+                Reason.POD_FAILING,
+                f"{pod.problem}. See `kubectl describe pod {pod.name}` and `kubectl logs {pod.name}`.",
+            )
+    for group in p.groups:
+        if group.unreachable is not None and group.ready:
+            p.problem(
+                Reason.BROKER_UNREACHABLE,
+                f"{group.name} is ready but does not answer the operator: {group.unreachable}. Look for a network "
+                "policy between them.",
+            )
+
+
+def say_refused(p: BrokerPass, error: KubeError) -> None:
+    """The API server does not take an object."""
+    advice = "Give the operator the right to it" if error.forbidden else "Correct the field of the spec that it names"
+    p.problem(Reason.APPLY_FAILED, f"the API server refuses what the spec asks for: {error.message}. {advice}.")
+
+
+async def tell_news(p: BrokerPass) -> None:
+    """An Event for each condition that became something a person should hear of."""
+    before = p.broker.status.conditions
+    for condition in news(before, status_of_pass(p).conditions):
+        is_good = condition.type == ConditionType.READY and condition.status == "True"
+        if condition.type == ConditionType.READY and not is_good:
+            # Progressing and Degraded say why, and have Events of their own.
+            continue
+        kind = "Normal" if is_good or condition.type == ConditionType.SCALE_IN_BLOCKED else "Warning"
+        reason = condition.type if condition.type != ConditionType.DEGRADED else condition.reason
+        await p.event("Normal" if kind == "Normal" else "Warning", reason, condition.message[:_MAX_EVENT_CHARS])
