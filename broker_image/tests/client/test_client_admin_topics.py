@@ -106,7 +106,10 @@ def test_order_settings_go_to_all_name_servers_and_from_there_to_brokers(tmp_pat
             address = f"{HOST}:{server.broker.port}"
             await admin.put_topic(address, TopicConfig(topic="Orders", order=True))
             assert not (await admin.topic_configs(address))["Orders"].order
+            name_server = f"{HOST}:{other.port}"
+            assert await admin.orders(name_server) == {}
             await admin.put_order("Orders", "broker-a:4")
+            assert await admin.orders(name_server) == {"Orders": "broker-a:4"}
             for namesrv in (server.namesrv, other):
                 assert namesrv.namesrv.kv.get(ORDER_NAMESPACE, "Orders") == "broker-a:4"
             server.broker.registration.register_soon()
@@ -129,6 +132,8 @@ def test_a_route_is_forgotten_by_all_name_servers(tmp_path: Path) -> None:
             await admin.put_topic(address, TopicConfig(topic="Orders"))
             await until(lambda: "Orders" in server.namesrv.namesrv.routes.topics)
             await admin.delete_topic_on(address, "Orders")
+            await admin.delete_route("Orders", cluster="AnotherCluster")
+            assert "Orders" in server.namesrv.namesrv.routes.topics
             await admin.delete_route("Orders")
             assert "Orders" not in server.namesrv.namesrv.routes.topics
             with pytest.raises(NoRouteError):

@@ -34,6 +34,7 @@ from delaymq.protocol.headers import (
     DeleteTopicFromNamesrvRequestHeader,
     DeleteTopicRequestHeader,
     GetConsumeStatsRequestHeader,
+    GetKVListByNamespaceRequestHeader,
     GetTopicStatsInfoRequestHeader,
     PutKVConfigRequestHeader,
     QueryMessageRequestHeader,
@@ -138,10 +139,22 @@ class Admin:
         fields = DeleteTopicRequestHeader(topic=topic).to_fields()
         await self._client.ask(address, request_command(RequestCode.DELETE_TOPIC_IN_BROKER, fields))
 
-    async def delete_route(self, topic: str) -> None:
-        """Has all NameServers forget the topic; a broker that still has it brings it back."""
-        fields = DeleteTopicFromNamesrvRequestHeader(topic=topic).to_fields()
+    async def delete_route(self, topic: str, *, cluster: str | None = None) -> None:
+        """Has all NameServers forget the topic, of one cluster or of all; a broker that still has it brings it back."""
+        fields = DeleteTopicFromNamesrvRequestHeader(topic=topic, cluster_name=cluster).to_fields()
         await self._ask_all_name_servers(lambda: request_command(RequestCode.DELETE_TOPIC_IN_NAMESRV, dict(fields)))
+
+    async def orders(self, name_server: str) -> dict[str, str]:
+        """The order settings that one NameServer has, by topic."""
+        fields = GetKVListByNamespaceRequestHeader(namespace=ORDER_NAMESPACE).to_fields()
+        try:
+            answer = await self._client.ask(name_server, request_command(RequestCode.GET_KVLIST_BY_NAMESPACE, fields))
+        except RefusedError as error:
+            if error.code == ResponseCode.QUERY_NOT_FOUND:
+                return {}  # nobody ever set one
+            raise
+        with reading_answer(name_server):
+            return KVTable.decode(answer.body).table
 
     async def put_order(self, topic: str, text: str) -> None:
         """Sets at all NameServers which brokers have how many queues of an ordered topic: `broker-a:4;broker-b:4`."""
