@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from msgspec import structs
+
+from delaymq_operator.api.broker_status import BrokerStatus
+from delaymq_operator.api.resource import status_of
 from delaymq_operator.reconcile.broker.addresses import have_addresses, have_name_server_address
 from delaymq_operator.reconcile.broker.checks import check_spec, find_levels, read_broker
 from delaymq_operator.reconcile.broker.look import ask_brokers, look_at_cluster
@@ -15,7 +19,7 @@ from delaymq_operator.reconcile.broker.scheduler import judge_schedulers
 from delaymq_operator.reconcile.broker.sets import drop_name_servers, have_group_sets, have_name_servers
 from delaymq_operator.reconcile.broker.settings import give_settings
 from delaymq_operator.reconcile.broker.state import BrokerPass
-from delaymq_operator.reconcile.broker.status import publish_status
+from delaymq_operator.reconcile.broker.status import compose_status, publish_status
 from delaymq_operator.reconcile.broker.telling import say_failures, say_refused, tell_news
 from delaymq_operator.reconcile.broker.volumes import grow_volumes
 from delaymq_operator.reconcile.errors import KubeError
@@ -44,6 +48,7 @@ CHANGE: tuple[Step, ...] = (
     drop_name_servers,
 )
 TELL: tuple[Step, ...] = (
+    compose_status,
     tell_news,
     publish_status,
 )
@@ -76,6 +81,9 @@ def _begin(key: Key, world: World, body: dict[str, object]) -> BrokerPass:
         world.memory.forget(key)
         memory = world.memory.of(key, BrokerMemory)
         memory.uid = broker.uid
+    if memory.status is not None:
+        # Nobody else writes it, and the cache may be a moment behind.
+        broker = structs.replace(broker, status=status_of({"status": memory.status}, BrokerStatus))
     p = BrokerPass(
         key=key, world=world, body=body, broker=broker, memory=memory, now_ms=world.clock(), spec_problem=wrong
     )

@@ -105,9 +105,6 @@ async def _drain(p: BrokerPass, unit: Unit, mode: str) -> None:
     if group is None or group.info is None:
         return
     await ask_to_drain(p, group, "refuse" if mode == "refuse" else "withdraw")
-    sends = (
-        "" if before.last_send_ms is None else f", the last send came {_ago(group.info.as_of_ms, before.last_send_ms)}"
-    )
     p.progressing(Reason.MOVING_WRITES, f"Writes move away from {group.name} before its restart.")
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from delaymq_operator.api import names
 from delaymq_operator.api.broker import Broker
-from delaymq_operator.api.broker_status import ResumedStatus
+from delaymq_operator.api.broker_status import BrokerStatus, ResumedStatus
 from delaymq_operator.api.conditions import Reason
 from delaymq_operator.manifests import Context, DelayTable
 from delaymq_operator.reconcile.broker.memory import BrokerMemory
@@ -117,6 +117,8 @@ class BrokerPass:
     progress: list[Note] = field(default_factory=list)
     """What Progressing says."""
     scale_in_blocked: list[str] = field(default_factory=list)
+    status: BrokerStatus = field(default_factory=BrokerStatus)
+    """What is told at the end."""
     look_again_s: list[float] = field(default_factory=list)
     """Times at which somebody wants to look again; the shortest counts."""
 

@@ -27,9 +27,14 @@ _FIGURES = ("pending", "nextDue")
 _FIGURES_OF_GROUP = ("pending", "nextDue", "lateness", "delay")
 
 
+async def compose_status(p: BrokerPass) -> None:
+    """Puts together what there is to say."""
+    p.status = status_of_pass(p)
+
+
 async def publish_status(p: BrokerPass) -> None:
     """Writes the status if it is time to."""
-    after = status_of_pass(p).to_dict()
+    after = p.status.to_dict()
     before = p.memory.status if p.memory.status is not None else dict(p.body.get("status") or {})
     patch = status_patch(before, after)
     if patch is None:
@@ -75,7 +80,7 @@ def status_of_pass(p: BrokerPass) -> BrokerStatus:
 
 
 def group_status(group: Group, before: GroupStatus | None) -> GroupStatus:
-    """One group. Of a broker that does not answer the figures stay as they were seen last: a start is judged by them."""
+    """One group. Of a broker that does not answer the figures stay as seen last: its next start is judged by them."""
     known = before if before is not None else GroupStatus(name=group.name, group=group.index)
     found = structs.replace(
         known,

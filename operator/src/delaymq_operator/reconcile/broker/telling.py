@@ -5,7 +5,6 @@ from __future__ import annotations
 from delaymq_operator.api.conditions import ConditionType, Reason
 from delaymq_operator.reconcile.broker.conditions import news
 from delaymq_operator.reconcile.broker.state import BrokerPass
-from delaymq_operator.reconcile.broker.status import status_of_pass
 from delaymq_operator.reconcile.errors import KubeError
 
 _MAX_EVENT_CHARS = 1_000
@@ -38,11 +37,11 @@ def say_refused(p: BrokerPass, error: KubeError) -> None:
 async def tell_news(p: BrokerPass) -> None:
     """An Event for each condition that became something a person should hear of."""
     before = p.broker.status.conditions
-    for condition in news(before, status_of_pass(p).conditions):
+    for condition in news(before, p.status.conditions):
         is_good = condition.type == ConditionType.READY and condition.status == "True"
         if condition.type == ConditionType.READY and not is_good:
             # Progressing and Degraded say why, and have Events of their own.
             continue
-        kind = "Normal" if is_good or condition.type == ConditionType.SCALE_IN_BLOCKED else "Warning"
-        reason = condition.type if condition.type != ConditionType.DEGRADED else condition.reason
-        await p.event("Normal" if kind == "Normal" else "Warning", reason, condition.message[:_MAX_EVENT_CHARS])
+        is_bad = condition.type == ConditionType.DEGRADED
+        reason = condition.reason if is_bad else condition.type
+        await p.event("Warning" if is_bad else "Normal", reason, condition.message[:_MAX_EVENT_CHARS])
