@@ -7,7 +7,7 @@ and they are half of an object.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 
 from delaymq_operator.adapters.kinds import OWN_KINDS, WATCHED_KINDS
 from delaymq_operator.reconcile.ports import Manifest
@@ -79,25 +79,38 @@ class WatchCache:
             self._changed(kind, before, None)
 
     def replace(self, kind: str, namespace: str | None, items: Iterable[Manifest], version: str) -> int:
-        """All there was of a kind (in one namespace, or in all) at `version`. How many objects the watch had missed."""
+        """All there was of a kind (in one namespace, or in all) at `version`; how many objects that told news of."""
         listed = {_name_of(item): item for item in items}
-        missed = 0
-        for name, before in list(self._objects[kind].items()):
-            within = namespace is None or name[0] == namespace
-            if (
-                within
-                and name not in listed
-                and _version(before["metadata"].get("resourceVersion")) <= _version(version)
-            ):
-                missed += 1
-                self._store(kind, name, before, None)
-                self._changed(kind, before, None)
-        for name, item in listed.items():
-            known = self._objects[kind].get(name)
-            if known is None or _is_newer(item, known):
-                missed += 1
-                self.put(kind, item)
-        return missed
+        gone = self._gone(kind, namespace, listed, version)
+        for name in gone:
+            before = self._objects[kind][name]
+            self._store(kind, name, before, None)
+            self._changed(kind, before, None)
+        news = [item for name, item in listed.items() if self._is_news(kind, name, item)]
+        for item in news:
+            self.put(kind, item)
+        return len(gone) + len(news)
+
+    def differs(self, kind: str, namespace: str | None, items: Iterable[Manifest], version: str) -> bool:
+        """Whether `replace` would find anything."""
+        listed = {_name_of(item): item for item in items}
+        if self._gone(kind, namespace, listed, version):
+            return True
+        return any(self._is_news(kind, name, item) for name, item in listed.items())
+
+    def _gone(self, kind: str, namespace: str | None, listed: Container[_Name], version: str) -> list[_Name]:
+        """What was there when the list was made (so it is not younger), and is not in it."""
+        return [
+            name
+            for name, known in self._objects[kind].items()
+            if (namespace is None or name[0] == namespace)
+            and name not in listed
+            and _version(known["metadata"].get("resourceVersion")) <= _version(version)
+        ]
+
+    def _is_news(self, kind: str, name: _Name, item: Manifest) -> bool:
+        known = self._objects[kind].get(name)
+        return self._concerns(kind, item) and (known is None or _is_newer(item, known))
 
     def counts(self) -> dict[str, int]:
         """Objects by kind."""

@@ -1,0 +1,211 @@
+"""The port `BrokerAdmin`: brokers' HTTP by aiohttp, their remoting and that of NameServers by the client.
+
+Connections end with the call: an address may be another pod's the next time, and a connection to a node that is gone
+says nothing about it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+from delaymq.client import Admin, Client, ClientError, ClientOptions, RefusedError
+from delaymq.client import TopicConfig as ClientTopicConfig
+
+from delaymq_operator.adapters import broker_answers
+from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
+from delaymq_operator.reconcile.ports import BrokerInfo, DrainMode, DrainState, Endpoint, Remaining, TopicConfig
+
+if TYPE_CHECKING:
+    import aiohttp
+
+CONNECT_TIMEOUT_S: Final = 2.0
+TIMEOUT_S: Final = 5.0
+MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
+"""Of one HTTP answer; 1,000 delay levels are 300 KB."""
+AT_A_TIME: Final = 32
+"""Calls that go on: hundreds of brokers that do not answer must not use up what the process may open."""
+
+T = TypeVar("T")
+
+
+class HttpBrokerAdmin:
+    """Use within a running loop; `close` at the end."""
+
+    def __init__(self, *, timeout_s: float = TIMEOUT_S) -> None:
+        self._timeout_s = timeout_s
+        self._session: aiohttp.ClientSession | None = None
+        self._turns = asyncio.Semaphore(AT_A_TIME)
+        timeout_ms = int(timeout_s * 1000)
+        connect_ms = min(timeout_ms, int(CONNECT_TIMEOUT_S * 1000))
+        self._options = ClientOptions(request_timeout_ms=timeout_ms, connect_timeout_ms=connect_ms)
+
+    async def close(self) -> None:
+        """Ends what is open."""
+        if self._session is not None:
+            await self._session.close()
+
+    # HTTP.
+
+    async def info(self, endpoint: Endpoint) -> BrokerInfo:
+        """State, settings and delays of a broker."""
+        return (await self._http(endpoint, "GET", "/api/v1/broker", broker_answers.About)).info()
+
+    async def remaining(self, endpoint: Endpoint) -> Remaining:
+        """What is still undelivered or unconsumed."""
+        return (await self._http(endpoint, "GET", "/api/v1/remaining", broker_answers.Remaining)).remaining()
+
+    async def drain(self, endpoint: Endpoint, mode: DrainMode, lease_ms: int) -> DrainState:
+        """withdraw: routes say read-only; refuse: sends are also refused; none: as usual. It ends with the lease."""
+        body = {"mode": mode} | ({} if mode == "none" else {"leaseMs": lease_ms})
+        return (await self._http(endpoint, "POST", "/api/v1/drain", broker_answers.Drain, body)).state()
+
+    async def decommission(self, endpoint: Endpoint) -> None:
+        """Takes the broker out of the routes for good."""
+        await self._http(endpoint, "POST", "/api/v1/decommission", dict)
+
+    # Remoting.
+
+    async def set_settings(self, endpoint: Endpoint, settings: Mapping[str, str]) -> None:
+        """Changes hot configuration keys of a running broker (request code 25)."""
+        address = _address(endpoint.host, endpoint.broker_port)
+        async with self._admin(address) as admin:
+            await admin.update_broker_config(address, dict(settings))
+
+    async def topics(self, endpoint: Endpoint) -> dict[str, TopicConfig]:
+        """All topics of a broker by name."""
+        address = _address(endpoint.host, endpoint.broker_port)
+        async with self._admin(address) as admin:
+            found = await admin.topic_configs(address)
+        return {
+            name: TopicConfig(
+                topic=name,
+                read_queues=one.read_queues,
+                write_queues=one.write_queues,
+                permission=one.permission,
+                order=one.order,
+            )
+            for name, one in found.items()
+        }
+
+    async def put_topic(self, endpoint: Endpoint, config: TopicConfig) -> None:
+        """Creates or changes a topic on a broker."""
+        address = _address(endpoint.host, endpoint.broker_port)
+        wanted = ClientTopicConfig(
+            topic=config.topic,
+            read_queues=config.read_queues,
+            write_queues=config.write_queues,
+            permission=config.permission,
+            order=config.order,
+        )
+        async with self._admin(address) as admin:
+            await admin.put_topic(address, wanted)
+
+    async def delete_topic(self, endpoint: Endpoint, topic: str) -> None:
+        """Deletes a topic on a broker; an absent one is fine."""
+        address = _address(endpoint.host, endpoint.broker_port)
+        async with self._admin(address) as admin:
+            await admin.delete_topic_on(address, topic)
+
+    async def delete_route(self, addresses: tuple[str, ...], topic: str, *, cluster: str) -> None:
+        """Takes a topic of one cluster out of the routes of all NameServers; an absent one is fine."""
+        async with self._admin(*addresses, name_servers=addresses) as admin:
+            await admin.delete_route(topic, cluster=cluster)
+
+    async def orders(self, address: str) -> Mapping[str, str]:
+        """The order configurations that one NameServer keeps: topic → text."""
+        async with self._admin(address) as admin:
+            return await admin.orders(address)
+
+    async def put_order(self, addresses: tuple[str, ...], topic: str, text: str | None) -> None:
+        """Sets or (None) removes a topic's order configuration on all NameServers."""
+        async with self._admin(*addresses, name_servers=addresses) as admin:
+            if text is None:
+                await admin.delete_order(topic)
+            else:
+                await admin.put_order(topic, text)
+
+    # How.
+
+    @asynccontextmanager
+    async def _admin(self, *asked: str, name_servers: tuple[str, ...] | None = None) -> AsyncIterator[Admin]:
+        address = ", ".join(asked)
+        # Opening a connection, and one request to each of `asked`, at once.
+        deadline_s = CONNECT_TIMEOUT_S + self._timeout_s
+        async with self._turns:
+            with _as_broker_errors(address, deadline_s):
+                async with asyncio.timeout(deadline_s), Client(name_servers, self._options) as client:
+                    yield Admin(client)
+
+    async def _http(self, endpoint: Endpoint, method: str, path: str, form: type[T], body: object = None) -> T:
+        import aiohttp
+
+        address = _address(endpoint.host, endpoint.http_port)
+        headers = {"Authorization": f"Bearer {endpoint.token}"}
+        data = None if body is None else msgspec.json.encode(body)
+        try:
+            async with self._turns:
+                sent = self._http_session().request(method, f"http://{address}{path}", headers=headers, data=data)
+                async with sent as answer:
+                    content = await _read(answer, address)
+        except TimeoutError as error:
+            raise BrokerUnreachable(address, f"no answer to {method} {path} within {self._timeout_s:g} s") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise BrokerUnreachable(address, str(error) or type(error).__name__) from error
+        if answer.status >= 300:
+            raise _refusal(address, answer.status, content)
+        try:
+            return msgspec.json.decode(content, type=form)
+        except msgspec.DecodeError as error:
+            message = f"the answer to {method} {path} cannot be read: {error}"
+            raise BrokerRefused(address, "bad_answer", message) from error
+
+    def _http_session(self) -> aiohttp.ClientSession:
+        import aiohttp
+
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(force_close=True, limit=AT_A_TIME, use_dns_cache=False),
+                timeout=aiohttp.ClientTimeout(total=self._timeout_s, sock_connect=CONNECT_TIMEOUT_S),
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+        return self._session
+
+
+async def _read(answer: aiohttp.ClientResponse, address: str) -> bytes:
+    content = bytearray()
+    async for chunk in answer.content.iter_chunked(64 * 1024):
+        content += chunk
+        if len(content) > MAX_ANSWER_BYTES:
+            raise BrokerRefused(address, "bad_answer", f"its answer is longer than {MAX_ANSWER_BYTES} bytes")
+    return bytes(content)
+
+
+def _refusal(address: str, status: int, content: bytes) -> BrokerRefused:
+    try:
+        error = msgspec.json.decode(content, type=broker_answers.Refusal).error
+    except msgspec.DecodeError:
+        return BrokerRefused(address, str(status), f"HTTP status {status}")
+    return BrokerRefused(address, error.code, error.message)
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+@contextmanager
+def _as_broker_errors(address: str, deadline_s: float) -> Iterator[None]:
+    try:
+        yield
+    except RefusedError as error:
+        raise BrokerRefused(error.address, str(error.code), error.remark or "no reason given") from error
+    except TimeoutError as error:
+        raise BrokerUnreachable(address, f"no answer within {deadline_s:g} s") from error
+    except ClientError as error:
+        named = getattr(error, "address", address)
+        raise BrokerUnreachable(named, str(error).removeprefix(f"no answer from {named}: ")) from error
+    except ValueError as error:
+        raise BrokerRefused(address, "bad_request", str(error)) from error

@@ -1,0 +1,89 @@
+"""kopf within our own event loop: its tasks are started and stopped by us, signals stay ours."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final
+
+import kopf
+
+from delaymq_operator.adapters.credentials import Credentials, authorization
+from delaymq_operator.handlers.cache import WatchCache
+from delaymq_operator.handlers.controller import Controller
+from delaymq_operator.handlers.kopf_settings import configure
+from delaymq_operator.handlers.watches import Listed, Release, register
+
+STOP_TIMEOUT_S: Final = 8.0
+
+
+class KopfRunner:
+    """Runs kopf's watches and finalizers until `stop`."""
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        *,
+        namespaces: tuple[str, ...],
+        request_timeout_s: float,
+        cache: WatchCache,
+        controller: Controller,
+        releases: Mapping[str, Release],
+        listed: Listed,
+    ) -> None:
+        self._namespaces = namespaces
+        self._stop = asyncio.Event()
+        self._tasks: Collection[asyncio.Task[Any]] = ()
+        self._settings = kopf.OperatorSettings()
+        configure(self._settings, request_timeout_s=request_timeout_s)
+        self._registry = kopf.OperatorRegistry()
+        register(self._registry, cache, controller, releases, listed)
+
+        # kopf calls it in a thread, at first and after every 401.
+        def log_in(**_: object) -> kopf.ConnectionInfo:
+            return connection_info(credentials)
+
+        kopf.on.login(registry=self._registry)(log_in)
+
+    async def run(self, own_signals: Callable[[], None]) -> None:
+        """Returns after `stop`, or raises what ended kopf. It takes over the signals: `own_signals` takes them back."""
+        self._tasks = await kopf.spawn_tasks(
+            registry=self._registry,
+            settings=self._settings,
+            clusterwide=not self._namespaces,
+            namespaces=self._namespaces,
+            standalone=True,
+            stop_flag=self._stop,
+        )
+        own_signals()
+        await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in self._tasks:
+            if task.done() and not task.cancelled():
+                task.result()
+
+    async def stop(self) -> None:
+        """Ends kopf's tasks, its handlers with them."""
+        if not self._tasks:
+            return
+        self._stop.set()
+        with contextlib.suppress(Exception, asyncio.CancelledError):
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                # It would cancel every task of the loop that it is not told of.
+                await kopf.run_tasks(self._tasks, ignored=asyncio.all_tasks())
+        self._tasks = ()
+
+
+def connection_info(credentials: Credentials) -> kopf.ConnectionInfo:
+    """The same credentials in kopf's terms, read anew."""
+    loaded = credentials.load()
+    scheme, _, token = (authorization(loaded) or "").partition(" ")
+    return kopf.ConnectionInfo(
+        server=loaded.host,
+        ca_path=loaded.ssl_ca_cert or None,
+        insecure=not loaded.verify_ssl,
+        scheme=scheme if token else None,
+        token=token or scheme or None,
+        certificate_path=loaded.cert_file or None,
+        private_key_path=loaded.key_file or None,
+    )

@@ -1,0 +1,75 @@
+"""The kopf handlers: news go into the cache, what is deleted is let go of. A few lines each."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import kopf
+
+from delaymq_operator.adapters.kinds import KINDS, WATCHED_KINDS
+from delaymq_operator.handlers.cache import WatchCache
+from delaymq_operator.handlers.controller import FIRST_BACKOFF_S, Controller
+from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable, KubeError
+from delaymq_operator.reconcile.world import Key, Waiting
+
+MAX_WAIT_S: Final = 60.0
+"""Between two attempts to let go of something: a person waits for it."""
+
+Release = Callable[[Key], Awaitable[Waiting | None]]
+Listed = Callable[[str], None]
+"""Told of the kind when a watch lists anew: deletions of the meantime are not told."""
+
+_logger = logging.getLogger(__name__)
+
+
+def register(
+    registry: kopf.OperatorRegistry,
+    cache: WatchCache,
+    controller: Controller,
+    releases: Mapping[str, Release],
+    listed: Listed,
+) -> None:
+    """Adds all handlers to `registry`; `releases`: kind → what has to be done before it may go."""
+    for name in WATCHED_KINDS:
+        kind = KINDS[name]
+        kopf.on.event(kind.group, kind.version, kind.plural, registry=registry, id=f"watch-{kind.plural}")(
+            _watcher(name, cache, listed)
+        )
+    for name, release in releases.items():
+        kind = KINDS[name]
+        kopf.on.delete(kind.group, kind.version, kind.plural, registry=registry, id="release")(
+            _releaser(name, controller, release)
+        )
+
+
+def _watcher(kind: str, cache: WatchCache, listed: Listed) -> Callable[..., Awaitable[None]]:
+    async def watch(event: Mapping[str, Any], **_: Any) -> None:
+        found = event["object"]
+        if event["type"] == "DELETED":
+            cache.remove(kind, found)
+            return
+        if event["type"] is None:
+            listed(kind)
+        cache.put(kind, found)
+
+    return watch
+
+
+def _releaser(kind: str, controller: Controller, release: Release) -> Callable[..., Awaitable[None]]:
+    async def let_go(namespace: str | None, name: str, retry: int, **_: Any) -> None:
+        key = Key(kind, namespace or "", name)
+        backoff_s = min(MAX_WAIT_S, FIRST_BACKOFF_S * 2 ** min(retry, 10))
+        try:
+            async with controller.alone(key):
+                waiting = await release(key)
+        except (KubeError, BrokerUnreachable, BrokerRefused, TimeoutError) as error:
+            _logger.warning("%s cannot be let go of yet: %s; again in %.0f s", key, error, backoff_s)
+            raise kopf.TemporaryError(str(error), delay=backoff_s) from None
+        if waiting is not None:
+            delay_s = min(MAX_WAIT_S, max(waiting.requeue_after_s, FIRST_BACKOFF_S))
+            _logger.info("%s is not let go of yet: %s; again in %.0f s", key, waiting.message, delay_s)
+            raise kopf.TemporaryError(waiting.message, delay=delay_s)
+
+    return let_go

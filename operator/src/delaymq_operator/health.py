@@ -1,0 +1,83 @@
+"""Is it alive, is it ready, and what do its figures say: /livez, /readyz and /metrics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from aiohttp import web
+
+LAG_INTERVAL_S: Final = 0.5
+LAG_WINDOW_S: Final = 60.0
+SHUTDOWN_TIMEOUT_S: Final = 1.0
+
+Problems = Callable[[], list[str]]
+"""Sentences that say what is wrong; none: all is well."""
+
+
+class LoopLag:
+    """How late the event loop comes to what is due: whatever holds it up holds everything up."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, float]] = deque()
+
+    async def run(self) -> None:
+        """Measures for ever."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due_s = loop.time() + LAG_INTERVAL_S
+            await asyncio.sleep(LAG_INTERVAL_S)
+            now_s = loop.time()
+            self._seen.append((now_s, max(0.0, now_s - due_s)))
+            while self._seen and self._seen[0][0] < now_s - LAG_WINDOW_S:
+                self._seen.popleft()
+
+    @property
+    def largest_s(self) -> float:
+        """In the last minute."""
+        return max((lag_s for _, lag_s in self._seen), default=0.0)
+
+
+class HealthServer:
+    """HTTP for probes and Prometheus; `port` is what it listens on."""
+
+    def __init__(self, runner: web.AppRunner, port: int) -> None:
+        self._runner = runner
+        self.port = port
+
+    async def stop(self) -> None:
+        """Closes it."""
+        await self._runner.cleanup()
+
+
+async def serve_health(
+    host: str, port: int, *, alive: Problems, ready: Problems, metrics: Callable[[], bytes], content_type: str
+) -> HealthServer:
+    """Listens; OSError when the port is taken."""
+
+    async def answer_metrics(request: web.Request) -> web.Response:
+        return web.Response(body=metrics(), headers={"Content-Type": content_type})
+
+    app = web.Application(client_max_size=1024)
+    app.router.add_get("/livez", _probe(alive))
+    app.router.add_get("/readyz", _probe(ready))
+    app.router.add_get("/metrics", answer_metrics)
+    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=SHUTDOWN_TIMEOUT_S)
+    await runner.setup()
+    site = web.TCPSite(runner, host, port)
+    try:
+        await site.start()
+    except OSError:
+        await runner.cleanup()
+        raise
+    return HealthServer(runner, int(runner.addresses[0][1]))
+
+
+def _probe(problems: Problems) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        found = problems()
+        return web.json_response({"ok": not found, "problems": found}, status=503 if found else 200)
+
+    return answer

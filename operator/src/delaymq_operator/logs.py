@@ -1,0 +1,83 @@
+"""How the operator logs: one line for one thing, as text or as JSON; other libraries only when something is wrong."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+import warnings
+from datetime import UTC, datetime
+from typing import Final
+
+QUIET: Final = ("kopf", "aiohttp", "urllib3", "kubernetes", "asyncio", "delaymq")
+"""Libraries whose chatter helps nobody; they warn."""
+KOPF_RETRY: Final = "Request attempt"
+KOPF_RETRY_INTERVAL_S: Final = 30.0
+
+
+class TextFormatter(logging.Formatter):
+    """`2026-11-21T06:00:00.000Z INFO handlers.sync: …`"""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line, and a stack trace below it if there is one."""
+        name = record.name.removeprefix("delaymq_operator.")
+        line = f"{_time(record)} {record.levelname} {name}: {record.getMessage()}"
+        return line + ("\n" + self.formatException(record.exc_info) if record.exc_info else "")
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object in a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """time, level, logger, message; stack if there is one."""
+        line = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["stack"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+class KopfRetries(logging.Filter):
+    """kopf reports every attempt of every watch as an error; one sentence now and then says as much."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said_s = float("-inf")
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """False for what is not shown; the text of what is shown is made plain."""
+        if not record.name.startswith("kopf"):
+            return True
+        message = record.getMessage()
+        if not message.startswith(KOPF_RETRY):
+            return True
+        if time.monotonic() - self._said_s < KOPF_RETRY_INTERVAL_S:
+            return False
+        self._said_s = time.monotonic()
+        record.msg = f"the API server does not serve the watches, they are tried again: {message.partition(': ')[2]}"
+        record.args, record.levelno, record.levelname = (), logging.WARNING, "WARNING"
+        return True
+
+
+def configure_logging(log_format: str, level: str) -> None:
+    """All logging of the process goes to standard error, in the format `text` or `json`."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    handler.addFilter(KopfRetries())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    if level != "debug":
+        for name in QUIET:
+            logging.getLogger(name).setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", module="kopf")
+
+
+def _time(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,79 @@
+"""The program `delaymq-operator`: settings, logging, one replica until SIGTERM; what went wrong is one sentence."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from delaymq_operator.logs import configure_logging
+from delaymq_operator.settings import OperatorSettings, SettingsError, read_settings
+
+if TYPE_CHECKING:
+    from delaymq_operator.runtime import Reconcilers
+
+EXIT_FAILURE: Final = 1
+EXIT_USAGE: Final = 2
+
+_logger = logging.getLogger(__name__)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs until it is told to stop; the exit code."""
+    try:
+        settings = read_settings(sys.argv[1:] if arguments is None else arguments, os.environ)
+    except SettingsError as error:
+        print(f"delaymq-operator: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    configure_logging(settings.log_format, settings.log_level)
+    return serve(settings, _reconcilers)
+
+
+def serve(settings: OperatorSettings, reconcilers: Callable[[], Reconcilers]) -> int:
+    """Runs one replica; the exit code."""
+    # A second of imports, for nobody who asks for --help.
+    from delaymq_operator.adapters.election import LeaseLostError
+    from delaymq_operator.reconcile.errors import KubeError
+    from delaymq_operator.runtime import OperatorRuntime
+
+    async def run() -> None:
+        await OperatorRuntime(settings, reconcilers()).run()
+
+    try:
+        asyncio.run(run())
+    except (LeaseLostError, KubeError) as error:
+        _logger.error("%s", error)
+        return EXIT_FAILURE
+    except OSError as error:
+        _logger.error("%s; is --http-port %d taken?", error, settings.http_port)
+        return EXIT_FAILURE
+    except Exception as error:
+        status = getattr(error, "status", None)
+        if status == 404:
+            _logger.error("the API server knows a kind no more, were the CRDs removed? Starting anew: %s", error)
+        elif isinstance(status, int):
+            _logger.error("kopf ended, starting anew: HTTP status %d: %s", status, error)
+        else:
+            _logger.exception("a bug of the operator, starting anew")
+        return EXIT_FAILURE
+    _logger.info("stopped")
+    return 0
+
+
+def _reconcilers() -> Reconcilers:
+    from delaymq_operator.reconcile.broker import reconcile_broker
+    from delaymq_operator.reconcile.levels import reconcile_levels, release_levels
+    from delaymq_operator.reconcile.topic import reconcile_topic, release_topic
+    from delaymq_operator.runtime import Reconcilers
+
+    return Reconcilers(
+        reconcile={"Broker": reconcile_broker, "Topic": reconcile_topic, "DelayLevelConfig": reconcile_levels},
+        release={"Topic": release_topic, "DelayLevelConfig": release_levels},
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,142 @@
+"""What Prometheus reads: counters of what was done, and gauges of how things stand, taken when they are asked for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final, Protocol
+
+from prometheus_client import CollectorRegistry, GCCollector, Histogram, PlatformCollector, ProcessCollector
+from prometheus_client import Counter as Counted
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from delaymq_operator.adapters.api_requests import Request
+from delaymq_operator.adapters.kinds import OWN_KINDS
+from delaymq_operator.handlers.cache import WatchCache
+from delaymq_operator.handlers.controller import Result
+from delaymq_operator.reconcile.world import Key
+
+PREFIX: Final = "delaymq_operator"
+CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
+DURATIONS_S: Final = (0.001, 0.005, 0.02, 0.1, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0)
+
+
+class State(Protocol):
+    """How the operator stands."""
+
+    @property
+    def active(self) -> bool:
+        """Whether this replica is the active one."""
+
+    @property
+    def queue_depth(self) -> int:
+        """Keys that wait for a worker."""
+
+    @property
+    def loop_lag_s(self) -> float:
+        """The largest lag of the event loop in the last minute."""
+
+    @property
+    def events_dropped(self) -> int:
+        """Events that were too many."""
+
+
+class OperatorMetrics:
+    """Counts; one for a process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=self.registry)
+        self._runs = Counted(f"{PREFIX}_reconcile", "Reconciles that ended.", ["kind"], registry=self.registry)
+        self._errors = Counted(
+            f"{PREFIX}_reconcile_errors",
+            "Failed reconciles: conflict (tried again soon), transient (a broker, the API server), error (a bug).",
+            ["kind", "result"],
+            registry=self.registry,
+        )
+        self._seconds = Histogram(
+            f"{PREFIX}_reconcile_duration_seconds",
+            "How long a reconcile took.",
+            ["kind"],
+            buckets=DURATIONS_S,
+            registry=self.registry,
+        )
+        self._requests = Counted(
+            f"{PREFIX}_kube_requests",
+            "Requests to the API server, but for kopf's watches and finalizers; status 0: no answer.",
+            ["verb", "kind", "status"],
+            registry=self.registry,
+        )
+        for kind in OWN_KINDS:
+            self._runs.labels(kind)
+
+    def ran(self, key: Key, result: Result, seconds: float) -> None:
+        """A reconcile ended."""
+        self._runs.labels(key.kind).inc()
+        self._seconds.labels(key.kind).observe(seconds)
+        if result is not Result.DONE:
+            self._errors.labels(key.kind, result.value).inc()
+
+    def requested(self, request: Request, status: int) -> None:
+        """A request to the API server ended."""
+        self._requests.labels(request.verb, request.kind, str(status)).inc()
+
+    def text(self) -> bytes:
+        """All metrics in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+
+class StateCollector:
+    """Gauges of the state and of the resources in the cache."""
+
+    def __init__(self, state: State, cache: WatchCache) -> None:
+        self._state = state
+        self._cache = cache
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing beforehand."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Taken at each scrape."""
+        yield _gauges("info", "The operator's version.", ["version"], {(_version(),): 1})
+        yield _gauge("leader", "1 when this replica is the active one.", int(self._state.active))
+        yield _gauge("queue_depth", "Resources that wait to be reconciled.", self._state.queue_depth)
+        lag = "The largest lag of the event loop in the last minute."
+        yield _gauge("event_loop_lag_seconds", lag, self._state.loop_lag_s)
+        dropped = CounterMetricFamily(f"{PREFIX}_events_dropped", "Events not written, since there were too many.")
+        dropped.add_metric([], self._state.events_dropped)
+        yield dropped
+        counts = self._cache.counts()
+        yield _gauges("resources", "Resources by kind.", ["kind"], {(kind,): counts[kind] for kind in OWN_KINDS})
+        about = "Resources by condition: how many have it with this status."
+        yield _gauges("resource_conditions", about, ["kind", "type", "status"], self._conditions())
+
+    def _conditions(self) -> Mapping[tuple[str, ...], float]:
+        counted: Counter[tuple[str, ...]] = Counter()
+        for kind in OWN_KINDS:
+            for found in self._cache.all(kind):
+                for condition in (found.get("status") or {}).get("conditions") or []:
+                    counted[kind, str(condition.get("type")), str(condition.get("status"))] += 1
+        return counted
+
+
+def _gauge(name: str, about: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"{PREFIX}_{name}", about, value=value)
+
+
+def _gauges(name: str, about: str, labels: Sequence[str], values: Mapping[tuple[str, ...], float]) -> Metric:
+    family = GaugeMetricFamily(f"{PREFIX}_{name}", about, labels=labels)
+    for label_values, value in values.items():
+        family.add_metric(label_values, value)
+    return family
+
+
+def _version() -> str:
+    try:
+        return version("delaymq-operator")
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,256 @@
+"""The parts put together, started in order and stopped in order.
+
+Until it holds the Lease a replica only answers probes. Then it lists everything, reconciles, and lets kopf watch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from delaymq_operator.adapters.api_requests import ApiRequests
+from delaymq_operator.adapters.broker_admin import HttpBrokerAdmin
+from delaymq_operator.adapters.credentials import Credentials, own_namespace
+from delaymq_operator.adapters.election import Election, LeaseName
+from delaymq_operator.adapters.kinds import OWN_KINDS
+from delaymq_operator.adapters.kube import ApiKube
+from delaymq_operator.adapters.kube_events import EventRecorder
+from delaymq_operator.handlers.cache import WatchCache
+from delaymq_operator.handlers.controller import RUN_TIMEOUT_S, Controller
+from delaymq_operator.handlers.kopf_runner import KopfRunner
+from delaymq_operator.handlers.routing import keys_to_wake
+from delaymq_operator.handlers.sync import CacheSync
+from delaymq_operator.health import LoopLag, serve_health
+from delaymq_operator.metrics import CONTENT_TYPE, OperatorMetrics, StateCollector
+from delaymq_operator.reconcile.ports import Manifest
+from delaymq_operator.reconcile.world import Key, Outcome, ReconcileSettings, Waiting, World
+from delaymq_operator.settings import OperatorSettings
+
+STOP_GRACE_S: Final = 5.0
+"""For reconciles that go on when the process is told to stop; each of their requests is whole by itself."""
+EVENTS_GRACE_S: Final = 1.0
+MAX_LAG_S: Final = 5.0
+STUCK_S: Final = RUN_TIMEOUT_S + 60
+DEFAULT_NAMESPACE: Final = "default"
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Reconcilers:
+    """What is done about each kind."""
+
+    reconcile: Mapping[str, Callable[[Key, World], Awaitable[Outcome]]]
+    release: Mapping[str, Callable[[Key, World], Awaitable[Waiting | None]]] = field(default_factory=dict)
+    """Before an object that is being deleted may go; such kinds get a finalizer."""
+
+
+class OperatorRuntime:
+    """One replica. `run` returns after SIGTERM or SIGINT, and raises what ends it otherwise."""
+
+    def __init__(self, settings: OperatorSettings, reconcilers: Reconcilers) -> None:
+        self._settings = settings
+        self._reconcilers = reconcilers
+        namespace = settings.namespace or own_namespace() or DEFAULT_NAMESPACE
+        self._identity = settings.pod_name or socket.gethostname()
+        credentials = Credentials(settings.kubeconfig, settings.kube_context)
+        credentials.load()  # says at once when there are none
+        self._metrics = OperatorMetrics()
+        self._requests = ApiRequests(
+            credentials.load,
+            threads=settings.api_threads,
+            timeout_s=settings.api_timeout_s,
+            observe=self._metrics.requested,
+        )
+        # A thread of its own: renewing must not wait behind lists.
+        self._lease_requests = ApiRequests(
+            credentials.load, threads=1, timeout_s=settings.lease_duration_s / 5, observe=self._metrics.requested
+        )
+        self._election: Election | None = None
+        if settings.lease:
+            name = LeaseName(settings.lease_namespace or namespace, settings.lease_name, self._identity)
+            self._election = Election(self._lease_requests, name, duration_s=settings.lease_duration_s)
+            self._requests.fence = self._election.fence
+        self._events = EventRecorder(self._requests, instance=self._identity, clock=time.monotonic)
+        self._cache = WatchCache(self._changed, namespaces=settings.namespaces)
+        self._admin = HttpBrokerAdmin()
+        self._world = World(
+            kube=ApiKube(self._requests, seen=self._cache.put, events=self._events),
+            cache=self._cache,
+            admin=self._admin,
+            settings=_reconcile_settings(settings, namespace),
+            clock=lambda: time.time_ns() // 1_000_000,
+        )
+        self._controller = Controller(
+            self._reconcile,
+            self._metrics,
+            workers=settings.workers,
+            resync_s=settings.resync_interval_s,
+            known=self._known,
+        )
+        self._sync = CacheSync(
+            self._requests, self._cache, namespaces=settings.namespaces, interval_s=settings.resync_interval_s
+        )
+        releases = {kind: self._releaser(release) for kind, release in reconcilers.release.items()}
+        self._kopf = KopfRunner(
+            credentials,
+            namespaces=settings.namespaces,
+            request_timeout_s=settings.api_timeout_s,
+            cache=self._cache,
+            controller=self._controller,
+            releases=releases,
+            listed=self._sync.relisted,
+        )
+        self._lag = LoopLag()
+        self._stop = asyncio.Event()
+        self._metrics.registry.register(StateCollector(self, self._cache))
+
+    async def run(self) -> None:
+        """Everything, until a signal. OSError when the HTTP port is taken, else what ended a part."""
+        settings = self._settings
+        self._own_signals()
+        lag = asyncio.create_task(self._lag.run(), name="loop lag")
+        health = await serve_health(
+            settings.http_host,
+            settings.http_port,
+            alive=self.not_alive,
+            ready=self.not_ready,
+            metrics=self._metrics.text,
+            content_type=CONTENT_TYPE,
+        )
+        _logger.info("probes and metrics at port %d", health.port)
+        leading = asyncio.create_task(self._lead(), name="leading")
+        stopping = asyncio.create_task(self._stop.wait(), name="stop")
+        try:
+            await asyncio.wait({leading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if stopping.done():
+                _logger.info("stopping")
+        finally:
+            # Whoever lost the Lease has no time to end anything in peace.
+            await self._controller.stop(STOP_GRACE_S if self.active else 0)
+            await self._events.close(EVENTS_GRACE_S)
+            await health.stop()
+            await self._kopf.stop()
+            for task in (leading, stopping, lag):
+                task.cancel()
+            outcomes = await asyncio.gather(leading, stopping, lag, return_exceptions=True)
+            await self._admin.close()
+            if self._election is not None:
+                await self._election.release()
+            self._requests.close()
+            self._lease_requests.close()
+        if isinstance(outcomes[0], Exception):
+            raise outcomes[0]
+
+    def _own_signals(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
+
+    async def _lead(self) -> None:
+        parts = []
+        if self._election is not None:
+            await self._election.acquire()
+            parts.append(asyncio.create_task(self._election.hold(), name="lease"))
+        parts.append(asyncio.create_task(self._serve(), name="serving"))
+        try:
+            done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+            for part in done:
+                part.result()
+        finally:
+            for part in parts:
+                part.cancel()
+            await asyncio.gather(*parts, return_exceptions=True)
+
+    async def _serve(self) -> None:
+        await self._sync.fill()
+        self._controller.start()
+        comparing = asyncio.create_task(self._sync.run(), name="comparing")
+        try:
+            await self._kopf.run(self._own_signals)
+        finally:
+            comparing.cancel()
+
+    # State.
+
+    @property
+    def active(self) -> bool:
+        """Whether this replica is the active one."""
+        return self._election is None or self._election.active
+
+    @property
+    def queue_depth(self) -> int:
+        """Keys that wait for a worker."""
+        return self._controller.queue_depth
+
+    @property
+    def loop_lag_s(self) -> float:
+        """The largest lag of the event loop in the last minute."""
+        return self._lag.largest_s
+
+    @property
+    def events_dropped(self) -> int:
+        """Events that were too many."""
+        return self._events.dropped
+
+    def not_alive(self) -> list[str]:
+        """Why the process is better started anew."""
+        problems = []
+        if self.loop_lag_s > MAX_LAG_S:
+            problems.append(f"the event loop stood still for {self.loop_lag_s:.1f} s within the last minute")
+        if self._controller.longest_run_s() > STUCK_S:
+            problems.append(f"a reconcile has been running for {self._controller.longest_run_s():.0f} s")
+        problems += [f"the watch of {kind} objects keeps missing changes" for kind in self._sync.dead_watches()]
+        return problems
+
+    def not_ready(self) -> list[str]:
+        """Why it cannot do its work; standing by is work too."""
+        if self.active and not self._sync.synced:
+            return ["the cluster was not read yet: the log says what is in the way"]
+        return []
+
+    # Between the parts.
+
+    def _changed(self, kind: str, before: Manifest | None, after: Manifest | None) -> None:
+        for key in keys_to_wake(kind, before, after, self._cache):
+            self._controller.wake(key)
+
+    async def _reconcile(self, key: Key) -> Outcome:
+        outcome = await self._reconcilers.reconcile[key.kind](key, self._world)
+        if self._cache.get(*key) is None:
+            self._world.memory.forget(key)
+        return outcome
+
+    def _releaser(
+        self, release: Callable[[Key, World], Awaitable[Waiting | None]]
+    ) -> Callable[[Key], Awaitable[Waiting | None]]:
+        async def let_go(key: Key) -> Waiting | None:
+            return await release(key, self._world)
+
+        return let_go
+
+    def _known(self) -> Iterator[Key]:
+        for kind in OWN_KINDS:
+            for found in self._cache.all(kind):
+                yield Key(kind, found["metadata"]["namespace"], found["metadata"]["name"])
+
+
+def _reconcile_settings(settings: OperatorSettings, namespace: str) -> ReconcileSettings:
+    return ReconcileSettings(
+        default_image=settings.default_image,
+        operator_namespace=namespace,
+        cluster_domain=settings.cluster_domain,
+        status_interval_s=settings.status_interval_s,
+        poll_interval_s=settings.poll_interval_s,
+        progress_interval_s=settings.progress_interval_s,
+        quiet_s=settings.quiet_s,
+        withdraw_max_s=settings.withdraw_max_s,
+        refuse_s=settings.refuse_s,
+        drain_lease_s=settings.drain_lease_s,
+        event_interval_s=settings.event_interval_s,
+    )
