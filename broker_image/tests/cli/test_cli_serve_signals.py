@@ -34,8 +34,9 @@ def test_a_server_that_is_told_to_stop_while_it_loads_stops(tmp_path: Path, comm
     try:
         descriptor = wait_for_reader(pipe)
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=BOUND_S)
+        # A signal just before the read is seen when the read ends.
         os.close(descriptor)
+        _, said = process.communicate(timeout=BOUND_S)
     finally:
         process.kill()
         process.wait()
