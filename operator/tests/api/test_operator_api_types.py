@@ -1,0 +1,213 @@
+"""Bodies become types with sentences for what is wrong; conditions keep their times; names fit where they must."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+import yaml
+from crd_files import EXAMPLES_PATH
+from delaymq_operator.api import (
+    BrokerStatus,
+    Condition,
+    SpecError,
+    find_condition,
+    names,
+    parse_broker,
+    parse_delay_level_config,
+    parse_timestamp,
+    parse_topic,
+    status_patch,
+    timestamp,
+    with_condition,
+    without_condition,
+)
+from delaymq_operator.api.broker_status import CorrectedLevel, GroupStatus, ResumedStatus
+
+NOW = datetime(2026, 11, 21, 6, 0, 0, 900_000, tzinfo=UTC)
+METADATA = {
+    "name": "demo",
+    "namespace": "default",
+    "uid": "u-1",
+    "generation": 3,
+    "annotations": {"delaymq.io/restart": "2", "delaymq.io/force-scale-in": "true"},
+    "creationTimestamp": "2026-11-21T06:00:00Z",
+}
+
+
+def _body(spec: object = None, status: object = None, **metadata: object) -> dict[str, Any]:
+    return {"metadata": METADATA | metadata, "spec": spec or {}, "status": status or {}}
+
+
+def test_a_broker_without_a_spec_has_every_default() -> None:
+    broker = parse_broker(_body())
+    assert (broker.name, broker.namespace, broker.uid, broker.generation) == ("demo", "default", "u-1", 3)
+    assert (broker.spec.size, broker.spec.flush_disk_type, broker.spec.storage.size) == (1, "ASYNC_FLUSH", "10Gi")
+    assert broker.spec.resources.requests == {"cpu": "100m", "memory": "256Mi"}
+    assert (broker.restart_annotation, broker.force_scale_in, broker.deleting) == ("2", True, False)
+
+
+def test_resources_that_are_given_are_not_mixed_with_the_default_ones() -> None:
+    broker = parse_broker(_body({"resources": {"limits": {"memory": "128Mi", "cpu": 1}}}))
+    assert broker.spec.resources.requests == {}
+    assert broker.spec.resources.limits == {"memory": "128Mi", "cpu": 1}
+
+
+def test_read_only_bodies_and_unknown_fields_are_taken() -> None:
+    body = _body({"size": 2, "fromTheFuture": {"a": 1}, "config": MappingProxyType({"a": "b"})})
+    broker = parse_broker(MappingProxyType({key: MappingProxyType(value) for key, value in body.items()}))
+    assert (broker.spec.size, broker.spec.config) == (2, {"a": "b"})
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        ({"size": 0}, "spec.size: expected `int` >= 1. Correct it in the Broker."),
+        ({"size": "2"}, "spec.size: expected `int`, got `str`. Correct it in the Broker."),
+        ({"flush": "Sometimes"}, "spec.flush: invalid enum value 'Sometimes'. Correct it in the Broker."),
+        ({"config": {"a": 1}}, "spec.config: expected `str`, got `int`. Correct it in the Broker."),
+        (
+            {"config": {"flushDiskType": "SYNC_FLUSH"}},
+            "spec.config.flushDiskType belongs to the operator: use spec.flush. Remove the key.",
+        ),
+        (
+            {"config": {"regionId": "a\nbrokerId=1"}},
+            "spec.config.'regionId' has a line break or control character: write one line.",
+        ),
+        ({"external": {}}, "spec.external: object missing required field `type`. Correct it in the Broker."),
+    ],
+)
+def test_a_broker_that_cannot_be_says_which_field_is_wrong(spec: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        parse_broker(_body(spec))
+    assert str(refused.value) == sentence
+
+
+def test_a_topic_has_the_name_of_its_resource_unless_it_says_another() -> None:
+    reference = {"brokerRef": {"name": "b"}}
+    assert parse_topic(_body(reference)).topic_name == "demo"
+    assert parse_topic(_body(reference | {"topicName": "DEMO"})).topic_name == "DEMO"
+    with pytest.raises(SpecError, match="illegal characters"):
+        parse_topic(_body(reference, name="de.mo"))
+
+
+def test_a_level_table_is_checked_as_the_broker_checks_it() -> None:
+    config = parse_delay_level_config(_body({"levels": ["1s", "7d"], "overflow": "Reject"}))
+    assert (config.spec.message_delay_level, config.spec.delay_level_overflow) == ("1s 7d", "reject")
+    with pytest.raises(SpecError, match=r"spec.levels: messageDelayLevel, level 2: .*out of range"):
+        parse_delay_level_config(_body({"levels": ["1s", "9999d"]}))
+
+
+def test_a_long_table_is_cut_at_a_level() -> None:
+    config = parse_delay_level_config(_body({"levels": ["1000s"] * 100}))
+    assert len(config.spec.short_table) <= 202
+    assert set(config.spec.short_table.split()) == {"1000s", "…"}
+
+
+def test_a_status_comes_back_as_it_was_written() -> None:
+    resumed = ResumedStatus(
+        at="2026-11-21T06:00:00Z",
+        boot_id="b",
+        verdict="Corrected",
+        corrected=(CorrectedLevel(level=3, from_offset=5, to_offset=9, reason="stale"),),
+    )
+    status = BrokerStatus(size=1, groups=(GroupStatus(name="demo-0", group=0, ready=True, resumed=resumed),))
+    written = status.to_dict()
+    corrected = written["groups"][0]["resumed"]["corrected"]
+    assert corrected == [{"level": 3, "from": 5, "to": 9, "reason": "stale"}]
+    assert "nextDue" not in written
+    assert parse_broker(_body(status=written)).status == status
+
+
+def test_a_status_that_cannot_be_read_is_an_empty_one() -> None:
+    assert parse_broker(_body(status={"size": "many"})).status == BrokerStatus()
+
+
+def test_only_what_changed_in_a_status_is_sent_and_what_went_away_is_taken_back() -> None:
+    before = {"size": 1, "nextDue": "2026-11-21T06:00:00Z", "groups": [1]}
+    assert status_patch(before, dict(before)) is None
+    assert status_patch(before, {"size": 2, "groups": [1]}) == {"status": {"size": 2, "nextDue": None}}
+
+
+def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
+    conditions = with_condition((), "Ready", "False", "Creating", "a", NOW, 1)
+    conditions = with_condition(conditions, "Progressing", "True", "Creating", "b", NOW, 1)
+    later = NOW + timedelta(minutes=5)
+    same = with_condition(conditions, "Ready", "False", "GroupsNotReady", "c", later, 2)
+    assert same[0] == Condition(
+        type="Ready",
+        status="False",
+        reason="GroupsNotReady",
+        message="c",
+        last_transition_time="2026-11-21T06:00:00Z",
+        observed_generation=2,
+    )
+    other = with_condition(same, "Ready", "True", "AllGroupsReady", "d", later, 2)
+    assert [item.type for item in other] == ["Ready", "Progressing"]
+    assert other[0].last_transition_time == "2026-11-21T06:05:00Z"
+    assert find_condition(without_condition(other, "Ready"), "Ready") is None
+    assert conditions[0].reason == "Creating"
+
+
+def test_a_message_of_a_condition_has_a_limit() -> None:
+    [condition] = with_condition((), "Ready", "False", "Creating", "x" * 100_000, NOW, 1)
+    assert (len(condition.message), condition.message[-1]) == (2_000, "…")
+
+
+def test_a_timestamp_is_read_as_it_was_written() -> None:
+    assert parse_timestamp(timestamp(NOW)) == NOW.replace(microsecond=0)
+
+
+def test_names_of_the_longest_broker_fit_a_label_with_the_hash_of_a_revision() -> None:
+    longest = "b" * names.MAX_BROKER_NAME_CHARS
+    last = names.MAX_SIZE - 1
+    revision = f"{names.group_object(longest, last)}-{'0' * 10}"
+    services = (names.group_external_service(longest, last), names.namesrv_pods_service(longest))
+    assert [name for name in (revision, *services) if len(name) > 63] == []
+
+
+def test_no_two_objects_of_two_brokers_have_one_name() -> None:
+    brokers = ["demo", "demo-broker", "demo-namesrv", "demo-broker-0", "demo-http", "demo-broker-pods"]
+    made = [name for broker in brokers for name in _object_names(broker)]
+    assert len(made) == len(set(made))
+
+
+def test_name_servers_are_addressed_one_by_one() -> None:
+    assert names.namesrv_pod_addresses("demo", "ns", 2) == (
+        "demo-namesrv-0.demo-namesrv-pods.ns.svc:9876",
+        "demo-namesrv-1.demo-namesrv-pods.ns.svc:9876",
+    )
+    assert names.namesrv_client_address("demo", "ns") == "demo-namesrv.ns:9876"
+
+
+def test_a_selector_names_the_labels_of_the_pods() -> None:
+    labels = names.labels("demo", "broker", 1)
+    assert labels[names.GROUP_LABEL] == "1"
+    assert set(labels) == set(names.OWN_LABELS)
+    assert names.selector_text({"b": "2", "a": "1"}) == "a=1,b=2"
+
+
+@pytest.mark.parametrize("file", sorted(EXAMPLES_PATH.glob("*.yaml")), ids=lambda file: str(file.name))
+def test_examples_are_read_by_the_operator(file: Any) -> None:
+    parsers = {"Broker": parse_broker, "Topic": parse_topic, "DelayLevelConfig": parse_delay_level_config}
+    for body in yaml.safe_load_all(file.read_text()):
+        assert body["apiVersion"] == names.API_VERSION
+        body["metadata"]["namespace"] = "default"
+        assert parsers[body["kind"]](body).name == body["metadata"]["name"]
+
+
+def _object_names(broker: str) -> set[str]:
+    groups = range(2)
+    return {
+        *(names.group_object(broker, group) for group in groups),
+        *(names.group_external_service(broker, group) for group in groups),
+        names.broker_pods_service(broker),
+        names.broker_config_map(broker),
+        names.broker_objects(broker),
+        names.token_secret(broker),
+        names.namesrv_objects(broker),
+        names.namesrv_pods_service(broker),
+        names.namesrv_external_service(broker),
+    }

@@ -1,0 +1,82 @@
+"""docs/operations/resources.md names what the schemas and the operator have, and nothing else."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from crd_files import REPOSITORY_PATH, Schema, schema_of, walk
+from delaymq_operator.api import ConditionType, Reason, names
+
+PAGE = (REPOSITORY_PATH / "docs" / "operations" / "resources.md").read_text()
+# Below these the page says "as in a pod", or names the parts in the text beside.
+HANDED_ON = ("podTemplate.tolerations[]", "podTemplate.topologySpreadConstraints[]", "networkPolicy.allow")
+
+
+@pytest.mark.parametrize("kind", sorted(names.PLURALS))
+def test_the_page_has_exactly_the_fields_of_the_schema(kind: str) -> None:
+    assert _fields_of_the_page(kind) == {path for path, _ in _leaves(kind)}
+
+
+@pytest.mark.parametrize("kind", sorted(names.PLURALS))
+def test_the_page_states_the_defaults_and_bounds_of_the_schema(kind: str) -> None:
+    rows = _rows(kind)
+    for path, node in _leaves(kind):
+        row = next(text for fields, text in rows if path in fields)
+        if "default" in node and not isinstance(node["default"], dict):
+            default = node["default"]
+            shown = str(default).lower() if isinstance(default, bool) else str(default)
+            assert re.search(rf"\| `?{shown}`? \|", row), path
+        if "minimum" in node:
+            assert f"{node['minimum']} to {node['maximum']}" in row, path
+        for choice in node.get("enum", []):
+            assert f"`{choice}`" in row, path
+        if "maxProperties" in node and "resources" not in path and "affinity" not in path:
+            assert re.search(rf"\| {node['maxProperties']}[ a-z]*\|", row), path
+
+
+def test_the_page_names_every_condition_and_reason_and_no_other() -> None:
+    table = PAGE.partition("## Conditions")[2]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line.startswith("|")
+    ]
+    reasons = {word for row in rows[2:] for word in re.findall(r"`(\w+)`", row[1])}
+    conditions = {row[0].rpartition(", ")[2] for row in rows[2:] if row[0]}
+    assert reasons == {str(reason) for reason in Reason}
+    assert conditions == {str(condition) for condition in ConditionType}
+
+
+def test_the_page_names_the_annotations_that_a_user_sets() -> None:
+    for annotation in (names.RESTART_ANNOTATION, names.FORCE_SCALE_IN_ANNOTATION):
+        assert f"| `{annotation}` |" in PAGE
+
+
+def test_the_page_states_the_shape_of_a_name() -> None:
+    assert f"at most {names.MAX_BROKER_NAME_CHARS} characters" in PAGE
+
+
+def _leaves(kind: str) -> list[tuple[str, Schema]]:
+    """Fields of the spec that have no fields of their own, lists of such and maps among them."""
+    found = []
+    for path, node in walk(schema_of(kind)):
+        path = path.removeprefix("spec.")
+        if path in ("", "spec") or path.startswith(("status", "metadata", "apiVersion", "kind")) or "{}" in path:
+            continue
+        if path.startswith(HANDED_ON):
+            is_leaf = path.count("[]") == 1 and path.endswith("[]")
+        else:
+            is_leaf = "properties" not in node and node.get("type") != "array"
+        if is_leaf:
+            found.append((path, node))
+    return found
+
+
+def _rows(kind: str) -> list[tuple[set[str], str]]:
+    """(fields, text) of each row of a kind's first table."""
+    section = PAGE.partition(f"\n## {kind}\n")[2].partition("\n## ")[0]
+    table = section[section.index("| field") :].partition("\n\n")[0]
+    return [(set(re.findall(r"`([^`]+)`", line.split("|")[1])), line) for line in table.splitlines()[2:]]
+
+
+def _fields_of_the_page(kind: str) -> set[str]:
+    return {field for fields, _ in _rows(kind) for field in fields}
