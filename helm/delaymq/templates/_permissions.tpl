@@ -1,0 +1,63 @@
+{{/* What the operator may do where it watches. A test compares this with the operator's own table of the calls it makes. */}}
+{{- define "delaymq.watchedRules" -}}
+- apiGroups: [delaymq.io]
+  resources: [brokers]
+  verbs: [get, list, watch]
+- apiGroups: [delaymq.io]
+  resources: [topics, delaylevelconfigs]
+  verbs: [get, list, watch, patch]
+- apiGroups: [delaymq.io]
+  resources: [brokers/status, topics/status, delaylevelconfigs/status]
+  verbs: [patch]
+- apiGroups: [delaymq.io]
+  resources: [brokers/finalizers]
+  verbs: [update]
+- apiGroups: [apps]
+  resources: [statefulsets]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch, delete]
+- apiGroups: [""]
+  resources: [services]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [configmaps, serviceaccounts]
+  verbs: [get, list, watch, create, patch]
+- apiGroups: [""]
+  resources: [persistentvolumeclaims]
+  verbs: [get, list, watch, patch]
+# Secrets are never listed: the operator reads those that it made, by name.
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [get, create, patch]
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [events.k8s.io]
+  resources: [events]
+  verbs: [create, patch]
+{{- end -}}
+
+{{/* What belongs to no namespace; left out with watchNamespaces. */}}
+{{- define "delaymq.clusterRules" -}}
+# Can this class grow its volumes? Without this permission the operator tries and sees.
+- apiGroups: [storage.k8s.io]
+  resources: [storageclasses]
+  verbs: [get]
+{{- end -}}
+
+{{/* In the operator's own namespace: the Lease of the active replica. */}}
+{{- define "delaymq.ownRules" -}}
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  resourceNames: [{{ include "delaymq.operatorName" . }}]
+  verbs: [get, update]
+# A name cannot be demanded of what is yet to be made.
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [create]
+{{- end -}}
