@@ -68,6 +68,38 @@ def test_a_settled_topic_makes_no_request_and_asks_each_group_once_a_poll() -> N
     assert [call[0] for call in world.brokers.calls] == ["topics"] * 3 * 2
 
 
+def test_topics_that_are_looked_at_together_share_one_answer() -> None:
+    world = TopicWorld(groups=1)
+    keys = [world.add_topic(f"t{number}") for number in range(20)]
+    settle(world, *keys)
+    world.later()
+    world.brokers.calls.clear()
+    world.brokers.slow = True
+
+    async def together() -> None:
+        await asyncio.gather(*(reconcile_topic(key, world.world) for key in keys))
+
+    run(together())
+    assert world.brokers.asked("topics") == 1
+
+
+def test_a_pass_that_is_cancelled_while_it_asks_holds_up_no_other() -> None:
+    world = TopicWorld(groups=1)
+    keys = [world.add_topic(f"t{number}") for number in range(3)]
+    world.brokers.slow = True
+
+    async def cancel_the_first() -> None:
+        first, *others = (asyncio.create_task(reconcile_topic(key, world.world)) for key in keys)
+        while not world.brokers.asked("topics"):  # noqa: ASYNC110  (the loop's other tasks run meanwhile)
+            await asyncio.sleep(0)
+        first.cancel()
+        async with asyncio.timeout(10):
+            await asyncio.gather(*others)
+
+    run(cancel_the_first())
+    assert [world.condition(key)[1] for key in keys[1:]] == ["InEveryGroup"] * 2
+
+
 def test_a_named_field_that_somebody_changes_is_put_right() -> None:
     world = TopicWorld(groups=2)
     key = world.add_topic("orders", queues=4, permission="ReadWrite")
@@ -231,7 +263,7 @@ def test_a_refusal_is_said_with_the_brokers_own_words() -> None:
     assert world.kube.events[-1][:2] == ("Warning", "ApplyFailed")
     events = len(world.kube.events)
     world.later()
-    settle(world, key)
+    assert settle(world, key).requeue_after_s == world.settings.status_interval_s
     assert len(world.kube.events) == events
 
 
@@ -270,7 +302,9 @@ def test_a_surplus_group_is_left_as_it_is() -> None:
     assert [group["name"] for group in world.status(old)["groups"]] == ["demo-0", "demo-1"]
 
 
-@pytest.mark.parametrize("name", ["demo", "demo-1", "demo_REPLY_TOPIC", "BenchmarkTest", "rmq_sys_x", "TBW102"])
+@pytest.mark.parametrize(
+    "name", ["demo", "demo-1", "demo_REPLY_TOPIC", "BenchmarkTest", "rmq_sys_x", "TBW102", "%RETRY%g", "%DLQ%g"]
+)
 def test_a_topic_of_the_brokers_own_is_never_adopted(name: str) -> None:
     world = TopicWorld(groups=1)
     key = world.add_topic("mine", topicName=name)

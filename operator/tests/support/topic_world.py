@@ -5,6 +5,7 @@ The same objects serve as API server and as cache; `lag` makes the cache show wh
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections import Counter
 from collections.abc import Mapping
@@ -139,6 +140,8 @@ class MemoryBrokers:
     refusing: dict[str, str] = field(default_factory=dict)
     """Host → why it refuses every change."""
     calls: list[tuple[str, ...]] = field(default_factory=list)
+    slow: bool = False
+    """Others get their turn before it answers."""
 
     def asked(self, what: str) -> int:
         return sum(call[0] == what for call in self.calls)
@@ -152,6 +155,8 @@ class MemoryBrokers:
 
     async def topics(self, endpoint: Endpoint) -> dict[str, TopicConfig]:
         self._at("topics", endpoint.host)
+        if self.slow:
+            await asyncio.sleep(0.01)
         return dict(self.topics_by_host[endpoint.host])
 
     async def put_topic(self, endpoint: Endpoint, config: TopicConfig) -> None:
@@ -194,6 +199,7 @@ class TopicWorld:
         self.brokers = MemoryBrokers()
         self.now_ms = START_MS
         self.settings = ReconcileSettings(default_image="none")
+        self._admin: BrokerAdmin = self.brokers
         self.world = self._world()
         if groups:
             self.add_broker(groups=groups, name_servers=name_servers)
@@ -201,8 +207,12 @@ class TopicWorld:
     def _world(self) -> World:
         kube: Kube = self.kube  # type: ignore[assignment]
         cache: Cache = MemoryCache(self.kube)
-        admin: BrokerAdmin = self.brokers
-        return World(kube=kube, cache=cache, admin=admin, settings=self.settings, clock=lambda: self.now_ms)
+        return World(kube=kube, cache=cache, admin=self._admin, settings=self.settings, clock=lambda: self.now_ms)
+
+    def use_admin(self, admin: BrokerAdmin) -> None:
+        """Real brokers instead of those in memory."""
+        self._admin = admin
+        self.world = self._world()
 
     def restart_operator(self) -> None:
         """What is remembered is lost."""

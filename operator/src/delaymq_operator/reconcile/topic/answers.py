@@ -37,7 +37,8 @@ class Answer(Generic[T]):
     async def _get(self, ask: Callable[[], Awaitable[T]], clock: Callable[[], int], max_age_ms: float) -> T:
         now_ms = clock()
         if self._failure is not None and 0 <= now_ms - self._failed_ms < self.backoff_ms:
-            raise self._failure
+            # Without the frames of former raises, which would pile up in it.
+            raise self._failure.with_traceback(None)
         # A clock that was set back makes an answer look as if it came from the future: then it is asked for again.
         if self._failure is None and self.value is not None and 0 <= now_ms - self._asked_ms < max_age_ms:
             return self.value
@@ -52,7 +53,7 @@ class Answer(Generic[T]):
 
     def note_failure(self, error: BrokerUnreachable | BrokerRefused, now_ms: int) -> None:
         """Leaves the server alone for a while."""
-        self._failure = error.with_traceback(None)
+        self._failure = error
         self._failures += 1
         self._failed_ms = now_ms
 

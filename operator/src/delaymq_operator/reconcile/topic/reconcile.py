@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from delaymq.message.names import is_system_topic
+from delaymq.message.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 
 from delaymq_operator.api import Broker, Reason, SpecError, Topic, parse_broker, parse_topic
 from delaymq_operator.api.names import BROKER_KIND, MAX_SIZE, rocketmq_broker_name
@@ -55,14 +55,16 @@ async def reconcile_topic(key: Key, world: World) -> Outcome:
         order_problems = await settle_order(topic, broker, answers, world, queues if topic.spec.order else None)
     await _tell_changes(found, report, repairing=repairing)
     await _conclude(topic, found, groups, order_problems, report)
-    return later
+    # What a broker refuses now it is likely to refuse again in a moment.
+    return Outcome(world.settings.status_interval_s) if any(one.refused for one in found) else later
 
 
 def _refuse_system_topic(topic: Topic) -> None:
     """The CRD refuses these too; without it a Topic could adopt, and later delete, what is the broker's own."""
     broker = topic.spec.broker_ref.name
     own = [rocketmq_broker_name(broker, number) for number in range(MAX_SIZE)]
-    if is_system_topic(topic.topic_name, broker, f"{broker}_REPLY_TOPIC", *own):
+    of_a_group = topic.topic_name.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    if of_a_group or is_system_topic(topic.topic_name, broker, f"{broker}_REPLY_TOPIC", *own):
         raise SpecError(
             f"spec.topicName: {topic.topic_name} is a topic of the broker's own: make a Topic with another topicName."
         )

@@ -1,0 +1,193 @@
+"""Topics and DelayLevelConfigs against a real API server: our CRDs take what the reconcilers write, finalizers hold."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from api_server import ApiServer
+from delaymq_operator.adapters.api_requests import ApiRequests
+from delaymq_operator.adapters.credentials import Credentials
+from delaymq_operator.adapters.kube import ApiKube
+from delaymq_operator.api.names import API_VERSION, FINALIZER, PLURALS
+from delaymq_operator.reconcile.levels import reconcile_levels, release_levels
+from delaymq_operator.reconcile.ports import BrokerAdmin, Cache, Kube, Manifest, TopicConfig
+from delaymq_operator.reconcile.topic import reconcile_topic, release_topic
+from delaymq_operator.reconcile.world import Key, ReconcileSettings, Waiting, World
+from topic_world import MemoryBrokers, MemoryCache, MemoryKube
+
+POD_ADDRESS = "10.0.0.1"
+FINALIZED = {"finalizers": [FINALIZER]}
+
+
+@dataclass
+class Cluster:
+    """One namespace of the real API server, a cache that is filled before each pass, and a broker in memory."""
+
+    server: ApiServer
+    namespace: str
+    requests: ApiRequests
+    brokers: MemoryBrokers
+
+    def path(self, kind: str, name: str = "") -> str:
+        return f"/apis/{API_VERSION}/namespaces/{self.namespace}/{PLURALS[kind]}/{name}".rstrip("/")
+
+    def create(self, kind: str, name: str, spec: Manifest, **metadata: Any) -> Key:
+        body = {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name} | metadata, "spec": spec}
+        self.server.create(self.path(kind), body)
+        return Key(kind, self.namespace, name)
+
+    def broker(self, name: str = "demo", *, levels: str | None = None, **spec: Any) -> None:
+        self.create("Broker", name, spec)
+        status = {"groups": [{"name": f"{name}-0", "group": 0, "ready": True}], "levels": levels}
+        self.server.merge(self.path("Broker", name) + "/status", {"status": status})
+
+    def get(self, key: Key) -> Manifest:
+        return self.server.request("GET", self.path(key.kind, key.name))
+
+    def condition(self, key: Key, kind: str = "Ready") -> tuple[str, str]:
+        conditions = self.get(key)["status"]["conditions"]
+        return next((one["status"], one["reason"]) for one in conditions if one["type"] == kind)
+
+    def exists(self, key: Key) -> bool:
+        return any(
+            one["metadata"]["name"] == key.name for one in self.server.request("GET", self.path(key.kind))["items"]
+        )
+
+    def reconcile(self, key: Key) -> None:
+        reconcile = reconcile_topic if key.kind == "Topic" else reconcile_levels
+        asyncio.run(_bounded(reconcile(key, self.world())))
+
+    def delete(self, key: Key) -> Waiting | None:
+        """A deletion, and what kopf does about it: the release, then the finalizer goes."""
+        self.server.request("DELETE", self.path(key.kind, key.name))
+        return self.release(key)
+
+    def release(self, key: Key) -> Waiting | None:
+        release = release_topic if key.kind == "Topic" else release_levels
+        waiting: Waiting | None = asyncio.run(_bounded(release(key, self.world())))
+        if waiting is None:
+            self.server.merge(self.path(key.kind, key.name), {"metadata": {"finalizers": None}})
+        return waiting
+
+    def world(self) -> World:
+        seen = MemoryKube()
+        for kind in PLURALS:
+            for body in self.server.request("GET", self.path(kind))["items"]:
+                seen.objects[kind, self.namespace, body["metadata"]["name"]] = body
+        seen.objects["Pod", self.namespace, "demo-broker-0-0"] = {"status": {"podIP": POD_ADDRESS}}
+        kube: Kube = ApiKube(self.requests, seen=lambda kind, body: None)
+        cache: Cache = MemoryCache(seen)
+        admin: BrokerAdmin = self.brokers
+        settings = ReconcileSettings(default_image="none")
+        return World(kube=kube, cache=cache, admin=admin, settings=settings, clock=lambda: 1_800_000_000_000)
+
+
+async def _bounded(work: Coroutine[Any, Any, Any]) -> Any:
+    async with asyncio.timeout(30):
+        return await work
+
+
+@pytest.fixture
+def cluster(api_server: ApiServer, namespace: str) -> Iterator[Cluster]:
+    load = Credentials(kubeconfig=str(api_server.kubeconfig)).load
+    requests = ApiRequests(load, threads=2, timeout_s=10, observe=lambda request, status: None)
+    brokers = MemoryBrokers(topics_by_host={POD_ADDRESS: {}})
+    yield Cluster(api_server, namespace, requests, brokers)
+    requests.close()
+
+
+def test_a_topic_lives_and_ends_with_its_finalizer(cluster: Cluster) -> None:
+    cluster.broker()
+    key = cluster.create("Topic", "orders", {"brokerRef": {"name": "demo"}, "queues": 4}, **FINALIZED)
+    cluster.reconcile(key)
+    assert cluster.brokers.topics_by_host[POD_ADDRESS]["orders"].write_queues == 4
+    assert cluster.condition(key) == ("True", "InEveryGroup")
+    row = cluster.server.kubectl("-n", cluster.namespace, "get", "dmqt", "orders", "--no-headers").split()
+    assert row[:6] == ["orders", "demo", "orders", "4", "ReadWrite", "InEveryGroup"]
+    cluster.brokers.down.add(POD_ADDRESS)
+    waiting = cluster.delete(key)
+    assert waiting is not None
+    assert cluster.condition(key) == ("False", "Deleting")
+    cluster.brokers.down.clear()
+    assert cluster.release(key) is None
+    assert not cluster.exists(key)
+    assert not cluster.brokers.topics_by_host[POD_ADDRESS]
+
+
+def test_what_is_written_is_what_the_schema_keeps(cluster: Cluster) -> None:
+    """A status that the API server pruned or refused would be written again at each pass."""
+    cluster.broker()
+    cluster.brokers.topics_by_host[POD_ADDRESS]["closed"] = TopicConfig(
+        topic="closed", read_queues=0, write_queues=0, permission=0
+    )
+    keys = [
+        cluster.create("Topic", "orders", {"brokerRef": {"name": "demo"}}),
+        cluster.create("Topic", "rival", {"brokerRef": {"name": "demo"}, "topicName": "orders"}),
+        cluster.create("Topic", "closed", {"brokerRef": {"name": "demo"}}),
+        cluster.create("Topic", "lost", {"brokerRef": {"name": "nobody"}}),
+        cluster.create("DelayLevelConfig", "unused", {"levels": ["1s", "2h"]}),
+        cluster.create("DelayLevelConfig", "long", {"levels": [f"{number}s" for number in range(1, 1001)]}),
+    ]
+    for key in keys:
+        cluster.reconcile(key)
+    before = [cluster.get(key)["metadata"]["resourceVersion"] for key in keys]
+    for key in keys:
+        cluster.reconcile(key)
+    assert [cluster.get(key)["metadata"]["resourceVersion"] for key in keys] == before
+
+
+def test_the_younger_inherits_the_topic_of_the_older(cluster: Cluster) -> None:
+    cluster.broker()
+    spec = {"brokerRef": {"name": "demo"}, "topicName": "orders"}
+    keys = [cluster.create("Topic", name, spec, **FINALIZED) for name in ("a", "b")]
+    # Both may have been made in the same second: then the uid decides.
+    metadata = {key: cluster.get(key)["metadata"] for key in keys}
+    older, younger = sorted(keys, key=lambda key: (metadata[key]["creationTimestamp"], metadata[key]["uid"]))
+    for key in (older, younger):
+        cluster.reconcile(key)
+    assert cluster.condition(younger) == ("False", "Conflict")
+    assert cluster.delete(older) is None
+    assert not cluster.exists(older)
+    cluster.reconcile(younger)
+    assert cluster.condition(younger) == ("True", "InEveryGroup")
+    assert "orders" in cluster.brokers.topics_by_host[POD_ADDRESS]
+
+
+def test_a_topic_goes_when_its_broker_went(cluster: Cluster) -> None:
+    cluster.broker()
+    key = cluster.create("Topic", "orders", {"brokerRef": {"name": "demo"}}, **FINALIZED)
+    cluster.reconcile(key)
+    cluster.brokers.down.add(POD_ADDRESS)
+    assert cluster.delete(key) is not None
+    cluster.server.request("DELETE", cluster.path("Broker", "demo"))
+    assert cluster.release(key) is None
+    assert not cluster.exists(key)
+
+
+def test_retain_can_be_said_while_a_deletion_waits(cluster: Cluster) -> None:
+    cluster.broker()
+    key = cluster.create("Topic", "orders", {"brokerRef": {"name": "demo"}}, **FINALIZED)
+    cluster.reconcile(key)
+    cluster.brokers.down.add(POD_ADDRESS)
+    assert cluster.delete(key) is not None
+    cluster.server.merge(cluster.path("Topic", "orders"), {"spec": {"deletionPolicy": "Retain"}})
+    assert cluster.release(key) is None
+
+
+def test_levels_stay_until_no_broker_uses_them(cluster: Cluster) -> None:
+    key = cluster.create("DelayLevelConfig", "short", {"levels": ["1s", "2s"]}, **FINALIZED)
+    cluster.broker(delayLevelConfigRef={"name": "short"}, levels="1s 2s")
+    cluster.reconcile(key)
+    assert cluster.condition(key) == ("True", "Applied")
+    assert cluster.get(key)["status"]["usedBy"] == ["demo"]
+    waiting = cluster.delete(key)
+    assert waiting is not None
+    assert "demo" in waiting.message
+    assert cluster.condition(key, "InUse") == ("True", "UsedByBrokers")
+    cluster.server.merge(cluster.path("Broker", "demo"), {"spec": {"delayLevelConfigRef": None}})
+    assert cluster.release(key) is None
+    assert not cluster.exists(key)
