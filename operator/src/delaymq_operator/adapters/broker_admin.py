@@ -87,6 +87,8 @@ class HttpBrokerAdmin:
                 write_queues=one.write_queues,
                 permission=one.permission,
                 order=one.order,
+                filter_type=one.filter_type,
+                sys_flag=one.sys_flag,
             )
             for name, one in found.items()
         }
@@ -100,6 +102,8 @@ class HttpBrokerAdmin:
             write_queues=config.write_queues,
             permission=config.permission,
             order=config.order,
+            filter_type=config.filter_type,
+            sys_flag=config.sys_flag,
         )
         async with self._admin(address) as admin:
             await admin.put_topic(address, wanted)
