@@ -85,7 +85,9 @@ def content_digest(path: Path) -> bytes:
     if not path.exists():
         raise ClusterError(f"{path} is missing: the checkout is not complete")
     digest = hashlib.sha256()
-    files = [path] if path.is_file() else sorted(item for item in path.rglob("*") if item.is_file() or item.is_symlink())
+    files = (
+        [path] if path.is_file() else sorted(item for item in path.rglob("*") if item.is_file() or item.is_symlink())
+    )
     for file in files:
         executable = bool(file.lstat().st_mode & 0o100)
         digest.update(f"{file.relative_to(path.parent)}\0{executable}\0".encode())
@@ -134,4 +136,6 @@ def remove_unused(wanted: set[str], *, unused_after_s: float = UNUSED_AFTER_S) -
 
 
 def megabytes(path: Path) -> int:
-    return sum(item.lstat().st_size for item in path.rglob("*") if item.is_file() and not item.is_symlink()) // 1_000_000
+    return (
+        sum(item.lstat().st_size for item in path.rglob("*") if item.is_file() and not item.is_symlink()) // 1_000_000
+    )

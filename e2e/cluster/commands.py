@@ -1,5 +1,6 @@
 """Running programs: always with a limit in time, and with an error that shows what the program said."""
 
+import contextlib
 import os
 import shlex
 import signal
@@ -70,7 +71,5 @@ def output_of(arguments: Sequence[str | Path], *, timeout_s: float = 30) -> str 
 
 
 def kill_group(process_group: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process_group, signal.SIGKILL)
-    except ProcessLookupError:
-        pass

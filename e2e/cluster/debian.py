@@ -67,7 +67,9 @@ def unpack_node_root(target: Path, log: Log) -> None:
     run(["tar", "--numeric-owner", "--xattrs", "-C", target, "--zstd", "-xf", packed], timeout_s=UNPACK_TIMEOUT_S)
 
 
-def _image(name: str, packages: Sequence[str], environment: Sequence[str] = (), command: Sequence[str] = ()) -> Artifact:
+def _image(
+    name: str, packages: Sequence[str], environment: Sequence[str] = (), command: Sequence[str] = ()
+) -> Artifact:
     """An artifact whose folder has ``image.tar.zst``, with the one image ``delaymq/<name>:bookworm``."""
 
     def make(draft: Path, log: Log) -> None:

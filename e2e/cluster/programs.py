@@ -25,7 +25,8 @@ GO_VERSION = (1, 24)
 BUILD_TIMEOUT_S = 3600
 
 KUBERNETES_PROGRAMS = (
-    "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "kubectl", "kubeadm", "crictl",
+    "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet",
+    "kubectl", "kubeadm", "crictl",
 )  # fmt: skip
 
 

@@ -15,9 +15,10 @@ import (
 
 const criTimeout = 30 * time.Second
 
-// The part of crictl that kind calls in a node (inspecti, images), and two lists for people who look into one. The
-// whole crictl is a module of its own that would bring a second copy of Kubernetes into the build.
+// The part of crictl that kind calls in a node (inspecti, images), that the tests call (inspect), and two lists for
+// people who look into one. The whole crictl is a module of its own, with dependencies that Kubernetes does not have.
 var criCommands = map[string]func(context.Context, *grpc.ClientConn, []string) error{
+	"inspect":  inspectContainers,
 	"inspecti": inspectImages,
 	"images":   listImages,
 	"pods":     listPods,
@@ -26,7 +27,7 @@ var criCommands = map[string]func(context.Context, *grpc.ClientConn, []string) e
 
 func runCrictl() int {
 	if len(os.Args) < 2 || criCommands[os.Args[1]] == nil {
-		fmt.Fprintln(os.Stderr, "usage: crictl images|inspecti IMAGE...|pods|ps")
+		fmt.Fprintln(os.Stderr, "usage: crictl images|inspecti IMAGE...|inspect CONTAINER...|pods|ps")
 		return 2
 	}
 	endpoint := os.Getenv("CONTAINER_RUNTIME_ENDPOINT")
@@ -65,6 +66,33 @@ func inspectImages(ctx context.Context, connection *grpc.ClientConn, arguments [
 			"id": image.Id, "repoTags": image.RepoTags, "repoDigests": image.RepoDigests,
 			"size": fmt.Sprint(image.Size), "pinned": image.Pinned,
 		}}, "", "  ")
+		if err != nil {
+			return err
+		}
+		fmt.Println(string(text))
+	}
+	return nil
+}
+
+// Prints what crictl prints of a container's status, and its `info`, where containerd tells the process.
+func inspectContainers(ctx context.Context, connection *grpc.ClientConn, arguments []string) error {
+	client := cri.NewRuntimeServiceClient(connection)
+	for _, argument := range arguments {
+		if strings.HasPrefix(argument, "-") {
+			continue
+		}
+		answer, err := client.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: argument, Verbose: true})
+		if err != nil {
+			return err
+		}
+		status := answer.Status
+		text, err := json.MarshalIndent(map[string]any{
+			"info": json.RawMessage(answer.Info["info"]),
+			"status": map[string]any{
+				"id": status.Id, "image": status.Image, "labels": status.Labels, "logPath": status.LogPath,
+				"metadata": status.Metadata, "reason": status.Reason, "state": status.State.String(),
+			},
+		}, "", "  ")
 		if err != nil {
 			return err
 		}

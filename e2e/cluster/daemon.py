@@ -1,0 +1,90 @@
+"""A Docker daemon as this package uses it: the machine's, or one that `dockerd` started."""
+
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster import debian
+from cluster.artifacts import Artifact
+from cluster.commands import Log, output_of, run
+from cluster.errors import ClusterError
+
+LOAD_TIMEOUT_S = 300
+PULL_TIMEOUT_S = 300
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """``environment`` is what a program needs to reach it (and ourselves to run programs at all)."""
+
+    environment: Mapping[str, str]
+    own: bool
+    """Started by this package, with its own data: no other user's containers are in it."""
+
+    def docker(
+        self, *arguments: str | Path, timeout_s: float = 60, check: bool = True, stdin_text: str | None = None
+    ) -> "subprocess.CompletedProcess[str]":
+        return run(
+            ["docker", *arguments],
+            timeout_s=timeout_s,
+            environment=self.environment,
+            check=check,
+            stdin_text=stdin_text,
+        )
+
+    def has_image(self, tag: str) -> bool:
+        return self.docker("image", "inspect", "--format", "{{.Id}}", tag, check=False).returncode == 0
+
+    def image_key(self, tag: str) -> str | None:
+        """The key of the artifact that an image came from; None when it is missing or from elsewhere."""
+        asked = self.docker(
+            "image", "inspect", "-f", f'{{{{index .Config.Labels "{debian.LABEL}"}}}}', tag, check=False
+        )
+        return asked.stdout.strip() or None if asked.returncode == 0 else None
+
+    def load(self, artifact: Artifact, tag: str, log: Log) -> None:
+        """Have the image of an artifact under its tag, building and loading it where needed."""
+        if self.image_key(tag) == artifact.key:
+            return
+        archive = artifact.obtain(log) / "image.tar.zst"
+        log(f"loading {tag} into Docker")
+        unpack = subprocess.Popen(["zstd", "-dcq", archive], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
+        assert unpack.stdout is not None
+        try:
+            loaded = subprocess.run(
+                ["docker", "load", "-q"],
+                stdin=unpack.stdout,
+                capture_output=True,
+                text=True,
+                env=dict(self.environment),
+                timeout=LOAD_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as e:
+            raise ClusterError(f"loading {tag} took longer than {LOAD_TIMEOUT_S} s") from e
+        finally:
+            unpack.stdout.close()
+            unpack.kill()
+            unpack.wait()
+        if loaded.returncode != 0 or self.image_key(tag) != artifact.key:
+            raise ClusterError(
+                f"{tag} cannot be loaded from {archive}: {loaded.stderr.strip() or 'it is another image'}"
+            )
+
+    def pull(self, tag: str) -> bool:
+        """Whether the image is there now, pulled from its registry if it was not."""
+        if self.has_image(tag):
+            return True
+        try:
+            return self.docker("pull", "-q", tag, timeout_s=PULL_TIMEOUT_S, check=False).returncode == 0
+        except ClusterError:
+            return False
+
+
+def ordinary() -> Daemon | None:
+    """The daemon that plain ``docker`` reaches, if one answers."""
+    if output_of(["docker", "info", "--format", "{{.ServerVersion}}"]):
+        return Daemon(dict(os.environ), own=False)
+    return None

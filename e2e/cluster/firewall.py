@@ -1,0 +1,78 @@
+"""The chains of iptables: nothing from the cluster's bridge leaves the machine, and what Docker adds goes again.
+
+Only what names our bridge, our chain or Docker's chains is ever removed, and only if it was not there before.
+"""
+
+import re
+import shlex
+import shutil
+from collections.abc import Iterable
+
+from cluster.commands import run
+
+BRIDGE = "dmq-kind"
+GUARD = "DELAYMQ-E2E-GUARD"
+PROGRAMS = ("iptables", "ip6tables")
+TABLES = ("filter", "nat")
+TIMEOUT_S = 30
+
+_OURS = re.compile(rf"(^|[\s!]){BRIDGE}(\s|$)|-j {GUARD}$|-[jA] DOCKER(-[A-Z0-9-]+)?(\s|$)")
+_OUR_CHAIN = re.compile(rf"-N ({GUARD}|DOCKER(-[A-Z0-9-]+)?)$")
+
+
+def snapshot() -> list[str]:
+    """Every rule, chain and policy, a line each: ``iptables nat -A PREROUTING …``."""
+    lines = []
+    for program in PROGRAMS:
+        if shutil.which(program) is None:
+            continue
+        for table in TABLES:
+            listed = run([program, "-w", "-t", table, "-S"], timeout_s=TIMEOUT_S, check=False).stdout
+            lines += [f"{program} {table} {line}" for line in listed.splitlines()]
+    return lines
+
+
+def guard() -> None:
+    """A packet from the nodes' bridge may go to that bridge only, so that a pod can reach nothing but the cluster."""
+    for program in PROGRAMS:
+        command = [program, "-w"]
+        if run([*command, "-N", GUARD], timeout_s=TIMEOUT_S, check=False).returncode != 0:
+            run([*command, "-F", GUARD], timeout_s=TIMEOUT_S)
+        run([*command, "-A", GUARD, "-i", BRIDGE, "!", "-o", BRIDGE, "-j", "REJECT"], timeout_s=TIMEOUT_S)
+        # First of all in FORWARD, where Docker puts its own.
+        run([*command, "-D", "FORWARD", "-j", GUARD], timeout_s=TIMEOUT_S, check=False)
+        run([*command, "-I", "FORWARD", "-j", GUARD], timeout_s=TIMEOUT_S)
+
+
+def removals(before: Iterable[str], now: Iterable[str], subnet: str | None = None) -> list[list[str]]:
+    """The commands that take `now` back to `before` as far as it is ours: rules first, then chains, then policies.
+
+    ``subnet`` is that of the nodes' network: rules that translate its addresses are ours too.
+    """
+    known = set(before)
+    rules: list[list[str]] = []
+    flushes: list[list[str]] = []
+    chains: list[list[str]] = []
+    policies: list[list[str]] = []
+    for line in now:
+        if line in known:
+            continue
+        program, table, rest = line.split(" ", 2)
+        command = [program, "-w", "-t", table]
+        if rest.startswith("-A "):
+            if _OURS.search(rest) or (subnet is not None and f" {subnet} " in f"{rest} "):
+                rules.append([*command, "-D", *shlex.split(rest)[1:]])
+        elif made := _OUR_CHAIN.search(rest):
+            flushes.append([*command, "-F", made[1]])
+            chains.append([*command, "-X", made[1]])
+        elif rest == "-P FORWARD DROP" and f"{program} {table} -P FORWARD ACCEPT" in known:
+            policies.append([*command, "-P", "FORWARD", "ACCEPT"])
+    return [*rules, *flushes, *chains, *policies]
+
+
+def restore(before: Iterable[str], subnet: str | None = None) -> list[str]:
+    """Take away what was added since ``before``; what could not be taken away, a line each."""
+    before = list(before)
+    for command in removals(before, snapshot(), subnet):
+        run(command, timeout_s=TIMEOUT_S, check=False)
+    return [shlex.join(command) for command in removals(before, snapshot(), subnet)]

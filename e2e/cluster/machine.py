@@ -1,0 +1,183 @@
+"""What a daemon and its nodes change on the machine itself, remembered before it is changed and put back afterwards.
+
+The memory is a file in DAEMON_RUN_PATH, so a run that was killed is tidied up by the next one.
+"""
+
+import json
+import os
+import signal
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from cluster import firewall
+from cluster.commands import Log, run
+from cluster.errors import ClusterError
+from cluster.paths import DAEMON_RUN_PATH
+
+STATE_PATH = DAEMON_RUN_PATH / "before.json"
+SYSTEMD_HIERARCHY = Path("/sys/fs/cgroup/systemd")
+MOUNTS_PATH = Path("/proc/self/mounts")
+
+# The daemon turns forwarding on; kubelet in a node sets the three others for the whole machine.
+SYSCTLS = (
+    "net.ipv4.ip_forward",
+    "net.ipv6.conf.all.forwarding",
+    "fs.inotify.max_user_instances",
+    "vm.overcommit_memory",
+    "kernel.panic",
+    "kernel.panic_on_oops",
+)
+# Every node's systemd, containerd and kubelet take some; 128, a usual default, ends at the second node.
+INOTIFY_INSTANCES = 1024
+
+
+@dataclass(frozen=True)
+class Before:
+    """The machine as it was."""
+
+    boot_id: str
+    sysctls: dict[str, str]
+    rules: list[str]
+    mounted_systemd_hierarchy: bool
+    """Whether we are about to mount it, because it was not there."""
+
+
+def remember() -> Before:
+    """Write down the machine as it is, unless an earlier run's memory is still there: that one is older and right."""
+    if before := recall():
+        return before
+    before = Before(
+        boot_id=_boot_id(),
+        sysctls={name: value for name in SYSCTLS if (value := _sysctl(name)) is not None},
+        rules=firewall.snapshot(),
+        mounted_systemd_hierarchy=_needs_systemd_hierarchy(),
+    )
+    DAEMON_RUN_PATH.mkdir(parents=True, exist_ok=True, mode=0o700)
+    draft = STATE_PATH.with_suffix(".new")
+    draft.write_text(json.dumps(asdict(before)))
+    draft.rename(STATE_PATH)
+    return before
+
+
+def recall() -> Before | None:
+    """What `remember` wrote since the last boot; None when there is nothing to put back."""
+    try:
+        before = Before(**json.loads(STATE_PATH.read_text()))
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError) as e:
+        raise ClusterError(f"{STATE_PATH} cannot be read ({e}); look what is left of a daemon and remove it") from e
+    return before if before.boot_id == _boot_id() else None
+
+
+def prepare(before: Before) -> None:
+    """What nodes need of the machine."""
+    if before.mounted_systemd_hierarchy and not os.path.ismount(SYSTEMD_HIERARCHY):
+        # systemd in a node wants this hierarchy; Docker hands every mounted one on.
+        SYSTEMD_HIERARCHY.mkdir(exist_ok=True)
+        run(["mount", "-t", "cgroup", "-o", "none,name=systemd", "cgroup", SYSTEMD_HIERARCHY], timeout_s=10)
+    instances = _sysctl("fs.inotify.max_user_instances")
+    if instances is not None and int(instances) < INOTIFY_INSTANCES:
+        _set_sysctl("fs.inotify.max_user_instances", str(INOTIFY_INSTANCES))
+
+
+def put_back(before: Before, log: Log, *, subnet: str | None = None) -> None:
+    """Undo it all; says what could not be undone. Nothing of ours may be running any more."""
+    run(["ip", "link", "delete", firewall.BRIDGE], timeout_s=10, check=False)
+    for command in firewall.restore(before.rules, subnet):
+        log(f"left over, remove it by hand: {command}")
+    for name, value in before.sysctls.items():
+        if _sysctl(name) != value:
+            _set_sysctl(name, value)
+    remove_control_groups()
+    if before.mounted_systemd_hierarchy and os.path.ismount(SYSTEMD_HIERARCHY):
+        run(["umount", SYSTEMD_HIERARCHY], timeout_s=10, check=False)
+    STATE_PATH.unlink(missing_ok=True)
+
+
+def unmount_below(folder: Path) -> None:
+    """Unmount whatever a killed daemon left mounted in its folders, the deepest first."""
+    mounts = [line.split(" ")[1].encode().decode("unicode_escape") for line in MOUNTS_PATH.read_text().splitlines()]
+    for mount in sorted((mount for mount in mounts if Path(mount).is_relative_to(folder)), key=len, reverse=True):
+        run(["umount", "-l", mount], timeout_s=10, check=False)
+
+
+def thaw() -> None:
+    """Let go of frozen containers: a node killed while runc set one up leaves it so, and it cannot be ended."""
+    for state in Path("/sys/fs/cgroup/freezer/docker").glob("**/freezer.state"):
+        try:
+            if state.read_text().strip() != "THAWED":
+                state.write_text("THAWED")
+        except OSError:
+            continue  # it ended by itself meanwhile
+
+
+def remove_control_groups() -> None:
+    """Remove the empty groups that Docker leaves in every hierarchy; the kernel keeps those with processes."""
+    for hierarchy in Path("/sys/fs/cgroup").glob("*/docker"):
+        for folder, _, _ in os.walk(hierarchy, topdown=False):
+            try:
+                os.rmdir(folder)
+            except OSError:
+                continue
+
+
+def end_process(pid: int, *, timeout_s: float) -> bool:
+    """SIGTERM, and SIGKILL when it has not ended in time; whether it ended by itself."""
+    for sent, patience_s in ((signal.SIGTERM, timeout_s), (signal.SIGKILL, 10.0)):
+        try:
+            os.kill(pid, sent)
+        except ProcessLookupError:
+            return True
+        deadline = time.monotonic() + patience_s
+        while time.monotonic() < deadline:
+            if not running(pid):
+                return sent == signal.SIGTERM
+            time.sleep(0.05)
+    raise ClusterError(f"process {pid} cannot be ended")
+
+
+def running(pid: int) -> bool:
+    """Whether the process lives; one that ended and waits for its parent does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
+
+
+def processes_with(argument: str) -> list[int]:
+    """Processes with a command line argument that begins so."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            arguments = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if any(text.startswith(argument) for text in arguments):
+            found.append(int(folder.name))
+    return found
+
+
+def _needs_systemd_hierarchy() -> bool:
+    version_1 = Path("/sys/fs/cgroup/memory").is_dir() or Path("/sys/fs/cgroup/pids").is_dir()
+    return version_1 and "name=systemd" not in Path("/proc/self/cgroup").read_text()
+
+
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _sysctl(name: str) -> str | None:
+    try:
+        return Path("/proc/sys", name.replace(".", "/")).read_text().strip()
+    except OSError:
+        return None
+
+
+def _set_sysctl(name: str, value: str) -> None:
+    try:
+        Path("/proc/sys", name.replace(".", "/")).write_text(value)
+    except OSError as e:
+        raise ClusterError(f"the kernel setting {name} cannot be set to {value}: {e}") from e
