@@ -42,7 +42,7 @@ async def brokers(path: Path) -> AsyncIterator[Brokers]:
     async with (
         standalone(path / "0", broker_name="demo-0", **named) as first,
         standalone(path / "1", broker_name="demo-1", **named) as second,
-        Client() as client,
+        Client(None) as client,
     ):
         servers = [first, second]
         world = TopicWorld(groups=2)
