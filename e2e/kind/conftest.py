@@ -31,7 +31,7 @@ def lab() -> Iterator[Lab]:
             pytest.fail(f"no cluster can be made here: {reason}")
         pytest.skip(f"no cluster can be made here: {reason}")
     images = build_images()
-    made = Cluster.create(CLUSTER_NAME, workers=WORKERS)
+    made = (Cluster.attach(CLUSTER_NAME) if KEEP else None) or Cluster.create(CLUSTER_NAME, workers=WORKERS)
     try:
         made.load_images(*images.values())
         lab = Lab(made, images)
@@ -39,7 +39,9 @@ def lab() -> Iterator[Lab]:
         for space in list(lab.spaces):
             lab.remove(space)
     finally:
-        if not KEEP:
+        if KEEP:
+            made.release()
+        else:
             made.delete()
 
 
@@ -47,8 +49,20 @@ def lab() -> Iterator[Lab]:
 def operator(lab: Lab) -> Operator:
     """The operator, cluster-wide; tests that change it put it back."""
     made = Operator(lab)
+    if KEEP:
+        _forget_former_run(lab, made)
     made.install()
     return made
+
+
+def _forget_former_run(lab: Lab, operator: Operator) -> None:
+    """Its operator, its definitions and its namespaces; those go in the background, once there is an operator again."""
+    lab.cluster.helm("uninstall", operator.release, "-n", operator.namespace, "--ignore-not-found", "--wait")
+    operator.upgrade_definitions()
+    former = lab.cluster.get("namespaces", selector="delaymq.io/e2e")["items"]
+    names = [each["metadata"]["name"] for each in former if each["metadata"]["name"] != operator.namespace]
+    if names:
+        lab.cluster.kubectl("delete", "namespace", "--wait=false", *names)
 
 
 @pytest.fixture

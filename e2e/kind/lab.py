@@ -16,7 +16,7 @@ from kind.waiting import NotYetError, wait_until
 
 REPOSITORY_PATH = Path(__file__).resolve().parents[2]
 CHART_PATH = REPOSITORY_PATH / "helm" / "delaymq"
-CLUSTER_NAME = "delaymq-e2e"
+CLUSTER_NAME = "lab"
 OPERATOR_NAMESPACE = "delaymq-system"
 RELEASE = "delaymq"
 OPERATOR_TIMEOUT_S = 90.0
@@ -63,15 +63,16 @@ class Lab:
         self.spaces.remove(space)
         space.remove()
 
+    def retag(self, tag: str, new_tag: str) -> None:
+        """Give an image that all nodes have another name in all of them."""
+        for node in self.cluster.nodes():
+            names = [f"docker.io/{name}" for name in (tag, new_tag)]
+            self.cluster.node_exec(node, "ctr", "-n", "k8s.io", "images", "tag", "--force", *names)
+
     @property
     def workers(self) -> list[str]:
         nodes = self.cluster.get("nodes", selector="!node-role.kubernetes.io/control-plane")["items"]
         return [node["metadata"]["name"] for node in nodes]
-
-    def node_address(self, node: str) -> str:
-        """The node's address in the machine's network."""
-        addresses = self.cluster.get("node", node)["status"]["addresses"]
-        return next(str(each["address"]) for each in addresses if each["type"] == "InternalIP")
 
 
 class Operator:
@@ -84,17 +85,22 @@ class Operator:
         self.namespace = namespace
         self.installed_in_s = 0.0
 
-    def values(self, **more: Any) -> dict[str, Any]:
-        """The values of the tests: images that are in the nodes already."""
-        repository, _, tag = self.lab.images["operator"].rpartition(":")
+    def values(self, *, tag_suffix: str = "", **more: Any) -> dict[str, Any]:
+        """The values of the tests: images that are in the nodes already, and shorter times than people need."""
+        images = {}
+        for name in ("operator", "broker"):
+            repository, _, tag = self.lab.images[name].rpartition(":")
+            images[name] = {"repository": repository, "tag": tag + tag_suffix}
         return {
-            "image": {"repository": repository, "tag": tag, "pullPolicy": "Never"},
-            "defaultBrokerImage": self.lab.images["broker"],
+            "image": {**images["operator"], "pullPolicy": "Never"},
+            "brokerImage": images["broker"],
+            "resources": {"requests": {"cpu": "20m", "memory": "96Mi"}},
             **more,
         }
 
     def install(self, *extra: str, **more: Any) -> None:
         """`helm install`; ``installed_in_s`` until the operator is ready."""
+        self.cluster.apply(objects.namespace(self.namespace))
         began = time.monotonic()
         self._helm("install", *extra, **more)
         self.wait_ready()
@@ -103,9 +109,14 @@ class Operator:
     def upgrade(self, *extra: str, **more: Any) -> float:
         """`helm upgrade`; seconds until the new operator is the only one."""
         began = time.monotonic()
-        self._helm("upgrade", *extra, **more)
+        self._helm("upgrade", "--reset-values", *extra, **more)
         self.wait_ready()
         return time.monotonic() - began
+
+    def upgrade_definitions(self) -> None:
+        """By the command that the chart's notes and docs name."""
+        shown = self.cluster.helm("show", "crds", str(CHART_PATH))
+        self.cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", input=str(shown))
 
     def uninstall(self) -> None:
         self.cluster.helm("uninstall", self.release, "-n", self.namespace, "--wait", "--timeout", "60s")
@@ -143,7 +154,6 @@ class Operator:
         return str(self.cluster.kubectl("get", "--raw", path).stdout)
 
     def _helm(self, verb: str, *extra: str, **more: Any) -> None:
-        mode = "--create-namespace" if verb == "install" else "--reset-values"
         values = json.dumps(self.values(**more))
-        where = ["-n", self.namespace, mode, "-f", "-"]
+        where = ["-n", self.namespace, "-f", "-"]
         self.cluster.helm(verb, self.release, str(CHART_PATH), *where, *extra, input=values)

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 from kind import objects
-from kind.lab import REPOSITORY_PATH, Lab, Operator
+from kind.lab import Lab, Operator
 from kind.space import Space, kill_container_process
 from kind.waiting import NotYetError, stays, wait_until
 
 pytestmark = pytest.mark.timeout(420)
 
 BROKER = "broker.delaymq.io"
+NEXT = "-next"
 KILLS = 4
 KILL_EVERY_S = 6.0
 
@@ -68,20 +69,17 @@ def test_an_upgraded_operator_restarts_no_broker(
     space = spare()
     before = space.pod_uids()
     resource_versions = _spec_generations(space)
-    repository, _, tag = lab.images["operator"].rpartition(":")
-    newer = f"{tag}-next"
-    lab.retag("operator", f"{repository}:{newer}")
-    broker_repository, _, broker_tag = lab.images["broker"].rpartition(":")
-    lab.retag("broker", f"{broker_repository}:{broker_tag}-next")
+    for name in ("operator", "broker"):
+        lab.retag(lab.images[name], lab.images[name] + NEXT)
     old_pods = {pod["metadata"]["uid"] for pod in operator.pods()}
     # A newer release brings a newer default image too; existing brokers keep theirs until a person says otherwise.
-    upgraded_s = operator.upgrade(operator_tag=newer, broker_image=f"{broker_repository}:{broker_tag}-next")
+    upgraded_s = operator.upgrade(tag_suffix=NEXT)
     try:
         wait_until(
             "only the new operator is there",
             lambda: {pod["metadata"]["uid"] for pod in operator.pods()}.isdisjoint(old_pods), timeout_s=60,
         )  # fmt: skip
-        assert operator.pods()[0]["spec"]["containers"][0]["image"].endswith(newer)
+        assert operator.pods()[0]["spec"]["containers"][0]["image"].endswith(NEXT)
         # It works: an annotation that restarts nothing is answered by a new status.
         space.annotate(BROKER, "demo", "example.org/note=upgraded")
         _wait_new_operator_at_work(operator)
@@ -148,8 +146,8 @@ def test_definitions_are_upgraded_while_resources_and_brokers_live_on(
     assert not _explains_paused(lab)
     began = time.monotonic()
     try:
-        # The path that docs name for an upgrade: helm does not touch definitions that are there.
-        lab.cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(REPOSITORY_PATH / "crds"))
+        # helm does not touch definitions that are there.
+        operator.upgrade_definitions()
     finally:
         wait_until("the new definition is served", lambda: _explains_paused(lab), timeout_s=30)
     upgraded_s = time.monotonic() - began

@@ -22,7 +22,7 @@ def test_clients_on_the_machine_use_a_broker_by_node_ports(
     lab: Lab, spaces: Callable[..., Space], note: Callable[..., None], tmp_path: Path
 ) -> None:
     space = spaces("outside")
-    address = lab.node_address(lab.workers[0])
+    address = lab.cluster.node_address(lab.workers[0])
     space.apply(objects.topic("orders", queues=4), objects.topic("java", queues=4))
     inside = space.broker_ready(
         size=2,

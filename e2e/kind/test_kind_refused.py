@@ -40,7 +40,7 @@ def test_the_api_server_refuses_bad_specs_with_a_sentence_that_helps(
     for what, (manifest, sentence) in REFUSED.items():
         answer = space.kubectl("apply", "--dry-run=server", "-f", "-", input=json.dumps(manifest), check=False)
         text = answer.stdout + answer.stderr
-        assert answer.returncode != 0, f"{what} was accepted"
+        assert answer.exit_code != 0, f"{what} was accepted"
         assert sentence in text, f"{what}: {text}"
         said[what] = answer.stderr.strip()
     REPORTS_PATH.mkdir(parents=True, exist_ok=True)

@@ -66,7 +66,7 @@ def test_an_operator_of_one_namespace_needs_roles_only_and_sees_no_other(
     scoped = Operator(lab, release="scoped", namespace=own.name)
     try:
         began = time.monotonic()
-        scoped.install("--skip-crds", namespaces=[own.name])
+        scoped.install("--skip-crds", watchNamespaces=[own.name])
         own.apply(objects.broker(), objects.topic("orders"))
         other.apply(objects.broker())
         own.wait_broker_ready()
