@@ -1,0 +1,138 @@
+"""A status that has everything is kept by a real API server as the operator wrote it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from api_server import ApiError, ApiServer
+from delaymq_operator.api import (
+    BrokerStatus,
+    Condition,
+    DelayLevelConfigStatus,
+    TopicStatus,
+    names,
+    parse_broker,
+    status_patch,
+)
+from delaymq_operator.api.broker_status import (
+    CorrectedLevel,
+    GroupStatus,
+    LatenessStatus,
+    LevelStatus,
+    ResumedStatus,
+    StorageStatus,
+)
+from delaymq_operator.api.resource import StatusStruct
+from delaymq_operator.api.topic import TopicGroupStatus
+from msgspec import inspect
+
+TIME = "2026-11-21T06:00:00Z"
+CONDITION = Condition(
+    type="Ready", status="True", reason="Settled", message="m", last_transition_time=TIME, observed_generation=1
+)
+CORRECTED = CorrectedLevel(level=2, from_offset=9, to_offset=4, reason="behind")
+GROUP = GroupStatus(
+    name="demo-0",
+    group=0,
+    pod="demo-broker-0-0",
+    node="n",
+    ready=True,
+    address="10.96.0.9:10911",
+    version="0.1.0",
+    started_at=TIME,
+    store_id="s",
+    writable=False,
+    drain="withdraw",
+    storage=StorageStatus(requested="20Gi", capacity="10Gi"),
+    pending=3,
+    next_due=TIME,
+    lateness=LatenessStatus(p50_ms=0.5, p99_ms=2, max_ms=7.25),
+    delay=(LevelStatus(level=1, delay_ms=1000, offset=4, max_offset=7, pending=3, next_due=TIME),),
+    resumed=ResumedStatus(at=TIME, boot_id="b", verdict="WentBack", corrected=(CORRECTED,)),
+)
+STATUSES: dict[str, tuple[dict[str, Any], StatusStruct]] = {
+    "Broker": (
+        {},
+        BrokerStatus(
+            observed_generation=1,
+            size=1,
+            ready_groups=1,
+            selector="a=b",
+            name_servers=("demo-namesrv.ns:9876",),
+            external_name_servers=("203.0.113.10:30976",),
+            image="i",
+            conditions=(CONDITION,),
+            pending=3,
+            next_due=TIME,
+            levels="1s 5s",
+            groups=(GROUP,),
+        ),
+    ),
+    "Topic": (
+        {"brokerRef": {"name": "demo"}},
+        TopicStatus(
+            observed_generation=1,
+            conditions=(CONDITION,),
+            topic_name="T",
+            groups=(TopicGroupStatus(name="demo-0", write_queues=4, read_queues=8, permission="None"),),
+        ),
+    ),
+    "DelayLevelConfig": (
+        {"levels": ["1s"]},
+        DelayLevelConfigStatus(
+            observed_generation=1,
+            conditions=(CONDITION,),
+            used_by=("demo",),
+            level_count=1,
+            max_delay="1s",
+            table="1s",
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", STATUSES)
+def test_a_status_with_every_field_is_kept_as_it_was_written(api_server: ApiServer, namespace: str, kind: str) -> None:
+    spec, status = STATUSES[kind]
+    path = _make(api_server, namespace, kind, spec)
+    written = status.to_dict()
+    assert set(written) == {field.encode_name for field in _fields(status)}
+    kept = api_server.merge(f"{path}/status", {"status": written})["status"]
+    assert kept == written
+
+
+def test_every_field_of_a_group_is_in_that_status() -> None:
+    for part in (GROUP, GROUP.delay[0], GROUP.resumed, GROUP.storage, GROUP.lateness, CORRECTED, CONDITION):
+        assert part is not None
+        assert set(part.to_dict()) == {field.encode_name for field in _fields(part)}
+
+
+def test_a_field_that_ended_is_gone_after_the_patch(api_server: ApiServer, namespace: str) -> None:
+    path = _make(api_server, namespace, "Broker", {})
+    before = STATUSES["Broker"][1].to_dict()
+    api_server.merge(f"{path}/status", {"status": before})
+    after = BrokerStatus(size=2).to_dict()
+    patch = status_patch(before, after)
+    assert patch is not None
+    kept = api_server.merge(f"{path}/status", patch)
+    assert kept["status"] == after
+    assert parse_broker(kept).status == BrokerStatus(size=2)
+
+
+def test_a_status_that_breaks_the_schema_is_refused(api_server: ApiServer, namespace: str) -> None:
+    path = _make(api_server, namespace, "Broker", {})
+    with pytest.raises(ApiError, match=r"status.groups\[1\]: Duplicate value"):
+        api_server.merge(f"{path}/status", {"status": {"groups": [GROUP.to_dict()] * 2}})
+
+
+def _make(api_server: ApiServer, namespace: str, kind: str, spec: dict[str, Any]) -> str:
+    path = f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.PLURALS[kind]}"
+    api_server.create(path, {"apiVersion": names.API_VERSION, "kind": kind, "metadata": {"name": "t"}, "spec": spec})
+    return f"{path}/t"
+
+
+def _fields(part: StatusStruct) -> tuple[inspect.Field, ...]:
+    found = inspect.type_info(type(part))
+    assert isinstance(found, inspect.StructType)
+    return found.fields
