@@ -1,0 +1,222 @@
+"""Each field of a Broker's spec, and what a change of it changes: objects, and whose pods are restarted."""
+
+import json
+
+import msgspec
+import pytest
+from delaymq_operator.api.broker import BrokerSpec, ResourceRequirements, parse_broker
+from delaymq_operator.api.names import INPUTS_ANNOTATION
+from delaymq_operator.manifests import (
+    Context,
+    GroupContext,
+    broker_stateful_set,
+    group_external_service,
+    group_service,
+    name_server_external_service,
+    name_server_stateful_set,
+    supporting_objects,
+)
+
+LEVELS = Context(image="i", token="t")
+BROKERS, SERVERS = "StatefulSet demo-broker-0", "StatefulSet demo-namesrv"
+BOTH = {BROKERS, SERVERS}
+CONF = "ConfigMap demo-broker-conf"
+POLICIES = {"NetworkPolicy demo-broker", "NetworkPolicy demo-namesrv"}
+NODE_PORT = {"type": "NodePort", "advertisedAddress": "192.0.2.1"}
+OUTSIDE = {"Service demo-broker-0-external", "Service demo-namesrv-external"}
+
+# spec before, spec after, objects that change, StatefulSets whose pods restart.
+CHANGES = {
+    "size": ({}, {"size": 3}, set(), set()),
+    "image": ({}, {"image": "i:2"}, BOTH, BOTH),
+    "imagePullPolicy": ({}, {"imagePullPolicy": "Always"}, BOTH, BOTH),
+    "imagePullSecrets": ({}, {"imagePullSecrets": [{"name": "s"}]}, BOTH, BOTH),
+    "flush": ({}, {"flush": "Sync"}, {BROKERS, CONF}, {BROKERS}),
+    "delayLevelConfigRef": ({}, {"delayLevelConfigRef": {"name": "x"}}, set(), set()),
+    "config, hot": ({}, {"config": {"fileReservedTime": "9"}}, {CONF}, set()),
+    "config, hot, taken out": ({"config": {"fileReservedTime": "9"}}, {"config": {}}, {CONF}, set()),
+    "config, cold": ({}, {"config": {"regionId": "eu"}}, {BROKERS, CONF}, {BROKERS}),
+    "config, cold, taken out": ({"config": {"regionId": "eu"}}, {"config": {}}, {BROKERS, CONF}, {BROKERS}),
+    "config, without a meaning": ({}, {"config": {"useTLS": "false"}}, {CONF}, set()),
+    "storage.size": ({}, {"storage": {"size": "20Gi"}}, {BROKERS}, set()),
+    "storage.storageClassName": ({}, {"storage": {"storageClassName": "c"}}, {BROKERS}, set()),
+    "storage.deleteClaim": ({}, {"storage": {"deleteClaim": True}}, {BROKERS}, set()),
+    "nameServers.replicas": ({}, {"nameServers": {"replicas": 3}}, BOTH, {BROKERS}),
+    "nameServers.addresses": (
+        {},
+        {"nameServers": {"addresses": ["a:1"]}},
+        {
+            BROKERS,
+            SERVERS,
+            "Service demo-namesrv",
+            "Service demo-namesrv-pods",
+            "PodDisruptionBudget demo-namesrv",
+        },
+        {BROKERS},
+    ),
+    "nameServers.resources": ({}, {"nameServers": {"resources": {"limits": {"cpu": 1}}}}, {SERVERS}, {SERVERS}),
+    "resources": ({}, {"resources": {"limits": {"memory": "1Gi"}}}, {BROKERS}, {BROKERS}),
+    "resources, another spelling": (
+        {"resources": {"limits": {"memory": "1Gi", "cpu": "1"}}},
+        {"resources": {"limits": {"memory": "1024Mi", "cpu": "1000m"}}},
+        {BROKERS},
+        set(),
+    ),
+    "podTemplate.labels": ({}, {"podTemplate": {"labels": {"a": "b"}}}, BOTH, BOTH),
+    "podTemplate.annotations": ({}, {"podTemplate": {"annotations": {"a": "b"}}}, BOTH, BOTH),
+    "podTemplate.nodeSelector": ({}, {"podTemplate": {"nodeSelector": {"a": "b"}}}, BOTH, BOTH),
+    "podTemplate.tolerations": ({}, {"podTemplate": {"tolerations": [{"operator": "Exists"}]}}, BOTH, BOTH),
+    "podTemplate.affinity": ({}, {"podTemplate": {"affinity": {"nodeAffinity": {"x": 1}}}}, BOTH, BOTH),
+    "podTemplate.topologySpreadConstraints": (
+        {},
+        {"podTemplate": {"topologySpreadConstraints": [{"maxSkew": 1}]}},
+        BOTH,
+        BOTH,
+    ),
+    "podTemplate.priorityClassName": ({}, {"podTemplate": {"priorityClassName": "p"}}, BOTH, BOTH),
+    "podTemplate.serviceAccountName": (
+        {},
+        {"podTemplate": {"serviceAccountName": "p"}},
+        BOTH | {"ServiceAccount demo-broker"},
+        BOTH,
+    ),
+    "podTemplate.terminationGracePeriodSeconds": (
+        {},
+        {"podTemplate": {"terminationGracePeriodSeconds": 5}},
+        {BROKERS},
+        {BROKERS},
+    ),
+    "podTemplate.env": ({}, {"podTemplate": {"env": [{"name": "TZ", "value": "UTC"}]}}, {BROKERS}, {BROKERS}),
+    "external.type": ({}, {"external": NODE_PORT}, {BROKERS, "Service demo-broker-0"} | OUTSIDE, {BROKERS}),
+    "external.advertisedAddress": (
+        {"external": NODE_PORT},
+        {"external": NODE_PORT | {"advertisedAddress": "192.0.2.2"}},
+        {BROKERS},
+        {BROKERS},
+    ),
+    "external.brokerNodePort": (
+        {"external": NODE_PORT},
+        {"external": NODE_PORT | {"brokerNodePort": 31000}},
+        {BROKERS, "Service demo-broker-0", "Service demo-broker-0-external"},
+        {BROKERS},
+    ),
+    "external.nameServerNodePort": (
+        {"external": NODE_PORT},
+        {"external": NODE_PORT | {"nameServerNodePort": 31000}},
+        {"Service demo-namesrv-external"},
+        set(),
+    ),
+    "external.annotations": (
+        {"external": NODE_PORT},
+        {"external": NODE_PORT | {"annotations": {"a": "b"}}},
+        OUTSIDE,
+        set(),
+    ),
+    "external.loadBalancerClass": (
+        {"external": {"type": "LoadBalancer"}},
+        {"external": {"type": "LoadBalancer", "loadBalancerClass": "c"}},
+        OUTSIDE,
+        set(),
+    ),
+    "networkPolicy.enabled": ({}, {"networkPolicy": {"enabled": True}}, POLICIES, set()),
+    "networkPolicy.allowFrom": (
+        {"networkPolicy": {"enabled": True}},
+        {"networkPolicy": {"enabled": True, "allowFrom": [{"ipBlock": {"cidr": "192.0.2.0/24"}}]}},
+        POLICIES,
+        set(),
+    ),
+    "networkPolicy.allowMetricsFrom": (
+        {"networkPolicy": {"enabled": True}},
+        {"networkPolicy": {"enabled": True, "allowMetricsFrom": [{"ipBlock": {"cidr": "192.0.2.0/24"}}]}},
+        {"NetworkPolicy demo-broker"},
+        set(),
+    ),
+    "paused": ({}, {"paused": True}, set(), set()),
+}
+
+
+def broker(spec, **annotations):
+    metadata = {"name": "demo", "namespace": "ns", "uid": "u-1", "annotations": annotations}
+    return parse_broker({"metadata": metadata, "spec": spec})
+
+
+def everything(of):
+    """All objects of a Broker with one group, as text, by kind and name."""
+    external = of.spec.external
+    context = Context(image=of.spec.image or "i", token="t")
+    address = external.advertised_address if external and external.advertised_address else "10.96.0.7"
+    group = GroupContext(group=0, advertised_address=address, storage_size=of.spec.storage.size)
+    found = supporting_objects(of, context, [0])
+    found += [group_service(of, 0, None), group_external_service(of, 0), name_server_external_service(of)]
+    found.append(broker_stateful_set(of, context, group))
+    if not of.spec.name_servers.addresses:
+        found.append(name_server_stateful_set(of, context))
+    return {f"{each['kind']} {each['metadata']['name']}": each for each in found if each is not None}
+
+
+def changed(before, after):
+    return {
+        name
+        for name in before.keys() | after.keys()
+        if json.dumps(before.get(name), sort_keys=True) != json.dumps(after.get(name), sort_keys=True)
+    }
+
+
+def restarted(before, after):
+    def inputs(of):
+        return {name: each["metadata"]["annotations"][INPUTS_ANNOTATION] for name, each in of.items() if name in BOTH}
+
+    old, new = inputs(before), inputs(after)
+    return {name for name in old.keys() & new.keys() if old[name] != new[name]}
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda name: name.replace(" ", "-"))
+def test_a_field_changes_these_objects_and_restarts_these_pods(change):
+    old, new, objects, restarts = CHANGES[change]
+    before, after = everything(broker(old)), everything(broker(new))
+    assert changed(before, after) == objects
+    assert restarted(before, after) == restarts
+
+
+def test_the_table_has_every_field_of_the_spec():
+    def fields(kind, path=""):
+        for field in msgspec.structs.fields(kind):
+            inner = field.type
+            whole = f"{path}{field.encode_name}"
+            if isinstance(inner, type) and issubclass(inner, msgspec.Struct) and inner is not ResourceRequirements:
+                yield from fields(inner, f"{whole}.")
+            else:
+                yield whole
+
+    listed = {name.partition(",")[0] for name in CHANGES}
+    external = {name for name in listed if name.startswith("external.")}
+    assert set(fields(BrokerSpec)) - {"external"} == listed - external
+    inside = msgspec.inspect.type_info(BrokerSpec)
+    [of_external] = [field.type for field in inside.fields if field.encode_name == "external"]
+    [struct] = [kind for kind in of_external.types if isinstance(kind, msgspec.inspect.StructType)]
+    assert {f"external.{field.encode_name}" for field in struct.fields} == external
+
+
+@pytest.mark.parametrize("restart", ["1", "now"])
+def test_the_restart_annotation_restarts_everything(restart):
+    before, after = everything(broker({})), everything(broker({}, **{"delaymq.io/restart": restart}))
+    assert restarted(before, after) == BOTH
+
+
+def test_a_newer_operator_with_another_default_image_restarts_nothing():
+    made = [
+        broker_stateful_set(
+            broker({}),
+            Context(image=image, token="t"),
+            GroupContext(group=0, advertised_address="10.96.0.7", storage_size="1Gi"),
+        )
+        for image in ("i:1", "i:2")
+    ]
+    assert made[0]["metadata"]["annotations"] == made[1]["metadata"]["annotations"]
+
+
+def test_the_hash_of_a_plain_broker_is_what_it_always_was():
+    """Another hash here restarts every broker at an upgrade of the operator."""
+    found = everything(broker({}))
+    assert found[BROKERS]["metadata"]["annotations"] == {INPUTS_ANNOTATION: "9d950498448fd71d"}
+    assert found[SERVERS]["metadata"]["annotations"] == {INPUTS_ANNOTATION: "0d973bf808ef0dd9"}

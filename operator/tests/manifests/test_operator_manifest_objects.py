@@ -1,0 +1,176 @@
+"""Services, budgets, policies, configuration."""
+
+import pytest
+from delaymq.config import BrokerConfig, build, parse_properties_text
+from delaymq_operator.api.broker import parse_broker
+from delaymq_operator.manifests import (
+    Context,
+    DelayTable,
+    broker_conf,
+    broker_settings,
+    group_external_service,
+    group_service,
+    hot_settings,
+    listen_port,
+    name_server_external_service,
+    supporting_objects,
+    token_secret,
+)
+
+CONTEXT = Context(image="delaymq/broker:1", token="t", operator_namespace="ops", operator_labels=(("app", "op"),))
+NODE_PORT = {"type": "NodePort", "advertisedAddress": "192.0.2.1"}
+
+
+def broker(**spec):
+    return parse_broker({"metadata": {"name": "demo", "namespace": "ns", "uid": "u-1"}, "spec": spec})
+
+
+def objects(**spec):
+    found = supporting_objects(broker(**spec), CONTEXT, [0, 1])
+    return {(each["kind"], each["metadata"]["name"]): each for each in found}
+
+
+def test_a_plain_broker_has_these_objects():
+    assert set(objects()) == {
+        ("ConfigMap", "demo-broker-conf"),
+        ("Service", "demo-broker-pods"),
+        ("ServiceAccount", "demo-broker"),
+        ("PodDisruptionBudget", "demo-broker"),
+        ("Service", "demo-namesrv-pods"),
+        ("Service", "demo-namesrv"),
+        ("PodDisruptionBudget", "demo-namesrv"),
+    }
+
+
+def test_nothing_of_name_servers_is_made_when_others_are_used():
+    assert not [name for _, name in objects(nameServers={"addresses": ["a:1"]}) if "namesrv" in name]
+    with_policy = objects(nameServers={"addresses": ["a:1"]}, networkPolicy={"enabled": True})
+    assert ("NetworkPolicy", "demo-namesrv") not in with_policy
+    assert name_server_external_service(broker(nameServers={"addresses": ["a:1"]}, external=NODE_PORT)) is None
+
+
+def test_no_account_is_made_when_the_pods_have_another():
+    assert ("ServiceAccount", "demo-broker") not in objects(podTemplate={"serviceAccountName": "mine"})
+
+
+def test_every_object_carries_the_labels_by_which_watches_see_it():
+    everything = [*objects(networkPolicy={"enabled": True}).values(), token_secret(broker(), "t")]
+    everything += [
+        group_service(broker(external=NODE_PORT), 1, None),
+        group_external_service(broker(external=NODE_PORT), 1),
+    ]
+    for each in everything:
+        labels = each["metadata"]["labels"]
+        assert labels["app.kubernetes.io/managed-by"] == "delaymq-operator"
+        assert labels["app.kubernetes.io/instance"] == "demo"
+        assert each["metadata"]["ownerReferences"][0]["uid"] == "u-1"
+
+
+def ports(service):
+    return {port["name"]: port["port"] for port in service["spec"]["ports"]}
+
+
+def test_a_group_is_reached_by_an_address_of_its_own_even_before_it_is_ready():
+    service = group_service(broker(), 1, "10.96.0.7")
+    assert service["spec"]["clusterIP"] == "10.96.0.7"
+    assert service["spec"]["publishNotReadyAddresses"] is True
+    assert service["spec"]["selector"]["delaymq.io/group"] == "1"
+    assert ports(service) == {"broker": 10911, "fast": 10909, "http": 8080}
+
+
+def test_node_ports_are_the_ports_that_the_broker_listens_on_and_http_stays_inside():
+    outside = group_external_service(broker(external=NODE_PORT, size=3), 2)
+    assert outside["spec"]["type"] == "NodePort"
+    assert ports(outside) == {"broker": 30931, "fast": 30929}
+    assert all(port["nodePort"] == port["port"] for port in outside["spec"]["ports"])
+    assert ports(group_service(broker(external=NODE_PORT), 2, None))["broker"] == 30931
+    servers = name_server_external_service(broker(external=NODE_PORT))
+    assert servers["spec"]["ports"][0]["nodePort"] == 30976
+    assert servers["spec"]["ports"][0]["port"] == 9876
+
+
+@pytest.mark.parametrize(("external", "port"), [({}, 10911), ({"advertisedAddress": "192.0.2.1"}, 10931)])
+def test_groups_behind_one_load_balancer_address_have_ports_of_their_own(external, port):
+    assert listen_port(broker(external={"type": "LoadBalancer"} | external).spec, 2) == port
+
+
+def test_load_balancers_get_their_class_and_annotations():
+    external = {"type": "LoadBalancer", "loadBalancerClass": "x/y", "annotations": {"a": "b"}}
+    for service in (
+        group_external_service(broker(external=external), 0),
+        name_server_external_service(broker(external=external)),
+    ):
+        assert service["spec"]["type"] == "LoadBalancer"
+        assert service["spec"]["loadBalancerClass"] == "x/y"
+        assert service["metadata"]["annotations"] == {"a": "b"}
+        assert all("nodePort" not in port for port in service["spec"]["ports"])
+
+
+def test_nodes_are_drained_one_pod_at_a_time():
+    for name in ("demo-broker", "demo-namesrv"):
+        assert objects()["PodDisruptionBudget", name]["spec"]["maxUnavailable"] == 1
+
+
+def policy(name, **network_policy):
+    found = objects(networkPolicy={"enabled": True} | network_policy)["NetworkPolicy", name]["spec"]
+    assert found["policyTypes"] == ["Ingress"]
+    return [([*rule["from"]], [port["port"] for port in rule["ports"]]) for rule in found["ingress"]]
+
+
+OPERATOR = {
+    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ops"}},
+    "podSelector": {"matchLabels": {"app": "op"}},
+}
+
+
+def test_a_network_policy_lets_in_the_namespace_and_the_operator_and_http_only_the_operator():
+    assert policy("demo-broker") == [
+        ([{"podSelector": {}}, OPERATOR], [10909, 10911]),
+        ([OPERATOR], [8080]),
+    ]
+
+
+def test_a_network_policy_lets_in_whom_the_spec_names():
+    block = {"ipBlock": {"cidr": "192.0.2.0/24"}}
+    scraper = {"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}
+    clients, metrics = policy("demo-broker", allowFrom=[block], allowMetricsFrom=[scraper])
+    assert clients[0] == [block, OPERATOR]
+    assert metrics == ([scraper, OPERATOR], [8080])
+
+
+def test_brokers_reach_their_name_servers_whatever_the_policy_says():
+    [(peers, found)] = policy("demo-namesrv", allowFrom=[{"ipBlock": {"cidr": "192.0.2.0/24"}}])
+    assert any("podSelector" in peer and "namespaceSelector" not in peer for peer in peers)
+    assert found == [9876]
+
+
+def test_a_policy_without_anybody_to_let_in_has_no_rule_that_lets_everybody_in():
+    alone = Context(image="i", token="t")
+    [found] = [
+        each
+        for each in supporting_objects(broker(networkPolicy={"enabled": True}), alone, [0])
+        if (each["kind"], each["metadata"]["name"]) == ("NetworkPolicy", "demo-broker")
+    ]
+    assert all(rule["from"] for rule in found["spec"]["ingress"])
+    assert [8080] not in [[port["port"] for port in rule["ports"]] for rule in found["spec"]["ingress"]]
+
+
+def test_broker_conf_is_what_the_spec_says_and_a_broker_reads_it_so():
+    spec = broker(flush="Sync", config={"fileReservedTime": "48", "regionId": r"a\b"}).spec
+    settings = broker_settings(spec, DelayTable(levels="1s 2s", overflow="reject"))
+    read = parse_properties_text(broker_conf(settings))
+    assert read == settings
+    config, _ = build(BrokerConfig, read)
+    assert config.flush_disk_type == "SYNC_FLUSH"
+    assert config.message_delay_level == "1s 2s"
+    assert config.delay_level_overflow == "reject"
+    assert config.file_reserved_time == 48
+    assert config.region_id == r"a\b"
+
+
+def test_hot_settings_have_a_default_for_what_the_spec_does_not_say_and_leave_permissions_alone():
+    found = hot_settings({"fileReservedTime": "48", "maxConnections": "5"})
+    assert found["fileReservedTime"] == "48"
+    assert found["messageDelayLevel"].startswith("1s 5s")
+    assert "maxConnections" not in found
+    assert "brokerPermission" not in found
