@@ -80,14 +80,21 @@ class Artifact:
         log(f"{self.name}: built in {time.monotonic() - started:.0f} s, {megabytes(self.path)} MB")
 
 
-def content_digest(path: Path) -> bytes:
-    """Digest over names, modes and contents of a file or of all files below a folder."""
+def content_digest(path: Path, *, leave_out: tuple[str, ...] = ()) -> bytes:
+    """Digest over names, modes and contents of a file or of all files below a folder.
+
+    A path with a part that ends in one of ``leave_out`` does not count.
+    """
     if not path.exists():
         raise ClusterError(f"{path} is missing: the checkout is not complete")
     digest = hashlib.sha256()
-    files = (
-        [path] if path.is_file() else sorted(item for item in path.rglob("*") if item.is_file() or item.is_symlink())
-    )
+    found = [path] if path.is_file() else sorted(path.rglob("*"))
+    files = [
+        file
+        for file in found
+        if (file.is_file() or file.is_symlink())
+        and not any(part.endswith(leave_out) for part in file.relative_to(path.parent).parts if leave_out)
+    ]
     for file in files:
         executable = bool(file.lstat().st_mode & 0o100)
         digest.update(f"{file.relative_to(path.parent)}\0{executable}\0".encode())
@@ -117,9 +124,9 @@ def locked(path: Path, log: Log, *, what: str, timeout_s: float = LOCK_TIMEOUT_S
         yield
 
 
-def remove_drafts(name: str = "") -> None:
+def remove_drafts(name: str) -> None:
     """Remove what killed builds left; call it with the lock of ``name`` held."""
-    for draft in artifacts_path().glob(f".draft-{name}-*" if name else ".draft-*"):
+    for draft in artifacts_path().glob(f".draft-{name}-*"):
         shutil.rmtree(draft, ignore_errors=True)
 
 

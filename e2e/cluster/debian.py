@@ -57,8 +57,18 @@ def _node_root(draft: Path, log: Log) -> None:
     with _scratch() as scratch:
         root = Path(scratch) / "root"
         make_root(root, NODE_PACKAGES)
-        packed = ["tar", "--numeric-owner", "--xattrs", "-C", root, "--zstd", "-cf", draft / "root.tar.zst", "."]
-        run(packed, timeout_s=UNPACK_TIMEOUT_S)
+        pack = [
+            "tar",
+            "--numeric-owner",
+            "--xattrs",
+            "-C",
+            str(root),
+            "--zstd",
+            "-cf",
+            str(draft / "root.tar.zst"),
+            ".",
+        ]
+        run(pack, timeout_s=UNPACK_TIMEOUT_S)
 
 
 def unpack_node_root(target: Path, log: Log) -> None:
@@ -97,7 +107,7 @@ def _image(
 def _scratch() -> "tempfile.TemporaryDirectory[str]":
     if shutil.which("debootstrap") is None:
         raise ClusterError("debootstrap cannot be found: apt-get install debootstrap")
-    return tempfile.TemporaryDirectory(prefix=".draft-root-", dir=artifacts_path())
+    return tempfile.TemporaryDirectory(prefix=".scratch-", dir=artifacts_path())
 
 
 LABEL = "io.delaymq.e2e.key"

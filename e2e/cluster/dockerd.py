@@ -124,6 +124,9 @@ def _own() -> Daemon:
     # A user's configuration may name credential helpers and other daemons.
     environment |= {"DOCKER_HOST": f"unix://{SOCKET_PATH}", "DOCKER_CONFIG": str(DAEMON_RUN_PATH / "client")}
     environment["PATH"] = f"{BIN_PATH}{os.pathsep}{environment.get('PATH', os.defpath)}"
+    if (BIN_PATH / "docker").exists():
+        # That client builds with the daemon's own BuildKit; one of another version would ask for a plugin.
+        environment["DOCKER_BUILDKIT"] = "1"
     return Daemon(environment, own=True)
 
 

@@ -36,22 +36,29 @@ def choose(daemon: Daemon, log: Log = print) -> Mode:
 
     Raises ClusterError when none can be had.
     """
-    wanted = os.environ.get(NODE_IMAGE_VARIABLE, "")
-    if wanted and wanted != BUILT:
-        if not daemon.pull(wanted):
-            raise ClusterError(f"{NODE_IMAGE_VARIABLE}: Docker has no image {wanted} and cannot pull it")
-        return Mode(wanted, built=False)
-    if not wanted and not daemon.own:
-        listed = daemon.docker("images", "--format", "{{.Repository}}:{{.Tag}}", KIND_NODE_IMAGES).stdout.split()
-        image = max(listed, default=KIND_NODE_IMAGE)
+    image = wanted_image(daemon)
+    if image is not None:
         if daemon.pull(image):
             return Mode(image, built=False)
+        if os.environ.get(NODE_IMAGE_VARIABLE):
+            raise ClusterError(f"{NODE_IMAGE_VARIABLE}: Docker has no image {image} and cannot pull it")
         log(f"{image} cannot be pulled: the node image is built here")
     if not node_image.NODE_IMAGE.made and (reason := requirements.why_no_build()):
         raise ClusterError(f"{KIND_NODE_IMAGE} cannot be pulled, and {reason}")
     requirements.install(requirements.BUILD_PROGRAMS if not node_image.NODE_IMAGE.made else {"zstd": "zstd"}, log)
     daemon.load(node_image.NODE_IMAGE, node_image.TAG, log)
     return Mode(node_image.TAG, built=True)
+
+
+def wanted_image(daemon: Daemon) -> str | None:
+    """The node image to be tried first; None for the one built here."""
+    configured = os.environ.get(NODE_IMAGE_VARIABLE)
+    if configured:
+        return None if configured == BUILT else configured
+    if daemon.own:
+        return None
+    listed = daemon.docker("images", "--format", "{{.Repository}}:{{.Tag}}", KIND_NODE_IMAGES).stdout.split()
+    return max(listed, default=KIND_NODE_IMAGE)
 
 
 def program_folders(mode: Mode, log: Log = print) -> list[Path]:
@@ -74,8 +81,7 @@ def why_not() -> str | None:
     ready = node_image.NODE_IMAGE.made and all(item.made for item in (programs.KIND, programs.KUBE, programs.HELM))
     if ready and shutil.which("zstd"):
         return None
-    wanted = os.environ.get(NODE_IMAGE_VARIABLE, "")
-    if ordinary() is not None and wanted != BUILT:
+    if ordinary() is not None and os.environ.get(NODE_IMAGE_VARIABLE) != BUILT:
         missing = [name for name in ("kind", "kubectl", "helm") if shutil.which(name) is None]
         if missing and (reason := programs.why_no_go()):
             return f"{', '.join(missing)} cannot be found: install them, or to build them: {reason}"

@@ -54,7 +54,7 @@ IPTABLES_LINKS = tuple(
 def _make(draft: Path, log: Log) -> None:
     if os.geteuid() != 0:
         raise ClusterError("the node image can be built by root only (debootstrap, containerd)")
-    with tempfile.TemporaryDirectory(prefix=".draft-node-image-", dir=artifacts_path()) as scratch:
+    with tempfile.TemporaryDirectory(prefix=".scratch-", dir=artifacts_path()) as scratch:
         root, preloaded = Path(scratch) / "root", Path(scratch) / "images.tar"
         root.mkdir(mode=0o755)
         debian.unpack_node_root(root, log)

@@ -1,0 +1,87 @@
+"""Building everything that clusters need on this machine, and keeping the cache to what is of use."""
+
+import shutil
+import time
+from collections.abc import Sequence
+
+from cluster import artifacts, debian, node_image, programs, requirements
+from cluster.artifacts import Artifact
+from cluster.commands import Log
+from cluster.daemon import ordinary
+from cluster.errors import ClusterError
+from cluster.modes import KIND_NODE_IMAGES, wanted_image
+from cluster.paths import artifacts_path, cache_path, go_path
+
+# Programs for tests against the API server alone; on every machine.
+API_SERVER = (programs.KUBE, programs.ETCD)
+# The longest first: what fails should fail early, and Go's cache is warm for the rest.
+ORDINARY = (
+    *API_SERVER,
+    programs.KIND,
+    programs.PAUSE,
+    programs.LOCAL_PATH_PROVISIONER,
+    programs.COREDNS,
+    programs.HELM,
+    debian.NODE_ROOT,
+    node_image.NODE_IMAGE,
+    debian.PYTHON_RUNTIME,
+    debian.PYTHON_BUILD,
+    debian.JAVA_RUNTIME,
+)
+ON_REQUEST = (programs.SPARK_OPERATOR,)
+ALL = {artifact.name: artifact for artifact in (*ORDINARY, *ON_REQUEST)}
+
+# A scratch folder of a build that was killed; no build takes so long.
+SCRATCH_UNUSED_AFTER_S = 24 * 3600
+
+
+def build(names: Sequence[str] = (), *, log: Log = print, keep_go_cache: bool = False) -> None:
+    """Build the named artifacts, or all that this machine's clusters need; what is there is not built again.
+
+    Then Go's caches go (7 GB that only a build needs) unless ``keep_go_cache``, and what nobody took for two weeks.
+    Raises ClusterError.
+    """
+    unknown = [name for name in names if name not in ALL]
+    if unknown:
+        raise ClusterError(f"nothing is called {', '.join(unknown)} here; there are {', '.join(ALL)}")
+    started = time.monotonic()
+    wanted = [ALL[name] for name in names] if names else needed(log)
+    missing = [artifact for artifact in wanted if not artifact.made]
+    if any(artifact not in API_SERVER for artifact in missing):
+        requirements.install(requirements.BUILD_PROGRAMS, log)
+    for artifact in wanted:
+        artifact.obtain(log)
+    state = f"built in {time.monotonic() - started:.0f} s" if missing else "nothing was missing"
+    log(f"all {len(wanted)} parts are there, {state}: {artifacts_path()}")
+    tidy(log, keep_go_cache=keep_go_cache)
+
+
+def needed(log: Log = print) -> Sequence[Artifact]:
+    """With a registry only the programs; kind's own node image and public base images serve there."""
+    daemon = ordinary()
+    image = wanted_image(daemon) if daemon else None
+    if daemon and image and daemon.pull(image):
+        log(f"Docker has {image}: no node image is built")
+        return API_SERVER
+    if reason := requirements.why_no_build():
+        raise ClusterError(f"no {KIND_NODE_IMAGES} can be pulled, and {reason}")
+    return ORDINARY
+
+
+def tidy(log: Log = print, *, keep_go_cache: bool = False, unused_after_s: float = artifacts.UNUSED_AFTER_S) -> None:
+    """Remove what no checkout needs any more; nothing that a running cluster uses."""
+    removed = artifacts.remove_unused({artifact.path.name for artifact in ALL.values()}, unused_after_s=unused_after_s)
+    if removed:
+        log(f"removed what was not used for long: {', '.join(removed)}")
+    for scratch in artifacts_path().glob(".scratch-*"):
+        if time.time() - scratch.stat().st_mtime > SCRATCH_UNUSED_AFTER_S:
+            shutil.rmtree(scratch, ignore_errors=True)
+    if not keep_go_cache and go_path().exists():
+        shutil.rmtree(go_path(), ignore_errors=True)
+        log("removed Go's modules and compiled packages: only a build needs them")
+
+
+def clean_all(log: Log = print) -> None:
+    """Remove the whole cache; Docker must be down."""
+    shutil.rmtree(cache_path(), ignore_errors=True)
+    log(f"removed {cache_path()}")

@@ -1,0 +1,183 @@
+"""The product's images, built from the repository's Dockerfile, and those of the programs that tests run in a cluster.
+
+Tags come from the content of the sources: what is unchanged is not built again. The build stage reaches the package
+registry by this machine's own pip settings and certificates, which are put into the image that the build stage starts
+from; the image that is tested is made from another one and knows nothing of them.
+"""
+
+import ast
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from harness import java
+
+from cluster import debian, dockerd
+from cluster.artifacts import Artifact
+from cluster.commands import Log, output_of
+from cluster.daemon import Daemon
+from cluster.dockerfiles import digest_of, sources_of
+from cluster.errors import ClusterError
+from cluster.paths import REPOSITORY_PATH
+
+TARGETS = ("broker", "operator")
+CLIENT_PATH = REPOSITORY_PATH / "e2e" / "kind_client"
+JAVA_SOURCES_PATH = REPOSITORY_PATH / "bench" / "java"
+TAG_PREFIX = "e2e-"
+
+# What the Dockerfile takes by itself, where a registry can be reached.
+PYTHON_IMAGE = "python:3.11-slim-bookworm"
+JAVA_IMAGE = "eclipse-temurin:17-jre"
+
+BUILD_TIMEOUT_S = 900
+# Settings of pip that say where packages come from; others (caches, folders) mean nothing in an image.
+PIP_SETTINGS = ("index-url", "extra-index-url", "trusted-host", "proxy", "timeout", "default-timeout", "retries")
+PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
+
+
+def build_images(daemon: Daemon | None = None, *, log: Log = print) -> dict[str, str]:
+    """Name → tag of all images that the tests need, built where they are missing, in Docker (none given: as `up`).
+
+    ``broker``, ``operator``: the product. ``e2e-client``: the Python programs of e2e/kind_client. ``java-client``:
+    RocketMQ's own client with the load program of bench/java. Raises ClusterError with the end of a failed build.
+    """
+    daemon = daemon or dockerd.up(log)
+    bases = _Bases(daemon, log)
+    text = (REPOSITORY_PATH / "Dockerfile").read_text()
+    tags = {}
+    for target in TARGETS:
+        paths = ["Dockerfile", ".dockerignore", *sources_of(text, target)]
+        tag = f"delaymq/{target}:{TAG_PREFIX}{digest_of(REPOSITORY_PATH, paths, bases.runtime_key, bases.build_key)}"
+        if not daemon.has_image(tag):
+            arguments = {"BASE_IMAGE": bases.runtime(), "BUILD_IMAGE": bases.build()}
+            build(daemon, tag, REPOSITORY_PATH, target=target, arguments=arguments, log=log)
+        tags[target] = tag
+    tags["e2e-client"] = _client(daemon, tags["broker"], log)
+    tags["java-client"] = _java_client(daemon, bases, log)
+    for tag in tags.values():
+        _remove_former(daemon, tag)
+    return tags
+
+
+def build(
+    daemon: Daemon,
+    tag: str,
+    folder: Path,
+    *,
+    target: str | None = None,
+    arguments: Mapping[str, str] | None = None,
+    log: Log = print,
+) -> None:
+    """`docker build` of the Dockerfile in ``folder``; our own daemon has no way out but the machine's network."""
+    words: list[str | Path] = ["build", "-q", "-t", tag, *(["--network", "host"] if daemon.own else [])]
+    if target is not None:
+        words += ["--target", target]
+    proxies = {name: os.environ[name] for name in PROXY_VARIABLES if os.environ.get(name)}
+    for name, value in (proxies | dict(arguments or {})).items():
+        words += ["--build-arg", f"{name}={value}"]
+    log(f"building {tag}")
+    try:
+        daemon.docker(*words, folder, timeout_s=BUILD_TIMEOUT_S)
+    except ClusterError as e:
+        raise ClusterError(f"the image {tag} cannot be built: {e}") from e
+
+
+class _Bases:
+    """The images that ours start from: from a registry where there is one, else the small Debians built here."""
+
+    def __init__(self, daemon: Daemon, log: Log) -> None:
+        self._daemon = daemon
+        self._log = log
+        self.from_registry = not daemon.own and daemon.pull(PYTHON_IMAGE)
+        self._settings, self._certificates = pip_settings()
+        self.runtime_key = PYTHON_IMAGE if self.from_registry else debian.PYTHON_RUNTIME.key
+        self.build_key = PYTHON_IMAGE if self.from_registry else debian.PYTHON_BUILD.key
+
+    def runtime(self) -> str:
+        return self._image(debian.PYTHON_RUNTIME, PYTHON_IMAGE)
+
+    def java(self) -> str:
+        return self._image(debian.JAVA_RUNTIME, JAVA_IMAGE)
+
+    def build(self) -> str:
+        """The build stage's: with this machine's way to the package registry, if it has one of its own."""
+        base = self._image(debian.PYTHON_BUILD, PYTHON_IMAGE)
+        if not self._settings and self._certificates is None:
+            return base
+        with tempfile.TemporaryDirectory(prefix="delaymq-base-") as name:
+            folder = Path(name)
+            lines = [f"FROM {base}", "COPY pip.conf /etc/pip.conf"]
+            (folder / "pip.conf").write_text(self._settings)
+            if self._certificates is not None:
+                shutil.copy2(self._certificates, folder / "certificates.pem")
+                lines.append("COPY certificates.pem /etc/ssl/certs/ca-certificates.crt")
+            (folder / "Dockerfile").write_text("\n".join(lines) + "\n")
+            tag = f"delaymq/python-build:{TAG_PREFIX}{digest_of(folder, ['*'], self.build_key)}"
+            if not self._daemon.has_image(tag):
+                build(self._daemon, tag, folder, log=self._log)
+                _remove_former(self._daemon, tag)
+        return tag
+
+    def _image(self, artifact: Artifact, from_registry: str) -> str:
+        if self.from_registry:
+            if not self._daemon.pull(from_registry):
+                raise ClusterError(f"Docker cannot pull {from_registry}")
+            return from_registry
+        tag = f"delaymq/{artifact.name}:{debian.SUITE}"
+        self._daemon.load(artifact, tag, self._log)
+        return tag
+
+
+def pip_settings() -> tuple[str, Path | None]:
+    """This machine's pip.conf as far as it says where packages come from, and the certificates to trust, if named."""
+    listed = output_of([sys.executable, "-m", "pip", "config", "list"]) or ""
+    values: dict[str, str] = {}
+    for line in listed.splitlines():
+        name, _, value = line.partition("=")
+        if value:
+            # Those of the environment come first, and count more.
+            values.setdefault(name.rpartition(".")[2], str(ast.literal_eval(value)))
+    lines = ["[global]"]
+    certificates = values.get("cert") or os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("SSL_CERT_FILE")
+    if certificates and Path(certificates).is_file():
+        lines.append("cert = /etc/ssl/certs/ca-certificates.crt")
+    lines += [f"{name} = {' '.join(values[name].split())}" for name in PIP_SETTINGS if name in values]
+    if len(lines) == 1:
+        return "", None
+    return "\n".join(lines) + "\n", Path(certificates) if certificates and Path(certificates).is_file() else None
+
+
+def _client(daemon: Daemon, broker: str, log: Log) -> str:
+    """It stands on the broker's image, which has Python and the package."""
+    tag = f"delaymq/e2e-client:{TAG_PREFIX}{digest_of(CLIENT_PATH, ['Dockerfile', '*.py'], broker)}"
+    if not daemon.has_image(tag):
+        build(daemon, tag, CLIENT_PATH, arguments={"BROKER_IMAGE": broker}, log=log)
+    return tag
+
+
+def _java_client(daemon: Daemon, bases: _Bases, log: Log) -> str:
+    libraries = java.libraries("client")
+    classes = java.compiled(java.class_path("client"), sources_path=JAVA_SOURCES_PATH)
+    base_key = JAVA_IMAGE if bases.from_registry else debian.JAVA_RUNTIME.key
+    digest = digest_of(CLIENT_PATH / "java", ["Dockerfile"], libraries.parent.name, classes.name, base_key)
+    tag = f"delaymq/java-client:{TAG_PREFIX}{digest}"
+    if not daemon.has_image(tag):
+        with tempfile.TemporaryDirectory(prefix="delaymq-java-client-") as name:
+            folder = Path(name)
+            shutil.copytree(libraries, folder / "lib")
+            shutil.copytree(classes, folder / "classes")
+            shutil.copy2(CLIENT_PATH / "java" / "Dockerfile", folder)
+            build(daemon, tag, folder, arguments={"JAVA_RUNTIME": bases.java()}, log=log)
+    return tag
+
+
+def _remove_former(daemon: Daemon, tag: str) -> None:
+    """Remove the images of earlier sources; one that is in use stays."""
+    repository = tag.rpartition(":")[0]
+    listed = daemon.docker("images", "--format", "{{.Repository}}:{{.Tag}}", f"{repository}:{TAG_PREFIX}*").stdout
+    former = [name for name in listed.split() if name != tag]
+    if former:
+        daemon.docker("rmi", *former, check=False, timeout_s=120)
