@@ -60,9 +60,16 @@ def test_of_two_made_in_the_same_second_the_smaller_uid_wins() -> None:
     second = world.add_topic("b", topicName="orders", queues=2)
     for key, uid in ((first, "2"), (second, "1")):
         world.kube.objects[key]["metadata"] |= {"creationTimestamp": SAME_SECOND, "uid": uid}
-    settle(world, first, second)
+    world.kube.objects["Topic", NAMESPACE, "kept"] = world.kube.objects.pop(second)
+    settle(world, first)
+    assert world.status(first)["topicName"] == "orders"
+    world.kube.objects[second] = world.kube.objects.pop(("Topic", NAMESPACE, "kept"))
+    settle(world, second, first)
     assert world.condition(first)[1] == "Conflict"
     assert world.condition(second)[1] == "InEveryGroup"
+    # What it had is another's now: whatever becomes of that one, this one deletes nothing any more.
+    assert "topicName" not in world.status(first)
+    assert "groups" not in world.status(first) or not world.status(first)["groups"]
 
 
 def test_the_same_name_on_two_brokers_or_as_another_topic_is_no_conflict() -> None:
@@ -189,6 +196,15 @@ def test_a_deletion_removes_the_topic_from_groups_routes_and_order_settings() ->
         ("delete_route", world.name_server(1), "orders", "demo"),
     ]
     assert world.brokers.orders_by_address == {world.name_server(0): {}, world.name_server(1): {}}
+
+
+def test_a_topic_that_is_deleted_and_made_anew_at_once_is_made() -> None:
+    world = TopicWorld(groups=1)
+    key = world.add_topic("orders", queues=4)
+    settle(world, key)
+    assert delete(world, key) is None
+    settle(world, world.add_topic("orders", queues=4))
+    assert world.on(0, "orders") is not None
 
 
 def test_retain_leaves_everything() -> None:

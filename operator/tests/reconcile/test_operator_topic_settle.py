@@ -6,10 +6,12 @@ from typing import Any, TypeVar
 
 import pytest
 from delaymq_operator.api import SpecError, parse_topic
+from delaymq_operator.api.topic import BrokerRef, TopicGroupStatus, TopicSpec
 from delaymq_operator.reconcile.ports import TopicConfig
 from delaymq_operator.reconcile.topic import reconcile_topic
-from delaymq_operator.reconcile.topic.desired import order_text
+from delaymq_operator.reconcile.topic.desired import order_text, satisfied
 from delaymq_operator.reconcile.world import Key, Outcome
+from msgspec import structs
 from topic_world import NAMESPACE, TopicWorld
 
 T = TypeVar("T")
@@ -238,6 +240,22 @@ def test_a_broker_that_does_not_answer_is_asked_less_and_less_often_for_all_topi
     assert all(world.condition(key)[1] == "InEveryGroup" for key in keys)
 
 
+def test_a_broker_that_fails_at_one_topic_is_left_alone_by_the_others() -> None:
+    world = TopicWorld(groups=1)
+    keys = [world.add_topic(f"t{number}", queues=4) for number in range(5)]
+    settle(world, *keys)
+    for key in keys:
+        world.kube.change("Topic", key.name, queues=5)
+    world.brokers.down.add(world.host(0))
+    world.brokers.calls.clear()
+    settle(world, *keys)
+    assert [call[0] for call in world.brokers.calls] == ["put_topic"]
+    world.brokers.down.clear()
+    world.later(-3600)
+    settle(world, *keys)
+    assert world.condition(keys[-1])[1] == "InEveryGroup"
+
+
 def test_a_broker_in_a_new_pod_is_asked_at_once() -> None:
     world = TopicWorld(groups=1)
     key = world.add_topic("orders")
@@ -392,6 +410,24 @@ def test_order_false_takes_the_setting_back_and_no_order_leaves_it() -> None:
     assert world.brokers.orders_by_address[world.name_server()] == {"other": "demo-0:1"}
 
 
+def test_an_order_is_not_taken_back_because_no_group_is_ready_yet() -> None:
+    world = TopicWorld(groups=1)
+    key = world.add_topic("orders", order=True)
+    world.brokers.orders_by_address[world.name_server()] = {"orders": "demo-0:8"}
+    world.set_ready(0, False)
+    settle(world, key)
+    assert world.brokers.orders_by_address[world.name_server()] == {"orders": "demo-0:8"}
+
+
+def test_an_order_that_was_just_taken_back_is_not_taken_back_again() -> None:
+    world = TopicWorld(groups=1)
+    key = world.add_topic("orders", order=False)
+    world.brokers.orders_by_address[world.name_server()] = {"orders": "demo-0:8"}
+    settle(world, key)
+    settle(world, key)
+    assert world.brokers.asked("put_order") == 1
+
+
 def test_a_name_server_that_does_not_answer_is_named() -> None:
     world = TopicWorld(groups=1, name_servers=2)
     world.brokers.down.add(world.name_server(1))
@@ -405,6 +441,15 @@ def test_a_name_server_that_does_not_answer_is_named() -> None:
     world.later()
     settle(world, key)
     assert world.condition(key)[1] == "InEveryGroup"
+
+
+def test_a_topic_with_too_few_read_queues_is_not_as_specified() -> None:
+    spec = TopicSpec(broker_ref=BrokerRef(name="demo"), queues=4, permission="ReadWrite")
+    seen = TopicGroupStatus(name="demo-0", write_queues=4, read_queues=4, permission="ReadWrite")
+    assert satisfied(spec, seen)
+    assert not satisfied(spec, None)
+    for wrong in ({"read_queues": 3}, {"write_queues": 5}, {"permission": "ReadOnly"}):
+        assert not satisfied(spec, structs.replace(seen, **wrong))
 
 
 def test_orders_of_other_clusters_on_the_same_name_server_keep_their_place() -> None:
