@@ -1,0 +1,270 @@
+"""What a real API server says to each Broker that cannot be: these tables are the sentences that users see."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from api_server import ApiServer
+from crd_requests import Spec, check_change, collection, manifest, not_kept, refusal, rules_without, would_make
+from delaymq_operator.api import names, parse_broker
+
+LATE_PORT = (
+    "the last group's NodePort, brokerNodePort + 10 · (size - 1), would be above 32767: use a smaller brokerNodePort"
+)
+TAKEN_PORT = (
+    "a broker group needs this NodePort (group g has brokerNodePort + 10 · g and the port 2 below it): "
+    "use another nameServerNodePort"
+)
+SMALL_VOLUME = (
+    "the volume must hold two log segments at least, and one has 1 GiB unless config says otherwise: use 2Gi or more, "
+    "or a smaller config.mappedFileSizeCommitLog (bytes)"
+)
+AMOUNT = "an amount is a number and perhaps a unit: write it like 100m, 2 or 256Mi"
+NO_IP = "an advertised address is an IP address, since message ids carry it: write it like 203.0.113.10"
+OWN_LABELS = (
+    "delaymq.io/… and app.kubernetes.io/name, instance, component and managed-by belong to the operator: "
+    "use other labels"
+)
+ADDRESS = "an address is host:port: write it like namesrv.messaging:9876"
+ONE_PEER_KIND = (
+    "an entry has either ipBlock, or podSelector, namespaceSelector or both: write two entries for two kinds"
+)
+RANGE = "a range is an address and a length: write it like 198.51.100.0/24"
+LONG_NAME = "a Broker's name has at most 40 characters, since pods and Services are named after it"
+BROKER_NAME = (
+    "a Broker's name starts with a letter and has only lower-case letters, digits and -, since Services are named "
+    "after it: choose another name"
+)
+
+
+def _node_port(**fields: object) -> Spec:
+    return {"external": {"type": "NodePort", "advertisedAddress": "203.0.113.10"} | fields}
+
+
+def _peer(**fields: object) -> Spec:
+    return {"networkPolicy": {"enabled": True, "allowFrom": [fields]}}
+
+
+# A Broker's spec → the field and what is said about it.
+REFUSED_BROKERS: list[tuple[Spec, str, str]] = [
+    ({"size": 0}, "spec.size", "spec.size in body should be greater than or equal to 1"),
+    ({"size": 33}, "spec.size", "spec.size in body should be less than or equal to 32"),
+    ({"flush": "Sometimes"}, "spec.flush", 'Unsupported value: "Sometimes": supported values: "Async", "Sync"'),
+    ({"image": "a b"}, "spec.image", "an image has no blanks, write it like registry.example/delaymq/broker:0.1.0"),
+    ({"image": ""}, "spec.image", "spec.image in body should be at least 1 chars long"),
+    (
+        {"config": {"a": "1\n2"}},
+        "spec.config[a]",
+        "a value is one line of text, remove line breaks and control characters",
+    ),
+    ({"config": {"a": 1}}, "spec.config.a", 'spec.config.a in body must be of type string: "integer"'),
+    ({"config": {str(n): "" for n in range(101)}}, "spec.config", "must have at most 100 items"),
+    ({"storage": {"size": "ten"}}, "spec.storage.size", "a size is a number above 0 and a unit: write it like 10Gi"),
+    ({"storage": {"size": "-1Gi"}}, "spec.storage.size", "a size is a number above 0 and a unit: write it like 10Gi"),
+    ({"storage": {"size": "1Gi"}}, "spec.storage.size", SMALL_VOLUME),
+    (
+        {"storage": {"size": "4Gi"}, "config": {"mappedFileSizeCommitLog": "2147483649"}},
+        "spec.storage.size",
+        SMALL_VOLUME,
+    ),
+    (
+        {"nameServers": {"replicas": 2, "addresses": ["a:9876"]}},
+        "spec.nameServers",
+        "with addresses no NameServers are made: leave replicas out to use those at the addresses, or remove addresses "
+        "to have own ones",
+    ),
+    ({"nameServers": {"addresses": ["a:b"]}}, "spec.nameServers.addresses[0]", ADDRESS),
+    ({"nameServers": {"addresses": ["http://a:9876"]}}, "spec.nameServers.addresses[0]", ADDRESS),
+    ({"nameServers": {"addresses": ["a:1;b:2"]}}, "spec.nameServers.addresses[0]", ADDRESS),
+    (
+        {"nameServers": {"addresses": ["a:99999"]}},
+        "spec.nameServers.addresses[0]",
+        "a port is at most 65535: write the NameServer's, such as 9876",
+    ),
+    ({"resources": {"requests": {"cpu": "much"}}}, "spec.resources.requests[cpu]", AMOUNT),
+    ({"nameServers": {"resources": {"limits": {"cpu": -1}}}}, "spec.nameServers.resources.limits[cpu]", AMOUNT),
+    (
+        {"resources": {"requests": {"memory": "2Gi", "cpu": 1}, "limits": {"memory": "1Gi"}}},
+        "spec.resources",
+        "a request is above its limit: raise the limit, or lower the request",
+    ),
+    ({"podTemplate": {"labels": {"delaymq.io/group": "1"}}}, "spec.podTemplate.labels", OWN_LABELS),
+    ({"podTemplate": {"labels": {"app.kubernetes.io/name": "x"}}}, "spec.podTemplate.labels", OWN_LABELS),
+    (
+        {"podTemplate": {"labels": {"team": "a b"}}},
+        "spec.podTemplate.labels[team]",
+        "a label's value has letters, digits, -, _ and ., and starts and ends with a letter or digit",
+    ),
+    (
+        {"podTemplate": {"annotations": {"delaymq.io/inputs": "x"}}},
+        "spec.podTemplate.annotations",
+        "annotations delaymq.io/… belong to the operator: use others",
+    ),
+    (
+        {"podTemplate": {"env": [{"name": "DELAYMQ_LISTEN_PORT", "value": "1"}]}},
+        "spec.podTemplate.env[0].name",
+        "variables DELAYMQ_… belong to the operator: set the key in spec.config",
+    ),
+    (
+        {"podTemplate": {"env": [{"name": "2b"}]}},
+        "spec.podTemplate.env[0].name",
+        "a variable's name has letters, digits and _, and does not start with a digit",
+    ),
+    (
+        {"external": {"type": "NodePort"}},
+        "spec.external",
+        "NodePort needs advertisedAddress: write the IP address of a node, or of what stands before the nodes, that "
+        "clients outside reach",
+    ),
+    (_node_port(advertisedAddress="node.example"), "spec.external.advertisedAddress", NO_IP),
+    (_node_port(advertisedAddress="0.0.0.0"), "spec.external.advertisedAddress", NO_IP),
+    (
+        _node_port(loadBalancerClass="x"),
+        "spec.external.loadBalancerClass",
+        "loadBalancerClass is for type LoadBalancer: remove it",
+    ),
+    ({"size": 3} | _node_port(brokerNodePort=32750), "spec.external.brokerNodePort", LATE_PORT),
+    (_node_port(nameServerNodePort=30911), "spec.external.nameServerNodePort", TAKEN_PORT),
+    (_node_port(nameServerNodePort=30909), "spec.external.nameServerNodePort", TAKEN_PORT),
+    ({"size": 2} | _node_port(nameServerNodePort=30921), "spec.external.nameServerNodePort", TAKEN_PORT),
+    ({"size": 2} | _node_port(nameServerNodePort=30919), "spec.external.nameServerNodePort", TAKEN_PORT),
+    (_peer(), "spec.networkPolicy.allowFrom[0]", ONE_PEER_KIND),
+    (_peer(ipBlock={"cidr": "198.51.100.0/24"}, podSelector={}), "spec.networkPolicy.allowFrom[0]", ONE_PEER_KIND),
+    (_peer(ipBlock={"cidr": "198.51.100.0"}), "spec.networkPolicy.allowFrom[0].ipBlock.cidr", RANGE),
+    (
+        _peer(ipBlock={"cidr": "198.51.100.0/24", "except": ["x"]}),
+        "spec.networkPolicy.allowFrom[0].ipBlock.except[0]",
+        RANGE,
+    ),
+]
+
+ACCEPTED_BROKERS: list[Spec] = [
+    {},
+    {"size": 32, "flush": "Sync", "paused": True, "image": "registry.example:5000/a/b@sha256:0"},
+    {"config": {"fileReservedTime": "168", "regionId": "a=b; c: d\té", "mappedFileSizeCommitLog": "nonsense"}},
+    {"storage": {"size": "128Mi"}, "config": {"mappedFileSizeCommitLog": "67108864"}},
+    {"storage": {"size": "1.5Ti", "storageClassName": "fast", "deleteClaim": True}},
+    {"nameServers": {"addresses": ["a.b:9876", "10.0.0.1:1", "[2001:db8::1]:65535"]}},
+    {"resources": {"requests": {"cpu": 1, "memory": "1Gi"}, "limits": {"cpu": "1000m", "memory": "1Gi"}}},
+    {"resources": {}},
+    {"podTemplate": {"labels": {"team": "", "app.kubernetes.io/part-of": "shop"}, "env": [{"name": "TZ"}]}},
+    {"podTemplate": {"affinity": {"nodeAffinity": {"anything": [{"at": "all"}]}}, "tolerations": [{"key": "spot"}]}},
+    _node_port(),
+    _node_port(advertisedAddress="2001:db8::1"),
+    {"size": 6} | _node_port(nameServerNodePort=30971),
+    {"size": 32} | _node_port(brokerNodePort=32457, nameServerNodePort=32767 - 1),
+    {"size": 3, "external": {"type": "LoadBalancer", "loadBalancerClass": "x.example/lb"}},
+    {"size": 2, "external": {"type": "LoadBalancer", "advertisedAddress": "203.0.113.10"}},
+    {"size": 1} | {"external": {"type": "LoadBalancer", "nameServerNodePort": 30911}},
+    _peer(podSelector={}, namespaceSelector={"matchLabels": {"a": "b"}}),
+    _peer(ipBlock={"cidr": "2001:db8::/32", "except": ["2001:db8:1::/48"]}),
+]
+
+# What the Broker was, what it becomes → the field and what is said about it; None: it may.
+CHANGED_BROKERS: list[tuple[Spec, Spec, tuple[str, str] | None]] = [
+    ({}, {"storage": {"size": "20Gi"}}, None),
+    (
+        {},
+        {"storage": {"size": "10G"}},
+        (
+            "spec.storage.size",
+            "a volume cannot shrink from 10Gi to 10G: keep 10Gi, or move to a new Broker with smaller volumes",
+        ),
+    ),
+    ({"storage": {"size": "10Gi"}}, {"storage": {"size": "10240Mi"}}, None),
+    *(
+        (
+            {"storage": before},
+            {"storage": after},
+            (
+                "spec.storage.storageClassName",
+                "the class of existing volumes cannot change: restore storageClassName as it was, or move to a new "
+                "Broker with the other class",
+            ),
+        )
+        for before, after in itertools.permutations(({}, {"storageClassName": "a"}, {"storageClassName": "b"}), 2)
+    ),
+    ({"size": 3}, {"size": 1}, None),
+    ({}, {"nameServers": {"addresses": ["a:9876"]}}, None),
+    (_node_port(), {"external": {"type": "LoadBalancer"}}, None),
+    ({"external": {"type": "LoadBalancer", "loadBalancerClass": "a"}}, {}, None),
+    (
+        {"external": {"type": "LoadBalancer"}},
+        {"external": {"type": "LoadBalancer", "loadBalancerClass": "a"}},
+        (
+            "spec.external.loadBalancerClass",
+            "the class of an existing load balancer cannot change: remove external, wait until the Services are gone, "
+            "and add it with the other class",
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("spec", "field", "sentence"), REFUSED_BROKERS)
+def test_a_broker_that_cannot_be_is_refused(
+    api_server: ApiServer, namespace: str, spec: Spec, field: str, sentence: str
+) -> None:
+    assert refusal(api_server, namespace, "Broker", "demo", spec) == [(field, sentence)]
+
+
+@pytest.mark.parametrize("key", sorted(names.OWNED_KEYS))
+def test_a_key_that_belongs_to_the_operator_is_refused_alone(api_server: ApiServer, namespace: str, key: str) -> None:
+    [(field, sentence)] = refusal(api_server, namespace, "Broker", "demo", {"config": {key: "x"}})
+    assert field == "spec.config"
+    assert sentence.startswith(f"{key} belongs to the operator")
+
+
+@pytest.mark.parametrize("name", ["a.b", "1a"])
+def test_a_broker_needs_a_name_for_services(api_server: ApiServer, namespace: str, name: str) -> None:
+    assert refusal(api_server, namespace, "Broker", name, {}) == [("metadata", BROKER_NAME)]
+
+
+def test_a_broker_has_a_name_of_40_characters_at_most(api_server: ApiServer, namespace: str) -> None:
+    [(field, sentence)] = refusal(api_server, namespace, "Broker", "b" * 41, {})
+    assert (field, sentence) == (
+        "metadata",
+        LONG_NAME,
+    )
+    would_make(api_server, namespace, "Broker", "b" * 40, {})
+
+
+@pytest.mark.parametrize("spec", ACCEPTED_BROKERS)
+def test_a_broker_that_can_be_is_taken_as_it_is_written(api_server: ApiServer, namespace: str, spec: Spec) -> None:
+    made = would_make(api_server, namespace, "Broker", "demo", spec)
+    assert not_kept(spec, made["spec"]) == []
+    assert parse_broker(made).spec == parse_broker(made | {"spec": spec}).spec
+
+
+def test_a_broker_without_a_spec_gets_every_default(api_server: ApiServer, namespace: str) -> None:
+    made = api_server.create(collection(namespace, "Broker"), manifest("Broker", "demo", {}) | {"spec": {}})
+    without = api_server.create(
+        collection(namespace, "Broker") + "?dryRun=All",
+        {"apiVersion": names.API_VERSION, "kind": "Broker", "metadata": {"name": "other"}},
+    )
+    assert without["spec"] == made["spec"]
+    assert made["spec"] == {
+        "size": 1,
+        "imagePullPolicy": "IfNotPresent",
+        "flush": "Async",
+        "config": {},
+        "storage": {"size": "10Gi", "deleteClaim": False},
+        "nameServers": {"replicas": 1, "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}}},
+        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}},
+        "podTemplate": {"terminationGracePeriodSeconds": 60},
+        "networkPolicy": {"enabled": False},
+        "paused": False,
+    }
+
+
+@pytest.mark.parametrize(("before", "after", "refused"), CHANGED_BROKERS)
+def test_a_broker_changes_only_to_what_its_volumes_allow(
+    api_server: ApiServer, namespace: str, before: Spec, after: Spec, refused: tuple[str, str] | None
+) -> None:
+    check_change(api_server, namespace, "Broker", before, after, refused)
+
+
+def test_the_tables_have_a_case_for_every_rule() -> None:
+    told = {sentence for _, _, sentence in REFUSED_BROKERS} | {BROKER_NAME, LONG_NAME}
+    told |= {refused[1] for _, _, refused in CHANGED_BROKERS if refused}
+    assert rules_without("Broker", told) == []

@@ -1,0 +1,145 @@
+"""What a real API server says to each Topic and level table that cannot be, in the sentences that users see."""
+
+from __future__ import annotations
+
+import pytest
+from api_server import ApiServer
+from crd_requests import Spec, check_change, not_kept, refusal, rules_without, would_make
+from delaymq.message import names as rocketmq_names
+
+BROKER_TOPIC = (
+    "the broker has a topic of its own with the Broker's name, and one with _REPLY_TOPIC: use another topicName"
+)
+TO = {"brokerRef": {"name": "demo"}}
+SYSTEM_TOPIC = "this topic belongs to the broker itself: use another name"
+GROUP_TOPIC = "retry and dead-letter topics belong to consumer groups, and the broker makes them: use another name"
+RENAMED = "a topic cannot be renamed: restore topicName as it was, and make another Topic for the other name"
+# A Topic's name and spec → the field and what is said about it.
+REFUSED_TOPICS: list[tuple[str, Spec, str, str]] = [
+    ("t", {}, "spec.brokerRef", "Required value"),
+    ("t", TO | {"queues": 0}, "spec.queues", "spec.queues in body should be greater than or equal to 1"),
+    ("t", TO | {"queues": 1025}, "spec.queues", "spec.queues in body should be less than or equal to 1024"),
+    (
+        "t",
+        TO | {"topicName": "a.b"},
+        "spec.topicName",
+        "a topic's name has letters, digits, -, _, % and | only: write it like orders_paid",
+    ),
+    (
+        "a.b",
+        TO,
+        "spec.topicName",
+        "a topic's name has no dots, and metadata.name has some: write the topic's name to topicName",
+    ),
+    (
+        "t" * 128,
+        TO,
+        "spec.topicName",
+        "a topic's name has at most 127 characters, and metadata.name has more: write a shorter one to topicName",
+    ),
+    *(
+        ("t", TO | {"topicName": topic}, "spec.topicName", SYSTEM_TOPIC)
+        for topic in (
+            rocketmq_names.SCHEDULE_TOPIC,
+            rocketmq_names.HALF_TOPIC,
+            rocketmq_names.OP_HALF_TOPIC,
+            rocketmq_names.TRANS_CHECK_MAX_TOPIC,
+            rocketmq_names.AUTO_CREATE_TOPIC,
+            rocketmq_names.BENCHMARK_TOPIC,
+            rocketmq_names.SELF_TEST_TOPIC,
+            rocketmq_names.OFFSET_MOVED_TOPIC,
+            rocketmq_names.TRACE_TOPIC,
+            rocketmq_names.MARKS_TOPIC,
+        )
+    ),
+    ("t", TO | {"topicName": "%RETRY%g"}, "spec.topicName", GROUP_TOPIC),
+    ("t", TO | {"topicName": "%DLQ%g"}, "spec.topicName", GROUP_TOPIC),
+    *(
+        (
+            *name_and_spec,
+            "spec.topicName",
+            BROKER_TOPIC,
+        )
+        for name_and_spec in (("demo", TO), ("t", TO | {"topicName": "demo_REPLY_TOPIC"}))
+    ),
+    (
+        "demo-31",
+        TO,
+        "spec.topicName",
+        "every broker group has a topic of its own with its name, <broker>-<number>: use another topicName",
+    ),
+]
+ACCEPTED_TOPICS: list[tuple[str, Spec]] = [
+    ("orders", TO),
+    ("t" * 127, TO),
+    ("with.dots", TO | {"topicName": "%a|B_9-"}),
+    ("demo-x", TO),
+    ("demo-1-2", TO),
+    ("t", TO | {"queues": 1024, "permission": "WriteOnly", "order": True, "deletionPolicy": "Retain"}),
+]
+CHANGED_TOPICS: list[tuple[Spec, Spec, tuple[str, str] | None]] = [
+    (TO, TO | {"topicName": "t"}, None),
+    (TO, TO | {"topicName": "u"}, ("spec.topicName", RENAMED)),
+    (TO | {"topicName": "u"}, TO, ("spec.topicName", RENAMED)),
+    (
+        TO,
+        {"brokerRef": {"name": "other"}},
+        ("spec.brokerRef", "a Topic cannot move to another Broker: restore brokerRef, and make another Topic"),
+    ),
+    (TO | {"queues": 8}, TO | {"queues": 4, "deletionPolicy": "Retain"}, None),
+]
+
+DELAY = "a delay is a whole number and s, m, h or d: write it like 30s, 5m, 2h or 7d"
+LONG_DELAY = "a delay is at most 3650d (10 years): write a shorter one"
+REFUSED_LEVELS: list[tuple[list[object], str, str]] = [
+    ([], "spec.levels", "spec.levels in body should have at least 1 items"),
+    (["1s"] * 1001, "spec.levels", "must have at most 1000 items"),
+    (["1s", "0s"], "spec.levels[1]", DELAY),
+    (["01s"], "spec.levels[0]", DELAY),
+    (["1w"], "spec.levels[0]", DELAY),
+    (["1m30s"], "spec.levels[0]", DELAY),
+    (["1 s"], "spec.levels[0]", DELAY),
+    (["3651d"], "spec.levels[0]", LONG_DELAY),
+    (["999999999999d"], "spec.levels[0]", LONG_DELAY),
+    (["87601h"], "spec.levels[0]", LONG_DELAY),
+    ([1], "spec.levels[0]", 'spec.levels[0] in body must be of type string: "integer"'),
+]
+ACCEPTED_LEVELS = [["1s"], ["3650d", "1s", "1s"], ["87600h", "5256000m", "315360000s"], ["9s"] * 1000]
+
+
+@pytest.mark.parametrize(("name", "spec", "field", "sentence"), REFUSED_TOPICS)
+def test_a_topic_that_cannot_be_is_refused(
+    api_server: ApiServer, namespace: str, name: str, spec: Spec, field: str, sentence: str
+) -> None:
+    assert refusal(api_server, namespace, "Topic", name, spec) == [(field, sentence)]
+
+
+@pytest.mark.parametrize(("name", "spec"), ACCEPTED_TOPICS)
+def test_a_topic_that_can_be_is_taken(api_server: ApiServer, namespace: str, name: str, spec: Spec) -> None:
+    assert not_kept(spec, would_make(api_server, namespace, "Topic", name, spec)["spec"]) == []
+
+
+@pytest.mark.parametrize(("before", "after", "refused"), CHANGED_TOPICS)
+def test_a_topic_keeps_its_name_and_its_broker(
+    api_server: ApiServer, namespace: str, before: Spec, after: Spec, refused: tuple[str, str] | None
+) -> None:
+    check_change(api_server, namespace, "Topic", before, after, refused)
+
+
+@pytest.mark.parametrize(("levels", "field", "sentence"), REFUSED_LEVELS)
+def test_a_level_table_that_cannot_be_is_refused(
+    api_server: ApiServer, namespace: str, levels: list[object], field: str, sentence: str
+) -> None:
+    assert refusal(api_server, namespace, "DelayLevelConfig", "l", {"levels": levels}) == [(field, sentence)]
+
+
+@pytest.mark.parametrize("levels", ACCEPTED_LEVELS)
+def test_a_level_table_that_can_be_is_taken(api_server: ApiServer, namespace: str, levels: list[str]) -> None:
+    made = would_make(api_server, namespace, "DelayLevelConfig", "l", {"levels": levels})
+    assert made["spec"] == {"levels": levels, "overflow": "Clamp"}
+
+
+def test_the_tables_have_a_case_for_every_rule() -> None:
+    told = {sentence for *_, sentence in REFUSED_TOPICS} | {sentence for *_, sentence in REFUSED_LEVELS}
+    told |= {refused[1] for _, _, refused in CHANGED_TOPICS if refused}
+    assert rules_without("Topic", told) + rules_without("DelayLevelConfig", told) == []
