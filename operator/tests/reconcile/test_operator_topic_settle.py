@@ -354,6 +354,20 @@ def test_the_clock_that_is_set_back_does_not_stop_the_polls() -> None:
     assert world.on(0, "orders").write_queues == 4  # type: ignore[union-attr]
 
 
+def test_nothing_is_made_for_a_topic_that_could_vanish_unnoticed() -> None:
+    world = TopicWorld(groups=1)
+    key = world.add_topic("orders")
+    finalizers = world.kube.objects[key]["metadata"].pop("finalizers")
+    again_s = settle(world, key).requeue_after_s
+    assert again_s is not None
+    assert again_s < 1
+    assert not world.brokers.calls
+    assert not world.kube.requests
+    world.kube.objects[key]["metadata"]["finalizers"] = finalizers
+    settle(world, key)
+    assert world.condition(key)[1] == "InEveryGroup"
+
+
 def test_a_deleted_resource_and_one_under_deletion_are_left_to_the_release() -> None:
     world = TopicWorld(groups=1)
     key = world.add_topic("orders")

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from delaymq_operator.api.names import FINALIZER
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable, KubeError
 from delaymq_operator.reconcile.ports import BrokerAdmin, Cache, Endpoint, Kube, Manifest, TopicConfig
 from delaymq_operator.reconcile.world import Key, ReconcileSettings, World
@@ -257,7 +258,7 @@ class TopicWorld:
         return f"{broker}-namesrv-{number}.{broker}-namesrv-pods.{NAMESPACE}.svc:9876"
 
     def add_topic(self, name: str, *, broker: str = "demo", **spec: Any) -> Key:
-        self.kube.add("Topic", name, {"brokerRef": {"name": broker}} | spec)
+        self.kube.add("Topic", name, {"brokerRef": {"name": broker}} | spec, finalizers=[FINALIZER])
         return Key("Topic", NAMESPACE, name)
 
     def add_levels(self, name: str, *levels: str, **spec: Any) -> Key:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from delaymq.message.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 
 from delaymq_operator.api import Broker, Reason, SpecError, Topic, parse_broker, parse_topic
-from delaymq_operator.api.names import BROKER_KIND, MAX_SIZE, rocketmq_broker_name
+from delaymq_operator.api.names import BROKER_KIND, FINALIZER, MAX_SIZE, rocketmq_broker_name
 from delaymq_operator.api.topic import TopicGroupStatus
 from delaymq_operator.reconcile.topic.answers import BrokerAnswers
 from delaymq_operator.reconcile.topic.contenders import age, names_of
@@ -17,6 +17,9 @@ from delaymq_operator.reconcile.topic.order import settle_order
 from delaymq_operator.reconcile.topic.places import groups_of
 from delaymq_operator.reconcile.topic.status import Reporter
 from delaymq_operator.reconcile.world import Key, Outcome, World
+
+# How soon to look again for the finalizer, which is added when a Topic is first seen.
+_FINALIZER_S = 0.3
 
 
 async def reconcile_topic(key: Key, world: World) -> Outcome:
@@ -40,6 +43,9 @@ async def reconcile_topic(key: Key, world: World) -> Outcome:
     broker = await _usable_broker(topic, report, world)
     if broker is None:
         return later
+    if FINALIZER not in (body["metadata"].get("finalizers") or ()):
+        # It could be gone before anybody knows that its topic has to go too.
+        return Outcome(_FINALIZER_S)
     repairing = report.observed_generation == topic.generation
     if not report.owned:
         # Said before anything is made, so that a deletion knows about it whatever happens in between.
