@@ -1,0 +1,21 @@
+"""Helm and a Kubernetes API for the chart's tests; without the programs the tests are skipped, and in CI they fail."""
+
+import os
+
+import pytest
+from api_server_fixtures import kubernetes_programs  # noqa: F401
+from cluster.paths import artifacts_path
+from cluster.programs import find_program
+from helm_chart import Helm
+
+
+@pytest.fixture(scope="session")
+def helm() -> Helm:
+    """The command, as the e2e tests' cluster brings it."""
+    found = find_program("helm")
+    if found is None:
+        sentence = f"Helm is not built (in {artifacts_path()}): run `make cluster` once"
+        if os.environ.get("CI", "").lower() in ("1", "true"):
+            pytest.fail(sentence, pytrace=False)
+        pytest.skip(sentence)
+    return Helm(found)

@@ -1,0 +1,238 @@
+"""The chart against a real API server: what is made, what the operator may do then, what outlives an uninstall."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from api_server import ApiServer, Programs
+from delaymq_operator.adapters.permissions import PERMISSIONS
+from helm_chart import CHART, Helm, HelmError
+
+WARNING = "the cluster's CRDs are not this chart's"
+UPGRADE = ("apply", "--server-side", "--force-conflicts", "-f", "-")
+
+
+@pytest.fixture(scope="module")
+def cluster(kubernetes_programs: Programs) -> Iterator[ApiServer]:
+    """An API server of this module's own, since its CRDs come and go."""
+    with ApiServer(kubernetes_programs) as server:
+        yield server
+
+
+@pytest.fixture
+def bare(cluster: ApiServer) -> ApiServer:
+    """Without CRDs, as a cluster is in which nobody installed DelayMQ."""
+    cluster.kubectl("delete", "crd", "--all", "--wait", "--timeout=60s")
+    return cluster
+
+
+class Release:
+    """A release in a namespace of its own; what is done to it returns Helm's words, notes included."""
+
+    def __init__(self, helm: Helm, server: ApiServer, name: str = "delaymq", *, namespace: str = "") -> None:
+        self._helm = helm
+        self._name = name
+        self.namespace = namespace or server.new_namespace("release")
+        self._where = ["--kubeconfig", str(server.kubeconfig), "-n", self.namespace]
+
+    def install(self, *arguments: str, chart: Path = CHART) -> str:
+        return self._helm.run("install", self._name, str(chart), *self._where, *arguments)
+
+    def upgrade(self, *arguments: str, chart: Path = CHART) -> str:
+        return self._helm.run("upgrade", self._name, str(chart), *self._where, *arguments)
+
+    def uninstall(self) -> str:
+        return self._helm.run("uninstall", self._name, *self._where)
+
+
+@pytest.fixture
+def release(helm: Helm, bare: ApiServer) -> Iterator[Release]:
+    made = Release(helm, bare)
+    yield made
+    made.uninstall()
+
+
+def crd_names(server: ApiServer) -> set[str]:
+    return set(server.kubectl("get", "crd", "-o", "name").split())
+
+
+def broker_fields(server: ApiServer) -> set[str]:
+    """What a Broker's spec may have, as the cluster sees it."""
+    crd = json.loads(server.kubectl("get", "crd", "brokers.delaymq.io", "-o", "json"))
+    return set(crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"])
+
+
+def may(server: ApiServer, account: str, verb: str, group: str, resource: str, namespace: str, name: str = "") -> bool:
+    """Whether the API server would let a service account do it; an empty namespace asks for all of them."""
+    resource, _, subresource = resource.partition("/")
+    attributes = {
+        "verb": verb, "group": group, "resource": resource, "subresource": subresource, "namespace": namespace,
+        "name": name,
+    }  # fmt: skip
+    review = server.create(
+        "/apis/authorization.k8s.io/v1/subjectaccessreviews",
+        {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": {"user": f"system:serviceaccount:{account}", "resourceAttributes": attributes},
+        },
+    )
+    return bool(review["status"]["allowed"])
+
+
+def older_chart(folder: Path) -> Path:
+    """The chart as it may have been: its Broker had no `networkPolicy`."""
+    chart = folder / "delaymq"
+    shutil.copytree(CHART, chart)
+    path = chart / "crds/broker.yaml"
+    crd = yaml.safe_load(path.read_text())
+    spec = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    spec.pop("networkPolicy")
+    path.write_text(yaml.safe_dump(crd))
+    return chart
+
+
+def test_one_command_installs_crds_operator_and_a_first_broker(release: Release, bare: ApiServer) -> None:
+    notes = release.install("--set", "broker.create=true", "--set", "broker.spec.size=2")
+    assert crd_names(bare) >= {f"customresourcedefinition.apiextensions.k8s.io/{kind}.delaymq.io" for kind in
+                              ("brokers", "topics", "delaylevelconfigs")}  # fmt: skip
+    made: dict[str, Any] = json.loads(bare.kubectl("-n", release.namespace, "get", "dmqb", "demo", "-o", "json"))
+    assert made["spec"]["size"] == 2
+    assert WARNING not in notes
+    assert f"demo-namesrv.{release.namespace}:9876" in notes
+
+
+def test_the_operator_is_allowed_what_it_does_in_all_namespaces(release: Release, bare: ApiServer) -> None:
+    release.install()
+    account = f"{release.namespace}:delaymq-operator"
+    for one in PERMISSIONS:
+        namespace = release.namespace if one.scope == "own" else ""
+        name = "delaymq-operator" if one.scope == "own" else ""
+        for verb in one.verbs:
+            assert may(bare, account, verb, one.group, one.resource, namespace, name), (verb, one)
+    assert not may(bare, account, "list", "", "secrets", "")
+    assert not may(bare, account, "update", "coordination.k8s.io", "leases", release.namespace, "of-another")
+
+
+def test_with_namespaces_the_operator_is_allowed_nothing_elsewhere(release: Release, bare: ApiServer) -> None:
+    shop, other = bare.new_namespace("shop"), bare.new_namespace("other")
+    release.install("--set", f"watchNamespaces={{{shop}}}")
+    account = f"{release.namespace}:delaymq-operator"
+    for one in PERMISSIONS:
+        for verb in one.verbs:
+            if one.scope == "watched":
+                assert may(bare, account, verb, one.group, one.resource, shop), (verb, one)
+            assert not may(bare, account, verb, one.group, one.resource, other), (verb, one)
+
+
+def test_whoever_may_change_one_namespace_only_can_install_for_it(helm: Helm, cluster: ApiServer) -> None:
+    """The role `admin` of a namespace is enough: the CRDs are there, and nothing else belongs to the cluster."""
+    namespace = cluster.new_namespace("tenant")
+    cluster.install_crds()
+    # Who gives permissions needs them; over the three kinds that is what aggregateToUserRoles gives to admins.
+    rules = [
+        {"apiGroups": [group], "resources": [one.resource for one in PERMISSIONS if one.group == group], "verbs": ["*"]}
+        for group in {one.group for one in PERMISSIONS if one.scope != "cluster"}
+    ]
+    base = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
+    cluster.create(f"{base}/roles", {"metadata": {"name": "tenant"}, "rules": [
+        *rules,
+        {"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles", "rolebindings"], "verbs": ["*"]},
+        {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["*"]},
+    ]})  # fmt: skip
+    cluster.create(f"{base}/rolebindings", {
+        "metadata": {"name": "tenant"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "tenant"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "tenant"}],
+    })  # fmt: skip
+    made = Release(helm, cluster, namespace=namespace)
+    as_tenant = ("--kube-as-user", "tenant")
+    with pytest.raises(HelmError, match="forbidden"):
+        made.install("--skip-crds", *as_tenant)
+    notes = made.install("--skip-crds", "--set", f"watchNamespaces={{{namespace}}}", "--replace", *as_tenant)
+    assert f"looks after {namespace}" in notes
+    made.uninstall()
+
+
+def test_an_upgrade_says_when_the_crds_are_older_and_the_named_command_renews_them(
+    release: Release, bare: ApiServer, helm: Helm, tmp_path: Path
+) -> None:
+    release.install(chart=older_chart(tmp_path))
+    assert "networkPolicy" not in broker_fields(bare)
+    assert WARNING in release.upgrade()
+
+    bare.kubectl(*UPGRADE, stdin=helm.run("show", "crds", str(CHART)))
+    assert WARNING not in release.upgrade()
+    assert "networkPolicy" in broker_fields(bare)
+
+
+def test_the_command_also_renews_crds_that_kubectl_applied(bare: ApiServer, helm: Helm, tmp_path: Path) -> None:
+    crds = helm.run("show", "crds", str(older_chart(tmp_path)))
+    bare.kubectl("apply", "-f", "-", stdin=crds)
+    bare.kubectl(*UPGRADE, stdin=helm.run("show", "crds", str(CHART)))
+    assert "networkPolicy" in broker_fields(bare)
+
+
+def test_crds_that_are_there_already_do_not_hinder_an_install(release: Release, bare: ApiServer) -> None:
+    bare.install_crds()
+    assert WARNING not in release.install()
+
+
+def test_missing_crds_are_named(release: Release) -> None:
+    notes = release.install("--skip-crds")
+    assert WARNING in notes
+    assert "brokers.delaymq.io" in notes
+
+
+def test_an_uninstall_leaves_crds_and_brokers_and_a_new_install_finds_them(release: Release, bare: ApiServer) -> None:
+    release.install("--set", "broker.create=true")
+    before = json.loads(bare.kubectl("-n", release.namespace, "get", "dmqb", "demo", "-o", "json"))
+    release.uninstall()
+    assert json.loads(bare.kubectl("-n", release.namespace, "get", "dmqb", "demo", "-o", "json")) == before
+    assert len(crd_names(bare)) == 3
+    assert not bare.kubectl("-n", release.namespace, "get", "deploy,role,rolebinding,svc,sa", "-l",
+                            "helm.sh/chart", "-o", "name")  # fmt: skip
+
+    release.install("--set", "broker.create=true")
+    assert json.loads(bare.kubectl("-n", release.namespace, "get", "dmqb", "demo", "-o", "json")) == before
+
+
+def test_switching_the_broker_off_again_leaves_it(release: Release, bare: ApiServer) -> None:
+    release.install("--set", "broker.create=true")
+    release.upgrade("--set", "broker.create=false")
+    assert bare.kubectl("-n", release.namespace, "get", "dmqb", "-o", "name").strip() == "broker.delaymq.io/demo"
+
+
+def test_a_bad_spec_of_the_broker_is_refused_by_name(release: Release) -> None:
+    with pytest.raises(HelmError, match="size"):
+        release.install("--set", "broker.create=true", "--set", "broker.spec.size=99")
+
+
+def test_the_api_server_takes_every_object_as_it_is(helm: Helm, cluster: ApiServer) -> None:
+    """Unknown and misplaced fields are errors here; the pods pass the restricted pod security standard."""
+    cluster.install_crds()
+    namespace = cluster.new_namespace("strict")
+    labels = {"pod-security.kubernetes.io/enforce": "restricted", "pod-security.kubernetes.io/enforce-version": "v1.29"}
+    cluster.merge(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": labels}})
+    values = {"broker.create": True, "replicas": 2, "podAnnotations": {"a": "b"}, "nodeSelector": {"disk": "fast"},
+              "tolerations": [{"operator": "Exists"}], "priorityClassName": "", "imagePullSecrets": [{"name": "x"}],
+              "env": [{"name": "TZ", "value": "UTC"}], "metrics.dashboard.enabled": True,
+              "affinity": {"podAntiAffinity": {}}, "topologySpreadConstraints": [
+                  {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}]}  # fmt: skip
+    for chosen in (values, values | {"watchNamespaces": [namespace]}):
+        objects = helm.render(chosen, namespace=namespace)
+        text = yaml.safe_dump_all(objects)
+        said = cluster.kubectl(
+            "-n", namespace, "apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-", stdin=text
+        )
+        assert said.count("serverside-applied") == len(objects)
+        pod = next(one for one in objects if one["kind"] == "Deployment")["spec"]["template"]
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "operator"}, "spec": pod["spec"]}
+        pod["spec"].pop("serviceAccountName")
+        cluster.kubectl("-n", namespace, "create", "--dry-run=server", "-f", "-", stdin=yaml.safe_dump(pod))

@@ -1,0 +1,181 @@
+"""What the chart says about other parts of the project is so: CRDs, versions, settings, metrics, condition types."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from delaymq_operator.api.conditions import ConditionType
+from delaymq_operator.settings import OperatorSettings
+from helm_chart import CHART, ROOT, alert_rules, chart_metadata, chart_values, paths_of, project_of
+
+SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+DASHBOARD = json.loads((CHART / "dashboards/delaymq.json").read_text())
+# What the Deployment sets itself, and what only serves an operator outside a cluster.
+NOT_IN_VALUES = {
+    "namespaces", "default_image", "namespace", "pod_name", "http_host", "http_port", "lease", "lease_name",
+    "lease_namespace", "kubeconfig", "kube_context",
+}  # fmt: skip
+# Prometheus adds the first ones; the others are labels of the metrics themselves.
+LABELS = {
+    "namespace", "pod", "le", "kind", "type", "status", "level", "topic", "reason", "what", "which", "holder", "result",
+    "verb", "persistentvolumeclaim",
+}  # fmt: skip
+
+
+def metrics_of_the_broker() -> set[str]:
+    text = (ROOT / "broker_image/src/delaymq/server/metrics.py").read_text()
+    return series(re.findall(r'(\w+)\(\s*"(delaymq_\w+)"', text))
+
+
+def metrics_of_the_operator() -> set[str]:
+    text = (ROOT / "operator/src/delaymq_operator/metrics.py").read_text()
+    named = re.findall(r'(\w+)\(\s*f"\{PREFIX\}_(\w+)"', text) + re.findall(r'(_gauges?)\(\s*"(\w+)"', text)
+    return series([(maker, f"delaymq_operator_{name}") for maker, name in named])
+
+
+def series(made: list[tuple[str, str]]) -> set[str]:
+    """Names as Prometheus stores them."""
+    assert made
+    found = set()
+    for maker, name in made:
+        if "Counte" in maker or maker == "_counter":
+            found.add(f"{name}_total")
+        elif "Histogram" in maker:
+            found |= {f"{name}_{part}" for part in ("bucket", "sum", "count")}
+        else:
+            found.add(name)
+    return found
+
+
+def panels() -> list[dict[str, Any]]:
+    return [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+
+
+def expressions() -> list[str]:
+    shown = [target["expr"] for panel in panels() for target in panel["targets"]]
+    return [rule["expr"] for rule in alert_rules()] + shown
+
+
+def test_the_charts_crds_are_those_of_the_project() -> None:
+    theirs = {path.name: path.read_text() for path in (CHART / "crds").iterdir()}
+    ours = {path.name: path.read_text() for path in (ROOT / "crds").glob("*.yaml")}
+    assert theirs == ours, "run: cp crds/*.yaml helm/delaymq/crds/"
+
+
+def test_every_crd_begins_a_document() -> None:
+    """`helm show crds` prints one file after the other; without this kubectl would see the last one only."""
+    assert all(path.read_text().startswith("---\n") for path in (CHART / "crds").iterdir())
+
+
+def test_chart_images_and_distributions_have_one_version() -> None:
+    stated = {chart_metadata()["version"], chart_metadata()["appVersion"]}
+    stated |= {project_of(name)["version"] for name in ("broker_image", "operator")}
+    stated |= set(re.findall(r"^ARG VERSION=(.+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE))
+    assert len(stated) == 1
+
+
+def test_the_chart_offers_every_setting_of_the_operator() -> None:
+    known = {one.name for one in fields(OperatorSettings)}
+    assert known >= NOT_IN_VALUES
+    offered = {re.sub(r"[A-Z]", lambda found: "_" + found[0].lower(), name) for name in settings_of_the_schema()}
+    assert offered == known - NOT_IN_VALUES
+
+
+def test_the_schema_has_the_limits_of_the_operators_settings() -> None:
+    for one in fields(OperatorSettings):
+        stated = settings_of_the_schema().get(re.sub(r"_([a-z])", lambda found: found[1].upper(), one.name))
+        if stated is None:
+            continue
+        if one.metadata["least"] is not None:
+            assert stated["minimum"] == one.metadata["least"], one.name
+        if one.metadata["choices"]:
+            assert tuple(stated["enum"]) == one.metadata["choices"], one.name
+
+
+def settings_of_the_schema() -> dict[str, Any]:
+    found = SCHEMA["properties"]["settings"]["properties"]
+    assert isinstance(found, dict)
+    return found
+
+
+def test_every_value_of_the_schema_has_a_default() -> None:
+    def closed(schema: dict[str, Any]) -> dict[str, Any]:
+        below = {key: one for key, one in schema.get("properties", {}).items() if key not in ("global", "settings")}
+        return {key: closed(one) if one.get("additionalProperties") is False else None for key, one in below.items()}
+
+    defaults = set(paths_of(chart_values()))
+    wanted = set(paths_of(closed(SCHEMA)))
+    assert wanted <= defaults
+    assert {path for path in defaults if path.count(".") == 0} - {"settings"} <= wanted
+
+
+def test_every_object_of_the_schema_that_is_ours_refuses_unknown_keys() -> None:
+    def open_ones(schema: dict[str, Any], path: str) -> list[str]:
+        found = [path] if "properties" in schema and schema.get("additionalProperties") is not False else []
+        for key, value in schema.get("properties", {}).items():
+            found += open_ones(value, f"{path}.{key}")
+        return found
+
+    assert open_ones(SCHEMA, "values") == []
+
+
+def test_metrics_of_alerts_and_dashboard_exist() -> None:
+    known = metrics_of_the_broker() | metrics_of_the_operator()
+    for expression in expressions():
+        named = set(re.findall(r"\bdelaymq_\w+", expression))
+        assert named or "kubelet_volume_stats" in expression, expression
+        assert named <= known, expression
+
+
+def test_every_delay_metric_of_the_broker_is_on_the_dashboard() -> None:
+    shown = set(re.findall(r"\bdelaymq_\w+", " ".join(expressions())))
+    only_sums = {name for name in metrics_of_the_broker() if name.endswith(("_sum", "_count"))}
+    assert metrics_of_the_broker() - only_sums - shown <= {"delaymq_delay_foreign_total"}
+
+
+@pytest.mark.parametrize("expression", expressions())
+def test_expressions_use_labels_that_there_are(expression: str) -> None:
+    selected = re.findall(r"(\w+)(?:=~|!=|!~|=)\"", expression)
+    grouped = re.findall(r"(?:by|ignoring) \(([^)]*)\)", expression)
+    assert {*selected, *(label.strip() for labels in grouped for label in labels.split(","))} <= LABELS
+    assert expression.count("(") == expression.count(")")
+
+
+def test_alerts_name_condition_types_that_there_are() -> None:
+    named = set(re.findall(r'\btype="(\w+)"', " ".join(expressions())))
+    assert named
+    assert named <= {str(kind) for kind in ConditionType}
+
+
+def test_alerts_say_what_to_do() -> None:
+    names = [rule["alert"] for rule in alert_rules()]
+    assert len(names) == len(set(names))
+    for rule in alert_rules():
+        assert rule["labels"]["severity"] in ("critical", "warning", "info")
+        assert rule["annotations"]["summary"]
+        assert rule["annotations"]["description"].endswith(".")
+
+
+def test_panels_of_the_dashboard_do_not_overlap() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        cells = {(place["x"] + right, place["y"] + down) for right in range(place["w"]) for down in range(place["h"])}
+        assert not cells & taken, panel["title"]
+        taken |= cells
+    identities = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(identities) == len(set(identities))
+
+
+def test_the_manual_names_every_value_that_it_uses() -> None:
+    known = set(paths_of(chart_values())) | {f"settings.{name}" for name in settings_of_the_schema()}
+    for name in ("kubernetes.md", "upgrading.md"):
+        text = Path(ROOT / "docs/operations" / name).read_text()
+        named = set(re.findall(r"--set(?:-json|-string)? '?([a-zA-Z.]+)=", text))
+        assert {path for path in named if not path.startswith("broker.spec.")} <= known

@@ -1,0 +1,209 @@
+"""What Helm makes of the chart: permissions, pod security, settings, refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from delaymq_operator.adapters.permissions import PERMISSIONS
+from delaymq_operator.reconcile.world import ReconcileSettings
+from delaymq_operator.settings import read_settings
+from helm_chart import CHART, Helm, HelmError, Object, of_kind, only
+
+EVERYTHING = {
+    "broker.create": True,
+    "metrics.serviceMonitor.enabled": True,
+    "metrics.podMonitor.enabled": True,
+    "metrics.prometheusRule.enabled": True,
+    "metrics.dashboard.enabled": True,
+}
+# Objects that belong to no namespace, of all that the chart can make.
+CLUSTER_KINDS = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"}
+
+
+def allowed(rules: Iterable[Object]) -> set[tuple[str, str, str]]:
+    """(group, resource, verb) of rules."""
+    return {
+        (group, resource, verb)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def needed(*scopes: str) -> set[tuple[str, str, str]]:
+    """The same of the operator's own table."""
+    return {(one.group, one.resource, verb) for one in PERMISSIONS if one.scope in scopes for verb in one.verbs}
+
+
+def named(objects: list[Object], kind: str, name: str, namespace: str | None = None) -> Object:
+    (found,) = [
+        one
+        for one in of_kind(objects, kind)
+        if one["metadata"]["name"] == name and one["metadata"].get("namespace") == namespace
+    ]
+    return found
+
+
+def operator_environment(objects: list[Object]) -> dict[str, str]:
+    (container,) = only(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
+    fields = {"metadata.namespace": "delaymq", "metadata.name": "delaymq-operator-0"}
+    return {
+        one["name"]: one["value"] if "value" in one else fields[one["valueFrom"]["fieldRef"]["fieldPath"]]
+        for one in container["env"]
+    }
+
+
+def pod_specs(objects: list[Object]) -> list[Object]:
+    return [only(objects, "Deployment")["spec"]["template"]["spec"], only(objects, "Pod")["spec"]]
+
+
+def test_the_operator_may_do_what_it_does_and_no_more(helm: Helm) -> None:
+    objects = helm.render()
+    assert allowed(named(objects, "ClusterRole", "delaymq-operator")["rules"]) == needed("watched", "cluster")
+    lease = only(objects, "Role")
+    assert lease["metadata"]["namespace"] == "delaymq"
+    assert allowed(lease["rules"]) == needed("own")
+
+
+def test_an_installation_for_namespaces_has_no_permission_on_the_cluster(helm: Helm) -> None:
+    objects = helm.render({"watchNamespaces": ["shop", "billing"]})
+    assert not CLUSTER_KINDS & {one["kind"] for one in objects}
+    for namespace in ("shop", "billing"):
+        assert allowed(named(objects, "Role", "delaymq-operator", namespace)["rules"]) == needed("watched")
+        binding = named(objects, "RoleBinding", "delaymq-operator", namespace)
+        assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "delaymq-operator", "namespace": "delaymq"}]
+    assert len(of_kind(objects, "Role")) == 3
+
+
+def test_the_operator_gets_at_its_own_lease_only(helm: Helm) -> None:
+    objects = helm.render()
+    (renewing,) = [rule for rule in only(objects, "Role")["rules"] if "update" in rule["verbs"]]
+    assert renewing["resourceNames"] == [operator_environment(objects)["DELAYMQ_OPERATOR_LEASE_NAME"]]
+
+
+def test_roles_for_people_are_for_the_three_kinds_and_can_be_left_out(helm: Helm) -> None:
+    people = [one for one in of_kind(helm.render(), "ClusterRole") if not one["metadata"]["name"].endswith("-operator")]
+    assert {rule["apiGroups"][0] for role in people for rule in role["rules"]} == {"delaymq.io"}
+    assert len(of_kind(helm.render({"rbac.aggregateToUserRoles": False}), "ClusterRole")) == 1
+
+
+def test_without_rbac_nothing_of_it_is_made(helm: Helm) -> None:
+    kinds = {one["kind"] for one in helm.render({"rbac.create": False})}
+    assert not kinds & {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
+
+
+def test_the_operator_understands_the_settings_that_the_chart_hands_over(helm: Helm) -> None:
+    values = {
+        "watchNamespaces": ["shop", "billing"],
+        "brokerImage": {"repository": "registry.example/broker", "tag": "7"},
+        "settings": {"pollIntervalS": 2.5, "workers": 3, "logFormat": "json", "clusterDomain": "svc.cluster.local"},
+    }
+    read = read_settings([], operator_environment(helm.render(values)))
+    assert read.namespaces == ("shop", "billing")
+    assert read.default_image == "registry.example/broker:7"
+    assert (read.poll_interval_s, read.workers, read.log_format) == (2.5, 3, "json")
+    assert read.cluster_domain == "svc.cluster.local"
+    assert (read.namespace, read.pod_name, read.lease_name) == ("delaymq", "delaymq-operator-0", "delaymq-operator")
+    assert read.lease
+
+
+def test_without_namespaces_the_operator_looks_after_all(helm: Helm) -> None:
+    assert read_settings([], operator_environment(helm.render())).namespaces == ()
+
+
+def test_a_digest_wins_over_a_tag(helm: Helm) -> None:
+    digest = "sha256:" + "a" * 64
+    objects = helm.render({"image.digest": digest, "image.tag": "x", "brokerImage.digest": digest})
+    assert {spec["containers"][0]["image"] for spec in pod_specs(objects)} == {f"delaymq/operator@{digest}"}
+    assert operator_environment(objects)["DELAYMQ_OPERATOR_DEFAULT_IMAGE"] == f"delaymq/broker@{digest}"
+
+
+def test_all_pods_keep_to_the_restricted_standard(helm: Helm) -> None:
+    for spec in pod_specs(helm.render()):
+        assert spec["securityContext"]["runAsNonRoot"]
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        (container,) = spec["containers"]
+        security = container["securityContext"]
+        assert security["capabilities"] == {"drop": ["ALL"]}
+        assert security["allowPrivilegeEscalation"] is False
+        assert security["readOnlyRootFilesystem"] is True
+        assert {"requests", "limits"} <= set(container["resources"])
+
+
+def test_variables_of_services_are_not_taken_for_settings(helm: Helm) -> None:
+    """A Service delaymq-operator would set DELAYMQ_OPERATOR_PORT, which the operator refuses as a misspelt setting."""
+    assert only(helm.render(), "Deployment")["spec"]["template"]["spec"]["enableServiceLinks"] is False
+
+
+def test_network_policies_of_brokers_let_the_charts_pods_in(helm: Helm) -> None:
+    labels = only(helm.render(), "Deployment")["spec"]["template"]["metadata"]["labels"]
+    assert dict(ReconcileSettings(default_image="x").operator_labels).items() <= labels.items()
+
+
+def test_labels_of_a_user_do_not_replace_those_that_select(helm: Helm) -> None:
+    deployment = only(helm.render({"podLabels": {"app.kubernetes.io/name": "mine", "team": "shop"}}), "Deployment")
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert labels["team"] == "shop"
+    assert deployment["spec"]["selector"]["matchLabels"].items() <= labels.items()
+
+
+def test_an_uninstall_keeps_the_crds_and_the_broker(helm: Helm) -> None:
+    objects = helm.render(EVERYTHING)
+    assert not of_kind(objects, "CustomResourceDefinition"), "Helm would delete them with the release"
+    assert only(objects, "Broker")["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+
+
+def test_the_spec_of_the_broker_is_handed_on(helm: Helm) -> None:
+    spec = {"size": 2, "storage": {"size": "1Gi"}, "config": {"fileReservedTime": "48"}}
+    made = only(helm.render({"broker": {"create": True, "name": "orders", "spec": spec}}), "Broker")
+    assert made["metadata"]["name"] == "orders"
+    assert made["spec"] == spec
+
+
+def test_the_number_of_an_alert_comes_from_the_values(helm: Helm) -> None:
+    rendered = only(helm.render(EVERYTHING | {"metrics.prometheusRule.latenessSeconds": 0.25}), "PrometheusRule")
+    rules = {rule["alert"]: rule["expr"] for group in rendered["spec"]["groups"] for rule in group["rules"]}
+    assert rules["DelayMQDeliveryLate"].endswith("> 0.25")
+
+
+def test_brokers_are_scraped_where_they_may_be(helm: Helm) -> None:
+    everywhere = only(helm.render(EVERYTHING), "PodMonitor")["spec"]["namespaceSelector"]
+    here = only(helm.render(EVERYTHING | {"watchNamespaces": ["delaymq"]}), "PodMonitor")["spec"]["namespaceSelector"]
+    assert (everywhere, here) == ({"any": True}, {"matchNames": ["delaymq"]})
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"replica": 2}, "additional properties 'replica' not allowed"),
+        ({"replicas": 3}, "at '/replicas': maximum"),
+        ({"image": {"repo": "x"}}, "at '/image': additional properties 'repo' not allowed"),
+        ({"settings": {"pollInterval": 3}}, "at '/settings': additional properties 'pollInterval' not allowed"),
+        ({"settings": {"logFormat": "xml"}}, "at '/settings/logFormat': value must be one of"),
+        ({"watchNamespaces": ["Shop"]}, "at '/watchNamespaces/0': 'Shop' does not match pattern"),
+        ({"watchNamespaces": "shop"}, "at '/watchNamespaces': got string, want array"),
+        ({"broker": {"create": True, "name": "UPPER"}}, "at '/broker/name': 'UPPER' does not match pattern"),
+        ({"broker": {"create": True}, "watchNamespaces": ["shop"]}, "not among watchNamespaces: add it there"),
+        (
+            {"metrics": {"serviceMonitor": {"enabled": True}, "service": {"enabled": False}}},
+            "metrics.serviceMonitor.enabled needs metrics.service.enabled",
+        ),
+    ],
+    ids=lambda value: None if isinstance(value, str) else str(next(iter(value))),
+)
+def test_what_cannot_be_meant_is_refused_with_a_sentence(helm: Helm, values: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(HelmError) as caught:
+        helm.render(values)
+    assert sentence in str(caught.value)
+
+
+def test_an_older_kubernetes_is_refused(helm: Helm) -> None:
+    with pytest.raises(HelmError, match=r"requires kubeVersion: >=1\.31"):
+        helm.run("template", "delaymq", str(CHART), "--kube-version", "1.30.9")
+
+
+def test_lint_finds_nothing(helm: Helm) -> None:
+    assert "0 chart(s) failed" in helm.run("lint", "--strict", str(CHART))
