@@ -166,8 +166,8 @@ class ApiServer:
             try:
                 self._start_once()
                 break
-            except HarnessError:
-                if attempt == START_ATTEMPTS:
+            except HarnessError as error:
+                if attempt == START_ATTEMPTS or "address already in use" not in str(error):
                     raise
                 for process in reversed(self._processes):
                     process.kill()
