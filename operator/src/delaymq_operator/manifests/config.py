@@ -11,6 +11,8 @@ from delaymq_operator.manifests.context import DelayTable
 
 # Hot keys that are no setting of ours: drains and people set them on a running broker.
 _LEFT_ALONE = frozenset({"brokerPermission"})
+_HOT_KEYS = tuple(key for key in keys_of(BrokerConfig) if is_hot(BrokerConfig, key) and key not in _LEFT_ALONE)
+_COLD_KEYS = frozenset(key for key in keys_of(BrokerConfig) if not is_hot(BrokerConfig, key))
 
 
 def broker_settings(spec: BrokerSpec, delay: DelayTable) -> dict[str, str]:
@@ -42,10 +44,9 @@ def hot_settings(settings: Mapping[str, str]) -> dict[str, str]:
     """What a running broker shall have for every key that can be changed without a restart, defaults included."""
     config, _ = build(BrokerConfig, settings)
     everything = parse_properties_text(to_properties_text(config))
-    hot = (key for key in keys_of(BrokerConfig) if is_hot(BrokerConfig, key))
-    return {key: everything[key] for key in hot if key not in _LEFT_ALONE}
+    return {key: everything[key] for key in _HOT_KEYS}
 
 
 def cold_keys(config: Mapping[str, str]) -> dict[str, str]:
     """Those of the user's keys whose change needs a restart; keys without a meaning are none."""
-    return {key: value.strip() for key, value in config.items() if is_hot(BrokerConfig, key) is False}
+    return {key: value.strip() for key, value in config.items() if key in _COLD_KEYS}

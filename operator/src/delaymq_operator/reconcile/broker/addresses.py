@@ -5,7 +5,7 @@ from __future__ import annotations
 from delaymq_operator.api.conditions import Reason
 from delaymq_operator.api.names import ADVERTISED_IP_ANNOTATION
 from delaymq_operator.manifests import group_external_service, group_service, name_server_external_service
-from delaymq_operator.reconcile.broker.applying import ensure, unless_not_ours
+from delaymq_operator.reconcile.broker.applying import ensure
 from delaymq_operator.reconcile.broker.state import BrokerPass, Group
 from delaymq_operator.reconcile.errors import KubeError
 from delaymq_operator.reconcile.ports import Manifest
@@ -18,13 +18,12 @@ async def have_addresses(p: BrokerPass) -> None:
     for group in p.groups:
         if group.surplus and not group.made:
             continue
-        with unless_not_ours(p):
-            group.service = await _have_group_service(p, group)
-            await _remember_address(p, group)
-            group.external = await _have_external_service(p, group)
-            group.address = advertised_address(p, group)
-            if group.address is None and not group.surplus:
-                _say_pending(p, group)
+        group.service = await _have_group_service(p, group)
+        await _remember_address(p, group)
+        group.external = await _have_external_service(p, group)
+        group.address = advertised_address(p, group)
+        if group.address is None and not group.surplus:
+            _say_pending(p, group)
 
 
 async def _have_group_service(p: BrokerPass, group: Group) -> Manifest:
@@ -99,9 +98,9 @@ def advertised_address(p: BrokerPass, group: Group) -> str | None:
 
 
 def _say_pending(p: BrokerPass, group: Group) -> None:
-    what = f"the Service of {group.name} has no address yet"
+    what = f"The Service of {group.name} has no address yet"
     if p.broker.spec.external is not None:
-        what = f"the load balancer of {group.name} has no IP yet"
+        what = f"The load balancer of {group.name} has no IP yet"
     advice = "wait for it, or set spec.external.advertisedAddress to an IP" if p.broker.spec.external else "wait for it"
     p.problem(Reason.ADDRESS_PENDING, f"{what}: {advice}.")
     p.again(p.world.settings.progress_interval_s)
@@ -112,11 +111,10 @@ async def have_name_server_address(p: BrokerPass) -> None:
     wanted = name_server_external_service(p.broker)
     if wanted is None:
         return
-    with unless_not_ours(p):
-        try:
-            await ensure(p, wanted)
-        except KubeError as error:
-            if not _is_taken_port(error):
-                raise
-            port = wanted["spec"]["ports"][0].get("nodePort")
-            say_port_taken(p, f"the NameServers need the node port {port}", "nameServerNodePort", error)
+    try:
+        await ensure(p, wanted)
+    except KubeError as error:
+        if not _is_taken_port(error):
+            raise
+        port = wanted["spec"]["ports"][0].get("nodePort")
+        say_port_taken(p, f"the NameServers need the node port {port}", "nameServerNodePort", error)

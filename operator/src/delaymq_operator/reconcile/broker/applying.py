@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
+import asyncio
 
-from delaymq_operator.api.conditions import Reason
 from delaymq_operator.api.names import BROKER_KIND, GROUP, MANAGED_BY_LABEL, MANAGED_BY_VALUE
 from delaymq_operator.reconcile.broker.compare import covers, digest
 from delaymq_operator.reconcile.broker.memory import Applied
@@ -15,9 +12,6 @@ from delaymq_operator.reconcile.ports import Manifest
 
 MANIFEST_ANNOTATION = f"{GROUP}/manifest"
 """Hash of what was applied: tells that something is no longer wanted, which a comparison of what is wanted cannot."""
-
-# What is in the way is removed by a person.
-CONFLICT_LOOK_S = 30.0
 
 
 class NotOursError(Exception):
@@ -35,6 +29,8 @@ async def ensure(p: BrokerPass, wanted: Manifest) -> Manifest:
     An object that is being deleted is left alone and returned. An object that stays different though it was applied
     (something else writes the same field) is not applied again before it changes.
     """
+    # A Broker may have a hundred objects: others get a turn between two of them.
+    await asyncio.sleep(0)
     kind, name = wanted["kind"], wanted["metadata"]["name"]
     wanted = _with_digest(wanted)
     last = p.memory.applied.get((kind, name))
@@ -58,9 +54,9 @@ async def ensure(p: BrokerPass, wanted: Manifest) -> Manifest:
 
 
 def _with_digest(wanted: Manifest) -> Manifest:
-    wanted = copy.deepcopy(wanted)
-    wanted["metadata"].setdefault("annotations", {})[MANIFEST_ANNOTATION] = digest(wanted)
-    return wanted
+    metadata = wanted["metadata"]
+    annotations = {**metadata.get("annotations", {}), MANIFEST_ANNOTATION: digest(wanted)}
+    return {**wanted, "metadata": {**metadata, "annotations": annotations}}
 
 
 def check_ours(p: BrokerPass, live: Manifest) -> None:
@@ -77,17 +73,4 @@ def check_ours(p: BrokerPass, live: Manifest) -> None:
             f"{what} belongs to {owner.get('kind')} {owner.get('name')}: delete it, or give the Broker another name"
         )
     if not controllers and (metadata.get("labels") or {}).get(MANAGED_BY_LABEL) != MANAGED_BY_VALUE:
-        raise NotOursError(f"{what} is there already, but not made for this: delete it, or name the Broker otherwise")
-
-
-@contextmanager
-def unless_not_ours(p: BrokerPass) -> Iterator[None]:
-    """Says whose an object is instead of failing; what is left of an earlier Broker is waited for."""
-    try:
-        yield
-    except NotOursError as conflict:
-        if conflict.leftover:
-            p.progressing(Reason.CREATING, f"{conflict}.")
-        else:
-            p.problem(Reason.NAME_CONFLICT, f"{conflict}.")
-            p.again(CONFLICT_LOOK_S)
+        raise NotOursError(f"{what} is there already, but not made for this: delete it, or rename the Broker")

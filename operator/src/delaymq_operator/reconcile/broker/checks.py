@@ -57,7 +57,7 @@ async def find_levels(p: BrokerPass) -> None:
         return
     body = p.cached("DelayLevelConfig", reference.name)
     if body is None:
-        what = f"there is no DelayLevelConfig {reference.name} in namespace {p.namespace}"
+        what = f"There is no DelayLevelConfig {reference.name} in namespace {p.namespace}"
         p.bad_spec(
             Reason.DELAY_LEVEL_CONFIG_MISSING,
             f"{what}: create it, or correct spec.delayLevelConfigRef; until then nothing is changed.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from delaymq_operator.manifests.quantities import same_quantity
@@ -20,12 +20,12 @@ def covers(live: object, wanted: object, *, amounts: bool = False) -> bool:
     """Whether all of `wanted` is in `live`. Nothing, and what is empty, is in everything."""
     if wanted is None or wanted in ("", {}, []):
         return True
-    if isinstance(wanted, Mapping):
-        return isinstance(live, Mapping) and all(
+    if isinstance(wanted, dict):
+        return isinstance(live, dict) and all(
             covers(
                 live.get(key),
                 value,
-                amounts=key in _AMOUNTS if isinstance(value, Mapping) else amounts or key in _AMOUNT_FIELDS,
+                amounts=key in _AMOUNTS if isinstance(value, dict) else amounts or key in _AMOUNT_FIELDS,
             )
             for key, value in wanted.items()
         )
@@ -38,8 +38,8 @@ def covers(live: object, wanted: object, *, amounts: bool = False) -> bool:
 
 def _covers_list(live: Sequence[Any], wanted: Sequence[Any]) -> bool:
     for key in _LIST_KEYS:
-        if all(isinstance(element, Mapping) and key in element for element in wanted):
-            found = {element[key]: element for element in live if isinstance(element, Mapping) and key in element}
+        if all(isinstance(element, dict) and key in element for element in wanted):
+            found = {element[key]: element for element in live if isinstance(element, dict) and key in element}
             return all(covers(found.get(element[key]), element) for element in wanted)
     return len(live) == len(wanted) and all(covers(one, other) for one, other in zip(live, wanted, strict=True))
 

@@ -71,7 +71,7 @@ class _Conditions:
 def _joined(notes: Sequence[Note], *only_of: Note) -> str:
     reasons = {note.reason for note in only_of}
     chosen = [note.message for note in notes if not reasons or note.reason in reasons]
-    return " ".join(dict.fromkeys(message[:1].upper() + message[1:] for message in chosen))
+    return " ".join(dict.fromkeys(chosen))
 
 
 def _ready(p: BrokerPass) -> tuple[ConditionStatus, Reason, str]:
@@ -92,7 +92,7 @@ def _ready(p: BrokerPass) -> tuple[ConditionStatus, Reason, str]:
         if servers < p.broker.spec.name_servers.replicas:
             what = f"{servers} of {p.broker.spec.name_servers.replicas} NameServers are ready"
             return "False", Reason.NAME_SERVERS_NOT_READY, f"{what}; clients that know the brokers go on."
-    return "True", Reason.ALL_GROUPS_READY, f"{counted.capitalize()}."
+    return "True", Reason.ALL_GROUPS_READY, f"{counted}."
 
 
 _NEVER_READY = frozenset({Reason.CREATING, Reason.INVALID_SPEC})
@@ -114,12 +114,11 @@ def _up_to_date(p: BrokerPass) -> tuple[ConditionStatus, Reason, str]:
     outdated = ", ".join(name for name, each in sets if each.outdated_operator)
     if not outdated:
         return "True", Reason.CURRENT, "Pods are made as this operator makes them."
-    what = f"this operator would make pods differently, such as with another image: {outdated}"
+    what = f"This operator would make pods differently, such as with another image: {outdated}"
     return (
         "False",
         Reason.OPERATOR_NEWER,
-        f"{what[:1].upper()}{what[1:]}. Nothing restarts by itself; to take it, change the annotation "
-        f"{RESTART_ANNOTATION}.",
+        f"{what}. Nothing restarts by itself; to take it, change the annotation {RESTART_ANNOTATION}.",
     )
 
 

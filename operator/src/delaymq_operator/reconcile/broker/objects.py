@@ -6,7 +6,7 @@ import secrets
 
 from delaymq_operator.api import names
 from delaymq_operator.manifests import Context, supporting_objects, token_secret
-from delaymq_operator.reconcile.broker.applying import check_ours, ensure, unless_not_ours
+from delaymq_operator.reconcile.broker.applying import check_ours, ensure
 from delaymq_operator.reconcile.broker.state import BrokerPass
 from delaymq_operator.reconcile.endpoints import token_in
 
@@ -20,15 +20,14 @@ async def have_token(p: BrokerPass) -> None:
     things. The Secret is read when the operator starts and when a pod cannot start, which may be for the lack of it."""
     pods = [*(group.pod for group in p.groups), *p.name_server_pods]
     if p.memory.token is None or not p.groups[0].made or any(pod is not None and pod.problem for pod in pods):
-        with unless_not_ours(p):
-            live = await p.world.kube.get("Secret", p.namespace, names.token_secret(p.broker.name))
-            if live is not None:
-                check_ours(p, live)
-            token = token_in(live) or p.memory.token or secrets.token_urlsafe(_TOKEN_BYTES)
-            if token_in(live) is None:
-                await p.world.kube.apply(token_secret(p.broker, token))
-            p.memory.token = token
-            _may_change(p, token)
+        live = await p.world.kube.get("Secret", p.namespace, names.token_secret(p.broker.name))
+        if live is not None:
+            check_ours(p, live)
+        token = token_in(live) or p.memory.token or secrets.token_urlsafe(_TOKEN_BYTES)
+        if token_in(live) is None:
+            await p.world.kube.apply(token_secret(p.broker, token))
+        p.memory.token = token
+        _may_change(p, token)
         return
     _may_change(p, p.memory.token)
 
@@ -48,8 +47,7 @@ async def have_supporting_objects(p: BrokerPass) -> None:
     """They are as wanted, and none is there that is not."""
     wanted = supporting_objects(p.broker, p.changing, [group.index for group in p.groups])
     for manifest in wanted:
-        with unless_not_ours(p):
-            await ensure(p, manifest)
+        await ensure(p, manifest)
     keep = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in wanted}
     if p.broker.spec.external is not None and p.own_name_servers:
         keep.add(("Service", names.namesrv_external_service(p.broker.name)))

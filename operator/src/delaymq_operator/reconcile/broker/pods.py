@@ -72,7 +72,7 @@ def _problem(name: str, status: dict[str, Any], deleted_at: str | None, now_ms: 
         if now_ms - datetime.fromisoformat(deleted_at).timestamp() * 1000 < _OVERDUE_MS:
             return None
         return (
-            f"pod {name} should have ended at {deleted_at}: its node does not answer. If the node is gone for good, "
+            f"Pod {name} should have ended at {deleted_at}: its node does not answer. If the node is gone for good, "
             f"say so with `kubectl delete pod {name} --force`; never while it may still run"
         )
     for each in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
@@ -81,10 +81,10 @@ def _problem(name: str, status: dict[str, Any], deleted_at: str | None, now_ms: 
         if waiting.get("reason") in _BAD_WAITS:
             last = (each.get("lastState") or {}).get("terminated") or {}
             ended = f"; it last ended with code {last['exitCode']} ({last.get('reason', '')})" if last else ""
-            return f"pod {name}: container {each.get('name')}: {_said(waiting)}{ended}"
+            return f"Pod {name}: container {each.get('name')}: {_said(waiting)}{ended}"
     scheduled = _condition(status, "PodScheduled")
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
-        return f"pod {name} finds no node: {_said(scheduled)}"
+        return f"Pod {name} finds no node: {_said(scheduled)}"
     return None
 
 

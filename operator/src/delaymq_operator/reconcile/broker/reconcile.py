@@ -9,6 +9,7 @@ from msgspec import structs
 from delaymq_operator.api.broker_status import BrokerStatus
 from delaymq_operator.api.resource import status_of
 from delaymq_operator.reconcile.broker.addresses import have_addresses, have_name_server_address
+from delaymq_operator.reconcile.broker.applying import NotOursError
 from delaymq_operator.reconcile.broker.checks import check_spec, find_levels, read_broker
 from delaymq_operator.reconcile.broker.look import ask_brokers, look_at_cluster
 from delaymq_operator.reconcile.broker.memory import BrokerMemory
@@ -20,7 +21,7 @@ from delaymq_operator.reconcile.broker.sets import drop_name_servers, have_group
 from delaymq_operator.reconcile.broker.settings import give_settings
 from delaymq_operator.reconcile.broker.state import BrokerPass
 from delaymq_operator.reconcile.broker.status import compose_status, publish_status
-from delaymq_operator.reconcile.broker.telling import say_failures, say_refused, tell_news
+from delaymq_operator.reconcile.broker.telling import say_conflict, say_failures, say_refused, tell_news
 from delaymq_operator.reconcile.broker.volumes import grow_volumes
 from delaymq_operator.reconcile.errors import KubeError
 from delaymq_operator.reconcile.world import Key, Outcome, World
@@ -36,6 +37,7 @@ LOOK: tuple[Step, ...] = (
     say_failures,
 )
 CHANGE: tuple[Step, ...] = (
+    have_token,
     have_supporting_objects,
     have_addresses,
     have_name_server_address,
@@ -96,10 +98,10 @@ async def _change(p: BrokerPass) -> KubeError | None:
     """The steps that change something. What the API server will not take is told in the status before it is tried
     again; for what passes by itself, the steps are simply tried again."""
     try:
-        await have_token(p)
-        if p.context is not None:
-            for step in CHANGE:
-                await step(p)
+        for step in CHANGE:
+            await step(p)
+    except NotOursError as conflict:
+        say_conflict(p, conflict)
     except KubeError as error:
         if not (error.invalid or error.forbidden):
             raise
@@ -110,6 +112,6 @@ async def _change(p: BrokerPass) -> KubeError | None:
 
 def _look_again_after_s(p: BrokerPass) -> float | None:
     """A Broker that was never made and cannot be waits for another spec; all else is looked at now and then."""
-    if not p.may_change and not p.groups:
+    if p.spec_problem is not None and not any(group.made or group.pod for group in p.groups):
         return None
     return min([*p.look_again_s, p.world.settings.poll_interval_s])

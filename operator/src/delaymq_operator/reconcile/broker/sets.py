@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from delaymq_operator.api.conditions import Reason
 from delaymq_operator.api.names import APPLIED_ANNOTATION, GROUP, INPUTS_ANNOTATION
 from delaymq_operator.manifests import GroupContext, broker_stateful_set, name_server_stateful_set
-from delaymq_operator.reconcile.broker.applying import ensure, unless_not_ours
+from delaymq_operator.reconcile.broker.applying import ensure
 from delaymq_operator.reconcile.broker.state import BrokerPass, Group
 from delaymq_operator.reconcile.errors import KubeError
 from delaymq_operator.reconcile.ports import Manifest
@@ -44,12 +44,16 @@ def decide(rendered: Manifest, live: Manifest | None, kept: Made | None = None) 
     template = rendered["spec"]["template"]
     if before is not None and before.inputs == inputs:
         template = before.template
-    wanted = copy.deepcopy(rendered)
-    wanted["spec"]["template"] = copy.deepcopy(template)
-    wanted["metadata"]["annotations"][APPLIED_ANNOTATION] = compact(template)
+    text = compact(template)
+    metadata = rendered["metadata"]
+    annotations = {**metadata["annotations"], APPLIED_ANNOTATION: text}
+    spec = {**rendered["spec"], "template": template}
     if live is not None:
-        _keep_immutable(wanted["spec"], live["spec"])
-    return Decision(manifest=wanted, outdated_operator=compact(template) != compact(rendered["spec"]["template"]))
+        _keep_immutable(spec, live["spec"])
+    return Decision(
+        manifest={**rendered, "metadata": {**metadata, "annotations": annotations}, "spec": spec},
+        outdated_operator=text != compact(rendered["spec"]["template"]),
+    )
 
 
 def compact(value: object) -> str:
@@ -73,7 +77,7 @@ def _keep_immutable(wanted: Manifest, live: Manifest) -> None:
     """The API server refuses changes of these; volumes grow by a new StatefulSet (volumes.py)."""
     for key in _IMMUTABLE:
         if key in live:
-            wanted[key] = copy.deepcopy(live[key])
+            wanted[key] = live[key]
     if "volumeClaimTemplates" not in wanted:
         return
     claims = copy.deepcopy(live.get("volumeClaimTemplates") or [])
@@ -102,10 +106,9 @@ async def have_name_servers(p: BrokerPass) -> None:
     """The StatefulSet of the NameServers; if others are used, ours goes when no broker needs it any more."""
     live = p.name_servers.live
     if p.own_name_servers:
-        with unless_not_ours(p):
-            decision = decide(name_server_stateful_set(p.broker, p.changing), live)
-            p.name_servers.live = await ensure(p, decision.manifest)
-            p.name_servers.outdated_operator = decision.outdated_operator
+        decision = decide(name_server_stateful_set(p.broker, p.changing), live)
+        p.name_servers.live = await ensure(p, decision.manifest)
+        p.name_servers.outdated_operator = decision.outdated_operator
 
 
 async def have_group_sets(p: BrokerPass) -> None:
@@ -115,8 +118,7 @@ async def have_group_sets(p: BrokerPass) -> None:
         if group.address is None:
             continue
         try:
-            with unless_not_ours(p):
-                await _have_group_set(p, group, group.address)
+            await _have_group_set(p, group, group.address)
         except KubeError as error:
             # One group that cannot be applied must not keep the others from what they need.
             failed = failed or error

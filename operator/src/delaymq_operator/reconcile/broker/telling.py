@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from delaymq_operator.api.conditions import ConditionType, Reason
+from delaymq_operator.reconcile.broker.applying import NotOursError
 from delaymq_operator.reconcile.broker.conditions import news
 from delaymq_operator.reconcile.broker.state import BrokerPass
 from delaymq_operator.reconcile.errors import KubeError
 
 _MAX_EVENT_CHARS = 1_000
+# What is in the way is removed by a person.
+_CONFLICT_LOOK_S = 30.0
 
 
 async def say_failures(p: BrokerPass) -> None:
@@ -28,10 +31,19 @@ async def say_failures(p: BrokerPass) -> None:
             )
 
 
+def say_conflict(p: BrokerPass, conflict: NotOursError) -> None:
+    """What somebody else has is not taken over; what is left of an earlier Broker is waited for."""
+    if conflict.leftover:
+        p.progressing(Reason.CREATING, f"{conflict}.")
+    else:
+        p.problem(Reason.NAME_CONFLICT, f"{conflict}.")
+        p.again(_CONFLICT_LOOK_S)
+
+
 def say_refused(p: BrokerPass, error: KubeError) -> None:
     """The API server does not take an object."""
     advice = "Give the operator the right to it" if error.forbidden else "Correct the field of the spec that it names"
-    p.problem(Reason.APPLY_FAILED, f"the API server refuses what the spec asks for: {error.message}. {advice}.")
+    p.problem(Reason.APPLY_FAILED, f"The API server refuses what the spec asks for: {error.message}. {advice}.")
 
 
 async def tell_news(p: BrokerPass) -> None:

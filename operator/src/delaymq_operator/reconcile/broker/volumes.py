@@ -79,7 +79,7 @@ async def _ask_for_more(p: BrokerPass, group: Group, claim: Manifest, size: str)
 def _say_refused(p: BrokerPass, name: str, claim: Manifest, why: str) -> None:
     p.problem(
         Reason.VOLUME_CANNOT_GROW,
-        f"volume {name} stays at {requested(claim)}: {why}. Allow its storage class to expand volumes, or set "
+        f"Volume {name} stays at {requested(claim)}: {why}. Allow its storage class to expand volumes, or set "
         "spec.storage.size back.",
     )
     p.again(_REFUSED_RETRY_S)

@@ -1,0 +1,169 @@
+"""Which pod is restarted next."""
+
+from dataclasses import replace
+
+import pytest
+from delaymq_operator.reconcile.broker.pods import Pod
+from delaymq_operator.reconcile.broker.rolling import Drain, Nothing, Restart, Stop, Unit, Wait, next_restart
+from delaymq_operator.reconcile.ports import BrokerInfo, DrainState
+from delaymq_operator.reconcile.world import ReconcileSettings
+
+SETTINGS = ReconcileSettings(default_image="i", quiet_s=3, withdraw_max_s=45, refuse_s=2)
+NOW_MS = 1_000_000
+OLD, NEW = "r-old", "r-new"
+
+
+def pod(name, revision=NEW, **is_so):
+    known = {"ready": True, "running": True, "terminating": False, "ip": "10.0.0.1", "node": "n"} | is_so
+    return Pod(name=name, uid=f"uid-{name}", revision=revision, **known)
+
+
+def info(mode="none", since_ms=0, last_send_ms=None, decommissioned=False):
+    return BrokerInfo(
+        as_of_ms=NOW_MS,
+        version="1",
+        broker_name="b",
+        cluster_name="c",
+        store_id="s",
+        boot_id="boot",
+        started_at_ms=0,
+        ready=True,
+        drain=DrainState(mode=mode, since_ms=since_ms, last_send_ms=last_send_ms),
+        decommissioned=decommissioned,
+    )
+
+
+def group(index, revision=NEW, *, of=None, unit=None, **is_so):
+    name = f"broker-{index}-0"
+    return Unit(
+        pod_name=name,
+        stateful_set=f"broker-{index}",
+        pod=pod(name, revision, **is_so),
+        revision=NEW,
+        group=index,
+        info=of if of is not None else info(),
+        **(unit or {}),
+    )
+
+
+def server(ordinal, revision=NEW, **is_so):
+    name = f"namesrv-{ordinal}"
+    return Unit(pod_name=name, stateful_set="namesrv", pod=pod(name, revision, **is_so), revision=NEW)
+
+
+def decide(*units):
+    return next_restart(units, SETTINGS)
+
+
+def test_nothing_is_to_be_done_when_all_pods_are_as_they_should_be():
+    assert decide(server(0), group(0), group(1)) == Nothing()
+
+
+def test_name_servers_come_first_one_after_the_other():
+    units = [server(0, OLD), server(1, OLD), group(0, OLD), group(1, OLD)]
+    assert decide(*units) == Restart(units[0])
+    units[0] = server(0, ready=False)
+    assert decide(*units) == Wait(units[0])
+    units[0] = server(0)
+    assert decide(*units) == Restart(units[1])
+
+
+def test_writes_move_away_before_a_broker_restarts_when_another_takes_them():
+    units = [group(0, OLD), group(1, OLD)]
+    assert decide(*units) == Drain(units[0], "withdraw")
+
+
+@pytest.mark.parametrize(
+    ("drain", "expected"),
+    [
+        (info("withdraw", NOW_MS - 1_000), "withdraw"),
+        (info("withdraw", NOW_MS - 10_000, NOW_MS - 500), "withdraw"),
+        (info("withdraw", NOW_MS - 10_000, NOW_MS - 3_000), "refuse"),
+        (info("withdraw", NOW_MS - 3_000, NOW_MS - 60_000), "refuse"),
+        (info("withdraw", NOW_MS - 45_000, NOW_MS), "refuse"),
+        (info("refuse", NOW_MS - 1_000), "refuse"),
+    ],
+    ids=["just begun", "still sends", "quiet", "quiet since before", "too long", "just refused"],
+)
+def test_sends_are_refused_once_there_are_none_or_after_a_while(drain, expected):
+    units = [group(0, OLD, of=drain), group(1, OLD)]
+    assert decide(*units) == Drain(units[0], expected)
+
+
+def test_a_broker_is_restarted_when_its_sends_were_refused_for_a_moment():
+    units = [group(0, OLD, of=info("refuse", NOW_MS - 2_000)), group(1, OLD)]
+    assert decide(*units) == Restart(units[0])
+
+
+def test_whom_writes_move_away_from_already_is_next_even_if_another_comes_before():
+    units = [group(0, OLD), group(1, OLD, of=info("withdraw", NOW_MS - 1_000))]
+    assert decide(*units) == Drain(units[1], "withdraw")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        None,
+        group(1, of=info("withdraw")),
+        group(1, unit={"surplus": True}),
+    ],
+    ids=["alone", "the other is read-only", "the other shall go"],
+)
+def test_a_broker_is_restarted_at_once_when_nobody_else_takes_writes(other):
+    units = [group(0, OLD, of=info("none")), *([other] if other is not None else [])]
+    assert decide(*units) == Restart(units[0])
+
+
+def test_a_working_pod_is_not_touched_while_another_is_not_ready():
+    for waiting in (group(1, ready=False), group(1, terminating=True, ready=False)):
+        units = [group(0, OLD), waiting]
+        assert decide(*units) == Wait(waiting)
+    missing = replace(group(1), pod=None)
+    assert decide(group(0, OLD), missing) == Wait(missing)
+
+
+def test_an_outdated_pod_that_is_down_anyway_goes_first_and_at_once():
+    units = [group(0, OLD), group(1, OLD, ready=False)]
+    assert decide(*units) == Restart(units[1])
+
+
+def test_an_outdated_pod_that_fails_is_replaced_although_another_fails_too():
+    units = [group(0, ready=False, problem="ImagePullBackOff"), group(1, OLD, ready=False, problem="CrashLoopBackOff")]
+    assert decide(*units) == Restart(units[1])
+
+
+def test_a_pod_that_fails_on_its_new_revision_stops_the_roll():
+    units = [group(0, ready=False, problem="ImagePullBackOff"), group(1, OLD), group(2, OLD, ready=False)]
+    assert decide(*units) == Stop(units[0])
+
+
+def test_nothing_is_restarted_before_it_is_known_what_pods_should_be_made_from():
+    units = [group(0, OLD), replace(group(1), revision=None)]
+    assert decide(*units) == Wait(units[1])
+
+
+def test_a_pod_that_is_held_is_waited_for():
+    units = [group(0, OLD, unit={"hold": True}), group(1, OLD)]
+    assert decide(*units) == Wait(units[0])
+
+
+def test_a_group_that_shall_go_is_restarted_only_if_it_is_down():
+    leaving = group(2, OLD, unit={"surplus": True})
+    assert decide(group(0), group(1), leaving) == Nothing()
+    down = group(2, OLD, unit={"surplus": True}, ready=False)
+    assert decide(group(0), group(1), down) == Restart(down)
+    failing = group(2, unit={"surplus": True}, ready=False, problem="CrashLoopBackOff")
+    units = [group(0, OLD), group(1), failing]
+    assert decide(*units) == Drain(units[0], "withdraw")
+
+
+def test_a_broker_that_cannot_be_asked_is_given_time_and_then_restarted():
+    silent = replace(group(0, OLD), info=None, unreachable_s=44)
+    assert decide(silent, group(1)) == Wait(silent)
+    longer = replace(silent, unreachable_s=45)
+    assert decide(longer, group(1)) == Restart(longer)
+
+
+def test_a_decommissioned_broker_that_shall_stay_is_restarted():
+    units = [group(0), group(1, of=info("refuse", NOW_MS - 60_000, decommissioned=True))]
+    assert decide(*units) == Restart(units[1])
