@@ -30,7 +30,7 @@ RUN mkdir -p /opt/delaymq/bin /opt/delaymq/lib \
         'python3.11 -m compileall -q -j 1 --invalidation-mode unchecked-hash lib' \
         'find /opt/delaymq -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +' > /build/bin/seal \
     && printf '%s\n' '#!/bin/sh' 'set -e' \
-        'printf "%s\n" "#!/usr/bin/env python3.11" "from $2 import main" "" "main()" > /opt/delaymq/bin/$1' \
+        'printf "%s\n" "#!/usr/bin/env python3.11" "import sys" "" "from $2 import main" "" "sys.exit(main())" > /opt/delaymq/bin/$1' \
         'chmod 755 /opt/delaymq/bin/$1' > /build/bin/launcher \
     && chmod 755 /build/bin/seal /build/bin/launcher
 
