@@ -13,7 +13,7 @@ from kind.waiting import NotYetError, wait_until
 
 pytestmark = pytest.mark.timeout(240)
 
-COUNT = 3000
+COUNT = 4000
 RATE = 1000
 LEVELS = f"{objects.LEVEL_OF['5s']},{objects.LEVEL_OF['10s']}"
 POD = "demo-broker-0-0"
@@ -30,13 +30,13 @@ def demo(lab: Lab, operator: Operator) -> Iterator[Space]:
 
 
 def _pending_thousands(space: Space, topic: str) -> Program:
-    """All COUNT messages are acknowledged; those of level 5s begin to fall due."""
+    """Thousands are acknowledged, and more on their way; those of level 5s begin to fall due."""
     space.apply(objects.topic(topic, queues=4))
     space.wait_condition("topic.delaymq.io", topic, "Ready", reason="InEveryGroup")
     producer = space.client.produce(
         topic=topic, name_servers=space.name_servers(), run=topic, count=COUNT, rate=RATE, levels=LEVELS, retries=0
     )
-    producer.wait_lines("sent", COUNT - 200)
+    producer.wait_lines("sent", COUNT - 1000)
     return producer
 
 

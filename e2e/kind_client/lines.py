@@ -12,6 +12,7 @@ Whatever fails says so on standard error and ends with another exit code than 0.
 import argparse
 import asyncio
 import json
+import os
 import signal
 import sys
 import threading
@@ -40,7 +41,9 @@ def ended_event(options: argparse.Namespace) -> asyncio.Event:
         loop.add_signal_handler(name, ended.set)
 
     def watch() -> None:
-        sys.stdin.buffer.read()
+        # Not by sys.stdin: its lock, held here, would stop the interpreter's end.
+        while os.read(0, 4096):
+            pass
         loop.call_soon_threadsafe(ended.set)
 
     if options.until_stdin_closes:
