@@ -83,7 +83,7 @@ def test_an_annotation_lets_a_group_go_with_what_it_holds(
     space.kubectl("scale", BROKER, "demo", "--replicas=1")
     space.wait_condition(BROKER, "demo", "ScaleInBlocked", status="True")
     began = time.monotonic()
-    space.annotate(BROKER, "demo", "delaymq.io/force-scale-in=true")
+    space.annotate(BROKER, "demo", "delaymq.io/force-scale-in=1")
     wait_until("the group goes", lambda: space.find("pod", SURPLUS_POD) is None, timeout_s=90, every_s=0.5)
     note(removed_after_s=time.monotonic() - began)
     # Its volume is still there: a larger size brings its messages back.

@@ -32,7 +32,7 @@ METADATA = {
     "namespace": "default",
     "uid": "u-1",
     "generation": 3,
-    "annotations": {"delaymq.io/restart": "2", "delaymq.io/force-scale-in": "true"},
+    "annotations": {"delaymq.io/restart": "2", "delaymq.io/force-scale-in": "1"},
     "creationTimestamp": "2026-11-21T06:00:00Z",
 }
 

@@ -136,7 +136,7 @@ class Broker(Resource, frozen=True, kw_only=True):
     @property
     def force_scale_in(self) -> bool:
         """Whether groups may go although messages remain in them."""
-        return self.annotations.get(FORCE_SCALE_IN_ANNOTATION, "").strip().lower() == "true"
+        return self.annotations.get(FORCE_SCALE_IN_ANNOTATION, "").strip() == str(self.spec.size)
 
 
 def parse_broker(body: Mapping[str, Any]) -> Broker:

@@ -12,7 +12,11 @@ from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
 from delaymq_operator.reconcile.ports import Remaining
 
 _SHOWN = 3
-_OVERRIDE = f'To drop what is in it, annotate the Broker with {names.FORCE_SCALE_IN_ANNOTATION}="true".'
+
+
+def _override(p: BrokerPass) -> str:
+    """It names the size, so that it does not hold for the next scale-in too."""
+    return f'To drop what is in it, annotate the Broker with {names.FORCE_SCALE_IN_ANNOTATION}="{p.broker.spec.size}".'
 
 
 async def remove_surplus_groups(p: BrokerPass) -> None:
@@ -48,7 +52,7 @@ async def _may_go(p: BrokerPass, group: Group) -> bool:
         return True
     if group.info is None or group.endpoint is None:
         why = group.unreachable or (group.pod.problem if group.pod is not None else None) or "its pod does not run"
-        _blocked(p, f"{group.name} cannot be asked what is left in it: {why}. Help it to run. {_OVERRIDE}")
+        _blocked(p, f"{group.name} cannot be asked what is left in it: {why}. Help it to run. {_override(p)}")
         return False
     if not group.info.decommissioned and next_drain_step(group.info, p.world.settings) != "done":
         p.progressing(Reason.SCALING_IN, f"Writes move away from {group.name} before it is removed.")
@@ -56,13 +60,13 @@ async def _may_go(p: BrokerPass, group: Group) -> bool:
     try:
         left = await p.world.admin.remaining(group.endpoint)
     except (BrokerUnreachable, BrokerRefused) as error:
-        _blocked(p, f"{group.name} did not say what is left in it: {error}. {_OVERRIDE}")
+        _blocked(p, f"{group.name} did not say what is left in it: {error}. {_override(p)}")
         return False
     if left.pending_delays == 0 and left.unconsumed_messages == 0:
         return True
     _blocked(
         p,
-        f"{group.name} is read-only and still has {what_remains(left)}. It is removed when they are gone. {_OVERRIDE}",
+        f"{group.name} is read-only and still has {what_remains(left)}. It is removed when they are gone. {_override(p)}",
     )
     return False
 
@@ -94,7 +98,7 @@ async def _remove(p: BrokerPass, group: Group) -> None:
             await p.world.admin.decommission(group.endpoint)
         except (BrokerUnreachable, BrokerRefused) as error:
             if not p.broker.force_scale_in:
-                _blocked(p, f"{group.name} could not be taken out of the routes: {error}. {_OVERRIDE}")
+                _blocked(p, f"{group.name} could not be taken out of the routes: {error}. {_override(p)}")
                 return
     if group.set.live is not None:
         metadata = group.set.live["metadata"]
