@@ -55,19 +55,9 @@ def make_root(root: Path, packages: Sequence[str]) -> None:
 
 def _node_root(draft: Path, log: Log) -> None:
     with _scratch() as scratch:
-        root = Path(scratch) / "root"
+        root, packed = Path(scratch) / "root", draft / "root.tar.zst"
         make_root(root, NODE_PACKAGES)
-        pack = [
-            "tar",
-            "--numeric-owner",
-            "--xattrs",
-            "-C",
-            str(root),
-            "--zstd",
-            "-cf",
-            str(draft / "root.tar.zst"),
-            ".",
-        ]
+        pack = ["tar", "--numeric-owner", "--xattrs", "-C", str(root), "--zstd", "-cf", str(packed), "."]
         run(pack, timeout_s=UNPACK_TIMEOUT_S)
 
 
