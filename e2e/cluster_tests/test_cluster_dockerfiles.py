@@ -1,0 +1,64 @@
+from pathlib import Path
+
+import pytest
+from cluster.dockerfiles import digest_of, read_stages, sources_of
+from cluster.errors import ClusterError
+from cluster.paths import REPOSITORY_PATH
+
+TEXT = """
+ARG BASE_IMAGE=python:3.11
+FROM ${BASE_IMAGE} AS build
+COPY --chown=1:1 requirements/a.txt \\
+     requirements/
+FROM build AS build-broker
+COPY broker broker
+FROM build AS build-operator
+COPY operator/pyproject.toml operator/src operator/
+# COPY nothing at-all
+FROM ${BASE_IMAGE} as broker
+COPY --from=build-broker /opt /opt
+FROM ${BASE_IMAGE} AS operator
+COPY --from=build-operator /opt /opt
+"""
+
+
+def test_an_image_is_made_of_what_the_stages_copy_that_reach_it_and_of_nothing_else() -> None:
+    assert sources_of(TEXT, "broker") == ["broker", "requirements/a.txt"]
+    assert sources_of(TEXT, "operator") == ["operator/pyproject.toml", "operator/src", "requirements/a.txt"]
+
+
+def test_stages_keep_their_order_and_their_bases() -> None:
+    assert [(name, stage.base) for name, stage in read_stages(TEXT).items()][:2] == [
+        ("build", "${BASE_IMAGE}"),
+        ("build-broker", "build"),
+    ]
+
+
+def test_a_target_that_is_not_there_is_named_with_those_that_are() -> None:
+    with pytest.raises(ClusterError, match="no target spark; it has build, build-broker"):
+        sources_of(TEXT, "spark")
+
+
+def test_the_products_images_are_made_of_files_that_exist_and_only_the_operators_of_the_operators_code() -> None:
+    text = (REPOSITORY_PATH / "Dockerfile").read_text()
+    broker, operator = sources_of(text, "broker"), sources_of(text, "operator")
+    assert "broker_image/src" in broker
+    assert "operator/src" in operator
+    assert "operator/src" not in broker
+    assert digest_of(REPOSITORY_PATH, broker) != digest_of(REPOSITORY_PATH, operator)
+
+
+def test_bytecode_beside_the_sources_changes_no_tag(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "a.py").write_text("1")
+    before = digest_of(tmp_path, ["src"])
+    (tmp_path / "src" / "__pycache__").mkdir()
+    (tmp_path / "src" / "__pycache__" / "a.cpython-311.pyc").write_bytes(b"x")
+    assert digest_of(tmp_path, ["src"]) == before
+    (tmp_path / "src" / "a.py").write_text("2")
+    assert digest_of(tmp_path, ["src"]) != before
+
+
+def test_a_missing_source_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match="nowhere"):
+        digest_of(tmp_path, ["nowhere"])
