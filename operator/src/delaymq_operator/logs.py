@@ -53,6 +53,8 @@ class KopfRetries(logging.Filter):
         """False for what is not shown; the text of what is shown is made plain."""
         if not record.name.startswith("kopf"):
             return True
+        if record.exc_info and hasattr(record.exc_info[1], "status"):
+            record.exc_info = None  # the API server's answer says all
         message = record.getMessage()
         if not message.startswith(KOPF_RETRY):
             return True

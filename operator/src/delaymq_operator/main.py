@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from delaymq_operator.logs import configure_logging
 from delaymq_operator.settings import OperatorSettings, SettingsError, read_settings
@@ -22,18 +22,25 @@ _logger = logging.getLogger(__name__)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs until it is told to stop; the exit code."""
+    """Runs until it is told to stop, then ends the process; returns (the exit code) only when nothing was begun."""
     try:
         settings = read_settings(sys.argv[1:] if arguments is None else arguments, os.environ)
     except SettingsError as error:
         print(f"delaymq-operator: {error}", file=sys.stderr)
         return EXIT_USAGE
     configure_logging(settings.log_format, settings.log_level)
-    return serve(settings, _reconcilers)
+    end_process(serve(settings, _reconcilers))
+
+
+def end_process(code: int) -> NoReturn:
+    """Ends at once: all of ours is closed, and threads or tasks of libraries that hang are not waited for."""
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(code)
 
 
 def serve(settings: OperatorSettings, reconcilers: Callable[[], Reconcilers]) -> int:
-    """Runs one replica; the exit code."""
+    """Runs one replica; the exit code. Tasks of libraries may be left over: end the process then."""
     # A second of imports, for nobody who asks for --help.
     from delaymq_operator.adapters.election import LeaseLostError
     from delaymq_operator.reconcile.errors import KubeError
@@ -43,9 +50,13 @@ def serve(settings: OperatorSettings, reconcilers: Callable[[], Reconcilers]) ->
         await OperatorRuntime(settings, reconcilers()).run()
 
     try:
-        asyncio.run(run())
-    except (LeaseLostError, KubeError) as error:
+        # Not asyncio.run: it waits until every task obeys its cancellation; of a kopf that failed, some do not.
+        asyncio.new_event_loop().run_until_complete(run())
+    except LeaseLostError as error:
         _logger.error("%s", error)
+        return EXIT_FAILURE
+    except KubeError as error:
+        _logger.error("%s", error.message)
         return EXIT_FAILURE
     except OSError as error:
         _logger.error("%s; is --http-port %d taken?", error, settings.http_port)

@@ -151,8 +151,11 @@ def _refusal(request: Request, status: int, body: Any) -> KubeError:
     return KubeError(status, "", f"{request.method} {request.path}: HTTP status {status} {text}".rstrip())
 
 
-def _plain(error: Exception) -> str:
-    """What a person needs of an error of the HTTP library; it names objects and addresses in memory otherwise."""
-    reason = getattr(error, "reason", None) or error
-    text = str(reason).rpartition(">: ")[2] or str(reason)
-    return text[:MAX_ERROR_CHARS] or type(error).__name__
+def _plain(error: BaseException) -> str:
+    """What a person needs of an error of the HTTP library: the system's word for it, if there is one."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+        cause = cause.__cause__ or cause.__context__
+    return str(error)[:MAX_ERROR_CHARS] or type(error).__name__

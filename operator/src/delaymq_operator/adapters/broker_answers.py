@@ -9,17 +9,17 @@ import msgspec
 from delaymq_operator.reconcile import ports
 
 
-class _Wire(msgspec.Struct, rename="camel", kw_only=True):
+class _Wire(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     """Base of all answers."""
 
 
-class _Lateness(_Wire):
+class _Lateness(_Wire, frozen=True):
     p50_ms: float = 0
     p99_ms: float = 0
     max_ms: float = 0
 
 
-class _Level(_Wire):
+class _Level(_Wire, frozen=True):
     level: int
     in_table: bool
     offset: int
@@ -32,19 +32,19 @@ class _Level(_Wire):
     lateness: _Lateness | None = None
 
 
-class _Correction(msgspec.Struct, kw_only=True):
+class _Correction(msgspec.Struct, kw_only=True, frozen=True):
     level: int
     stated: int = msgspec.field(name="from")
     position: int = msgspec.field(name="to")
     reason: str
 
 
-class _Delay(_Wire):
+class _Delay(_Wire, frozen=True):
     levels: list[_Level] = []
     corrected: list[_Correction] = []
 
 
-class Drain(_Wire):
+class Drain(_Wire, frozen=True):
     """POST /api/v1/drain."""
 
     mode: Literal["none", "withdraw", "refuse"] = "none"
@@ -64,7 +64,7 @@ class Drain(_Wire):
         )
 
 
-class About(_Wire):
+class About(_Wire, frozen=True):
     """GET /api/v1/broker."""
 
     as_of_ms: int
@@ -112,7 +112,7 @@ class _Unconsumed(msgspec.Struct):
     messages: int
 
 
-class Remaining(_Wire):
+class Remaining(_Wire, frozen=True):
     """GET /api/v1/remaining."""
 
     as_of_ms: int

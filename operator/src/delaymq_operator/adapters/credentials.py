@@ -72,4 +72,4 @@ def authorization(loaded: Configuration) -> str | None:
     return token
 
 
-Loader = Callable[[], Configuration]
+Loader = Callable[[], "Configuration"]

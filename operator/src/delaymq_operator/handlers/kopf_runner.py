@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
@@ -16,6 +17,8 @@ from delaymq_operator.handlers.kopf_settings import configure
 from delaymq_operator.handlers.watches import Listed, Release, register
 
 STOP_TIMEOUT_S: Final = 8.0
+
+_logger = logging.getLogger(__name__)
 
 
 class KopfRunner:
@@ -67,11 +70,17 @@ class KopfRunner:
         if not self._tasks:
             return
         self._stop.set()
+        # Of watches that are cancelled while they connect, kopf's callbacks fail.
+        asyncio.get_running_loop().set_exception_handler(_note)
         with contextlib.suppress(Exception, asyncio.CancelledError):
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 # It would cancel every task of the loop that it is not told of.
                 await kopf.run_tasks(self._tasks, ignored=asyncio.all_tasks())
         self._tasks = ()
+
+
+def _note(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    _logger.debug("while kopf stopped: %s", context.get("message"))
 
 
 def connection_info(credentials: Credentials) -> kopf.ConnectionInfo:

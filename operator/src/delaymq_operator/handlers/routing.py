@@ -12,6 +12,10 @@ INSTANCE_LABEL: Final = "app.kubernetes.io/instance"
 BROKER: Final = "Broker"
 TOPIC: Final = "Topic"
 LEVELS: Final = "DelayLevelConfig"
+NOT_WISHES: Final = frozenset(
+    {"delaymq.io/kopf-managed", "delaymq.io/last-handled-configuration", "delaymq.io/release", "delaymq.io/touch-dummy"}
+)
+"""Annotations that kopf writes."""
 
 
 def keys_to_wake(kind: str, before: Manifest | None, after: Manifest | None, cache: Cache) -> list[Key]:
@@ -84,7 +88,7 @@ def _wish(found: Manifest | None) -> object:
     return (
         metadata.get("uid"),
         metadata.get("generation"),
-        metadata.get("annotations") or {},
+        {key: text for key, text in (metadata.get("annotations") or {}).items() if key not in NOT_WISHES},
         metadata.get("labels") or {},
         metadata.get("deletionTimestamp"),
     )

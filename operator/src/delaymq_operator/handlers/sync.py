@@ -23,6 +23,8 @@ AFTER_RELIST_S: Final = 5.0
 """Watches of several kinds break at once; their lists are compared together."""
 GRACE_S: Final = 10.0
 """News that a list has are missed by the watch if it has not told them after this long."""
+START_S: Final = 30.0
+"""Watches list too when they are started."""
 SUSPICION_S: Final = 60.0
 """What missed something is looked at again so soon."""
 DEAD_AFTER_CHECKS: Final = 3
@@ -52,6 +54,7 @@ class CacheSync:
         self._relisted = asyncio.Event()
         self._misses: dict[str, int] = {}
         self._said: dict[str, float] = {}
+        self._filled_s = float("inf")
         self.synced = False
         """Whether the cache has been filled once: before that, absence means nothing."""
 
@@ -63,17 +66,17 @@ class CacheSync:
                 for kind in WATCHED_KINDS:
                     for namespace in self._namespaces:
                         await self._compare(kind, namespace)
-                self.synced = True
+                self.synced, self._filled_s = True, self._clock()
             except KubeError as error:
-                self._say(advice(error))
+                self._say(advice(error, kind))
                 await asyncio.sleep(retry_s)
                 retry_s = min(MAX_RETRY_S, retry_s * 2)
         counts = ", ".join(f"{count} {KINDS[kind].plural}" for kind, count in self._cache.counts().items() if count)
         _logger.info("the cluster has %s", counts or "nothing of ours yet")
 
     def relisted(self, kind: str) -> None:
-        """A watch began anew."""
-        if self.synced:
+        """A watch lists: after the start because it had to begin anew."""
+        if self._clock() - self._filled_s >= START_S:
             self._relisted.set()
 
     async def run(self) -> None:
@@ -97,7 +100,7 @@ class CacheSync:
         try:
             missed = sum([await self._missed(kind, namespace) for namespace in self._namespaces])
         except KubeError as error:
-            self._say(advice(error))
+            self._say(advice(error, kind))
             return
         if missed:
             self._misses[kind] = self._misses.get(kind, 0) + 1
@@ -127,14 +130,15 @@ class CacheSync:
             _logger.warning("%s", sentence)
 
 
-def advice(error: KubeError) -> str:
+def advice(error: KubeError, kind: str) -> str:
     """What to do about a list that fails."""
+    described = KINDS[kind]
+    what = f"{described.plural} ({described.api_version})"
     if error.absent:
-        return (
-            f"{error.message}: install the CRDs, for instance with `kubectl apply --server-side -f crds/`; trying again"
-        )
+        crds = "kubectl apply --server-side -f crds/"
+        return f"the API server does not know {what}: install the CRDs, for instance with `{crds}`; trying again"
     if error.forbidden:
-        return f"{error.message}: the operator's role lacks this, see the chart's RBAC; trying again"
+        return f"{error.message}: the operator's role lacks this, compare it with the chart's; trying again"
     if error.status == 401:
-        return f"{error.message}: the API server does not know the operator's token; trying again"
-    return f"{error.message}; trying again"
+        return f"the API server does not accept the operator's token: {error.message}; trying again"
+    return f"{what} cannot be listed: {error.message}; trying again"
