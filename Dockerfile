@@ -63,7 +63,8 @@ RUN /build/bin/pip wheel -q --no-build-isolation --no-deps -w /wheels ./operator
 # installs software.
 FROM ${BASE_IMAGE} AS runtime
 ARG SOURCE_DATE_EPOCH
-RUN set -e; touch /tmp/began; \
+# What this step touches, and Docker before it, is found by its time: a clock tick is too coarse for less than seconds.
+RUN set -e; touch -d '10 seconds ago' /tmp/began; \
     echo 'delaymq:x:10001:10001:DelayMQ:/var/lib/delaymq:/usr/sbin/nologin' >> /etc/passwd; \
     echo 'delaymq:x:10001:' >> /etc/group; \
     mkdir -p /var/lib/delaymq; chown 10001:10001 /var/lib/delaymq; \
