@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"delaymq-operator: {error}", file=sys.stderr)
         return EXIT_USAGE
     configure_logging(settings.log_format, settings.log_level)
-    end_process(serve(settings, _reconcilers))
+    return end_process(serve(settings, _reconcilers))
 
 
 def end_process(code: int) -> NoReturn:

@@ -16,7 +16,7 @@ from delaymq_operator.adapters.kinds import KINDS
 from delaymq_operator.reconcile.errors import KubeError
 from delaymq_operator.reconcile.ports import EventType, Manifest
 
-MAX_NOTE_CHARS: Final = 1_024
+MAX_NOTE_BYTES: Final = 1_024
 """The API server refuses longer ones."""
 MAX_REASON_CHARS: Final = 128
 MAX_REMEMBERED: Final = 1_000
@@ -70,8 +70,7 @@ class EventRecorder:
     def say(self, about: Manifest, *, type: EventType, reason: str, message: str) -> None:  # noqa: A002
         """Needs a running loop; never raises for anything that the API server says."""
         uid = str(about["metadata"].get("uid") or about["metadata"]["name"])
-        note = message if len(message) <= MAX_NOTE_CHARS else message[: MAX_NOTE_CHARS - 1] + "…"
-        same = _Same(uid, type, reason[:MAX_REASON_CHARS], note)
+        same = _Same(uid, type, reason[:MAX_REASON_CHARS], _note(message))
         said = self._said.get(same)
         if said is None:
             if not self._allowed(uid):
@@ -156,8 +155,15 @@ class EventRecorder:
         except KubeError as error:
             if error.absent and absent_is_fine:
                 return False
-            _logger.warning("the Event %s (%s) could not be written: %s", same.reason, same.note, error)
+            _logger.warning("an Event %s could not be written: %s", same.reason, error)
         return True
+
+
+def _note(message: str) -> str:
+    encoded = message.encode()
+    if len(encoded) <= MAX_NOTE_BYTES:
+        return message
+    return encoded[: MAX_NOTE_BYTES - len("…".encode())].decode(errors="ignore") + "…"
 
 
 def _micro_time() -> str:

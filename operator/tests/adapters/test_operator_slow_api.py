@@ -1,0 +1,195 @@
+"""An API server that stalls, trickles or is gone: the event loop goes on, and callers get a sentence."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from delaymq_operator.adapters.api_requests import ApiRequests
+from delaymq_operator.adapters.credentials import Credentials
+from delaymq_operator.adapters.kube import ApiKube
+from delaymq_operator.health import LoopLag
+from delaymq_operator.reconcile.errors import KubeError
+from harness.ports import free_port
+
+MAX_LAG_S = 0.1
+SAMPLE_S = 0.005
+
+
+class Lag:
+    """The longest that the loop did not come to what was due."""
+
+    def __init__(self) -> None:
+        self.largest_s = 0.0
+
+    async def measure(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            due_s = loop.time() + SAMPLE_S
+            await asyncio.sleep(SAMPLE_S)
+            self.largest_s = max(self.largest_s, loop.time() - due_s)
+
+
+@asynccontextmanager
+async def an_api_server(
+    path: Path, answer: Callable[[asyncio.StreamWriter], Awaitable[None]], *, timeout_s: float
+) -> AsyncIterator[ApiKube]:
+    """HTTP without TLS whose every answer is written by `answer`."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while await reader.readuntil(b"\r\n\r\n"):
+                await answer(writer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    requests = ApiRequests(_credentials(path, port).load, threads=4, timeout_s=timeout_s, observe=lambda *_: None)
+    try:
+        yield ApiKube(requests, seen=lambda kind, found: None)
+    finally:
+        requests.close()
+        server.close()
+
+
+def _credentials(path: Path, port: int) -> Credentials:
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    (path / "kubeconfig").write_text(json.dumps(config))
+    return Credentials(str(path / "kubeconfig"))
+
+
+def _answer(body: bytes) -> bytes:
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+async def _with_lag(work: Awaitable[object]) -> float:
+    # What is imported at first use is not what is measured.
+    import kubernetes.client  # noqa: F401
+    import urllib3  # noqa: F401
+
+    lag = Lag()
+    measuring = asyncio.create_task(lag.measure())
+    try:
+        await work
+    finally:
+        measuring.cancel()
+    return lag.largest_s
+
+
+def test_the_loop_goes_on_while_every_request_waits_for_a_stalled_server(tmp_path: Path) -> None:
+    async def stalled(writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(60)
+
+    async def scenario() -> None:
+        async with an_api_server(tmp_path, stalled, timeout_s=1.0) as kube:
+            calls = asyncio.gather(*(kube.get("Pod", "ns", f"p{n}") for n in range(12)), return_exceptions=True)
+            lag_s = await _with_lag(calls)
+            outcomes = calls.result()
+            assert all(isinstance(outcome, KubeError) and outcome.status == 0 for outcome in outcomes)
+            assert lag_s < MAX_LAG_S
+
+    asyncio.run(scenario())
+
+
+def test_the_loop_goes_on_while_large_lists_are_read(tmp_path: Path) -> None:
+    pod = {
+        "metadata": {"name": "p", "namespace": "ns", "uid": "u", "resourceVersion": "1", "labels": {}},
+        "spec": {
+            "containers": [
+                {"name": f"c{n}", "image": "x" * 80, "env": [{"name": "A", "value": "b"}] * 20} for n in range(4)
+            ]
+        },
+    }
+    body = json.dumps({"kind": "PodList", "metadata": {"resourceVersion": "9"}, "items": [pod] * 500}).encode()
+    assert len(body) > 1_000_000
+
+    async def large(writer: asyncio.StreamWriter) -> None:
+        writer.write(_answer(body))
+        await writer.drain()
+
+    async def scenario() -> None:
+        async with an_api_server(tmp_path, large, timeout_s=10) as kube:
+            lag_s = await _with_lag(asyncio.gather(*(kube.list("Pod") for _ in range(8))))
+            assert lag_s < MAX_LAG_S
+
+    asyncio.run(scenario())
+
+
+def test_an_answer_in_drops_has_an_end(tmp_path: Path) -> None:
+    async def trickle(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+        for _ in range(1_000):
+            writer.write(b" ")
+            await writer.drain()
+            await asyncio.sleep(0.1)
+
+    async def scenario() -> None:
+        async with an_api_server(tmp_path, trickle, timeout_s=0.5) as kube:
+            with pytest.raises(KubeError, match="did not answer"):
+                await kube.get("Pod", "ns", "p")
+
+    asyncio.run(scenario())
+
+
+def test_a_server_that_is_gone_is_named_with_the_reason(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        port = free_port()
+        requests = ApiRequests(_credentials(tmp_path, port).load, threads=1, timeout_s=2, observe=lambda *_: None)
+        with pytest.raises(KubeError) as caught:
+            await ApiKube(requests, seen=lambda kind, found: None).get("Pod", "ns", "p")
+        assert caught.value.message == f"no answer from the API server at http://127.0.0.1:{port}: Connection refused"
+        requests.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_is_no_json_is_an_error_and_never_shown_at_length(tmp_path: Path) -> None:
+    async def page(writer: asyncio.StreamWriter) -> None:
+        body = b"<html>" + b"x" * 10_000
+        writer.write(_answer(body).replace(b"200 OK", b"503 Service Unavailable"))
+
+    async def scenario() -> None:
+        async with an_api_server(tmp_path, page, timeout_s=5) as kube:
+            with pytest.raises(KubeError) as caught:
+                await kube.get("Pod", "ns", "p")
+            assert caught.value.status == 503
+            assert len(caught.value.message) < 1_000
+
+    asyncio.run(scenario())
+
+
+def test_credentials_that_are_missing_are_said_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(KubeError, match="nowhere"):
+        Credentials(str(tmp_path / "nowhere")).load()
+
+
+def test_the_lag_that_is_reported_is_the_lag_that_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    import time
+
+    monkeypatch.setattr("delaymq_operator.health.LAG_INTERVAL_S", 0.01)
+
+    async def scenario() -> None:
+        lag = LoopLag()
+        measuring = asyncio.create_task(lag.run())
+        await asyncio.sleep(0.05)
+        time.sleep(0.3)  # noqa: ASYNC251 - the blocking is what is tested
+        await asyncio.sleep(0.05)
+        measuring.cancel()
+        assert lag.largest_s > 0.25
+
+    asyncio.run(scenario())

@@ -1,0 +1,154 @@
+"""What is believed of watches, lists and own writes, and who is woken by it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from delaymq_operator.handlers.cache import WatchCache
+from delaymq_operator.handlers.routing import keys_to_wake
+from delaymq_operator.reconcile.world import Key
+
+Manifest = dict[str, Any]
+OURS = {"app.kubernetes.io/managed-by": "delaymq-operator", "app.kubernetes.io/instance": "demo"}
+
+
+def an_object(kind: str, name: str, version: int, **more: Any) -> Manifest:
+    metadata = {"namespace": "ns", "name": name, "uid": f"uid-{name}", "resourceVersion": str(version)}
+    metadata |= more.pop("metadata", {})
+    if kind not in ("Broker", "Topic", "DelayLevelConfig"):
+        metadata.setdefault("labels", OURS)
+    return {"kind": kind, "apiVersion": "v1", "metadata": metadata, **more}
+
+
+class Seen:
+    """A cache and the keys that it woke."""
+
+    def __init__(self, namespaces: tuple[str, ...] = ()) -> None:
+        self.woken: list[Key] = []
+        self.cache = WatchCache(self._changed, namespaces=namespaces)
+
+    def _changed(self, kind: str, before: Manifest | None, after: Manifest | None) -> None:
+        self.woken += keys_to_wake(kind, before, after, self.cache)
+
+    def woken_by(self, *objects: Manifest) -> list[Key]:
+        self.woken.clear()
+        for one in objects:
+            self.cache.put(one["kind"], one)
+        return list(self.woken)
+
+
+@pytest.fixture
+def seen() -> Seen:
+    return Seen()
+
+
+def test_an_older_version_never_replaces_a_newer_one(seen: Seen) -> None:
+    seen.cache.put("Pod", an_object("Pod", "p", 10, status={"phase": "Running"}))
+    seen.cache.put("Pod", an_object("Pod", "p", 9, status={"phase": "Pending"}))
+    found = seen.cache.get("Pod", "ns", "p")
+    assert found is not None
+    assert found["status"] == {"phase": "Running"}
+
+
+def test_an_end_of_an_object_that_was_made_anew_meanwhile_is_ignored(seen: Seen) -> None:
+    seen.cache.put("Pod", an_object("Pod", "p", 10, metadata={"uid": "new"}))
+    seen.cache.remove("Pod", an_object("Pod", "p", 11, metadata={"uid": "old"}))
+    assert seen.cache.get("Pod", "ns", "p") is not None
+    seen.cache.remove("Pod", an_object("Pod", "p", 12, metadata={"uid": "new"}))
+    assert seen.cache.get("Pod", "ns", "p") is None
+
+
+def test_who_last_wrote_which_field_is_not_kept(seen: Seen) -> None:
+    seen.cache.put("Pod", an_object("Pod", "p", 1, metadata={"managedFields": [{"manager": "x"}]}))
+    assert "managedFields" not in seen.cache.all("Pod")[0]["metadata"]
+
+
+def test_objects_of_others_and_of_other_namespaces_are_not_kept() -> None:
+    seen = Seen(("ns",))
+    seen.cache.put("Pod", an_object("Pod", "theirs", 1, metadata={"labels": {}}))
+    seen.cache.put("Broker", an_object("Broker", "elsewhere", 1, metadata={"namespace": "other"}))
+    assert seen.cache.all("Pod") == seen.cache.all("Broker") == []
+
+
+def test_kinds_that_are_not_watched_are_an_error_and_not_absent(seen: Seen) -> None:
+    with pytest.raises(LookupError, match=r"kube\.get"):
+        seen.cache.get("Secret", "ns", "demo-http-token")
+
+
+def test_objects_are_found_by_owner_and_by_label(seen: Seen) -> None:
+    owned = an_object("Pod", "p0", 1, metadata={"ownerReferences": [{"uid": "set"}]})
+    seen.cache.put("Pod", owned)
+    seen.cache.put("Pod", an_object("Pod", "p1", 2, metadata={"labels": OURS | {"delaymq.io/group": "1"}}))
+    assert [pod["metadata"]["name"] for pod in seen.cache.owned("Pod", "set")] == ["p0"]
+    assert [pod["metadata"]["name"] for pod in seen.cache.labelled("Pod", "ns", {"delaymq.io/group": "1"})] == ["p1"]
+    seen.cache.put("Pod", an_object("Pod", "p0", 3))
+    assert seen.cache.owned("Pod", "set") == []
+
+
+def test_a_list_ends_what_is_not_in_it_but_for_what_is_younger(seen: Seen) -> None:
+    for name, version in (("gone", 5), ("kept", 6), ("younger", 30)):
+        seen.cache.put("Service", an_object("Service", name, version))
+    listed = [an_object("Service", "kept", 6), an_object("Service", "missed", 8)]
+    assert seen.cache.differs("Service", None, listed, "20")
+    assert seen.cache.replace("Service", None, listed, "20") == 2
+    assert sorted(one["metadata"]["name"] for one in seen.cache.all("Service")) == ["kept", "missed", "younger"]
+    assert not seen.cache.differs("Service", None, listed, "20")
+
+
+def test_a_list_of_one_namespace_says_nothing_about_others(seen: Seen) -> None:
+    seen.cache.put("Service", an_object("Service", "elsewhere", 5, metadata={"namespace": "other"}))
+    assert seen.cache.replace("Service", "ns", [], "20") == 0
+
+
+def test_a_child_wakes_its_broker_unless_nothing_but_its_version_changed(seen: Seen) -> None:
+    assert seen.woken_by(an_object("Pod", "p", 1)) == [Key("Broker", "ns", "demo")]
+    assert seen.woken_by(an_object("Pod", "p", 2)) == []
+    assert seen.woken_by(an_object("Pod", "p", 3, status={"phase": "Running"})) == [Key("Broker", "ns", "demo")]
+
+
+def test_own_status_and_what_kopf_notes_wake_nobody(seen: Seen) -> None:
+    seen.woken_by(an_object("Topic", "t", 1, spec={"brokerRef": {"name": "demo"}}, metadata={"generation": 1}))
+    noted = {"generation": 1, "annotations": {"delaymq.io/kopf-managed": "yes", "delaymq.io/release": "{}"}}
+    assert seen.woken_by(an_object("Topic", "t", 2, status={"topicName": "t"}, metadata=noted)) == []
+    assert seen.woken_by(an_object("Topic", "t", 3, metadata=noted | {"generation": 2})) == [Key("Topic", "ns", "t")]
+
+
+def test_a_broker_wakes_its_topics_when_its_standing_changes_and_not_with_its_figures(seen: Seen) -> None:
+    for name, broker in (("mine", "demo"), ("theirs", "other")):
+        seen.woken_by(an_object("Topic", name, 1, spec={"brokerRef": {"name": broker}}))
+    group = {"group": 0, "ready": False, "pending": 1}
+    keys = seen.woken_by(an_object("Broker", "demo", 2, status={"groups": [group]}))
+    assert keys == [Key("Broker", "ns", "demo"), Key("Topic", "ns", "mine")]
+    assert seen.woken_by(an_object("Broker", "demo", 3, status={"groups": [group | {"pending": 2}]})) == []
+    keys = seen.woken_by(an_object("Broker", "demo", 4, status={"groups": [group | {"ready": True}]}))
+    assert keys == [Key("Topic", "ns", "mine")]
+
+
+def test_a_restart_annotation_wakes_the_broker(seen: Seen) -> None:
+    seen.woken_by(an_object("Broker", "demo", 1))
+    annotated = an_object("Broker", "demo", 2, metadata={"annotations": {"delaymq.io/restart": "now"}})
+    assert Key("Broker", "ns", "demo") in seen.woken_by(annotated)
+
+
+def test_delay_levels_wake_their_brokers_and_a_broker_that_changes_them_wakes_both(seen: Seen) -> None:
+    levels = [an_object("DelayLevelConfig", name, 1, metadata={"generation": 1}) for name in ("old", "new")]
+    broker = an_object("Broker", "demo", 2, spec={"delayLevelConfigRef": {"name": "old"}}, metadata={"generation": 1})
+    seen.woken_by(*levels, broker)
+    changed = an_object("DelayLevelConfig", "old", 3, metadata={"generation": 2})
+    assert seen.woken_by(changed) == [Key("DelayLevelConfig", "ns", "old"), Key("Broker", "ns", "demo")]
+    broker = an_object("Broker", "demo", 4, spec={"delayLevelConfigRef": {"name": "new"}}, metadata={"generation": 2})
+    assert set(seen.woken_by(broker)) == {
+        Key("Broker", "ns", "demo"),
+        Key("DelayLevelConfig", "ns", "old"),
+        Key("DelayLevelConfig", "ns", "new"),
+    }
+
+
+def test_the_end_of_one_of_two_topics_for_a_name_wakes_the_other(seen: Seen) -> None:
+    older = an_object("Topic", "older", 1, spec={"brokerRef": {"name": "demo"}, "topicName": "orders"})
+    younger = an_object("Topic", "orders", 2, spec={"brokerRef": {"name": "demo"}})
+    seen.woken_by(older, younger)
+    seen.woken.clear()
+    seen.cache.remove("Topic", older)
+    assert Key("Topic", "ns", "orders") in seen.woken
