@@ -98,7 +98,7 @@ def test_others_get_a_turn_between_the_objects_of_a_large_broker():
 
 def test_figures_are_written_once_an_interval(world):
     world.kube.requests.clear()
-    for number in range(120):
+    for number in range(200):
         world.brokers.stores["store-demo-broker-0-0"].offsets[1] = 100 + number
         world.step()
     assert 2 <= len(world.kube.requests) <= 3

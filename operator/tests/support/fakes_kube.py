@@ -293,14 +293,16 @@ class FakeCache:
         self._kube = kube
         self._seen: dict[Place, Manifest] = {}
 
-    def sync(self) -> None:
-        """Catches up."""
+    def sync(self) -> bool:
+        """Catches up; whether anything changed."""
+        before = self._seen
         self._seen = {
             place: copy.deepcopy(body)
             for place, body in self._kube.objects.items()
             if place[0] in self.OWN or (body["metadata"].get("labels") or {}).get("app.kubernetes.io/managed-by")
             if place[0] != "Secret"
         }
+        return before != self._seen
 
     def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
         return self._seen.get((kind, namespace, name))

@@ -19,6 +19,7 @@ NAMESPACE = "default"
 START_MS = 1_790_000_000_000
 TICK_MS = 1_000
 MAX_TICKS = 600
+NEVER_MS = 1 << 60
 
 
 class DiedError(Exception):
@@ -28,7 +29,7 @@ class DiedError(Exception):
 class Deadly:
     """A port whose calls kill the operator: the n-th of all, before or after it took effect."""
 
-    def __init__(self, port: object, count: Callable[[], bool], *, after: bool) -> None:
+    def __init__(self, port: object, count: Callable[[str], bool], *, after: bool) -> None:
         self._port = port
         self._count = count
         self._after = after
@@ -37,7 +38,7 @@ class Deadly:
         found = getattr(self._port, name)
 
         async def call(*arguments: Any, **options: Any) -> Any:
-            dies = self._count()
+            dies = self._count(f"{name} {arguments[:3] if len(arguments) > 1 else ''}")
             if dies and not self._after:
                 raise DiedError(name)
             answer = await found(*arguments, **options)
@@ -55,8 +56,8 @@ class FakeWorld:
     settings: ReconcileSettings = field(default_factory=lambda: ReconcileSettings(default_image="delaymq/broker:1"))
     now_ms: int = START_MS
     failures: list[Exception] = field(default_factory=list)
-    calls: int = 0
-    """Of ports, by the operator."""
+    calls: list[str] = field(default_factory=list)
+    """Of ports, by the operator: what was called, for what."""
     dies_at: int | None = None
     dies_after: bool = False
     deaths: int = 0
@@ -72,6 +73,7 @@ class FakeWorld:
         self.memory = Memory()
         self.key = Key("Broker", NAMESPACE, "demo")
         self._ticks = 0
+        self._look_at_ms = 0
 
     # What a user does.
 
@@ -139,9 +141,9 @@ class FakeWorld:
     # Time.
 
     def world(self) -> World:
-        def count() -> bool:
-            self.calls += 1
-            return self.calls == self.dies_at
+        def count(label: str) -> bool:
+            self.calls.append(label)
+            return len(self.calls) == self.dies_at
 
         return World(
             kube=Deadly(self.kube, count, after=self.dies_after),  # type: ignore[arg-type]
@@ -154,6 +156,7 @@ class FakeWorld:
 
     def restart_operator(self) -> None:
         """A new process: nothing is remembered."""
+        self._look_at_ms = 0
         self.memory = Memory()
         self.cache = FakeCache(self.kube)
         self.cache.sync()
@@ -175,14 +178,22 @@ class FakeWorld:
         self.kube.tick()
         self.brokers.tick()
         self._ticks += 1
-        if self._ticks % (self.lag_ticks + 1) == 0:
-            self.cache.sync()
+        if self._ticks % (self.lag_ticks + 1) == 0 and self.cache.sync():
+            self._look_at_ms = self.now_ms
         self.watch()
 
-    def step(self) -> Outcome | None:
-        """A second, then a pass."""
+    def step(self) -> None:
+        """A second, then a pass if the operator has seen a change or wanted to look again."""
         self.tick()
-        return self.reconcile()
+        if self.now_ms < self._look_at_ms:
+            return
+        outcome = self.reconcile()
+        if outcome is None:
+            self._look_at_ms = self.now_ms
+        elif outcome.requeue_after_s is None:
+            self._look_at_ms = NEVER_MS
+        else:
+            self._look_at_ms = self.now_ms + int(outcome.requeue_after_s * 1000)
 
     def run(self, until: Callable[[], bool] | None = None, *, ticks: int = MAX_TICKS) -> None:
         """Until it is so, or all is settled for two passes. AssertionError when it never is."""

@@ -1,0 +1,96 @@
+"""The addresses that brokers tell clients."""
+
+import copy
+
+import pytest
+from fakes_world import NAMESPACE, FakeWorld
+
+NODE_PORT = {"type": "NodePort", "advertisedAddress": "192.0.2.1"}
+
+
+@pytest.fixture
+def world():
+    found = FakeWorld()
+    found.create(size=1)
+    found.run()
+    return found
+
+
+def test_the_address_is_remembered_with_the_volume_and_asked_for_again(world):
+    address = world.get("Service", "demo-broker-0")["spec"]["clusterIP"]
+    annotations = world.get("PersistentVolumeClaim", "store-demo-broker-0-0")["metadata"]["annotations"]
+    assert annotations["delaymq.io/advertised-ip"] == address
+    before = world.pod_uids()
+    world.kube.remove("Service", NAMESPACE, "demo-broker-0")
+    world.idle(1)
+    world.run()
+    assert world.get("Service", "demo-broker-0")["spec"]["clusterIP"] == address
+    assert world.pod_uids() == before
+
+
+def test_an_address_that_somebody_else_has_by_now_is_replaced_and_the_broker_restarted(world):
+    service = world.get("Service", "demo-broker-0")
+    address = service["spec"]["clusterIP"]
+    world.kube.remove("Service", NAMESPACE, "demo-broker-0")
+    other = {"kind": "Service", "metadata": {"name": "thief", "namespace": NAMESPACE}}
+    world.kube.put(other | {"spec": {"clusterIP": address, "ports": []}})
+    uid = world.pod_uids()["demo-broker-0-0"]
+    world.idle(1)
+    world.run()
+    assert world.get("Service", "demo-broker-0")["spec"]["clusterIP"] != address
+    assert world.pod_uids()["demo-broker-0-0"] != uid
+    assert any(reason == "AddressChanged" for _, reason, _ in world.kube.events)
+    new = world.get("Service", "demo-broker-0")["spec"]["clusterIP"]
+    assert world.status["groups"][0]["address"] == f"{new}:10911"
+
+
+def test_a_node_port_that_is_taken_is_named(world):
+    taken = {"name": "x", "port": 1, "nodePort": 30911}
+    other = {"kind": "Service", "metadata": {"name": "thief", "namespace": NAMESPACE}}
+    world.kube.put(other | {"spec": {"clusterIP": "10.9.9.9", "ports": [taken]}})
+    world.change(external=NODE_PORT)
+    world.run(lambda: world.reason("Degraded") == "NodePortTaken")
+    assert "30911" in world.condition("Degraded")["message"]
+    assert "spec.external.brokerNodePort" in world.condition("Degraded")["message"]
+    assert world.failures == []
+    world.kube.remove("Service", NAMESPACE, "thief")
+    world.run()
+    assert world.condition("Degraded")["status"] == "False"
+    assert world.get("Service", "demo-broker-0-external")["spec"]["ports"][0]["nodePort"] == 30911
+
+
+def test_a_group_waits_for_the_address_of_its_load_balancer():
+    world = FakeWorld()
+    world.create(size=1, external={"type": "LoadBalancer"})
+    world.run(lambda: world.reason("Degraded") == "AddressPending")
+    assert "spec.external.advertisedAddress" in world.condition("Degraded")["message"]
+    assert world.names("StatefulSet") == ["demo-namesrv"]
+    give_ingress(world, "demo-broker-0-external", {"hostname": "x.example"})
+    world.idle(10)
+    assert world.reason("Degraded") == "AddressPending"
+    give_ingress(world, "demo-broker-0-external", {"ip": "192.0.2.9"})
+    give_ingress(world, "demo-namesrv-external", {"ip": "192.0.2.10"})
+    world.run()
+    assert world.status["groups"][0]["address"] == "192.0.2.9:10911"
+    assert world.status["externalNameServers"] == ["192.0.2.10:9876"]
+
+
+def test_a_load_balancer_that_loses_its_address_for_a_moment_restarts_nobody():
+    world = FakeWorld()
+    world.create(size=1, external={"type": "LoadBalancer"})
+    world.idle(2)
+    give_ingress(world, "demo-broker-0-external", {"ip": "192.0.2.9"})
+    world.run()
+    before = world.pod_uids()
+    give_ingress(world, "demo-broker-0-external", {})
+    world.idle(20)
+    give_ingress(world, "demo-broker-0-external", {"ip": "192.0.2.9"})
+    world.idle(1)
+    world.run()
+    assert world.pod_uids() == before
+
+
+def give_ingress(world, name, ingress):
+    service = copy.deepcopy(world.get("Service", name))
+    service["status"] = {"loadBalancer": {"ingress": [ingress] if ingress else []}}
+    world.kube.put(service)

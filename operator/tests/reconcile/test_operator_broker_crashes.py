@@ -1,0 +1,132 @@
+"""The operator dies before or after each of its calls, and the next one goes on without doing anything twice."""
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from fakes_world import MAX_TICKS, FakeWorld
+
+AFTER = pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+
+
+def settled(size=2, **spec):
+    world = FakeWorld()
+    world.create(size=size, **spec)
+    world.run()
+    return world
+
+
+def roll(world):
+    world.change(flush="Sync")
+    return ["demo-broker-0-0", "demo-broker-1-0"]
+
+
+def grow(world):
+    world.change(storage={"size": "20Gi"})
+    return []
+
+
+def scale_in(world):
+    world.change(size=1)
+    return []
+
+
+def scale_out(world):
+    world.change(size=3)
+    return ["demo-broker-2-0"]
+
+
+def holds_of(world, change):
+    """What must be so in the end, beside being settled."""
+    size = world.broker["spec"]["size"]
+    assert len([name for name in world.names("Pod") if "broker" in name]) == size
+    assert len(world.names("StatefulSet")) == size + 1
+    assert all(broker.drain.mode == "none" for broker in world.brokers.running.values())
+    if change is grow:
+        for name in world.names("PersistentVolumeClaim"):
+            assert world.get("PersistentVolumeClaim", name)["spec"]["resources"]["requests"]["storage"] == "20Gi"
+        for group in range(size):
+            [claim] = world.get("StatefulSet", f"demo-broker-{group}")["spec"]["volumeClaimTemplates"]
+            assert claim["spec"]["resources"]["requests"]["storage"] == "20Gi"
+
+
+def telling_moments(calls):
+    """Which calls to die at: calls repeat themselves while something is waited for, so the first three of a kind."""
+    seen = Counter()
+    moments = []
+    for number, label in enumerate(calls, 1):
+        seen[label] += 1
+        if seen[label] <= 3:
+            moments.append(number)
+    return moments
+
+
+def history(change, dies_at, after):
+    """The world after a change, during which the operator died at its n-th call."""
+    world = settled()
+    world.calls, world.dies_at, world.dies_after = [], dies_at, after
+    started = len(world.kube.started)
+    expected = change(world)
+    world.idle(1)
+    world.run()
+    world.idle(15)
+    assert world.settled
+    assert world.kube.started[started:] == expected
+    assert world.failures == []
+    holds_of(world, change)
+    return world
+
+
+@AFTER
+@pytest.mark.parametrize("change", [roll, grow, scale_in, scale_out], ids=lambda change: change.__name__)
+def test_a_change_comes_out_the_same_wherever_the_operator_dies(change, after):
+    moments = telling_moments(history(change, None, after).calls)
+    assert len(moments) > 5
+    for dies_at in moments:
+        assert history(change, dies_at, after).deaths == 1
+
+
+@AFTER
+def test_a_broker_is_made_the_same_wherever_the_operator_dies(after):
+    for dies_at in range(1, 200):
+        world = FakeWorld(dies_at=dies_at, dies_after=after)
+        world.create(size=2)
+        world.run()
+        assert sorted(world.kube.started) == ["demo-broker-0-0", "demo-broker-1-0", "demo-namesrv-0"]
+        assert len(world.names("StatefulSet")) == 3
+        if not world.deaths:
+            return
+    raise AssertionError("it never made it without dying")
+
+
+def test_an_operator_that_dies_all_the_time_still_gets_there():
+    world = settled()
+    started = len(world.kube.started)
+    roll(world)
+    chance = random.Random(1)
+    for _ in range(MAX_TICKS):
+        world.calls, world.dies_at = [], chance.randint(1, 12)
+        world.step()
+        if world.kube.started[started:] == ["demo-broker-0-0", "demo-broker-1-0"] and world.settled:
+            break
+    assert world.deaths > 10
+    assert world.kube.started[started:] == ["demo-broker-0-0", "demo-broker-1-0"]
+    assert world.status["readyGroups"] == 2
+
+
+def test_the_upgrade_of_the_operator_in_the_midst_of_growing_restarts_no_pod():
+    for dies_at in range(1, 60):
+        world = settled(size=1)
+        before = world.pod_uids()
+        world.calls, world.dies_at = [], dies_at
+        grow(world)
+        for _ in range(60):
+            world.step()
+            if world.deaths:
+                world.settings = replace(world.settings, default_image="delaymq/broker:9")
+        assert world.pod_uids() == before
+        holds_of(world, grow)
+        if not world.deaths:
+            return
+    raise AssertionError("it never grew without dying")

@@ -1,0 +1,41 @@
+"""Whether an object already is what is wanted."""
+
+import pytest
+from delaymq_operator.reconcile.broker.compare import covers
+
+
+@pytest.mark.parametrize(
+    ("live", "wanted"),
+    [
+        ({"a": 1, "b": 2}, {"a": 1}),
+        ({"requests": {"memory": "1Gi"}}, {"requests": {"memory": "1024Mi"}}),
+        ({"limits": {"cpu": "500m"}}, {"limits": {"cpu": 0.5}}),
+        ({"emptyDir": {"sizeLimit": "64Mi"}}, {"emptyDir": {"sizeLimit": "65536Ki"}}),
+        ({}, {"emptyDir": {}, "list": [], "text": "", "none": None}),
+        ({"env": [{"name": "b", "value": "2"}, {"name": "a", "value": "1"}]}, {"env": [{"name": "a", "value": "1"}]}),
+        ({"args": ["x", "y"]}, {"args": ["x", "y"]}),
+        ({"tolerations": [{"key": "k", "operator": "Equal"}]}, {"tolerations": [{"key": "k"}]}),
+    ],
+)
+def test_what_others_added_and_other_spellings_count_for_nothing(live, wanted):
+    assert covers(live, wanted)
+
+
+@pytest.mark.parametrize(
+    ("live", "wanted"),
+    [
+        ({"a": 1}, {"a": 2}),
+        ({}, {"a": False}),
+        ({"a": 0}, {"a": False}),
+        ({"a": "1"}, {"a": 1}),
+        ({"labels": {"x": "1Gi"}}, {"labels": {"x": "1024Mi"}}),
+        ({"args": ["x", "y"]}, {"args": ["y", "x"]}),
+        ({"args": ["x", "y"]}, {"args": ["x"]}),
+        ({"env": [{"name": "a", "value": "2"}]}, {"env": [{"name": "a", "value": "1"}]}),
+        ({"env": []}, {"env": [{"name": "a"}]}),
+        ({"a": "text"}, {"a": {"b": 1}}),
+        (None, {"a": 1}),
+    ],
+)
+def test_a_difference_is_seen(live, wanted):
+    assert not covers(live, wanted)

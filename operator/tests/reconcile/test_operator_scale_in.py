@@ -1,0 +1,185 @@
+"""Groups that are too many are emptied and removed."""
+
+import pytest
+from fakes_world import NAMESPACE, FakeWorld
+
+CLAIM = "store-demo-broker-1-0"
+
+
+@pytest.fixture
+def world():
+    return settled(size=2)
+
+
+def settled(**spec):
+    found = FakeWorld()
+    found.create(**spec)
+    found.run()
+    found.brokers.calls.clear()
+    return found
+
+
+def gone(world, group=1):
+    return not [
+        name
+        for kind in ("StatefulSet", "Pod", "Service")
+        for name in world.names(kind)
+        if f"demo-broker-{group}" in name
+    ]
+
+
+def test_an_empty_group_is_removed_after_its_writes_have_moved_away(world):
+    world.change(size=1)
+    world.run(lambda: gone(world))
+    world.run()
+    assert world.brokers.calls == [
+        ("withdraw", "demo-broker-1-0"),
+        ("refuse", "demo-broker-1-0"),
+        ("decommission", "demo-broker-1-0"),
+    ]
+    assert world.status["size"] == 1
+    assert [group["name"] for group in world.status["groups"]] == ["demo-0"]
+    assert world.condition("ScaleInBlocked") == {}
+    assert world.get("PersistentVolumeClaim", CLAIM) is not None
+
+
+def test_the_volume_goes_with_the_group_if_the_spec_says_so():
+    world = settled(size=2, storage={"deleteClaim": True})
+    world.change(size=1)
+    world.run(lambda: gone(world) and world.get("PersistentVolumeClaim", CLAIM) is None)
+
+
+@pytest.mark.parametrize(
+    ("left", "words"),
+    [({"pending": 3}, "3 delayed messages"), ({"unconsumed": 7}, "7 of orders by workers")],
+    ids=["delayed", "unconsumed"],
+)
+def test_a_group_stays_as_long_as_something_is_in_it(world, left, words):
+    store = world.brokers.stores[CLAIM]
+    for name, value in left.items():
+        setattr(store, name, value)
+    world.change(size=1)
+    world.idle(200)
+    assert not gone(world)
+    blocked = world.condition("ScaleInBlocked")
+    assert blocked["status"] == "True"
+    assert words in blocked["message"]
+    assert "demo-1" in blocked["message"]
+    assert 'delaymq.io/force-scale-in="1"' in blocked["message"]
+    assert world.reason("Progressing") == "ScalingIn"
+    assert world.brokers.running["demo-broker-1-0"].drain.mode == "refuse"
+    store.pending = store.unconsumed = 0
+    world.run(lambda: gone(world))
+    world.run()
+    assert world.condition("ScaleInBlocked") == {}
+
+
+def test_the_annotation_removes_a_group_with_what_is_in_it(world):
+    world.brokers.stores[CLAIM].pending = 3
+    world.change(size=1)
+    world.idle(30)
+    assert not gone(world)
+    world.annotate(force_scale_in="1")
+    world.run(lambda: gone(world))
+    assert ("decommission", "demo-broker-1-0") in world.brokers.calls
+
+
+def test_a_group_whose_broker_does_not_answer_stays_until_somebody_forces_it(world):
+    world.brokers.mute.add("demo-broker-1-0")
+    world.change(size=1)
+    world.idle(60)
+    assert not gone(world)
+    assert "no answer within 5 s" in world.condition("ScaleInBlocked")["message"]
+    world.annotate(force_scale_in="1")
+    world.run(lambda: gone(world))
+
+
+def test_a_group_that_shall_stay_after_all_takes_writes_again(world):
+    world.brokers.stores[CLAIM].pending = 3
+    world.change(size=1)
+    world.idle(60)
+    uid = world.pod_uids()["demo-broker-1-0"]
+    world.change(size=2)
+    world.idle(1)
+    world.run()
+    assert world.pod_uids()["demo-broker-1-0"] == uid
+    assert world.brokers.running["demo-broker-1-0"].drain.mode == "none"
+    assert world.status["groups"][1]["writable"] is True
+
+
+def test_a_group_that_was_taken_out_of_the_routes_already_comes_back_by_a_restart(world):
+    world.change(size=1)
+    world.run(lambda: world.brokers.running["demo-broker-1-0"].decommissioned)
+    world.change(size=2)
+    world.idle(1)
+    world.run()
+    assert not world.brokers.running["demo-broker-1-0"].decommissioned
+    assert world.status["readyGroups"] == 2
+
+
+def test_groups_go_from_the_highest_and_one_that_must_stay_keeps_those_below():
+    world = settled(size=4)
+    world.brokers.stores["store-demo-broker-2-0"].pending = 1
+    world.change(size=1)
+    world.run(lambda: gone(world, 3))
+    world.idle(30)
+    assert not gone(world, 2)
+    assert not gone(world, 1)
+    assert world.brokers.running["demo-broker-1-0"].drain.mode == "refuse"
+    world.brokers.stores["store-demo-broker-2-0"].pending = 0
+    world.run(lambda: gone(world, 1))
+    world.run()
+    assert world.status["size"] == 1
+
+
+def test_no_group_gives_its_writes_away_when_nobody_would_take_them(world):
+    world.kube.unready.add("demo-broker-0-0")
+    pod = world.get("Pod", "demo-broker-0-0")
+    pod["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+    world.change(size=1)
+    world.idle(60)
+    assert world.brokers.running["demo-broker-1-0"].drain.mode == "none"
+    assert not gone(world)
+    world.kube.unready.clear()
+    world.run(lambda: gone(world))
+
+
+def test_a_drain_ends_by_itself_when_there_is_no_operator(world):
+    world.brokers.stores[CLAIM].pending = 3
+    world.change(size=1)
+    world.idle(30)
+    for _ in range(int(world.settings.drain_lease_s) + 2):
+        world.tick()
+    assert world.brokers.running["demo-broker-1-0"].drain.mode == "none"
+
+
+def test_nothing_is_removed_while_paused(world):
+    world.change(size=1, paused=True)
+    world.idle(90)
+    assert not gone(world)
+    assert world.brokers.calls == []
+
+
+def test_a_roll_goes_on_beside_a_scale_in_that_waits(world):
+    world.brokers.stores[CLAIM].pending = 3
+    world.change(size=1)
+    world.idle(30)
+    uids = world.pod_uids()
+    world.change(flush="Sync")
+    world.run(lambda: world.pod_uids().get("demo-broker-0-0") not in (None, uids["demo-broker-0-0"]))
+    world.idle(60)
+    assert world.pod_uids()["demo-broker-1-0"] == uids["demo-broker-1-0"]
+    assert world.condition("ScaleInBlocked")["status"] == "True"
+
+
+def test_a_scale_back_that_the_cache_does_not_show_yet_removes_nothing(world):
+    world.change(size=1)
+    world.run(lambda: ("refuse", "demo-broker-1-0") in world.brokers.calls)
+    world.lag_ticks = 10_000
+    world.change(size=2)
+    for _ in range(60):
+        world.now_ms += 1000
+        world.brokers.tick()
+        world.reconcile()
+    assert not gone(world)
+    assert world.kube.objects["StatefulSet", NAMESPACE, "demo-broker-1"]

@@ -1,0 +1,157 @@
+"""What is said of a scheduler after a restart."""
+
+import pytest
+from delaymq_operator.api.broker_status import GroupStatus, LevelStatus, ResumedStatus
+from delaymq_operator.reconcile.broker.memory import Seen
+from delaymq_operator.reconcile.broker.scheduler import judge
+from delaymq_operator.reconcile.ports import BrokerInfo, Correction, LevelState
+from fakes_world import FakeWorld
+
+NOW_MS = 1_790_000_000_000
+
+
+def info(offsets, *, boot="boot-2", store="store-1", corrected=()):
+    return BrokerInfo(
+        as_of_ms=NOW_MS,
+        version="1",
+        broker_name="demo-0",
+        cluster_name="demo",
+        store_id=store,
+        boot_id=boot,
+        started_at_ms=NOW_MS,
+        ready=True,
+        levels=tuple(
+            LevelState(level=level, delay_ms=1, in_table=True, offset=offset, max_offset=offset, pending=0)
+            for level, offset in offsets.items()
+        ),
+        corrected=corrected,
+    )
+
+
+def before(offsets, *, boot="boot-1", store="store-1"):
+    return GroupStatus(
+        name="demo-0",
+        group=0,
+        store_id=store,
+        delay=tuple(LevelStatus(level=level, offset=offset) for level, offset in offsets.items()),
+        resumed=ResumedStatus(at="2026-01-01T00:00:00Z", boot_id=boot, verdict="Intact"),
+    )
+
+
+STALE = Correction(level=1, from_offset=90, to_offset=100, reason="stale")
+
+
+@pytest.mark.parametrize(
+    ("last", "seen", "now", "verdict", "corrected"),
+    [
+        (None, None, info({1: 5}), "Intact", []),
+        (before({1: 100}), None, info({1: 100}), "Intact", []),
+        (before({1: 100}), None, info({1: 120, 2: 1}), "Intact", []),
+        (before({1: 100}), None, info({1: 100}, corrected=(STALE,)), "Corrected", [(1, 90, 100, "stale")]),
+        (before({1: 100}), None, info({1: 40}), "WentBack", [(1, 100, 40, "went-back")]),
+        (
+            before({1: 30}),
+            Seen(boot_id="boot-1", offsets={1: 100}),
+            info({1: 40}),
+            "WentBack",
+            [(1, 100, 40, "went-back")],
+        ),
+        (before({1: 100}), Seen(boot_id="boot-2", offsets={1: 999}), info({1: 100}), "Intact", []),
+        (before({1: 100, 7: 3}), None, info({1: 100}), "Intact", []),
+        (
+            before({1: 100, 7: 3}),
+            None,
+            info({}, store="other"),
+            "WentBack",
+            [(1, 100, 0, "other-store"), (7, 3, 0, "other-store")],
+        ),
+        (before({}), None, info({}, store="other"), "Intact", []),
+    ],
+    ids=[
+        "never seen",
+        "as it was",
+        "further",
+        "stale file",
+        "behind the status",
+        "behind what was seen since",
+        "seen in this very start",
+        "a level went out of use",
+        "another store",
+        "another store, nothing lost",
+    ],
+)
+def test_a_start_is_judged_by_what_was_seen_before(last, seen, now, verdict, corrected):
+    found = judge(last, seen, now, NOW_MS)
+    assert found.verdict == verdict
+    assert [(each.level, each.from_offset, each.to_offset, each.reason) for each in found.corrected] == corrected
+    assert found.boot_id == now.boot_id
+
+
+def test_a_start_that_was_judged_keeps_its_verdict():
+    known = before({1: 100}, boot="boot-2")
+    assert judge(known, None, info({1: 5}), NOW_MS) is known.resumed
+
+
+@pytest.fixture
+def world():
+    found = FakeWorld()
+    found.create(size=2)
+    found.run()
+    found.kube.events.clear()
+    return found
+
+
+def kill(world, group=0):
+    pod = world.get("Pod", f"demo-broker-{group}-0")
+    world.kube.objects.pop(("Pod", "default", pod["metadata"]["name"]))
+
+
+def verdicts(world):
+    return [group["resumed"]["verdict"] for group in world.status["groups"]]
+
+
+def test_a_killed_broker_that_recovers_from_its_log_is_no_reason_to_worry(world):
+    world.brokers.stores["store-demo-broker-0-0"].corrected = (STALE,)
+    kill(world)
+    world.run(lambda: verdicts(world) == ["Corrected", "Intact"])
+    assert world.condition("SchedulerIntact")["status"] == "False"
+    assert world.reason("SchedulerIntact") == "Corrected"
+    assert "level 1 from 90 to 100 (stale)" in world.condition("SchedulerIntact")["message"]
+    told = [(kind, reason) for kind, reason, _ in world.kube.events if reason.startswith("Scheduler")]
+    assert told == [("Normal", "SchedulerCorrected")]
+    world.idle(60)
+    world.restart_operator()
+    world.idle(30)
+    assert [event for event in world.kube.events if event[1].startswith("Scheduler")][1:] == []
+
+
+def test_a_store_that_went_back_is_told_also_by_an_operator_that_never_saw_it_before(world):
+    world.idle(70)
+    world.restart_operator()
+    world.brokers.stores["store-demo-broker-0-0"].offsets[1] = 2
+    kill(world)
+    world.run(lambda: verdicts(world)[0] == "WentBack")
+    assert world.reason("SchedulerIntact") == "WentBack"
+    assert "level 1 from 10 to 2" in world.condition("SchedulerIntact")["message"]
+    assert any(event[:2] == ("Warning", "SchedulerWentBack") for event in world.kube.events)
+
+
+def test_what_was_seen_last_stays_in_the_status_while_a_broker_is_down(world):
+    world.kube.unready.add("demo-broker-0-0")
+    kill(world)
+    world.idle(1)
+    group = world.status["groups"][0]
+    assert group["ready"] is False
+    assert [level["offset"] for level in group["delay"]] == [10, 4]
+
+
+def test_a_clean_restart_makes_it_intact_again(world):
+    store = world.brokers.stores["store-demo-broker-0-0"]
+    store.corrected = (STALE,)
+    kill(world)
+    world.run(lambda: world.reason("SchedulerIntact") == "Corrected")
+    store.corrected = ()
+    world.annotate(restart="1")
+    world.idle(1)
+    world.run()
+    assert world.reason("SchedulerIntact") == "Intact"

@@ -1,0 +1,112 @@
+"""Volumes grow while brokers run."""
+
+import pytest
+from fakes_world import NAMESPACE, FakeWorld
+
+CLAIM = "store-demo-broker-0-0"
+
+
+@pytest.fixture
+def world():
+    found = FakeWorld()
+    found.create(size=1)
+    found.run()
+    found.kube.requests.clear()
+    return found
+
+
+def size_of(world, kind, name):
+    body = world.get(kind, name)
+    claim = body if kind == "PersistentVolumeClaim" else body["spec"]["volumeClaimTemplates"][0]
+    return claim["spec"]["resources"]["requests"]["storage"]
+
+
+def test_claim_and_stateful_set_get_the_new_size_and_the_pod_runs_on(world):
+    before = world.pod_uids()
+    old = world.get("StatefulSet", "demo-broker-0")["metadata"]["uid"]
+    world.change(storage={"size": "20Gi"})
+    world.idle(1)
+    world.run()
+    assert size_of(world, "PersistentVolumeClaim", CLAIM) == "20Gi"
+    assert size_of(world, "StatefulSet", "demo-broker-0") == "20Gi"
+    new = world.get("StatefulSet", "demo-broker-0")["metadata"]["uid"]
+    assert new != old
+    assert world.pod_uids() == before
+    assert world.get("Pod", "demo-broker-0-0")["metadata"]["ownerReferences"][0]["uid"] == new
+    assert world.status["groups"][0]["storage"] == {"requested": "20Gi", "capacity": "20Gi"}
+
+
+def test_another_spelling_of_the_size_changes_nothing(world):
+    world.change(storage={"size": "10240Mi"})
+    world.idle(10)
+    assert ("delete", "StatefulSet", "demo-broker-0") not in world.kube.requests
+    assert ("patch", "PersistentVolumeClaim", CLAIM) not in world.kube.requests
+
+
+def test_a_class_that_cannot_grow_is_named_and_not_asked_again_and_again(world):
+    world.kube.can_grow = False
+    before = world.pod_uids()
+    world.change(storage={"size": "20Gi"})
+    world.idle(120)
+    assert world.reason("Degraded") == "VolumeCannotGrow"
+    assert "only dynamically provisioned pvc can be resized" in world.condition("Degraded")["message"]
+    assert world.kube.requests.count(("patch", "PersistentVolumeClaim", CLAIM)) == 1
+    assert ("delete", "StatefulSet", "demo-broker-0") not in world.kube.requests
+    assert world.pod_uids() == before
+    assert world.status["readyGroups"] == 1
+    world.kube.can_grow = True
+    world.run(lambda: size_of(world, "StatefulSet", "demo-broker-0") == "20Gi")
+    world.run()
+    assert world.condition("Degraded")["status"] == "False"
+
+
+def test_the_capacity_is_waited_for(world):
+    tick = world.kube.tick
+
+    def without_resizer():
+        tick()
+        claim = world.kube.objects["PersistentVolumeClaim", NAMESPACE, CLAIM]
+        if claim["status"]["capacity"]["storage"] == "20Gi":
+            waits = {"type": "FileSystemResizePending", "status": "True", "message": "Waiting for the kubelet"}
+            claim["status"] = {"phase": "Bound", "capacity": {"storage": "10Gi"}, "conditions": [waits]}
+
+    world.kube.tick = without_resizer
+    world.change(storage={"size": "20Gi"})
+    world.idle(30)
+    assert world.reason("Progressing") == "GrowingVolumes"
+    assert "Waiting for the kubelet" in world.condition("Progressing")["message"]
+    assert world.status["groups"][0]["storage"] == {"requested": "20Gi", "capacity": "10Gi"}
+    world.kube.tick = tick
+    world.run()
+
+
+def test_a_larger_volume_than_asked_for_is_left_alone(world):
+    world.kube.objects["PersistentVolumeClaim", NAMESPACE, CLAIM]["spec"]["resources"]["requests"]["storage"] = "50Gi"
+    world.change(storage={"size": "20Gi"})
+    world.idle(1)
+    world.run()
+    assert size_of(world, "PersistentVolumeClaim", CLAIM) == "50Gi"
+
+
+def test_volumes_of_an_earlier_broker_are_found_again_with_their_messages_and_address(world):
+    address = world.get("Service", "demo-broker-0")["spec"]["clusterIP"]
+    store = world.brokers.stores[CLAIM]
+    world.kube.remove("Broker", NAMESPACE, "demo")
+    world.idle(8)
+    assert world.names("Pod") == []
+    assert world.names("Service") == []
+    assert world.names("PersistentVolumeClaim") == [CLAIM]
+    world.create(size=1)
+    world.run()
+    assert world.brokers.running["demo-broker-0-0"].store is store
+    assert world.get("Service", "demo-broker-0")["spec"]["clusterIP"] == address
+    assert world.status["groups"][0]["address"] == f"{address}:10911"
+
+
+def test_volumes_that_may_go_go_with_the_broker(world):
+    world.change(storage={"deleteClaim": True})
+    world.idle(1)
+    world.run()
+    world.kube.remove("Broker", NAMESPACE, "demo")
+    world.idle(8)
+    assert world.names("PersistentVolumeClaim") == []
