@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from delaymq_operator.api.conditions import ConditionType
-from delaymq_operator.settings import OperatorSettings
+from delaymq_operator.settings import OperatorSettings, flag_of
 from helm_chart import CHART, ROOT, alert_rules, chart_metadata, chart_values, paths_of, project_of
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
@@ -179,3 +179,32 @@ def test_the_manual_names_every_value_that_it_uses() -> None:
         text = Path(ROOT / "docs/operations" / name).read_text()
         named = set(re.findall(r"--set(?:-json|-string)? '?([a-zA-Z.]+)=", text))
         assert {path for path in named if not path.startswith("broker.spec.")} <= known
+
+
+def rows_of(title: str) -> list[list[str]]:
+    """The cells of the manual's table below `## title`."""
+    section = (ROOT / "docs/operations/kubernetes.md").read_text().split(f"## {title}\n", 1)[1].split("\n## ", 1)[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")][2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_the_manual_has_every_setting_of_the_operator() -> None:
+    def text_of(default: object) -> str:
+        if isinstance(default, bool):
+            return str(default).lower()
+        if isinstance(default, tuple):
+            return ",".join(default)
+        return f"{default:g}" if isinstance(default, float) else str(default)
+
+    stated = [(row[0], row[1]) for row in rows_of("The operator's settings")]
+    defaults = [(flag_of(one.name), text_of(one.default)) for one in fields(OperatorSettings)]
+    assert stated == [(f"`{flag}`", f"`{default}`" if default else "") for flag, default in defaults]
+    assert all(row[2] for row in rows_of("The operator's settings"))
+
+
+def test_the_manual_has_every_metric_of_the_operator() -> None:
+    named = {re.findall(r"delaymq_\w+", row[0])[0] for row in rows_of("The operator's metrics")}
+    known = metrics_of_the_operator()
+    buckets = {name.removesuffix("_bucket") for name in known if name.endswith("_bucket")}
+    parts = {f"{name}_{part}" for name in buckets for part in ("bucket", "sum", "count")}
+    assert named == known - parts | buckets

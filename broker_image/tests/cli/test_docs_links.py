@@ -76,8 +76,10 @@ def test_every_document_below_docs_is_reached_from_the_readme() -> None:
 def test_metrics_that_documents_name_exist() -> None:
     known = metrics_of_the_code()
     for document in documents():
-        named = set(re.findall(r"(?<![\w/])delaymq_[a-z_]+", document.read_text())) - {"delaymq_operator"}
-        assert named <= known, document.name
+        named = set(re.findall(r"(?<![\w/])delaymq_[a-z_]+", document.read_text()))
+        # The operator's are compared with its code by the tests of the chart.
+        ours = {name for name in named if not name.startswith("delaymq_operator")}
+        assert ours <= known, document.name
 
 
 def test_the_table_of_metrics_has_all() -> None:
