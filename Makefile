@@ -7,6 +7,7 @@ REPORTS := build/reports
 SETUP := $(VENV)/.done
 
 .DEFAULT_GOAL := help
+PIN := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{sub(/:.*/, "", $$1); printf "  make %-12s %s\n", $$1, $$2}'
@@ -52,8 +53,9 @@ test-long: $(SETUP) ## what takes too long for every change: all kill instants, 
 bench: $(SETUP) ## ours and the real RocketMQ broker side by side, as ratios (about 30 minutes; see bench/README.md)
 	PYTHONPATH=e2e $(BIN)/python -m harness.isolated -- $(BIN)/python bench/run.py
 
-pins: ## write requirements/dev.txt anew from requirements/dev.in (needs uv)
-	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate -o requirements/dev.txt requirements/dev.in
+pins: ## write the pins in requirements/ anew from the .in files (needs uv); images get the versions that the tests ran with
+	$(PIN) -o requirements/dev.txt requirements/dev.in
+	for image in broker operator build; do $(PIN) -c requirements/dev.txt -o requirements/$$image.txt requirements/$$image.in || exit 1; done
 
 clean: ## remove what the targets made, but for the caches outside the checkout
 	rm -rf $(VENV) build bench/results
