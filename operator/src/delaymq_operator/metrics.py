@@ -55,7 +55,7 @@ class OperatorMetrics:
 
     def __init__(self) -> None:
         # When each series began is half of all lines, and asked for by nobody.
-        disable_created_metrics()
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self.registry)

@@ -6,6 +6,7 @@ Until it holds the Lease a replica only answers probes. Then it lists everything
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
@@ -169,6 +170,9 @@ class OperatorRuntime:
 
     async def _serve(self) -> None:
         await self._sync.fill()
+        # Everything so far stays: to look through it again and again for garbage would hold the loop up.
+        gc.collect()
+        gc.freeze()
         self._controller.start()
         comparing = asyncio.create_task(self._sync.run(), name="comparing")
         try:

@@ -52,6 +52,8 @@ class ApiRequests:
 
     def __init__(self, load: Loader, *, threads: int, timeout_s: float, observe: Observer) -> None:
         self.fence: Fence = _open
+        self.listing = asyncio.Lock()
+        """Held by whoever asks for a page of a list."""
         self._load = load
         self._threads = threads
         self._timeout_s = timeout_s

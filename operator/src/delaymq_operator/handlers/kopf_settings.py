@@ -17,7 +17,7 @@ INACTIVE_S: Final = 90.0
 """A watch that says nothing for so long is dead, since a bookmark comes every minute: also behind a firewall that
 forgot the connection."""
 EXIT_S: Final = 20.0
-PAGE_OBJECTS: Final = 500
+PAGE_OBJECTS: Final = 100
 
 
 class Backoffs:

@@ -121,7 +121,7 @@ class CacheSync:
         self._cache.replace(kind, namespace, items, version)
 
     async def _list(self, kind: str, namespace: str | None) -> tuple[list[dict[str, object]], str]:
-        return await list_all(self._requests, kind, namespace, selector=label_selector(kind), from_cache=self.synced)
+        return await list_all(self._requests, kind, namespace, selector=label_selector(kind))
 
     def _say(self, sentence: str) -> None:
         now_s = self._clock()
