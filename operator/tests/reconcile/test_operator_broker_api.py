@@ -1,0 +1,234 @@
+"""A Broker on a real API server with its controllers: defaults, server-side apply, orphans, garbage collection."""
+
+import pytest
+from broker_api_world import ApiWorld
+from fakes_world import FakeWorld
+
+CLAIM = "store-demo-broker-0-0"
+
+
+@pytest.fixture(scope="module")
+def storage_classes(api_server_with_controllers):
+    for name, grows in (("grows", True), ("fixed", False)):
+        body = {"metadata": {"name": name}, "provisioner": "example.io/none", "allowVolumeExpansion": grows}
+        api_server_with_controllers.create("/apis/storage.k8s.io/v1/storageclasses", body)
+
+
+@pytest.fixture
+def world(api_server_with_controllers, controlled_namespace, storage_classes):
+    """A settled Broker in a namespace that takes only pods of the restricted standard."""
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    path = f"/api/v1/namespaces/{controlled_namespace}"
+    api_server_with_controllers.merge(path, {"metadata": {"labels": labels}})
+    with ApiWorld(api_server_with_controllers, controlled_namespace) as found:
+        found.create(storage={"size": "10Gi", "storageClassName": "grows"})
+        found.run()
+        found.calls.clear()
+        yield found
+
+
+def pods(world):
+    return {name: world.uid("Pod", name) for name in world.names("Pod")}
+
+
+def test_a_settled_broker_asks_for_nothing_whatever_the_server_filled_in(world):
+    for _ in range(5):
+        world.step()
+    assert world.calls == []
+    assert world.failures == []
+    assert world.status["groups"][0]["resumed"]["verdict"] == "Intact"
+
+
+def test_the_memory_server_of_other_tests_makes_the_same_objects(world):
+    fake = FakeWorld()
+    fake.create(storage={"size": "10Gi", "storageClassName": "grows"})
+    fake.run()
+    kinds = ("StatefulSet", "Pod", "Service", "ConfigMap", "PersistentVolumeClaim", "PodDisruptionBudget", "Secret")
+    for kind in kinds:
+        ours = [name for name in world.names(kind) if name.startswith(("demo", "store-demo"))]
+        assert ours == fake.names(kind)
+
+
+def test_a_roll_replaces_each_pod_once(world):
+    before = pods(world)
+    world.change(image="delaymq/broker:2")
+    world.run(lambda: world.status.get("image") == "delaymq/broker:2")
+    world.run()
+    after = pods(world)
+    assert before.keys() == after.keys()
+    assert not set(before.values()) & set(after.values())
+    assert world.calls.count(("delete", "Pod")) == 2
+
+
+def test_a_new_operator_applies_what_it_finds_and_restarts_nothing(world):
+    from dataclasses import replace
+
+    before = pods(world)
+    world.memory = type(world.memory)()
+    world.settings = replace(world.settings, default_image="delaymq/broker:9")
+    world.run(lambda: world.reason("UpToDate") == "OperatorNewer")
+    world.run()
+    assert pods(world) == before
+
+
+def test_a_volume_grows_around_its_pod(world):
+    before, old = pods(world), world.uid("StatefulSet", "demo-broker-0")
+    world.change(storage={"size": "20Gi"})
+    world.run(lambda: world.uid("StatefulSet", "demo-broker-0") not in ("", old))
+    world.run()
+    assert pods(world) == before
+    new = world.get("StatefulSet", "demo-broker-0")
+    assert new["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"] == "20Gi"
+    assert world.get("Pod", "demo-broker-0-0")["metadata"]["ownerReferences"][0]["uid"] == new["metadata"]["uid"]
+    assert world.status["groups"][0]["storage"] == {"requested": "20Gi", "capacity": "20Gi"}
+    assert world.calls.count(("delete", "Pod")) == 0
+
+
+def test_a_volume_grows_around_its_pod_also_when_it_shall_go_with_the_broker(world):
+    world.change(storage={"deleteClaim": True})
+    world.run()
+    world.run(lambda: bool(world.get("PersistentVolumeClaim", CLAIM)["metadata"].get("ownerReferences")))
+    before = pods(world)
+    world.change(storage={"size": "20Gi"})
+    world.run(lambda: world.status["groups"][0]["storage"]["capacity"] == "20Gi")
+    world.run()
+    assert pods(world) == before
+    assert "deletionTimestamp" not in world.get("PersistentVolumeClaim", CLAIM)["metadata"]
+
+
+def test_a_class_that_cannot_grow_is_named(api_server_with_controllers, controlled_namespace, storage_classes):
+    with ApiWorld(api_server_with_controllers, controlled_namespace) as world:
+        world.create(storage={"size": "10Gi", "storageClassName": "fixed"})
+        world.run()
+        before = pods(world)
+        world.change(storage={"size": "20Gi"})
+        world.run(lambda: world.reason("Degraded") == "VolumeCannotGrow")
+        assert pods(world) == before
+        assert "resize" in world.condition("Degraded")["message"]
+
+
+def test_drift_is_repaired_and_what_others_added_is_left_alone(world):
+    world.merge("Service", "demo-namesrv", {"metadata": {"annotations": {"theirs": "1"}, "labels": {"theirs": "2"}}})
+    world.merge("StatefulSet", "demo-broker-0", {"spec": {"updateStrategy": {"type": "RollingUpdate"}}})
+    world.merge("PodDisruptionBudget", "demo-broker", {"spec": {"maxUnavailable": 5}})
+    world.delete("ConfigMap", "demo-broker-conf")
+    before = pods(world)
+    world.run(lambda: world.get("ConfigMap", "demo-broker-conf") is not None)
+    world.run()
+    assert world.get("StatefulSet", "demo-broker-0")["spec"]["updateStrategy"]["type"] == "OnDelete"
+    assert world.get("PodDisruptionBudget", "demo-broker")["spec"]["maxUnavailable"] == 1
+    service = world.get("Service", "demo-namesrv")
+    assert service["metadata"]["annotations"]["theirs"] == "1"
+    assert service["metadata"]["labels"]["theirs"] == "2"
+    assert pods(world) == before
+
+
+def test_a_field_that_is_taken_out_of_the_spec_leaves_the_objects_too(world):
+    world.change(podTemplate={"nodeSelector": {"disk": "ssd"}}, networkPolicy={"enabled": True})
+    world.run(lambda: world.names("NetworkPolicy") == ["demo-broker", "demo-namesrv"])
+    world.run()
+    pod_spec = world.get("StatefulSet", "demo-broker-0")["spec"]["template"]["spec"]
+    assert pod_spec["nodeSelector"] == {"disk": "ssd"}
+    world.change(podTemplate=None, networkPolicy=None)
+    world.run(lambda: world.names("NetworkPolicy") == [])
+    world.run()
+    assert "nodeSelector" not in world.get("StatefulSet", "demo-broker-0")["spec"]["template"]["spec"]
+    assert "nodeSelector" not in world.get("Pod", "demo-broker-0-0")["spec"]
+
+
+def test_the_address_is_had_again_unless_somebody_else_took_it(world):
+    address = world.get("Service", "demo-broker-0")["spec"]["clusterIP"]
+    before = pods(world)
+    world.delete("Service", "demo-broker-0")
+    world.run(lambda: world.get("Service", "demo-broker-0") is not None)
+    world.run()
+    assert world.get("Service", "demo-broker-0")["spec"]["clusterIP"] == address
+    assert pods(world) == before
+    world.delete("Service", "demo-broker-0")
+    thief = {"metadata": {"name": "thief"}, "spec": {"clusterIP": address, "ports": [{"port": 1}]}}
+    world.server.create(world.path("Service"), thief)
+    world.run(lambda: world.get("Service", "demo-broker-0") is not None)
+    world.run(lambda: pods(world).get("demo-broker-0-0") not in (None, before["demo-broker-0-0"]))
+    world.run()
+    assert world.get("Service", "demo-broker-0")["spec"]["clusterIP"] != address
+    assert world.failures == []
+
+
+def test_a_node_port_that_is_taken_is_named(world):
+    spec = {"type": "NodePort", "ports": [{"port": 1, "nodePort": 30911}]}
+    world.server.create(world.path("Service"), {"metadata": {"name": "thief"}, "spec": spec})
+    world.change(external={"type": "NodePort", "advertisedAddress": "192.0.2.1"})
+    world.run(lambda: world.reason("Degraded") == "NodePortTaken")
+    world.delete("Service", "thief")
+    world.run(lambda: world.get("Service", "demo-broker-0-external") is not None)
+    world.run()
+    assert world.status["groups"][0]["address"] == "192.0.2.1:30911"
+    assert world.status["externalNameServers"] == ["192.0.2.1:30976"]
+    world.delete("Broker", "demo")
+    world.run(lambda: "demo-broker-0-external" not in world.names("Service"))
+
+
+def test_a_load_balancer_gives_the_address(world):
+    world.change(external={"type": "LoadBalancer"})
+    world.run(lambda: world.reason("Degraded") == "AddressPending")
+    ingress = {"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.9"}]}}}
+    world.merge("Service", "demo-broker-0-external", ingress, "status")
+    world.run(lambda: world.status["groups"][0].get("address") == "192.0.2.9:10911")
+    world.run()
+
+
+def test_all_goes_with_the_broker_but_its_volumes_and_a_new_one_finds_them(world):
+    address = world.get("Service", "demo-broker-0")["spec"]["clusterIP"]
+    claim = world.uid("PersistentVolumeClaim", CLAIM)
+    world.delete("Broker", "demo")
+    kinds = ("StatefulSet", "Pod", "Service", "Secret", "PodDisruptionBudget")
+    world.run(lambda: not [name for kind in kinds for name in world.names(kind)])
+    assert world.names("PersistentVolumeClaim") == [CLAIM]
+    world.create(storage={"size": "10Gi", "storageClassName": "grows"})
+    world.run()
+    assert world.uid("PersistentVolumeClaim", CLAIM) == claim
+    assert world.get("Service", "demo-broker-0")["spec"]["clusterIP"] == address
+
+
+def test_a_broker_of_the_same_name_waits_until_the_last_one_is_gone(world):
+    world.delete("Broker", "demo")
+    world.create(storage={"size": "10Gi", "storageClassName": "grows"})
+    world.run()
+    owner = world.uid("Broker", "demo")
+    assert world.get("Secret", "demo-http-token")["metadata"]["ownerReferences"][0]["uid"] == owner
+    assert world.reason("Degraded") == "AsExpected"
+
+
+@pytest.mark.parametrize("delete_claim", [False, True])
+def test_a_group_is_removed_and_its_volume_as_the_spec_says(world, delete_claim):
+    world.change(size=2, storage={"deleteClaim": delete_claim})
+    world.run(lambda: world.status.get("readyGroups") == 2)
+    world.run()
+    world.change(size=1)
+    kept = ["store-demo-broker-0-0"] if delete_claim else ["store-demo-broker-0-0", "store-demo-broker-1-0"]
+    world.run(lambda: "demo-broker-1" not in world.names("Service"))
+    world.run(lambda: world.names("PersistentVolumeClaim") == kept)
+    world.run()
+    assert world.status["size"] == 1
+    assert world.names("StatefulSet") == ["demo-broker-0", "demo-namesrv"]
+
+
+def test_an_image_that_cannot_be_pulled_stops_the_roll(world):
+    before = pods(world)
+    world.change(image="bad:image")
+    world.run(lambda: pods(world).get("demo-namesrv-0") not in (None, before["demo-namesrv-0"]))
+    for _ in range(10):
+        world.step()
+    assert pods(world)["demo-broker-0-0"] == before["demo-broker-0-0"]
+    world.change(image="delaymq/broker:3")
+    world.run(lambda: world.status.get("image") == "delaymq/broker:3")
+    world.run()
+
+
+def test_an_object_of_somebody_else_is_not_taken_over(api_server_with_controllers, controlled_namespace):
+    with ApiWorld(api_server_with_controllers, controlled_namespace) as world:
+        theirs = {"metadata": {"name": "demo-broker-conf"}, "data": {"theirs": "1"}}
+        world.server.create(world.path("ConfigMap"), theirs)
+        world.create()
+        world.run(lambda: world.reason("Degraded") == "NameConflict")
+        assert world.get("ConfigMap", "demo-broker-conf")["data"] == {"theirs": "1"}
