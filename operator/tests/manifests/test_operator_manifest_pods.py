@@ -1,6 +1,7 @@
 """What the pods of a Broker are made like."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from delaymq_operator.api.broker import Broker, parse_broker
@@ -149,6 +150,12 @@ def test_a_broker_is_told_its_name_and_addresses_by_variables():
     )
     elsewhere = environment(broker_stateful_set(broker(nameServers={"addresses": ["a:1", "b:2"]}), CONTEXT, GROUP))
     assert elsewhere["DELAYMQ_NAMESRV_ADDR"] == "a:1;b:2"
+
+
+def test_names_of_name_servers_can_be_whole_ones():
+    context = replace(CONTEXT, cluster_domain="svc.cluster.local")
+    found = environment(broker_stateful_set(broker(), context, GROUP))
+    assert found["DELAYMQ_NAMESRV_ADDR"] == "demo-namesrv-0.demo-namesrv-pods.ns.svc.cluster.local:9876"
 
 
 def test_the_token_is_only_in_the_secret():

@@ -1,5 +1,8 @@
 """What is said of a scheduler after a restart."""
 
+import json
+from dataclasses import replace
+
 import pytest
 from delaymq_operator.api.broker_status import GroupStatus, LevelStatus, ResumedStatus
 from delaymq_operator.reconcile.broker.memory import Seen
@@ -155,3 +158,16 @@ def test_a_clean_restart_makes_it_intact_again(world):
     world.idle(1)
     world.run()
     assert world.reason("SchedulerIntact") == "Intact"
+
+
+def test_a_status_stays_small_enough_for_an_object_with_as_many_levels_as_there_can_be():
+    world = FakeWorld()
+    world.create(size=32)
+    world.run()
+    for number, store in enumerate(world.brokers.stores.values()):
+        store.offsets = dict.fromkeys(range(1, 1001), 9_000_000_000)
+        store.corrected = tuple(replace(STALE, level=level) for level in range(1, 1001))
+        kill(world, number)
+    world.run(lambda: verdicts(world) == ["Corrected"] * 32)
+    assert len(json.dumps(world.status)) < 1_000_000
+    assert len(world.condition("SchedulerIntact")["message"]) <= 2_000

@@ -146,10 +146,10 @@ def namesrv_external_service(broker: str) -> str:
     return f"{broker}-namesrv-external"
 
 
-def namesrv_pod_addresses(broker: str, namespace: str, replicas: int) -> tuple[str, ...]:
-    """What brokers register with: every NameServer by its own name, host:port."""
+def namesrv_pod_addresses(broker: str, namespace: str, replicas: int, domain: str = "svc") -> tuple[str, ...]:
+    """What brokers register with: every NameServer by its own name, host:port; `domain` follows the namespace."""
     return tuple(
-        f"{namesrv_pod(broker, ordinal)}.{namesrv_pods_service(broker)}.{namespace}.svc:{NAMESRV_PORT}"
+        f"{namesrv_pod(broker, ordinal)}.{namesrv_pods_service(broker)}.{namespace}.{domain}:{NAMESRV_PORT}"
         for ordinal in range(replicas)
     )
 

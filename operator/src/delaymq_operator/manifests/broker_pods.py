@@ -40,7 +40,7 @@ def _template(broker: Broker, context: Context, group: GroupContext, inputs: str
     port = listen_port(spec, group.group)
     command = ["broker", "-c", f"{CONF_PATH}/{names.BROKER_CONF_KEY}", "--host", "0.0.0.0"]
     made = container("broker", context, command, spec.resources)
-    made["env"] = _environment(broker, group, port)
+    made["env"] = _environment(broker, context, group, port)
     made["ports"] = [
         container_port("broker", port),
         container_port("fast", port - names.FAST_PORT_DISTANCE),
@@ -57,10 +57,11 @@ def _template(broker: Broker, context: Context, group: GroupContext, inputs: str
     return template
 
 
-def _environment(broker: Broker, group: GroupContext, port: int) -> list[Manifest]:
+def _environment(broker: Broker, context: Context, group: GroupContext, port: int) -> list[Manifest]:
     """What differs between groups, and what no user may set; a user's variable of the same name has no effect."""
-    servers = broker.spec.name_servers
-    addresses = servers.addresses or names.namesrv_pod_addresses(broker.name, broker.namespace, servers.replicas)
+    servers, domain = broker.spec.name_servers, context.cluster_domain
+    own_servers = names.namesrv_pod_addresses(broker.name, broker.namespace, servers.replicas, domain)
+    addresses = servers.addresses or own_servers
     own = {
         "DELAYMQ_BROKER_NAME": names.rocketmq_broker_name(broker.name, group.group),
         "DELAYMQ_BROKER_CLUSTER_NAME": broker.name,

@@ -24,6 +24,8 @@ class Context:
     token: str
     """What brokers want to see in HTTP requests."""
     delay: DelayTable = DelayTable()
+    cluster_domain: str = "svc"
+    """What follows the namespace in DNS names."""
     operator_namespace: str = ""
     """Empty: the operator runs outside the cluster."""
     operator_labels: tuple[tuple[str, str], ...] = ()

@@ -38,6 +38,7 @@ def _may_change(p: BrokerPass, token: str) -> None:
         image=p.broker.spec.image or settings.default_image,
         token=token,
         delay=p.delay,
+        cluster_domain=settings.cluster_domain,
         operator_namespace=settings.operator_namespace,
         operator_labels=settings.operator_labels,
     )

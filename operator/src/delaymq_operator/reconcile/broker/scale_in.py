@@ -64,10 +64,8 @@ async def _may_go(p: BrokerPass, group: Group) -> bool:
         return False
     if left.pending_delays == 0 and left.unconsumed_messages == 0:
         return True
-    _blocked(
-        p,
-        f"{group.name} is read-only and still has {what_remains(left)}. It is removed when they are gone. {_override(p)}",
-    )
+    what = f"{group.name} is read-only and still has {what_remains(left)}"
+    _blocked(p, f"{what}. It is removed when they are gone. {_override(p)}")
     return False
 
 

@@ -12,6 +12,9 @@ from delaymq_operator.reconcile.ports import BrokerInfo
 
 WENT_BACK = "went-back"
 OTHER_STORE = "other-store"
+# With a thousand levels a status would not fit into what an object may have; the first ones tell enough.
+MAX_TOLD = 100
+_MAX_NAMED = 5
 
 
 def judge(before: GroupStatus | None, seen: Seen | None, info: BrokerInfo, now_ms: int) -> ResumedStatus:
@@ -44,7 +47,7 @@ def judge(before: GroupStatus | None, seen: Seen | None, info: BrokerInfo, now_m
         at=timestamp_of_ms(now_ms),
         boot_id=info.boot_id,
         verdict="WentBack" if back else "Corrected" if corrected else "Intact",
-        corrected=(*corrected, *back),
+        corrected=(*back, *corrected)[:MAX_TOLD],
     )
 
 
@@ -88,8 +91,10 @@ async def _tell(p: BrokerPass, group: Group, resumed: ResumedStatus) -> None:
 def verdict_text(name: str, resumed: ResumedStatus) -> str:
     """A sentence about one group."""
     levels = ", ".join(
-        f"level {each.level} from {each.from_offset} to {each.to_offset} ({each.reason})" for each in resumed.corrected
+        f"level {each.level} from {each.from_offset} to {each.to_offset} ({each.reason})"
+        for each in resumed.corrected[:_MAX_NAMED]
     )
+    levels += ", …" if len(resumed.corrected) > _MAX_NAMED else ""
     if resumed.verdict == "WentBack":
         return (
             f"{name} resumed behind where it was: {levels}. Delayed messages in between may come again or be lost; "

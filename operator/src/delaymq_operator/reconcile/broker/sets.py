@@ -112,7 +112,7 @@ async def have_name_servers(p: BrokerPass) -> None:
 
 
 async def have_group_sets(p: BrokerPass) -> None:
-    """The StatefulSet of each group that shall stay; of others only what is wrong is repaired by nobody."""
+    """The StatefulSet of each group that shall stay; one that shall go is left as it is."""
     failed: KubeError | None = None
     for group in p.wanted_groups:
         if group.address is None:

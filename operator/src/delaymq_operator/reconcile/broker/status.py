@@ -24,6 +24,8 @@ from delaymq_operator.reconcile.ports import BrokerInfo, LevelState
 
 # Figures that change all the time: they alone are written at most once an interval.
 _FIGURES = ("pending", "nextDue")
+# The most levels in one status, of all groups: an object may have about a million bytes.
+_MAX_LEVELS = 4_000
 _FIGURES_OF_GROUP = ("pending", "nextDue", "lateness", "delay")
 
 
@@ -59,7 +61,9 @@ def _without_figures(status: dict[str, Any]) -> dict[str, Any]:
 def status_of_pass(p: BrokerPass) -> BrokerStatus:
     """What is to be told now."""
     before = {group.group: group for group in p.broker.status.groups}
-    groups = tuple(group_status(group, before.get(group.index)) for group in p.groups if group.made or group.pod)
+    found = [group for group in p.groups if group.made or group.pod]
+    most_levels = _MAX_LEVELS // max(1, len(found))
+    groups = tuple(group_status(group, before.get(group.index), most_levels) for group in found)
     due = [group.next_due for group in groups if group.next_due is not None]
     pending = [group.pending for group in groups if group.pending is not None]
     selected = names.labels(p.broker.name, "broker")
@@ -79,7 +83,7 @@ def status_of_pass(p: BrokerPass) -> BrokerStatus:
     )
 
 
-def group_status(group: Group, before: GroupStatus | None) -> GroupStatus:
+def group_status(group: Group, before: GroupStatus | None, most_levels: int) -> GroupStatus:
     """One group. Of a broker that does not answer the figures stay as seen last: its next start is judged by them."""
     known = before if before is not None else GroupStatus(name=group.name, group=group.index)
     found = structs.replace(
@@ -95,10 +99,10 @@ def group_status(group: Group, before: GroupStatus | None) -> GroupStatus:
         else None,
         resumed=group.resumed or known.resumed,
     )
-    return _with_info(found, group.info) if group.info is not None else found
+    return _with_info(found, group.info, most_levels) if group.info is not None else found
 
 
-def _with_info(found: GroupStatus, info: BrokerInfo) -> GroupStatus:
+def _with_info(found: GroupStatus, info: BrokerInfo, most_levels: int) -> GroupStatus:
     due_ms = [level.next_due_ms for level in info.levels if level.next_due_ms is not None]
     return structs.replace(
         found,
@@ -109,8 +113,17 @@ def _with_info(found: GroupStatus, info: BrokerInfo) -> GroupStatus:
         pending=sum(level.pending for level in info.levels),
         next_due=timestamp_of_ms(min(due_ms)) if due_ms else None,
         lateness=_lateness(info.levels),
-        delay=tuple(_level(level) for level in info.levels if level.max_offset > 0 or level.offset > 0),
+        delay=tuple(_level(level) for level in _worth_telling(info.levels, most_levels)),
     )
+
+
+def _worth_telling(levels: tuple[LevelState, ...], most: int) -> list[LevelState]:
+    """Those that ever had a message, in their order; if these are too many, those with the most to deliver."""
+    used = [level for level in levels if level.max_offset > 0 or level.offset > 0]
+    if len(used) <= most:
+        return used
+    chosen = sorted(used, key=lambda level: (-level.pending, -level.max_offset))[:most]
+    return sorted(chosen, key=lambda level: level.level)
 
 
 def _level(level: LevelState) -> LevelStatus:
