@@ -10,7 +10,10 @@ from cluster import debian
 from cluster.artifacts import Artifact
 from cluster.commands import Log, output_of, run
 from cluster.errors import ClusterError
+from cluster.paths import DAEMON_RUN_PATH
 
+OWN_HOST = f"unix://{DAEMON_RUN_PATH}/docker.sock"
+"""What DOCKER_HOST says in the environment of a cluster that our own daemon runs."""
 LOAD_TIMEOUT_S = 300
 PULL_TIMEOUT_S = 300
 
@@ -84,7 +87,9 @@ class Daemon:
 
 
 def ordinary() -> Daemon | None:
-    """The daemon that plain ``docker`` reaches, if one answers."""
+    """The daemon that plain ``docker`` reaches, if one answers that is not our own."""
+    if os.environ.get("DOCKER_HOST") == OWN_HOST:
+        return None
     if output_of(["docker", "info", "--format", "{{.ServerVersion}}"]):
         return Daemon(dict(os.environ), own=False)
     return None

@@ -6,7 +6,6 @@ shared lock that ends with the process), so a run's end does not stop the daemon
 """
 
 import fcntl
-import json
 import os
 import shutil
 import subprocess
@@ -33,8 +32,6 @@ LOCK_PATH = Path("/run/delaymq-e2e.lock")
 LEASE_PATH = Path("/run/delaymq-e2e.users")
 
 NETWORK = "kind"
-# The first that overlaps with no network of the machine; fixed, so that a node can be given its address back.
-SUBNETS = ("172.29.240.0/24", "172.27.240.0/24", "10.219.240.0/24", "192.168.219.0/24")
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
@@ -201,35 +198,31 @@ def _make_network(daemon: Daemon) -> None:
     ]
     words = [word for option in options for word in ("-o", option)]
     said = ""
-    for subnet in SUBNETS:
+    for subnet in firewall.SUBNETS:
         made = daemon.docker("network", "create", "-d", "bridge", "--subnet", subnet, *words, NETWORK, check=False)
         if made.returncode == 0:
             return
         said = made.stderr.strip()
-    raise ClusterError(f"no network for the nodes can be made, last with {SUBNETS[-1]}: {said}")
+    raise ClusterError(f"no network for the nodes can be made, last with {firewall.SUBNETS[-1]}: {said}")
 
 
 def _remove_remains(log: Log) -> None:
     """Our daemon, its containers, mounts, rules: all gone afterwards, whatever state they were in."""
     before = machine.recall()
-    subnet = None
     if _answers():
         daemon = _own()
         machine.thaw()
         containers = daemon.docker("ps", "-aq").stdout.split()
         if containers:
             daemon.docker("rm", "-fv", *containers, timeout_s=180, check=False)
-        asked = daemon.docker("network", "inspect", NETWORK, check=False)
-        if asked.returncode == 0:
-            subnet = json.loads(asked.stdout)[0]["IPAM"]["Config"][0]["Subnet"]
-            daemon.docker("network", "rm", NETWORK, check=False)
+        daemon.docker("network", "rm", NETWORK, check=False)
     if (pid := _daemon_pid()) is not None:
         machine.end_process(pid, timeout_s=STOP_TIMEOUT_S)
     _end_orphans()
     machine.unmount_below(EXEC_ROOT_PATH)
     machine.unmount_below(docker_data_path())
     if before is not None:
-        machine.put_back(before, log, subnet=subnet)
+        machine.put_back(before, log)
     if os.geteuid() == 0:
         shutil.rmtree(DAEMON_RUN_PATH, ignore_errors=True)
 

@@ -3,6 +3,7 @@
 Only what names our bridge, our chain or Docker's chains is ever removed, and only if it was not there before.
 """
 
+import ipaddress
 import re
 import shlex
 import shutil
@@ -11,6 +12,9 @@ from collections.abc import Iterable
 from cluster.commands import run
 
 BRIDGE = "dmq-kind"
+# The nodes' network has the first that overlaps with none of the machine's; a fixed range, so that a node can be given
+# its address back, and so that rules which translate its addresses are known even when no daemon can be asked.
+SUBNETS = ("172.29.240.0/24", "172.27.240.0/24", "10.219.240.0/24", "192.168.219.0/24")
 GUARD = "DELAYMQ-E2E-GUARD"
 PROGRAMS = ("iptables", "ip6tables")
 TABLES = ("filter", "nat")
@@ -44,11 +48,8 @@ def guard() -> None:
         run([*command, "-I", "FORWARD", "-j", GUARD], timeout_s=TIMEOUT_S)
 
 
-def removals(before: Iterable[str], now: Iterable[str], subnet: str | None = None) -> list[list[str]]:
-    """The commands that take `now` back to `before` as far as it is ours: rules first, then chains, then policies.
-
-    ``subnet`` is that of the nodes' network: rules that translate its addresses are ours too.
-    """
+def removals(before: Iterable[str], now: Iterable[str]) -> list[list[str]]:
+    """The commands that take `now` back to `before` as far as it is ours: rules first, then chains, then policies."""
     known = set(before)
     rules: list[list[str]] = []
     flushes: list[list[str]] = []
@@ -60,7 +61,7 @@ def removals(before: Iterable[str], now: Iterable[str], subnet: str | None = Non
         program, table, rest = line.split(" ", 2)
         command = [program, "-w", "-t", table]
         if rest.startswith("-A "):
-            if _OURS.search(rest) or (subnet is not None and f" {subnet} " in f"{rest} "):
+            if _OURS.search(rest) or _is_about_nodes(rest):
                 rules.append([*command, "-D", *shlex.split(rest)[1:]])
         elif made := _OUR_CHAIN.search(rest):
             flushes.append([*command, "-F", made[1]])
@@ -70,9 +71,18 @@ def removals(before: Iterable[str], now: Iterable[str], subnet: str | None = Non
     return [*rules, *flushes, *chains, *policies]
 
 
-def restore(before: Iterable[str], subnet: str | None = None) -> list[str]:
+def _is_about_nodes(rule: str) -> bool:
+    """Whether a rule is for packets from or to addresses of nodes, which published ports get."""
+    for address in re.findall(r"-[sd] ([0-9.]+/[0-9]+)", rule):
+        network = ipaddress.ip_network(address, strict=False)
+        if any(network.subnet_of(ipaddress.ip_network(subnet)) for subnet in SUBNETS):  # type: ignore[arg-type]
+            return True
+    return False
+
+
+def restore(before: Iterable[str]) -> list[str]:
     """Take away what was added since ``before``; what could not be taken away, a line each."""
     before = list(before)
-    for command in removals(before, snapshot(), subnet):
+    for command in removals(before, snapshot()):
         run(command, timeout_s=TIMEOUT_S, check=False)
-    return [shlex.join(command) for command in removals(before, snapshot(), subnet)]
+    return [shlex.join(command) for command in removals(before, snapshot())]

@@ -82,10 +82,14 @@ def prepare(before: Before) -> None:
         _set_sysctl("fs.inotify.max_user_instances", str(INOTIFY_INSTANCES))
 
 
-def put_back(before: Before, log: Log, *, subnet: str | None = None) -> None:
+def put_back(before: Before, log: Log) -> None:
     """Undo it all; says what could not be undone. Nothing of ours may be running any more."""
-    run(["ip", "link", "delete", firewall.BRIDGE], timeout_s=10, check=False)
-    for command in firewall.restore(before.rules, subnet):
+    # The kernel takes its time with the network of a container that was killed.
+    listed = run(["ip", "-o", "link", "show", "master", firewall.BRIDGE], timeout_s=10, check=False).stdout
+    ports = [line.split(": ")[1].partition("@")[0] for line in listed.splitlines()]
+    for link in (*ports, firewall.BRIDGE):
+        run(["ip", "link", "delete", link], timeout_s=10, check=False)
+    for command in firewall.restore(before.rules):
         log(f"left over, remove it by hand: {command}")
     for name, value in before.sysctls.items():
         if _sysctl(name) != value:

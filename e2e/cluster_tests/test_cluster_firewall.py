@@ -1,6 +1,5 @@
-from cluster.firewall import BRIDGE, GUARD, removals
+from cluster.firewall import BRIDGE, GUARD, SUBNETS, removals
 
-SUBNET = "172.29.240.0/24"
 EMPTY = [
     "iptables filter -P INPUT ACCEPT",
     "iptables filter -P FORWARD ACCEPT",
@@ -29,7 +28,8 @@ WITH_DOCKER = [
     "iptables nat -N DOCKER",
     "iptables nat -A PREROUTING -m addrtype --dst-type LOCAL -j DOCKER",
     "iptables nat -A OUTPUT ! -d 127.0.0.0/8 -m addrtype --dst-type LOCAL -j DOCKER",
-    f"iptables nat -A POSTROUTING -s {SUBNET} ! -o {BRIDGE} -j MASQUERADE",
+    f"iptables nat -A POSTROUTING -s {SUBNETS[0]} ! -o {BRIDGE} -j MASQUERADE",
+    "iptables nat -A POSTROUTING -s 172.29.240.2/32 -d 172.29.240.2/32 -p tcp -m tcp --dport 6443 -j MASQUERADE",
     f"iptables nat -A DOCKER -i {BRIDGE} -j RETURN",
 ]
 
@@ -53,11 +53,11 @@ def after(commands: list[list[str]], now: list[str]) -> list[str]:
 
 
 def test_everything_that_docker_and_the_guard_added_goes() -> None:
-    assert sorted(after(removals(EMPTY, WITH_DOCKER, SUBNET), WITH_DOCKER)) == sorted(EMPTY)
+    assert sorted(after(removals(EMPTY, WITH_DOCKER), WITH_DOCKER)) == sorted(EMPTY)
 
 
 def test_nothing_is_done_twice() -> None:
-    assert removals(EMPTY, EMPTY, SUBNET) == []
+    assert removals(EMPTY, EMPTY) == []
 
 
 def test_rules_that_somebody_else_added_meanwhile_stay() -> None:
@@ -66,19 +66,20 @@ def test_rules_that_somebody_else_added_meanwhile_stay() -> None:
         "iptables filter -A INPUT -p tcp -m tcp --dport 22 -j ACCEPT",
         "iptables filter -N KUBE-FORWARD",
         "iptables nat -A POSTROUTING -s 10.0.0.0/8 -o eth0 -j MASQUERADE",
+        "iptables nat -A POSTROUTING -s 172.29.0.0/16 -o eth0 -j MASQUERADE",
         "ip6tables filter -A FORWARD -i dmq-kind2 -j ACCEPT",
     ]
     now = WITH_DOCKER + foreign
-    assert sorted(after(removals(EMPTY, now, SUBNET), now)) == sorted(EMPTY + foreign)
+    assert sorted(after(removals(EMPTY, now), now)) == sorted(EMPTY + foreign)
 
 
 def test_chains_of_a_docker_that_was_there_before_stay_with_its_rules() -> None:
     before = [*EMPTY, "iptables filter -N DOCKER-USER", "iptables filter -A FORWARD -j DOCKER-USER"]
-    left = after(removals(before, WITH_DOCKER, SUBNET), WITH_DOCKER)
+    left = after(removals(before, WITH_DOCKER), WITH_DOCKER)
     assert "iptables filter -N DOCKER-USER" in left
     assert "iptables filter -A FORWARD -j DOCKER-USER" in left
 
 
 def test_a_policy_that_was_strict_before_stays_strict() -> None:
     strict = [line.replace("FORWARD ACCEPT", "FORWARD DROP") for line in EMPTY]
-    assert "iptables filter -P FORWARD DROP" in after(removals(strict, WITH_DOCKER, SUBNET), WITH_DOCKER)
+    assert "iptables filter -P FORWARD DROP" in after(removals(strict, WITH_DOCKER), WITH_DOCKER)
