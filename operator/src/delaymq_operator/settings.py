@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, get_args, get_origin, get_type_hints
@@ -14,6 +15,10 @@ LOG_FORMATS: Final = ("text", "json")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 TRUE_WORDS: Final = frozenset({"true", "yes", "on", "1"})
 FALSE_WORDS: Final = frozenset({"false", "no", "off", "0"})
+
+
+SERVICE_LINK: Final = re.compile(r"(\A|_)(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_\d+_(TCP|UDP|SCTP)(_.+)?)?)\Z")
+"""What Kubernetes tells every pod about a Service called delaymq-operator…"""
 
 
 class SettingsError(Exception):
@@ -99,6 +104,8 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> O
         if not variable.startswith(ENVIRONMENT_PREFIX):
             continue
         if variable not in variables:
+            if SERVICE_LINK.search(variable.removeprefix(ENVIRONMENT_PREFIX)):
+                continue
             raise SettingsError(f"unknown variable {variable}{_nearest(variable, variables)}")
         stated.setdefault(variables[variable], (variable, text))
     return OperatorSettings(**{name: _value(where, text, hints[name]) for name, (where, text) in stated.items()})

@@ -11,6 +11,7 @@ import shutil
 import ssl
 import subprocess
 import tempfile
+import time
 import urllib.error
 import urllib.request
 import uuid
@@ -103,6 +104,14 @@ class ApiServer:
             process.kill()
         self._processes.clear()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def restart(self, *, down_s: float = 0.0) -> None:
+        """Kills the API server and starts it again after a while, at the same address and over the same etcd."""
+        server = next(process for process in self._processes if process.name == "kube-apiserver")
+        server.kill()
+        time.sleep(down_s)
+        server.start()
+        server.wait_until(lambda: self._answers("/readyz"), timeout_s=START_TIMEOUT_S)
 
     def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True) -> str:
         """Runs kubectl as administrator; what it printed. HarnessError with its complaint when it fails (`check`)."""

@@ -1,0 +1,304 @@
+"""The operator as a process against a real API server: starts, stops, crashes, a second replica, what it may do."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_server import ApiError, ApiServer, Programs
+from delaymq_operator.adapters.permissions import PERMISSIONS
+from harness.ports import free_port
+from harness.processes import ServerProcess
+
+PROGRAM = Path(__file__).parent / "support" / "operator_under_test.py"
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 10.0
+SEEN_TIMEOUT_S = 30.0
+SHORT_LEASE_S = 3
+AFTER_OUTAGE_S = 60.0
+"""kopf tries again after at most 30 s."""
+
+
+class Operator(ServerProcess):
+    """One replica; `port` serves its probes."""
+
+    def __init__(self, path: Path, name: str, kubeconfig: Path, *flags: str) -> None:
+        self.port = free_port()
+        command = [sys.executable, str(PROGRAM), f"--http-port={self.port}", f"--kubeconfig={kubeconfig}"]
+        command += [f"--pod-name={name}", "--http-host=127.0.0.1", f"--lease-duration-s={SHORT_LEASE_S}", *flags]
+        super().__init__(name, command, path / f"{name}.log", environment={})
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Status and text of an answer; 0 when there is none."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        except OSError:
+            return 0, ""
+
+    def metric(self, line: str) -> float:
+        """The value of one series."""
+        _, text = self.get("/metrics")
+        return next((float(one.rpartition(" ")[2]) for one in text.splitlines() if one.startswith(line + " ")), 0.0)
+
+    @property
+    def is_active(self) -> bool:
+        return self.metric("delaymq_operator_leader") == 1 and self.get("/readyz")[0] == 200
+
+    def lines(self, word: str) -> int:
+        """How often something was logged."""
+        return self.log_since(0).count(word)
+
+
+@contextmanager
+def running(*operators: Operator) -> Iterator[None]:
+    try:
+        for operator in operators:
+            operator.start()
+        yield
+    finally:
+        for operator in operators:
+            operator.kill()
+
+
+def until(operator: Operator, condition: Callable[[], bool], timeout_s: float = SEEN_TIMEOUT_S) -> None:
+    operator.wait_until(condition, timeout_s=timeout_s)
+
+
+def resources(namespace: str, plural: str) -> str:
+    return f"/apis/delaymq.io/v1alpha1/namespaces/{namespace}/{plural}"
+
+
+def a_resource(kind: str, name: str, **spec: Any) -> dict[str, Any]:
+    return {"apiVersion": "delaymq.io/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
+def exists(server: ApiServer, path: str) -> bool:
+    try:
+        server.request("GET", path)
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        return False
+    return True
+
+
+@pytest.fixture
+def config_map(namespace: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/configmaps/demo-broker-conf"
+
+
+@pytest.fixture
+def operator(tmp_path: Path, api_server: ApiServer, namespace: str) -> Operator:
+    return Operator(
+        tmp_path, "operator-0", api_server.kubeconfig, f"--namespaces={namespace}", f"--lease-namespace={namespace}"
+    )
+
+
+def test_a_broker_is_reconciled_when_it_appears_changes_or_its_child_does(
+    api_server: ApiServer, namespace: str, operator: Operator, config_map: str
+) -> None:
+    with running(operator):
+        until(operator, lambda: operator.is_active)
+        api_server.create(resources(namespace, "brokers"), a_resource("Broker", "demo"))
+        until(operator, lambda: exists(api_server, config_map))
+        api_server.merge(resources(namespace, "brokers") + "/demo", {"spec": {"size": 2}})
+        until(operator, lambda: api_server.request("GET", config_map)["data"] == {"generation": "2"})
+        api_server.merge(config_map, {"data": {"generation": "drifted"}})
+        until(operator, lambda: api_server.request("GET", config_map)["data"] == {"generation": "2"})
+        api_server.request("DELETE", config_map)
+        until(operator, lambda: exists(api_server, config_map))
+
+
+def test_own_writes_and_other_namespaces_make_no_runs(
+    api_server: ApiServer, namespace: str, operator: Operator, config_map: str
+) -> None:
+    other = api_server.new_namespace()
+    with running(operator):
+        until(operator, lambda: operator.is_active)
+        api_server.create(resources(other, "brokers"), a_resource("Broker", "elsewhere"))
+        api_server.create(resources(namespace, "brokers"), a_resource("Broker", "demo"))
+        until(operator, lambda: exists(api_server, config_map))
+        time.sleep(3)  # what must not happen has this long
+        assert operator.lines("elsewhere") == 0
+        assert operator.lines(f"RECONCILE Broker {namespace}/demo") <= 4
+
+
+def test_a_topic_is_let_go_of_when_its_broker_lets_it(
+    api_server: ApiServer, namespace: str, operator: Operator
+) -> None:
+    topic = resources(namespace, "topics") + "/orders"
+    with running(operator):
+        until(operator, lambda: operator.is_active)
+        broker = a_resource("Broker", "demo")
+        broker["metadata"]["annotations"] = {"test/hold": "yes"}
+        api_server.create(resources(namespace, "brokers"), broker)
+        api_server.create(resources(namespace, "topics"), a_resource("Topic", "orders", brokerRef={"name": "demo"}))
+        until(operator, lambda: "finalizers" in api_server.request("GET", topic)["metadata"])
+        assert api_server.request("GET", topic)["metadata"]["finalizers"] == ["delaymq.io/operator"]
+        api_server.request("DELETE", topic)
+        until(operator, lambda: operator.lines("RELEASE") >= 2)
+        assert exists(api_server, topic)
+        api_server.merge(resources(namespace, "brokers") + "/demo", {"metadata": {"annotations": {"test/hold": None}}})
+        until(operator, lambda: not exists(api_server, topic))
+
+
+def test_sigterm_ends_it_in_a_moment_and_the_next_one_is_active_at_once(
+    tmp_path: Path, api_server: ApiServer, namespace: str, operator: Operator
+) -> None:
+    flags = (f"--namespaces={namespace}", f"--lease-namespace={namespace}")
+    second = Operator(tmp_path, "operator-1", api_server.kubeconfig, *flags)
+    with running(operator):
+        until(operator, lambda: operator.is_active)
+        with running(second):
+            until(second, lambda: second.lines("standing by") == 1)
+            assert second.get("/readyz")[0] == second.get("/livez")[0] == 200
+            assert not second.is_active
+            assert operator.stop(timeout_s=STOP_TIMEOUT_S) == 0
+            until(second, lambda: second.is_active, timeout_s=SHORT_LEASE_S + 5)
+    assert "Traceback" not in operator.log_since(0)
+
+
+def test_after_a_crash_another_replica_goes_on_where_it_was(
+    tmp_path: Path, api_server: ApiServer, namespace: str, operator: Operator, config_map: str
+) -> None:
+    flags = (f"--namespaces={namespace}", f"--lease-namespace={namespace}")
+    second = Operator(tmp_path, "operator-1", api_server.kubeconfig, *flags)
+    with running(operator):
+        until(operator, lambda: operator.is_active)
+    api_server.create(resources(namespace, "brokers"), a_resource("Broker", "demo"))
+    with running(second):
+        until(second, lambda: exists(api_server, config_map))
+
+
+def test_one_that_was_stopped_for_too_long_ends_without_another_write(
+    tmp_path: Path, api_server: ApiServer, namespace: str, operator: Operator
+) -> None:
+    flags = (f"--namespaces={namespace}", f"--lease-namespace={namespace}")
+    second = Operator(tmp_path, "operator-1", api_server.kubeconfig, *flags)
+    with running(operator):
+        until(operator, lambda: operator.is_active)
+        operator.signal(signal.SIGSTOP)
+        with running(second):
+            until(second, lambda: second.is_active)
+            operator.signal(signal.SIGCONT)
+            deadline_s = time.monotonic() + STOP_TIMEOUT_S
+            while operator.is_running and time.monotonic() < deadline_s:
+                time.sleep(0.05)
+            assert not operator.is_running
+            assert second.is_active
+    assert operator.lines("was lost: another replica takes over") == 1
+    assert "Traceback" not in operator.log_since(0)
+
+
+def test_after_the_api_server_was_away_everything_is_seen_again(tmp_path: Path, kubernetes_programs: Programs) -> None:
+    with ApiServer(kubernetes_programs) as server:
+        operator = Operator(tmp_path, "operator-0", server.kubeconfig, "--lease=off")
+        config_map = "/api/v1/namespaces/default/configmaps/demo-broker-conf"
+        with running(operator):
+            server.create(resources("default", "brokers"), a_resource("Broker", "demo"))
+            until(operator, lambda: exists(server, config_map))
+            server.restart(down_s=5)
+            server.create(resources("default", "brokers"), a_resource("Broker", "later"))
+            server.request("DELETE", config_map)
+            later = "/api/v1/namespaces/default/configmaps/later-broker-conf"
+            until(operator, lambda: exists(server, config_map) and exists(server, later), timeout_s=AFTER_OUTAGE_S)
+            assert operator.get("/livez")[0] == 200
+            assert "Traceback" not in operator.log_since(0)
+            assert len(operator.log_since(0)) < 20_000
+
+
+def test_crds_that_come_later_are_waited_for_with_a_sentence(tmp_path: Path, kubernetes_programs: Programs) -> None:
+    with ApiServer(kubernetes_programs) as server:
+        crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+        server.request("DELETE", f"{crds}/topics.delaymq.io")
+        operator = Operator(tmp_path, "operator-0", server.kubeconfig, "--lease=off")
+        with running(operator):
+            until(operator, lambda: operator.lines("install the CRDs") == 1)
+            assert operator.get("/readyz")[0] == 503
+            assert operator.get("/livez")[0] == 200
+            server.install_crds()
+            until(operator, lambda: operator.is_active, timeout_s=START_TIMEOUT_S)
+            assert "Traceback" not in operator.log_since(0)
+
+
+def test_with_the_permissions_of_the_table_nothing_is_forbidden(
+    tmp_path: Path, api_server: ApiServer, namespace: str
+) -> None:
+    kubeconfig = _service_account(tmp_path, api_server, namespace)
+    operator = Operator(tmp_path, "operator-0", kubeconfig, f"--namespace={namespace}", f"--namespaces={namespace}")
+    levels = resources(namespace, "delaylevelconfigs")
+    with running(operator):
+        until(operator, lambda: operator.is_active)
+        api_server.create(resources(namespace, "brokers"), a_resource("Broker", "demo"))
+        api_server.create(resources(namespace, "topics"), a_resource("Topic", "orders", brokerRef={"name": "demo"}))
+        api_server.create(levels, a_resource("DelayLevelConfig", "short", levels=["1s"]))
+        for path in (resources(namespace, "topics") + "/orders", f"{levels}/short"):
+            until(operator, lambda path=path: "finalizers" in api_server.request("GET", path)["metadata"])
+            api_server.request("DELETE", path)
+            until(operator, lambda path=path: not exists(api_server, path))
+        until(
+            operator,
+            lambda: (
+                operator.metric('delaymq_operator_kube_requests_total{kind="Event",status="201",verb="create"}') >= 1
+            ),
+        )
+        status = api_server.request("GET", resources(namespace, "brokers") + "/demo")["status"]
+        assert status["observedGeneration"] == 1
+        assert 'status="403"' not in operator.get("/metrics")[1]
+        assert operator.lines("orbidden") == 0
+
+
+def test_what_is_not_permitted_is_said_and_waited_for(tmp_path: Path, api_server: ApiServer, namespace: str) -> None:
+    kubeconfig = _service_account(tmp_path, api_server, namespace, without="pods")
+    operator = Operator(tmp_path, "operator-0", kubeconfig, f"--namespace={namespace}", f"--namespaces={namespace}")
+    with running(operator):
+        until(operator, lambda: operator.lines('cannot list resource "pods"') == 1)
+        assert operator.lines("the operator's role lacks this") == 1
+        assert operator.get("/readyz")[0] == 503
+        _grant(api_server, namespace)
+        until(operator, lambda: operator.is_active, timeout_s=START_TIMEOUT_S)
+        assert "Traceback" not in operator.log_since(0)
+
+
+def _service_account(path: Path, server: ApiServer, namespace: str, *, without: str = "") -> Path:
+    """A kubeconfig of a service account that may do what the table says, but for one resource."""
+    account = f"/api/v1/namespaces/{namespace}/serviceaccounts"
+    server.create(account, {"metadata": {"name": "delaymq-operator"}})
+    _grant(server, namespace, without=without)
+    token = server.create(f"{account}/delaymq-operator/token", {"spec": {"expirationSeconds": 3600}})["status"]["token"]
+    config = json.loads(server.kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": token}
+    file = path / "kubeconfig"
+    file.write_text(json.dumps(config))
+    return file
+
+
+def _grant(server: ApiServer, namespace: str, *, without: str = "") -> None:
+    rules = [
+        {"apiGroups": [one.group], "resources": [one.resource], "verbs": list(one.verbs)}
+        for one in PERMISSIONS
+        if one.resource != without
+    ]
+    api = "/apis/rbac.authorization.k8s.io/v1"
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "delaymq-operator"}, "rules": rules}
+    server.apply(f"{api}/namespaces/{namespace}/roles/delaymq-operator", role | {"kind": "Role"})
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": "delaymq-operator"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "delaymq-operator"},
+        "subjects": [{"kind": "ServiceAccount", "name": "delaymq-operator", "namespace": namespace}],
+    }
+    server.apply(f"{api}/namespaces/{namespace}/rolebindings/delaymq-operator", binding)
