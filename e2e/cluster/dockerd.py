@@ -6,6 +6,7 @@ shared lock that ends with the process), so a run's end does not stop the daemon
 """
 
 import fcntl
+import json
 import os
 import shutil
 import subprocess
@@ -33,6 +34,8 @@ LEASE_PATH = Path("/run/delaymq-e2e.users")
 
 NETWORK = "kind"
 
+# What unchanged steps of an image are kept for; every change of the sources adds 100 MB.
+BUILD_CACHE = "2GB"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 CAP_SYS_RESOURCE = 24
@@ -138,7 +141,7 @@ def _start(log: Log) -> None:
     before = machine.remember()
     for folder in (BIN_PATH, EXEC_ROOT_PATH, DAEMON_RUN_PATH / "client", docker_data_path(), log_path()):
         folder.mkdir(parents=True, exist_ok=True)
-    CONFIGURATION_PATH.write_text("{}")
+    CONFIGURATION_PATH.write_text(json.dumps({"builder": {"gc": {"enabled": True, "defaultKeepStorage": BUILD_CACHE}}}))
     shutil.copy2(FILES_PATH / RUNC_PATH.name, RUNC_PATH)
     _link_client()
     machine.prepare(before)
