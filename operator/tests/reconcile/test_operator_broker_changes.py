@@ -270,6 +270,40 @@ def test_a_field_that_somebody_else_keeps_changing_is_not_fought_for(world):
     ]
 
 
+def test_an_object_that_somebody_changes_back_each_time_is_left_to_them_for_a_while(world):
+    def change_back():
+        budget = copy.deepcopy(world.get("PodDisruptionBudget", "demo-broker"))
+        budget["spec"]["maxUnavailable"] = 7
+        world.kube.put(budget)
+
+    world.watch = change_back
+    world.kube.requests.clear()
+    world.idle(250)
+    assert 5 <= world.kube.requests.count(("apply", "PodDisruptionBudget", "demo-broker")) <= 10
+    assert world.reason("Degraded") == "ApplyFailed"
+    assert "PodDisruptionBudget demo-broker" in world.condition("Degraded")["message"]
+    world.watch = lambda: None
+    world.idle(310)
+    assert world.get("PodDisruptionBudget", "demo-broker")["spec"]["maxUnavailable"] == 1
+    assert world.condition("Degraded")["status"] == "False"
+
+
+def test_what_admission_makes_of_an_object_is_accepted():
+    world = FakeWorld()
+    admit = world.kube._admit
+
+    def admission(kind, body, live):
+        admit(kind, body, live)
+        if kind == "PodDisruptionBudget":
+            body["spec"]["maxUnavailable"] = 7
+
+    world.kube._admit = admission
+    world.create()
+    world.run()
+    world.idle(30)
+    assert world.kube.requests.count(("apply", "PodDisruptionBudget", "demo-broker")) == 1
+
+
 def test_what_is_no_longer_wanted_is_removed(world):
     world.change(networkPolicy={"enabled": True}, external={"type": "NodePort", "advertisedAddress": "192.0.2.1"})
     world.idle(1)
@@ -290,6 +324,8 @@ def test_own_name_servers_stay_until_every_broker_uses_the_others(world):
     seen = []
 
     def watch():
+        if world.get("StatefulSet", "demo-namesrv") is not None:
+            assert world.get("Service", "demo-namesrv") is not None, "clients lost their NameServers too early"
         if world.get("Pod", "demo-namesrv-0") is None:
             seen.append([entry["value"] for pod in BROKERS for entry in environment(world, pod)])
 
@@ -440,8 +476,33 @@ def test_a_lost_secret_is_made_again(world):
     assert world.get("Secret", "demo-http-token") is not None
 
 
-def test_a_cache_that_is_behind_restarts_nothing_twice():
+def test_a_cache_that_is_behind_applies_and_restarts_nothing_twice():
     world = FakeWorld(lag_ticks=4)
     world.create(size=2)
     world.run(ticks=200)
+    world.kube.requests.clear()
     assert restarts(world, lambda: world.change(image="delaymq/broker:2")) == EVERYTHING
+    applied = [name for verb, kind, name in world.kube.requests if (verb, kind) == ("apply", "StatefulSet")]
+    assert sorted(applied) == ["demo-broker-0", "demo-broker-1", "demo-namesrv"]
+
+
+def test_a_broker_that_was_made_anew_unseen_gets_a_whole_status(world):
+    world.kube.remove("Broker", NAMESPACE, "demo")
+    world.create(size=2)
+    world.idle(10)
+    world.run()
+    assert set(world.status) >= {"size", "readyGroups", "selector", "nameServers", "conditions", "groups", "levels"}
+    assert world.status["groups"][0]["ready"] is True
+
+
+def test_a_pod_that_somebody_else_replaced_meanwhile_is_not_restarted_in_place_of_the_last_one(world):
+    world.change(flush="Sync")
+    world.run(lambda: ("refuse", "demo-broker-0-0") in world.brokers.calls)
+    world.kube.requests.clear()
+    pod = copy.deepcopy(world.get("Pod", "demo-broker-0-0"))
+    pod["metadata"]["uid"] = "somebody-made-it"
+    world.kube.objects["Pod", NAMESPACE, "demo-broker-0-0"] = pod
+    world.now_ms += 5_000
+    world.brokers.running["demo-broker-0-0"].pod_uid = "somebody-made-it"
+    world.reconcile()
+    assert ("delete", "Pod", "demo-broker-0-0") not in world.kube.requests

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
+from delaymq_operator.api.conditions import Reason
 from delaymq_operator.api.names import BROKER_KIND, GROUP, MANAGED_BY_LABEL, MANAGED_BY_VALUE
 from delaymq_operator.reconcile.broker.compare import covers, digest
 from delaymq_operator.reconcile.broker.memory import Applied
 from delaymq_operator.reconcile.broker.state import BrokerPass
 from delaymq_operator.reconcile.ports import Manifest
 
+# An object that others change back this often is left to them for a while.
+_REPEATS = 5
+_REPEAT_S = 300.0
 MANIFEST_ANNOTATION = f"{GROUP}/manifest"
 """Hash of what was applied: tells that something is no longer wanted, which a comparison of what is wanted cannot."""
 
@@ -48,9 +52,26 @@ async def ensure(p: BrokerPass, wanted: Manifest) -> Manifest:
             return last.result
         if version == last.result["metadata"].get("resourceVersion"):
             return live
+    repeated = last.repeated + 1 if last is not None and last.digest == digest(wanted) else 0
+    if live is not None and last is not None and repeated > _REPEATS:
+        if p.now_ms - last.at_ms < _REPEAT_S * 1000:
+            _say_fought_over(p, f"{kind} {name}")
+            return live
+        repeated = 0
     done = await p.world.kube.apply(wanted)
-    p.memory.applied[kind, name] = Applied(digest=digest(wanted), seen_version=version, result=done)
+    p.memory.applied[kind, name] = Applied(
+        digest=digest(wanted), seen_version=version, result=done, at_ms=p.now_ms, repeated=repeated
+    )
     return done
+
+
+def _say_fought_over(p: BrokerPass, what: str) -> None:
+    p.problem(
+        Reason.APPLY_FAILED,
+        f"Something else changes {what} back each time that it is put right: look in its metadata.managedFields for "
+        "who does so, and stop it.",
+    )
+    p.again(_REPEAT_S)
 
 
 def _with_digest(wanted: Manifest) -> Manifest:

@@ -19,6 +19,9 @@ class Applied:
     """resourceVersion of the object that was found to differ; empty: there was none."""
     result: Manifest
     """The object after it."""
+    at_ms: int
+    repeated: int = 0
+    """How often the same was applied before, because somebody changed the object back."""
 
 
 @dataclass(frozen=True, kw_only=True)
