@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from delaymq_operator.adapters.permissions import PERMISSIONS
 from helm_chart import CHART, Helm, HelmError
 
 WARNING = "the cluster's CRDs are not this chart's"
+CRDS_GONE_TIMEOUT_S = 100.0
 UPGRADE = ("apply", "--server-side", "--force-conflicts", "-f", "-")
 
 
@@ -28,7 +30,21 @@ def cluster(kubernetes_programs: Programs) -> Iterator[ApiServer]:
 @pytest.fixture
 def bare(cluster: ApiServer) -> ApiServer:
     """Without CRDs, as a cluster is in which nobody installed DelayMQ."""
-    cluster.kubectl("delete", "crd", "--all", "--wait", "--timeout=60s")
+    if crd_names(cluster):
+        # A CRD goes after its last object, for which the API server looks every 5 s: there should be none.
+        cluster.kubectl("delete", "dmqb,dmqt,dmql", "--all", "-A", "--ignore-not-found", "--timeout=30s", check=False)
+    cluster.kubectl("delete", "crd", "--all", "--wait=false")
+    end_s = time.monotonic() + CRDS_GONE_TIMEOUT_S
+    while crd_names(cluster):
+        assert time.monotonic() < end_s, cluster.kubectl("get", "crd", "-o", "yaml")[-4000:]
+        time.sleep(0.2)
+    return cluster
+
+
+@pytest.fixture
+def prepared(cluster: ApiServer) -> ApiServer:
+    """With the project's CRDs."""
+    cluster.install_crds()
     return cluster
 
 
@@ -52,8 +68,8 @@ class Release:
 
 
 @pytest.fixture
-def release(helm: Helm, bare: ApiServer) -> Iterator[Release]:
-    made = Release(helm, bare)
+def release(helm: Helm, cluster: ApiServer) -> Iterator[Release]:
+    made = Release(helm, cluster)
     yield made
     made.uninstall()
 
@@ -108,27 +124,27 @@ def test_one_command_installs_crds_operator_and_a_first_broker(release: Release,
     assert f"demo-namesrv.{release.namespace}:9876" in notes
 
 
-def test_the_operator_is_allowed_what_it_does_in_all_namespaces(release: Release, bare: ApiServer) -> None:
+def test_the_operator_is_allowed_what_it_does_in_all_namespaces(release: Release, prepared: ApiServer) -> None:
     release.install()
     account = f"{release.namespace}:delaymq-operator"
     for one in PERMISSIONS:
         namespace = release.namespace if one.scope == "own" else ""
         name = "delaymq-operator" if one.scope == "own" else ""
         for verb in one.verbs:
-            assert may(bare, account, verb, one.group, one.resource, namespace, name), (verb, one)
-    assert not may(bare, account, "list", "", "secrets", "")
-    assert not may(bare, account, "update", "coordination.k8s.io", "leases", release.namespace, "of-another")
+            assert may(prepared, account, verb, one.group, one.resource, namespace, name), (verb, one)
+    assert not may(prepared, account, "list", "", "secrets", "")
+    assert not may(prepared, account, "update", "coordination.k8s.io", "leases", release.namespace, "of-another")
 
 
-def test_with_namespaces_the_operator_is_allowed_nothing_elsewhere(release: Release, bare: ApiServer) -> None:
-    shop, other = bare.new_namespace("shop"), bare.new_namespace("other")
+def test_with_namespaces_the_operator_is_allowed_nothing_elsewhere(release: Release, prepared: ApiServer) -> None:
+    shop, other = prepared.new_namespace("shop"), prepared.new_namespace("other")
     release.install("--set", f"watchNamespaces={{{shop}}}")
     account = f"{release.namespace}:delaymq-operator"
     for one in PERMISSIONS:
         for verb in one.verbs:
             if one.scope == "watched":
-                assert may(bare, account, verb, one.group, one.resource, shop), (verb, one)
-            assert not may(bare, account, verb, one.group, one.resource, other), (verb, one)
+                assert may(prepared, account, verb, one.group, one.resource, shop), (verb, one)
+            assert not may(prepared, account, verb, one.group, one.resource, other), (verb, one)
 
 
 def test_whoever_may_change_one_namespace_only_can_install_for_it(helm: Helm, cluster: ApiServer) -> None:
@@ -179,37 +195,38 @@ def test_the_command_also_renews_crds_that_kubectl_applied(bare: ApiServer, helm
     assert "networkPolicy" in broker_fields(bare)
 
 
-def test_crds_that_are_there_already_do_not_hinder_an_install(release: Release, bare: ApiServer) -> None:
-    bare.install_crds()
+def test_crds_that_are_there_already_do_not_hinder_an_install(release: Release, prepared: ApiServer) -> None:
     assert WARNING not in release.install()
 
 
-def test_missing_crds_are_named(release: Release) -> None:
+def test_missing_crds_are_named(release: Release, bare: ApiServer) -> None:
     notes = release.install("--skip-crds")
     assert WARNING in notes
     assert "brokers.delaymq.io" in notes
 
 
-def test_an_uninstall_leaves_crds_and_brokers_and_a_new_install_finds_them(release: Release, bare: ApiServer) -> None:
+def test_an_uninstall_leaves_crds_and_brokers_and_a_new_install_finds_them(
+    release: Release, prepared: ApiServer
+) -> None:
     release.install("--set", "broker.create=true")
-    before = json.loads(bare.kubectl("-n", release.namespace, "get", "dmqb", "demo", "-o", "json"))
+    before = json.loads(prepared.kubectl("-n", release.namespace, "get", "dmqb", "demo", "-o", "json"))
     release.uninstall()
-    assert json.loads(bare.kubectl("-n", release.namespace, "get", "dmqb", "demo", "-o", "json")) == before
-    assert len(crd_names(bare)) == 3
-    assert not bare.kubectl("-n", release.namespace, "get", "deploy,role,rolebinding,svc,sa", "-l",
+    assert json.loads(prepared.kubectl("-n", release.namespace, "get", "dmqb", "demo", "-o", "json")) == before
+    assert len(crd_names(prepared)) == 3
+    assert not prepared.kubectl("-n", release.namespace, "get", "deploy,role,rolebinding,svc,sa", "-l",
                             "helm.sh/chart", "-o", "name")  # fmt: skip
 
     release.install("--set", "broker.create=true")
-    assert json.loads(bare.kubectl("-n", release.namespace, "get", "dmqb", "demo", "-o", "json")) == before
+    assert json.loads(prepared.kubectl("-n", release.namespace, "get", "dmqb", "demo", "-o", "json")) == before
 
 
-def test_switching_the_broker_off_again_leaves_it(release: Release, bare: ApiServer) -> None:
+def test_switching_the_broker_off_again_leaves_it(release: Release, prepared: ApiServer) -> None:
     release.install("--set", "broker.create=true")
     release.upgrade("--set", "broker.create=false")
-    assert bare.kubectl("-n", release.namespace, "get", "dmqb", "-o", "name").strip() == "broker.delaymq.io/demo"
+    assert prepared.kubectl("-n", release.namespace, "get", "dmqb", "-o", "name").strip() == "broker.delaymq.io/demo"
 
 
-def test_a_bad_spec_of_the_broker_is_refused_by_name(release: Release) -> None:
+def test_a_bad_spec_of_the_broker_is_refused_by_name(release: Release, prepared: ApiServer) -> None:
     with pytest.raises(HelmError, match="size"):
         release.install("--set", "broker.create=true", "--set", "broker.spec.size=99")
 
