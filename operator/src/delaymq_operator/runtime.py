@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from delaymq_operator.adapters.api_requests import ApiRequests
+from delaymq_operator.adapters.api_requests import ApiRequests, Request
 from delaymq_operator.adapters.broker_admin import HttpBrokerAdmin
 from delaymq_operator.adapters.credentials import Credentials, own_namespace
 from delaymq_operator.adapters.election import Election, LeaseName
@@ -67,11 +67,11 @@ class OperatorRuntime:
             credentials.load,
             threads=settings.api_threads,
             timeout_s=settings.api_timeout_s,
-            observe=self._metrics.requested,
+            observe=self._requested,
         )
         # A thread of its own: renewing must not wait behind lists.
         self._lease_requests = ApiRequests(
-            credentials.load, threads=1, timeout_s=settings.lease_duration_s / 5, observe=self._metrics.requested
+            credentials.load, threads=1, timeout_s=settings.lease_duration_s / 5, observe=self._requested
         )
         self._election: Election | None = None
         if settings.lease:
@@ -106,7 +106,7 @@ class OperatorRuntime:
             cache=self._cache,
             controller=self._controller,
             releases=releases,
-            listed=self._sync.relisted,
+            listed=self._sync.suspect,
         )
         self._lag = LoopLag()
         self._stop = asyncio.Event()
@@ -219,6 +219,11 @@ class OperatorRuntime:
         return []
 
     # Between the parts.
+
+    def _requested(self, request: Request, status: int) -> None:
+        self._metrics.requested(request, status)
+        if status == 0 or status >= 500:
+            self._sync.suspect()
 
     def _changed(self, kind: str, before: Manifest | None, after: Manifest | None) -> None:
         for key in keys_to_wake(kind, before, after, self._cache):

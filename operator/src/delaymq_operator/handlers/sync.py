@@ -19,13 +19,15 @@ from delaymq_operator.reconcile.errors import KubeError
 
 FIRST_RETRY_S: Final = 1.0
 MAX_RETRY_S: Final = 30.0
-AFTER_RELIST_S: Final = 5.0
+AFTER_SUSPICION_S: Final = 5.0
 """Watches of several kinds break at once; their lists are compared together."""
 GRACE_S: Final = 10.0
 """News that a list has are missed by the watch if it has not told them after this long."""
-START_S: Final = 30.0
-"""Watches list too when they are started."""
-SUSPICION_S: Final = 60.0
+START_S: Final = 3.0
+"""Watches list too when they are started; comparing needlessly does no harm."""
+MAX_INTERVAL_S: Final = 300.0
+"""A watch that began anew and found nothing any more does not even tell that it began anew."""
+RECHECK_S: Final = 60.0
 """What missed something is looked at again so soon."""
 DEAD_AFTER_CHECKS: Final = 3
 """A watch that missed something in so many checks, one after the other, is dead."""
@@ -49,9 +51,9 @@ class CacheSync:
         self._requests = requests
         self._cache = cache
         self._namespaces: tuple[str | None, ...] = namespaces or (None,)
-        self._interval_s = interval_s
+        self._interval_s = min(interval_s, MAX_INTERVAL_S)
         self._clock = clock
-        self._relisted = asyncio.Event()
+        self._suspected = asyncio.Event()
         self._misses: dict[str, int] = {}
         self._said: dict[str, float] = {}
         self._filled_s = float("inf")
@@ -74,34 +76,34 @@ class CacheSync:
         counts = ", ".join(f"{count} {KINDS[kind].plural}" for kind, count in self._cache.counts().items() if count)
         _logger.info("the cluster has %s", counts or "nothing of ours yet")
 
-    def relisted(self, kind: str) -> None:
-        """A watch lists: after the start because it had to begin anew."""
+    def suspect(self) -> None:
+        """A watch lists (after the start, because it had to begin anew), or the API server was away."""
         if self._clock() - self._filled_s >= START_S:
-            self._relisted.set()
+            self._suspected.set()
 
     async def run(self) -> None:
         """Compares for ever."""
         while True:
             try:
-                async with asyncio.timeout(SUSPICION_S if self._misses else self._interval_s):
-                    await self._relisted.wait()
-                await asyncio.sleep(AFTER_RELIST_S)
+                async with asyncio.timeout(RECHECK_S if self._misses else self._interval_s):
+                    await self._suspected.wait()
+                await asyncio.sleep(AFTER_SUSPICION_S)
             except TimeoutError:
                 pass
-            self._relisted.clear()
-            for kind in WATCHED_KINDS:
-                await self._check(kind)
+            self._suspected.clear()
+            try:
+                for kind in WATCHED_KINDS:
+                    await self._check(kind)
+            except KubeError as error:
+                self._say(advice(error, kind))
+                self._suspected.set()
 
     def dead_watches(self) -> list[str]:
         """Kinds whose watch keeps missing what happens: the process is better started anew."""
         return [kind for kind, misses in self._misses.items() if misses >= DEAD_AFTER_CHECKS]
 
     async def _check(self, kind: str) -> None:
-        try:
-            missed = sum([await self._missed(kind, namespace) for namespace in self._namespaces])
-        except KubeError as error:
-            self._say(advice(error, kind))
-            return
+        missed = sum([await self._missed(kind, namespace) for namespace in self._namespaces])
         if missed:
             self._misses[kind] = self._misses.get(kind, 0) + 1
             _logger.info("the watch of %s missed %d changes, a list told them", KINDS[kind].plural, missed)

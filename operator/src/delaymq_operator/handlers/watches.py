@@ -18,8 +18,8 @@ MAX_WAIT_S: Final = 60.0
 """Between two attempts to let go of something: a person waits for it."""
 
 Release = Callable[[Key], Awaitable[Waiting | None]]
-Listed = Callable[[str], None]
-"""Told of the kind when a watch lists anew: deletions of the meantime are not told."""
+Listed = Callable[[], None]
+"""Told when a watch lists: if it lists anew, deletions of the meantime are not told."""
 
 _logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ def _watcher(kind: str, cache: WatchCache, listed: Listed) -> Callable[..., Awai
             cache.remove(kind, found)
             return
         if event["type"] is None:
-            listed(kind)
+            listed()
         cache.put(kind, found)
 
     return watch

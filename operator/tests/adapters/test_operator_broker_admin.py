@@ -1,0 +1,139 @@
+"""The BrokerAdmin port against a real broker and NameServer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from delaymq_operator.adapters.broker_admin import HttpBrokerAdmin
+from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
+from delaymq_operator.reconcile.ports import Endpoint, TopicConfig
+from harness.ports import free_port
+from running_server import HOST, BrokerPeer, run, standalone
+
+TOKEN = "secret"
+
+
+@asynccontextmanager
+async def an_admin(path: Path, **changes: Any) -> AsyncIterator[tuple[HttpBrokerAdmin, Endpoint, str]]:
+    """An admin, a broker and the address of its NameServer."""
+    async with standalone(path, http=True, http_token=TOKEN, **changes) as server:
+        admin = HttpBrokerAdmin(timeout_s=5)
+        endpoint = Endpoint(host=HOST, broker_port=server.broker.port, http_port=server.broker.http_port, token=TOKEN)
+        try:
+            yield admin, endpoint, f"{HOST}:{server.namesrv.port}"
+        finally:
+            await admin.close()
+
+
+def test_a_broker_says_what_it_is_and_how_its_delays_stand(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with an_admin(tmp_path) as (admin, endpoint, _):
+            peer = await BrokerPeer.connect(endpoint.broker_port)
+            await peer.send("T", DELAY="5")
+            info = await admin.info(endpoint)
+            assert (info.ready, info.not_ready, info.decommissioned) == (True, (), False)
+            assert info.store_id
+            assert info.boot_id
+            assert info.settings["brokerName"] == info.broker_name
+            level = next(one for one in info.levels if one.level == 5)
+            assert (level.pending, level.delay_ms, level.in_table) == (1, 60_000, True)
+            assert level.next_due_ms is not None
+            assert (await admin.remaining(endpoint)).pending_delays == 1
+
+    run(scenario)
+
+
+def test_a_broker_is_drained_and_takes_writes_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with an_admin(tmp_path) as (admin, endpoint, _):
+            drained = await admin.drain(endpoint, "refuse", 30_000)
+            assert drained.mode == "refuse"
+            assert drained.lease_ends_ms is not None
+            assert (await admin.info(endpoint)).drain.mode == "refuse"
+            assert (await admin.drain(endpoint, "none", 0)).mode == "none"
+            with pytest.raises(BrokerRefused) as caught:
+                await admin.drain(endpoint, "withdraw", 1)
+            assert caught.value.code == "bad_request"
+
+    run(scenario)
+
+
+def test_topics_and_settings_of_a_broker_are_changed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with an_admin(tmp_path) as (admin, endpoint, name_server):
+            wanted = TopicConfig(topic="orders", read_queues=4, write_queues=2, permission=6)
+            await admin.put_topic(endpoint, wanted)
+            assert (await admin.topics(endpoint))["orders"] == wanted
+            await admin.put_order((name_server,), "orders", "broker-a:4")
+            assert await admin.orders(name_server) == {"orders": "broker-a:4"}
+            await admin.put_order((name_server,), "orders", None)
+            assert await admin.orders(name_server) == {}
+            cluster = (await admin.info(endpoint)).cluster_name
+            for _ in range(2):
+                await admin.delete_topic(endpoint, "orders")
+                await admin.delete_route((name_server,), "orders", cluster=cluster)
+            assert "orders" not in await admin.topics(endpoint)
+            await admin.set_settings(endpoint, {"messageDelayLevel": "1s 2s"})
+            assert (await admin.info(endpoint)).settings["messageDelayLevel"] == "1s 2s"
+
+    run(scenario)
+
+
+def test_what_a_broker_refuses_is_told_apart_from_one_that_is_not_there(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with an_admin(tmp_path) as (admin, endpoint, _):
+            wrong = Endpoint(host=HOST, broker_port=endpoint.broker_port, http_port=endpoint.http_port, token="wrong")
+            with pytest.raises(BrokerRefused) as refused:
+                await admin.info(wrong)
+            assert refused.value.code == "unauthorized"
+            with pytest.raises(BrokerRefused):
+                await admin.put_topic(endpoint, TopicConfig(topic="not a name!", read_queues=1, write_queues=1))
+            with pytest.raises(BrokerRefused):
+                await admin.set_settings(endpoint, {"messageDelayLevel": "nonsense"})
+            port = free_port()
+            gone = Endpoint(host=HOST, broker_port=port, http_port=port, token=TOKEN)
+            for call in (admin.info(gone), admin.topics(gone), admin.orders(f"{HOST}:{port}")):
+                with pytest.raises(BrokerUnreachable) as unreachable:
+                    await call
+                assert unreachable.value.address == f"{HOST}:{port}"
+
+    run(scenario)
+
+
+def test_a_broker_that_never_answers_is_given_up(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read()
+            writer.close()
+
+        server = await asyncio.start_server(silent, HOST, 0)
+        port = server.sockets[0].getsockname()[1]
+        admin = HttpBrokerAdmin(timeout_s=0.3)
+        endpoint = Endpoint(host=HOST, broker_port=port, http_port=port, token=TOKEN)
+        for call in (admin.info(endpoint), admin.topics(endpoint)):
+            with pytest.raises(BrokerUnreachable):
+                await call
+        await admin.close()
+        server.close()
+
+    run(scenario)
+
+
+def test_no_connection_outlives_its_call(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        before = len(asyncio.all_tasks())
+        async with an_admin(tmp_path) as (admin, endpoint, _):
+            during = len(asyncio.all_tasks())
+            for _ in range(20):
+                await admin.info(endpoint)
+                await admin.topics(endpoint)
+            await asyncio.sleep(0.2)
+            assert len(asyncio.all_tasks()) <= during + 2
+        assert len(asyncio.all_tasks()) <= before + 1
+
+    run(scenario)
