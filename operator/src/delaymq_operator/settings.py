@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
 ENVIRONMENT_PREFIX: Final = "DELAYMQ_OPERATOR_"
+MAX_TIME_S: Final = 86_400.0
 LOG_FORMATS: Final = ("text", "json")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 TRUE_WORDS: Final = frozenset({"true", "yes", "on", "1"})
@@ -70,10 +71,10 @@ class OperatorSettings:
     def __post_init__(self) -> None:
         for one in fields(self):
             value, least, choices = getattr(self, one.name), one.metadata["least"], one.metadata["choices"]
+            if isinstance(value, float) and not 0 <= value <= MAX_TIME_S:
+                raise SettingsError(f"{flag_of(one.name)} is a time of at most {MAX_TIME_S:g} s, not {value:g}")
             if least is not None and value < least:
                 raise SettingsError(f"{flag_of(one.name)} is at least {least:g}, not {value:g}")
-            if isinstance(value, float) and value < 0:
-                raise SettingsError(f"{flag_of(one.name)} is a time, not {value:g}")
             if choices and value not in choices:
                 raise SettingsError(f"{flag_of(one.name)} is {' or '.join(choices)}, not {value!r}")
         if self.http_port > 65_535:
