@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from msgspec import structs
@@ -66,14 +67,19 @@ async def reconcile_broker(key: Key, world: World) -> Outcome:
         world.memory.forget(key)
         return Outcome()
     p = _begin(key, world, body)
-    for step in LOOK:
-        await step(p)
+    await _take(LOOK, p)
     failure = await _change(p) if p.may_change else None
-    for step in TELL:
-        await step(p)
+    await _take(TELL, p)
     if failure is not None:
         raise failure
     return Outcome(requeue_after_s=_look_again_after_s(p))
+
+
+async def _take(steps: tuple[Step, ...], p: BrokerPass) -> None:
+    for step in steps:
+        await step(p)
+        # A step of a large Broker computes for some ms: others get a turn before the next.
+        await asyncio.sleep(0)
 
 
 def _begin(key: Key, world: World, body: dict[str, object]) -> BrokerPass:
@@ -98,8 +104,7 @@ async def _change(p: BrokerPass) -> KubeError | None:
     """The steps that change something. What the API server will not take is told in the status before it is tried
     again; for what passes by itself, the steps are simply tried again."""
     try:
-        for step in CHANGE:
-            await step(p)
+        await _take(CHANGE, p)
     except NotOursError as conflict:
         say_conflict(p, conflict)
     except KubeError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 from msgspec import structs
@@ -53,7 +52,7 @@ def _without_figures(status: dict[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in status.items() if key not in _FIGURES}
     kept["groups"] = [
         {key: value for key, value in group.items() if key not in _FIGURES_OF_GROUP}
-        for group in copy.deepcopy(kept.get("groups") or [])
+        for group in kept.get("groups") or []
     ]
     return kept
 
