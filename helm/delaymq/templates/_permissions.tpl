@@ -17,7 +17,7 @@
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch, delete]
+  verbs: [list, watch, delete]
 - apiGroups: [""]
   resources: [services]
   verbs: [get, list, watch, create, patch, delete]
@@ -26,7 +26,7 @@
   verbs: [get, list, watch, create, patch]
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
-  verbs: [get, list, watch, patch]
+  verbs: [list, watch, patch]
 # Secrets are never listed: the operator reads those that it made, by name.
 - apiGroups: [""]
   resources: [secrets]
@@ -40,14 +40,6 @@
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create, patch]
-{{- end -}}
-
-{{/* What belongs to no namespace; left out with watchNamespaces. */}}
-{{- define "delaymq.clusterRules" -}}
-# Can this class grow its volumes? Without this permission the operator tries and sees.
-- apiGroups: [storage.k8s.io]
-  resources: [storageclasses]
-  verbs: [get]
 {{- end -}}
 
 {{/* In the operator's own namespace: the Lease of the active replica. */}}

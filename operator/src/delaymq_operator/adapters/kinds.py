@@ -18,7 +18,6 @@ class Kind:
     """Empty: the core group."""
     version: str
     plural: str
-    namespaced: bool = True
     watched: bool = False
     """Kept in the cache."""
 
@@ -36,7 +35,7 @@ class Kind:
         self, namespace: str | None = None, name: str = "", subresource: str = "", query: dict[str, str] | None = None
     ) -> str:
         """The path of one object, or (no name) of a collection, in one namespace or (None) in all."""
-        inside = f"/namespaces/{quote(namespace, safe='')}" if self.namespaced and namespace else ""
+        inside = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""
         words = [self.root + inside, self.plural]
         if name:
             words.append(quote(name, safe=""))
@@ -59,7 +58,6 @@ KINDS: Final[dict[str, Kind]] = {
     "NetworkPolicy": Kind("networking.k8s.io", "v1", "networkpolicies", watched=True),
     # Not watched: to list them would be to read every Secret there is.
     "Secret": Kind("", "v1", "secrets"),
-    "StorageClass": Kind("storage.k8s.io", "v1", "storageclasses", namespaced=False),
     "Event": Kind("events.k8s.io", "v1", "events"),
     "Lease": Kind("coordination.k8s.io", "v1", "leases"),
 }

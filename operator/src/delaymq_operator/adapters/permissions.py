@@ -20,7 +20,7 @@ class Permission:
     verbs: tuple[str, ...]
     why: str
     scope: str = "watched"
-    """watched: the namespaces that are looked after, or all; own: the operator's own namespace; cluster: not in one."""
+    """watched: the namespaces that are looked after, or all; own: the operator's own namespace."""
 
 
 SEEN: Final = ("get", "list", "watch")
@@ -44,13 +44,15 @@ PERMISSIONS: Final[tuple[Permission, ...]] = (
         (*SEEN, "create", "patch", "delete"),
         "run brokers and NameServers; delete: scale-in, and growing volumes (pods are orphaned and adopted again)",
     ),
-    Permission("", "pods", (*SEEN, "delete"), "see how they are; delete: restart one after the other"),
+    Permission("", "pods", ("list", "watch", "delete"), "see how they are; delete: restart one after the other"),
     Permission(
         "", "services", (*SEEN, "create", "patch", "delete"), "addresses of brokers and NameServers; delete: scale-in"
     ),
     Permission("", "configmaps", (*SEEN, "create", "patch"), "broker.conf"),
     Permission("", "serviceaccounts", (*SEEN, "create", "patch"), "what pods of brokers run as; it may do nothing"),
-    Permission("", "persistentvolumeclaims", (*SEEN, "patch"), "grow volumes, and remember a broker's address"),
+    Permission(
+        "", "persistentvolumeclaims", ("list", "watch", "patch"), "grow volumes, and remember a broker's address"
+    ),
     Permission("", "secrets", ("get", "create", "patch"), "the token of brokers' HTTP; Secrets are never listed"),
     Permission(
         "policy", "poddisruptionbudgets", (*SEEN, "create", "patch", "delete"), "one broker group down at a time"
@@ -62,6 +64,5 @@ PERMISSIONS: Final[tuple[Permission, ...]] = (
         "spec.networkPolicy; delete: it was switched off",
     ),
     Permission("events.k8s.io", "events", ("create", "patch"), "tell what happened; patch: count what happens again"),
-    Permission("storage.k8s.io", "storageclasses", ("get",), "can this class grow its volumes?", scope="cluster"),
     Permission("coordination.k8s.io", "leases", ("get", "create", "update"), "one active replica", scope="own"),
 )

@@ -1,0 +1,105 @@
+"""The table of permissions against the calls: the reconcilers' by their source, the watches' by their kinds."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from delaymq_operator import adapters, api, reconcile
+from delaymq_operator.adapters.kinds import KINDS, WATCHED_KINDS
+from delaymq_operator.adapters.permissions import PERMISSIONS
+from delaymq_operator.api import names
+from delaymq_operator.reconcile.broker import objects
+
+RECONCILE = Path(reconcile.__path__[0])
+MANIFESTS = Path(api.__path__[0]).parent / "manifests"
+VERBS = {"get": ("get",), "list": ("list",), "patch": ("patch",), "delete": ("delete",), "apply": ("create", "patch")}
+
+Permission = tuple[str, str, str]
+
+
+def made_kinds() -> set[str]:
+    """Kinds of all manifests that are made."""
+    found = set()
+    for file in MANIFESTS.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in KINDS:
+                found.add(node.value)
+    return found - {"Broker", "Pod", "PersistentVolumeClaim"}
+
+
+# Calls whose kind is not written beside them: (file, verb) → kinds. A new one has to be entered here.
+BY_VARIABLE: dict[tuple[str, str], set[str]] = {
+    ("levels.py", "get"): {"DelayLevelConfig"},
+    ("levels.py", "patch"): {"DelayLevelConfig/status"},
+    ("release.py", "get"): {"Topic"},
+    ("applying.py", "get"): made_kinds() - {"Secret"},
+    ("applying.py", "apply"): made_kinds(),
+    ("objects.py", "apply"): {"Secret"},
+    ("objects.py", "delete"): set(objects._PRUNED_KINDS),
+}
+
+
+def calls() -> Iterator[tuple[str, str, str | None]]:
+    """(file, verb, kind with its subresource; None: it is in a variable) of every call of the port Kube."""
+    for file in RECONCILE.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in VERBS):
+                continue
+            owner = node.func.value
+            named = owner.attr if isinstance(owner, ast.Attribute) else owner.id if isinstance(owner, ast.Name) else ""
+            if named == "kube":
+                yield file.name, node.func.attr, _kind(node)
+
+
+def _kind(call: ast.Call) -> str | None:
+    first = call.args[0]
+    kind = None
+    if isinstance(first, ast.Constant):
+        kind = str(first.value)
+    elif isinstance(first, ast.Name) and first.id.isupper():
+        kind = str(getattr(names, first.id))
+    subresource = next((one.value for one in call.keywords if one.arg == "subresource"), None)
+    if kind is not None and isinstance(subresource, ast.Constant):
+        return f"{kind}/{subresource.value}"
+    return kind
+
+
+def permission(kind: str, verb: str) -> Permission:
+    kind, _, subresource = kind.partition("/")
+    described = KINDS[kind]
+    return described.group, described.plural + (f"/{subresource}" if subresource else ""), verb
+
+
+def needed() -> set[Permission]:
+    found = {permission(kind, verb) for kind in WATCHED_KINDS for verb in ("list", "watch")}
+    # kopf's finalizers and annotations of what has to be let go of.
+    found |= {permission(kind, "patch") for kind in ("Topic", "DelayLevelConfig")}
+    found |= {permission("Event", verb) for verb in ("create", "patch")}
+    found |= {permission("Lease", verb) for verb in ("get", "create", "update")}
+    # No call: the API server asks for it when owned objects block the deletion of their owner.
+    found.add((KINDS["Broker"].group, "brokers/finalizers", "update"))
+    for file, verb, kind in calls():
+        kinds = BY_VARIABLE[file, verb] if kind is None else {kind}
+        found |= {permission(one, allowed) for one in kinds for allowed in VERBS[verb]}
+    return found
+
+
+def test_the_table_is_what_the_code_calls_no_less_and_no_more() -> None:
+    table = {(one.group, one.resource, verb) for one in PERMISSIONS for verb in one.verbs}
+    assert table == needed()
+
+
+def test_calls_with_a_kind_in_a_variable_are_all_known() -> None:
+    assert {(file, verb) for file, verb, kind in calls() if kind is None} == set(BY_VARIABLE)
+
+
+def test_only_the_adapters_send_requests() -> None:
+    package = Path(adapters.__path__[0]).parent
+    users = {
+        file.relative_to(package).parts[0]
+        for file in package.rglob("*.py")
+        if "import kubernetes" in file.read_text() or "from kubernetes" in file.read_text()
+    }
+    assert users == {"adapters"}
