@@ -403,6 +403,32 @@ def test_addresses_are_known_as_text_and_packed() -> None:
     run(scenario)
 
 
+def test_a_name_with_several_addresses_is_reached_at_the_one_that_answers() -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        silent = await loop.getaddrinfo("127.0.0.2", None, type=socket.SOCK_STREAM)
+        answering = await loop.getaddrinfo("127.0.0.1", None, type=socket.SOCK_STREAM)
+
+        async def both(*_: object, **__: object) -> list[object]:
+            return [*silent, *answering]
+
+        loop.getaddrinfo = both  # type: ignore[method-assign, assignment]
+        async with server(echo) as (port, _):
+            client = await connect("two-addresses.example", port)
+            assert client.remote_address == f"{HOST}:{port}"
+            client.close()
+
+    run(scenario)
+
+
+def test_connecting_to_a_name_without_an_address_says_so() -> None:
+    async def scenario() -> None:
+        with pytest.raises(ConnectError, match=r"no-such-name\.invalid:1: cannot connect"):
+            await connect("no-such-name.invalid", 1)
+
+    run(scenario)
+
+
 def test_connecting_to_a_closed_port_says_so() -> None:
     async def scenario() -> None:
         with socket.socket() as unused:

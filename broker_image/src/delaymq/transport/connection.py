@@ -374,13 +374,23 @@ async def connect(
     """A connection to a peer. Without `on_commands` its requests are refused. Raises ConnectError."""
     loop = asyncio.get_running_loop()
     address = host_and_port(host, port)
+    failed: OSError | None = None
     try:
         async with asyncio.timeout(timeout_ms / 1000):
-            _, connection = await loop.create_connection(
-                lambda: RemotingConnection(on_commands, on_closed=on_closed, limits=limits), host, port
-            )
+            # Resolved here: uvloop's create_connection lets go of a slow resolution at the timeout, and its failure is
+            # then logged as an exception that nobody retrieved.
+            for *_, place in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+                try:
+                    _, connection = await loop.create_connection(
+                        lambda: RemotingConnection(on_commands, on_closed=on_closed, limits=limits), str(place[0]), port
+                    )
+                except OSError as error:
+                    failed = failed or error
+                else:
+                    return connection
     except TimeoutError as error:
         raise ConnectError(address, f"no connection within {timeout_ms} ms") from error
     except OSError as error:
-        raise ConnectError(address, f"cannot connect: {error.strerror or error}") from error
-    return connection
+        failed = error
+    text = "it has no address" if failed is None else failed.strerror or str(failed)
+    raise ConnectError(address, f"cannot connect: {text}") from failed
