@@ -152,6 +152,22 @@ def test_a_topic_is_let_go_of_when_its_broker_lets_it(
         assert exists(api_server, topic)
         api_server.merge(resources(namespace, "brokers") + "/demo", {"metadata": {"annotations": {"test/hold": None}}})
         until(operator, lambda: not exists(api_server, topic))
+        assert operator.lines("ERROR") == 0
+
+
+def test_a_port_that_is_taken_is_said_in_a_sentence(
+    tmp_path: Path, api_server: ApiServer, namespace: str, operator: Operator
+) -> None:
+    with running(operator):
+        until(operator, lambda: operator.is_active)
+        second = Operator(tmp_path, "operator-1", api_server.kubeconfig, f"--http-port={operator.port}")
+        with running(second):
+            deadline_s = time.monotonic() + SEEN_TIMEOUT_S
+            while second.is_running and time.monotonic() < deadline_s:
+                time.sleep(0.05)
+            assert not second.is_running
+        assert f"--http-port {operator.port} cannot be used" in second.log_since(0)
+        assert "Traceback" not in second.log_since(0)
 
 
 def test_sigterm_ends_it_in_a_moment_and_the_next_one_is_active_at_once(

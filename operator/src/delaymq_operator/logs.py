@@ -14,6 +14,8 @@ QUIET: Final = ("kopf", "aiohttp", "urllib3", "kubernetes", "asyncio", "delaymq"
 """Libraries whose chatter helps nobody; they warn."""
 KOPF_RETRY: Final = "Request attempt"
 KOPF_RETRY_INTERVAL_S: Final = 30.0
+KOPF_WAITS: Final = "failed temporarily"
+"""What waits to be let go of is said by the handlers."""
 
 
 class TextFormatter(logging.Formatter):
@@ -43,7 +45,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class KopfRetries(logging.Filter):
-    """kopf reports every attempt of every watch as an error; one sentence now and then says as much."""
+    """kopf reports every attempt of every watch, and of every handler, as an error; a sentence now and then will do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +59,7 @@ class KopfRetries(logging.Filter):
             record.exc_info = None  # the API server's answer says all
         message = record.getMessage()
         if not message.startswith(KOPF_RETRY):
-            return True
+            return KOPF_WAITS not in message
         if time.monotonic() - self._said_s < KOPF_RETRY_INTERVAL_S:
             return False
         self._said_s = time.monotonic()

@@ -42,6 +42,8 @@ def end_process(code: int) -> NoReturn:
 def serve(settings: OperatorSettings, reconcilers: Callable[[], Reconcilers]) -> int:
     """Runs one replica; the exit code. Tasks of libraries may be left over: end the process then."""
     # A second of imports, for nobody who asks for --help.
+    from kopf import LoginError
+
     from delaymq_operator.adapters.election import LeaseLostError
     from delaymq_operator.reconcile.errors import KubeError
     from delaymq_operator.runtime import OperatorRuntime
@@ -52,14 +54,14 @@ def serve(settings: OperatorSettings, reconcilers: Callable[[], Reconcilers]) ->
     try:
         # Not asyncio.run: it waits until every task obeys its cancellation; of a kopf that failed, some do not.
         asyncio.new_event_loop().run_until_complete(run())
-    except LeaseLostError as error:
+    except (LeaseLostError, SettingsError) as error:
         _logger.error("%s", error)
         return EXIT_FAILURE
     except KubeError as error:
         _logger.error("%s", error.message)
         return EXIT_FAILURE
-    except OSError as error:
-        _logger.error("%s; is --http-port %d taken?", error, settings.http_port)
+    except LoginError as error:
+        _logger.error("the API server does not accept the operator's token, starting anew: %s", error)
         return EXIT_FAILURE
     except Exception as error:
         status = getattr(error, "status", None)

@@ -31,7 +31,7 @@ from delaymq_operator.health import LoopLag, serve_health
 from delaymq_operator.metrics import CONTENT_TYPE, OperatorMetrics, StateCollector
 from delaymq_operator.reconcile.ports import Manifest
 from delaymq_operator.reconcile.world import Key, Outcome, ReconcileSettings, Waiting, World
-from delaymq_operator.settings import OperatorSettings
+from delaymq_operator.settings import OperatorSettings, SettingsError
 
 STOP_GRACE_S: Final = 5.0
 """For reconciles that go on when the process is told to stop; each of their requests is whole by itself."""
@@ -113,18 +113,21 @@ class OperatorRuntime:
         self._metrics.registry.register(StateCollector(self, self._cache))
 
     async def run(self) -> None:
-        """Everything, until a signal. OSError when the HTTP port is taken, else what ended a part."""
+        """Everything, until a signal. SettingsError when the HTTP port is taken, else what ended a part."""
         settings = self._settings
         self._own_signals()
         lag = asyncio.create_task(self._lag.run(), name="loop lag")
-        health = await serve_health(
-            settings.http_host,
-            settings.http_port,
-            alive=self.not_alive,
-            ready=self.not_ready,
-            metrics=self._metrics.text,
-            content_type=CONTENT_TYPE,
-        )
+        try:
+            health = await serve_health(
+                settings.http_host,
+                settings.http_port,
+                alive=self.not_alive,
+                ready=self.not_ready,
+                metrics=self._metrics.text,
+                content_type=CONTENT_TYPE,
+            )
+        except OSError as error:
+            raise SettingsError(f"--http-port {settings.http_port} cannot be used: {error.strerror}") from error
         _logger.info("probes and metrics at port %d", health.port)
         leading = asyncio.create_task(self._lead(), name="leading")
         stopping = asyncio.create_task(self._stop.wait(), name="stop")
