@@ -185,10 +185,11 @@ class Cluster:
         done = self._run([*command, *arguments], stdin_text=input, check=check, timeout_s=timeout_s)
         return _output(done.stdout, done.stderr, done.returncode)
 
-    def load_images(self, *tags: str) -> None:
-        """Give all nodes images that Docker has; pods need ``imagePullPolicy: IfNotPresent`` or ``Never``."""
+    def load_images(self, *tags: str, nodes: Sequence[str] = ()) -> None:
+        """Give ``nodes``, or all, images that Docker has; pods need ``imagePullPolicy: IfNotPresent`` or ``Never``."""
         started = time.monotonic()
-        self._run(["kind", "load", "docker-image", "--name", self.kind_name, *tags], timeout_s=LOAD_TIMEOUT_S)
+        where = ["--nodes", ",".join(nodes)] if nodes else []
+        self._run(["kind", "load", "docker-image", "--name", self.kind_name, *where, *tags], timeout_s=LOAD_TIMEOUT_S)
         self._log(f"{self.kind_name}: {', '.join(tags)} loaded in {time.monotonic() - started:.1f} s")
 
     # Its nodes, which are containers of Docker.

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
 import cluster as kind_cluster
 import pytest
-from cluster import Cluster
+from cluster import Cluster, dockerd
 from cluster.images import build_images
 from kind import evidence
 from kind.figures import Figures
@@ -30,19 +32,21 @@ def lab() -> Iterator[Lab]:
         if os.environ.get("CI") == "true":
             pytest.fail(f"no cluster can be made here: {reason}")
         pytest.skip(f"no cluster can be made here: {reason}")
-    images = build_images()
-    made = (Cluster.attach(CLUSTER_NAME) if KEEP else None) or Cluster.create(CLUSTER_NAME, workers=WORKERS)
-    try:
-        made.load_images(*images.values())
-        lab = Lab(made, images)
-        yield lab
-        for space in list(lab.spaces):
-            lab.remove(space)
-    finally:
-        if KEEP:
-            made.release()
-        else:
-            made.delete()
+    daemon = nullcontext() if KEEP else dockerd.session()
+    with daemon, ThreadPoolExecutor(4) as beside:
+        building = beside.submit(build_images)
+        made = (Cluster.attach(CLUSTER_NAME) if KEEP else None) or Cluster.create(CLUSTER_NAME, workers=WORKERS)
+        try:
+            lab = Lab(made, building.result())
+            lab.load_images(beside)
+            yield lab
+            for space in list(lab.spaces):
+                lab.remove(space)
+        finally:
+            if KEEP:
+                made.release()
+            else:
+                made.delete()
 
 
 @pytest.fixture(scope="session")

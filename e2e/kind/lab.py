@@ -6,6 +6,7 @@ import itertools
 import json
 import time
 from collections.abc import Mapping
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ CLUSTER_NAME = "lab"
 OPERATOR_NAMESPACE = "delaymq-system"
 RELEASE = "delaymq"
 OPERATOR_TIMEOUT_S = 90.0
+JAVA_IMAGE_TIMEOUT_S = 120.0
 
 
 class Lab:
@@ -31,6 +33,26 @@ class Lab:
         self.spaces: list[Space] = []
         self._numbers = itertools.count(1)
         self._spares: list[Space] = []
+        self._java_client: Future[None] | None = None
+
+    def load_images(self, beside: Executor) -> None:
+        """Each node gets what runs on it; RocketMQ's client, which one test needs, comes while others run."""
+        workers = self.workers
+        others = [node for node in self.cluster.nodes() if node not in workers]
+        load = self.cluster.load_images
+        loading = [
+            beside.submit(load, self.images["broker"], self.images["operator"], nodes=workers),
+            beside.submit(load, self.images["e2e-client"], nodes=others),
+        ]
+        for each in loading:
+            each.result()
+        self._java_client = beside.submit(load, self.images["java-client"], nodes=others)
+
+    def java_client_image(self) -> str:
+        """The image of RocketMQ's client, once it is loaded."""
+        assert self._java_client is not None, "load_images comes first"
+        self._java_client.result(JAVA_IMAGE_TIMEOUT_S)
+        return self.images["java-client"]
 
     def space(self, about: str, *, client: bool = True, restricted: bool = True) -> Space:
         """A new namespace, named after what it is for."""
@@ -64,8 +86,8 @@ class Lab:
         space.remove()
 
     def retag(self, tag: str, new_tag: str) -> None:
-        """Give an image that all nodes have another name in all of them."""
-        for node in self.cluster.nodes():
+        """Give an image of the workers another name there."""
+        for node in self.workers:
             names = [f"docker.io/{name}" for name in (tag, new_tag)]
             self.cluster.node_exec(node, "ctr", "-n", "k8s.io", "images", "tag", "--force", *names)
 

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from cluster import Cluster
 from kind import objects
 from kind.lab import Lab, Operator
 from kind.space import Space
@@ -14,24 +15,38 @@ pytestmark = pytest.mark.timeout(420)
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
 
 
+class LostNodes:
+    """Takes nodes away and gives them back."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.lost: list[str] = []
+
+    def lose(self, node: str) -> None:
+        self.lost.append(node)
+        self._cluster.node_stop(node)
+
+    def write_off(self, node: str) -> None:
+        """What an administrator says of a node that is off: its pods may be made anew elsewhere."""
+        self._cluster.kubectl("taint", "node", node, OUT_OF_SERVICE, "--overwrite")
+
+    def give_back(self, node: str) -> None:
+        self._cluster.node_start(node)
+        self._cluster.kubectl("taint", "node", node, f"{OUT_OF_SERVICE.partition('=')[0]}-", check=False)
+        self.lost.remove(node)
+
+
 @pytest.fixture
-def lost_node(lab: Lab) -> Iterator[Callable[[str], None]]:
-    """Takes a node away; it is back after the test whatever happened."""
-    lost: list[str] = []
-
-    def lose(node: str) -> None:
-        lost.append(node)
-        lab.cluster.node_stop(node)
-
-    yield lose
-    for node in lost:
-        lab.cluster.node_start(node)
-        lab.cluster.kubectl("taint", "node", node, f"{OUT_OF_SERVICE.partition('=')[0]}-", check=False)
-        wait_until(f"{node} is ready", lambda node=node: _node_ready(lab, node), timeout_s=120, every_s=1)
+def nodes(lab: Lab) -> Iterator[LostNodes]:
+    """All are back after the test, whatever happened."""
+    made = LostNodes(lab.cluster)
+    yield made
+    for node in list(made.lost):
+        made.give_back(node)
 
 
 def test_a_lost_node_takes_its_broker_along_and_gives_it_back_with_all_delays(
-    lab: Lab, operator: Operator, spaces: Callable[..., Space], lost_node: Callable[[str], None],
+    lab: Lab, operator: Operator, spaces: Callable[..., Space], nodes: LostNodes,
     note: Callable[..., None],
 ) -> None:  # fmt: skip
     space = spaces("node")
@@ -58,11 +73,10 @@ def test_a_lost_node_takes_its_broker_along_and_gives_it_back_with_all_delays(
         route_interval_ms=5_000, timeout_ms=6_000,
     )  # fmt: skip
     began = time.monotonic()
-    lost_node(home)
+    nodes.lose(home)
     wait_until("the node is seen as lost", lambda: not _node_ready(lab, home), timeout_s=90, every_s=1)
     noticed_s = time.monotonic() - began
-    # What an administrator says of a node that is off: its pods may be made anew elsewhere.
-    lab.cluster.kubectl("taint", "node", home, OUT_OF_SERVICE, "--overwrite")
+    nodes.write_off(home)
 
     def name_servers_run() -> bool:
         pods = space.list("pods", "app.kubernetes.io/component=namesrv")
@@ -79,8 +93,7 @@ def test_a_lost_node_takes_its_broker_along_and_gives_it_back_with_all_delays(
     assert "demo-1" in state["message"] or "demo-broker-1" in state["message"], state["message"]
 
     began = time.monotonic()
-    lab.cluster.node_start(home)
-    lab.cluster.kubectl("taint", "node", home, f"{OUT_OF_SERVICE.partition('=')[0]}-")
+    nodes.give_back(home)
     space.wait_broker_ready(timeout_s=150)
     back_s = time.monotonic() - began
     assert space.pod("demo-broker-1-0")["spec"]["nodeName"] == home

@@ -24,7 +24,7 @@ def test_a_rolling_update_of_two_groups_fails_no_send_and_loses_no_message(
 ) -> None:
     space = spaces("rolling")
     java_requests = {"cpu": "50m", "memory": "192Mi"}
-    space.apply(objects.client_pod(JAVA_POD, lab.images["java-client"], requests=java_requests))
+    space.apply(objects.client_pod(JAVA_POD, lab.java_client_image(), requests=java_requests))
     space.apply(objects.topic("python", queues=4), objects.topic("java", queues=4))
     name_servers = space.broker_ready(size=2)
     for topic in ("python", "java"):

@@ -82,6 +82,9 @@ def test_an_annotation_lets_a_group_go_with_what_it_holds(
     ).result()
     space.kubectl("scale", BROKER, "demo", "--replicas=1")
     space.wait_condition(BROKER, "demo", "ScaleInBlocked", status="True")
+    # It names the size that it is meant for, so that one that was forgotten there says nothing later.
+    space.annotate(BROKER, "demo", "delaymq.io/force-scale-in=2")
+    stays("another size is no leave", lambda: space.find("pod", SURPLUS_POD), for_s=3, every_s=1)
     began = time.monotonic()
     space.annotate(BROKER, "demo", "delaymq.io/force-scale-in=1")
     wait_until("the group goes", lambda: space.find("pod", SURPLUS_POD) is None, timeout_s=90, every_s=0.5)
