@@ -56,7 +56,7 @@ def test_the_list_of_brokers_shows_what_matters(api_server: ApiServer, namespace
     assert row.split()[:-1] == ["demo", "2", "1", "12", "2026-12-01T00:00:00Z", "GroupsNotReady"]
     head, row = api_server.kubectl("-n", namespace, "get", "dmqb", "-o", "wide").splitlines()
     assert head.split()[7:] == ["PROGRESS", "NAMESERVERS", "LEVELS", "IMAGE"]
-    assert row.split()[7:] == ["Rolling", '["demo-namesrv.ns:9876"]', "1s", "5s", "i:1"]
+    assert row.split()[7:] == ["Rolling", "demo-namesrv.ns:9876", "1s", "5s", "i:1"]
 
 
 def test_the_lists_of_topics_and_level_tables_show_what_matters(api_server: ApiServer, namespace: str) -> None:
