@@ -64,12 +64,12 @@ def test_levels_in_use_are_kept_and_go_with_their_last_broker(
     # Paused ones use the levels too, and need no pods for this.
     space.apply(objects.levels("ours", "1s", "5s"))
     space.apply(*(objects.broker(name, paused=True, delayLevelConfigRef={"name": "ours"}) for name in ("one", "two")))
-    state = space.wait_condition(LEVELS, "ours", "InUse", status="True")
     wait_until(
         "both Brokers are named",
         lambda: space.get(LEVELS, "ours")["status"].get("usedBy") == ["one", "two"],
         timeout_s=30,
     )
+    state = space.wait_condition(LEVELS, "ours", "InUse", status="True")
     space.kubectl("delete", LEVELS, "ours", "--wait=false")
     stays("used levels stay", lambda: space.find(LEVELS, "ours"), for_s=4, every_s=0.5)
     space.kubectl("delete", BROKER, "one", "--wait=true")

@@ -107,13 +107,14 @@ def test_a_restart_of_a_single_group_leaves_a_short_gap(demo: Space, note: Calla
     # Each message is sent once only: every failure is seen.
     producer = demo.client.produce(
         topic="gap", name_servers=demo.name_servers(), run="gap", rate=100, levels=objects.LEVEL_OF["1s"], retries=0,
-        timeout_ms=1000, at_most_s=30,
+        timeout_ms=1000, at_most_s=90,
     )  # fmt: skip
     producer.wait_lines("sent", 100)
     demo.annotate("broker.delaymq.io", "demo", "delaymq.io/restart=gap")
     demo.wait_pod_ready(POD, other_than_uid=uid)
     demo.wait_broker_ready()
-    producer.result()
+    producer.wait_lines("sent", len(producer.lines("sent")) + 100)
+    producer.stop()
     verdict = demo.judge_when_done("gap", producer.sends())
     verdict.assert_clean()
     gap_s = longest_gap_s(producer.sends())

@@ -19,6 +19,10 @@ def test_a_broker_grows_by_a_group_and_gives_one_up_only_when_nothing_is_left_in
 ) -> None:
     space = spare()
     name_servers = space.name_servers()
+    # Long enough to see the refusal, short enough to see its end.
+    space.apply(objects.levels("held", "15s"))
+    space.patch(BROKER, "demo", {"spec": {"delayLevelConfigRef": {"name": "held"}}})
+    space.wait_condition("delaylevelconfig.delaymq.io", "held", "Ready", reason="Applied")
     first_uid = space.pod("demo-broker-0-0")["metadata"]["uid"]
 
     began = time.monotonic()
@@ -35,7 +39,7 @@ def test_a_broker_grows_by_a_group_and_gives_one_up_only_when_nothing_is_left_in
     # A group that reads, and messages that wait, in both groups.
     consumer = space.client.consume(topic="orders", group="readers", name_servers=name_servers, at_most_s=240)
     producer = space.client.produce(
-        topic="orders", name_servers=name_servers, run="scale", count=200, rate=200, levels=objects.LEVEL_OF["30s"]
+        topic="orders", name_servers=name_servers, run="scale", count=200, rate=200, levels=1
     )
     producer.result()
     assert {send.broker for send in producer.sends()} == {"demo-0", "demo-1"}

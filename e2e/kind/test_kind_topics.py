@@ -58,15 +58,21 @@ def test_a_topic_lives_with_its_resource(spaces: Callable[..., Space], note: Cal
     note(changes_s=changed_s, conflict=conflict["message"])
 
 
-def test_a_topic_lets_go_when_its_broker_is_gone(spaces: Callable[..., Space], note: Callable[..., None]) -> None:
+def test_a_topic_lets_go_of_a_broker_that_is_gone_and_volumes_go_where_asked_for(
+    spaces: Callable[..., Space], note: Callable[..., None]
+) -> None:
     space = spaces("orphan", client=False)
     space.apply(objects.topic("orders"))
     missing = space.wait_condition(TOPIC, "orders", "Ready", reason="BrokerMissing")
     assert "demo" in missing["message"], missing["message"]
-    space.apply_broker()
+    space.apply_broker(storage={"size": "128Mi", "deleteClaim": True})
     space.wait_condition(TOPIC, "orders", "Ready", reason="InEveryGroup", timeout_s=90)
+    claim = "store-demo-broker-0-0"
+    assert space.get("pvc", claim)["status"]["phase"] == "Bound"
     space.kubectl("delete", "broker.delaymq.io", "demo", "--timeout=30s")
     space.wait_condition(TOPIC, "orders", "Ready", reason="BrokerMissing")
     began = time.monotonic()
     space.kubectl("delete", TOPIC, "orders", "--timeout=30s")
     note(gone_after_s=time.monotonic() - began)
+    # As it was asked for; without deleteClaim volumes stay (test_kind_storage.py).
+    wait_until("the volume is gone with its Broker", lambda: space.find("pvc", claim) is None, timeout_s=60)
