@@ -65,7 +65,7 @@ def _pod_away(
     seen = space.client.ask("view", first.message_id, name_servers=space.name_servers())
     assert seen["keys"] == [first.key]
     note(
-        ready_again_s=back_s, overdue_handed_over_s=overdue_s,
+        ready_again_s=back_s, gap_s=longest_gap_s(sends), overdue_handed_over_s=overdue_s,
         lateness_after_restart_p99_ms=on_time[int(len(on_time) * 0.99)], **verdict.figures(), **more,
     )  # fmt: skip
 
