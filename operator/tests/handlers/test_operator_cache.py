@@ -152,3 +152,21 @@ def test_the_end_of_one_of_two_topics_for_a_name_wakes_the_other(seen: Seen) -> 
     seen.woken.clear()
     seen.cache.remove("Topic", older)
     assert Key("Topic", "ns", "orders") in seen.woken
+
+
+def test_topics_for_one_name_are_found_without_looking_through_all_topics(seen: Seen) -> None:
+    def looked_through(*_: object) -> list[Manifest]:
+        raise AssertionError("all Topics were looked through for one of them")
+
+    seen.cache.all = looked_through  # type: ignore[method-assign]
+    topics = [an_object("Topic", f"t{n}", n, spec={"brokerRef": {"name": "demo"}}) for n in range(1, 4)]
+    same = an_object("Topic", "same", 9, spec={"brokerRef": {"name": "demo"}, "topicName": "t2"})
+    assert seen.cache.replace("Topic", None, [*topics, same], "9") == 4
+    assert seen.cache.rivals(same) == [topics[1]]
+    moved = an_object("Topic", "same", 10, spec={"brokerRef": {"name": "demo"}, "topicName": "t3"})
+    seen.cache.put("Topic", moved)
+    assert seen.cache.rivals(topics[1]) == []
+    assert seen.cache.rivals(moved) == [topics[2]]
+    seen.cache.remove("Topic", topics[2])
+    assert seen.cache.rivals(moved) == []
+    assert seen.woken[-1] == Key("Topic", "ns", "same")

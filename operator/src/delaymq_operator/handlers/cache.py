@@ -16,6 +16,8 @@ Changed = Callable[[str, Manifest | None, Manifest | None], None]
 """Told of kind, the object before and the object after; None: it is not there."""
 
 _Name = tuple[str, str]
+_Claim = tuple[str, str, str]
+"""Namespace, Broker, topic: what a Topic says is its own."""
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 MANAGED_BY_VALUE = "delaymq-operator"
 
@@ -28,6 +30,7 @@ class WatchCache:
         self._namespaces = frozenset(namespaces)
         self._objects: dict[str, dict[_Name, Manifest]] = {kind: {} for kind in WATCHED_KINDS}
         self._owned: dict[str, dict[str, set[_Name]]] = {kind: defaultdict(set) for kind in WATCHED_KINDS}
+        self._claimed: dict[_Claim, set[_Name]] = defaultdict(set)
 
     # The port.
 
@@ -51,6 +54,12 @@ class WatchCache:
             for found in self.all(kind, namespace)
             if labels.items() <= (found["metadata"].get("labels") or {}).items()
         ]
+
+    def rivals(self, topic: Manifest) -> list[Manifest]:
+        """Other Topics that name the same topic of the same Broker. By an index: looking through thousands of Topics
+        for each of thousands would hold the event loop up for longer than a lease lasts."""
+        topics = self._objects["Topic"]
+        return [topics[name] for name in sorted(self._claimed.get(_claim(topic), ())) if name != _name_of(topic)]
 
     # What fills it.
 
@@ -136,10 +145,21 @@ class WatchCache:
                 del owned[uid]
         for uid in _owners(after):
             owned[uid].add(name)
+        if kind == "Topic":
+            self._enter_claim(name, before, after)
         if after is None:
             self._objects[kind].pop(name, None)
         else:
             self._objects[kind][name] = after
+
+    def _enter_claim(self, name: _Name, before: Manifest | None, after: Manifest | None) -> None:
+        if before is not None:
+            claim = _claim(before)
+            self._claimed[claim].discard(name)
+            if not self._claimed[claim]:
+                del self._claimed[claim]
+        if after is not None:
+            self._claimed[_claim(after)].add(name)
 
 
 def _name_of(found: Manifest) -> _Name:
@@ -148,6 +168,12 @@ def _name_of(found: Manifest) -> _Name:
 
 def _owners(found: Manifest | None) -> list[str]:
     return [] if found is None else [owner["uid"] for owner in found["metadata"].get("ownerReferences") or []]
+
+
+def _claim(topic: Manifest) -> _Claim:
+    spec = topic.get("spec") or {}
+    broker = str((spec.get("brokerRef") or {}).get("name") or "")
+    return topic["metadata"].get("namespace") or "", broker, str(spec.get("topicName") or topic["metadata"]["name"])
 
 
 def _is_newer(found: Manifest, known: Manifest) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from delaymq_operator.reconcile.ports import Cache, Manifest
+from delaymq_operator.handlers.cache import WatchCache
+from delaymq_operator.reconcile.ports import Manifest
 from delaymq_operator.reconcile.world import Key
 
 INSTANCE_LABEL: Final = "app.kubernetes.io/instance"
@@ -18,7 +19,7 @@ NOT_WISHES: Final = frozenset(
 """Annotations that kopf writes."""
 
 
-def keys_to_wake(kind: str, before: Manifest | None, after: Manifest | None, cache: Cache) -> list[Key]:
+def keys_to_wake(kind: str, before: Manifest | None, after: Manifest | None, cache: WatchCache) -> list[Key]:
     """Keys in the order in which they should be looked at; none when nothing changed that anybody acts on."""
     found = after if after is not None else before
     if found is None:
@@ -32,7 +33,7 @@ def keys_to_wake(kind: str, before: Manifest | None, after: Manifest | None, cac
     return [Key(BROKER, found["metadata"].get("namespace") or "", broker)] if broker else []
 
 
-def _broker_changed(before: Manifest | None, after: Manifest | None, found: Manifest, cache: Cache) -> list[Key]:
+def _broker_changed(before: Manifest | None, after: Manifest | None, found: Manifest, cache: WatchCache) -> list[Key]:
     namespace, name = found["metadata"].get("namespace") or "", found["metadata"]["name"]
     keys = [Key(BROKER, namespace, name)] if _wish(before) != _wish(after) else []
     if _wish(before) != _wish(after) or _standing(before) != _standing(after):
@@ -42,19 +43,15 @@ def _broker_changed(before: Manifest | None, after: Manifest | None, found: Mani
     return keys
 
 
-def _topic_changed(before: Manifest | None, after: Manifest | None, found: Manifest, cache: Cache) -> list[Key]:
+def _topic_changed(before: Manifest | None, after: Manifest | None, found: Manifest, cache: WatchCache) -> list[Key]:
     keys = [_key(TOPIC, found)] if _wish(before) != _wish(after) else []
     if before is None or after is None:
         # Of two resources for one topic the older wins: the other one may have to begin, or to stop.
-        keys += [
-            _key(TOPIC, other)
-            for other in cache.all(TOPIC, found["metadata"].get("namespace") or "")
-            if other["metadata"]["name"] != found["metadata"]["name"] and _rival(other) == _rival(found)
-        ]
+        keys += [_key(TOPIC, other) for other in cache.rivals(found)]
     return keys
 
 
-def _levels_changed(before: Manifest | None, after: Manifest | None, found: Manifest, cache: Cache) -> list[Key]:
+def _levels_changed(before: Manifest | None, after: Manifest | None, found: Manifest, cache: WatchCache) -> list[Key]:
     if _wish(before) == _wish(after):
         return []
     name, namespace = found["metadata"]["name"], found["metadata"].get("namespace") or ""
@@ -62,7 +59,7 @@ def _levels_changed(before: Manifest | None, after: Manifest | None, found: Mani
     return [_key(LEVELS, found), *(_key(BROKER, broker) for broker in users)]
 
 
-_Route = Callable[[Manifest | None, Manifest | None, Manifest, Cache], list[Key]]
+_Route = Callable[[Manifest | None, Manifest | None, Manifest, WatchCache], list[Key]]
 OWN_ROUTES: Final[dict[str, _Route]] = {BROKER: _broker_changed, TOPIC: _topic_changed, LEVELS: _levels_changed}
 
 
@@ -73,11 +70,6 @@ def _key(kind: str, found: Manifest) -> Key:
 def _named(found: Manifest, field: str) -> str:
     reference = (found.get("spec") or {}).get(field) or {}
     return str(reference.get("name") or "")
-
-
-def _rival(topic: Manifest) -> tuple[str, str]:
-    spec = topic.get("spec") or {}
-    return _named(topic, "brokerRef"), str(spec.get("topicName") or topic["metadata"]["name"])
 
 
 def _wish(found: Manifest | None) -> object:
