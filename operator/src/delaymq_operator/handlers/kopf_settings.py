@@ -8,6 +8,7 @@ from typing import Final
 import kopf
 
 from delaymq_operator.adapters.kinds import KINDS, WATCHED_KINDS, label_selector
+from delaymq_operator.handlers.kopf_storage import CarefulDiffBaseStorage, CarefulProgressStorage
 
 FINALIZER: Final = "delaymq.io/operator"
 ANNOTATION_PREFIX: Final = "delaymq.io"
@@ -62,5 +63,5 @@ def configure(settings: kopf.OperatorSettings, *, request_timeout_s: float) -> N
     settings.process.ultimate_exiting_timeout = EXIT_S
 
     settings.persistence.finalizer = FINALIZER
-    settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=ANNOTATION_PREFIX, v1=False)
-    settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=ANNOTATION_PREFIX, v1=False)
+    settings.persistence.progress_storage = CarefulProgressStorage(prefix=ANNOTATION_PREFIX, v1=False)
+    settings.persistence.diffbase_storage = CarefulDiffBaseStorage(prefix=ANNOTATION_PREFIX, v1=False)

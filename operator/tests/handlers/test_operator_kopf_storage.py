@@ -1,0 +1,87 @@
+"""What people write into kopf's annotations."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import kopf
+import pytest
+from delaymq_operator.handlers.kopf_settings import configure
+from kopf._cogs.structs.references import Resource
+from kopf._core.engines.indexing import OperatorIndexers
+from kopf._core.reactor.inventory import ResourceMemories
+from kopf._core.reactor.processing import process_resource_event
+
+TOPICS = Resource("delaymq.io", "v1alpha1", "topics", kind="Topic", namespaced=True)
+NONSENSE = [
+    *("", "nonsense", "5", "[]", '"x"', '{"metadata": 5}', '{"metadata": {"annotations": []}, "spec": 1}'),
+    "[" * 100_000,
+    '{"spec":' * 400 + "0" + "}" * 400,
+]
+UNREADABLE = [
+    *("nonsense", "7", "[1]", '{"started": 5}', '{"delayed": "soon"}', '{"retries": "many"}', '{"success": "?"}'),
+    '{"started": "2026-01-01T00:00:00.000000"}',
+]
+
+
+def told(annotations: dict[str, str]) -> list[str]:
+    """The names of objects with news that reach a handler."""
+    registry, settings, seen = kopf.OperatorRegistry(), kopf.OperatorSettings(), []
+    configure(settings, request_timeout_s=1)
+
+    @kopf.on.event("delaymq.io", "v1alpha1", "topics", registry=registry)
+    async def news(name: str, **_: Any) -> None:
+        seen.append(name)
+
+    @kopf.on.delete("delaymq.io", "v1alpha1", "topics", registry=registry, id="release")
+    async def release(**_: Any) -> None:
+        raise AssertionError("nothing is deleted here")
+
+    metadata = {"namespace": "ns", "name": "orders", "uid": "u", "annotations": annotations}
+    body = {"apiVersion": "delaymq.io/v1alpha1", "kind": "Topic", "metadata": metadata, "spec": {}}
+
+    async def process() -> None:
+        await process_resource_event(
+            lifecycle=kopf.lifecycles.all_at_once,
+            indexers=OperatorIndexers(),
+            registry=registry,
+            settings=settings,
+            memories=ResourceMemories(),
+            memobase=kopf.Memo(),
+            resource=TOPICS,
+            raw_event={"type": "DELETED", "object": body},
+            event_queue=asyncio.Queue(),
+            no_throttling=True,
+        )
+
+    asyncio.run(process())
+    return seen
+
+
+@pytest.mark.parametrize("text", NONSENSE, ids=range(len(NONSENSE)))
+def test_nonsense_about_the_last_handling_hides_no_news(text: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    assert told({"delaymq.io/last-handled-configuration": text}) == ["orders"]
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("text", UNREADABLE)
+def test_progress_that_cannot_be_read_is_none(text: str) -> None:
+    settings = kopf.OperatorSettings()
+    configure(settings, request_timeout_s=1)
+    body = kopf.Body({"metadata": {"annotations": {"delaymq.io/release": text}}})
+    assert settings.persistence.progress_storage.fetch(key="release", body=body) is None
+
+
+def test_progress_that_kopf_wrote_is_read_again() -> None:
+    settings = kopf.OperatorSettings()
+    configure(settings, request_timeout_s=1)
+    storage, patch = settings.persistence.progress_storage, kopf.Patch()
+    delayed = (datetime.now(UTC) + timedelta(seconds=9)).isoformat(timespec="microseconds")
+    record = {"started": delayed, "delayed": delayed, "retries": 3, "success": False, "purpose": "delete"}
+    storage.store(key="release", record=record, body=kopf.Body({}), patch=patch)
+    body = kopf.Body({"metadata": {"annotations": dict(patch["metadata"]["annotations"])}})
+    assert storage.fetch(key="release", body=body) == record
