@@ -175,7 +175,7 @@ def test_variables_of_a_user_cannot_take_the_place_of_ours():
 def test_volumes_outlive_the_broker_unless_the_spec_says_otherwise(delete_claim, kept):
     found = broker_stateful_set(broker(storage={"deleteClaim": delete_claim}), CONTEXT, GROUP)
     policy = found["spec"]["persistentVolumeClaimRetentionPolicy"]
-    assert policy == {"whenDeleted": kept, "whenScaled": kept}
+    assert policy == {"whenDeleted": kept, "whenScaled": "Retain"}
 
 
 def test_the_claim_has_the_size_the_class_and_the_labels_by_which_it_is_found():

@@ -49,6 +49,48 @@ def test_the_volume_goes_with_the_group_if_the_spec_says_so():
     world.run(lambda: gone(world) and world.get("PersistentVolumeClaim", CLAIM) is None)
 
 
+def test_a_volume_that_shall_stay_after_all_stays_though_its_group_was_on_its_way_out():
+    world = settled(size=2, storage={"deleteClaim": True})
+    world.brokers.stores[CLAIM].pending = 3
+    world.change(size=1)
+    world.idle(60)
+    before = world.pod_uids()
+    world.change(storage={"deleteClaim": False})
+    world.annotate(force_scale_in="1")
+    world.run(lambda: gone(world))
+    assert world.get("PersistentVolumeClaim", CLAIM) is not None
+    assert world.pod_uids()["demo-broker-0-0"] == before["demo-broker-0-0"]
+
+
+def test_a_group_is_not_removed_before_its_volume_is_let_go_of():
+    world = settled(size=2, storage={"deleteClaim": True})
+    world.change(size=1, storage={"deleteClaim": False})
+    owner = {"uid": world.get("StatefulSet", "demo-broker-1")["metadata"]["uid"]}
+
+    def held():
+        world.kube.objects["PersistentVolumeClaim", NAMESPACE, CLAIM]["metadata"]["ownerReferences"] = [owner]
+        world.cache.sync()
+
+    world.watch = held
+    world.idle(60)
+    assert world.get("StatefulSet", "demo-broker-1") is not None
+    world.watch = lambda: None
+    world.idle(60)
+    assert gone(world)
+    assert world.get("PersistentVolumeClaim", CLAIM) is not None
+
+
+def test_an_override_that_was_taken_back_a_moment_ago_removes_nothing(world):
+    world.brokers.stores[CLAIM].pending = 3
+    world.annotate(force_scale_in="1")
+    world.change(size=1)
+    world.cache.sync()
+    world.annotate(force_scale_in="no")
+    world.reconcile()
+    assert not gone(world)
+    assert world.brokers.calls.count(("decommission", "demo-broker-1-0")) == 0
+
+
 @pytest.mark.parametrize(
     ("left", "words"),
     [({"pending": 3}, "3 delayed messages"), ({"unconsumed": 7}, "7 of orders by workers")],

@@ -4,7 +4,7 @@ Nothing is asked and nothing is applied here. What needs a restart of pods is to
 manifests: a newer operator that would make pods differently restarts nothing.
 """
 
-from delaymq_operator.manifests.broker_pods import broker_stateful_set
+from delaymq_operator.manifests.broker_pods import VOLUME_RETENTION, broker_stateful_set, volume_retention
 from delaymq_operator.manifests.config import broker_conf, broker_settings, check_settings, hot_settings
 from delaymq_operator.manifests.context import Context, DelayTable, GroupContext
 from delaymq_operator.manifests.inputs import broker_inputs, name_server_inputs
@@ -19,6 +19,7 @@ from delaymq_operator.manifests.services import (
 )
 
 __all__ = [
+    "VOLUME_RETENTION",
     "Context",
     "DelayTable",
     "GroupContext",
@@ -39,4 +40,5 @@ __all__ = [
     "same_quantity",
     "supporting_objects",
     "token_secret",
+    "volume_retention",
 ]

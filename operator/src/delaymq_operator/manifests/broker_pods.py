@@ -13,6 +13,7 @@ from delaymq_operator.manifests.services import listen_port
 CONF_PATH = "/etc/delaymq"
 # What makes a revision; older ones are of no use, since a StatefulSet is never rolled back by itself.
 REVISIONS_KEPT = 3
+VOLUME_RETENTION = "persistentVolumeClaimRetentionPolicy"
 
 
 def broker_stateful_set(broker: Broker, context: Context, group: GroupContext) -> Manifest:
@@ -20,7 +21,6 @@ def broker_stateful_set(broker: Broker, context: Context, group: GroupContext) -
     inputs = broker_inputs(broker, context, group.group, group.advertised_address)
     found = new_object(broker, "StatefulSet", names.group_object(broker.name, group.group), "broker", group.group)
     found["metadata"]["annotations"] = {names.INPUTS_ANNOTATION: inputs}
-    kept = "Delete" if broker.spec.storage.delete_claim else "Retain"
     found["spec"] = {
         "replicas": 1,
         "serviceName": names.broker_pods_service(broker.name),
@@ -28,11 +28,17 @@ def broker_stateful_set(broker: Broker, context: Context, group: GroupContext) -
         "podManagementPolicy": "Parallel",
         "updateStrategy": {"type": "OnDelete"},
         "revisionHistoryLimit": REVISIONS_KEPT,
-        "persistentVolumeClaimRetentionPolicy": {"whenDeleted": kept, "whenScaled": kept},
+        VOLUME_RETENTION: volume_retention(broker),
         "template": _template(broker, context, group, inputs),
         "volumeClaimTemplates": [_claim(broker, group)],
     }
     return found
+
+
+def volume_retention(broker: Broker) -> Manifest:
+    """What becomes of the volume with the StatefulSet. One that somebody scales to 0 by hand, to stop a broker, keeps
+    it: the operator never does so."""
+    return {"whenDeleted": "Delete" if broker.spec.storage.delete_claim else "Retain", "whenScaled": "Retain"}
 
 
 def _template(broker: Broker, context: Context, group: GroupContext, inputs: str) -> Manifest:

@@ -89,7 +89,7 @@ def _blocked(p: BrokerPass, message: str) -> None:
 async def _remove(p: BrokerPass, group: Group) -> None:
     """Takes the group out of the routes and its StatefulSet away; its volume goes or stays as spec.storage says."""
     p.progressing(Reason.SCALING_IN, f"{group.name} is being removed.")
-    if not await _still_surplus(p, group):
+    if not _volume_is_free(p, group) or not await _still_surplus(p, group):
         return
     if group.endpoint is not None:
         try:
@@ -105,6 +105,14 @@ async def _remove(p: BrokerPass, group: Group) -> None:
         await p.event("Normal", "RemovingGroup", f"{group.name} is removed; its volume is {kept}")
 
 
+def _volume_is_free(p: BrokerPass, group: Group) -> bool:
+    """Whether the volume stays when the StatefulSet goes, if it shall: its controller lets go of the claim first."""
+    if p.broker.spec.storage.delete_claim or group.set.live is None:
+        return True
+    owners = ((group.claim or {}).get("metadata") or {}).get("ownerReferences") or []
+    return group.set.settled and group.set.live["metadata"]["uid"] not in {owner.get("uid") for owner in owners}
+
+
 async def _still_surplus(p: BrokerPass, group: Group) -> bool:
     """By a fresh look: it cannot be taken back."""
     body = await p.world.kube.get("Broker", p.namespace, p.broker.name)
@@ -114,7 +122,10 @@ async def _still_surplus(p: BrokerPass, group: Group) -> bool:
         fresh = parse_broker(body)
     except SpecError:
         return False
-    return fresh.uid == p.broker.uid and not fresh.deleting and not fresh.spec.paused and fresh.spec.size <= group.index
+    if fresh.deleting or fresh.spec.paused or fresh.spec.size > group.index:
+        return False
+    same_will = (fresh.force_scale_in, fresh.spec.storage) == (p.broker.force_scale_in, p.broker.spec.storage)
+    return fresh.uid == p.broker.uid and same_will
 
 
 async def _remove_services(p: BrokerPass, group: Group) -> None:

@@ -9,8 +9,15 @@ from dataclasses import dataclass
 
 from delaymq_operator.api.conditions import Reason
 from delaymq_operator.api.names import APPLIED_ANNOTATION, GROUP, INPUTS_ANNOTATION
-from delaymq_operator.manifests import GroupContext, broker_stateful_set, name_server_stateful_set
-from delaymq_operator.reconcile.broker.applying import ensure
+from delaymq_operator.manifests import (
+    VOLUME_RETENTION,
+    GroupContext,
+    broker_stateful_set,
+    name_server_stateful_set,
+    volume_retention,
+)
+from delaymq_operator.reconcile.broker.applying import check_ours, ensure
+from delaymq_operator.reconcile.broker.compare import covers
 from delaymq_operator.reconcile.broker.state import BrokerPass, Group
 from delaymq_operator.reconcile.errors import KubeError
 from delaymq_operator.reconcile.ports import Manifest
@@ -112,13 +119,14 @@ async def have_name_servers(p: BrokerPass) -> None:
 
 
 async def have_group_sets(p: BrokerPass) -> None:
-    """The StatefulSet of each group that shall stay; one that shall go is left as it is."""
+    """The StatefulSet of each group that shall stay; one that shall go is left as it is, but for its volume's fate."""
     failed: KubeError | None = None
-    for group in p.wanted_groups:
-        if group.address is None:
-            continue
+    for group in p.groups:
         try:
-            await _have_group_set(p, group, group.address)
+            if group.surplus or group.address is None:
+                await _have_retention(p, group)
+            else:
+                await _have_group_set(p, group, group.address)
         except KubeError as error:
             # One group that cannot be applied must not keep the others from what they need.
             failed = failed or error
@@ -139,6 +147,16 @@ async def _have_group_set(p: BrokerPass, group: Group, address: str) -> None:
         p.progressing(Reason.WAITING_FOR_POD, f"StatefulSet {p.broker.name}-broker-{group.index} is being deleted.")
 
 
+async def _have_retention(p: BrokerPass, group: Group) -> None:
+    """Whether the volume goes with it is as the spec says now, also where nothing else may change."""
+    live, wanted = group.set.live, volume_retention(p.broker)
+    if live is None or live["metadata"].get("deletionTimestamp") or covers(live["spec"].get(VOLUME_RETENTION), wanted):
+        return
+    check_ours(p, live)
+    patch = {"spec": {VOLUME_RETENTION: wanted}}
+    group.set.live = await p.world.kube.patch("StatefulSet", p.namespace, live["metadata"]["name"], patch)
+
+
 async def drop_name_servers(p: BrokerPass) -> None:
     """Own NameServers go when all brokers use others."""
     live = p.name_servers.live
@@ -149,6 +167,7 @@ async def drop_name_servers(p: BrokerPass) -> None:
         for group in p.wanted_groups
     )
     if current:
+        check_ours(p, live)
         await p.world.kube.delete("StatefulSet", p.namespace, live["metadata"]["name"], uid=live["metadata"]["uid"])
         await p.event(
             "Normal", "NameServersRemoved", "all brokers use spec.nameServers.addresses: own ones are removed"
