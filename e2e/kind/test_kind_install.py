@@ -10,6 +10,7 @@ from kind.figures import REPORTS_PATH
 from kind.lab import Lab, Operator
 from kind.space import Space
 
+BROKER = "broker.delaymq.io"
 SHOWN_PATH = REPORTS_PATH / "kubectl"
 LEVEL_1S = objects.LEVEL_OF["1s"]
 
@@ -39,6 +40,12 @@ def test_a_chart_and_one_broker_bring_the_first_delayed_message(
     verdict = space.judge("orders", producer.sends())
     verdict.assert_clean()
     note(apply_to_ready_s=ready_s, install_to_ready_s=operator.installed_in_s, **verdict.figures())
+    # Messages that wait, for the documents; a change of the spec has them told at once.
+    space.client.produce(
+        topic="orders", name_servers=name_servers, run="later", count=120, rate=200, levels=objects.LEVEL_OF["30m"]
+    ).result()
+    space.patch(BROKER, "demo", {"spec": {"config": {"deleteWhen": "03"}}})
+    space.wait_broker(lambda broker: broker["status"].get("pending") == 120, "the status tells of 120 pending messages")
     _keep_what_kubectl_shows(space)
 
 

@@ -9,13 +9,14 @@ from crash.load import LoadProgram
 from delaymq.client import Client, Message, Producer
 from kind import objects
 from kind.lab import Lab
-from kind.space import Space
+from kind.space import Space, condition
 from kind.verdict import Sent
 
 pytestmark = pytest.mark.timeout(240)
 
 NAME_SERVER_PORT = 30976
 BROKER_PORT = 30911
+BROKER = "broker.delaymq.io"
 
 
 def test_clients_on_the_machine_use_a_broker_by_node_ports(
@@ -53,6 +54,36 @@ def test_clients_on_the_machine_use_a_broker_by_node_ports(
     assert consumer.result()["messages"] == 40
     route = space.client.ask("route", "orders", name_servers=inside)
     note(addresses=route["addresses"], java_acknowledged=sent["acknowledged"], **verdict.figures())
+
+
+def test_ports_that_are_taken_and_addresses_that_do_not_come_are_told_in_a_condition(
+    spare: Callable[[], Space], note: Callable[..., None]
+) -> None:
+    space = spare()
+    before = space.pod_uids()
+    said = {}
+    # The namespace's own Service has the port already.
+    taken = {"name": "other", "nodePort": 31911, "port": 80}
+    space.apply(
+        {
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": "other"},
+            "spec": {"type": "NodePort", "ports": [taken]},
+        }
+    )  # fmt: skip
+    external = {"type": "NodePort", "advertisedAddress": "198.51.100.7", "nameServerNodePort": 31976}
+    space.patch(BROKER, "demo", {"spec": {"external": {**external, "brokerNodePort": 31911}}})
+    said["taken"] = space.wait_condition(BROKER, "demo", "Degraded", reason="NodePortTaken")["message"]
+    assert "31911" in said["taken"], said["taken"]
+    # No load balancer answers here.
+    space.patch(BROKER, "demo", {"spec": {"external": None}})
+    space.patch(BROKER, "demo", {"spec": {"external": {"type": "LoadBalancer"}}})
+    said["pending"] = space.wait_condition(BROKER, "demo", "Degraded", reason="AddressPending")["message"]
+    assert space.pod_uids() == before, "pods were restarted for an address that is not there"
+    space.patch(BROKER, "demo", {"spec": {"external": None}})
+    broker = space.wait_broker_ready()
+    assert condition(broker, "Degraded")["status"] == "False"
+    assert space.pod_uids() == before
+    note(**said)
 
 
 async def _send(name_servers: str, count: int) -> list[Sent]:

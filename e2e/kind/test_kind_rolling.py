@@ -3,20 +3,58 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kind import objects
 from kind.clients import JAVA_POD, JavaClient
 from kind.lab import Lab
-from kind.space import Space
-from kind.waiting import wait_until
+from kind.space import Space, condition
+from kind.waiting import stays, wait_until
 
 pytestmark = pytest.mark.timeout(420)
 
+BROKER = "broker.delaymq.io"
 LEVELS = "1,2"
 PYTHON_RATE = 100
 JAVA_RATE = 60
 ROLL_TIMEOUT_S = 240
+
+
+def test_a_bad_image_stops_the_roll_at_its_first_pod_and_a_good_one_ends_it(
+    lab: Lab, spaces: Callable[..., Space], note: Callable[..., None]
+) -> None:
+    space = spaces("image")
+    space.apply(objects.topic("orders", queues=2))
+    name_servers = space.broker_ready(size=2)
+    space.wait_condition("topic.delaymq.io", "orders", "Ready", reason="InEveryGroup")
+    before = space.pod_uids("app.kubernetes.io/component=broker")
+    producer = space.client.produce(
+        topic="orders", name_servers=name_servers, run="image", rate=50, levels=1, route_interval_ms=5_000
+    )
+    producer.wait_lines("sent", 20)
+    space.patch(BROKER, "demo", {"spec": {"image": "delaymq/no-such-image:0"}})
+    state = space.wait_condition(BROKER, "demo", "Degraded", reason="PodFailing")
+    assert "no-such-image" in state["message"], state["message"]
+    failing = [pod for pod in space.list("pods", "app.kubernetes.io/component=broker") if not _ready(pod)]
+    assert len(failing) == 1, [pod["metadata"]["name"] for pod in failing]
+    other = next(name for name in before if name != failing[0]["metadata"]["name"])
+    stays("the other group serves on", lambda: space.pod_uids().get(other) == before[other], for_s=5, every_s=0.5)
+    began = time.monotonic()
+    space.patch(BROKER, "demo", {"spec": {"image": lab.images["broker"]}})
+    broker = space.wait_broker_ready(timeout_s=120)
+    mended_s = time.monotonic() - began
+    assert condition(broker, "Degraded")["status"] == "False"
+    producer.wait_lines("sent", len(producer.lines("sent")) + 50)
+    producer.stop()
+    verdict = space.judge_when_done("orders", producer.sends(), groups=2)
+    verdict.assert_clean()
+    verdict.assert_no_send_failed()
+    note(sentence=state["message"], mended_s=mended_s, **verdict.figures())
+
+
+def _ready(pod: dict[str, Any]) -> bool:
+    return condition(pod, "Ready").get("status") == "True"
 
 
 def test_a_rolling_update_of_two_groups_fails_no_send_and_loses_no_message(
