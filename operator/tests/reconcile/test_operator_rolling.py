@@ -143,7 +143,7 @@ def test_nothing_is_restarted_before_it_is_known_what_pods_should_be_made_from()
 
 
 def test_a_pod_that_is_held_is_waited_for():
-    units = [group(0, OLD, unit={"hold": True}), group(1, OLD)]
+    units = [group(0, OLD, unit={"hold": "wait"}), group(1, OLD)]
     assert decide(*units) == Wait(units[0])
 
 
@@ -167,3 +167,11 @@ def test_a_broker_that_cannot_be_asked_is_given_time_and_then_restarted():
 def test_a_decommissioned_broker_that_shall_stay_is_restarted():
     units = [group(0), group(1, of=info("refuse", NOW_MS - 60_000, decommissioned=True))]
     assert decide(*units) == Restart(units[1])
+
+
+def test_a_broken_pod_gets_its_cure_although_another_waits_for_its_node():
+    lost = group(1, OLD, ready=False, terminating=True, problem="its node does not answer")
+    units = [group(0, OLD, ready=False), lost, group(2, OLD)]
+    assert decide(*units) == Restart(units[0])
+    units[0] = group(0)
+    assert decide(*units) == Stop(lost)

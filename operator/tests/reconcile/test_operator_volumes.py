@@ -110,3 +110,31 @@ def test_volumes_that_may_go_go_with_the_broker(world):
     world.kube.remove("Broker", NAMESPACE, "demo")
     world.idle(8)
     assert world.names("PersistentVolumeClaim") == []
+
+
+def test_a_pod_whose_volume_was_deleted_by_mistake_is_not_restarted(world):
+    before = world.pod_uids()
+    claim = world.kube.objects["PersistentVolumeClaim", NAMESPACE, CLAIM]
+    claim["metadata"]["deletionTimestamp"] = "2026-11-21T00:00:00Z"
+    world.change(flush="Sync")
+    world.idle(60)
+    assert world.pod_uids()["demo-broker-0-0"] == before["demo-broker-0-0"]
+    assert world.reason("Degraded") == "VolumeBeingDeleted"
+    assert "Save what is in it" in world.condition("Degraded")["message"]
+    assert "volume store-demo-broker-0-0 would go with it" in world.condition("Progressing")["message"]
+
+
+def test_a_volume_that_is_deleted_in_the_last_moment_keeps_its_pod(world):
+    before = world.pod_uids()
+    world.change(flush="Sync")
+    world.tick()
+    world.reconcile()
+    world.tick()
+    claim = world.kube.objects["PersistentVolumeClaim", NAMESPACE, CLAIM]
+    claim["metadata"]["deletionTimestamp"] = "2026-11-21T00:00:00Z"
+    assert world.kube.requests.count(("delete", "Pod", "demo-broker-0-0")) == 0
+    world.kube.requests.clear()
+    world.reconcile()
+    assert ("list", "PersistentVolumeClaim", "") in world.kube.requests
+    assert world.pod_uids() == before
+    assert ("delete", "Pod", "demo-broker-0-0") not in world.kube.requests

@@ -50,6 +50,7 @@ class Reason(StrEnum):
     DELAY_LEVEL_CONFIG_INVALID = "DelayLevelConfigInvalid"
     POD_FAILING = "PodFailing"
     VOLUME_CANNOT_GROW = "VolumeCannotGrow"
+    VOLUME_BEING_DELETED = "VolumeBeingDeleted"
     BROKER_UNREACHABLE = "BrokerUnreachable"
     APPLY_FAILED = "ApplyFailed"
     NODE_PORT_TAKEN = "NodePortTaken"

@@ -8,7 +8,7 @@ from delaymq_operator.reconcile.broker.drains import ask_to_drain
 from delaymq_operator.reconcile.broker.pods import Pod
 from delaymq_operator.reconcile.broker.rolling import Action, Drain, Restart, Stop, Unit, Wait, next_restart
 from delaymq_operator.reconcile.broker.sets import made_from
-from delaymq_operator.reconcile.broker.state import BrokerPass, Set
+from delaymq_operator.reconcile.broker.state import BrokerPass, Set, component_labels
 from delaymq_operator.reconcile.errors import KubeError
 from delaymq_operator.reconcile.ports import Manifest
 
@@ -26,7 +26,8 @@ async def restart_outdated_pods(p: BrokerPass) -> None:
             message = f"Nothing else is restarted before pod {unit.pod_name} runs."
             p.progressing(Reason.WAITING_FOR_POD, message, again_s=_FAILING_LOOK_S)
         case Wait(unit):
-            p.progressing(_reason_to_wait(p, unit), _waiting_for(unit))
+            again_s = _FAILING_LOOK_S if unit.hold else None
+            p.progressing(_reason_to_wait(p, unit), _waiting_for(unit), again_s=again_s)
         case Drain(unit, mode):
             await _drain(p, unit, mode)
         case Restart(unit):
@@ -89,6 +90,8 @@ def _waiting_for(unit: Unit) -> str:
         return f"Pod {unit.pod_name} is not ready yet{why}."
     if unit.unreachable_s:
         return f"Pod {unit.pod_name} does not answer and cannot be asked to move writes away."
+    if unit.hold:
+        return f"Pod {unit.pod_name} is not restarted now: {unit.hold}."
     return f"The StatefulSet of pod {unit.pod_name} is being changed."
 
 
@@ -139,6 +142,8 @@ async def _still_to_restart(p: BrokerPass, unit: Unit, units: list[Unit]) -> Pod
     current = Set(live=live)
     if live is None or not current.settled or not _same_inputs(p, unit, live):
         return None
+    if unit.group is not None and await _would_lose_volume(p, unit.group):
+        return None
     labels = {names.INSTANCE_LABEL: p.broker.name, names.MANAGED_BY_LABEL: names.MANAGED_BY_VALUE}
     pods = {
         body["metadata"]["name"]: Pod.of(body, p.now_ms) for body in await kube.list("Pod", p.namespace, labels=labels)
@@ -153,6 +158,13 @@ async def _still_to_restart(p: BrokerPass, unit: Unit, units: list[Unit]) -> Pod
         return pod
     others = [other for other in units if other.pod_name != unit.pod_name and not other.surplus]
     return pod if all(other.pod_name in pods and pods[other.pod_name].ready for other in others) else None
+
+
+async def _would_lose_volume(p: BrokerPass, group: int) -> bool:
+    """Whether the volume was deleted and only waits for the end of its pod."""
+    claims = await p.world.kube.list("PersistentVolumeClaim", p.namespace, labels=component_labels(p.broker, "broker"))
+    name = names.group_claim(p.broker.name, group)
+    return any(claim["metadata"]["name"] == name and claim["metadata"].get("deletionTimestamp") for claim in claims)
 
 
 def _same_inputs(p: BrokerPass, unit: Unit, live: Manifest) -> bool:

@@ -29,8 +29,8 @@ class Unit:
     """None: a NameServer."""
     surplus: bool = False
     """It shall go: it is restarted only if it is broken, and nobody waits for it."""
-    hold: bool = False
-    """It may not be touched now."""
+    hold: str = ""
+    """Why it may not be touched now; empty: it may."""
     info: BrokerInfo | None = None
     unreachable_s: float = 0.0
     """For how long its broker has not answered though its pod runs."""
@@ -47,6 +47,16 @@ class Unit:
     @property
     def ready(self) -> bool:
         return self.pod is not None and self.pod.ready
+
+    @property
+    def fails(self) -> bool:
+        """Whether something keeps it from running that does not pass by itself."""
+        return not self.ready and self.pod is not None and self.pod.problem is not None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether its pod is made from what it should be, as far as is known: others would fail like it."""
+        return self.pod is not None and self.revision in (None, self.pod.revision)
 
     @property
     def writable(self) -> bool:
@@ -101,11 +111,14 @@ def next_restart(units: Sequence[Unit], settings: ReconcileSettings) -> Action:
             return Restart(unit)
     staying = [unit for unit in units if not unit.surplus]
     for unit in staying:
-        if not unit.ready and unit.pod is not None and unit.pod.problem is not None:
+        if unit.fails and unit.is_current:
             return Stop(unit)
     for unit in units:
         if unit.outdated and not unit.ready:
             return Restart(unit)
+    for unit in staying:
+        if unit.fails:
+            return Stop(unit)
     for unit in staying:
         if not unit.ready or unit.hold or unit.revision is None:
             return Wait(unit)

@@ -73,8 +73,8 @@ class Group:
     """What clients shall be told; None: not known yet."""
     resumed: ResumedStatus | None = None
     """How its scheduler came up; None: not known in this pass."""
-    hold: bool = False
-    """Something comes first: its pod may not be restarted in this pass."""
+    hold: str = ""
+    """Why its pod may not be restarted in this pass; empty: it may."""
 
     @property
     def made(self) -> bool:

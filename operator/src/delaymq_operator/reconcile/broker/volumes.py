@@ -18,9 +18,14 @@ _REFUSED_RETRY_S = 300.0
 
 async def grow_volumes(p: BrokerPass) -> None:
     """Every volume is as large as spec.storage.size says, or the status says why not."""
-    for group in p.wanted_groups:
+    for group in p.groups:
         claim = group.claim
-        if claim is None or claim["metadata"].get("deletionTimestamp"):
+        if claim is None:
+            continue
+        if claim["metadata"].get("deletionTimestamp"):
+            _hold_what_uses(p, group, claim)
+            continue
+        if group.surplus:
             continue
         size = p.broker.spec.storage.size
         if _smaller(requested(claim), size):
@@ -32,6 +37,19 @@ async def grow_volumes(p: BrokerPass) -> None:
         live = group.set.live
         if live is not None and _smaller(_size_in(live), size):
             await _make_set_anew(p, group, claim, live["metadata"]["name"])
+
+
+def _hold_what_uses(p: BrokerPass, group: Group, claim: Manifest) -> None:
+    """A claim that was deleted goes, with all messages, when the pod that uses it ends: that is left to a person."""
+    if group.pod is None or group.surplus:
+        return
+    name = claim["metadata"]["name"]
+    group.hold = f"volume {name} would go with it"
+    p.problem(
+        Reason.VOLUME_BEING_DELETED,
+        f"Volume {name} was deleted and goes, with its messages, when pod {group.pod.name} ends: the operator does not "
+        "restart it. Save what is in it; then delete the pod, and it gets an empty volume.",
+    )
 
 
 def requested(claim: Manifest | None) -> str | None:
@@ -101,7 +119,7 @@ async def _make_set_anew(p: BrokerPass, group: Group, claim: Manifest, name: str
     What the pod was made from is kept with the volume first: else a newer operator that makes the new StatefulSet
     would restart the pod.
     """
-    group.hold = True
+    group.hold = "its StatefulSet is made anew"
     p.progressing(Reason.GROWING_VOLUMES, f"The StatefulSet of {group.name} is made anew around its pod.")
     live = await p.world.kube.get("StatefulSet", p.namespace, name)
     if live is None or live["metadata"].get("deletionTimestamp") or not _smaller(_size_in(live), str(requested(claim))):
