@@ -6,6 +6,7 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import uvloop
@@ -436,6 +437,33 @@ def test_connecting_to_a_closed_port_says_so() -> None:
             port = unused.getsockname()[1]
         with pytest.raises(ConnectError, match=f"{HOST}:{port}: cannot connect"):
             await connect(HOST, port)
+
+    run(scenario)
+
+
+def test_an_attempt_to_connect_that_nothing_answers_is_given_up_for_another_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_module, "ATTEMPT_MS", 20)
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        real, attempts = loop.create_connection, []
+
+        async def lost_twice(*arguments: Any, **options: Any) -> Any:
+            attempts.append(arguments)
+            if len(attempts) < 3:
+                await asyncio.sleep(60)
+            return await real(*arguments, **options)
+
+        async with server(echo) as (port, _):
+            monkeypatch.setattr(loop, "create_connection", lost_twice)
+            client = await connect(HOST, port)
+            assert len(attempts) == 3
+            client.close()
+            attempts.clear()
+            with pytest.raises(ConnectError, match="no connection within 30 ms"):
+                await connect(HOST, port, timeout_ms=30)
 
     run(scenario)
 

@@ -22,6 +22,9 @@ from delaymq.transport.errors import ConnectError, ConnectionClosedError, TooMan
 from delaymq.transport.requests import OpenRequests
 
 DEFAULT_TIMEOUT_MS: Final = 3_000
+ATTEMPT_MS: Final = 1_200
+"""What an attempt to connect gets, long enough for a second SYN. While a pod behind a Service is replaced, SYNs go to the
+old one for as long as their connection lives: only a new attempt finds the new one."""
 """RocketMQ's clients give an ordinary request this long."""
 
 LINGER_RESET: Final = struct.pack("ii", 1, 0)
@@ -379,15 +382,22 @@ async def connect(
         async with asyncio.timeout(timeout_ms / 1000):
             # Resolved here: uvloop's create_connection lets go of a slow resolution at the timeout, and its failure is
             # then logged as an exception that nobody retrieved.
-            for *_, place in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-                try:
-                    _, connection = await loop.create_connection(
-                        lambda: RemotingConnection(on_commands, on_closed=on_closed, limits=limits), str(place[0]), port
-                    )
-                except OSError as error:
-                    failed = failed or error
-                else:
-                    return connection
+            places = [str(place[0]) for *_, place in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+            silent = True
+            while silent:
+                silent = False
+                for place in places:
+                    try:
+                        async with asyncio.timeout(ATTEMPT_MS / 1000):
+                            _, connection = await loop.create_connection(
+                                lambda: RemotingConnection(on_commands, on_closed=on_closed, limits=limits), place, port
+                            )
+                    except TimeoutError:
+                        silent = True
+                    except OSError as error:
+                        failed = failed or error
+                    else:
+                        return connection
     except TimeoutError as error:
         raise ConnectError(address, f"no connection within {timeout_ms} ms") from error
     except OSError as error:
