@@ -40,6 +40,7 @@ RUN /build/bin/pip wheel -q --no-build-isolation --no-deps -w /wheels ./broker_i
 
 
 FROM build AS build-broker
+ARG SOURCE_DATE_EPOCH
 COPY requirements/broker.txt requirements/
 RUN /build/bin/pip install -q --require-hashes --target /opt/delaymq/lib -r requirements/broker.txt \
     && rm -rf /opt/delaymq/lib/bin
@@ -49,6 +50,7 @@ RUN /build/bin/pip install -q --no-deps --no-index --target /opt/delaymq/lib /wh
 
 # The library's second client, for asyncio, is half of it, and nothing imports it.
 FROM build AS build-operator
+ARG SOURCE_DATE_EPOCH
 COPY requirements/operator.txt requirements/
 RUN /build/bin/pip install -q --require-hashes --target /opt/delaymq/lib -r requirements/operator.txt \
     && rm -rf /opt/delaymq/lib/bin /opt/delaymq/lib/kubernetes/aio

@@ -41,7 +41,7 @@ test-compat: $(SETUP) ## RocketMQ's own client, tools and broker against ours; p
 cluster: $(SETUP) ## build once, outside the checkout, what real clusters need here (nothing where Docker and a registry are)
 	PYTHONPATH=e2e $(BIN)/python -m cluster build
 
-e2e: $(SETUP) ## brokers on real kind clusters: pods killed, nodes lost, rolled, grown, scaled; cleans up behind itself
+e2e: cluster ## brokers on real kind clusters: pods killed, nodes lost, rolled, grown, scaled; cleans up behind itself
 	@mkdir -p $(REPORTS)
 	$(BIN)/python -m pytest e2e/kind --junitxml=$(REPORTS)/kind.xml
 

@@ -54,15 +54,20 @@ def _up(arguments: argparse.Namespace) -> None:
     )
 
 
+def _say(text: str) -> None:
+    """Beside what a shell may take over: `eval "$(python -m cluster create demo)"`."""
+    print(text, file=sys.stderr, flush=True)
+
+
 def _images(arguments: argparse.Namespace) -> None:
-    for name, tag in build_images().items():
+    for name, tag in build_images(log=_say).items():
         print(f"{name}: {tag}")
 
 
 def _create(arguments: argparse.Namespace) -> None:
-    made = Cluster.create(arguments.name, workers=arguments.workers)
+    made = Cluster.create(arguments.name, workers=arguments.workers, log=_say)
     if arguments.load:
-        made.load_images(*build_images().values())
+        made.load_images(*build_images(log=_say).values())
     for name in ("PATH", "KUBECONFIG", "DOCKER_HOST", "DOCKER_CONFIG"):
         if name in (environment := made.environment()) and environment[name] != os.environ.get(name):
             print(f"export {name}={shlex.quote(environment[name])}")
