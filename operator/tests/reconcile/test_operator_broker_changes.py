@@ -468,6 +468,36 @@ def test_a_token_that_was_replaced_restarts_the_brokers(world):
     assert restarts(world, lambda: None) == BROKERS
 
 
+@pytest.mark.parametrize(
+    "nonsense", ["", "bm8Kd29yZA==", "4pyT", "%%%"], ids=["empty", "two lines", "no ASCII", "no base64"]
+)
+def test_a_token_that_cannot_be_sent_is_replaced(world, nonsense):
+    world.kube.objects["Secret", NAMESPACE, "demo-http-token"]["data"]["token"] = nonsense
+    world.restart_operator()
+    world.idle(1)
+    world.run()
+    assert world.get("Secret", "demo-http-token")["data"]["token"] not in (nonsense, "")
+    assert world.failures == []
+
+
+@pytest.mark.parametrize("nonsense", ["{}", "[]", "x", '{"metadata": [], "spec": 1}', '{"spec": {"containers": [1]}}'])
+def test_nonsense_in_the_note_of_what_pods_are_made_from_is_replaced_and_restarts_nothing(world, nonsense):
+    noted = world.get("StatefulSet", "demo-broker-0")["metadata"]["annotations"]["delaymq.io/applied"]
+    world.kube.objects["StatefulSet", NAMESPACE, "demo-broker-0"]["metadata"]["annotations"]["delaymq.io/applied"] = (
+        nonsense
+    )
+    assert restarts(world, world.restart_operator) == []
+    assert world.get("StatefulSet", "demo-broker-0")["metadata"]["annotations"]["delaymq.io/applied"] == noted
+
+
+def test_a_broker_at_an_address_that_was_anothers_is_not_taken_for_that_one(world):
+    first, second = (world.cache.get("Pod", NAMESPACE, name) for name in BROKERS)
+    first["status"]["podIP"] = second["status"]["podIP"]
+    world.reconcile()
+    assert world.reason("Degraded") == "BrokerUnreachable"
+    assert "there is demo-1" in world.condition("Degraded")["message"]
+
+
 def test_a_lost_secret_is_made_again(world):
     world.kube.remove("Secret", NAMESPACE, "demo-http-token")
     world.restart_operator()

@@ -42,6 +42,7 @@ class FakeStore:
 class FakeBroker:
     """A running broker process."""
 
+    name: str
     pod_uid: str
     boot_id: str
     started_at_ms: int
@@ -104,6 +105,7 @@ class FakeBrokers:
         environment = {entry["name"]: entry.get("value", "") for entry in spec["containers"][0]["env"]}
         secret = self.kube.objects["Secret", self.namespace, f"{instance}-http-token"]["data"]["token"]
         return FakeBroker(
+            name=environment["DELAYMQ_BROKER_NAME"],
             pod_uid=metadata["uid"],
             boot_id=f"boot-{self._boots}",
             started_at_ms=self.clock(),
@@ -121,7 +123,7 @@ class FakeBrokers:
         raise BrokerUnreachable(endpoint.host, "no answer within 5 s")
 
     async def info(self, endpoint: Endpoint) -> BrokerInfo:
-        name, broker = self._find(endpoint)
+        _, broker = self._find(endpoint)
         store = broker.store
         pending = {1: store.pending}
         levels = tuple(
@@ -138,7 +140,7 @@ class FakeBrokers:
         return BrokerInfo(
             as_of_ms=self.clock(),
             version="0.1.0",
-            broker_name=name,
+            broker_name=broker.name,
             cluster_name="demo",
             store_id=store.store_id,
             boot_id=broker.boot_id,

@@ -18,6 +18,10 @@ from delaymq_operator.api.names import (
 )
 from delaymq_operator.api.resource import ApiStruct, NameRef, Resource, metadata_of, spec_of, status_of
 
+# Unicode's own: readers of broker.conf end a line there too.
+_LINE_ENDS = frozenset("\x85\u2028\u2029")
+_MAX_SHOWN_CHARS = 100
+
 Quantity = str | int
 """As Kubernetes writes amounts: `100m`, `256Mi`, `2`."""
 Opaque = dict[str, Any]
@@ -151,5 +155,6 @@ def _check_config(config: Mapping[str, str]) -> None:
     for key, value in config.items():
         if key in OWNED_KEYS:
             raise SpecError(f"spec.config.{key} belongs to the operator: {OWNED_KEYS[key]}. Remove the key.")
-        if any(ord(letter) < 32 and letter != "\t" for letter in key + value):
-            raise SpecError(f"spec.config.{key!r} has a line break or control character: write one line.")
+        if any((ord(letter) < 32 and letter != "\t") or letter in _LINE_ENDS for letter in key + value):
+            shown = "".join(letter if letter.isprintable() else "?" for letter in key[:_MAX_SHOWN_CHARS])
+            raise SpecError(f"spec.config.{shown} has a line break or control character: write one line.")

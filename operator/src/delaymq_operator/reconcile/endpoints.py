@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from delaymq_operator.api import names
 from delaymq_operator.reconcile.ports import Endpoint, Kube
+
+_WORD = re.compile("[!-~]+")
 
 
 async def read_token(kube: Kube, namespace: str, broker: str) -> str | None:
@@ -20,9 +23,11 @@ def token_in(secret: Mapping[str, Any] | None) -> str | None:
     """The token in a Secret, if there is one."""
     encoded = ((secret or {}).get("data") or {}).get(names.TOKEN_KEY, "")
     try:
-        return base64.b64decode(encoded, validate=True).decode().strip() or None
+        token = base64.b64decode(encoded, validate=True).decode().strip()
     except (binascii.Error, UnicodeDecodeError):
         return None
+    # What is no word cannot be sent in a header.
+    return token if _WORD.fullmatch(token) else None
 
 
 def broker_endpoint(pod_ip: str, listen_port: int, token: str) -> Endpoint:

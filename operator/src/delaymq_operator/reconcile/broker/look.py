@@ -71,7 +71,12 @@ async def _ask(p: BrokerPass, group: Group) -> None:
     if group.endpoint is None:
         return
     try:
-        group.info = await p.world.admin.info(group.endpoint)
+        info = await p.world.admin.info(group.endpoint)
+        if info.broker_name != group.name:
+            # Addresses of pods are given away again: what is asked of this one must not reach another.
+            _unreachable(p, group, f"at {group.endpoint.host} there is {info.broker_name}")
+            return
+        group.info = info
         p.memory.unreachable_since_ms.pop(group.index, None)
     except BrokerUnreachable as error:
         _unreachable(p, group, str(error))

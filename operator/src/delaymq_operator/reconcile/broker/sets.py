@@ -49,7 +49,7 @@ def decide(rendered: Manifest, live: Manifest | None, kept: Made | None = None) 
     inputs = rendered["metadata"]["annotations"][INPUTS_ANNOTATION]
     before = made_from(live) or (kept if live is None else None)
     template = rendered["spec"]["template"]
-    if before is not None and before.inputs == inputs:
+    if before is not None and before.inputs == inputs and _is_made_from(before.template, inputs):
         template = before.template
     text = compact(template)
     metadata = rendered["metadata"]
@@ -61,6 +61,15 @@ def decide(rendered: Manifest, live: Manifest | None, kept: Made | None = None) 
         manifest={**rendered, "metadata": {**metadata, "annotations": annotations}, "spec": spec},
         outdated_operator=text != compact(rendered["spec"]["template"]),
     )
+
+
+def _is_made_from(template: Manifest, inputs: str) -> bool:
+    """Whether it is a template of ours: anybody who may edit the StatefulSet can write nonsense into its annotation,
+    which the API server would refuse for ever."""
+    metadata, spec = template.get("metadata"), template.get("spec")
+    annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
+    noted = annotations.get(INPUTS_ANNOTATION) if isinstance(annotations, dict) else None
+    return noted == inputs and isinstance(spec, dict) and bool(spec.get("containers"))
 
 
 def compact(value: object) -> str:
