@@ -9,6 +9,7 @@ from delaymq_operator.api import SpecError, parse_topic
 from delaymq_operator.api.topic import BrokerRef, TopicGroupStatus, TopicSpec
 from delaymq_operator.reconcile.ports import TopicConfig
 from delaymq_operator.reconcile.topic import reconcile_topic
+from delaymq_operator.reconcile.topic.answers import ParsedBroker
 from delaymq_operator.reconcile.topic.desired import order_text, satisfied
 from delaymq_operator.reconcile.world import Key, Outcome
 from msgspec import structs
@@ -471,3 +472,14 @@ def test_orders_of_other_clusters_on_the_same_name_server_keep_their_place() -> 
     assert order_text("broker-a:4;demo-0:1", "demo", {}) == "broker-a:4"
     assert order_text("demo-0:1;demo-7:2", "demo", {}) is None
     assert order_text(None, "demo", {}) is None
+
+
+def test_a_broker_is_parsed_once_for_all_its_topics_and_anew_when_it_changed() -> None:
+    body = {"kind": "Broker", "metadata": {"name": "demo", "namespace": NAMESPACE}, "spec": {"size": 2}}
+    parsed = ParsedBroker()
+    assert parsed.of(body) is parsed.of(body)
+    assert parsed.of(body).spec.size == 2
+    assert parsed.of(body | {"spec": {"size": 3}}).spec.size == 3
+    with pytest.raises(SpecError):
+        parsed.of(body | {"spec": {"size": 0}})
+    assert parsed.of(body).spec.size == 2

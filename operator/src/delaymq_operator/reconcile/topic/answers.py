@@ -1,4 +1,4 @@
-"""Answers of brokers and NameServers that all Topics of a Broker share: hundreds of Topics ask once, not each."""
+"""What all Topics of a Broker share, so that it is asked for and read once and not by each of hundreds."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, Generic, TypeVar
 
+from delaymq_operator.api import Broker, parse_broker
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
-from delaymq_operator.reconcile.ports import Endpoint, TopicConfig
+from delaymq_operator.reconcile.ports import Endpoint, Manifest, TopicConfig
 
 T = TypeVar("T")
 
@@ -61,6 +62,22 @@ class Answer(Generic[T]):
     def backoff_ms(self) -> int:
         """For how long it is left alone after the last failure."""
         return min(FIRST_BACKOFF_MS << min(self._failures - 1, 16), LONGEST_BACKOFF_MS)
+
+
+class ParsedBroker:
+    """A Broker as it was parsed last, kept under its key: its status may have thousands of levels, and thousands of
+    Topics look at it each poll."""
+
+    def __init__(self) -> None:
+        self._body: Manifest | None = None
+        self._parsed: Broker | None = None
+
+    def of(self, body: Manifest) -> Broker:
+        """The Broker of a body from the cache, which is never changed, only replaced. SpecError."""
+        if self._parsed is None or self._body is not body:
+            self._parsed = parse_broker(body)
+            self._body = body
+        return self._parsed
 
 
 class BrokerAnswers:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from delaymq.message.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 
-from delaymq_operator.api import Broker, Reason, SpecError, Topic, parse_broker, parse_topic
+from delaymq_operator.api import Broker, Reason, SpecError, Topic, parse_topic
 from delaymq_operator.api.names import BROKER_KIND, FINALIZER, MAX_SIZE, rocketmq_broker_name
 from delaymq_operator.api.topic import TopicGroupStatus
-from delaymq_operator.reconcile.topic.answers import BrokerAnswers
+from delaymq_operator.reconcile.topic.answers import BrokerAnswers, ParsedBroker
 from delaymq_operator.reconcile.topic.contenders import age, names_of
 from delaymq_operator.reconcile.topic.desired import satisfied
 from delaymq_operator.reconcile.topic.groups import NOT_READY, Found, TopicInGroups
@@ -103,7 +103,7 @@ async def _usable_broker(topic: Topic, report: Reporter, world: World) -> Broker
         )
         return None
     try:
-        broker = parse_broker(body)
+        broker = world.memory.of(Key(BROKER_KIND, topic.namespace, name), ParsedBroker).of(body)
     except SpecError as error:
         await report.say("False", Reason.GROUPS_UNREACHABLE, f"Broker {name} has a spec that cannot be used: {error}")
         return None
