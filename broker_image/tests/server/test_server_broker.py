@@ -203,6 +203,29 @@ def test_a_stop_resets_connections_and_so_fails_held_pulls_at_once(tmp_path: Pat
     run(scenario)
 
 
+def test_a_stopping_broker_takes_no_more_requests_so_that_a_busy_producer_cannot_hold_it_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        late: list[asyncio.Future[Command]] = []
+        async with standalone(tmp_path) as server:
+            peer = await BrokerPeer.connect(server.broker.port)
+            await peer.send("T")
+            stop = server.broker.flushing.stop
+
+            async def ask_while_it_stops() -> None:
+                await stop()
+                late.append(asyncio.ensure_future(peer.send("T")))
+                await asyncio.sleep(0.05)
+                assert not late[0].done()
+
+            monkeypatch.setattr(server.broker.flushing, "stop", ask_while_it_stops)
+        with pytest.raises(ConnectionClosedError):
+            await late[0]
+
+    run(scenario)
+
+
 def test_messages_survive_a_clean_restart(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path) as server:

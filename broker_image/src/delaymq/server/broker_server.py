@@ -138,6 +138,7 @@ class BrokerServer:
         """Drains and closes everything: the log is flushed, what waits for that is answered, files are written."""
         broker = self.broker
         broker.freeze()
+        self.sessions.hear_no_more()
         self.draining.stop()
         self.clock.stop()
         for server in self._servers:

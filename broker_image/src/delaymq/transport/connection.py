@@ -22,10 +22,10 @@ from delaymq.transport.errors import ConnectError, ConnectionClosedError, TooMan
 from delaymq.transport.requests import OpenRequests
 
 DEFAULT_TIMEOUT_MS: Final = 3_000
-ATTEMPT_MS: Final = 1_200
-"""What an attempt to connect gets, long enough for a second SYN. While a pod behind a Service is replaced, SYNs go to the
-old one for as long as their connection lives: only a new attempt finds the new one."""
 """RocketMQ's clients give an ordinary request this long."""
+ATTEMPT_MS: Final = 1_200
+"""What an attempt to connect gets, long enough for a second SYN. While a pod behind a Service is replaced, an attempt that
+began with the old one is sent there to its end: only a new one finds the new pod."""
 
 LINGER_RESET: Final = struct.pack("ii", 1, 0)
 """SO_LINGER of accepted sockets: a killed process resets its connections, and its peers notice at once."""
@@ -67,6 +67,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_corked",
+        "_deaf",
         "_drained",
         "_limits",
         "_loop",
@@ -113,6 +114,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._pieces: list[bytes] = []
         self._put_off: list[Command] = []
         self._corked = False
+        self._deaf = False
         self._stall_timer: asyncio.TimerHandle | None = None
         self._drained: asyncio.Event | None = None
 
@@ -171,7 +173,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         if not self._limits.read_while_behind and not self.closing:
             if self._put_off:
                 self._loop.call_soon(self._go_on)
-            else:
+            elif not self._deaf:
                 self._transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -254,6 +256,13 @@ class RemotingConnection(asyncio.BufferedProtocol):
             return 0
         return int(in_kernel) + self._transport.get_write_buffer_size()
 
+    def hear_no_more(self) -> None:
+        """Takes no further requests: before the end, so that no answer is written any more while others go out."""
+        self._deaf = True
+        self._put_off = []
+        if not self.closing:
+            self._transport.pause_reading()
+
     def close(self) -> None:
         """Ends the connection after what was written has gone out, within a time limit."""
         if self.closing:
@@ -321,7 +330,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         if self._put_off:
             if self._drained is None:
                 self._loop.call_soon(self._go_on)
-        elif self._drained is None and not self.closing:
+        elif self._drained is None and not self.closing and not self._deaf:
             self._transport.resume_reading()
 
     def _flush(self) -> None:
