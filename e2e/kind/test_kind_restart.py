@@ -13,7 +13,7 @@ from kind.waiting import NotYetError, wait_until
 
 pytestmark = pytest.mark.timeout(240)
 
-COUNT = 4000
+COUNT = 5000
 RATE = 1000
 LEVELS = f"{objects.LEVEL_OF['5s']},{objects.LEVEL_OF['10s']}"
 POD = "demo-broker-0-0"
@@ -36,7 +36,7 @@ def _pending_thousands(space: Space, topic: str) -> Program:
     producer = space.client.produce(
         topic=topic, name_servers=space.name_servers(), run=topic, count=COUNT, rate=RATE, levels=LEVELS, retries=0
     )
-    producer.wait_lines("sent", COUNT - 1000)
+    producer.wait_lines("sent", COUNT // 2)
     return producer
 
 
