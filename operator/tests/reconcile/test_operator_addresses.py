@@ -94,3 +94,51 @@ def give_ingress(world, name, ingress):
     service = copy.deepcopy(world.get("Service", name))
     service["status"] = {"loadBalancer": {"ingress": [ingress] if ingress else []}}
     world.kube.put(service)
+
+
+def test_every_broker_can_be_reached_where_clients_were_told_while_ports_change():
+    world = FakeWorld()
+    world.create(size=3, networkPolicy={"enabled": True})
+    world.run()
+    told_ports = set()
+
+    def watch():
+        for group in range(3):
+            broker = world.brokers.running.get(f"demo-broker-{group}-0")
+            if broker is None:
+                continue
+            port = int(broker.address.rpartition(":")[2])
+            told_ports.add(port)
+            assert port in {each["port"] for each in world.get("Service", f"demo-broker-{group}")["spec"]["ports"]}
+            allowed = world.get("NetworkPolicy", "demo-broker")["spec"]["ingress"][0]["ports"]
+            assert {port, port - 2} <= {each["port"] for each in allowed}
+
+    world.watch = watch
+    world.change(external=NODE_PORT)
+    world.idle(1)
+    world.run()
+    assert told_ports == {10911, 30911, 30921, 30931}
+    assert [each["port"] for each in world.get("Service", "demo-broker-1")["spec"]["ports"]] == [30921, 30919, 8080]
+    world.change(external=None)
+    world.idle(1)
+    world.run()
+    assert [each["port"] for each in world.get("Service", "demo-broker-1")["spec"]["ports"]] == [10911, 10909, 8080]
+
+
+def test_a_broker_is_asked_at_the_port_that_it_has_until_its_restart():
+    world = FakeWorld()
+    world.create(size=2)
+    world.run()
+    asked = []
+    info = world.brokers.info
+
+    async def noted(endpoint):
+        asked.append(endpoint.broker_port)
+        return await info(endpoint)
+
+    world.brokers.info = noted
+    world.change(external=NODE_PORT)
+    world.step()
+    assert asked == [10911, 10911]
+    world.run()
+    assert asked[-2:] == [30911, 30921]

@@ -19,8 +19,11 @@ from delaymq_operator.manifests.services import (
 )
 
 
-def supporting_objects(broker: Broker, context: Context, groups: Iterable[int]) -> list[Manifest]:
-    """All objects but the Secret, StatefulSets and Services of groups or for outside; `groups` are those that exist."""
+def supporting_objects(
+    broker: Broker, context: Context, groups: Iterable[int], running_ports: Iterable[int] = ()
+) -> list[Manifest]:
+    """All objects but the Secret, StatefulSets and Services of groups or for outside; `groups` are those that exist,
+    `running_ports` what their pods listen on now."""
     spec = broker.spec
     own_name_servers = not spec.name_servers.addresses
     found = [config_map(broker, context), broker_pods_service(broker)]
@@ -31,7 +34,7 @@ def supporting_objects(broker: Broker, context: Context, groups: Iterable[int]) 
         found += name_server_services(broker)
         found.append(disruption_budget(broker, "namesrv"))
     if spec.network_policy.enabled:
-        found.append(broker_network_policy(broker, context, groups))
+        found.append(broker_network_policy(broker, context, groups, running_ports))
         if own_name_servers:
             found.append(name_server_network_policy(broker, context))
     return found
@@ -67,10 +70,12 @@ def disruption_budget(broker: Broker, component: Component) -> Manifest:
     return found
 
 
-def broker_network_policy(broker: Broker, context: Context, groups: Iterable[int]) -> Manifest:
+def broker_network_policy(
+    broker: Broker, context: Context, groups: Iterable[int], running_ports: Iterable[int] = ()
+) -> Manifest:
     """Clients come to the broker's ports, the operator also to HTTP, whoever reads metrics to HTTP only."""
     policy = broker.spec.network_policy
-    ports = sorted({listen_port(broker.spec, group) for group in (0, *groups)})
+    ports = sorted({*(listen_port(broker.spec, group) for group in (0, *groups)), *running_ports})
     clients = [port for listen in ports for port in (listen - names.FAST_PORT_DISTANCE, listen)]
     rules = [
         _rule([*_clients(broker), *_operator(context)], clients),

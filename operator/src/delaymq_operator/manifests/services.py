@@ -18,15 +18,18 @@ def listen_port(spec: BrokerSpec, group: int) -> int:
     return names.BROKER_PORT + (group * names.GROUP_NODE_PORT_DISTANCE if external.advertised_address else 0)
 
 
-def group_service(broker: Broker, group: int, cluster_ip: str | None) -> Manifest:
-    """The Service whose ClusterIP the group's broker advertises; `cluster_ip` asks for the one that it had."""
+def group_service(broker: Broker, group: int, cluster_ip: str | None, running_port: int | None = None) -> Manifest:
+    """The Service whose ClusterIP the group's broker advertises; `cluster_ip` asks for the one that it had.
+
+    `running_port` is what its pod listens on now: clients were told it, so it stays until the pod is restarted.
+    """
     found = new_object(broker, "Service", names.group_object(broker.name, group), "broker", group)
     port = listen_port(broker.spec, group)
     found["spec"] = {
         "type": "ClusterIP",
         "publishNotReadyAddresses": True,
         "selector": selector(broker, "broker", group),
-        "ports": [*_broker_ports(port), _port("http", names.BROKER_HTTP_PORT)],
+        "ports": [*_broker_ports(port), _port("http", names.BROKER_HTTP_PORT), *_former_ports(port, running_port)],
     }
     if cluster_ip is not None:
         found["spec"]["clusterIP"] = cluster_ip
@@ -112,6 +115,12 @@ def _annotate(service: Manifest, external: External) -> None:
 
 def _broker_ports(port: int) -> list[Manifest]:
     return [_port("broker", port), _port("fast", port - names.FAST_PORT_DISTANCE)]
+
+
+def _former_ports(port: int, running_port: int | None) -> list[Manifest]:
+    taken = {each["port"] for each in _broker_ports(port)}
+    former = _broker_ports(running_port) if running_port is not None else []
+    return [each | {"name": f"{each['name']}-before"} for each in former if each["port"] not in taken]
 
 
 def _port(name: str, port: int) -> Manifest:

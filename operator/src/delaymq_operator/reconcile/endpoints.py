@@ -30,6 +30,16 @@ def token_in(secret: Mapping[str, Any] | None) -> str | None:
     return token if _WORD.fullmatch(token) else None
 
 
+def running_port(pod: Mapping[str, Any]) -> int | None:
+    """What the broker in a pod listens on: until its restart not always what the spec says now."""
+    for container in (pod.get("spec") or {}).get("containers") or []:
+        for port in container.get("ports") or []:
+            if port.get("name") == "broker":
+                found: int = port["containerPort"]
+                return found
+    return None
+
+
 def broker_endpoint(pod_ip: str, listen_port: int, token: str) -> Endpoint:
     """A broker by its pod's address, which is right from the moment that the pod has one."""
     return Endpoint(host=pod_ip, broker_port=listen_port, http_port=names.BROKER_HTTP_PORT, token=token)

@@ -28,14 +28,15 @@ async def have_addresses(p: BrokerPass) -> None:
 
 async def _have_group_service(p: BrokerPass, group: Group) -> Manifest:
     had = cluster_ip_of(group.service) or annotated_ip(group.claim)
+    port = group.pod.port if group.pod is not None else None
     try:
-        return await ensure(p, group_service(p.broker, group.index, had))
+        return await ensure(p, group_service(p.broker, group.index, had, port))
     except KubeError as error:
         if not (error.invalid and had and group.service is None):
             raise
         what = f"the address {had}, which {group.name} had, cannot be had again"
         await p.event("Warning", "AddressChanged", f"{what}: it gets another one ({error.message})")
-        return await ensure(p, group_service(p.broker, group.index, None))
+        return await ensure(p, group_service(p.broker, group.index, None, port))
 
 
 def cluster_ip_of(service: Manifest | None) -> str | None:

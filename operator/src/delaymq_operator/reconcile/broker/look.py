@@ -62,7 +62,7 @@ async def ask_brokers(p: BrokerPass) -> None:
         return
     for group in running:
         if group.pod is not None and group.pod.ip and not group.pod.terminating:
-            port = listen_port(p.broker.spec, group.index)
+            port = group.pod.port or listen_port(p.broker.spec, group.index)
             group.endpoint = broker_endpoint(group.pod.ip, port, p.memory.token)
     await asyncio.gather(*(_ask(p, group) for group in running))
 

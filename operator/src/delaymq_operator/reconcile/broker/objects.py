@@ -46,7 +46,8 @@ def _may_change(p: BrokerPass, token: str) -> None:
 
 async def have_supporting_objects(p: BrokerPass) -> None:
     """They are as wanted, and none is there that is not."""
-    wanted = supporting_objects(p.broker, p.changing, [group.index for group in p.groups])
+    ports = {group.pod.port for group in p.groups if group.pod is not None and group.pod.port is not None}
+    wanted = supporting_objects(p.broker, p.changing, [group.index for group in p.groups], ports)
     for manifest in wanted:
         await ensure(p, manifest)
     keep = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in wanted}

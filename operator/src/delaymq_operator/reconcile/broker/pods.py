@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from delaymq_operator.reconcile.endpoints import running_port
+
 REVISION_LABEL = "controller-revision-hash"
 # Reasons of a waiting container that do not go away by waiting a moment.
 _BAD_WAITS = frozenset(
@@ -40,6 +42,8 @@ class Pod:
     running: bool
     ip: str | None
     node: str | None
+    port: int | None = None
+    """What its broker listens on; None for a NameServer."""
     problem: str | None = None
     """A sentence about what keeps it from running; None also while it simply starts."""
 
@@ -57,6 +61,7 @@ class Pod:
             running=status.get("phase") == "Running",
             ip=status.get("podIP") or None,
             node=(body.get("spec") or {}).get("nodeName"),
+            port=running_port(body),
             problem=_problem(metadata["name"], status, deleted_at, now_ms),
         )
 

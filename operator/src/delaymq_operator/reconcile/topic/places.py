@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from delaymq_operator.api import Broker
 from delaymq_operator.api.names import group_pod, namesrv_pod_addresses, rocketmq_broker_name
 from delaymq_operator.manifests import listen_port
-from delaymq_operator.reconcile.endpoints import broker_endpoint
+from delaymq_operator.reconcile.endpoints import broker_endpoint, running_port
 from delaymq_operator.reconcile.ports import Endpoint
 from delaymq_operator.reconcile.world import World
 
@@ -43,7 +43,8 @@ def groups_of(broker: Broker, world: World) -> list[Group]:
 def _endpoint(broker: Broker, number: int, world: World) -> Endpoint | None:
     pod = world.cache.get("Pod", broker.namespace, group_pod(broker.name, number)) or {}
     address = (pod.get("status") or {}).get("podIP")
-    return broker_endpoint(address, listen_port(broker.spec, number), _NO_TOKEN) if address else None
+    port = running_port(pod) or listen_port(broker.spec, number)
+    return broker_endpoint(address, port, _NO_TOKEN) if address else None
 
 
 def name_servers_of(broker: Broker) -> tuple[str, ...]:
