@@ -24,8 +24,8 @@ from delaymq.transport.requests import OpenRequests
 DEFAULT_TIMEOUT_MS: Final = 3_000
 """RocketMQ's clients give an ordinary request this long."""
 ATTEMPT_MS: Final = 1_200
-"""What an attempt to connect gets, long enough for a second SYN. While a pod behind a Service is replaced, an attempt that
-began with the old one is sent there to its end: only a new one finds the new pod."""
+"""What an attempt to connect gets, long enough for a second SYN. While a pod behind a Service is replaced, an attempt
+that began with the old one is sent there to its end: only a new one finds the new pod."""
 
 LINGER_RESET: Final = struct.pack("ii", 1, 0)
 """SO_LINGER of accepted sockets: a killed process resets its connections, and its peers notice at once."""
