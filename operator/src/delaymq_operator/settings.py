@@ -12,6 +12,8 @@ from typing import Any, Final, get_args, get_origin, get_type_hints
 
 ENVIRONMENT_PREFIX: Final = "DELAYMQ_OPERATOR_"
 MAX_TIME_S: Final = 86_400.0
+MAX_DRAIN_LEASE_S: Final = 600.0
+"""Brokers refuse longer ones."""
 LOG_FORMATS: Final = ("text", "json")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 TRUE_WORDS: Final = frozenset({"true", "yes", "on", "1"})
@@ -77,6 +79,8 @@ class OperatorSettings:
                 raise SettingsError(f"{flag_of(one.name)} is at least {least:g}, not {value:g}")
             if choices and value not in choices:
                 raise SettingsError(f"{flag_of(one.name)} is {' or '.join(choices)}, not {value!r}")
+        if self.drain_lease_s > MAX_DRAIN_LEASE_S:
+            raise SettingsError(f"--drain-lease-s is at most {MAX_DRAIN_LEASE_S:g}, not {self.drain_lease_s:g}")
         if self.http_port > 65_535:
             raise SettingsError(f"--http-port is at most 65535, not {self.http_port}")
 

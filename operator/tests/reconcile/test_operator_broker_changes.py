@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from delaymq_operator.reconcile.broker import reconcile_broker
+from delaymq_operator.reconcile.errors import BrokerRefused
 from delaymq_operator.reconcile.world import Outcome
 from fakes_world import NAMESPACE, FakeWorld
 
@@ -460,6 +461,22 @@ def restarts_when_mute(world):
     world.brokers.mute.clear()
     world.run()
     return world.kube.started[started:]
+
+
+def test_brokers_that_refuse_to_move_writes_away_are_restarted_after_a_while(world):
+    async def refuse(endpoint, mode, lease_ms):
+        raise BrokerRefused(endpoint.host, "not_found", "there is no /api/v1/drain")
+
+    drain, world.brokers.drain = world.brokers.drain, refuse
+    started = len(world.kube.started)
+    world.change(flush="Sync")
+    world.idle(10)
+    assert world.kube.started[started:] == []
+    assert "there is no /api/v1/drain" in world.condition("Progressing")["message"]
+    world.run()
+    assert world.kube.started[started:] == BROKERS
+    world.brokers.drain = drain
+    assert restarts(world, lambda: world.change(flush="Async")) == BROKERS
 
 
 def test_a_token_that_was_replaced_restarts_the_brokers(world):

@@ -1,6 +1,8 @@
 """Groups that are too many are emptied and removed."""
 
 import pytest
+from delaymq_operator.reconcile.errors import BrokerRefused
+from delaymq_operator.reconcile.world import ReconcileSettings
 from fakes_world import NAMESPACE, FakeWorld
 
 CLAIM = "store-demo-broker-1-0"
@@ -134,6 +136,32 @@ def test_a_group_whose_broker_does_not_answer_stays_until_somebody_forces_it(wor
     assert "no answer within 5 s" in world.condition("ScaleInBlocked")["message"]
     world.annotate(force_scale_in="1")
     world.run(lambda: gone(world))
+
+
+def test_a_group_that_does_not_move_its_writes_away_stays_and_says_why(world):
+    async def refuse(endpoint, mode, lease_ms):
+        raise BrokerRefused(endpoint.host, "not_found", "there is no /api/v1/drain")
+
+    world.brokers.drain = refuse
+    world.change(size=1)
+    world.idle(60)
+    assert not gone(world)
+    assert "there is no /api/v1/drain" in world.condition("ScaleInBlocked")["message"]
+    world.annotate(force_scale_in="1")
+    world.run(lambda: gone(world))
+
+
+def test_a_group_that_waits_stays_read_only_however_seldom_the_operator_looks():
+    world = FakeWorld(settings=ReconcileSettings(default_image="i", poll_interval_s=100, drain_lease_s=60))
+    world.create(size=2)
+    world.run()
+    world.brokers.stores[CLAIM].pending = 3
+    world.change(size=1)
+    world.run(lambda: world.condition("ScaleInBlocked") != {})
+    world.watch = lambda: modes.add(world.brokers.running["demo-broker-1-0"].drain.mode)
+    modes = set()
+    world.idle(300)
+    assert modes == {"refuse"}
 
 
 def test_a_group_that_shall_stay_after_all_takes_writes_again(world):

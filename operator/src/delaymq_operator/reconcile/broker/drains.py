@@ -37,6 +37,7 @@ async def ask_to_drain(p: BrokerPass, group: Group, mode: DrainMode) -> bool:
         await p.world.admin.drain(group.endpoint, mode, int(p.world.settings.drain_lease_s * 1000))
     except (BrokerUnreachable, BrokerRefused) as error:
         group.unreachable = str(error)
-        p.memory.unreachable_since_ms.setdefault(group.index, p.now_ms)
+        p.memory.undrained_since_ms.setdefault(group.index, p.now_ms)
         return False
+    p.memory.undrained_since_ms.pop(group.index, None)
     return True

@@ -44,6 +44,8 @@ class BrokerMemory:
     resumed: dict[int, ResumedStatus] = field(default_factory=dict)
     """What was said of each group's last start, so that it is said once even before the status shows it."""
     unreachable_since_ms: dict[int, int] = field(default_factory=dict)
+    undrained_since_ms: dict[int, int] = field(default_factory=dict)
+    """Since when a group's broker, though it answers, does not move writes away or take them again when asked."""
     growth_refused_ms: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)
     """(claim, size) → when the API server refused it, and its sentence."""
     events_ms: dict[tuple[str, str], int] = field(default_factory=dict)

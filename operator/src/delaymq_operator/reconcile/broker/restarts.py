@@ -50,7 +50,8 @@ def units_of(p: BrokerPass) -> list[Unit]:
                 )
             )
     for group in p.groups:
-        since_ms = p.memory.unreachable_since_ms.get(group.index)
+        silent = (p.memory.unreachable_since_ms.get(group.index), p.memory.undrained_since_ms.get(group.index))
+        since_ms = min((at_ms for at_ms in silent if at_ms is not None), default=None)
         if group.surplus and not group.made:
             continue
         units.append(
@@ -98,6 +99,9 @@ def _waiting_for(unit: Unit) -> str:
 async def _end_other_drains(p: BrokerPass, action: Action) -> None:
     """Groups that stay take writes again, unless it is their turn: an earlier operator may have begun elsewhere."""
     turn = action.unit.group if isinstance(action, (Drain, Restart)) else None
+    # Time that was given in vain counts for this restart only.
+    since_ms = p.memory.undrained_since_ms
+    p.memory.undrained_since_ms = {group: at_ms for group, at_ms in since_ms.items() if group == turn}
     for group in p.wanted_groups:
         if group.index != turn and group.info is not None and group.info.drain.mode != "none":
             await ask_to_drain(p, group, "none")
@@ -107,8 +111,12 @@ async def _drain(p: BrokerPass, unit: Unit, mode: str) -> None:
     group = p.group_of(lambda group: group.index == unit.group)
     if group is None or group.info is None:
         return
-    await ask_to_drain(p, group, "refuse" if mode == "refuse" else "withdraw")
-    p.progressing(Reason.MOVING_WRITES, f"Writes move away from {group.name} before its restart.")
+    if await ask_to_drain(p, group, "refuse" if mode == "refuse" else "withdraw"):
+        p.progressing(Reason.MOVING_WRITES, f"Writes move away from {group.name} before its restart.")
+        return
+    most_s = p.world.settings.withdraw_max_s
+    what = f"{group.name} does not move its writes away: {group.unreachable}"
+    p.progressing(Reason.MOVING_WRITES, f"{what}. If that lasts for {most_s:g} s, it is restarted all the same.")
 
 
 async def _restart(p: BrokerPass, unit: Unit, units: list[Unit]) -> None:

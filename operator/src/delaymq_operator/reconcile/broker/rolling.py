@@ -33,7 +33,7 @@ class Unit:
     """Why it may not be touched now; empty: it may."""
     info: BrokerInfo | None = None
     unreachable_s: float = 0.0
-    """For how long its broker has not answered though its pod runs."""
+    """For how long its broker has not answered, or not moved writes away, though its pod runs."""
 
     @property
     def outdated(self) -> bool:
@@ -138,8 +138,10 @@ def _before_restart(unit: Unit, staying: Sequence[Unit], settings: ReconcileSett
     others_writable = any(other.writable for other in staying if other is not unit)
     if unit.group is None or not others_writable:
         return Restart(unit)
+    # Of one that cannot be asked to move writes away: it is given time, not for ever, since a restart may help it.
+    if unit.unreachable_s >= settings.withdraw_max_s:
+        return Restart(unit)
     if unit.info is None:
-        # It cannot be asked to move writes away. It is given time, not for ever: a restart may be what helps it.
-        return Restart(unit) if unit.unreachable_s >= settings.withdraw_max_s else Wait(unit)
+        return Wait(unit)
     step = next_drain_step(unit.info, settings)
     return Restart(unit) if step == "done" else Drain(unit, step)

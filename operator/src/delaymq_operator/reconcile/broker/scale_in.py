@@ -55,7 +55,10 @@ async def _may_go(p: BrokerPass, group: Group) -> bool:
         _blocked(p, f"{group.name} cannot be asked what is left in it: {why}. Help it to run. {_override(p)}")
         return False
     if not group.info.decommissioned and next_drain_step(group.info, p.world.settings) != "done":
-        p.progressing(Reason.SCALING_IN, f"Writes move away from {group.name} before it is removed.")
+        if group.unreachable is not None:
+            _blocked(p, f"{group.name} does not move its writes away: {group.unreachable}. {_override(p)}")
+        else:
+            p.progressing(Reason.SCALING_IN, f"Writes move away from {group.name} before it is removed.")
         return False
     try:
         left = await p.world.admin.remaining(group.endpoint)

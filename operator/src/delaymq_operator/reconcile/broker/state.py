@@ -15,6 +15,8 @@ from delaymq_operator.reconcile.broker.pods import Pod
 from delaymq_operator.reconcile.ports import BrokerInfo, Endpoint, EventType, Manifest
 from delaymq_operator.reconcile.world import Key, World
 
+_LOOKS_IN_A_LEASE = 3
+
 
 @dataclass(frozen=True)
 class Note:
@@ -161,7 +163,10 @@ class BrokerPass:
     def progressing(self, reason: Reason, message: str, *, again_s: float | None = None) -> None:
         """Something goes on; it is looked at again soon."""
         self.progress.append(Note(reason, message))
-        self.look_again_s.append(self.world.settings.progress_interval_s if again_s is None else again_s)
+        settings = self.world.settings
+        again_s = settings.progress_interval_s if again_s is None else again_s
+        # A drain that may be going on must not end for want of a renewal.
+        self.look_again_s.append(min(again_s, settings.drain_lease_s / _LOOKS_IN_A_LEASE))
 
     def again(self, after_s: float) -> None:
         """Look again, at the latest then."""
