@@ -479,6 +479,29 @@ def test_brokers_that_refuse_to_move_writes_away_are_restarted_after_a_while(wor
     assert restarts(world, lambda: world.change(flush="Async")) == BROKERS
 
 
+def test_a_pod_template_that_cannot_be_noted_is_refused_with_its_size(world):
+    env = [{"name": f"V{number}", "value": "x" * 4096} for number in range(60)]
+    world.change(podTemplate={"env": env})
+    world.idle(2)
+    assert world.reason("Degraded") == "InvalidSpec"
+    assert "200000 is the most: shorten env" in world.condition("Degraded")["message"]
+    assert world.failures == []
+
+
+def test_a_clock_that_is_set_back_keeps_nothing_waiting(world):
+    world.now_ms -= 3_600_000
+    world._look_at_ms = 0
+    world.brokers.stores["store-demo-broker-0-0"].pending = 7
+    world.idle(2)
+    assert world.status["pending"] == 7
+    world.brokers.mute.add(BROKERS[0])
+    world.idle(20)
+    world.now_ms -= 3_600_000
+    world._look_at_ms = 0
+    world.brokers.traffic = False
+    assert restarts_when_mute(world) == BROKERS
+
+
 def test_a_token_that_was_replaced_restarts_the_brokers(world):
     world.kube.objects["Secret", NAMESPACE, "demo-http-token"]["data"]["token"] = "bmV3"
     world.restart_operator()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from typing import Final
+
+import msgspec
 from delaymq.config import BrokerConfig, ConfigError, from_environment
 
 from delaymq_operator.api.broker import Broker, BrokerSpec, parse_broker
@@ -13,6 +17,9 @@ from delaymq_operator.api.resource import metadata_of, status_of
 from delaymq_operator.manifests import DelayTable, broker_settings, check_settings, parse_quantity
 from delaymq_operator.reconcile.broker.state import BrokerPass, Note
 from delaymq_operator.reconcile.ports import Manifest
+
+_MAX_POD_TEMPLATE_BYTES: Final = 200_000
+"""What pods are made from is noted in an annotation, and an object may have 256 KiB of these."""
 
 
 def read_broker(body: Manifest) -> tuple[Broker, Note | None]:
@@ -33,6 +40,10 @@ async def check_spec(p: BrokerPass) -> None:
         parse_quantity(spec.storage.size)
     except ValueError as error:
         return p.bad_spec(Reason.INVALID_SPEC, f"spec.storage.size: {error}.")
+    size_bytes = len(json.dumps(msgspec.to_builtins(spec.pod_template)))
+    if size_bytes > _MAX_POD_TEMPLATE_BYTES:
+        what = f"spec.podTemplate has {size_bytes} bytes as JSON, and {_MAX_POD_TEMPLATE_BYTES} is the most"
+        return p.bad_spec(Reason.INVALID_SPEC, f"{what}: shorten env, annotations or affinity.")
     misplaced = sorted(from_environment(BrokerConfig, {entry.name: entry.value for entry in spec.pod_template.env}))
     if misplaced:
         what = f"spec.podTemplate.env sets {', '.join(misplaced)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from delaymq_operator.api.broker_status import ResumedStatus
@@ -53,3 +53,16 @@ class BrokerMemory:
     status: dict[str, Any] | None = None
     """As last written."""
     status_at_ms: int = 0
+    seen_ms: int = 0
+    """When the last pass was."""
+
+    def look_at_clock(self, now_ms: int) -> None:
+        """After the clock was set back nothing waits until it is as late again."""
+        if now_ms < self.seen_ms:
+            self.unreachable_since_ms.clear()
+            self.undrained_since_ms.clear()
+            self.growth_refused_ms.clear()
+            self.events_ms.clear()
+            self.status_at_ms = 0
+            self.applied = {what: replace(last, at_ms=now_ms) for what, last in self.applied.items()}
+        self.seen_ms = now_ms

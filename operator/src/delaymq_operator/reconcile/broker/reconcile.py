@@ -89,12 +89,12 @@ def _begin(key: Key, world: World, body: dict[str, object]) -> BrokerPass:
         world.memory.forget(key)
         memory = world.memory.of(key, BrokerMemory)
         memory.uid = broker.uid
+    now_ms = world.clock()
+    memory.look_at_clock(now_ms)
     if memory.status is not None:
         # Nobody else writes it, and the cache may be a moment behind.
         broker = structs.replace(broker, status=status_of({"status": memory.status}, BrokerStatus))
-    p = BrokerPass(
-        key=key, world=world, body=body, broker=broker, memory=memory, now_ms=world.clock(), spec_problem=wrong
-    )
+    p = BrokerPass(key=key, world=world, body=body, broker=broker, memory=memory, now_ms=now_ms, spec_problem=wrong)
     if wrong is not None:
         p.problem(wrong.reason, wrong.message)
     return p

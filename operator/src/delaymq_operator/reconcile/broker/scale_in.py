@@ -6,6 +6,7 @@ from delaymq_operator.api import names
 from delaymq_operator.api.broker import parse_broker
 from delaymq_operator.api.conditions import Reason
 from delaymq_operator.api.errors import SpecError
+from delaymq_operator.reconcile.broker.applying import check_ours
 from delaymq_operator.reconcile.broker.drains import ask_to_drain, next_drain_step
 from delaymq_operator.reconcile.broker.state import BrokerPass, Group
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
@@ -92,6 +93,8 @@ def _blocked(p: BrokerPass, message: str) -> None:
 async def _remove(p: BrokerPass, group: Group) -> None:
     """Takes the group out of the routes and its StatefulSet away; its volume goes or stays as spec.storage says."""
     p.progressing(Reason.SCALING_IN, f"{group.name} is being removed.")
+    if group.set.live is not None:
+        check_ours(p, group.set.live)
     if not _volume_is_free(p, group) or not await _still_surplus(p, group):
         return
     if group.endpoint is not None:
@@ -104,8 +107,10 @@ async def _remove(p: BrokerPass, group: Group) -> None:
     if group.set.live is not None:
         metadata = group.set.live["metadata"]
         await p.world.kube.delete("StatefulSet", p.namespace, metadata["name"], uid=metadata["uid"])
-        kept = "deleted" if p.broker.spec.storage.delete_claim else "kept"
-        await p.event("Normal", "RemovingGroup", f"{group.name} is removed; its volume is {kept}")
+        what = f"{group.name} is removed; its volume is {'deleted' if p.broker.spec.storage.delete_claim else 'kept'}"
+        if p.broker.force_scale_in:
+            what += f"; take the annotation {names.FORCE_SCALE_IN_ANNOTATION} away before groups are added again"
+        await p.event("Normal", "RemovingGroup", what)
 
 
 def _volume_is_free(p: BrokerPass, group: Group) -> bool:
