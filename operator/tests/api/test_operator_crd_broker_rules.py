@@ -16,6 +16,11 @@ TAKEN_PORT = (
     "a broker group needs this NodePort (group g has brokerNodePort + 10 · g and the port 2 below it): "
     "use another nameServerNodePort"
 )
+OTHERS_PORT = (
+    "spec.external.brokerNodePort",
+    "while brokers restart one after the other, clients would take one group for another, since a group's new port is "
+    "another group's old one: choose a brokerNodePort that differs by 4, 5 or 6, or by 10 · size or more",
+)
 SMALL_VOLUME = (
     "the volume must hold two log segments at least, and one has 1 GiB unless config says otherwise: use 2Gi or more, "
     "or a smaller config.mappedFileSizeCommitLog (bytes)"
@@ -164,6 +169,13 @@ ACCEPTED_BROKERS: list[Spec] = [
 # What the Broker was, what it becomes → the field and what is said about it; None: it may.
 CHANGED_BROKERS: list[tuple[Spec, Spec, tuple[str, str] | None]] = [
     ({}, {"storage": {"size": "20Gi"}}, None),
+    ({"size": 2} | _node_port(), {"size": 2} | _node_port(brokerNodePort=30921), OTHERS_PORT),
+    ({"size": 3} | _node_port(), {"size": 1} | _node_port(brokerNodePort=30893), OTHERS_PORT),
+    ({"size": 1} | _node_port(), {"size": 2} | _node_port(brokerNodePort=30919), OTHERS_PORT),
+    ({"size": 2} | _node_port(), {"size": 2} | _node_port(brokerNodePort=30931), None),
+    ({"size": 32} | _node_port(), {"size": 32} | _node_port(brokerNodePort=30915, nameServerNodePort=30000), None),
+    ({"size": 1} | _node_port(), {"size": 1} | _node_port(brokerNodePort=30921), None),
+    ({"size": 2} | _node_port(), {"size": 2}, None),
     (
         {},
         {"storage": {"size": "10G"}},
