@@ -97,6 +97,9 @@ class CacheSync:
             except KubeError as error:
                 self._say(advice(error, kind))
                 self._suspected.set()
+            except Exception:
+                # Without this task nobody would see what the watches miss.
+                _logger.exception("comparing %s with a list: a bug of the operator; again in a while", kind)
 
     def dead_watches(self) -> list[str]:
         """Kinds whose watch keeps missing what happens: the process is better started anew."""
