@@ -235,7 +235,7 @@ class OperatorRuntime:
     async def _reconcile(self, key: Key) -> Outcome:
         outcome = await self._reconcilers.reconcile[key.kind](key, self._world)
         if self._cache.get(*key) is None:
-            self._world.memory.forget(key)
+            self._world.memory.forget_absent(lambda known: self._cache.get(*known) is not None)
         return outcome
 
     def _releaser(

@@ -86,6 +86,12 @@ class Memory:
             found = self._kept[key, kind] = kind()
         return found
 
+    def forget_absent(self, is_there: Callable[[Key], bool]) -> None:
+        """Drops what is remembered of all that is gone: Topics remember something of a Broker that never was, too."""
+        for key in {key for key, _ in self._kept}:
+            if not is_there(key):
+                self.forget(key)
+
     def forget(self, key: Key) -> None:
         """Drops all that is remembered of `key`."""
         for entry in [entry for entry in self._kept if entry[0] == key]:
