@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,7 +22,8 @@ OPERATOR_LABEL = "app.kubernetes.io/name=delaymq-operator"
 def collect(cluster: Cluster, test: str, namespaces: Iterable[str], operator_namespaces: Iterable[str]) -> Path:
     """Everything that tells why, as far as it can be had within AT_MOST_S; the folder."""
     folder = EVIDENCE_PATH / re.sub(r"[^\w.-]+", "_", test)[:100]
-    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
     deadline = time.monotonic() + AT_MOST_S
     jobs: list[tuple[str, list[str]]] = [("nodes.txt", ["get", "nodes,pv", "-o", "wide"])]
     for name in operator_namespaces:
