@@ -48,8 +48,11 @@ def test_a_node_port_that_is_taken_is_named(world):
     taken = {"name": "x", "port": 1, "nodePort": 30911}
     other = {"kind": "Service", "metadata": {"name": "thief", "namespace": NAMESPACE}}
     world.kube.put(other | {"spec": {"clusterIP": "10.9.9.9", "ports": [taken]}})
+    before = world.pod_uids()
     world.change(external=NODE_PORT)
     world.run(lambda: world.reason("Degraded") == "NodePortTaken")
+    world.idle(10)
+    assert world.pod_uids() == before, "no pod is restarted for a port that it does not get"
     assert "30911" in world.condition("Degraded")["message"]
     assert "spec.external.brokerNodePort" in world.condition("Degraded")["message"]
     assert world.failures == []

@@ -20,7 +20,8 @@ async def have_addresses(p: BrokerPass) -> None:
             continue
         group.service = await _have_group_service(p, group)
         await _remember_address(p, group)
-        group.external = await _have_external_service(p, group)
+        if not await _have_external_service(p, group):
+            continue  # Without an address no pod is made, or restarted, for ports that it does not get.
         group.address = advertised_address(p, group)
         if group.address is None and not group.surplus:
             _say_pending(p, group)
@@ -60,18 +61,18 @@ async def _remember_address(p: BrokerPass, group: Group) -> None:
     group.claim = await p.world.kube.patch("PersistentVolumeClaim", p.namespace, group.claim["metadata"]["name"], patch)
 
 
-async def _have_external_service(p: BrokerPass, group: Group) -> Manifest | None:
+async def _have_external_service(p: BrokerPass, group: Group) -> bool:
+    """False when its node ports are another's."""
     wanted = group_external_service(p.broker, group.index)
-    if wanted is None:
-        return None
     try:
-        return await ensure(p, wanted)
+        group.external = None if wanted is None else await ensure(p, wanted)
     except KubeError as error:
-        if not _is_taken_port(error):
+        if wanted is None or not _is_taken_port(error):
             raise
         ports = ", ".join(str(port["port"]) for port in wanted["spec"]["ports"])
         say_port_taken(p, f"{group.name} needs the node ports {ports}", "brokerNodePort", error)
-        return group.external
+        return False
+    return True
 
 
 def _is_taken_port(error: KubeError) -> bool:
