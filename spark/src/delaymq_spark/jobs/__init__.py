@@ -1,0 +1,11 @@
+"""What the analyses compute: each job is a `main(argv)` around a pure `transform` of data frames.
+
+- `facts`: what is known beside the log: positions, segments, the store's id
+- `settlements`: which delayed record was delivered, by which copy, and which is pending or lost
+- `compaction`, `plan`: what is dead and why, and what to do about it
+- `delay`: how punctual the delays were
+- `traffic`: what came in
+- `running`: session, reading, writing, progress: all that is not pure
+
+Nothing in the pure modules touches files, clocks or a session other than the frame's own. Definitions: docs/analytics.md.
+"""

@@ -1,0 +1,250 @@
+"""Stores with known answers: every record is written with what an analysis must say of it, decided by what was done to it."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from delaymq.message import names
+from delaymq.message.levels import DEFAULT_LEVELS, DelayLevels, queue_of_level
+from delaymq.message.marks import format_due
+from delaymq.store.message_store import MessageStore
+from delaymq.store.model import NewRecord
+from delaymq.store.options import StoreOptions
+
+HOST = bytes((127, 0, 0, 1, 0, 0, 42, 159))
+START_MS = 1_790_000_000_000
+LEVELS = DelayLevels.parse(DEFAULT_LEVELS)
+HOUR_MS = 3_600_000
+RETENTION_HOURS = 72
+
+
+@dataclass
+class Written:
+    """One record, and the truth about it."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    segment: int
+    size: int
+    store_ms: int
+    message: NewRecord
+    reason: str
+    due_ms: int = 0
+    copies: list[Written] = field(default_factory=list, repr=False)
+
+
+class Workload:
+    """Writes a store record by record, as a broker of ours (marks) or of RocketMQ's (none) would."""
+
+    def __init__(self, path: Path, *, segment_bytes: int = 16_384, marks: bool = True) -> None:
+        self.path = path
+        self.now_ms = START_MS
+        self.records: list[Written] = []
+        self.consumed: dict[tuple[str, str], dict[int, int]] = {}
+        self.delay_offsets: dict[int, int] = {}
+        self._marks = marks
+        self._segment_bytes = segment_bytes
+        self._keys = 0
+        options = StoreOptions(
+            commit_log_file_bytes=segment_bytes, consume_queue_file_bytes=2_000, index_enable=False,
+            disk_max_used_ratio=0.999, disk_clean_ratio=0.999, disk_write_refused_ratio=0.999,
+        )  # fmt: skip
+        self._store = MessageStore.open(path, options, now_ms=lambda: self.now_ms, levels=LEVELS)
+
+    def append(self, topic: str, queue_id: int, reason: str, *, body: bytes = b"", **fields: object) -> Written:
+        """One record; `fields` are those of NewRecord."""
+        properties = dict(fields.pop("properties", {}))  # type: ignore[call-overload]
+        if topic != names.OP_HALF_TOPIC and names.UNIQUE_KEY not in properties:
+            self._keys += 1
+            properties[names.UNIQUE_KEY] = f"7F0000010000{self._keys:020X}"
+        message = NewRecord(
+            topic, queue_id, body, properties, 0, int(fields.pop("sys_flag", 0)),  # type: ignore[call-overload]
+            int(fields.pop("born_ms", self.now_ms)), HOST, HOST, **fields,  # type: ignore[call-overload]
+        )  # fmt: skip
+        done = self._store.append(message)
+        written = Written(
+            topic, queue_id, done.queue_offset, done.physical_offset,
+            done.physical_offset // self._segment_bytes * self._segment_bytes, done.size, done.store_timestamp_ms,
+            message, reason,
+        )  # fmt: skip
+        self.records.append(written)
+        return written
+
+    def send(self, topic: str, queue_id: int, reason: str, body: bytes = b"x" * 100, keys: str | None = None) -> Written:
+        """A message."""
+        properties = {names.TAGS: "t", **({} if keys is None else {names.KEYS: keys})}
+        return self.append(topic, queue_id, reason, body=body, properties=properties)
+
+    def delay(self, level: int, topic: str, queue_id: int, body: bytes = b"d" * 100) -> Written:
+        """A delayed message, pending until something settles it."""
+        schedule_queue = queue_of_level(level)
+        due_ms = self.now_ms + LEVELS.delay_ms(level)
+        properties = {names.DELAY: str(level), names.REAL_TOPIC: topic, names.REAL_QUEUE_ID: str(queue_id)}
+        if self._marks:
+            number = self._store.next_queue_offset(names.SCHEDULE_TOPIC, schedule_queue)
+            properties[names.DUE] = format_due(due_ms, schedule_queue, number)
+        written = self.append(names.SCHEDULE_TOPIC, schedule_queue, "pending", body=body, properties=properties)
+        written.due_ms = due_ms
+        return written
+
+    def deliver(self, entry: Written, reason: str = "retained") -> Written:
+        """Hand a delayed message over now: its copy."""
+        copy = self._settle(entry, "delivered", entry.message.properties[names.REAL_TOPIC], reason)
+        entry.copies.append(copy)
+        entry.reason = "delivered"
+        return copy
+
+    def drop(self, entry: Written) -> Written:
+        """A mark alone."""
+        entry.reason = "withdrawn"
+        return self._settle(entry, "dropped", names.MARKS_TOPIC, "mark_needed")
+
+    def lose(self, entry: Written) -> None:
+        """The position passes over it, and no copy comes: call for all below too."""
+        entry.reason = "lost"
+
+    def half(self, topic: str, queue_id: int, body: bytes = b"h" * 100) -> Written:
+        """A half message."""
+        properties = {
+            names.TRANSACTION_PREPARED: "true", names.PRODUCER_GROUP: "g", names.REAL_TOPIC: topic,
+            names.REAL_QUEUE_ID: str(queue_id),
+        }  # fmt: skip
+        return self.append(names.HALF_TOPIC, 0, "half_pending", body=body, properties=properties)
+
+    def end(self, half: Written, *, commit: bool) -> Written | None:
+        """Commit or roll back: the message if committed, and the op record."""
+        half.reason = "transaction_settled"
+        message = None
+        if commit:
+            properties = half.message.properties
+            message = self.append(
+                properties[names.REAL_TOPIC], int(properties[names.REAL_QUEUE_ID]), "retained", body=half.message.body,
+                properties=properties, sys_flag=8, prepared_transaction_offset=half.physical_offset,
+            )  # fmt: skip
+        self.append(
+            names.OP_HALF_TOPIC, 0, "operation_needed", body=str(half.queue_offset).encode(), properties={names.TAGS: "d"}
+        )
+        return message
+
+    def consume(self, group: str, topic: str, queue_id: int, next_offset: int) -> None:
+        """A group's position."""
+        self.consumed.setdefault((topic, group), {})[queue_id] = next_offset
+
+    def set_delay_offsets(self) -> None:
+        """As a scheduler does: below a level's offset everything is settled."""
+        for entry in self.records:
+            if entry.topic == names.SCHEDULE_TOPIC:
+                low = self.delay_offsets.setdefault(entry.queue_id + 1, 0)
+                if low == entry.queue_offset and entry.reason != "pending":
+                    self.delay_offsets[entry.queue_id + 1] = low + 1
+
+    def close(self) -> None:
+        """Write the positions as RocketMQ does (numbers as keys), and let the store go."""
+        groups = ",".join(
+            f'"{topic}@{group}":{{{",".join(f"{q}:{o}" for q, o in offsets.items())}}}'
+            for (topic, group), offsets in self.consumed.items()
+        )
+        levels = ",".join(f"{level}:{offset}" for level, offset in self.delay_offsets.items())
+        config = self.path / "config"
+        config.mkdir(exist_ok=True)
+        (config / "consumerOffset.json").write_text(f'{{"offsetTable":{{{groups}}}}}')
+        (config / "delayOffset.json").write_text(f'{{"offsetTable":{{{levels}}}}}')
+        self._store.close()
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic: what it holds is in no queue any more."""
+        self._store.delete_topic(topic)
+        for record in self.records:
+            if record.topic == topic:
+                record.reason = "topic_deleted"
+
+    @property
+    def store_id(self) -> str:
+        """Of state.json."""
+        return str(json.loads((self.path / "delaymq/state.json").read_text())["storeId"])
+
+    def bytes_by(self, *attributes: str) -> Counter[tuple[object, ...]]:
+        """The truth: bytes by attributes of `Written`."""
+        found: Counter[tuple[object, ...]] = Counter()
+        for record in self.records:
+            found[tuple(getattr(record, name) for name in attributes)] += record.size
+        return found
+
+    def _settle(self, entry: Written, kind: str, topic: str, reason: str) -> Written:
+        properties = dict(entry.message.properties)
+        queue_id = 0 if topic == names.MARKS_TOPIC else int(properties[names.REAL_QUEUE_ID])
+        if self._marks:
+            place = f"{entry.queue_id}:{entry.queue_offset}:{entry.physical_offset}"
+            properties[names.MARK] = f"{kind}:{place}"
+        body = entry.message.body
+        return self.append(topic, queue_id, reason, body=body, properties=properties, born_ms=entry.message.born_timestamp_ms)
+
+
+def mixed_workload(path: Path, *, seed: int = 1, rounds: int = 40, marks: bool = True) -> Workload:
+    """All that can happen, interleaved: some 15 records a round, an hour between them; the last 72 hours are not expired.
+
+    Topics: Read (two groups, one behind), State (keyed), Kept (no group), Later (delays), Money (transactions), Gone (deleted).
+    """
+    chance = random.Random(seed)
+    work = Workload(path, marks=marks)
+    state: dict[str, Written] = {}
+    read: list[Written] = []
+    waiting: list[Written] = []
+    halves: list[Written] = []
+    aged: list[Written] = []
+    for number in range(rounds):
+        if number == rounds // 4:
+            for _ in range(3):
+                work.send("Gone", 0, "retained")
+            work.delete_topic("Gone")
+        for _ in range(chance.randrange(1, 5)):
+            read.append(work.send("Read", 0, "unread", bytes(chance.randrange(400))))
+        for _ in range(chance.randrange(1, 4)):
+            key = f"item-{chance.randrange(6)}"
+            message = work.send("State", chance.randrange(2), "retained", bytes(chance.randrange(200)), keys=key)
+            if key in state:
+                state[key].reason = "superseded"
+            state[key] = message
+            aged.append(message)
+        aged.append(work.send("Kept", 0, "retained", keys="same"))
+        waiting += [work.delay(chance.choice((1, 5)), "Later", 0) for _ in range(chance.randrange(3))]
+        if number % 9 == 0:
+            far = work.delay(18, "Later", 1)
+            # Some are never handed over: they pin what is old.
+            if not marks or number % 2:
+                waiting.append(far)
+        half = work.half("Money", 0)
+        fate = chance.randrange(3)
+        if fate < 2 and (message := work.end(half, commit=fate == 1)) is not None:
+            aged.append(message)
+        elif fate == 2:
+            halves.append(half)
+        work.now_ms += 1_000
+        for entry in list(waiting):
+            if entry.due_ms <= work.now_ms:
+                work.now_ms += chance.randrange(3)
+                aged.append(work.deliver(entry))
+                waiting.remove(entry)
+        if marks and number % 11 == 5 and waiting:
+            work.drop(waiting.pop())
+        work.now_ms += HOUR_MS * 3
+    for entry in read[: len(read) // 2]:
+        entry.reason = "consumed"
+    for group, share in (("slow", 2), ("fast", 1)):
+        work.consume(group, "Read", 0, len(read) // share)
+    work.consume("TOOLS_CONSUMER", "Read", 0, 0)
+    for level in (1, 5, 18):
+        work.delay(level, "Later", 0)
+    expired_before_ms = work.now_ms - RETENTION_HOURS * HOUR_MS
+    for record in [*aged, *read]:
+        if record.reason in ("retained", "unread") and record.store_ms < expired_before_ms:
+            record.reason = "expired"
+    work.set_delay_offsets()
+    work.close()
+    return work
