@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 from delaymq_spark.jobs import compaction
-from delaymq_spark.jobs.facts import StoreFacts
 from delaymq_spark.jobs.plan import Action, Sum, make_plan
+from delaymq_spark.positions import Positions
 from pyspark.sql import DataFrame, SparkSession
 from spark_plain_rows import plain_messages, plain_operations
 from spark_workload import RETENTION_HOURS, Workload, mixed_workload
 
 
-def facts_of(work: Workload) -> StoreFacts:
-    return StoreFacts(
+def positions_of(work: Workload) -> Positions:
+    return Positions(
         path=str(work.path),
         consumer_offsets=work.consumed,
         delay_offsets=work.delay_offsets,
@@ -28,7 +28,7 @@ def classified(spark: SparkSession, work: Workload, **options: object) -> DataFr
     given = {"retention_hours": RETENTION_HOURS, "keyed_topics": frozenset({"State"}), **options}
     wanted = compaction.CompactionOptions(as_of_ms=work.now_ms, **given)  # type: ignore[arg-type]
     return compaction.classify(
-        plain_messages(spark, work.path), facts_of(work), wanted, plain_operations(spark, work.path)
+        plain_messages(spark, work.path), positions_of(work), wanted, plain_operations(spark, work.path)
     )
 
 

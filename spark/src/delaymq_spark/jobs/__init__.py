@@ -1,6 +1,6 @@
 """What the analyses compute: each job is a `main(argv)` around a pure `transform` of data frames.
 
-- `facts`: what is known beside the log: positions, segments, the store's id
+- `progress_of_groups`: what every reader is done with, by the positions beside the log
 - `settlements`: which delayed record was delivered, by which copy, and which is pending or lost
 - `compaction`, `plan`: what is dead and why, and what to do about it
 - `delay`: how punctual the delays were

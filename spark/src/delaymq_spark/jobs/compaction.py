@@ -6,12 +6,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from delaymq.message.names import HALF_TOPIC, MARKS_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from delaymq.message.names import HALF_TOPIC, MARKS_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
-from delaymq_spark.jobs import settlements
-from delaymq_spark.jobs.facts import StoreFacts
+from delaymq_spark.jobs import progress_of_groups, settlements
+from delaymq_spark.positions import Positions
 
 DEAD_REASONS = (
     "filler", "delivered", "withdrawn", "transaction_settled", "mark_obsolete", "topic_deleted", "consumed",
@@ -38,14 +38,14 @@ class CompactionOptions:
 
 
 def transform(
-    messages: DataFrame, facts: StoreFacts, options: CompactionOptions, operations: DataFrame | None = None
+    messages: DataFrame, positions: Positions, options: CompactionOptions, operations: DataFrame | None = None
 ) -> DataFrame:
     """Messages and bytes by topic, queue, segment, kind and reason.
 
     `messages` has `settlements.COLUMNS` and, with keyed topics, `keys`. `operations`: see `classify`.
     Columns: topic, queue_id, segment, kind, dead, reason, messages, bytes, first_stored, last_stored, last_due.
     """
-    return breakdown(classify(messages, facts, options, operations))
+    return breakdown(classify(messages, positions, options, operations))
 
 
 def breakdown(classified: DataFrame) -> DataFrame:
@@ -64,7 +64,7 @@ def breakdown(classified: DataFrame) -> DataFrame:
 
 
 def classify(
-    messages: DataFrame, facts: StoreFacts, options: CompactionOptions, operations: DataFrame | None = None
+    messages: DataFrame, positions: Positions, options: CompactionOptions, operations: DataFrame | None = None
 ) -> DataFrame:
     """Each record with its `reason`: why it is dead (DEAD_REASONS), else what holds it (LIVE_REASONS).
 
@@ -75,10 +75,10 @@ def classify(
     special = F.col("topic").isin(SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, MARKS_TOPIC)
     parts = [
         messages.where(filler).withColumn("reason", F.lit("filler")),
-        _delayed(messages, facts),
+        _delayed(messages, positions),
         _marks(messages),
-        *_transactions(messages, facts, operations),
-        _plain(messages.where(~filler & ~special), facts, options),
+        *_transactions(messages, positions, operations),
+        _plain(messages.where(~filler & ~special), positions, options),
     ]
     whole = parts[0].select(*_CLASSIFIED)
     for part in parts[1:]:
@@ -86,8 +86,8 @@ def classify(
     return whole
 
 
-def _delayed(messages: DataFrame, facts: StoreFacts) -> DataFrame:
-    return settlements.outcomes(messages, facts).withColumnRenamed("outcome", "reason")
+def _delayed(messages: DataFrame, positions: Positions) -> DataFrame:
+    return settlements.outcomes(messages, positions).withColumnRenamed("outcome", "reason")
 
 
 def _marks(messages: DataFrame) -> DataFrame:
@@ -105,12 +105,12 @@ def _marks(messages: DataFrame) -> DataFrame:
     )
 
 
-def _transactions(messages: DataFrame, facts: StoreFacts, operations: DataFrame | None) -> list[DataFrame]:
+def _transactions(messages: DataFrame, positions: Positions, operations: DataFrame | None) -> list[DataFrame]:
     """Half messages are settled by an op record or the check-back's progress; an op record outlives its half message."""
     halves = messages.where((F.col("topic") == HALF_TOPIC) & ~settlements.is_filler())
     ops = messages.where((F.col("topic") == OP_HALF_TOPIC) & ~settlements.is_filler())
-    settled: Column = F.col("queue_offset") < facts.settled_halves
-    done: Column = F.col("queue_offset") < facts.settled_operations
+    settled: Column = F.col("queue_offset") < progress_of_groups.settled_halves(positions)
+    done: Column = F.col("queue_offset") < progress_of_groups.settled_operations(positions)
     if operations is not None:
         named = operations.select(F.col("half_offset").alias("queue_offset")).distinct().withColumn("op", F.lit(True))
         halves = halves.join(named, "queue_offset", "left")
@@ -128,11 +128,11 @@ def _transactions(messages: DataFrame, facts: StoreFacts, operations: DataFrame 
     ]
 
 
-def _plain(messages: DataFrame, facts: StoreFacts, options: CompactionOptions) -> DataFrame:
+def _plain(messages: DataFrame, positions: Positions, options: CompactionOptions) -> DataFrame:
     """What consumers read: copies, retries and dead letters among them."""
     spark = messages.sparkSession
-    read = [(topic, queue, offset) for (topic, queue), offset in facts.read_by_all().items()]
-    deleted = list(facts.deleted_topics.items())
+    read = [(topic, queue, offset) for (topic, queue), offset in progress_of_groups.read_by_all(positions).items()]
+    deleted = list(positions.deleted_topics.items())
     known = _with_small(spark, messages, read, "topic string, queue_id int, read_to long", ["topic", "queue_id"])
     known = _with_small(spark, known, deleted, "topic string, deleted_at long", ["topic"])
     expired_before_ms = options.as_of_ms - int(options.retention_hours * _MILLISECONDS_PER_HOUR)

@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from delaymq_spark.jobs import settlements
-from delaymq_spark.jobs.facts import StoreFacts
+from delaymq_spark.positions import Positions
 
 LATENESS_EDGES_MS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 60_000, 600_000, 3_600_000)
 """Lower edges of the histogram's buckets; what is early has the bucket -1."""
@@ -26,13 +26,13 @@ _SHARES = (0.5, 0.9, 0.99)
 _ACCURACY = 10_000
 
 
-def transform(messages: DataFrame, facts: StoreFacts) -> DataFrame:
+def transform(messages: DataFrame, positions: Positions) -> DataFrame:
     """One row per delayed record: level, topic, due and copy time, lateness in ms, outcome, copies.
 
     Columns: level, topic (the real one), queue_id (of the schedule topic), queue_offset, physical_offset, segment, size,
     store_time, due_time, copy_time, copy_offset, copies, outcome, lateness_ms (null unless delivered), hour (of due_time).
     """
-    return settlements.outcomes(messages, facts).select(
+    return settlements.outcomes(messages, positions).select(
         F.coalesce("delay_level", F.col("queue_id") + 1).alias("level"),
         F.col("real_topic").alias("topic"),
         "queue_id",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from delaymq_spark.jobs.facts import LogFile
+from delaymq_spark.segments import SegmentInfo
 
 PINNING_REASONS = frozenset({"pending", "half_pending", "lost"})
 """What holds a record whatever its age."""
@@ -96,7 +96,7 @@ class Plan:
         )
 
 
-def make_plan(sums: Iterable[Sum], files: Sequence[LogFile] = (), *, min_dead_ratio: float = 0.25) -> Plan:
+def make_plan(sums: Iterable[Sum], files: Sequence[SegmentInfo] = (), *, min_dead_ratio: float = 0.25) -> Plan:
     """Drops first, oldest first: they cost nothing. Then rewrites, most bytes given back for each byte copied first.
 
     A segment is rewritten when at least `min_dead_ratio` of its bytes are dead (and any are). The newest segment that

@@ -6,12 +6,12 @@ unique key (else birth and size), reconsume times and level, and of several equa
 
 from __future__ import annotations
 
+from delaymq.message.flags import TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from delaymq.message.names import HALF_TOPIC, MARKS_TOPIC, SCHEDULE_DLQ_TOPIC, SCHEDULE_TOPIC
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from delaymq.message.flags import TRANSACTION_MASK, TRANSACTION_ROLLBACK
-from delaymq.message.names import HALF_TOPIC, MARKS_TOPIC, SCHEDULE_DLQ_TOPIC, SCHEDULE_TOPIC
-from delaymq_spark.jobs.facts import StoreFacts
+from delaymq_spark.positions import Positions
 
 DELIVERED = "delivered"
 WITHDRAWN = "withdrawn"
@@ -36,7 +36,7 @@ def is_delayed() -> Column:
     return (F.col("topic") == SCHEDULE_TOPIC) & ~is_filler()
 
 
-def outcomes(messages: DataFrame, facts: StoreFacts) -> DataFrame:
+def outcomes(messages: DataFrame, positions: Positions) -> DataFrame:
     """Each delayed record with its `outcome`, `copies`, and `copy_time` and `copy_offset` of its first copy.
 
     One row per record of the schedule topic, all its columns kept. `copies` counts copies under the real topic.
@@ -68,7 +68,7 @@ def outcomes(messages: DataFrame, facts: StoreFacts) -> DataFrame:
     )
     settlements = _per_origin(marked.unionByName(_unmarked(delayed, claims, marked)))
     known = delayed.join(settlements, delayed["physical_offset"] == settlements["o_offset"], "left").drop("o_offset")
-    below = _below_position(facts)
+    below = _below_position(positions)
     return (
         known.withColumn("copies", F.coalesce("copies", F.lit(0)).cast("long"))
         .withColumn(
@@ -90,6 +90,7 @@ def _claims(messages: DataFrame) -> DataFrame:
         (F.col("delay_level") > 0)
         & (F.col("real_topic") == F.col("topic"))
         & (F.col("real_queue_id") == F.col("queue_id"))
+        & (F.col("kind") != "normal")
     )
     return messages.where(
         (F.col("topic") != SCHEDULE_TOPIC) & ~is_filler() & (F.col("origin_offset").isNotNull() | may_be_copy)
@@ -154,12 +155,12 @@ def _identity() -> Column:
     return F.coalesce(F.concat(F.lit("k"), "unique_key"), F.concat(F.lit("b"), born))
 
 
-def _below_position(facts: StoreFacts) -> Column:
+def _below_position(positions: Positions) -> Column:
     """Whether the broker has passed over a delayed record; queue n of the schedule topic is that of level n + 1."""
-    if not facts.delay_offsets:
+    if not positions.delay_offsets:
         return F.lit(False)
     pairs: list[Column] = []
-    for level, offset in sorted(facts.delay_offsets.items()):
+    for level, offset in sorted(positions.delay_offsets.items()):
         pairs += [F.lit(level), F.lit(offset).cast("long")]
     position = F.try_element_at(F.create_map(*pairs), F.col("queue_id") + 1)
     return F.coalesce(F.col("queue_offset") < position, F.lit(False))

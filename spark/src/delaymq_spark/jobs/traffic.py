@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from delaymq.message.names import DLQ_PREFIX, MARKS_TOPIC, OP_HALF_TOPIC, RETRY_PREFIX
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from delaymq.message.names import DLQ_PREFIX, MARKS_TOPIC, OP_HALF_TOPIC, RETRY_PREFIX
 from delaymq_spark.jobs.settlements import is_filler
 
 COLUMNS = ("topic", "queue_id", "size", "store_time", "sys_flag", "reconsume_times", "body_bytes", "kind", "keys")

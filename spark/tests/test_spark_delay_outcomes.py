@@ -1,0 +1,108 @@
+"""Lateness, losses, duplicates and what is pending, against workloads whose delays were chosen."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import pytest
+from delaymq_spark.jobs import delay
+from delaymq_spark.positions import Positions
+from pyspark.sql import Row, SparkSession
+from spark_plain_rows import plain_messages
+from spark_workload import Workload, Written
+
+GOLDEN = Path(__file__).parents[2] / "broker_image/tests/golden"
+
+
+def outcomes(spark: SparkSession, work: Workload) -> dict[int, Row]:
+    positions = Positions(path=str(work.path), delay_offsets=work.delay_offsets)
+    return {row.physical_offset: row for row in delay.transform(plain_messages(spark, work.path), positions).collect()}
+
+
+@pytest.fixture(params=[True, False], ids=["marked", "unmarked"])
+def work(request: pytest.FixtureRequest, tmp_path: Path) -> Workload:
+    return Workload(tmp_path / "store", marks=request.param)
+
+
+def test_each_fate_of_a_delayed_message_is_told_apart(spark: SparkSession, work: Workload) -> None:
+    late: dict[int, int] = {}
+    entries: list[Written] = []
+    for late_ms in (0, 3, 250, 60_001):
+        entry = work.delay(1, "Later", 2)
+        work.now_ms = entry.due_ms + late_ms
+        work.deliver(entry)
+        late[entry.physical_offset] = late_ms
+        entries.append(entry)
+    lost = work.delay(1, "Later", 2)
+    work.lose(lost)
+    twice = work.delay(1, "Later", 2)
+    work.now_ms = twice.due_ms
+    for _ in range(3):
+        work.deliver(twice)
+    early = work.delay(1, "Later", 2)
+    work.now_ms = early.due_ms - 40
+    work.deliver(early)
+    work.set_delay_offsets()
+    pending = work.delay(1, "Later", 2)
+    work.close()
+
+    found = outcomes(spark, work)
+    assert {offset: found[offset].lateness_ms for offset in late} == late
+    assert found[lost.physical_offset].outcome == "lost"
+    assert found[pending.physical_offset].outcome == "pending"
+    assert (found[twice.physical_offset].copies, found[twice.physical_offset].lateness_ms) == (3, 0)
+    assert found[early.physical_offset].lateness_ms == -40
+    assert all(found[entry.physical_offset].copies == 1 for entry in entries)
+
+
+def test_the_figures_are_those_of_the_messages(spark: SparkSession, tmp_path: Path) -> None:
+    work = Workload(tmp_path / "store")
+    for late_ms in range(100):
+        entry = work.delay(5, "Later", 0)
+        work.now_ms = entry.due_ms + late_ms
+        work.deliver(entry)
+    work.drop(work.delay(5, "Later", 0))
+    work.set_delay_offsets()
+    for level in (1, 4, 18):
+        work.delay(level, "Later", 0)
+    work.close()
+    positions = Positions(path="", delay_offsets=work.delay_offsets)
+    delayed = delay.transform(plain_messages(spark, work.path), positions).persist()
+    whole = delay.lateness(delayed).collect()[0].asDict()
+    wanted = {"messages": 104, "delivered": 100, "pending": 3, "withdrawn": 1, "lost": 0, "duplicates": 0, "early": 0,
+              "p50_ms": 49, "p90_ms": 89, "p99_ms": 98, "max_ms": 99, "mean_ms": 49.5}  # fmt: skip
+    assert whole == wanted
+    by_level = {row.level: row.messages for row in delay.lateness(delayed, "level").collect()}
+    assert by_level == {1: 1, 4: 1, 5: 101, 18: 1}
+    waiting = {(row.level, row.due): row.messages for row in delay.pending(delayed, work.now_ms + 1_500).collect()}
+    assert waiting == {(1, "overdue"): 1, (4, "next minute"): 1, (18, "next day"): 1}
+    buckets = {row.from_ms: row.messages for row in delay.histogram(delayed).collect()}
+    assert buckets == {0: 1, 1: 1, 2: 3, 5: 5, 10: 10, 20: 30, 50: 50}
+    assert delay.offenders(delayed, 10).collect() == []
+    delayed.unpersist()
+
+
+def test_a_mark_that_does_not_fit_the_record_that_it_names_settles_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    work = Workload(tmp_path / "store")
+    entry, other = work.delay(1, "Later", 0), work.delay(1, "Elsewhere", 0)
+    work.now_ms = other.due_ms
+    forged = dict(work.deliver(other).message.properties)
+    forged["__DMQ_MARK"] = f"delivered:{entry.queue_id}:{entry.queue_offset}:{entry.physical_offset}"
+    work.append("Elsewhere", 0, "retained", properties=forged)
+    work.close()
+    assert outcomes(spark, work)[entry.physical_offset].outcome == "pending"
+
+
+@pytest.mark.parametrize("name", ["clean", "killed"])
+def test_a_store_of_the_real_broker_has_six_delivered_and_six_pending(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    with tarfile.open(GOLDEN / f"store-{name}.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    messages = plain_messages(spark, tmp_path)
+    rows = delay.transform(messages, Positions(path="", delay_offsets={1: 6})).where("topic = 'GoldenDelay'").collect()
+    assert sorted((row.level, row.outcome, row.copies) for row in rows) == (
+        [(1, "delivered", 1)] * 6 + [(5, "pending", 0)] * 2 + [(18, "pending", 0)] * 4
+    )
+    assert all(0 <= row.lateness_ms < 2_000 for row in rows if row.outcome == "delivered")
