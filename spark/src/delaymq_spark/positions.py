@@ -1,0 +1,180 @@
+"""What stands beside the log of a store: how far consumers and the scheduler are, and what the queues hold.
+
+Small tables, read on the driver. Read them before the log, so that they are never ahead of what a job sees of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from delaymq.store.reader import QUEUE_ENTRY
+
+from delaymq_spark.segments import NAME_DIGITS, SegmentInfo, Skipped, check_store_path, list_segments
+
+# The real broker writes integer keys without quotes: {1:3}. A string is passed over as a whole.
+_BARE_KEY: Final = re.compile(r'"(?:[^"\\]|\\.)*"|(?P<before>[{,]\s*)(?P<key>-?\d+)(?=\s*:)')
+# Tables are some megabytes at most; a foreign file must not fill the driver.
+MAX_TABLE_BYTES: Final = 256 << 20
+_BLANK_SIZE: Final = 2_147_483_647
+_Table = TypeVar("_Table")
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueRange:
+    """What the files of one consume queue hold; those of a store in use lag behind its log."""
+
+    min_number: int
+    """Of the first entry whose record is still in the log."""
+    max_number: int
+    """Of the next entry."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Positions:
+    """Positions and files of one store."""
+
+    path: str
+    store_id: str | None = None
+    """None in a store that only the real broker wrote."""
+    open_or_killed: bool = False
+    """Whether the abort marker is there."""
+    segments: tuple[SegmentInfo, ...] = ()
+    consumer_offsets: Mapping[tuple[str, str], Mapping[int, int]] = field(default_factory=dict)
+    """(topic, group) → queue id → next queue offset that the group reads."""
+    delay_offsets: Mapping[int, int] = field(default_factory=dict)
+    """Level → queue offset up to which everything is delivered."""
+    deleted_topics: Mapping[str, int] = field(default_factory=dict)
+    """Topic → log end at its deletion; older records of it are in no queue."""
+    queues: Mapping[tuple[str, int], QueueRange] = field(default_factory=dict)
+    """(topic, queue id) → what the queue holds."""
+    skipped: tuple[Skipped, ...] = ()
+    """Tables that could not be read, and files of the log that are no segments."""
+
+
+def read_positions(path: str | os.PathLike[str]) -> Positions:
+    """The positions of the store at `path`. A table that is missing or damaged is read from its backup. StorePathError."""
+    store = check_store_path(os.fspath(path))
+    skipped: list[Skipped] = []
+    consumers = _read(f"{store}/config/consumerOffset.json", _consumer_offsets, skipped)
+    delays = _read(f"{store}/config/delayOffset.json", _delay_offsets, skipped)
+    deleted = _read(f"{store}/delaymq/deleted_topics.json", _deleted_topics, skipped)
+    store_id = _read(f"{store}/delaymq/state.json", lambda content: str(content["storeId"]), skipped)
+    listing = list_segments(store)
+    log_start = listing.segments[0].base if listing.segments else 0
+    return Positions(
+        path=store,
+        store_id=store_id,
+        open_or_killed=os.path.exists(f"{store}/abort"),
+        segments=listing.segments,
+        consumer_offsets=consumers or {},
+        delay_offsets=delays or {},
+        deleted_topics=deleted or {},
+        queues=_queue_ranges(store, log_start),
+        skipped=(*listing.skipped, *listing.gaps, *skipped),
+    )
+
+
+def parse_table(data: bytes) -> Any:
+    """A table as the real broker or ours writes it. ValueError."""
+    text = _BARE_KEY.sub(lambda m: m[0] if m["key"] is None else f'{m["before"]}"{m["key"]}"', data.decode("utf-8"))
+    return json.loads(text)
+
+
+def _read(file: str, parse: Callable[[Any], _Table], skipped: list[Skipped]) -> _Table | None:
+    for candidate in (file, f"{file}.bak"):
+        try:
+            with open(candidate, "rb") as table:
+                data = table.read(MAX_TABLE_BYTES + 1)
+            if len(data) > MAX_TABLE_BYTES:
+                raise ValueError(f"more than {MAX_TABLE_BYTES} bytes")
+            return parse(parse_table(data))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OSError) as error:
+            skipped.append(Skipped(candidate, 0, -1, 0, f"cannot be read: {str(error)[:200]}"))
+    return None
+
+
+def _consumer_offsets(content: Any) -> dict[tuple[str, str], dict[int, int]]:
+    found = {}
+    for key, offsets in content["offsetTable"].items():
+        topic, at, group = key.partition("@")
+        if at:
+            found[topic, group] = {int(queue): int(offset) for queue, offset in offsets.items()}
+    return found
+
+
+def _delay_offsets(content: Any) -> dict[int, int]:
+    return {int(level): int(offset) for level, offset in content["offsetTable"].items()}
+
+
+def _deleted_topics(content: Any) -> dict[str, int]:
+    return {str(topic): int(end) for topic, end in content.items()}
+
+
+def _queue_ranges(store: str, log_start: int) -> dict[tuple[str, int], QueueRange]:
+    found = {}
+    for topic in _names(f"{store}/consumequeue"):
+        for name in _names(f"{store}/consumequeue/{topic}"):
+            if name.isascii() and name.isdigit():
+                queue = _queue_range(f"{store}/consumequeue/{topic}/{name}", log_start)
+                if queue is not None:
+                    found[topic, int(name)] = queue
+    return found
+
+
+def _queue_range(folder: str, log_start: int) -> QueueRange | None:
+    files = [(int(name), f"{folder}/{name}") for name in _names(folder) if len(name) == NAME_DIGITS and name.isdigit()]
+    min_number: int | None = None
+    max_number = files[0][0] // QUEUE_ENTRY.size if files else 0
+    for start, file in files:
+        try:
+            descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            first = start // QUEUE_ENTRY.size
+            count = os.fstat(descriptor).st_size // QUEUE_ENTRY.size
+            used = _first(count, lambda n, d=descriptor: not _entry(d, n)[1] > 0)
+            max_number = max(max_number, first + used) if used else max_number
+            if min_number is None:
+                live = _first(used, lambda n, d=descriptor: _is_live(_entry(d, n), log_start))
+                min_number = first + live if live < used else None
+        finally:
+            os.close(descriptor)
+    if not files:
+        return None
+    return QueueRange(min_number=max_number if min_number is None else min_number, max_number=max_number)
+
+
+def _first(count: int, holds: Callable[[int], bool]) -> int:
+    """The first of 0…count-1 for which `holds`, which stays so once it does; `count` when there is none."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) // 2
+        if holds(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _entry(descriptor: int, number: int) -> tuple[int, int]:
+    data = os.pread(descriptor, QUEUE_ENTRY.size, number * QUEUE_ENTRY.size)
+    return QUEUE_ENTRY.unpack(data)[:2] if len(data) == QUEUE_ENTRY.size else (0, 0)
+
+
+def _is_live(entry: tuple[int, int], log_start: int) -> bool:
+    return entry[0] >= log_start and entry[1] != _BLANK_SIZE
+
+
+def _names(path: str) -> list[str]:
+    try:
+        return sorted(os.listdir(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return []

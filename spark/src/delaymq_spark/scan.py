@@ -1,0 +1,276 @@
+"""Where the records of a part of the log begin, found many at a time.
+
+Records form a chain: each size leads to the next record. Following it alone would be one step of Python for each
+message. So a window of the log is cut into stripes; in each a place that looks like a record is looked for (magic, and
+the record's own physical offset), and from all of these places the chains are followed side by side, a numpy step for
+all of them. A chain that arrives exactly where the next one began proves that one right, and so on from the first,
+whose beginning is known. Where one arrives elsewhere (a body that looks like a record), it goes on alone from there.
+No guess ever becomes a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from delaymq.message.errors import RecordError
+from delaymq.message.flags import BORN_HOST_IPV6, STORE_HOST_IPV6
+from delaymq.message.names import MAX_TOPIC_LENGTH
+from delaymq.message.record import BLANK_BYTES, BLANK_MAGIC, FIXED_BYTES, MESSAGE_MAGIC, SIZE_AND_MAGIC, decode_record
+from delaymq.store.reader import is_torn
+
+STRIPE_BYTES: Final = 32_768
+# A body full of things that look like records must not make the walk quadratic.
+MAX_RESTARTS: Final = 4
+# Candidates of a stripe that are looked at before it is left to the one before it.
+MAX_CANDIDATES: Final = 8
+MAGIC_BYTES: Final = MESSAGE_MAGIC.to_bytes(4, "big")
+_PHYSICAL_OFFSET_AT: Final = 28
+_SYS_FLAG_AT: Final = 36
+_AFTER_BORN_AT: Final = 48
+
+Positions = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.int64]
+
+
+class Window:
+    """A piece of the log in memory, and its numbers at any byte.
+
+    `i4[p]` is the big-endian number of 4 bytes at byte p of the window, for one p or an array of them.
+    """
+
+    def __init__(self, data: bytearray, used_bytes: int, offset: int, segment_base: int) -> None:
+        self.data = data
+        self.used_bytes = used_bytes
+        self.offset = offset
+        """Physical offset of its first byte."""
+        self.segment_base = segment_base
+        self.u1 = np.frombuffer(data, np.uint8, used_bytes)
+        self.i2 = _at_any_byte(data, used_bytes, ">i2")
+        self.i4 = _at_any_byte(data, used_bytes, ">i4")
+        self.u4 = _at_any_byte(data, used_bytes, ">u4")
+        self.i8 = _at_any_byte(data, used_bytes, ">i8")
+
+
+def _at_any_byte(data: bytearray, used_bytes: int, kind: str) -> npt.NDArray[np.signedinteger]:
+    count = max(0, used_bytes - np.dtype(kind).itemsize + 1)
+    return np.ndarray((count,), kind, data, strides=(1,))
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """Records of a window: each array has an element for each record, positions are bytes in the window."""
+
+    position: Positions
+    size: Integers
+    sys_flag: Integers
+    store_time_at: Positions
+    """The rest of the head begins 8 bytes further, behind the store host."""
+    body_at: Positions
+    body_bytes: Integers
+    topic_at: Positions
+    topic_bytes: Integers
+    properties_at: Positions
+    properties_bytes: Integers
+
+    def __len__(self) -> int:
+        return len(self.position)
+
+    def where(self, mask: npt.NDArray[np.bool_]) -> Frames:
+        """Those of the records that the mask has."""
+        return Frames(*(getattr(self, name)[mask] for name in Frames.__slots__))
+
+    def first(self, count: int) -> Frames:
+        """The first `count` records."""
+        return Frames(*(getattr(self, name)[:count] for name in Frames.__slots__))
+
+
+def frames_of(window: Window, start: int) -> tuple[Frames, int]:
+    """All sound records that follow each other from byte `start` on, and where the last one ends.
+
+    What stands there: nothing (the window's end), a record that the window has only a part of, a blank record, or
+    something that is no record: `problem_at` says which.
+    """
+    frames = _checked(window, _chain(window, start))
+    return frames, int(frames.position[-1] + frames.size[-1]) if len(frames) else start
+
+
+def problem_at(window: Window, position: int, segment_end: int) -> str | None:
+    """Why no record of the window begins at `position`; None: it needs more bytes than the window has.
+
+    An empty text: a blank record closes the segment. `segment_end`: physical offset behind the segment.
+    """
+    left = segment_end - window.offset - position
+    if left < BLANK_BYTES:
+        return ""
+    available = window.used_bytes - position
+    if available < SIZE_AND_MAGIC.size:
+        return None
+    size, magic = SIZE_AND_MAGIC.unpack_from(window.data, position)
+    if magic == BLANK_MAGIC and size == left:
+        return ""
+    if magic != MESSAGE_MAGIC or not FIXED_BYTES <= size <= left:
+        return f"size {size} and magic {magic:#010x} are no record's" + _hint(magic)
+    if size > available:
+        return None
+    offset = window.offset + position
+    try:
+        record = decode_record(memoryview(window.data)[position : position + size], check_crc=False)
+    except RecordError as error:
+        return str(error)
+    if record.physical_offset != offset:
+        return f"the record says that it stands at {record.physical_offset}"
+    return "a part of its properties was never written"
+
+
+def _hint(magic: int) -> str:
+    if magic == 0:
+        return " (nothing was written here)"
+    # Message version 2 of RocketMQ 5 (topics of more than 127 bytes).
+    return " (a record of RocketMQ 5)" if magic == 0xDAA320AB else ""
+
+
+def _chain(window: Window, start: int) -> Positions:
+    """Positions from `start` on, each where the size of the one before leads; not checked but for size."""
+    found: list[Positions] = []
+    for _ in range(MAX_RESTARTS):
+        lanes = _lanes(window, start)
+        positions, ends = _side_by_side(window, lanes)
+        proven = ends[:-1] == lanes[1:]
+        if proven.all():
+            found.append(positions)
+            return np.concatenate(found)
+        first_wrong = int(np.argmin(proven))
+        found.append(positions[: np.searchsorted(positions, lanes[first_wrong + 1])])
+        start = int(ends[first_wrong])
+        if start <= lanes[first_wrong + 1]:
+            # It ended before the next one began: there the window's chain is broken.
+            return np.concatenate(found)
+    found.append(_one_by_one(window, start))
+    return np.concatenate(found)
+
+
+def _lanes(window: Window, start: int) -> Positions:
+    """`start`, and a place in each later stripe that looks like a record."""
+    lanes = [start]
+    find, offsets = window.data.find, window.i8
+    last = window.used_bytes - FIXED_BYTES
+    for stripe in range(start + STRIPE_BYTES, last, STRIPE_BYTES):
+        end = min(stripe + STRIPE_BYTES, last)
+        at = find(MAGIC_BYTES, stripe, end)
+        for _ in range(MAX_CANDIDATES):
+            if at < 0:
+                break
+            if offsets[at - 4 + _PHYSICAL_OFFSET_AT] == window.offset + at - 4:
+                lanes.append(at - 4)
+                break
+            at = find(MAGIC_BYTES, at + 1, end)
+    return np.array(lanes, np.int64)
+
+
+def _side_by_side(window: Window, lanes: Positions) -> tuple[Positions, Positions]:
+    """Positions of all lanes, sorted, each followed up to where the next begins; and where each ended."""
+    limits = np.append(lanes[1:], window.used_bytes)
+    ends = lanes.copy()
+    steps: list[Positions] = []
+    active = np.arange(len(lanes))
+    current, limit = lanes, limits
+    last_size_at = window.used_bytes - FIXED_BYTES
+    while len(active):
+        inside = (current < limit) & (current <= last_size_at)
+        if not inside.all():
+            ends[active] = current
+            active, current, limit = active[inside], current[inside], limit[inside]
+            if not len(active):
+                break
+        size = window.i4[current]
+        following = current + size
+        sound = (size >= FIXED_BYTES) & (following <= window.used_bytes)
+        if not sound.all():
+            ends[active] = current
+            active, current, limit, following = active[sound], current[sound], limit[sound], following[sound]
+        steps.append(current)
+        current = following
+    positions = np.concatenate(steps) if steps else np.empty(0, np.int64)
+    positions.sort()
+    return positions, ends
+
+
+def _one_by_one(window: Window, start: int) -> Positions:
+    positions = []
+    data, end = window.data, window.used_bytes
+    unpack = SIZE_AND_MAGIC.unpack_from
+    while end - start >= FIXED_BYTES:
+        size, magic = unpack(data, start)
+        if magic != MESSAGE_MAGIC or size < FIXED_BYTES or start + size > end:
+            break
+        positions.append(start)
+        start += size
+    return np.array(positions, np.int64)
+
+
+def _checked(window: Window, position: Positions) -> Frames:
+    """The records up to the first that is not sound: by the same rules as `delaymq.store.reader`."""
+    size = window.i4[position].astype(np.int64)
+    sys_flag = window.i4[position + _SYS_FLAG_AT].astype(np.int64)
+    sound = (window.u4[position + 4] == MESSAGE_MAGIC) & (
+        window.i8[position + _PHYSICAL_OFFSET_AT] == position + window.offset
+    )
+    if np.any(sys_flag & (BORN_HOST_IPV6 | STORE_HOST_IPV6)):
+        born_extra = np.where(sys_flag & BORN_HOST_IPV6, 12, 0)
+        store_extra = np.where(sys_flag & STORE_HOST_IPV6, 12, 0)
+        sound &= size >= FIXED_BYTES + born_extra + store_extra
+        store_time_at = position + (_AFTER_BORN_AT + 8) + born_extra
+        body_at = store_time_at + (8 + 8 + 16) + store_extra
+    else:
+        store_time_at = position + (_AFTER_BORN_AT + 8)
+        body_at = store_time_at + (8 + 8 + 16)
+    end = position + size
+    # Places that a wrong length leads to are brought back inside; the record is not sound then anyway.
+    last = window.used_bytes - 2
+    body_bytes = window.i4[np.minimum(body_at - 4, last - 2)].astype(np.int64)
+    topic_at = body_at + body_bytes + 1
+    sound &= (body_bytes >= 0) & (topic_at + 2 <= end)
+    topic_bytes = window.u1[np.clip(topic_at - 1, 0, last)].astype(np.int64)
+    properties_at = topic_at + topic_bytes + 2
+    sound &= (topic_bytes <= MAX_TOPIC_LENGTH) & (properties_at <= end)
+    properties_bytes = window.i2[np.clip(properties_at - 2, 0, last)].astype(np.int64)
+    sound &= (properties_bytes >= 0) & (properties_at + properties_bytes == end)
+    frames = Frames(
+        position, size, sys_flag, store_time_at, body_at, body_bytes, topic_at, topic_bytes, properties_at,
+        properties_bytes,
+    )  # fmt: skip
+    if not sound.all():
+        frames = frames.first(int(np.argmin(sound)))
+    torn = _first_torn(window, frames)
+    return frames if torn is None else frames.first(torn)
+
+
+def _first_torn(window: Window, frames: Frames) -> int | None:
+    """The first record whose properties look as if a page of them was never written."""
+    gathered = gather(window.data, frames.properties_at, frames.properties_bytes)
+    text = memoryview(gathered.buffers()[2] or b"")
+    if bytes(text).find(b"\0") < 0:
+        return None
+    at_in_file = frames.properties_at + (window.offset - window.segment_base)
+    for number, properties in enumerate(gathered.to_pylist()):
+        if b"\0" in properties and is_torn(properties, int(at_in_file[number])):
+            return number
+    return None
+
+
+def gather(data: bytearray | pa.Buffer, at: Positions, count: Integers) -> pa.BinaryArray:
+    """`count[n]` bytes from byte `at[n]` on, for each n; places are in ascending order and do not overlap.
+
+    The data is taken as an array of the wanted pieces and those between them, without a copy; Arrow copies the wanted.
+    """
+    if not len(at):
+        return pa.array([], pa.binary())
+    bounds = np.empty(2 * len(at), np.int32)
+    bounds[0::2] = at
+    bounds[1::2] = at + count
+    pieces = pa.Array.from_buffers(pa.binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
+    return pieces.take(pa.array(np.arange(0, len(bounds) - 1, 2, np.int32)))

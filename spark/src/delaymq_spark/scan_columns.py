@@ -1,0 +1,254 @@
+"""Columns of a window's records as Arrow arrays; each is computed only when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Final
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from delaymq.message.flags import BORN_HOST_IPV6, STORE_HOST_IPV6, TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from delaymq.message.ids import unpack_host
+from delaymq.message.levels import DelayLevels
+from delaymq.message.names import (
+    DELAY,
+    DLQ_PREFIX,
+    DUE,
+    HALF_TOPIC,
+    KEYS,
+    MARK,
+    OP_HALF_TOPIC,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    TAGS,
+    UNIQUE_KEY,
+    is_system_topic,
+)
+
+from delaymq_spark.scan import Frames, Window, gather
+from delaymq_spark.scan_properties import Properties, mark_parts, numbers, text
+from delaymq_spark.source_schema import COLUMNS
+
+KINDS: Final = ("normal", "delayed", "delivered", "half", "op", "retry", "dead_letter", "system")
+_NORMAL, _DELAYED, _DELIVERED, _HALF, _OP, _RETRY, _DEAD_LETTER, _SYSTEM = range(len(KINDS))
+_KIND_OF_TOPIC: Final = {SCHEDULE_TOPIC: _DELAYED, HALF_TOPIC: _HALF, OP_HALF_TOPIC: _OP}
+# Times beyond it do not fit 64 bits of microseconds; a producer's clock may say anything.
+_MAX_MS: Final = 9_223_372_036_854_775
+_DUE_BYTES: Final = 16 + 1 + 4 + 1 + 20
+
+Mask = npt.NDArray[np.bool_]
+
+
+def topic_kind(topic: str) -> int:
+    """Index of the kind that all records of a topic have; 0 (normal) where the properties decide."""
+    if topic in _KIND_OF_TOPIC:
+        return _KIND_OF_TOPIC[topic]
+    if topic.startswith(RETRY_PREFIX):
+        return _RETRY
+    if topic.startswith(DLQ_PREFIX):
+        return _DEAD_LETTER
+    return _SYSTEM if is_system_topic(topic) else _NORMAL
+
+
+class Rows:
+    """The records of one window; what several columns need is computed once."""
+
+    def __init__(self, window: Window, frames: Frames, levels: DelayLevels, *, verify: bool) -> None:
+        self.window = window
+        self.frames = frames
+        self.levels = levels
+        self.verify = verify
+
+    def column(self, name: str) -> pa.Array:
+        """The values of a column, of the type that the schema has."""
+        return _BUILDERS[name](self)
+
+    # -- what stands at a place of the record -----------------------------------------------------------------------
+
+    @cached_property
+    def queue_id(self) -> npt.NDArray[np.int32]:
+        return self.window.i4[self.frames.position + 12].astype(np.int32)
+
+    @cached_property
+    def queue_offset(self) -> npt.NDArray[np.int64]:
+        return self.window.i8[self.frames.position + 20].astype(np.int64)
+
+    @cached_property
+    def store_ms(self) -> npt.NDArray[np.int64]:
+        return self.window.i8[self.frames.store_time_at].astype(np.int64)
+
+    @cached_property
+    def store_host_bytes(self) -> npt.NDArray[np.int64]:
+        return np.where(self.frames.sys_flag & STORE_HOST_IPV6, 20, 8)
+
+    @cached_property
+    def topics(self) -> pa.DictionaryArray:
+        """Topics as numbers of a dictionary."""
+        raw = gather(self.window.data, self.frames.topic_at, self.frames.topic_bytes).dictionary_encode()
+        return pa.DictionaryArray.from_arrays(raw.indices, text(raw.dictionary))
+
+    @cached_property
+    def topic_kinds(self) -> npt.NDArray[np.int8]:
+        """By topic alone, as indexes of KINDS; what recovery wrote over damage counts as the system's."""
+        by_topic = np.array([topic_kind(topic) for topic in self.topics.dictionary.to_pylist()], np.int8)
+        kinds = by_topic[self.topics.indices.to_numpy()]
+        kinds[(self.frames.sys_flag & TRANSACTION_MASK) == TRANSACTION_ROLLBACK] = _SYSTEM
+        return kinds
+
+    def int_after_store_host(self, skip: int) -> npt.NDArray[np.int64]:
+        """Where the fields behind the store host stand, `skip` bytes further."""
+        return self.frames.store_time_at + 8 + self.store_host_bytes + skip
+
+    # -- what stands in the properties --------------------------------------------------------------------------------
+
+    @cached_property
+    def properties(self) -> Properties:
+        return Properties(gather(self.window.data, self.frames.properties_at, self.frames.properties_bytes))
+
+    @cached_property
+    def marks(self) -> tuple[pa.Array, pa.Array, pa.Array]:
+        return mark_parts(self.properties.values(MARK))
+
+    @cached_property
+    def delay_level(self) -> pa.Int32Array:
+        return numbers(self.properties.values(DELAY), bits=32)
+
+    @cached_property
+    def real_topic(self) -> pa.StringArray:
+        """Where a record that waits is addressed to; the real broker's copies keep it."""
+        return self.properties.values(REAL_TOPIC)
+
+    @cached_property
+    def real_queue_id(self) -> pa.Int32Array:
+        return numbers(self.properties.values(REAL_QUEUE_ID), bits=32, whole=True)
+
+    @cached_property
+    def kinds(self) -> npt.NDArray[np.int8]:
+        """As `delaymq.store.kinds` has them; marks, fillers and the broker's own topics are the system's."""
+        kinds = self.topic_kinds
+        normal = kinds == _NORMAL
+        if not normal.any():
+            return kinds
+        delivered = _true(pc.equal(self.marks[0], "delivered"))
+        # The real broker marks nothing: its copies keep what the schedule record had.
+        delayed = self.properties.pairs_of(DELAY) >= 0
+        if np.any(delayed & normal & ~delivered):
+            same_topic = _true(pc.equal(self.real_topic, self.topics.dictionary_decode()))
+            same_queue = _true(pc.equal(self.real_queue_id, pa.array(self.queue_id)))
+            delivered |= delayed & same_topic & same_queue
+        return np.where(normal & delivered, np.int8(_DELIVERED), kinds)
+
+    @cached_property
+    def due_ms(self) -> tuple[npt.NDArray[np.int64], Mask]:
+        """When a delayed record is to be delivered, and which records have such a time."""
+        level = self.delay_level.fill_null(0).to_numpy().astype(np.int64)
+        has = (self.topic_kinds == _DELAYED) & (level > 0)
+        delays = np.array((0, *self.levels.delays_ms), np.int64)
+        due = self.store_ms + delays[np.clip(level, 0, len(delays) - 1)]
+        own, believed = self._own_due()
+        return np.where(believed, own, due), has
+
+    def _own_due(self) -> tuple[npt.NDArray[np.int64], Mask]:
+        """`__DMQ_DUE`, and where it is there and names the record's own queue and offset."""
+        properties = self.properties
+        pairs = properties.pairs_of(DUE)
+        rows = np.flatnonzero(pairs >= 0)
+        rows = rows[properties.value_bytes[pairs[rows]] == _DUE_BYTES]
+        due = np.zeros(len(self.frames), np.int64)
+        believed = np.zeros(len(self.frames), np.bool_)
+        if len(rows):
+            digits = properties.bytes_at(properties.value_at[pairs[rows]], _DUE_BYTES).astype(np.int64) - ord("0")
+            colons = digits[:, [16, 21]] == ord(":") - ord("0")
+            digits = np.delete(digits, [16, 21], axis=1)
+            sound = colons.all(axis=1) & ((digits >= 0) & (digits <= 9)).all(axis=1) & (digits[:, 20] == 0)
+            tens = 10 ** np.arange(18, -1, -1, dtype=np.int64)
+            sound &= (digits[:, 16:20] @ tens[-4:] == self.queue_id[rows]) & (
+                digits[:, 21:] @ tens == self.queue_offset[rows]
+            )
+            due[rows] = digits[:, :16] @ tens[-16:]
+            believed[rows] = sound
+        return due, believed
+
+
+def _true(array: pa.BooleanArray) -> Mask:
+    return array.fill_null(False).to_numpy(zero_copy_only=False)
+
+
+def _int32(rows: Rows, at: npt.NDArray[np.int64]) -> pa.Array:
+    return pa.array(rows.window.i4[at].astype(np.int32))
+
+
+def _int64(rows: Rows, at: npt.NDArray[np.int64]) -> pa.Array:
+    return pa.array(rows.window.i8[at].astype(np.int64))
+
+
+def _time(ms: npt.NDArray[np.int64], there: Mask | None = None) -> pa.Array:
+    fits = (ms >= -_MAX_MS) & (ms <= _MAX_MS)
+    missing = ~fits if there is None else ~(fits & there)
+    micros = np.where(fits, ms, 0) * 1000
+    return pa.array(micros, pa.timestamp("us", tz="UTC"), mask=missing if missing.any() else None)
+
+
+def _hosts(rows: Rows, at: npt.NDArray[np.int64], ipv6_flag: int) -> pa.Array:
+    """`address:port`, with brackets around an IPv6 address; hosts are few, so each is formatted once."""
+    widths = np.where(rows.frames.sys_flag & ipv6_flag, 20, 8)
+    encoded = gather(rows.window.data, at, widths).dictionary_encode()
+    shown = []
+    for packed in encoded.dictionary.to_pylist():
+        address, port = unpack_host(packed)
+        shown.append(f"[{address}]:{port}" if ":" in address else f"{address}:{port}")
+    return pa.array(shown, pa.string()).take(encoded.indices)
+
+
+def _kind(rows: Rows) -> pa.Array:
+    return pa.array(KINDS, pa.string()).take(pa.array(rows.kinds))
+
+
+def _crc_ok(rows: Rows) -> pa.Array:
+    if not rows.verify:
+        return pa.nulls(len(rows.frames), pa.bool_())
+    data, frames = memoryview(rows.window.data), rows.frames
+    stored = rows.window.u4[frames.position + 8].astype(np.int64)
+    ends = frames.body_at + frames.body_bytes
+    computed = [crc32(data[a:b]) & 0x7FFFFFFF for a, b in zip(frames.body_at.tolist(), ends.tolist(), strict=True)]
+    return pa.array(np.array(computed, np.int64) == stored)
+
+
+_BUILDERS: Final[dict[str, Callable[[Rows], pa.Array]]] = {
+    "topic": lambda rows: rows.topics.dictionary_decode(),
+    "queue_id": lambda rows: pa.array(rows.queue_id),
+    "queue_offset": lambda rows: pa.array(rows.queue_offset),
+    "physical_offset": lambda rows: pa.array(rows.frames.position + rows.window.offset),
+    "segment": lambda rows: pa.array(np.full(len(rows.frames), rows.window.segment_base)),
+    "size": lambda rows: pa.array(rows.frames.size.astype(np.int32)),
+    "store_time": lambda rows: _time(rows.store_ms),
+    "born_time": lambda rows: _time(rows.window.i8[rows.frames.position + 40].astype(np.int64)),
+    "flag": lambda rows: _int32(rows, rows.frames.position + 16),
+    "sys_flag": lambda rows: pa.array(rows.frames.sys_flag.astype(np.int32)),
+    "reconsume_times": lambda rows: _int32(rows, rows.int_after_store_host(0)),
+    "prepared_offset": lambda rows: _int64(rows, rows.int_after_store_host(4)),
+    "born_host": lambda rows: _hosts(rows, rows.frames.position + 48, BORN_HOST_IPV6),
+    "store_host": lambda rows: _hosts(rows, rows.frames.store_time_at + 8, STORE_HOST_IPV6),
+    "body_bytes": lambda rows: pa.array(rows.frames.body_bytes.astype(np.int32)),
+    "kind": _kind,
+    "real_topic": lambda rows: rows.real_topic,
+    "real_queue_id": lambda rows: rows.real_queue_id,
+    "delay_level": lambda rows: rows.delay_level,
+    "due_time": lambda rows: _time(*rows.due_ms),
+    "keys": lambda rows: rows.properties.values(KEYS),
+    "tags": lambda rows: rows.properties.values(TAGS),
+    "unique_key": lambda rows: rows.properties.values(UNIQUE_KEY),
+    "mark": lambda rows: rows.marks[0],
+    "origin_queue_id": lambda rows: rows.marks[1],
+    "origin_offset": lambda rows: rows.marks[2],
+    "crc_ok": _crc_ok,
+    "properties": lambda rows: rows.properties.maps(),
+    "body": lambda rows: gather(rows.window.data, rows.frames.body_at, rows.frames.body_bytes),
+}
+assert _BUILDERS.keys() == COLUMNS.keys()

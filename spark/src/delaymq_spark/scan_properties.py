@@ -1,0 +1,152 @@
+"""The properties of many records, taken apart at once (docs/formats/store.md, record field 17)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delaymq_spark.scan import gather
+
+_NAME_END: Final = 1
+_PAIR_END: Final = 2
+# As delaymq.message.marks has it, for offsets that fit 64 bits.
+_MARK: Final = (
+    "^(?P<kind>delivered|carried|cancelled|rescheduled|dropped):(?P<queue>[0-9]{1,4}):0*(?P<offset>[0-9]{1,18})"
+    ":[0-9]{1,20}$"
+)
+# Names of one window up to which sets of them fit the bits of a number, also summed over all pairs of a record.
+_MAX_NAME_BITS: Final = 48
+
+
+class Properties:
+    """Name and value of every pair of `count` records, as places in one run of bytes."""
+
+    def __init__(self, raw: pa.BinaryArray) -> None:
+        self.count = len(raw)
+        offsets = np.frombuffer(raw.buffers()[1], np.int32)[: self.count + 1].astype(np.int64)
+        total = int(offsets[-1]) if self.count else 0
+        self._buffer = raw.buffers()[2] or pa.py_buffer(b"")
+        data = np.frombuffer(self._buffer, np.uint8)[:total]
+        begins = np.zeros(total + 1, np.bool_)
+        begins[1:][data == _PAIR_END] = True
+        begins[offsets[:-1]] = True
+        starts = np.flatnonzero(begins[:total])
+        if not len(starts):
+            self.record = self.name_at = self.value_at = self.name_bytes = self.value_bytes = starts
+            self._data = data
+            return
+        nexts = np.append(starts[1:], total)
+        ends = nexts - (data[nexts - 1] == _PAIR_END)
+        middles = np.flatnonzero(data == _NAME_END)
+        if len(middles) != len(starts) or np.any(middles < starts) or np.any(middles >= ends):
+            # A pair without a value, or a value with the separator in it: the first one counts.
+            found = np.searchsorted(middles, starts)
+            middles = np.append(middles, total)[found]
+        first_pair = np.searchsorted(starts, offsets[:-1])
+        pairs_of_record = np.diff(np.append(first_pair, len(starts)))
+        # Of a record without properties the place is the next one's.
+        pairs_of_record[offsets[1:] == offsets[:-1]] = 0
+        record = np.repeat(np.arange(self.count), pairs_of_record)
+        kept = (middles > starts) & (middles < ends - 1)
+        if not kept.all():
+            starts, middles, ends, record = starts[kept], middles[kept], ends[kept], record[kept]
+        self.record = record
+        """Which record each pair belongs to, ascending."""
+        self.name_at, self.name_bytes = starts, middles - starts
+        self.value_at, self.value_bytes = middles + 1, ends - middles - 1
+        self._data = data
+
+    def pairs_of(self, name: str) -> npt.NDArray[np.int64]:
+        """For each record the number of its pair with this name, the last one's if there are more; -1: none."""
+        result = np.full(self.count, -1, np.int64)
+        wanted = name.encode()
+        if not len(self.record):
+            return result
+        pairs = np.flatnonzero(self.name_bytes == len(wanted))
+        if len(pairs):
+            shape = (len(self._data) - len(wanted) + 1,)
+            words = np.ndarray(shape, f"S{len(wanted)}", self._data, strides=(1,))
+            pairs = pairs[words[self.name_at[pairs]] == wanted]
+        result[self.record[pairs]] = pairs
+        return result
+
+    def bytes_at(self, at: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.uint8]:
+        """`count` bytes from each place on, one row each."""
+        return self._data[at[:, np.newaxis] + np.arange(count)]
+
+    def values(self, name: str) -> pa.StringArray:
+        """For each record the value of this property, null without one."""
+        pairs = self.pairs_of(name)
+        there = pairs >= 0
+        if there.all() and len(pairs):
+            return text(gather(self._buffer, self.value_at[pairs], self.value_bytes[pairs]))
+        present = pairs[there]
+        found = text(gather(self._buffer, self.value_at[present], self.value_bytes[present]))
+        rows = np.cumsum(there, dtype=np.int64) - 1
+        return found.take(pa.array(rows, mask=~there))
+
+    def maps(self) -> pa.MapArray:
+        """For each record a map of all pairs."""
+        kept = self._without_repeated()
+        names = text(gather(self._buffer, self.name_at[kept], self.name_bytes[kept]))
+        values = text(gather(self._buffer, self.value_at[kept], self.value_bytes[kept]))
+        offsets = np.searchsorted(self.record[kept], np.arange(self.count + 1)).astype(np.int32)
+        return pa.MapArray.from_arrays(pa.array(offsets), names, values)
+
+    def _without_repeated(self) -> npt.NDArray[np.int64] | slice:
+        """Pairs without those whose name the same record has again later."""
+        if not len(self.record):
+            return slice(None)
+        names = gather(self._buffer, self.name_at, self.name_bytes).dictionary_encode()
+        code = names.indices.to_numpy().astype(np.int64)
+        firsts = np.flatnonzero(np.diff(self.record, prepend=-1))
+        if len(names.dictionary) <= _MAX_NAME_BITS:
+            bits = np.left_shift(np.int64(1), code)
+            if np.array_equal(np.add.reduceat(bits, firsts), np.bitwise_or.reduceat(bits, firsts)):
+                return slice(None)
+        key = self.record * len(names.dictionary) + code
+        _, last = np.unique(key[::-1], return_index=True)
+        return np.sort(len(key) - 1 - last)
+
+
+def text(array: pa.BinaryArray) -> pa.StringArray:
+    """As strings; what is no UTF-8 gets U+FFFD in its place."""
+    try:
+        return array.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([None if v is None else v.decode("utf-8", "replace") for v in array.to_pylist()], pa.string())
+
+
+def numbers(values: pa.StringArray, *, bits: int, whole: bool = False) -> pa.Array:
+    """Each text as a number, null where it is none or does not fit; texts are few, so each is parsed once.
+
+    `whole`: only as a program writes numbers ("7", not "07" or "+7").
+    """
+    encoded = values.dictionary_encode()
+    limit = 1 << (bits - 1)
+    parsed = [_number(word, limit, whole) for word in encoded.dictionary.to_pylist()]
+    return pa.array(parsed, pa.int32() if bits == 32 else pa.int64()).take(encoded.indices)
+
+
+def _number(word: str, limit: int, whole: bool) -> int | None:
+    if len(word) > 20:
+        return None
+    try:
+        number = int(word)
+    except ValueError:
+        return None
+    if not -limit <= number < limit or (whole and str(number) != word):
+        return None
+    return number
+
+
+def mark_parts(values: pa.StringArray) -> tuple[pa.StringArray, pa.Int32Array, pa.Int64Array]:
+    """Kind, queue id and queue offset of each `__DMQ_MARK`; nulls where there is none or it is not one."""
+    found = pc.extract_regex(values, _MARK)
+    kind = pc.struct_field(found, "kind")
+    queue = pc.cast(pc.struct_field(found, "queue"), pa.int32())
+    return kind, queue, pc.cast(pc.struct_field(found, "offset"), pa.int64())

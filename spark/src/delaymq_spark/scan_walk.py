@@ -1,0 +1,158 @@
+"""The records of a part of a segment, window by window, and what lies between them that is no record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from delaymq.message.errors import RecordError
+from delaymq.message.record import FIXED_BYTES, decode_record
+from delaymq.store.reader import is_torn
+
+from delaymq_spark.scan import MAGIC_BYTES, Frames, Window, frames_of, problem_at
+from delaymq_spark.segments import SegmentFile, Skipped, read_bytes
+
+# What an executor holds of the log at once; a batch of rows is made of each window. Stays in the processor's cache.
+WINDOW_BYTES: Final = 4 << 20
+# A damaged size must not claim the executor's memory; the real broker's default limit is 4 MiB.
+MAX_RECORD_BYTES: Final = 256 << 20
+_PIECE_BYTES: Final = 1 << 20
+_PHYSICAL_OFFSET_AT: Final = 28
+_SIZE_AT: Final = 0
+
+
+@dataclass(slots=True)
+class Walk:
+    """One pass over a part of a segment, from physical offset `start` (a record's) to `end` (a record's end)."""
+
+    file: SegmentFile
+    start: int
+    end: int
+    tell: Callable[[Skipped], None]
+    segment_end: int
+    """Physical offset behind the segment."""
+    to_log_end: bool = False
+    """Whether `end` is only as far as there may be records: no record behind the last one is nothing to tell of."""
+    reached: int = -1
+    """Afterwards: where the last record ended, or the end when a blank record closes the segment."""
+
+    def windows(self) -> Iterator[tuple[Window, Frames]]:
+        """Windows and their sound records. A window is used again for the next one. OSError."""
+        base = self.file.base
+        position, end = self.start - base, self.end - base
+        self.reached = self.start
+        window_bytes = max(min(WINDOW_BYTES, end - position), 1)
+        data = bytearray(window_bytes)
+        last_ms = 0
+        while position < end:
+            wanted = min(window_bytes, end - position)
+            if len(data) < wanted:
+                data = bytearray(wanted)
+            count = self.file.read_into(position, memoryview(data)[:wanted])
+            window = Window(data, count, base + position, base)
+            frames, stop = frames_of(window, 0) if count >= FIXED_BYTES else (None, 0)
+            if frames is not None and len(frames):
+                last_ms = int(window.i8[int(frames.store_time_at[-1])])
+                self.reached = base + position + stop
+                yield window, frames
+            if position + stop >= end:
+                return
+            problem = problem_at(window, stop, self.segment_end)
+            position += stop
+            if problem == "":
+                self.reached = self.end
+                return
+            if problem is None:
+                problem = self._why_not_whole(window, stop, position, end, short=count < wanted)
+                if problem is None:
+                    window_bytes = WINDOW_BYTES
+                    if stop == 0:
+                        window_bytes = max(WINDOW_BYTES, int(window.u4[0]))
+                    continue
+            window_bytes = WINDOW_BYTES
+            del window, frames
+            following = next_sound(self.file, position, end, last_ms)
+            if following is None:
+                if not self.to_log_end:
+                    self._skip(position, end, problem)
+                return
+            self._skip(position, following, problem)
+            position = following
+
+    def _why_not_whole(self, window: Window, stop: int, position: int, end: int, *, short: bool) -> str | None:
+        """Why the record at `position`, of which the window has a part, will not become whole; None: it may."""
+        if short:
+            return "the file was cut while it was read"
+        available = window.used_bytes - stop
+        if available < _PHYSICAL_OFFSET_AT + 8:
+            return "only a part of a record" if end - position <= available else None
+        size = int(window.u4[stop + _SIZE_AT])
+        if int(window.i8[stop + _PHYSICAL_OFFSET_AT]) != window.offset + stop:
+            return f"the record says that it stands at {int(window.i8[stop + _PHYSICAL_OFFSET_AT])}"
+        if size > MAX_RECORD_BYTES:
+            return f"a record of {size} bytes is more than this program takes at once ({MAX_RECORD_BYTES})"
+        if position + size > end:
+            return f"a record of {size} bytes reaches beyond offset {window.segment_base + end}"
+        return None
+
+    def _skip(self, position: int, end: int, reason: str) -> None:
+        base = self.file.base
+        self.tell(Skipped(self.file.name, position, base + position, end - position, reason))
+
+
+def next_sound(file: SegmentFile, position: int, end: int, not_before_ms: int) -> int | None:
+    """The first byte behind `position` and before `end` where a sound record begins; its checksum counts too.
+
+    It must not have been stored before the ones in front of it. OSError.
+    """
+    at = position + 1
+    while (at := file.next_data(at)) < end:
+        piece = read_bytes(file, at, min(_PIECE_BYTES, end - at + 8))
+        hit = piece.find(MAGIC_BYTES)
+        while hit >= 0:
+            candidate = at + hit - 4
+            if position < candidate < end:
+                stored_ms = sound_at(file, candidate)
+                if stored_ms is not None and stored_ms >= not_before_ms:
+                    return candidate
+            hit = piece.find(MAGIC_BYTES, hit + 1)
+        if len(piece) < _PIECE_BYTES:
+            return None
+        at += len(piece) - 3
+    return None
+
+
+def sound_at(file: SegmentFile, position: int) -> int | None:
+    """The store time in ms of the sound record at byte `position`; None when there is none."""
+    if position < 0:
+        return None
+    head = read_bytes(file, position, _PHYSICAL_OFFSET_AT + 8)
+    if len(head) < _PHYSICAL_OFFSET_AT + 8:
+        return None
+    if int.from_bytes(head[_PHYSICAL_OFFSET_AT:], "big") != file.base + position:
+        return None
+    size = int.from_bytes(head[:4], "big")
+    if not FIXED_BYTES <= size <= min(file.file_bytes - position, MAX_RECORD_BYTES):
+        return None
+    try:
+        record = decode_record(read_bytes(file, position, size))
+    except RecordError:
+        return None
+    if is_torn(record.raw_properties, position + size - len(record.raw_properties)):
+        return None
+    return record.store_timestamp_ms
+
+
+def torn_bytes(file: SegmentFile, position: int) -> int:
+    """From `position` to the last byte of the file that is not zero. OSError."""
+    at = last = position
+    while (at := file.next_data(at)) < file.file_bytes:
+        piece = read_bytes(file, at, _PIECE_BYTES)
+        if not piece:
+            break
+        used = len(piece.rstrip(b"\0"))
+        if used:
+            last = at + used
+        at += len(piece)
+    return last - position

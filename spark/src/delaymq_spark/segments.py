@@ -1,0 +1,215 @@
+"""The files of a commit log, and reading parts of them.
+
+`SegmentFile` is the seam: whatever can give bytes at a position of a segment can be a store's source (a mounted volume
+here; a broker's HTTP interface has ranges too). Everything is read, nothing mapped: a file that shrinks under a mapping
+kills the process, a short read is only a short read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+NAME_DIGITS: Final = 20
+# The version of delaymq/state.json that this reader knows (docs/formats/store.md).
+KNOWN_FORMAT_VERSION: Final = 1
+
+
+class StorePathError(ValueError):
+    """The path is no store that can be read here; the text says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A part of a store that gave no rows."""
+
+    file: str
+    position: int
+    """Byte in that file."""
+    offset: int
+    """Physical offset; -1 where there is none."""
+    lost_bytes: int
+    reason: str
+    at_end: bool = False
+    """Whether it is what a write that was under way, or a crash, left behind the log's last record."""
+
+    def __str__(self) -> str:
+        where = f"{self.file}, byte {self.position}"
+        if self.offset >= 0:
+            where += f" (offset {self.offset})"
+        return f"{where}: {self.lost_bytes} bytes skipped: {self.reason}"
+
+
+class SegmentFile(Protocol):
+    """One file of the log."""
+
+    @property
+    def base(self) -> int:
+        """Physical offset of its first byte."""
+
+    @property
+    def name(self) -> str:
+        """As it is told to people: path or address."""
+
+    @property
+    def file_bytes(self) -> int:
+        """Its size when it was listed."""
+
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        """Fill `buffer` from byte `position` on; how many bytes there were. OSError."""
+
+    def next_data(self, position: int) -> int:
+        """The first byte at or behind `position` that may be other than zero; `file_bytes` when there is none."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """A segment that a listing found."""
+
+    base: int
+    path: str
+    file_bytes: int
+
+    @property
+    def end(self) -> int:
+        """Physical offset behind its last byte."""
+        return self.base + self.file_bytes
+
+
+class LocalSegmentFile:
+    """A segment on a local or mounted file system, opened for reading only."""
+
+    def __init__(self, info: SegmentInfo) -> None:
+        self.base = info.base
+        self.name = info.path
+        self.file_bytes = info.file_bytes
+        self._descriptor = os.open(info.path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        wanted = min(len(buffer), self.file_bytes - position)
+        filled = 0
+        while filled < wanted:
+            count = os.preadv(self._descriptor, [buffer[filled:wanted]], position + filled)
+            if count == 0:
+                break
+            filled += count
+        return filled
+
+    def next_data(self, position: int) -> int:
+        if position >= self.file_bytes:
+            return self.file_bytes
+        try:
+            return min(os.lseek(self._descriptor, position, os.SEEK_DATA), self.file_bytes)
+        except OSError:
+            return self.file_bytes
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def read_bytes(file: SegmentFile, position: int, count: int) -> bytes:
+    """`count` bytes from `position` on, fewer at the file's end. OSError."""
+    buffer = bytearray(max(0, min(count, file.file_bytes - position)))
+    return bytes(buffer[: file.read_into(position, memoryview(buffer))])
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a store's folder holds."""
+
+    segments: tuple[SegmentInfo, ...]
+    """In order."""
+    skipped: tuple[Skipped, ...]
+    """Files that are no segments."""
+    gaps: tuple[Skipped, ...]
+    """Between segments."""
+
+
+def open_segment(info: SegmentInfo) -> SegmentFile:
+    """The segment, by where it is. OSError."""
+    return LocalSegmentFile(info)
+
+
+def check_store_path(path: str) -> str:
+    """`path` without a scheme and a slash at its end. StorePathError when no store can be there."""
+    if not path.strip():
+        raise StorePathError("the option `path` is missing: give the folder of a broker's store")
+    if path.startswith(("http://", "https://")):
+        raise StorePathError(f"{path}: reading from a broker's address is not built yet: mount the store's volume")
+    scheme, colon, rest = path.partition("://")
+    if colon:
+        if scheme != "file":
+            raise StorePathError(f"{path}: {scheme}:// is not known: give a folder, such as /var/lib/delaymq/store")
+        path = "/" + rest.lstrip("/")
+    elif path.startswith("file:/"):
+        path = path.removeprefix("file:")
+    return path.rstrip("/") or "/"
+
+
+def list_segments(path: str) -> Listing:
+    """The segments of the store at `path`. StorePathError when there is no log, or when it cannot be listed."""
+    folder = f"{path}/commitlog"
+    try:
+        names = sorted(os.listdir(folder))
+    except FileNotFoundError:
+        raise StorePathError(f"{path} is not a store: it has no folder commitlog. Give the store's own folder") from None
+    except OSError as error:
+        raise StorePathError(f"{folder} cannot be listed: {error.strerror}") from error
+    found: list[SegmentInfo] = []
+    skipped = list(_newer_format(path))
+    for name in names:
+        file = f"{folder}/{name}"
+        if not (len(name) == NAME_DIGITS and name.isascii() and name.isdigit() and int(name) < 1 << 63):
+            skipped.append(Skipped(file, 0, -1, _size_of(file), "its name is not a segment's"))
+            continue
+        try:
+            facts = os.stat(file)
+            if not os.path.isfile(file):
+                raise IsADirectoryError(0, "it is no file")
+            os.close(os.open(file, os.O_RDONLY | os.O_CLOEXEC))
+        except FileNotFoundError:
+            continue  # The broker has just deleted it.
+        except OSError as error:
+            skipped.append(Skipped(file, 0, int(name), _size_of(file), f"cannot be read: {error.strerror}"))
+            continue
+        found.append(SegmentInfo(int(name), file, facts.st_size))
+    return Listing(tuple(found), tuple(skipped), tuple(_gaps(folder, found)))
+
+
+def _gaps(folder: str, segments: list[SegmentInfo]) -> Iterator[Skipped]:
+    for before, after in zip(segments, segments[1:], strict=False):
+        if after.base > before.end:
+            file = f"{folder}/{before.end:0{NAME_DIGITS}d}"
+            yield Skipped(file, 0, before.end, after.base - before.end, "the file is missing or was cut")
+
+
+def _newer_format(path: str) -> Iterator[Skipped]:
+    file = f"{path}/delaymq/state.json"
+    try:
+        with open(file, "rb") as state:
+            version = json.loads(state.read(65_536))["formatVersion"]
+        if int(version) > KNOWN_FORMAT_VERSION:
+            yield Skipped(
+                file, 0, -1, 0,
+                f"the store has format version {version}, this program knows {KNOWN_FORMAT_VERSION}: what it does not "
+                "recognise is left out; use the version that wrote it, or a later one",
+            )  # fmt: skip
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        yield Skipped(file, 0, -1, 0, f"cannot be read ({str(error)[:200]}): the format's version is not known")
+
+
+def _size_of(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0

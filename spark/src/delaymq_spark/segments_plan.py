@@ -1,0 +1,198 @@
+"""Which parts of a log are read by which task.
+
+A part begins where a record does: at a segment's beginning, or inside of it at a record that stands in the consume
+queue too. A body can look like a record; only the broker writes queues. Without queues a segment is one part.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from delaymq.message.errors import RecordError
+from delaymq.message.names import topic_problem
+from delaymq.message.record import decode_record
+from delaymq.store.reader import QUEUE_ENTRY
+
+from delaymq_spark.scan import MAGIC_BYTES
+from delaymq_spark.scan_walk import Walk, sound_at, torn_bytes
+from delaymq_spark.segments import (
+    NAME_DIGITS,
+    SegmentFile,
+    SegmentInfo,
+    Skipped,
+    list_segments,
+    open_segment,
+    read_bytes,
+)
+
+# How far behind the wished place a part may begin.
+_SEARCH_BYTES: Final = 8 << 20
+_PIECE_BYTES: Final = 1 << 20
+# Records that are tried; a log without queues is not to be searched through.
+_MAX_TRIES: Final = 64
+_Found = TypeVar("_Found")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A stretch of one segment, from a record's beginning to a record's end."""
+
+    segment: SegmentInfo
+    start: int
+    """Physical offset."""
+    end: int
+
+    @property
+    def bytes_count(self) -> int:
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be read, frozen at one instant: what a broker appends later is not in it."""
+
+    parts: tuple[Part, ...]
+    start: int
+    """Physical offset of the log's first byte."""
+    end: int
+    """Physical offset behind the last whole record."""
+    skipped: tuple[Skipped, ...]
+    """What is known before anything is read."""
+
+
+def plan(path: str, split_bytes: int, start: int | None = None, end: int | None = None) -> Plan:
+    """Parts of about `split_bytes` of the store at `path`; or of what lies between two ends of earlier plans.
+
+    StorePathError when nothing can be read there.
+    """
+    listing = list_segments(path)
+    planner = _Planner(path, split_bytes, list(listing.skipped))
+    segments = [info for info in listing.segments if start is None or info.end > start]
+    first = listing.segments[0].base if listing.segments else 0
+    log_end = max(first, start or 0)
+    last_parts: list[Part] = []
+    # The files at the end may hold nothing yet: they are allocated ahead.
+    while segments and not last_parts:
+        info = segments.pop()
+        last_parts, log_end = planner.last_segment(info, max(info.base, start or 0)) or ([], log_end)
+    parts: list[Part] = []
+    for info in segments:
+        parts += planner.segment(info, max(info.base, start or 0)) or []
+    parts += last_parts
+    if end is not None:
+        parts = [Part(part.segment, part.start, min(part.end, end)) for part in parts if part.start < end]
+        log_end = min(log_end, end)
+    # Behind the log's end nothing is missing.
+    gaps = [gap for gap in listing.gaps if max(first, start or 0) <= gap.offset < log_end]
+    return Plan(tuple(parts), first, log_end, (*planner.skipped, *gaps))
+
+
+def log_start(path: str) -> int:
+    """Physical offset of the log's first byte; 0 for an empty log. StorePathError."""
+    segments = list_segments(path).segments
+    return segments[0].base if segments else 0
+
+
+class _Planner:
+    def __init__(self, path: str, split_bytes: int, skipped: list[Skipped]) -> None:
+        self._path = path
+        self._split_bytes = split_bytes
+        self.skipped = skipped
+
+    def segment(self, info: SegmentInfo, begin: int) -> list[Part] | None:
+        """The parts of a segment that others follow; None when it cannot be read."""
+        return self._with_file(info, lambda file: _parts(info, self._starts(file, begin), info.end))
+
+    def last_segment(self, info: SegmentInfo, begin: int) -> tuple[list[Part], int] | None:
+        """The parts of the segment that may hold the log's last record, and where that ends; None: it holds none."""
+        return self._with_file(info, lambda file: self._last_segment(file, info, begin))
+
+    def _last_segment(self, file: SegmentFile, info: SegmentInfo, begin: int) -> tuple[list[Part], int] | None:
+        starts = self._starts(file, begin)
+        found: list[Skipped] = []
+        walk = Walk(file, starts[-1], info.end, found.append, info.end, to_log_end=True)
+        for _ in walk.windows():
+            pass
+        end = walk.reached
+        torn = torn_bytes(file, end - info.base) if end < info.end else 0
+        if torn:
+            reason = "no whole record stands at the log's end"
+            self.skipped.append(Skipped(info.path, end - info.base, end, torn, reason, at_end=True))
+        return (_parts(info, starts, end), end) if end > begin else None
+
+    def _starts(self, file: SegmentFile, begin: int) -> list[int]:
+        starts = [begin]
+        wished = begin + self._split_bytes
+        while wished < file.base + file.file_bytes - self._split_bytes // 2:
+            found = self._record_in_queue(file, wished - file.base)
+            if found is not None:
+                starts.append(file.base + found)
+            wished = max(wished, starts[-1]) + self._split_bytes
+        return starts
+
+    def _record_in_queue(self, file: SegmentFile, wished: int) -> int | None:
+        """The first byte behind `wished` at which a record begins that its consume queue names."""
+        tries = 0
+        at = file.next_data(wished)
+        end = min(at + _SEARCH_BYTES, file.file_bytes)
+        while at < end:
+            piece = read_bytes(file, at, _PIECE_BYTES)
+            hit = piece.find(MAGIC_BYTES)
+            while hit >= 0:
+                if at + hit - 4 >= wished and sound_at(file, at + hit - 4) is not None:
+                    if self._is_in_queue(file, at + hit - 4):
+                        return at + hit - 4
+                    tries += 1
+                    if tries >= _MAX_TRIES:
+                        return None
+                hit = piece.find(MAGIC_BYTES, hit + 1)
+            if len(piece) < _PIECE_BYTES:
+                return None
+            at = file.next_data(at + len(piece) - 3)
+        return None
+
+    def _is_in_queue(self, file: SegmentFile, position: int) -> bool:
+        size = int.from_bytes(read_bytes(file, position, 4), "big")
+        try:
+            record = decode_record(read_bytes(file, position, size))
+        except RecordError:
+            return False
+        # A topic becomes a part of a path here.
+        if topic_problem(record.topic) is not None or record.queue_id < 0 or record.queue_offset < 0:
+            return False
+        folder = f"{self._path}/consumequeue/{record.topic}/{record.queue_id}"
+        byte = record.queue_offset * QUEUE_ENTRY.size
+        try:
+            names = [name for name in os.listdir(folder) if len(name) == NAME_DIGITS and name.isdigit()]
+            name = max((name for name in names if int(name) <= byte), default=None)
+            if name is None:
+                return False
+            with open(f"{folder}/{name}", "rb") as queue:
+                entry = os.pread(queue.fileno(), QUEUE_ENTRY.size, byte - int(name))
+        except (OSError, OverflowError):
+            return False
+        if len(entry) < QUEUE_ENTRY.size:
+            return False
+        return QUEUE_ENTRY.unpack(entry)[:2] == (record.physical_offset, record.size)
+
+    def _with_file(self, info: SegmentInfo, look: Callable[[SegmentFile], _Found]) -> _Found | None:
+        try:
+            file = open_segment(info)
+            try:
+                return look(file)
+            finally:
+                file.close()
+        except FileNotFoundError:
+            reason = "the file was deleted meanwhile"
+        except OSError as error:
+            reason = f"cannot be read: {error.strerror or error}"
+        self.skipped.append(Skipped(info.path, 0, info.base, info.file_bytes, reason))
+        return None
+
+
+def _parts(info: SegmentInfo, starts: list[int], end: int) -> list[Part]:
+    starts = [start for start in starts if start < end]
+    return [Part(info, start, following) for start, following in zip(starts, [*starts[1:], end], strict=True)]

@@ -1,0 +1,146 @@
+"""The options of `rocketmq_store`: what they may be, and what is wrong with one that cannot be used."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from delaymq.message.errors import LevelTableError
+from delaymq.message.levels import DEFAULT_LEVELS, DelayLevels
+
+from delaymq_spark.segments import check_store_path
+from delaymq_spark.source_schema import COLUMNS, DEFAULT_COLUMNS
+
+DEFAULT_SPLIT_BYTES: Final = 128 << 20
+# Smaller parts cost more to start than to read.
+MIN_SPLIT_BYTES: Final = 1 << 12
+_UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
+_SIZE = re.compile(r"(\d{1,15})\s*([a-z]*)\Z", re.ASCII)
+_KNOWN: Final = ("path", "columns", "verify", "splitBytes", "from", "until", "topics", "delayLevels", "startingOffset")
+
+
+class OptionError(ValueError):
+    """An option that cannot be used; the text says what it may be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions:
+    """How a store is read."""
+
+    path: str
+    columns: tuple[str, ...] = DEFAULT_COLUMNS
+    verify: bool = False
+    """Whether the bodies' checksums are computed (column crc_ok)."""
+    split_bytes: int = DEFAULT_SPLIT_BYTES
+    from_ms: int | None = None
+    """Store time of the first records."""
+    until_ms: int | None = None
+    """Records of this store time and later are left out."""
+    topics: frozenset[str] | None = None
+    delay_levels: str = DEFAULT_LEVELS
+    """The broker's messageDelayLevel: by it delayed records that the real broker wrote get their due time."""
+    starting_offset: str = "earliest"
+    """Where a stream begins: `earliest`, `latest`, or a physical offset at which a record begins."""
+
+
+def parse_options(options: Mapping[str, str]) -> SourceOptions:
+    """The options by any spelling of their names. OptionError, StorePathError."""
+    known = {name.lower(): name for name in _KNOWN}
+    given: dict[str, str] = {}
+    for name, value in options.items():
+        if name.lower() not in known:
+            near = difflib.get_close_matches(name.lower(), known, 1)
+            meant = f": did you mean {known[near[0]]}?" if near else f": there are {', '.join(_KNOWN)}"
+            raise OptionError(f"the option {name[:60]!r} is not known{meant}")
+        given[known[name.lower()]] = str(value)
+    from_ms, until_ms = _time_ms("from", given.get("from")), _time_ms("until", given.get("until"))
+    if from_ms is not None and until_ms is not None and from_ms >= until_ms:
+        raise OptionError(f"from ({given['from']}) is not before until ({given['until']}): nothing would be read")
+    return SourceOptions(
+        path=check_store_path(given.get("path", "")),
+        columns=_columns(given.get("columns")),
+        verify=_boolean("verify", given.get("verify", "false")),
+        split_bytes=_split_bytes(given.get("splitBytes")),
+        from_ms=from_ms,
+        until_ms=until_ms,
+        topics=_words(given.get("topics")),
+        delay_levels=_levels(given.get("delayLevels", DEFAULT_LEVELS)),
+        starting_offset=_starting_offset(given.get("startingOffset", "earliest")),
+    )
+
+
+def _columns(text: str | None) -> tuple[str, ...]:
+    if text is None or not text.strip():
+        return DEFAULT_COLUMNS
+    names: list[str] = []
+    for word in text.split(","):
+        name = word.strip()
+        if name == "*":
+            names += COLUMNS
+        elif name in COLUMNS:
+            names.append(name)
+        else:
+            near = difflib.get_close_matches(name, COLUMNS, 1)
+            meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(COLUMNS)}"
+            raise OptionError(f"columns: {name[:60]!r} is no column: {meant}")
+    return tuple(dict.fromkeys(names))
+
+
+def _boolean(name: str, text: str) -> bool:
+    if text.strip().lower() in ("true", "false"):
+        return text.strip().lower() == "true"
+    raise OptionError(f"{name} is {text[:60]!r}: it is true or false")
+
+
+def _split_bytes(text: str | None) -> int:
+    if text is None:
+        return DEFAULT_SPLIT_BYTES
+    match = _SIZE.match(text.strip().lower())
+    if match is None or match[2] not in _UNITS:
+        raise OptionError(f"splitBytes is {text[:60]!r}: give a number of bytes, such as 134217728 or 128m")
+    count = int(match[1]) * _UNITS[match[2]]
+    if count < MIN_SPLIT_BYTES:
+        raise OptionError(f"splitBytes is {text[:60]!r}: give at least {MIN_SPLIT_BYTES} bytes")
+    return count
+
+
+def _time_ms(name: str, text: str | None) -> int | None:
+    if text is None or not text.strip():
+        return None
+    word = text.strip()
+    if word.isascii() and word.isdigit() and len(word) <= 15:
+        return int(word)
+    try:
+        time = datetime.fromisoformat(word)
+    except ValueError:
+        raise OptionError(
+            f"{name} is {word[:60]!r}: give a time such as 2026-01-31T08:00:00 (UTC unless it says otherwise), or ms "
+            "since 1970"
+        ) from None
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=UTC)
+    return int(time.timestamp() * 1000)
+
+
+def _words(text: str | None) -> frozenset[str] | None:
+    words = frozenset(word.strip() for word in (text or "").split(",") if word.strip())
+    return words or None
+
+
+def _levels(text: str) -> str:
+    try:
+        DelayLevels.parse(text)
+    except LevelTableError as error:
+        raise OptionError(f"delayLevels: {error}") from None
+    return text
+
+
+def _starting_offset(text: str) -> str:
+    word = text.strip().lower()
+    if word in ("earliest", "latest") or (word.isascii() and word.isdigit() and len(word) <= 19):
+        return word
+    raise OptionError(f"startingOffset is {text[:60]!r}: it is earliest, latest, or the physical offset of a record")

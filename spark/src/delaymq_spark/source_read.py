@@ -1,0 +1,77 @@
+"""Batches of rows of one part of a store: what executors run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pyarrow as pa
+from delaymq.message.levels import DelayLevels
+
+from delaymq_spark.scan import Frames, Window
+from delaymq_spark.scan_columns import Rows
+from delaymq_spark.scan_walk import Walk
+from delaymq_spark.segments import Skipped, open_segment
+from delaymq_spark.segments_plan import Part
+from delaymq_spark.source_options import SourceOptions
+from delaymq_spark.source_schema import arrow_schema
+
+_log = logging.getLogger(__name__)
+
+
+def log_skipped(skipped: Skipped) -> None:
+    """Into the log of the driver or executor."""
+    _log.warning("%s", skipped)
+
+
+def batches(
+    part: Part, options: SourceOptions, tell: Callable[[Skipped], None] = log_skipped
+) -> Iterator[pa.RecordBatch]:
+    """The part's records as batches with the columns of the options; what is skipped is told, never raised."""
+    schema = arrow_schema(options.columns)
+    levels = DelayLevels.parse(options.delay_levels)
+    for window, frames in windows(part, tell):
+        frames = _filtered(window, frames, options)
+        if not len(frames):
+            continue
+        rows = Rows(window, frames, levels, verify=options.verify)
+        yield pa.RecordBatch.from_arrays([rows.column(name) for name in options.columns], schema=schema)
+
+
+def windows(part: Part, tell: Callable[[Skipped], None]) -> Iterator[tuple[Window, Frames]]:
+    """The part's records window by window; a file that cannot be read, or not to its end, is told."""
+    info = part.segment
+    reached = part.start
+    try:
+        file = open_segment(info)
+        walk = Walk(file, part.start, part.end, tell, info.end)
+        try:
+            for window, frames in walk.windows():
+                reached = walk.reached
+                yield window, frames
+        finally:
+            file.close()
+    except FileNotFoundError:
+        tell(_rest(part, reached, "the file was deleted meanwhile"))
+    except OSError as error:
+        tell(_rest(part, reached, f"cannot be read: {error.strerror or error}"))
+
+
+def _rest(part: Part, reached: int, reason: str) -> Skipped:
+    return Skipped(part.segment.path, reached - part.segment.base, reached, part.end - reached, reason)
+
+
+def _filtered(window: Window, frames: Frames, options: SourceOptions) -> Frames:
+    if options.from_ms is None and options.until_ms is None and options.topics is None:
+        return frames
+    rows = Rows(window, frames, DelayLevels((1,)), verify=False)
+    mask = frames.position >= 0
+    if options.from_ms is not None:
+        mask &= rows.store_ms >= options.from_ms
+    if options.until_ms is not None:
+        mask &= rows.store_ms < options.until_ms
+    if options.topics is not None:
+        wanted = np.array([topic in options.topics for topic in rows.topics.dictionary.to_pylist()], np.bool_)
+        mask &= wanted[rows.topics.indices.to_numpy()]
+    return frames if mask.all() else frames.where(mask)

@@ -1,0 +1,68 @@
+"""The columns of `rocketmq_store`: names, types, and which of them need a record's properties."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+_TEXT = (StringType(), pa.string())
+_INT = (IntegerType(), pa.int32())
+_LONG = (LongType(), pa.int64())
+_TIME = (TimestampType(), pa.timestamp("us", tz="UTC"))
+
+COLUMNS: Final[dict[str, tuple[DataType, pa.DataType]]] = {
+    "topic": _TEXT,
+    "queue_id": _INT,
+    "queue_offset": _LONG,
+    "physical_offset": _LONG,
+    "segment": _LONG,
+    "size": _INT,
+    "store_time": _TIME,
+    "born_time": _TIME,
+    "flag": _INT,
+    "sys_flag": _INT,
+    "reconsume_times": _INT,
+    "prepared_offset": _LONG,
+    "born_host": _TEXT,
+    "store_host": _TEXT,
+    "body_bytes": _INT,
+    "kind": _TEXT,
+    "real_topic": _TEXT,
+    "real_queue_id": _INT,
+    "delay_level": _INT,
+    "due_time": _TIME,
+    "keys": _TEXT,
+    "tags": _TEXT,
+    "unique_key": _TEXT,
+    "mark": _TEXT,
+    "origin_queue_id": _INT,
+    "origin_offset": _LONG,
+    "crc_ok": (BooleanType(), pa.bool_()),
+    "properties": (MapType(StringType(), StringType()), pa.map_(pa.string(), pa.string())),
+    "body": (BinaryType(), pa.binary()),
+}
+LARGE_COLUMNS: Final = ("properties", "body")
+DEFAULT_COLUMNS: Final = tuple(name for name in COLUMNS if name not in LARGE_COLUMNS)
+
+
+def spark_schema(columns: tuple[str, ...]) -> StructType:
+    """The schema of rows with these columns."""
+    return StructType([StructField(name, COLUMNS[name][0]) for name in columns])
+
+
+def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
+    """The schema of batches with these columns."""
+    return pa.schema([(name, COLUMNS[name][1]) for name in columns])

@@ -1,0 +1,141 @@
+"""Stores for the data source's tests, and its rows without Spark, to be compared with the broker's own reader."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+from delaymq.message import names
+from delaymq.message.ids import unpack_host
+from delaymq.message.levels import DEFAULT_LEVELS, DelayLevels
+from delaymq.message.marks import parse_due, parse_mark
+from delaymq.message.record import Record
+from delaymq.store.kinds import Kind, kind_of
+from delaymq.store.reader import Damage, LogEnd, StoreReader
+from delaymq_spark.segments import Skipped
+from delaymq_spark.segments_plan import plan
+from delaymq_spark.source_options import parse_options
+from delaymq_spark.source_read import batches
+from delaymq_spark.source_schema import COLUMNS
+
+GOLDEN = Path(__file__).parents[3] / "broker_image" / "tests" / "golden"
+_KINDS = {
+    Kind.DELIVERED: "delivered",
+    Kind.DEAD_LETTER: "dead_letter",
+    Kind.MARK: "system",
+    Kind.FILLER: "system",
+}
+_LEVELS = DelayLevels.parse(DEFAULT_LEVELS)
+
+
+def unpack_golden(name: str, folder: Path) -> Path:
+    """The golden store `clean` or `killed` under `folder`."""
+    with tarfile.open(GOLDEN / f"store-{name}.tar.gz") as archive:
+        archive.extractall(folder, filter="data")
+    return next(path.parent for path in folder.rglob("commitlog"))
+
+
+def source_rows(
+    path: Path | str, *, split_bytes: int = 1 << 27, told: list[Skipped] | None = None, **options: str
+) -> list[dict[str, Any]]:
+    """The data source's rows, in the order of its parts, without Spark in between."""
+    told = [] if told is None else told
+    parsed = parse_options({"path": str(path), "columns": "*", "verify": "true", **options})
+    parsed = replace(parsed, split_bytes=split_bytes)
+    found = plan(parsed.path, parsed.split_bytes)
+    told.extend(found.skipped)
+    return [row for part in found.parts for batch in batches(part, parsed, told.append) for row in batch.to_pylist()]
+
+
+def reader_rows(path: Path | str) -> Iterator[dict[str, Any]]:
+    """The rows that the broker's own reader would give."""
+    reader = StoreReader(path)
+    bases = [segment.base for segment in reader.segments()]
+    for record in reader.records(check_crc=False):
+        yield expected_row(record, max(base for base in bases if base <= record.physical_offset))
+
+
+def reader_damage(path: Path | str) -> tuple[list[tuple[str, int, int]], tuple[int, int]]:
+    """File, byte and length of each damaged place, and the log's end and what is torn behind it."""
+    damage, end = [], (0, 0)
+    for item in StoreReader(path).walk(check_crc=False):
+        if isinstance(item, Damage):
+            damage.append((item.path, item.position, item.lost_bytes))
+        elif isinstance(item, LogEnd):
+            end = item.offset, item.torn_bytes
+    return damage, end
+
+
+def expected_row(record: Record, segment: int) -> dict[str, Any]:
+    """A row by the simplest code for each column; times in ms."""
+    properties = record.properties
+    mark = parse_mark(properties.get(names.MARK, ""))
+    kind = kind_of(record)
+    level = _int(properties.get(names.DELAY))
+    due_ms = None
+    if kind == Kind.DELAYED and level is not None and level > 0:
+        due_ms = parse_due(properties.get(names.DUE, ""), record.queue_id, record.queue_offset)
+        if due_ms is None:
+            due_ms = record.store_timestamp_ms + _LEVELS.delay_ms(level)
+    shown_kind = _KINDS.get(kind, kind.value)
+    if kind == Kind.NORMAL and names.is_system_topic(record.topic):
+        shown_kind = "system"
+    row = {
+        "topic": record.topic,
+        "queue_id": record.queue_id,
+        "queue_offset": record.queue_offset,
+        "physical_offset": record.physical_offset,
+        "segment": segment,
+        "size": record.size,
+        "store_time": record.store_timestamp_ms,
+        "born_time": record.born_timestamp_ms,
+        "flag": record.flag,
+        "sys_flag": record.sys_flag,
+        "reconsume_times": record.reconsume_times,
+        "prepared_offset": record.prepared_transaction_offset,
+        "born_host": _host(record.born_host),
+        "store_host": _host(record.store_host),
+        "body_bytes": len(record.body),
+        "kind": shown_kind,
+        "real_topic": properties.get(names.REAL_TOPIC),
+        "real_queue_id": _int(properties.get(names.REAL_QUEUE_ID)),
+        "delay_level": level,
+        "due_time": due_ms,
+        "keys": properties.get(names.KEYS),
+        "tags": properties.get(names.TAGS),
+        "unique_key": properties.get(names.UNIQUE_KEY),
+        "mark": None if mark is None else mark.kind.value,
+        "origin_queue_id": None if mark is None else mark.queue_id,
+        "origin_offset": None if mark is None else mark.queue_offset,
+        "crc_ok": crc32(record.body) & 0x7FFFFFFF == record.body_crc,
+        "properties": properties,
+        "body": record.body,
+    }
+    assert row.keys() == COLUMNS.keys()
+    return row
+
+
+def comparable(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of the data source as `expected_row` has it."""
+    times = ("store_time", "born_time", "due_time")
+    return {
+        name: round(value.timestamp() * 1000)
+        if name in times and value is not None
+        else dict(value)
+        if name == "properties"
+        else value
+        for name, value in row.items()
+    }
+
+
+def _host(packed: bytes) -> str:
+    address, port = unpack_host(packed)
+    return f"[{address}]:{port}" if len(packed) == 20 else f"{address}:{port}"
+
+
+def _int(text: str | None) -> int | None:
+    return int(text) if text is not None and text.lstrip("-").isdigit() and len(text) <= 10 else None

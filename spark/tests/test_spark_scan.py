@@ -1,0 +1,300 @@
+"""The data source's rows and skipped parts are those of the broker's own reader, whatever stands in the log."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from delaymq.message.marks import format_due
+from delaymq.message.names import DUE, MARK, SCHEDULE_TOPIC
+from delaymq.message.record import encode_record
+from delaymq_spark import scan, scan_walk, skipped
+from delaymq_spark.segments_plan import plan
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from spark_store import comparable, reader_damage, reader_rows, source_rows, unpack_golden
+
+SEGMENT_BYTES = 65_536
+IPV4 = bytes([10, 0, 0, 7, 0, 0, 0x2A, 0x9F])
+IPV6 = bytes(15) + b"\x01" + bytes([0, 0, 0x2A, 0x9F])
+
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
+property_runs = st.one_of(
+    st.dictionaries(
+        st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY", "DELAY", "REAL_TOPIC", "REAL_QID", "a", "KEY", "\x7f"]),
+        st.one_of(texts, st.sampled_from(["3", "0", "99", "Orders", "1"])),
+        max_size=6,
+    ).map(lambda pairs: "\x02".join(f"{name}\x01{value}" for name, value in pairs.items()).encode()),
+    # Repeated names, pairs without a name or a value, separators at either end.
+    st.lists(st.sampled_from(["KEYS", "x", "\x01", "\x02", "TAGS", "\x01v", "DELAY\x013"]), max_size=12).map(
+        lambda words: "".join(words).encode()
+    ),
+)
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> dict[str, object]:
+    topic = draw(
+        st.sampled_from(
+            ["Orders", "Zähler", SCHEDULE_TOPIC, "RMQ_SYS_TRANS_HALF_TOPIC", "%RETRY%g", "%DLQ%g", "rmq_sys_x", ""]
+        )
+    )
+    queue_id, queue_offset = draw(st.integers(0, 17)), draw(st.integers(0, 1 << 40))
+    properties = draw(property_runs)
+    extra = draw(st.integers(0, 7))
+    if extra == 0:
+        properties += f"\x02{DUE}\x01{format_due(1_700_000_123_456, queue_id, queue_offset)}\x02DELAY\x015".encode()
+    elif extra == 1:
+        properties += f"\x02{DUE}\x01{format_due(1_700_000_123_456, queue_id + 1, queue_offset)}\x02DELAY\x0118".encode()
+    elif extra == 2:
+        kind = draw(st.sampled_from(["delivered", "carried", "cancelled", "dropped", "nonsense"]))
+        properties += f"\x02{MARK}\x01{kind}:{queue_id:04d}:{queue_offset:020d}:77".encode()
+    return {
+        "topic": topic.encode(),
+        "queue_id": queue_id,
+        "flag": draw(st.integers(-(1 << 31), (1 << 31) - 1)),
+        "queue_offset": queue_offset,
+        "sys_flag": draw(st.sampled_from([0, 0, 0, 1, 4, 8, 12])),
+        "born_timestamp_ms": draw(st.integers(0, 4_000_000_000_000)),
+        "born_host": draw(st.sampled_from([IPV4, IPV4, IPV4, IPV6])),
+        "store_host": draw(st.sampled_from([IPV4, IPV4, IPV4, IPV6])),
+        "reconsume_times": draw(st.integers(0, 16)),
+        "prepared_transaction_offset": draw(st.integers(0, 1 << 50)),
+        "body": draw(st.binary(max_size=40)) * draw(st.sampled_from([0, 1, 1, 1, 30, 400])),
+        "properties": properties,
+    }
+
+
+def write_log(path: Path, parts: list[dict[str, object]], base: int = 0) -> list[Path]:
+    """A log of these messages in files of SEGMENT_BYTES; the files."""
+    folder = path / "commitlog"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    data, files = bytearray(), []
+
+    def close_segment() -> None:
+        file = folder / f"{base + len(files) * SEGMENT_BYTES:020d}"
+        file.write_bytes(bytes(data).ljust(SEGMENT_BYTES, b"\0"))
+        files.append(file)
+        data.clear()
+
+    for number, part in enumerate(parts):
+        at = base + len(files) * SEGMENT_BYTES + len(data)
+        record = encode_record(**part, physical_offset=at, store_timestamp_ms=1_700_000_000_000 + number)  # type: ignore[arg-type]
+        if len(record) + 8 > SEGMENT_BYTES - len(data):
+            left = SEGMENT_BYTES - len(data)
+            data += left.to_bytes(4, "big") + (0xCBD43194).to_bytes(4, "big")
+            close_segment()
+            at = base + len(files) * SEGMENT_BYTES
+            record = encode_record(**part, physical_offset=at, store_timestamp_ms=1_700_000_000_000 + number)  # type: ignore[arg-type]
+        data += record
+    close_segment()
+    return files
+
+
+def assert_same_as_reader(path: Path, split_bytes: int = 1 << 27) -> int:
+    told: list[scan_walk.Skipped] = []
+    rows = [comparable(row) for row in source_rows(path, split_bytes=split_bytes, told=told)]
+    expected = list(reader_rows(path))
+    assert [row["physical_offset"] for row in rows] == [row["physical_offset"] for row in expected]
+    for row, wanted in zip(rows, expected, strict=True):
+        assert row == wanted
+    damage, (end, torn) = reader_damage(path)
+    assert sorted((each.file, each.position, each.lost_bytes) for each in told if not each.at_end) == sorted(damage)
+    tails = [(each.offset, each.lost_bytes) for each in told if each.at_end]
+    assert [tail for tail in tails if tail[0] == end] == ([(end, torn)] if torn else [])
+    # The reader stops there; what stands in a later file without being a record is worth telling too.
+    assert all(offset >= end for offset, _ in tails)
+    return len(rows)
+
+
+@pytest.fixture(params=["clean", "killed"])
+def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return unpack_golden(request.param, tmp_path)
+
+
+@pytest.mark.parametrize("split_bytes", [1 << 27, 4096])
+def test_a_store_of_the_real_broker_has_the_readers_rows(golden: Path, split_bytes: int) -> None:
+    assert assert_same_as_reader(golden, split_bytes) == 107
+
+
+def test_a_segment_is_split_only_where_a_queue_names_the_record(golden: Path) -> None:
+    many = plan(str(golden), 4096)
+    assert len(many.parts) > 4
+    assert [part.end for part in many.parts[:-1]] == [part.start for part in many.parts[1:]]
+    shutil.rmtree(golden / "consumequeue")
+    assert [(part.start, part.end) for part in plan(str(golden), 4096).parts] == [(0, 16_384), (16_384, 31_699)]
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@given(parts=st.lists(messages(), max_size=60), base=st.sampled_from([0, SEGMENT_BYTES * 3]))
+def test_any_records_give_the_readers_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: list[dict[str, object]], base: int
+) -> None:
+    # Small stripes and windows, so that a log of a test has many.
+    monkeypatch.setattr(scan, "STRIPE_BYTES", 512)
+    monkeypatch.setattr(scan_walk, "WINDOW_BYTES", 8192)
+    write_log(tmp_path, parts, base)
+    assert assert_same_as_reader(tmp_path) == len(parts)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 1 << 32), manner=st.sampled_from(["zeros", "noise", "flip", "cut", "page"]))
+def test_any_damage_gives_the_readers_rows_and_the_same_skipped_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, manner: str
+) -> None:
+    monkeypatch.setattr(scan, "STRIPE_BYTES", 512)
+    monkeypatch.setattr(scan_walk, "WINDOW_BYTES", 8192)
+    source = random.Random(seed)
+    parts = [_message(source.randbytes(source.choice([0, 20, 900, 5000]))) for _ in range(source.randrange(1, 60))]
+    files = write_log(tmp_path, parts)
+    for _ in range(source.randrange(1, 5)):
+        file = source.choice(files)
+        data = bytearray(file.read_bytes())
+        if data:
+            file.write_bytes(wounded(data, source, manner))
+    assert_same_as_reader(tmp_path)
+
+
+def wounded(data: bytearray, source: random.Random, manner: str) -> bytearray:
+    """`data` with one place damaged, mostly where something was written."""
+    at = source.randrange(len(data) if source.random() < 0.2 else max(1, len(data.rstrip(b"\0"))))
+    length = min(source.choice([1, 40, 3000]), len(data) - at)
+    if manner == "zeros":
+        data[at : at + length] = bytes(length)
+    elif manner == "noise":
+        data[at : at + length] = source.randbytes(length)
+    elif manner == "flip":
+        data[at] ^= 1 << source.randrange(8)
+    elif manner == "page":
+        at -= at % 4096
+        data[at : at + 4096] = bytes(len(data[at : at + 4096]))
+    else:
+        del data[at:]
+    return data
+
+
+def _message(body: bytes = b"body", **changes: object) -> dict[str, object]:
+    return {
+        "topic": b"Orders", "queue_id": 0, "flag": 0, "queue_offset": 0, "sys_flag": 0, "born_timestamp_ms": 1,
+        "born_host": IPV4, "store_host": IPV4, "reconsume_times": 0, "prepared_transaction_offset": 0, "body": body,
+        "properties": b"KEYS\x01k", **changes,
+    }  # fmt: skip
+
+
+def test_a_body_full_of_records_in_their_right_places_gives_one_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan, "STRIPE_BYTES", 256)
+    outer, body = _message(b""), bytearray()
+    first_body_byte = 88
+    while len(body) < 40_000:
+        body += encode_record(
+            **_message(b"inner"), physical_offset=first_body_byte + len(body), store_timestamp_ms=1_700_000_000_000
+        )  # type: ignore[arg-type]
+    write_log(tmp_path, [_message(bytes(body)), outer, outer])
+    assert assert_same_as_reader(tmp_path) == 3
+    # Also where a part of the log would begin within that body: no queue names what stands there.
+    assert len(plan(str(tmp_path), 4096).parts) == 1
+
+
+def test_a_record_larger_than_a_window_is_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan_walk, "WINDOW_BYTES", 1024)
+    write_log(tmp_path, [_message(), _message(bytes(30_000)), _message(), _message(bytes(50_000)), _message()])
+    assert assert_same_as_reader(tmp_path) == 5
+
+
+def test_a_time_that_no_column_can_hold_is_null(tmp_path: Path) -> None:
+    write_log(tmp_path, [_message(born_timestamp_ms=(1 << 63) - 1), _message(born_timestamp_ms=-(1 << 63))])
+    assert [row["born_time"] for row in source_rows(tmp_path)] == [None, None]
+
+
+def test_bytes_that_are_no_text_become_replacement_characters(tmp_path: Path) -> None:
+    write_log(tmp_path, [_message(properties=b"KEYS\x01\xff\xfe\x02TAGS\x01\xc3\xa4"), _message()])
+    assert [(row["keys"], row["tags"]) for row in source_rows(tmp_path)] == [("\ufffd\ufffd", "ä"), ("k", None)]
+
+
+def test_a_body_that_was_changed_is_a_row_whose_checksum_does_not_match(tmp_path: Path) -> None:
+    (file,) = write_log(tmp_path, [_message(), _message(b"change me"), _message()])
+    data = file.read_bytes()
+    file.write_bytes(data.replace(b"change me", b"changed ?"))
+    assert [row["crc_ok"] for row in source_rows(tmp_path)] == [True, False, True]
+    assert [row["crc_ok"] for row in source_rows(tmp_path, verify="false")] == [None, None, None]
+
+
+def test_skipped_names_file_byte_length_and_reason(tmp_path: Path) -> None:
+    files = write_log(tmp_path, [_message(bytes(3000)) for _ in range(60)])
+    data = bytearray(files[0].read_bytes())
+    data[9000:9050] = b"\xee" * 50
+    size = int.from_bytes(data[:4], "big")
+    data[2 * size : 2 * size + 4] = b"\xff\xff\xff\xff"
+    files[0].write_bytes(data)
+    os.remove(files[1])
+    (tmp_path / "commitlog" / "notes.txt").write_text("mine")
+    (tmp_path / "commitlog" / f"{SEGMENT_BYTES * 40:020d}").mkdir()
+    (tmp_path / "delaymq").mkdir()
+    (tmp_path / "delaymq" / "state.json").write_text('{"formatVersion":7}')
+    told = skipped(tmp_path)
+    log = tmp_path / "commitlog"
+    assert [(each.file, each.position, each.lost_bytes) for each in told if each.offset >= 0] == [
+        (str(files[0]), 2 * size, size),
+        (str(files[1]), 0, SEGMENT_BYTES),
+        (str(log / f"{SEGMENT_BYTES * 40:020d}"), 0, (log / f"{SEGMENT_BYTES * 40:020d}").stat().st_size),
+    ]
+    assert [each.reason.split(":")[0] for each in told if each.offset < 0] == [
+        "its name is not a segment's",
+        "the store has format version 7, this program knows 1",
+    ]
+    assert str(told[2]).startswith(f"{files[0]}, byte {2 * size} (offset {2 * size}): {size} bytes skipped: size -1")
+
+
+def test_a_record_of_rocketmq_5_is_told_and_the_rest_read(tmp_path: Path) -> None:
+    (file,) = write_log(tmp_path, [_message(), _message(), _message()])
+    data = bytearray(file.read_bytes())
+    size = int.from_bytes(data[:4], "big")
+    data[size + 4 : size + 8] = (0xDAA320AB).to_bytes(4, "big")
+    file.write_bytes(data)
+    assert len(source_rows(tmp_path)) == 2
+    (told,) = skipped(tmp_path)
+    assert (told.position, told.lost_bytes) == (size, size)
+    assert told.reason.endswith("(a record of RocketMQ 5)")
+
+
+def test_a_file_that_is_deleted_or_cut_after_planning_is_told(tmp_path: Path) -> None:
+    from delaymq_spark.source_options import parse_options
+    from delaymq_spark.source_read import batches
+
+    files = write_log(tmp_path, [_message(bytes(3000)) for _ in range(60)])
+    found = plan(str(tmp_path), 1 << 27)
+    os.remove(files[0])
+    os.truncate(files[1], 10_000)
+    options, told = parse_options({"path": str(tmp_path)}), []
+    counts = [sum(batch.num_rows for batch in batches(part, options, told.append)) for part in found.parts]
+    assert counts[0] == 0
+    assert counts[1] == 10_000 // (found.parts[2].start and 3000 + 91 + 6 + 6)
+    assert [(each.file, each.reason) for each in told] == [
+        (str(files[0]), "the file was deleted meanwhile"),
+        (str(files[1]), "the file was cut while it was read"),
+    ]
+
+
+def test_what_is_appended_after_planning_is_not_read(tmp_path: Path) -> None:
+    from delaymq_spark.source_options import parse_options
+    from delaymq_spark.source_read import batches
+
+    write_log(tmp_path, [_message() for _ in range(20)])
+    found = plan(str(tmp_path), 1 << 27)
+    write_log(tmp_path, [_message() for _ in range(30)])
+    options = parse_options({"path": str(tmp_path)})
+    assert sum(batch.num_rows for part in found.parts for batch in batches(part, options)) == 20
+
+
+def test_an_empty_log_has_no_rows(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+    assert source_rows(tmp_path) == []
+    (tmp_path / "commitlog" / ("0" * 20)).write_bytes(bytes(SEGMENT_BYTES))
+    assert source_rows(tmp_path) == []
+    assert skipped(tmp_path) == []
