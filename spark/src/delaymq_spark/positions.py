@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from delaymq.store.reader import QUEUE_ENTRY
@@ -57,7 +58,7 @@ class Positions:
 
 
 def read_positions(path: str | os.PathLike[str]) -> Positions:
-    """The positions of the store at `path`. A table that is missing or damaged is read from its backup. StorePathError."""
+    """The positions of the store at `path`; a missing or damaged table is read from its backup. StorePathError."""
     store = check_store_path(os.fspath(path))
     skipped: list[Skipped] = []
     consumers = _read(f"{store}/config/consumerOffset.json", _consumer_offsets, skipped)
@@ -140,10 +141,10 @@ def _queue_range(folder: str, log_start: int) -> QueueRange | None:
         try:
             first = start // QUEUE_ENTRY.size
             count = os.fstat(descriptor).st_size // QUEUE_ENTRY.size
-            used = _first(count, lambda n, d=descriptor: not _entry(d, n)[1] > 0)
+            used = _first(count, partial(_is_unused, descriptor))
             max_number = max(max_number, first + used) if used else max_number
             if min_number is None:
-                live = _first(used, lambda n, d=descriptor: _is_live(_entry(d, n), log_start))
+                live = _first(used, partial(_is_live, descriptor, log_start))
                 min_number = first + live if live < used else None
         finally:
             os.close(descriptor)
@@ -166,11 +167,19 @@ def _first(count: int, holds: Callable[[int], bool]) -> int:
 
 def _entry(descriptor: int, number: int) -> tuple[int, int]:
     data = os.pread(descriptor, QUEUE_ENTRY.size, number * QUEUE_ENTRY.size)
-    return QUEUE_ENTRY.unpack(data)[:2] if len(data) == QUEUE_ENTRY.size else (0, 0)
+    if len(data) < QUEUE_ENTRY.size:
+        return 0, 0
+    offset, size, _ = QUEUE_ENTRY.unpack(data)
+    return offset, size
 
 
-def _is_live(entry: tuple[int, int], log_start: int) -> bool:
-    return entry[0] >= log_start and entry[1] != _BLANK_SIZE
+def _is_unused(descriptor: int, number: int) -> bool:
+    return _entry(descriptor, number)[1] <= 0
+
+
+def _is_live(descriptor: int, log_start: int, number: int) -> bool:
+    offset, size = _entry(descriptor, number)
+    return offset >= log_start and size != _BLANK_SIZE
 
 
 def _names(path: str) -> list[str]:

@@ -273,4 +273,4 @@ def gather(data: bytearray | pa.Buffer, at: Positions, count: Integers) -> pa.Bi
     bounds[0::2] = at
     bounds[1::2] = at + count
     pieces = pa.Array.from_buffers(pa.binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
-    return pieces.take(pa.array(np.arange(0, len(bounds) - 1, 2, np.int32)))
+    return pieces.take(pa.array(np.arange(0, len(bounds) - 1, 2, dtype=np.int32)))

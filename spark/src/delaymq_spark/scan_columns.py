@@ -97,7 +97,7 @@ class Rows:
     def topic_kinds(self) -> npt.NDArray[np.int8]:
         """By topic alone, as indexes of KINDS; what recovery wrote over damage counts as the system's."""
         by_topic = np.array([topic_kind(topic) for topic in self.topics.dictionary.to_pylist()], np.int8)
-        kinds = by_topic[self.topics.indices.to_numpy()]
+        kinds: npt.NDArray[np.int8] = by_topic[self.topics.indices.to_numpy()]
         kinds[(self.frames.sys_flag & TRANSACTION_MASK) == TRANSACTION_ROLLBACK] = _SYSTEM
         return kinds
 
@@ -177,7 +177,8 @@ class Rows:
 
 
 def _true(array: pa.BooleanArray) -> Mask:
-    return array.fill_null(False).to_numpy(zero_copy_only=False)
+    mask: Mask = array.fill_null(False).to_numpy(zero_copy_only=False)
+    return mask
 
 
 def _int32(rows: Rows, at: npt.NDArray[np.int64]) -> pa.Array:

@@ -76,7 +76,8 @@ class Properties:
 
     def bytes_at(self, at: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.uint8]:
         """`count` bytes from each place on, one row each."""
-        return self._data[at[:, np.newaxis] + np.arange(count)]
+        taken: npt.NDArray[np.uint8] = self._data[at[:, np.newaxis] + np.arange(count)]
+        return taken
 
     def values(self, name: str) -> pa.StringArray:
         """For each record the value of this property, null without one."""

@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, Protocol
 
 NAME_DIGITS: Final = 20
@@ -115,10 +116,13 @@ class LocalSegmentFile:
             self._descriptor = -1
 
 
-def read_bytes(file: SegmentFile, position: int, count: int) -> bytes:
+def read_bytes(file: SegmentFile, position: int, count: int) -> bytearray:
     """`count` bytes from `position` on, fewer at the file's end. OSError."""
     buffer = bytearray(max(0, min(count, file.file_bytes - position)))
-    return bytes(buffer[: file.read_into(position, memoryview(buffer))])
+    with memoryview(buffer) as view:
+        filled = file.read_into(position, view)
+    del buffer[filled:]
+    return buffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +164,7 @@ def list_segments(path: str) -> Listing:
     try:
         names = sorted(os.listdir(folder))
     except FileNotFoundError:
-        raise StorePathError(f"{path} is not a store: it has no folder commitlog. Give the store's own folder") from None
+        raise StorePathError(f"{path} is not a store: it has no folder commitlog. Name the store's own") from None
     except OSError as error:
         raise StorePathError(f"{folder} cannot be listed: {error.strerror}") from error
     found: list[SegmentInfo] = []
@@ -185,7 +189,7 @@ def list_segments(path: str) -> Listing:
 
 
 def _gaps(folder: str, segments: list[SegmentInfo]) -> Iterator[Skipped]:
-    for before, after in zip(segments, segments[1:], strict=False):
+    for before, after in pairwise(segments):
         if after.base > before.end:
             file = f"{folder}/{before.end:0{NAME_DIGITS}d}"
             yield Skipped(file, 0, before.end, after.base - before.end, "the file is missing or was cut")

@@ -157,7 +157,7 @@ class _Planner:
     def _is_in_queue(self, file: SegmentFile, position: int) -> bool:
         size = int.from_bytes(read_bytes(file, position, 4), "big")
         try:
-            record = decode_record(read_bytes(file, position, size))
+            record = decode_record(memoryview(read_bytes(file, position, size)))
         except RecordError:
             return False
         # A topic becomes a part of a path here.
