@@ -92,7 +92,7 @@ def test_the_plan_gives_back_what_is_dead_outside_the_segment_being_written(kept
     assert sum(each.pinning_bytes for each in plan.pins) == sum(r.size for r in pending)
 
 
-def test_tools_consume_nothing_and_keys_supersede_nothing_where_nobody_said_so(spark: SparkSession, tmp_path: Path) -> None:
+def test_tools_read_nothing_and_keys_replace_nothing_unless_told(spark: SparkSession, tmp_path: Path) -> None:
     work = Workload(tmp_path / "store")
     sent = [work.send("Kept", 0, "retained", keys="same") for _ in range(3)]
     work.consume("TOOLS_CONSUMER", "Kept", 0, 3)

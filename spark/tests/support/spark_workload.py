@@ -1,4 +1,4 @@
-"""Stores with known answers: every record is written with what an analysis must say of it, decided by what was done to it."""
+"""Stores with known answers: with every record goes what an analysis must say of it, by what was done to it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,9 @@ class Workload:
         self.records.append(written)
         return written
 
-    def send(self, topic: str, queue_id: int, reason: str, body: bytes = b"x" * 100, keys: str | None = None) -> Written:
+    def send(
+        self, topic: str, queue_id: int, reason: str, body: bytes = b"x" * 100, keys: str | None = None
+    ) -> Written:
         """A message."""
         properties = {names.TAGS: "t", **({} if keys is None else {names.KEYS: keys})}
         return self.append(topic, queue_id, reason, body=body, properties=properties)
@@ -127,9 +129,8 @@ class Workload:
                 properties[names.REAL_TOPIC], int(properties[names.REAL_QUEUE_ID]), "retained", body=half.message.body,
                 properties=properties, sys_flag=8, prepared_transaction_offset=half.physical_offset,
             )  # fmt: skip
-        self.append(
-            names.OP_HALF_TOPIC, 0, "operation_needed", body=str(half.queue_offset).encode(), properties={names.TAGS: "d"}
-        )
+        settled = str(half.queue_offset).encode()
+        self.append(names.OP_HALF_TOPIC, 0, "operation_needed", body=settled, properties={names.TAGS: "d"})
         return message
 
     def consume(self, group: str, topic: str, queue_id: int, next_offset: int) -> None:
@@ -183,13 +184,15 @@ class Workload:
             place = f"{entry.queue_id}:{entry.queue_offset}:{entry.physical_offset}"
             properties[names.MARK] = f"{kind}:{place}"
         body = entry.message.body
-        return self.append(topic, queue_id, reason, body=body, properties=properties, born_ms=entry.message.born_timestamp_ms)
+        born_ms = entry.message.born_timestamp_ms
+        return self.append(topic, queue_id, reason, body=body, properties=properties, born_ms=born_ms)
 
 
 def mixed_workload(path: Path, *, seed: int = 1, rounds: int = 40, marks: bool = True) -> Workload:
-    """All that can happen, interleaved: some 15 records a round, an hour between them; the last 72 hours are not expired.
+    """All that can happen, interleaved: some 15 records a round, three hours between them; the last 72 do not expire.
 
-    Topics: Read (two groups, one behind), State (keyed), Kept (no group), Later (delays), Money (transactions), Gone (deleted).
+    Topics: Read (two groups, one behind), State (keyed), Kept (no group), Later (delays), Money (transactions),
+    Gone (deleted).
     """
     chance = random.Random(seed)
     work = Workload(path, marks=marks)
@@ -203,8 +206,7 @@ def mixed_workload(path: Path, *, seed: int = 1, rounds: int = 40, marks: bool =
             for _ in range(3):
                 work.send("Gone", 0, "retained")
             work.delete_topic("Gone")
-        for _ in range(chance.randrange(1, 5)):
-            read.append(work.send("Read", 0, "unread", bytes(chance.randrange(400))))
+        read += [work.send("Read", 0, "unread", bytes(chance.randrange(400))) for _ in range(chance.randrange(1, 5))]
         for _ in range(chance.randrange(1, 4)):
             key = f"item-{chance.randrange(6)}"
             message = work.send("State", chance.randrange(2), "retained", bytes(chance.randrange(200)), keys=key)

@@ -5,7 +5,9 @@
 - `compaction`, `plan`: what is dead and why, and what to do about it
 - `delay`: how punctual the delays were
 - `traffic`: what came in
-- `running`: session, reading, writing, progress: all that is not pure
+- `summary`: the JSON summary
+- `running`, `pipeline`: session, reading, writing, progress: all that is not pure
 
-Nothing in the pure modules touches files, clocks or a session other than the frame's own. Definitions: docs/analytics.md.
+Nothing in the pure modules touches files, clocks or a session other than the frame's own.
+Definitions: docs/analytics.md.
 """

@@ -106,7 +106,7 @@ def _marks(messages: DataFrame) -> DataFrame:
 
 
 def _transactions(messages: DataFrame, positions: Positions, operations: DataFrame | None) -> list[DataFrame]:
-    """Half messages are settled by an op record or the check-back's progress; an op record outlives its half message."""
+    """Half messages are settled by an op record or the check-back's progress; op records outlive half messages."""
     halves = messages.where((F.col("topic") == HALF_TOPIC) & ~settlements.is_filler())
     ops = messages.where((F.col("topic") == OP_HALF_TOPIC) & ~settlements.is_filler())
     settled: Column = F.col("queue_offset") < progress_of_groups.settled_halves(positions)

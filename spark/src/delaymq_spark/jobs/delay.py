@@ -1,4 +1,4 @@
-"""How punctual the delays were, and whether each delayed message came once: against the promises (docs/analytics.md)."""
+"""How punctual the delays were, and whether each message came once: against the promises (docs/analytics.md)."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ _ACCURACY = 10_000
 def transform(messages: DataFrame, positions: Positions) -> DataFrame:
     """One row per delayed record: level, topic, due and copy time, lateness in ms, outcome, copies.
 
-    Columns: level, topic (the real one), queue_id (of the schedule topic), queue_offset, physical_offset, segment, size,
-    store_time, due_time, copy_time, copy_offset, copies, outcome, lateness_ms (null unless delivered), hour (of due_time).
+    Columns: level, topic (the real one), queue_id (of the schedule topic), queue_offset, physical_offset, segment,
+    size, store_time, due_time, copy_time, copy_offset, copies, outcome, lateness_ms (null unless delivered), hour (of
+    due_time).
     """
     return settlements.outcomes(messages, positions).select(
         F.coalesce("delay_level", F.col("queue_id") + 1).alias("level"),

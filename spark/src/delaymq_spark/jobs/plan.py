@@ -1,4 +1,4 @@
-"""Which segments to drop or rewrite, in which order, and which pending messages pin old ones. Plain Python: a few numbers a segment."""
+"""Which segments to drop or rewrite, in which order, and what pins old ones. Plain Python: a few numbers a segment."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Plan:
 
     @property
     def pinned_bytes(self) -> int:
-        """Dead bytes that deletion from the front cannot reach, since an older or the same segment holds pending messages."""
+        """Dead bytes that deletion from the front cannot reach: the same or an older segment holds pending messages."""
         pins = self.pins
         if not pins:
             return 0
@@ -109,7 +109,9 @@ def make_plan(sums: Iterable[Sum], files: Sequence[SegmentInfo] = (), *, min_dea
         return Plan(segments=(), min_dead_ratio=min_dead_ratio)
     file_bytes = {file.base: file.file_bytes for file in files}
     active = max(by_segment)
-    drops, rewrites, others = [], [], []
+    drops: list[PlannedSegment] = []
+    rewrites: list[PlannedSegment] = []
+    others: list[PlannedSegment] = []
     for segment in sorted(by_segment):
         planned = _planned(segment, by_segment[segment], segment == active, file_bytes.get(segment, 0), min_dead_ratio)
         place = {Action.DROP: drops, Action.REWRITE: rewrites}.get(planned.action, others)

@@ -52,9 +52,13 @@ class JobOptions:
 def open_session(options: JobOptions) -> SparkSession:
     """A session of this machine's own, or the one that spark-submit or the Spark operator configured."""
     builder = SparkSession.builder.appName(f"delaymq-spark {options.job}").config("spark.sql.session.timeZone", "UTC")
+    # Spark refuses a source that can take filters over as long as nobody allowed it to.
+    builder = builder.config("spark.sql.python.filterPushdown.enabled", "true")
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if options.master is not None or not submitted:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        # Else Spark listens on, and warns of, whatever address the machine's name has.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         builder = (
             builder.master(options.master or "local[*]")
             .config("spark.driver.memory", options.memory)
@@ -159,7 +163,9 @@ class _Ticker:
         self._stream.write(self._title)
         self._thread.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._stopped.set()
         self._thread.join()
         self._stream.write(f"\r\x1b[K{self._title}\n")

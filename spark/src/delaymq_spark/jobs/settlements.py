@@ -1,7 +1,8 @@
 """Which delayed records were settled, and by what: the log's own evidence first, then the positions.
 
 Our scheduler's copies name their origin by queue and offset. RocketMQ's name nothing: they are known by topic, queue,
-unique key (else birth and size), reconsume times and level, and of several equal ones the n-th copy belongs to the n-th origin.
+unique key (else birth and size), reconsume times and level; of several equal ones the n-th copy is that of the n-th
+origin.
 """
 
 from __future__ import annotations

@@ -1,0 +1,94 @@
+"""Numbers and times as people read them, and a summary in a few lines for the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+REASONS = {
+    "filler": "filler of a damaged place",
+    "delivered": "delayed, delivered since",
+    "withdrawn": "delayed, dropped or cancelled",
+    "transaction_settled": "transaction settled",
+    "mark_obsolete": "mark of what is gone",
+    "topic_deleted": "topic deleted",
+    "consumed": "read by every group",
+    "superseded": "newer message with the same key",
+    "expired": "older than the retention",
+    "pending": "delayed, still to come",
+    "lost": "delayed, lost",
+    "half_pending": "transaction open",
+    "operation_needed": "end of a transaction, still needed",
+    "mark_needed": "mark, still needed",
+    "unread": "a group has yet to read it",
+    "retained": "kept for its time, no group reads it",
+}
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def size(count: float | None) -> str:
+    """`1.5 MiB`."""
+    if count is None:
+        return "–"
+    value, unit = float(count), 0
+    while abs(value) >= 1024 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{value:,.0f} {_UNITS[unit]}" if unit == 0 or abs(value) >= 100 else f"{value:,.1f} {_UNITS[unit]}"
+
+
+def number(value: float | None) -> str:
+    """`12,345`, `1.25`, or a dash."""
+    if value is None:
+        return "–"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
+
+
+def duration(value_ms: float | None) -> str:
+    """`350 ms`, `12.3 s`, `5 min`, `2.0 h`, `3.1 d`."""
+    if value_ms is None:
+        return "–"
+    for limit_ms, unit_ms, unit in ((1_000, 1, "ms"), (60_000, 1_000, "s"), (3_600_000, 60_000, "min"),
+                                    (86_400_000, 3_600_000, "h")):  # fmt: skip
+        if abs(value_ms) < limit_ms:
+            return f"{value_ms / unit_ms:.0f} {unit}" if unit == "ms" else f"{value_ms / unit_ms:.1f} {unit}"
+    return f"{value_ms / 86_400_000:.1f} d"
+
+
+def share(part: float, whole: float) -> str:
+    """`37 %`."""
+    return f"{100 * part / whole:.0f} %" if whole else "–"
+
+
+def lines(summary: dict[str, Any], out: Path | None) -> list[str]:
+    """The summary for a terminal."""
+    totals = summary["totals"]
+    found = [
+        f"{summary['store']}: {number(totals['messages'])} messages, {size(totals['bytes'])}, "
+        f"{totals['topics']} topics, {totals['segments']} segments"
+    ]
+    if compaction := summary.get("compaction"):
+        found.append(
+            f"dead {size(compaction['deadBytes'])} ({share(compaction['deadBytes'], totals['bytes'])}), live"
+            f" {size(compaction['liveBytes'])}; the plan gives back {size(compaction['reclaimableBytes'])} for"
+            f" {size(compaction['copiedBytes'])} copied"
+        )
+        found += [f"  {REASONS[each['reason']]}: {size(each['bytes'])}" for each in compaction["dead"]]
+    if delay := summary.get("delay"):
+        late = delay["lateness"]
+        found.append(
+            f"delays: {number(delay['delivered'])} delivered, {number(delay['pending'])} pending"
+            f" ({number(delay['overdue'])} overdue), {number(delay['lost'])} lost, {number(delay['duplicates'])} twice,"
+            f" {number(delay['early'])} early"
+        )
+        found.append(
+            f"  late: p50 {duration(late['p50Ms'])}, p99 {duration(late['p99Ms'])}, at most {duration(late['maxMs'])}"
+        )
+    if traffic := summary.get("traffic"):
+        found += [
+            f"  {each['topic']}: {number(each['messages'])} messages, {size(each['bytes'])}"
+            for each in traffic["topTopics"][:5]
+        ]
+    if out is not None:
+        file = out / ("report.html" if summary["job"] == "report" else "summary.json")
+        found.append(f"written to {out}: open {file}")
+    return found
