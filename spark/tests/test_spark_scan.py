@@ -48,7 +48,8 @@ def messages(draw: st.DrawFn) -> dict[str, object]:
     if extra == 0:
         properties += f"\x02{DUE}\x01{format_due(1_700_000_123_456, queue_id, queue_offset)}\x02DELAY\x015".encode()
     elif extra == 1:
-        properties += f"\x02{DUE}\x01{format_due(1_700_000_123_456, queue_id + 1, queue_offset)}\x02DELAY\x0118".encode()
+        of_another = format_due(1_700_000_123_456, queue_id + 1, queue_offset)
+        properties += f"\x02{DUE}\x01{of_another}\x02DELAY\x0118".encode()
     elif extra == 2:
         kind = draw(st.sampled_from(["delivered", "carried", "cancelled", "dropped", "nonsense"]))
         properties += f"\x02{MARK}\x01{kind}:{queue_id:04d}:{queue_offset:020d}:77".encode()
@@ -129,7 +130,7 @@ def test_a_segment_is_split_only_where_a_queue_names_the_record(golden: Path) ->
     assert [(part.start, part.end) for part in plan(str(golden), 4096).parts] == [(0, 16_384), (16_384, 31_699)]
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 @given(parts=st.lists(messages(), max_size=60), base=st.sampled_from([0, SEGMENT_BYTES * 3]))
 def test_any_records_give_the_readers_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: list[dict[str, object]], base: int

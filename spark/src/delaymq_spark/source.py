@@ -52,7 +52,8 @@ class RocketMqStoreSource(DataSource):
 
     def reader(self, schema: StructType) -> StoreBatchReader:
         """The batch reader for the columns of `schema`, which a user may have given."""
-        return StoreBatchReader(self._options(schema))
+        options = self._options(schema)
+        return FilteringReader(options) if options.pushdown else StoreBatchReader(options)
 
     def streamReader(self, schema: StructType) -> StoreStreamReader:  # noqa: N802
         """The streaming reader."""
@@ -74,15 +75,6 @@ class StoreBatchReader(DataSourceReader):
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Takes over comparisons of topic and store_time (Spark 4.1 and later, if filter pushdown is on)."""
-        for each in filters:
-            narrowed = _narrowed(self.options, each)
-            if narrowed is None:
-                yield each
-            else:
-                self.options = narrowed
-
     def partitions(self) -> Sequence[InputPartition]:
         """Parts of the log; what cannot be read at all is told in the driver's log."""
         found = plan(self.options.path, self.options.split_bytes)
@@ -93,6 +85,22 @@ class StoreBatchReader(DataSourceReader):
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Batches of a part; Spark asks for None when there are no parts."""
         return batches(partition.part, self.options) if isinstance(partition, StorePartition) else iter(())
+
+
+class FilteringReader(StoreBatchReader):
+    """Takes over comparisons of topic and store_time (Spark 4.1 and later).
+
+    A class of its own, since Spark refuses every reader that could do so while its setting is off.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Yields what is left to Spark."""
+        for each in filters:
+            narrowed = _narrowed(self.options, each)
+            if narrowed is None:
+                yield each
+            else:
+                self.options = narrowed
 
 
 class StoreStreamReader(DataSourceStreamReader):

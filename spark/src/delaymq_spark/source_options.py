@@ -20,7 +20,9 @@ DEFAULT_SPLIT_BYTES: Final = 128 << 20
 MIN_SPLIT_BYTES: Final = 1 << 12
 _UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
 _SIZE = re.compile(r"(\d{1,15})\s*([a-z]*)\Z", re.ASCII)
-_KNOWN: Final = ("path", "columns", "verify", "splitBytes", "from", "until", "topics", "delayLevels", "startingOffset")
+_KNOWN: Final = (
+    "path", "columns", "verify", "splitBytes", "from", "until", "topics", "delayLevels", "startingOffset", "pushdown",
+)  # fmt: skip
 
 
 class OptionError(ValueError):
@@ -43,6 +45,8 @@ class SourceOptions:
     topics: frozenset[str] | None = None
     delay_levels: str = DEFAULT_LEVELS
     """The broker's messageDelayLevel: by it delayed records that the real broker wrote get their due time."""
+    pushdown: bool = False
+    """Whether Spark's filters are taken over; spark.sql.python.filterPushdown.enabled must be on then."""
     starting_offset: str = "earliest"
     """Where a stream begins: `earliest`, `latest`, or a physical offset at which a record begins."""
 
@@ -69,6 +73,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         until_ms=until_ms,
         topics=_words(given.get("topics")),
         delay_levels=_levels(given.get("delayLevels", DEFAULT_LEVELS)),
+        pushdown=_boolean("pushdown", given.get("pushdown", "false")),
         starting_offset=_starting_offset(given.get("startingOffset", "earliest")),
     )
 
