@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -76,7 +77,9 @@ def name_of(text: object, limit: int = 34) -> str:
 
 def _bytes_axis(axis: Any) -> None:
     axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: size(value)))
-    axis.set_major_locator(ticker.MaxNLocator(5, steps=[1, 2, 4, 5, 8, 10]))
+    # Steps that are round in powers of two.
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(ticker.MultipleLocator(2 ** max(math.ceil(math.log2(max(high - low, 1) / 5)), 0)))
 
 
 def _segments(compaction: dict[str, Any]) -> Figure | None:
@@ -141,6 +144,7 @@ def _histogram(delay: dict[str, Any]) -> Figure | None:
     colours = [ALARM if each["fromMs"] < 0 else QUIET for each in buckets]
     axes.bar(labels, [each["messages"] for each in buckets], color=colours, width=0.9)
     axes.set_yscale("symlog", linthresh=10)
+    axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.tick_params(axis="x", rotation=45)
     axes.set_xlabel("late by at least")
     axes.set_ylabel("messages")
@@ -159,7 +163,7 @@ def _levels(delay: dict[str, Any]) -> Figure | None:
         axes.scatter(places, [r[field] for r in rows], color=colour, marker=marker, s=24, label=field[:-2], zorder=3)
     axes.set_xticks(places, [str(r["level"]) for r in rows])
     axes.set_xlabel("delay level")
-    _lateness_axis(axes)
+    _lateness_axis(axes, min(r["p50Ms"] for r in rows))
     axes.legend(frameon=False, ncols=4, loc="lower left", bbox_to_anchor=(0, 1.0), fontsize=8)
     return figure
 
@@ -172,14 +176,16 @@ def _late_hours(delay: dict[str, Any]) -> Figure | None:
     hours = _times(rows)
     for field, colour in (("p50Ms", LIVE), ("p99Ms", PINNING), ("maxMs", ALARM)):
         axes.plot(hours, [r[field] for r in rows], color=colour, label=field[:-2], linewidth=1.4, marker=".")
-    _lateness_axis(axes)
+    _lateness_axis(axes, min(r["p50Ms"] for r in rows))
     _time_axis(axes)
     axes.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0, 1.0), fontsize=8)
     return figure
 
 
-def _lateness_axis(axes: Axes) -> None:
+def _lateness_axis(axes: Axes, least_ms: float) -> None:
     axes.set_yscale("symlog", linthresh=10)
+    if least_ms >= 0:
+        axes.set_ylim(bottom=-0.5)
     axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: duration(value)))
     axes.set_ylabel("lateness")
 

@@ -33,6 +33,8 @@ def size(count: float | None) -> str:
     value, unit = float(count), 0
     while abs(value) >= 1024 and unit < len(_UNITS) - 1:
         value, unit = value / 1024, unit + 1
+    if unit == 0 and value != int(value) and value < 10:
+        return f"{value:.1f} B"
     return f"{value:,.0f} {_UNITS[unit]}" if unit == 0 or abs(value) >= 100 else f"{value:,.1f} {_UNITS[unit]}"
 
 
