@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -19,7 +19,7 @@ LIVE, PINNING, FREE, ALARM, QUIET = "#2f7d5b", "#d9912b", "#c9ccd3", "#c0392b", 
 MAX_BARS = 60
 """Segments in one picture: more are gathered, so that bars can be told apart."""
 _DEAD_COLOURS = ("#7d8597", "#9a8c98", "#b5838d", "#6d6875", "#a3b18a", "#588157", "#84a59d", "#e5989b", "#bfb1c1")
-_STYLE: dict[str, Any] = {
+_STYLE: dict[Any, Any] = {  # matplotlib types each key of its own
     "svg.fonttype": "none",  # Text stays text: small, sharp, and in the page's font.
     "text.parse_math": False,  # Names from outside are no formulas.
     "font.family": "sans-serif",
@@ -90,7 +90,7 @@ def _segments(compaction: dict[str, Any]) -> Figure | None:
     groups = [segments[at : at + together] for at in range(0, len(segments), together)]
     figure, axes = _new(2.8, 13.2)
     bottom = [0.0] * len(groups)
-    parts = (
+    parts: tuple[tuple[str, str, Callable[[dict[str, Any]], int]], ...] = (
         ("live", LIVE, lambda s: s["liveBytes"] - s["pinningBytes"]),
         ("live: delays and transactions still to come", PINNING, lambda s: s["pinningBytes"]),
         ("dead", FREE, lambda s: s["deadBytes"]),
@@ -257,11 +257,11 @@ def _sizes(traffic: dict[str, Any]) -> Figure | None:
     return figure
 
 
-def _times(rows: Sequence[dict[str, Any]]) -> list[datetime]:
+def _times(rows: Sequence[dict[str, Any]]) -> list[Any]:
     return [datetime.fromisoformat(each["hour"]) for each in rows]
 
 
 def _time_axis(axes: Axes) -> None:
-    locator = dates.AutoDateLocator(maxticks=7)
+    locator = dates.AutoDateLocator(maxticks=7)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
+    axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
