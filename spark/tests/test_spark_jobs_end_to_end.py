@@ -106,6 +106,11 @@ def test_totals_of_a_store_of_the_real_broker_are_those_of_inspect(
     assert summary["totals"]["bytes"] == sum(segment.record_bytes for segment in counted.segments)
     assert summary["totals"]["topics"] == len(counted.topics)
     assert summary["storeId"] is None
+    assert run(["delay", "--store", str(store), "--json"]) == 0
+    delay = json.loads(capsys.readouterr().out)["delay"]
+    assert (delay["lost"], delay["duplicates"], delay["early"]) == (0, 0, 0)
+    golden = next(each for each in delay["byTopic"] if each["topic"] == "GoldenDelay")
+    assert (golden["delivered"], golden["pending"]) == (6, 6)
 
 
 def test_a_damaged_part_is_named_and_the_rest_analysed(
@@ -113,7 +118,7 @@ def test_a_damaged_part_is_named_and_the_rest_analysed(
 ) -> None:
     work = Workload(tmp_path / "store")
     for _ in range(300):
-        work.send("<b>$\\frac", 0, "retained")
+        work.send("Torn", 0, "retained", keys="<b>$\\frac")
     work.close()
     victim = work.records[20]
     file = tmp_path / "store/commitlog" / f"{victim.segment:020d}"

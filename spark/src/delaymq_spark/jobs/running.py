@@ -52,8 +52,6 @@ class JobOptions:
 def open_session(options: JobOptions) -> SparkSession:
     """A session of this machine's own, or the one that spark-submit or the Spark operator configured."""
     builder = SparkSession.builder.appName(f"delaymq-spark {options.job}").config("spark.sql.session.timeZone", "UTC")
-    # Spark refuses a source that can take filters over as long as nobody allowed it to.
-    builder = builder.config("spark.sql.python.filterPushdown.enabled", "true")
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if options.master is not None or not submitted:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
