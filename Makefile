@@ -38,6 +38,18 @@ test-compat: $(SETUP) ## RocketMQ's own client, tools and broker against ours; p
 	@mkdir -p $(REPORTS)
 	$(BIN)/python -m pytest e2e/compat e2e/crash --junitxml=$(REPORTS)/compat.xml
 
+# PySpark is half a gigabyte: whoever does not touch spark/ need not have it.
+SPARK_BIN := .venv-spark/bin
+.venv-spark/.done: requirements/spark.txt broker_image/pyproject.toml spark/pyproject.toml
+	$(PYTHON) -m venv .venv-spark
+	$(SPARK_BIN)/pip install -q --disable-pip-version-check --require-hashes -r requirements/spark.txt
+	$(SPARK_BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e broker_image -e spark
+	@touch $@
+
+test-spark: .venv-spark/.done ## the data source and the jobs on a local Spark (needs Java 17; not part of `make test` yet)
+	@mkdir -p $(REPORTS)
+	$(SPARK_BIN)/python -m pytest -c spark/pyproject.toml spark/tests --junitxml=$(REPORTS)/spark.xml
+
 cluster: $(SETUP) ## build once, outside the checkout, what real clusters need here (nothing where Docker and a registry are)
 	PYTHONPATH=e2e $(BIN)/python -m cluster build
 
@@ -55,9 +67,10 @@ bench: $(SETUP) ## ours and the real RocketMQ broker side by side, as ratios (ab
 
 pins: ## write the pins in requirements/ anew from the .in files (needs uv); images get the versions that the tests ran with
 	$(PIN) -o requirements/dev.txt requirements/dev.in
+	$(PIN) -o requirements/spark.txt requirements/spark.in
 	for image in broker operator build; do $(PIN) -c requirements/dev.txt -o requirements/$$image.txt requirements/$$image.in || exit 1; done
 
 clean: ## remove what the targets made, but for the caches outside the checkout
-	rm -rf $(VENV) build bench/results
+	rm -rf $(VENV) .venv-spark build bench/results
 
-.PHONY: help setup demo check test test-unit test-compat cluster e2e test-long bench pins clean
+.PHONY: help setup demo check test test-unit test-compat test-spark cluster e2e test-long bench pins clean

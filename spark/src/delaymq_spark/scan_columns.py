@@ -38,8 +38,9 @@ from delaymq_spark.source_schema import COLUMNS
 KINDS: Final = ("normal", "delayed", "delivered", "half", "op", "retry", "dead_letter", "system")
 _NORMAL, _DELAYED, _DELIVERED, _HALF, _OP, _RETRY, _DEAD_LETTER, _SYSTEM = range(len(KINDS))
 _KIND_OF_TOPIC: Final = {SCHEDULE_TOPIC: _DELAYED, HALF_TOPIC: _HALF, OP_HALF_TOPIC: _OP}
-# Times beyond it do not fit 64 bits of microseconds; a producer's clock may say anything.
-_MAX_MS: Final = 9_223_372_036_854_775
+# The years 1 to 9999, which Spark and Python can show; a producer's clock may say anything.
+_MIN_MS: Final = -62_135_596_800_000
+_MAX_MS: Final = 253_402_300_799_999
 _DUE_BYTES: Final = 16 + 1 + 4 + 1 + 20
 
 Mask = npt.NDArray[np.bool_]
@@ -190,7 +191,7 @@ def _int64(rows: Rows, at: npt.NDArray[np.int64]) -> pa.Array:
 
 
 def _time(ms: npt.NDArray[np.int64], there: Mask | None = None) -> pa.Array:
-    fits = (ms >= -_MAX_MS) & (ms <= _MAX_MS)
+    fits = (ms >= _MIN_MS) & (ms <= _MAX_MS)
     missing = ~fits if there is None else ~(fits & there)
     micros = np.where(fits, ms, 0) * 1000
     return pa.array(micros, pa.timestamp("us", tz="UTC"), mask=missing if missing.any() else None)

@@ -82,8 +82,8 @@ def expected_row(record: Record, segment: int) -> dict[str, Any]:
         if due_ms is None:
             due_ms = record.store_timestamp_ms + _LEVELS.delay_ms(level)
     shown_kind = _KINDS.get(kind, kind.value)
-    if kind == Kind.NORMAL and names.is_system_topic(record.topic):
-        shown_kind = "system"
+    if kind in (Kind.NORMAL, Kind.DELIVERED) and names.is_system_topic(record.topic):
+        shown_kind = "system"  # the topic decides, whatever its properties say
     row = {
         "topic": record.topic,
         "queue_id": record.queue_id,
@@ -91,8 +91,8 @@ def expected_row(record: Record, segment: int) -> dict[str, Any]:
         "physical_offset": record.physical_offset,
         "segment": segment,
         "size": record.size,
-        "store_time": record.store_timestamp_ms,
-        "born_time": record.born_timestamp_ms,
+        "store_time": _time(record.store_timestamp_ms),
+        "born_time": _time(record.born_timestamp_ms),
         "flag": record.flag,
         "sys_flag": record.sys_flag,
         "reconsume_times": record.reconsume_times,
@@ -104,7 +104,7 @@ def expected_row(record: Record, segment: int) -> dict[str, Any]:
         "real_topic": properties.get(names.REAL_TOPIC),
         "real_queue_id": _int(properties.get(names.REAL_QUEUE_ID)),
         "delay_level": level,
-        "due_time": due_ms,
+        "due_time": None if due_ms is None else _time(due_ms),
         "keys": properties.get(names.KEYS),
         "tags": properties.get(names.TAGS),
         "unique_key": properties.get(names.UNIQUE_KEY),
@@ -135,6 +135,11 @@ def comparable(row: dict[str, Any]) -> dict[str, Any]:
 def _host(packed: bytes) -> str:
     address, port = unpack_host(packed)
     return f"[{address}]:{port}" if len(packed) == 20 else f"{address}:{port}"
+
+
+def _time(ms: int) -> int | None:
+    """Null for what is no time from the years 1 to 9999."""
+    return ms if -62_135_596_800_000 <= ms <= 253_402_300_799_999 else None
 
 
 def _int(text: str | None) -> int | None:
