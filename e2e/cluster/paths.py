@@ -4,8 +4,9 @@
 daemon's own folder is fixed: a machine has one set of firewall chains, so it can have one such daemon.
 """
 
-import os
 from pathlib import Path
+
+from harness.caching import cache_root
 
 PACKAGE_PATH = Path(__file__).resolve().parent
 FILES_PATH = PACKAGE_PATH / "files"
@@ -17,8 +18,7 @@ DAEMON_RUN_PATH = Path("/run/delaymq-e2e")
 
 
 def cache_path() -> Path:
-    configured = os.environ.get("DELAYMQ_CACHE")
-    return (Path(configured) if configured else Path.home() / ".cache" / "delaymq") / "cluster"
+    return cache_root() / "cluster"
 
 
 def artifacts_path() -> Path:

@@ -44,7 +44,7 @@ def test_every_cluster_has_the_prefix_and_a_kubeconfig_of_its_own_outside_the_ho
     [
         ("get", "pods", "--context", "production"),
         ("get", "pods", "--context=production"),
-        ("--kubeconfig=/root/.kube/config", "get", "pods"),
+        ("--kubeconfig=/home/somebody/.kube/config", "get", "pods"),
         ("get", "pods", "-s", "https://elsewhere"),
         ("get", "pods", "--server=https://elsewhere"),
     ],

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
+from harness.caching import cache_root
 from harness.errors import HarnessError
 
 Profile = Literal["client", "broker"]
@@ -39,8 +40,7 @@ ADD_OPENS = tuple(
 
 def cache_path() -> Path:
     """The folder of everything that is expensive to make; safe to delete at any time."""
-    configured = os.environ.get("DELAYMQ_CACHE")
-    return (Path(configured) if configured else Path.home() / ".cache" / "delaymq") / "java"
+    return cache_root() / "java"
 
 
 def libraries(profile: Profile, *, pom_path: Path = POM_PATH) -> Path:

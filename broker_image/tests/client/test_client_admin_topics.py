@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -24,13 +23,8 @@ from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import request_command
 from delaymq.server.namesrv_server import NamesrvServer
 from delaymq.server.standalone import Standalone
+from harness.ports import free_port
 from running_server import HOST, run, standalone, until
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 def test_topics_are_put_listed_and_deleted_on_one_broker_without_a_name_server(tmp_path: Path) -> None:

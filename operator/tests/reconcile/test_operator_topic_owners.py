@@ -60,10 +60,10 @@ def test_of_two_made_in_the_same_second_the_smaller_uid_wins() -> None:
     second = world.add_topic("b", topicName="orders", queues=2)
     for key, uid in ((first, "2"), (second, "1")):
         world.kube.objects[key]["metadata"] |= {"creationTimestamp": SAME_SECOND, "uid": uid}
-    world.kube.objects["Topic", NAMESPACE, "kept"] = world.kube.objects.pop(second)
+    kept = world.kube.objects.pop(second)
     settle(world, first)
     assert world.status(first)["topicName"] == "orders"
-    world.kube.objects[second] = world.kube.objects.pop(("Topic", NAMESPACE, "kept"))
+    world.kube.objects[second] = kept
     settle(world, second, first)
     assert world.condition(first)[1] == "Conflict"
     assert world.condition(second)[1] == "InEveryGroup"

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from delaymq_operator.api.topic import claim_of
 from delaymq_operator.manifests import parse_quantity
 from delaymq_operator.reconcile.errors import KubeError
 from delaymq_operator.reconcile.ports import Manifest
@@ -317,6 +318,14 @@ class FakeCache:
 
     def all(self, kind: str, namespace: str | None = None) -> list[Manifest]:
         return self.labelled(kind, namespace, {})
+
+    def rivals(self, topic: Manifest) -> list[Manifest]:
+        others = self.all("Topic", topic["metadata"]["namespace"])
+        return [
+            other
+            for other in others
+            if claim_of(other) == claim_of(topic) and other["metadata"]["name"] != topic["metadata"]["name"]
+        ]
 
     def labelled(self, kind: str, namespace: str | None, labels: Mapping[str, str]) -> list[Manifest]:
         return [

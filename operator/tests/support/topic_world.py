@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from delaymq_operator.api.names import FINALIZER
+from delaymq_operator.api.topic import claim_of
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable, KubeError
 from delaymq_operator.reconcile.ports import BrokerAdmin, Cache, Endpoint, Kube, Manifest, TopicConfig
 from delaymq_operator.reconcile.world import Key, ReconcileSettings, World
@@ -122,6 +123,14 @@ class MemoryCache:
 
     def owned(self, kind: str, owner_uid: str) -> list[Manifest]:
         raise AssertionError("a Topic owns nothing")
+
+    def rivals(self, topic: Manifest) -> list[Manifest]:
+        others = self.all("Topic", topic["metadata"]["namespace"])
+        return [
+            other
+            for other in others
+            if claim_of(other) == claim_of(topic) and other["metadata"]["name"] != topic["metadata"]["name"]
+        ]
 
     def labelled(self, kind: str, namespace: str, labels: Mapping[str, str]) -> list[Manifest]:
         raise AssertionError("nothing of a Topic is found by label")

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from delaymq.store.reader import QUEUE_ENTRY
+from delaymq.store.reader import QUEUE_ENTRY, SegmentInfo
 
-from delaymq_spark.segments import NAME_DIGITS, SegmentInfo, Skipped, check_store_path, list_segments
+from delaymq_spark.segments import NAME_DIGITS, Skipped, check_store_path, list_segments
 
 # The real broker writes integer keys without quotes: {1:3}. A string is passed over as a whole.
 _BARE_KEY: Final = re.compile(r'"(?:[^"\\]|\\.)*"|(?P<before>[{,]\s*)(?P<key>-?\d+)(?=\s*:)')

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Protocol
 
+from delaymq.store.reader import SegmentInfo
+
 NAME_DIGITS: Final = 20
 # The version of delaymq/state.json that this reader knows (docs/formats/store.md).
 KNOWN_FORMAT_VERSION: Final = 1
@@ -67,20 +69,6 @@ class SegmentFile(Protocol):
 
     def close(self) -> None:
         """Let go of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentInfo:
-    """A segment that a listing found."""
-
-    base: int
-    path: str
-    file_bytes: int
-
-    @property
-    def end(self) -> int:
-        """Physical offset behind its last byte."""
-        return self.base + self.file_bytes
 
 
 class LocalSegmentFile:

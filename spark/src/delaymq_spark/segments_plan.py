@@ -14,14 +14,13 @@ from typing import Final, TypeVar
 from delaymq.message.errors import RecordError
 from delaymq.message.names import topic_problem
 from delaymq.message.record import decode_record
-from delaymq.store.reader import QUEUE_ENTRY
+from delaymq.store.reader import QUEUE_ENTRY, SegmentInfo
 
 from delaymq_spark.scan import MAGIC_BYTES
 from delaymq_spark.scan_walk import Walk, sound_at, torn_bytes
 from delaymq_spark.segments import (
     NAME_DIGITS,
     SegmentFile,
-    SegmentInfo,
     Skipped,
     list_segments,
     open_segment,

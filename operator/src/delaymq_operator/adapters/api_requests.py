@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
@@ -21,6 +22,7 @@ CONNECT_TIMEOUT_S: Final = 5.0
 WAITING_FACTOR: Final = 3.0
 """A request gives up after this many timeouts, also if it waits for a thread, or its answer comes in drops."""
 USER_AGENT: Final = "delaymq-operator"
+MERGE_PATCH: Final = "application/merge-patch+json"
 
 _logger = logging.getLogger(__name__)
 _decoder = msgspec.json.Decoder()
@@ -131,6 +133,11 @@ class ApiRequests:
         if answer.status == 401:
             self.forget_credentials()
         return answer.status, _decoded(data)
+
+
+def micro_time() -> str:
+    """Now as the API server's MicroTime."""
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def _open() -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
@@ -80,33 +81,13 @@ class HttpBrokerAdmin:
         address = _address(endpoint.host, endpoint.broker_port)
         async with self._admin(address) as admin:
             found = await admin.topic_configs(address)
-        return {
-            name: TopicConfig(
-                topic=name,
-                read_queues=one.read_queues,
-                write_queues=one.write_queues,
-                permission=one.permission,
-                order=one.order,
-                filter_type=one.filter_type,
-                sys_flag=one.sys_flag,
-            )
-            for name, one in found.items()
-        }
+        return {name: TopicConfig(**asdict(one) | {"topic": name}) for name, one in found.items()}
 
     async def put_topic(self, endpoint: Endpoint, config: TopicConfig) -> None:
         """Creates or changes a topic on a broker."""
         address = _address(endpoint.host, endpoint.broker_port)
-        wanted = ClientTopicConfig(
-            topic=config.topic,
-            read_queues=config.read_queues,
-            write_queues=config.write_queues,
-            permission=config.permission,
-            order=config.order,
-            filter_type=config.filter_type,
-            sys_flag=config.sys_flag,
-        )
         async with self._admin(address) as admin:
-            await admin.put_topic(address, wanted)
+            await admin.put_topic(address, ClientTopicConfig(**asdict(config)))
 
     async def delete_topic(self, endpoint: Endpoint, topic: str) -> None:
         """Deletes a topic on a broker; an absent one is fine."""

@@ -55,13 +55,7 @@ class Drain(_Wire, frozen=True):
 
     def state(self) -> ports.DrainState:
         """As the port has it."""
-        return ports.DrainState(
-            mode=self.mode,
-            since_ms=self.since_ms,
-            lease_ends_ms=self.lease_ends_ms,
-            last_send_ms=self.last_send_ms,
-            sends=self.sends,
-        )
+        return ports.DrainState(**msgspec.structs.asdict(self))
 
 
 class About(_Wire, frozen=True):
@@ -127,9 +121,7 @@ class Remaining(_Wire, frozen=True):
             as_of_ms=self.as_of_ms,
             pending_delays=self.pending_delays,
             unconsumed_messages=self.unconsumed_messages,
-            unconsumed=tuple(
-                ports.Unconsumed(group=one.group, topic=one.topic, messages=one.messages) for one in self.unconsumed
-            ),
+            unconsumed=tuple(ports.Unconsumed(**msgspec.structs.asdict(one)) for one in self.unconsumed),
             active_groups=tuple(self.active_groups),
         )
 
@@ -148,7 +140,7 @@ class Refusal(msgspec.Struct):
 
 def _level(level: _Level) -> ports.LevelState:
     late = level.lateness
-    lateness = None if late is None else ports.Lateness(p50_ms=late.p50_ms, p99_ms=late.p99_ms, max_ms=late.max_ms)
+    lateness = None if late is None else ports.Lateness(**msgspec.structs.asdict(late))
     return ports.LevelState(
         level=level.level,
         delay_ms=level.delay_ms or 0,

@@ -10,10 +10,9 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 
-from delaymq_operator.adapters.api_requests import ApiRequests, Request
+from delaymq_operator.adapters.api_requests import ApiRequests, Request, micro_time
 from delaymq_operator.adapters.kinds import KINDS
 from delaymq_operator.reconcile.errors import KubeError
 from delaymq_operator.reconcile.ports import Manifest
@@ -122,7 +121,7 @@ class Election:
         return await self._take(found, asked_s)
 
     async def _take(self, found: Manifest | None, asked_s: float) -> bool:
-        now = _micro_time()
+        now = micro_time()
         spec = dict((found or {}).get("spec") or {})
         self._transitions = int(spec.get("leaseTransitions") or 0)
         if found is not None and spec.get("holderIdentity") != self._lease.holder:
@@ -149,7 +148,7 @@ class Election:
                 if self._object is None or spec.get("holderIdentity") != self._lease.holder:
                     self._renewed_s = None
                     return False
-            spec = self._object["spec"] | self._terms(_micro_time())
+            spec = self._object["spec"] | self._terms(micro_time())
             self._object = await self._put(self._object | {"spec": spec})
         except KubeError as error:
             # Somebody wrote it: read it again, they may have taken it.
@@ -197,7 +196,3 @@ def _advice(error: KubeError) -> str:
     if error.absent:
         return f"{error.message}; does the namespace exist?"
     return error.message
-
-
-def _micro_time() -> str:
-    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, urlencode
 
-OWN_GROUP: Final = "delaymq.io"
-MANAGED_BY: Final = "app.kubernetes.io/managed-by=delaymq-operator"
+from delaymq_operator.api.names import GROUP, MANAGED_BY_LABEL, MANAGED_BY_VALUE, PLURALS, VERSION, selector_text
 
 
 @dataclass(frozen=True)
@@ -45,9 +44,7 @@ class Kind:
 
 
 KINDS: Final[dict[str, Kind]] = {
-    "Broker": Kind(OWN_GROUP, "v1alpha1", "brokers", watched=True),
-    "Topic": Kind(OWN_GROUP, "v1alpha1", "topics", watched=True),
-    "DelayLevelConfig": Kind(OWN_GROUP, "v1alpha1", "delaylevelconfigs", watched=True),
+    **{kind: Kind(GROUP, VERSION, plural, watched=True) for kind, plural in PLURALS.items()},
     "StatefulSet": Kind("apps", "v1", "statefulsets", watched=True),
     "Pod": Kind("", "v1", "pods", watched=True),
     "Service": Kind("", "v1", "services", watched=True),
@@ -61,11 +58,11 @@ KINDS: Final[dict[str, Kind]] = {
     "Event": Kind("events.k8s.io", "v1", "events"),
     "Lease": Kind("coordination.k8s.io", "v1", "leases"),
 }
-OWN_KINDS: Final = ("Broker", "Topic", "DelayLevelConfig")
+OWN_KINDS: Final = tuple(PLURALS)
 WATCHED_KINDS: Final = tuple(name for name, kind in KINDS.items() if kind.watched)
 KIND_OF_PLURAL: Final[dict[tuple[str, str], str]] = {(kind.group, kind.plural): name for name, kind in KINDS.items()}
 
 
 def label_selector(kind: str) -> str:
     """What lists and watches ask for: everything of ours, and of other kinds what the operator made."""
-    return "" if kind in OWN_KINDS else MANAGED_BY
+    return "" if kind in OWN_KINDS else selector_text({MANAGED_BY_LABEL: MANAGED_BY_VALUE})

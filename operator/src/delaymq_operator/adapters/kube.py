@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from delaymq_operator.adapters.api_requests import ApiRequests, Request
+from delaymq_operator.adapters.api_requests import MERGE_PATCH, ApiRequests, Request
 from delaymq_operator.adapters.kinds import KINDS, Kind
 from delaymq_operator.adapters.kube_events import EventRecorder
+from delaymq_operator.api.names import FIELD_MANAGER
 from delaymq_operator.reconcile.errors import KubeError
 from delaymq_operator.reconcile.ports import NO_LABELS, EventType, Manifest, Propagation
 
-FIELD_MANAGER: Final = "delaymq-operator"
 PAGE_OBJECTS: Final = 100
 """Objects of one answer to a list. Decoding holds the interpreter: a page of large pods (1 MB) takes some 10 ms."""
 MAX_PAGES: Final = 1_000
-MERGE_PATCH: Final = "application/merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"
 
 Seen = Callable[[str, Manifest], None]

@@ -7,11 +7,10 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final, NamedTuple
 from uuid import uuid4
 
-from delaymq_operator.adapters.api_requests import ApiRequests, Request
+from delaymq_operator.adapters.api_requests import MERGE_PATCH, ApiRequests, Request, micro_time
 from delaymq_operator.adapters.kinds import KINDS
 from delaymq_operator.reconcile.errors import KubeError
 from delaymq_operator.reconcile.ports import EventType, Manifest
@@ -120,7 +119,7 @@ class EventRecorder:
             "apiVersion": KINDS["Event"].api_version,
             "kind": "Event",
             "metadata": {"name": said.name, "namespace": said.namespace},
-            "eventTime": _micro_time(),
+            "eventTime": micro_time(),
             "reportingController": CONTROLLER,
             "reportingInstance": self._instance,
             "action": "Reconcile",
@@ -141,9 +140,9 @@ class EventRecorder:
 
     async def _count(self, about: Manifest, same: _Same, said: _Said) -> None:
         count = said.count
-        series = {"series": {"count": count, "lastObservedTime": _micro_time()}}
+        series = {"series": {"count": count, "lastObservedTime": micro_time()}}
         path = KINDS["Event"].path(said.namespace, said.name)
-        request = Request("patch", "Event", "PATCH", path, series, "application/merge-patch+json")
+        request = Request("patch", "Event", "PATCH", path, series, MERGE_PATCH)
         if not await self._write(request, same, absent_is_fine=True):
             # The API server keeps Events for an hour only.
             said.name = f"{about['metadata']['name']}.{uuid4().hex[:16]}"
@@ -164,7 +163,3 @@ def _note(message: str) -> str:
     if len(encoded) <= MAX_NOTE_BYTES:
         return message
     return encoded[: MAX_NOTE_BYTES - len("…".encode())].decode(errors="ignore") + "…"
-
-
-def _micro_time() -> str:
-    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -64,6 +64,13 @@ class Topic(Resource, frozen=True, kw_only=True):
         return self.spec.topic_name if self.spec.topic_name is not None else self.name
 
 
+def claim_of(body: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Namespace, Broker and topic that a Topic names, by its body, whether or not its spec can be used."""
+    spec, metadata = body.get("spec") or {}, body["metadata"]
+    broker = str((spec.get("brokerRef") or {}).get("name") or "")
+    return metadata.get("namespace") or "", broker, str(spec.get("topicName") or metadata["name"])
+
+
 def parse_topic(body: Mapping[str, Any]) -> Topic:
     """A Topic from its body; SpecError when its spec cannot be used."""
     spec = spec_of("Topic", body, TopicSpec)

@@ -10,6 +10,8 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping
 
 from delaymq_operator.adapters.kinds import OWN_KINDS, WATCHED_KINDS
+from delaymq_operator.api.names import MANAGED_BY_LABEL, MANAGED_BY_VALUE
+from delaymq_operator.api.topic import claim_of
 from delaymq_operator.reconcile.ports import Manifest
 
 Changed = Callable[[str, Manifest | None, Manifest | None], None]
@@ -18,8 +20,6 @@ Changed = Callable[[str, Manifest | None, Manifest | None], None]
 _Name = tuple[str, str]
 _Claim = tuple[str, str, str]
 """Namespace, Broker, topic: what a Topic says is its own."""
-MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
-MANAGED_BY_VALUE = "delaymq-operator"
 
 
 class WatchCache:
@@ -59,7 +59,7 @@ class WatchCache:
         """Other Topics that name the same topic of the same Broker. By an index: looking through thousands of Topics
         for each of thousands would hold the event loop up for longer than a lease lasts."""
         topics = self._objects["Topic"]
-        return [topics[name] for name in sorted(self._claimed.get(_claim(topic), ())) if name != _name_of(topic)]
+        return [topics[name] for name in sorted(self._claimed.get(claim_of(topic), ())) if name != _name_of(topic)]
 
     # What fills it.
 
@@ -154,12 +154,12 @@ class WatchCache:
 
     def _enter_claim(self, name: _Name, before: Manifest | None, after: Manifest | None) -> None:
         if before is not None:
-            claim = _claim(before)
+            claim = claim_of(before)
             self._claimed[claim].discard(name)
             if not self._claimed[claim]:
                 del self._claimed[claim]
         if after is not None:
-            self._claimed[_claim(after)].add(name)
+            self._claimed[claim_of(after)].add(name)
 
 
 def _name_of(found: Manifest) -> _Name:
@@ -168,12 +168,6 @@ def _name_of(found: Manifest) -> _Name:
 
 def _owners(found: Manifest | None) -> list[str]:
     return [] if found is None else [owner["uid"] for owner in found["metadata"].get("ownerReferences") or []]
-
-
-def _claim(topic: Manifest) -> _Claim:
-    spec = topic.get("spec") or {}
-    broker = str((spec.get("brokerRef") or {}).get("name") or "")
-    return topic["metadata"].get("namespace") or "", broker, str(spec.get("topicName") or topic["metadata"]["name"])
 
 
 def _is_newer(found: Manifest, known: Manifest) -> bool:

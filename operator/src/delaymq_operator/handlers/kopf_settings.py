@@ -8,10 +8,9 @@ from typing import Final
 import kopf
 
 from delaymq_operator.adapters.kinds import KINDS, WATCHED_KINDS, label_selector
+from delaymq_operator.api.names import FINALIZER, GROUP
 from delaymq_operator.handlers.kopf_storage import CarefulDiffBaseStorage, CarefulProgressStorage
 
-FINALIZER: Final = "delaymq.io/operator"
-ANNOTATION_PREFIX: Final = "delaymq.io"
 WATCH_S: Final = 600
 """The API server ends a watch after this long; the next one goes on where it ended."""
 INACTIVE_S: Final = 90.0
@@ -63,5 +62,5 @@ def configure(settings: kopf.OperatorSettings, *, request_timeout_s: float) -> N
     settings.process.ultimate_exiting_timeout = EXIT_S
 
     settings.persistence.finalizer = FINALIZER
-    settings.persistence.progress_storage = CarefulProgressStorage(prefix=ANNOTATION_PREFIX, v1=False)
-    settings.persistence.diffbase_storage = CarefulDiffBaseStorage(prefix=ANNOTATION_PREFIX, v1=False)
+    settings.persistence.progress_storage = CarefulProgressStorage(prefix=GROUP, v1=False)
+    settings.persistence.diffbase_storage = CarefulDiffBaseStorage(prefix=GROUP, v1=False)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from delaymq_operator.api.names import BROKER_KIND as BROKER
+from delaymq_operator.api.names import DELAY_LEVEL_CONFIG_KIND as LEVELS
+from delaymq_operator.api.names import INSTANCE_LABEL
+from delaymq_operator.api.names import TOPIC_KIND as TOPIC
 from delaymq_operator.handlers.cache import WatchCache
 from delaymq_operator.reconcile.ports import Manifest
 from delaymq_operator.reconcile.world import Key
 
-INSTANCE_LABEL: Final = "app.kubernetes.io/instance"
-BROKER: Final = "Broker"
-TOPIC: Final = "Topic"
-LEVELS: Final = "DelayLevelConfig"
 NOT_WISHES: Final = frozenset(
     {"delaymq.io/kopf-managed", "delaymq.io/last-handled-configuration", "delaymq.io/release", "delaymq.io/touch-dummy"}
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from delaymq.config import BrokerConfig, build, is_hot, keys_of, parse_properties_text, to_properties_text
+from delaymq.config import BrokerConfig, build, is_hot, keys_of, to_settings
 
 from delaymq_operator.api.broker import BrokerSpec
 from delaymq_operator.manifests.context import DelayTable
@@ -43,7 +43,7 @@ def check_settings(settings: Mapping[str, str]) -> list[str]:
 def hot_settings(settings: Mapping[str, str]) -> dict[str, str]:
     """What a running broker shall have for every key that can be changed without a restart, defaults included."""
     config, _ = build(BrokerConfig, settings)
-    everything = parse_properties_text(to_properties_text(config))
+    everything = to_settings(config)
     return {key: everything[key] for key in _HOT_KEYS}
 
 

@@ -6,8 +6,6 @@ a newer version brings may change a hash. So: never remove an entry, and add new
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,10 +15,9 @@ from delaymq_operator.api.broker import Broker, ResourceRequirements
 from delaymq_operator.api.names import OWN_LABELS
 from delaymq_operator.manifests.config import cold_keys
 from delaymq_operator.manifests.context import Context
+from delaymq_operator.manifests.hashes import digest, short_hash
 from delaymq_operator.manifests.quantities import Quantity, canonical
 from delaymq_operator.manifests.services import listen_port
-
-_HASH_CHARS = 16
 
 
 def broker_inputs(broker: Broker, context: Context, group: int, advertised_address: str) -> str:
@@ -30,7 +27,7 @@ def broker_inputs(broker: Broker, context: Context, group: int, advertised_addre
     said = _of_all_pods(broker) | {
         "advertised": advertised_address,
         "port": listen_port(spec, group),
-        "token": hashlib.sha256(context.token.encode()).hexdigest()[:_HASH_CHARS],
+        "token": short_hash(context.token),
         "flush": spec.flush,
         "config": cold_keys(spec.config),
         "nameServers": list(servers.addresses) or servers.replicas,
@@ -72,6 +69,4 @@ def _resources(resources: ResourceRequirements) -> dict[str, Any]:
 
 
 def _hash(said: Mapping[str, Any]) -> str:
-    told = {key: value for key, value in said.items() if value not in (None, "", [], {}, ())}
-    text = json.dumps(told, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:_HASH_CHARS]
+    return digest({key: value for key, value in said.items() if value not in (None, "", [], {}, ())})

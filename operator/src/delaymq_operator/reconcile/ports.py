@@ -60,6 +60,9 @@ class Cache(Protocol):
     def all(self, kind: str, namespace: str | None = None) -> list[Manifest]:
         """Objects of a kind, in one namespace or in all."""
 
+    def rivals(self, topic: Manifest) -> list[Manifest]:
+        """Other Topics that name the same topic of the same Broker."""
+
     def labelled(self, kind: str, namespace: str, labels: Mapping[str, str]) -> list[Manifest]:
         """Objects that carry all `labels`."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from delaymq_spark.segments import SegmentInfo
+from delaymq.store.reader import SegmentInfo
 
 PINNING_REASONS = frozenset({"pending", "half_pending", "lost"})
 """What holds a record whatever its age."""

@@ -6,7 +6,8 @@ import asyncio
 
 from delaymq_operator.api.conditions import Reason
 from delaymq_operator.api.names import BROKER_KIND, GROUP, MANAGED_BY_LABEL, MANAGED_BY_VALUE
-from delaymq_operator.reconcile.broker.compare import covers, digest
+from delaymq_operator.manifests.hashes import digest
+from delaymq_operator.reconcile.broker.compare import covers
 from delaymq_operator.reconcile.broker.memory import Applied
 from delaymq_operator.reconcile.broker.state import BrokerPass
 from delaymq_operator.reconcile.ports import Manifest
@@ -36,7 +37,8 @@ async def ensure(p: BrokerPass, wanted: Manifest) -> Manifest:
     # A Broker may have a hundred objects: others get a turn between two of them.
     await asyncio.sleep(0)
     kind, name = wanted["kind"], wanted["metadata"]["name"]
-    wanted = _with_digest(wanted)
+    wanted_digest = digest(wanted)
+    wanted = _with_digest(wanted, wanted_digest)
     last = p.memory.applied.get((kind, name))
     live = p.cached(kind, name)
     if live is None:
@@ -47,12 +49,12 @@ async def ensure(p: BrokerPass, wanted: Manifest) -> Manifest:
         if live["metadata"].get("deletionTimestamp") or covers(live, wanted):
             return live
     version = live["metadata"].get("resourceVersion", "") if live is not None else ""
-    if live is not None and last is not None and last.digest == digest(wanted):
+    if live is not None and last is not None and last.digest == wanted_digest:
         if version == last.seen_version:
             return last.result
         if version == last.result["metadata"].get("resourceVersion"):
             return live
-    repeated = last.repeated + 1 if last is not None and last.digest == digest(wanted) else 0
+    repeated = last.repeated + 1 if last is not None and last.digest == wanted_digest else 0
     if live is not None and last is not None and repeated > _REPEATS:
         if p.now_ms - last.at_ms < _REPEAT_S * 1000:
             _say_fought_over(p, f"{kind} {name}")
@@ -60,7 +62,7 @@ async def ensure(p: BrokerPass, wanted: Manifest) -> Manifest:
         repeated = 0
     done = await p.world.kube.apply(wanted)
     p.memory.applied[kind, name] = Applied(
-        digest=digest(wanted), seen_version=version, result=done, at_ms=p.now_ms, repeated=repeated
+        digest=wanted_digest, seen_version=version, result=done, at_ms=p.now_ms, repeated=repeated
     )
     return done
 
@@ -74,9 +76,9 @@ def _say_fought_over(p: BrokerPass, what: str) -> None:
     p.again(_REPEAT_S)
 
 
-def _with_digest(wanted: Manifest) -> Manifest:
+def _with_digest(wanted: Manifest, wanted_digest: str) -> Manifest:
     metadata = wanted["metadata"]
-    annotations = {**metadata.get("annotations", {}), MANIFEST_ANNOTATION: digest(wanted)}
+    annotations = {**metadata.get("annotations", {}), MANIFEST_ANNOTATION: wanted_digest}
     return {**wanted, "metadata": {**metadata, "annotations": annotations}}
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,9 +40,3 @@ def _covers_list(live: Sequence[Any], wanted: Sequence[Any]) -> bool:
             found = {element[key]: element for element in live if isinstance(element, dict) and key in element}
             return all(covers(found.get(element[key]), element) for element in wanted)
     return len(live) == len(wanted) and all(covers(one, other) for one, other in zip(live, wanted, strict=True))
-
-
-def digest(value: object) -> str:
-    """A short hash of JSON data, the same for equal data."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -16,6 +16,7 @@ from delaymq_operator.manifests import (
     name_server_stateful_set,
     volume_retention,
 )
+from delaymq_operator.manifests.hashes import compact
 from delaymq_operator.reconcile.broker.applying import check_ours, ensure
 from delaymq_operator.reconcile.broker.compare import covers
 from delaymq_operator.reconcile.broker.state import BrokerPass, Group
@@ -70,11 +71,6 @@ def _is_made_from(template: Manifest, inputs: str) -> bool:
     annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
     noted = annotations.get(INPUTS_ANNOTATION) if isinstance(annotations, dict) else None
     return noted == inputs and isinstance(spec, dict) and bool(spec.get("containers"))
-
-
-def compact(value: object) -> str:
-    """JSON in the one form that annotations have."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def made_from(live: Manifest | None) -> Made | None:

@@ -12,8 +12,18 @@ from delaymq_operator.reconcile.ports import Endpoint, Manifest, TopicConfig
 
 T = TypeVar("T")
 
+MAX_AGE_POLLS: Final = 0.9
+"""How old an answer may be, in poll intervals: Topics that look in turn shall find what the first of them got."""
+
 FIRST_BACKOFF_MS: Final = 1_000
 LONGEST_BACKOFF_MS: Final = 60_000
+
+
+def problem_of(server: str, error: BrokerUnreachable | BrokerRefused) -> str:
+    """What is wrong with a server, as a part of a sentence."""
+    if isinstance(error, BrokerRefused):
+        return f"{server} refuses: {error.message.rstrip('.')}"
+    return f"{server} does not answer ({error.problem.rstrip('.')})"
 
 
 class Answer(Generic[T]):

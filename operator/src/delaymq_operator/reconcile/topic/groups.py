@@ -10,14 +10,13 @@ from delaymq_operator.api import Topic
 from delaymq_operator.api.topic import TopicGroupStatus
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
 from delaymq_operator.reconcile.ports import Endpoint, TopicConfig
-from delaymq_operator.reconcile.topic.answers import Answer, BrokerAnswers
+from delaymq_operator.reconcile.topic.answers import MAX_AGE_POLLS, Answer, BrokerAnswers, problem_of
 from delaymq_operator.reconcile.topic.desired import group_status, wanted
 from delaymq_operator.reconcile.topic.places import Group
 from delaymq_operator.reconcile.world import World
 
 NOT_READY = "its broker is not ready"
-# Part of a poll interval: Topics that look in turn shall find what the first of them got.
-_MAX_AGE_POLLS = 0.9
+_BROKER = "its broker"
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class TopicInGroups:
             try:
                 await self._world.admin.delete_topic(group.endpoint, self._topic.topic_name)
             except (BrokerUnreachable, BrokerRefused) as error:
-                return _problem(error)
+                return problem_of(_BROKER, error)
             if answer.value is not None:
                 answer.value.pop(self._topic.topic_name, None)
         return None
@@ -72,12 +71,12 @@ class TopicInGroups:
             return Found(group, problem=NOT_READY)
         settings = self._world.settings
         try:
-            configs = await self._topics(group, group.endpoint, settings.poll_interval_s * _MAX_AGE_POLLS)
+            configs = await self._topics(group, group.endpoint, settings.poll_interval_s * MAX_AGE_POLLS)
             if self._topic.topic_name not in configs:
                 # Before it is made it is looked for again: a producer may have made it meanwhile, in its own way.
                 configs = await self._topics(group, group.endpoint, settings.progress_interval_s)
         except (BrokerUnreachable, BrokerRefused) as error:
-            return Found(group, problem=_problem(error))
+            return Found(group, problem=problem_of(_BROKER, error))
         return Found(group, configs.get(self._topic.topic_name))
 
     async def _settle(self, found: Found, elsewhere: TopicConfig | None) -> Found:
@@ -92,9 +91,9 @@ class TopicInGroups:
                 await self._world.admin.put_topic(found.group.endpoint, config)
             except BrokerUnreachable as error:
                 answer.note_failure(error, self._world.clock())
-                return Found(found.group, problem=_problem(error))
+                return Found(found.group, problem=problem_of(_BROKER, error))
             except BrokerRefused as error:
-                return Found(found.group, found.config, problem=_problem(error), refused=True)
+                return Found(found.group, found.config, problem=problem_of(_BROKER, error), refused=True)
             if answer.value is not None:
                 answer.value[config.topic] = config
         return Found(found.group, config, change=_change(found.config, config))
@@ -107,12 +106,6 @@ class TopicInGroups:
 
     def _answer(self, group: Group, endpoint: Endpoint) -> Answer[dict[str, TopicConfig]]:
         return self._answers.topics_of(group.name, endpoint)
-
-
-def _problem(error: BrokerUnreachable | BrokerRefused) -> str:
-    if isinstance(error, BrokerRefused):
-        return f"its broker refuses: {error.message.rstrip('.')}"
-    return f"its broker does not answer ({error.problem.rstrip('.')})"
 
 
 def _change(before: TopicConfig | None, after: TopicConfig) -> str:

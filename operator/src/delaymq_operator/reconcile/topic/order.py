@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from delaymq_operator.api import Broker, Topic
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
-from delaymq_operator.reconcile.topic.answers import BrokerAnswers
+from delaymq_operator.reconcile.topic.answers import MAX_AGE_POLLS, BrokerAnswers, problem_of
 from delaymq_operator.reconcile.topic.desired import order_text
 from delaymq_operator.reconcile.topic.places import name_servers_of
 from delaymq_operator.reconcile.world import World
@@ -33,10 +33,11 @@ async def _settle(
         return dict(await world.admin.orders(address))
 
     answer = answers.orders_of(address)
+    max_age_ms = world.settings.poll_interval_s * MAX_AGE_POLLS * 1000
     try:
-        orders = await answer.get(ask, world.clock, max_age_ms=world.settings.poll_interval_s * 900)
+        orders = await answer.get(ask, world.clock, max_age_ms=max_age_ms)
     except (BrokerUnreachable, BrokerRefused) as error:
-        return _sentence(address, error)
+        return problem_of(f"NameServer {address}", error)
     present = orders.get(topic.topic_name)
     text = order_text(present, broker.name, queues)
     if text == present:
@@ -46,14 +47,8 @@ async def _settle(
             await world.admin.put_order((address,), topic.topic_name, text)
         except (BrokerUnreachable, BrokerRefused) as error:
             answer.note_failure(error, world.clock())
-            return _sentence(address, error)
+            return problem_of(f"NameServer {address}", error)
         orders.pop(topic.topic_name, None)
         if text is not None:
             orders[topic.topic_name] = text
     return None
-
-
-def _sentence(address: str, error: BrokerUnreachable | BrokerRefused) -> str:
-    if isinstance(error, BrokerRefused):
-        return f"NameServer {address} refuses: {error.message.rstrip('.')}"
-    return f"NameServer {address} does not answer ({error.problem.rstrip('.')})"

@@ -9,8 +9,9 @@ from delaymq.message.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from delaymq_operator.api import Broker, Reason, SpecError, Topic, parse_topic
 from delaymq_operator.api.names import BROKER_KIND, FINALIZER, MAX_SIZE, rocketmq_broker_name
 from delaymq_operator.api.topic import TopicGroupStatus
+from delaymq_operator.reconcile.ports import Manifest
 from delaymq_operator.reconcile.topic.answers import BrokerAnswers, ParsedBroker
-from delaymq_operator.reconcile.topic.contenders import age, names_of
+from delaymq_operator.reconcile.topic.contenders import age, rivals
 from delaymq_operator.reconcile.topic.desired import satisfied
 from delaymq_operator.reconcile.topic.groups import NOT_READY, Found, TopicInGroups
 from delaymq_operator.reconcile.topic.order import settle_order
@@ -38,7 +39,7 @@ async def reconcile_topic(key: Key, world: World) -> Outcome:
         await report.say("False", Reason.INVALID_SPEC, str(error))
         return Outcome()
     later = Outcome(world.settings.poll_interval_s)
-    if await _is_somebody_elses(topic, report, world):
+    if await _is_somebody_elses(topic, body, report, world):
         return later
     broker = await _usable_broker(topic, report, world)
     if broker is None:
@@ -76,8 +77,9 @@ def _refuse_system_topic(topic: Topic) -> None:
         )
 
 
-async def _is_somebody_elses(topic: Topic, report: Reporter, world: World) -> bool:
-    older = [other for other in names_of(topic, world).others(topic, world) if age(other) < age(topic)]
+async def _is_somebody_elses(topic: Topic, body: Manifest, report: Reporter, world: World) -> bool:
+    named = rivals(topic, world.cache.rivals(body))
+    older = [other for other in named if not other.deleting and age(other) < age(topic)]
     if not older:
         return False
     owner = older[0]
