@@ -15,6 +15,7 @@ MAX_TIME_S: Final = 86_400.0
 MAX_DRAIN_LEASE_S: Final = 600.0
 """Brokers refuse longer ones."""
 LOG_FORMATS: Final = ("text", "json")
+ROLE_KINDS: Final = ("ClusterRole", "Role")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 TRUE_WORDS: Final = frozenset({"true", "yes", "on", "1"})
 FALSE_WORDS: Final = frozenset({"false", "no", "off", "0"})
@@ -38,6 +39,9 @@ class OperatorSettings:
 
     namespaces: tuple[str, ...] = _setting((), "namespaces to look after, separated by commas; empty: all")
     default_image: str = _setting("delaymq/broker:0.1.0", "image of brokers whose spec names none")
+    analytics_image: str = _setting("delaymq/spark:0.1.0", "image of analytics whose spec names none")
+    analytics_role: str = _setting("delaymq-analytics", "role that lets a Spark driver make its executors")
+    analytics_role_kind: str = _setting("ClusterRole", "kind of that role: ClusterRole or Role", choices=ROLE_KINDS)
     namespace: str = _setting("", "the operator's own namespace; empty: the service account's, else `default`")
     pod_name: str = _setting(
         "", "the operator's own pod: holder of the lease, reporter of Events; empty: the host name"

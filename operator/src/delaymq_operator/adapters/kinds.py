@@ -19,6 +19,8 @@ class Kind:
     plural: str
     watched: bool = False
     """Kept in the cache."""
+    written_as: str = ""
+    """The kind that the API server knows, where ours is a part of that; empty: it has our name."""
 
     @property
     def api_version(self) -> str:
@@ -56,11 +58,15 @@ KINDS: Final[dict[str, Kind]] = {
     # Not watched: to list them would be to read every Secret there is.
     "Secret": Kind("", "v1", "secrets"),
     "Event": Kind("events.k8s.io", "v1", "events"),
+    "RoleBinding": Kind("rbac.authorization.k8s.io", "v1", "rolebindings"),
+    # Not watched: the Spark operator's CRD may be missing.
+    "SparkApplication": Kind("sparkoperator.k8s.io", "v1beta2", "sparkapplications"),
+    # Not watched: a report has up to 1 MB, and nobody but a person reads it.
+    "AnalyticsResult": Kind("", "v1", "configmaps", written_as="ConfigMap"),
     "Lease": Kind("coordination.k8s.io", "v1", "leases"),
 }
 OWN_KINDS: Final = tuple(PLURALS)
 WATCHED_KINDS: Final = tuple(name for name, kind in KINDS.items() if kind.watched)
-KIND_OF_PLURAL: Final[dict[tuple[str, str], str]] = {(kind.group, kind.plural): name for name, kind in KINDS.items()}
 
 
 def label_selector(kind: str) -> str:

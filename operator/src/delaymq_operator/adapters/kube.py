@@ -55,7 +55,8 @@ class ApiKube:
         kind, metadata = manifest["kind"], manifest["metadata"]
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}
         path = _kind(kind).path(metadata.get("namespace"), metadata["name"], query=query)
-        request = Request("patch", kind, "PATCH", path, manifest, APPLY_PATCH)
+        body = manifest | {"kind": _kind(kind).written_as or kind}
+        request = Request("patch", kind, "PATCH", path, body, APPLY_PATCH)
         return self._saw(kind, await self._requests.send(request))
 
     async def patch(

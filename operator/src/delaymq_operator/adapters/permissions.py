@@ -20,7 +20,10 @@ class Permission:
     verbs: tuple[str, ...]
     why: str
     scope: str = "watched"
-    """watched: the namespaces that are looked after, or all; own: the operator's own namespace."""
+    """watched: the namespaces that are looked after, or all; all or listed: the same, but only when these are all
+    namespaces or those of a list; own: the operator's own namespace."""
+    of_analytics_role: bool = False
+    """On no other object than the role that the setting `analytics_role` names."""
 
 
 SEEN: Final = ("get", "list", "watch")
@@ -62,6 +65,29 @@ PERMISSIONS: Final[tuple[Permission, ...]] = (
         "networkpolicies",
         (*SEEN, "create", "patch", "delete"),
         "spec.networkPolicy; delete: it was switched off",
+    ),
+    Permission(
+        "sparkoperator.k8s.io",
+        "sparkapplications",
+        ("get", "list", "create", "patch", "delete"),
+        "spec.analytics: a run's applications; delete: history, deadline. They are not watched",
+    ),
+    Permission(
+        "rbac.authorization.k8s.io",
+        "rolebindings",
+        ("get", "create", "patch"),
+        "let a Broker's Spark drivers make their executors",
+    ),
+    Permission(
+        "rbac.authorization.k8s.io",
+        "clusterroles",
+        ("bind",),
+        "the API server asks for it when a role is bound that has what the operator has not",
+        scope="all",
+        of_analytics_role=True,
+    ),
+    Permission(
+        "rbac.authorization.k8s.io", "roles", ("bind",), "the same for a Role", scope="listed", of_analytics_role=True
     ),
     Permission("events.k8s.io", "events", ("create", "patch"), "tell what happened; patch: count what happens again"),
     Permission("coordination.k8s.io", "leases", ("get", "create", "update"), "one active replica", scope="own"),

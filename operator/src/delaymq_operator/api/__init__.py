@@ -4,6 +4,7 @@ The CRDs in crds/ are the source of truth: what is here is compared with them fi
 as the API server has them (defaults filled in, rules checked); status goes out as plain dicts. No kopf, no kubernetes.
 """
 
+from delaymq_operator.api.analytics import AnalyticsGroupStatus, AnalyticsSpec, AnalyticsStatus
 from delaymq_operator.api.broker import Broker, BrokerSpec, parse_broker
 from delaymq_operator.api.broker_status import BrokerStatus
 from delaymq_operator.api.conditions import (
@@ -25,6 +26,9 @@ from delaymq_operator.api.resource import parse_timestamp, status_patch, timesta
 from delaymq_operator.api.topic import Topic, TopicSpec, TopicStatus, parse_topic
 
 __all__ = [
+    "AnalyticsGroupStatus",
+    "AnalyticsSpec",
+    "AnalyticsStatus",
     "Broker",
     "BrokerSpec",
     "BrokerStatus",

@@ -7,9 +7,11 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
 
+from delaymq_operator.api.analytics import AnalyticsSpec
 from delaymq_operator.api.broker_status import BrokerStatus
 from delaymq_operator.api.errors import SpecError
 from delaymq_operator.api.names import (
+    ANALYZE_ANNOTATION,
     FORCE_SCALE_IN_ANNOTATION,
     GROUP_NODE_PORT_DISTANCE,
     MAX_SIZE,
@@ -118,6 +120,8 @@ class BrokerSpec(ApiStruct, frozen=True, kw_only=True):
     pod_template: PodTemplate = PodTemplate()
     external: External | None = None
     network_policy: NetworkPolicy = NetworkPolicy()
+    analytics: AnalyticsSpec | None = None
+    """None: no analytics."""
     paused: bool = False
 
     @property
@@ -136,6 +140,11 @@ class Broker(Resource, frozen=True, kw_only=True):
     def restart_annotation(self) -> str:
         """What the user wrote there; a change restarts all pods."""
         return self.annotations.get(RESTART_ANNOTATION, "")
+
+    @property
+    def analyze_annotation(self) -> str:
+        """What the user wrote there; a new text asks for a run of the analytics."""
+        return self.annotations.get(ANALYZE_ANNOTATION, "")
 
     @property
     def force_scale_in(self) -> bool:

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from delaymq_operator.api.analytics import AnalyticsStatus
 from delaymq_operator.api.conditions import Condition
 from delaymq_operator.api.resource import StatusStruct
 
@@ -105,3 +106,5 @@ class BrokerStatus(StatusStruct, frozen=True, kw_only=True):
     levels: str | None = None
     """The level table in force, as messageDelayLevel."""
     groups: tuple[GroupStatus, ...] = ()
+    analytics: AnalyticsStatus | None = None
+    """None without spec.analytics."""

@@ -25,6 +25,7 @@ class ConditionType(StrEnum):
     UP_TO_DATE = "UpToDate"
     SCALE_IN_BLOCKED = "ScaleInBlocked"
     PAUSED = "Paused"
+    ANALYTICS_READY = "AnalyticsReady"
     IN_USE = "InUse"
 
 
@@ -68,6 +69,14 @@ class Reason(StrEnum):
     # Broker, ScaleInBlocked and Paused
     MESSAGES_REMAIN = "MessagesRemain"
     PAUSED_BY_SPEC = "PausedBySpec"
+    # Broker, AnalyticsReady
+    RUN_SUCCEEDED = "RunSucceeded"
+    NO_RUN_YET = "NoRunYet"
+    RUN_FAILED = "RunFailed"
+    DEADLINE_EXCEEDED = "DeadlineExceeded"
+    SPARK_OPERATOR_MISSING = "SparkOperatorMissing"
+    SPARK_OPERATOR_SILENT = "SparkOperatorSilent"
+    INVALID_SCHEDULE = "InvalidSchedule"
     # Topic, Ready
     IN_EVERY_GROUP = "InEveryGroup"
     BROKER_MISSING = "BrokerMissing"

@@ -1,5 +1,7 @@
 """Every name that the operator gives or reads: API group, objects, labels, annotations, ports, broker.conf keys.
 
+Those of Spark's part are in analytics_names.py.
+
 Names of objects follow from the Broker's name alone; changing one of them leaves the old object behind, so they stay.
 """
 
@@ -26,6 +28,7 @@ FINALIZER: Final = f"{GROUP}/operator"
 # Annotations that a user sets on a Broker.
 RESTART_ANNOTATION: Final = f"{GROUP}/restart"
 FORCE_SCALE_IN_ANNOTATION: Final = f"{GROUP}/force-scale-in"
+ANALYZE_ANNOTATION: Final = f"{GROUP}/analyze"
 # Annotations that the operator keeps.
 INPUTS_ANNOTATION: Final = f"{GROUP}/inputs"
 APPLIED_ANNOTATION: Final = f"{GROUP}/applied"
@@ -39,7 +42,7 @@ GROUP_LABEL: Final = f"{GROUP}/group"
 NAME_VALUE: Final = "delaymq"
 MANAGED_BY_VALUE: Final = "delaymq-operator"
 OWN_LABELS: Final = (NAME_LABEL, INSTANCE_LABEL, COMPONENT_LABEL, MANAGED_BY_LABEL, GROUP_LABEL)
-Component = Literal["broker", "namesrv"]
+Component = Literal["broker", "namesrv", "analytics"]
 
 NAMESRV_PORT: Final = 9876
 NAMESRV_HTTP_PORT: Final = 8081

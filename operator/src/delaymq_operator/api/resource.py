@@ -95,9 +95,21 @@ def status_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[st
 
     Lists are replaced as a whole. A field that went away is taken back with null.
     """
-    changed = {key: value for key, value in after.items() if key not in before or before[key] != value}
-    gone = {key: None for key in before if key not in after}
-    return {"status": changed | gone} if changed or gone else None
+    changes = _changes(before, after)
+    return {"status": changes} if changes else None
+
+
+def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """Field by field in objects within objects too: a merge patch would leave there what went away."""
+    found: dict[str, Any] = {key: None for key in before if key not in after}
+    for key, value in after.items():
+        known = before.get(key)
+        if isinstance(value, Mapping) and isinstance(known, Mapping):
+            if changes := _changes(known, value):
+                found[key] = changes
+        elif key not in before or known != value:
+            found[key] = value
+    return found
 
 
 def timestamp(at: datetime) -> str:
