@@ -67,8 +67,10 @@ bench: $(SETUP) ## ours and the real RocketMQ broker side by side, as ratios (ab
 
 pins: ## write the pins in requirements/ anew from the .in files (needs uv); images get the versions that the tests ran with
 	$(PIN) -o requirements/dev.txt requirements/dev.in
-	$(PIN) -o requirements/spark.txt requirements/spark.in
-	for image in broker operator build; do $(PIN) -c requirements/dev.txt -o requirements/$$image.txt requirements/$$image.in || exit 1; done
+	$(PIN) -c requirements/dev.txt -o requirements/spark.txt requirements/spark.in
+	for image in broker operator; do $(PIN) -c requirements/dev.txt -o requirements/$$image.txt requirements/$$image.in || exit 1; done
+	$(PIN) -c requirements/spark.txt -o requirements/spark-image.txt requirements/spark-image.in
+	$(PIN) -c requirements/dev.txt -c requirements/spark.txt -o requirements/build.txt requirements/build.in
 
 clean: ## remove what the targets made, but for the caches outside the checkout
 	rm -rf $(VENV) .venv-spark build bench/results
