@@ -1,0 +1,198 @@
+"""Puts a run's results into a ConfigMap: one merge patch, with the service account of the pod that runs this.
+
+By the standard library: one request does not justify a client library in the image and its own pins.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import http.client
+import json
+import os
+import re
+import ssl
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from delaymq_spark.status import MAX_STATUS_BYTES
+
+SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+STATUS, SUMMARY, REPORT = "status.json", "summary.json.gz", "report.html.gz"
+MAX_OBJECT_BYTES: Final = 1_000_000
+"""etcd takes 1.5 MB and the API server 1 MiB of values: the request as it is sent stays below both."""
+_METADATA_BYTES: Final = 24 << 10
+"""Left for what the object has already: names, owners, managed fields."""
+PATIENCE_SECONDS: Final = 60.0
+"""How long a ConfigMap that is not there yet, or an API server that is busy, is waited for."""
+_PAUSE_SECONDS: Final = 1.0
+_MAX_PAUSE_SECONDS: Final = 10.0
+_REQUEST_SECONDS: Final = 10.0
+_MAX_ANSWER_BYTES: Final = 1 << 20
+_MAX_TOKEN_BYTES: Final = 64 << 10
+_TARGET: Final = re.compile(
+    r"configmap/(?P<namespace>[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)/(?P<name>[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?)\Z"
+)
+
+
+class PublishError(Exception):
+    """Publishing is not possible; the text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigMapName:
+    """Which ConfigMap."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"configmap/{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class ApiServer:
+    """Where the API server is, and the folder with `token` and `ca.crt`."""
+
+    host: str
+    port: int
+    account: Path = SERVICE_ACCOUNT
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """What goes in beside the status."""
+
+    binary: dict[str, str | None]
+    """Name to base64 of gzip; None takes away what an earlier run left."""
+    omitted: str | None
+    """What was left out, and why."""
+
+
+def parse_target(text: str) -> ConfigMapName:
+    """`configmap/NAMESPACE/NAME`. ValueError."""
+    match = _TARGET.match(text)
+    if match is None:
+        raise ValueError(f"{text[:120]!r} is no target: give configmap/NAMESPACE/NAME")
+    return ConfigMapName(match["namespace"], match["name"])
+
+
+def in_cluster(environ: Mapping[str, str] = os.environ, account: Path = SERVICE_ACCOUNT) -> ApiServer:
+    """The API server of the pod that this runs in. PublishError outside of a pod."""
+    host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "443")
+    if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
+        raise PublishError("--publish works in a pod only: KUBERNETES_SERVICE_HOST and _PORT name no API server")
+    if not (account / "token").exists():
+        raise PublishError(f"--publish needs the pod's service account: {account}/token is not there")
+    return ApiServer(host.strip("[]"), int(port), account)
+
+
+def pack(summary_text: str, page: str | None) -> Packed:
+    """Summary and report as they fit: the report is left out first, then the summary."""
+    room = MAX_OBJECT_BYTES - MAX_STATUS_BYTES - _METADATA_BYTES
+    summary, report = _packed(summary_text), None if page is None else _packed(page)
+    if len(summary) + len(report or "") <= room:
+        return Packed({SUMMARY: summary, REPORT: report}, None)
+    limit = f"a ConfigMap holds {room:,}"
+    if len(summary) <= room:
+        return Packed(
+            {SUMMARY: summary, REPORT: None},
+            f"the report takes {len(report or ''):,} bytes beside {len(summary):,} of the summary, {limit}:"
+            " write it to a volume with --out",
+        )
+    return Packed(
+        {SUMMARY: None, REPORT: None},
+        f"the summary alone takes {len(summary):,} bytes, {limit}: write it and the report to a volume with --out",
+    )
+
+
+def publish(
+    server: ApiServer,
+    target: ConfigMapName,
+    status_text: str,
+    packed: Packed | None,
+    *,
+    patience_seconds: float = PATIENCE_SECONDS,
+    pause_seconds: float = _PAUSE_SECONDS,
+) -> None:
+    """Patch the ConfigMap; without `packed` only the status, and what an earlier run left goes. PublishError."""
+    binary = {SUMMARY: None, REPORT: None} if packed is None else packed.binary
+    # The JSON text is escaped once more inside of JSON: it is measured as it is sent.
+    body = json.dumps({"data": {STATUS: status_text}, "binaryData": binary}).encode()
+    until = time.monotonic() + patience_seconds
+    while True:
+        problem, pause = _attempt(server, target, body, pause_seconds)
+        if problem is None:
+            return
+        if time.monotonic() + pause > until:
+            raise PublishError(f"{target} was not published within {patience_seconds:g} s: {problem}")
+        time.sleep(pause)
+
+
+def _attempt(server: ApiServer, target: ConfigMapName, body: bytes, pause: float) -> tuple[str | None, float]:
+    """What keeps it from being published just now (None: nothing), and how long to wait. PublishError for good."""
+    token, context = _credentials(server.account)
+    connection = http.client.HTTPSConnection(server.host, server.port, timeout=_REQUEST_SECONDS, context=context)
+    try:
+        connection.request(
+            "PATCH",
+            f"/api/v1/namespaces/{target.namespace}/configmaps/{target.name}?fieldManager=delaymq-spark",
+            body,
+            {
+                "Authorization": f"Bearer {token}",
+                "Content-Type": "application/merge-patch+json",
+                "Accept": "application/json",
+                "User-Agent": "delaymq-spark",
+            },
+        )
+        answer = connection.getresponse()
+        code, retry_after = answer.status, answer.headers.get("Retry-After", "")
+        said = "" if code == 200 else _message(answer.read(_MAX_ANSWER_BYTES))
+    except ssl.SSLCertVerificationError as error:
+        raise PublishError(f"the API server at {_place(server)} is not trusted: {error.verify_message}") from error
+    except (OSError, http.client.HTTPException) as error:
+        return f"the API server at {_place(server)} did not answer: {error or type(error).__name__}", pause
+    finally:
+        connection.close()
+    if code == 200:
+        return None, 0
+    if code == 404:
+        return f"it does not exist in its namespace ({said}): whoever starts the run makes it", pause
+    # 409: somebody else patched it in the same instant. 401: a token that was just replaced.
+    if code in (401, 409, 429) or code >= 500:
+        seconds = float(retry_after) if retry_after.isascii() and retry_after.isdigit() else pause
+        return f"the API server answered {code} ({said})", max(pause, min(seconds, _MAX_PAUSE_SECONDS))
+    hint = ": the service account needs the verb patch on configmaps" if code == 403 else ""
+    raise PublishError(f"{target} was not published: the API server answered {code} ({said}){hint}")
+
+
+def _credentials(account: Path) -> tuple[str, ssl.SSLContext]:
+    # Read anew for each attempt: tokens are replaced while a long run goes on.
+    try:
+        with open(account / "token", "rb") as file:
+            token = file.read(_MAX_TOKEN_BYTES).decode("ascii").strip()
+        if not token or not token.isprintable() or " " in token:
+            raise ValueError("token is no bearer token")
+        return token, ssl.create_default_context(cafile=str(account / "ca.crt"))
+    except (OSError, ValueError) as error:
+        raise PublishError(f"the service account's files in {account} cannot be used: {error}") from error
+
+
+def _message(answer: bytes) -> str:
+    """What the API server's Status object says."""
+    try:
+        parsed: Any = json.loads(answer)
+        return str(parsed["message"])[:300]
+    except (ValueError, KeyError, TypeError):
+        return answer[:100].decode("ascii", "replace")
+
+
+def _place(server: ApiServer) -> str:
+    return f"[{server.host}]:{server.port}" if ":" in server.host else f"{server.host}:{server.port}"
+
+
+def _packed(text: str) -> str:
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode("ascii")
