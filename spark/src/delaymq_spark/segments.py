@@ -1,8 +1,8 @@
 """The files of a commit log, and reading parts of them.
 
-`SegmentFile` is the seam: whatever can give bytes at a position of a segment can be a store's source (a mounted volume
-here; a broker's HTTP interface has ranges too). Everything is read, nothing mapped: a file that shrinks under a mapping
-kills the process, a short read is only a short read.
+`SegmentFile` is the seam: whatever can give bytes at a position of a segment can be a store's source: a folder here, a
+broker in store_http. Everything is read, nothing mapped: a file that shrinks under a mapping kills the process, a short
+read is only a short read.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from typing import Final, Protocol
 
 from delaymq.store.reader import SegmentInfo
 
+from delaymq_spark.store_address import StorePath, StorePathError, check_store_path, is_address
+
+__all__ = [
+    "KNOWN_FORMAT_VERSION", "NAME_DIGITS", "Listing", "LocalSegmentFile", "SegmentFile", "Skipped", "StorePath",
+    "StorePathError", "check_store_path", "is_address", "list_segments", "open_segment", "read_bytes",
+]  # fmt: skip
 NAME_DIGITS: Final = 20
 # The version of delaymq/state.json that this reader knows (docs/formats/store.md).
 KNOWN_FORMAT_VERSION: Final = 1
-
-
-class StorePathError(ValueError):
-    """The path is no store that can be read here; the text says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,31 +125,29 @@ class Listing:
     """Files that are no segments."""
     gaps: tuple[Skipped, ...]
     """Between segments."""
+    end: int | None = None
+    """Physical offset behind the last record, where a broker says it; a folder is to be searched for it."""
 
 
 def open_segment(info: SegmentInfo) -> SegmentFile:
-    """The segment, by where it is. OSError."""
+    """The segment, by where it is. OSError; StorePathError when a broker refuses it."""
+    from delaymq_spark import store_http  # which needs this module
+
+    if isinstance(info, store_http.RemoteSegment):
+        return store_http.RemoteSegmentFile(info)
     return LocalSegmentFile(info)
 
 
-def check_store_path(path: str) -> str:
-    """`path` without a scheme and a slash at its end. StorePathError when no store can be there."""
-    if not path.strip():
-        raise StorePathError("the option `path` is missing: give the folder of a broker's store")
-    if path.startswith(("http://", "https://")):
-        raise StorePathError(f"{path}: reading from a broker's address is not built yet: mount the store's volume")
-    scheme, colon, rest = path.partition("://")
-    if colon:
-        if scheme != "file":
-            raise StorePathError(f"{path}: {scheme}:// is not known: give a folder, such as /var/lib/delaymq/store")
-        path = "/" + rest.lstrip("/")
-    elif path.startswith("file:/"):
-        path = path.removeprefix("file:")
-    return path.rstrip("/") or "/"
-
-
-def list_segments(path: str) -> Listing:
+def list_segments(path: StorePath) -> Listing:
     """The segments of the store at `path`. StorePathError when there is no log, or when it cannot be listed."""
+    if is_address(path):
+        from delaymq_spark import store_http
+
+        return store_http.list_segments(path)
+    return _list_folder(str(path))
+
+
+def _list_folder(path: str) -> Listing:
     folder = f"{path}/commitlog"
     try:
         names = sorted(os.listdir(folder))

@@ -6,6 +6,7 @@ queue too. A body can look like a record; only the broker writes queues. Without
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,12 +21,15 @@ from delaymq_spark.scan import MAGIC_BYTES
 from delaymq_spark.scan_walk import Walk, sound_at, torn_bytes
 from delaymq_spark.segments import (
     NAME_DIGITS,
+    Listing,
     SegmentFile,
     Skipped,
+    StorePath,
     list_segments,
     open_segment,
     read_bytes,
 )
+from delaymq_spark.store_http import RemoteSegment, record_starts
 
 # How far behind the wished place a part may begin.
 _SEARCH_BYTES: Final = 8 << 20
@@ -33,6 +37,7 @@ _PIECE_BYTES: Final = 1 << 20
 # Records that are tried; a log without queues is not to be searched through.
 _MAX_TRIES: Final = 64
 _Found = TypeVar("_Found")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +67,21 @@ class Plan:
     """What is known before anything is read."""
 
 
-def plan(path: str, split_bytes: int, start: int | None = None, end: int | None = None) -> Plan:
+def plan(path: StorePath, split_bytes: int, start: int | None = None, end: int | None = None) -> Plan:
     """Parts of about `split_bytes` of the store at `path`; or of what lies between two ends of earlier plans.
 
     StorePathError when nothing can be read there.
     """
     listing = list_segments(path)
-    planner = _Planner(path, split_bytes, list(listing.skipped))
+    planner = _Planner(str(path), split_bytes, list(listing.skipped))
     segments = [info for info in listing.segments if start is None or info.end > start]
-    first = listing.segments[0].base if listing.segments else 0
+    first = _first(listing)
     log_end = max(first, start or 0)
     last_parts: list[Part] = []
+    if listing.end is not None:
+        log_end = max(log_end, listing.end)
     # The files at the end may hold nothing yet: they are allocated ahead.
-    while segments and not last_parts:
+    while listing.end is None and segments and not last_parts:
         info = segments.pop()
         last_parts, log_end = planner.last_segment(info, max(info.base, start or 0)) or ([], log_end)
     parts: list[Part] = []
@@ -89,10 +96,13 @@ def plan(path: str, split_bytes: int, start: int | None = None, end: int | None 
     return Plan(tuple(parts), first, log_end, (*planner.skipped, *gaps))
 
 
-def log_start(path: str) -> int:
-    """Physical offset of the log's first byte; 0 for an empty log. StorePathError."""
-    segments = list_segments(path).segments
-    return segments[0].base if segments else 0
+def log_start(path: StorePath) -> int:
+    """Physical offset of the log's first byte; 0 for an empty folder. StorePathError."""
+    return _first(list_segments(path))
+
+
+def _first(listing: Listing) -> int:
+    return listing.segments[0].base if listing.segments else listing.end or 0
 
 
 class _Planner:
@@ -102,8 +112,24 @@ class _Planner:
         self.skipped = skipped
 
     def segment(self, info: SegmentInfo, begin: int) -> list[Part] | None:
-        """The parts of a segment that others follow; None when it cannot be read."""
+        """The parts of a segment whose end is known; None when it cannot be read."""
+        if isinstance(info, RemoteSegment):
+            return self._remote_segment(info, begin)
         return self._with_file(info, lambda file: _parts(info, self._starts(file, begin), info.end))
+
+    def _remote_segment(self, info: RemoteSegment, begin: int) -> list[Part] | None:
+        starts = [begin]
+        if info.end - begin > self._split_bytes * 3 // 2:
+            try:
+                found = record_starts(info, self._split_bytes)
+            except FileNotFoundError as error:
+                return self._unreadable(info, error)
+            except OSError as error:
+                # It is one part then; a broker that restarts may be back when that is read.
+                _log.warning("%s is not split: %s", info.path, error.strerror)
+                found = []
+            starts += [each for each in found if begin + self._split_bytes // 2 <= each < info.end]
+        return _parts(info, starts, info.end)
 
     def last_segment(self, info: SegmentInfo, begin: int) -> tuple[list[Part], int] | None:
         """The parts of the segment that may hold the log's last record, and where that ends; None: it holds none."""
@@ -184,12 +210,14 @@ class _Planner:
                 return look(file)
             finally:
                 file.close()
-        except FileNotFoundError:
-            reason = "the file was deleted meanwhile"
         except OSError as error:
-            reason = f"cannot be read: {error.strerror or error}"
+            return self._unreadable(info, error)
+
+    def _unreadable(self, info: SegmentInfo, error: OSError) -> None:
+        reason = f"cannot be read: {error.strerror or error}"
+        if isinstance(error, FileNotFoundError):
+            reason = "the file was deleted meanwhile"
         self.skipped.append(Skipped(info.path, 0, info.base, info.file_bytes, reason))
-        return None
 
 
 def _parts(info: SegmentInfo, starts: list[int], end: int) -> list[Part]:

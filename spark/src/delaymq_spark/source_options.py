@@ -12,8 +12,8 @@ from typing import Final
 from delaymq.message.errors import LevelTableError
 from delaymq.message.levels import DEFAULT_LEVELS, DelayLevels
 
-from delaymq_spark.segments import check_store_path
 from delaymq_spark.source_schema import COLUMNS, DEFAULT_COLUMNS
+from delaymq_spark.store_address import StorePath, check_store_path, with_token
 
 DEFAULT_SPLIT_BYTES: Final = 128 << 20
 # Smaller parts cost more to start than to read.
@@ -22,6 +22,7 @@ _UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb":
 _SIZE = re.compile(r"(\d{1,15})\s*([a-z]*)\Z", re.ASCII)
 _KNOWN: Final = (
     "path", "columns", "verify", "splitBytes", "from", "until", "topics", "delayLevels", "startingOffset", "pushdown",
+    "token",
 )  # fmt: skip
 
 
@@ -33,7 +34,8 @@ class OptionError(ValueError):
 class SourceOptions:
     """How a store is read."""
 
-    path: str
+    path: StorePath
+    """With the option `token` in it, which nothing shows."""
     columns: tuple[str, ...] = DEFAULT_COLUMNS
     verify: bool = False
     """Whether the bodies' checksums are computed (column crc_ok)."""
@@ -65,7 +67,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
     if from_ms is not None and until_ms is not None and from_ms >= until_ms:
         raise OptionError(f"from ({given['from']}) is not before until ({given['until']}): nothing would be read")
     return SourceOptions(
-        path=check_store_path(given.get("path", "")),
+        path=with_token(check_store_path(given.get("path", "")), given.get("token")),
         columns=_columns(given.get("columns")),
         verify=_boolean("verify", given.get("verify", "false")),
         split_bytes=_split_bytes(given.get("splitBytes")),

@@ -1,0 +1,299 @@
+"""Requests to a broker's HTTP: one connection that is kept, tried again for a bounded time when it breaks.
+
+Nothing that goes wrong shows the token. Redirects are not followed: the token is for the broker that was named.
+"""
+
+from __future__ import annotations
+
+import errno
+import http.client
+import json
+import logging
+import random
+import ssl
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from delaymq_spark.store_address import TOKEN_VARIABLE, StorePathError, Token
+
+CONNECT_TIMEOUT_S: Final = 10.0
+# A cold disk under load answers late; a broker that is gone without a word must not hold a task for ever.
+ANSWER_TIMEOUT_S: Final = 45.0
+# Slower than that is no reading: 4 MiB would take more than a minute.
+SLOWEST_BYTES_PER_S: Final = 65_536
+# Tables are some megabytes at most; a foreign server must not fill the driver.
+MAX_ANSWER_BYTES: Final = 256 << 20
+_MAX_ERROR_BYTES: Final = 65_536
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 3.0
+# What a server may ask for with Retry-After.
+_LONGEST_ASKED_PAUSE_S: Final = 30.0
+_PIECE_BYTES: Final = 256 << 10
+
+_log = logging.getLogger(__name__)
+
+
+class SegmentGoneError(FileNotFoundError):
+    """The broker has deleted the segment."""
+
+
+class NoAnswerError(OSError):
+    """The broker could not be reached, or gave no whole answer, for as long as was waited."""
+
+
+class AnswerError(OSError):
+    """The answer is none that can be used; asking again will not help."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(errno.EIO, message)
+        self.status = status
+
+
+class _TryAgainError(Exception):
+    """What may be over in a moment; `pause_s` is what the broker asks for."""
+
+    def __init__(self, why: str, pause_s: float | None = None) -> None:
+        super().__init__(why)
+        self.pause_s = pause_s
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    code: str
+    message: str
+
+
+class BrokerClient:
+    """One connection to a broker; not for two threads at once."""
+
+    def __init__(self, url: str, token: Token | None, patience_s: float) -> None:
+        """`patience_s`: how long it is tried again without a byte of progress."""
+        self.url = url
+        self._token = token
+        self._patience_s = patience_s
+        parts = urlsplit(url)
+        self._scheme, self._prefix = parts.scheme, parts.path
+        self._host, self._port = parts.hostname or "", parts.port
+        self._connection: http.client.HTTPConnection | None = None
+
+    def __repr__(self) -> str:
+        return f"BrokerClient({self.url!r})"
+
+    def close(self) -> None:
+        """Let go of the connection; the next request makes another."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def get_json(self, path: str) -> Any:
+        """The answer to GET `path`. NoAnswerError, AnswerError, SegmentGoneError; StorePathError when it is refused."""
+        give_up_at = time.monotonic() + self._patience_s
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            try:
+                return self._get_json(path)
+            except _TryAgainError as problem:
+                pause_s = self._wait(problem, pause_s, give_up_at)
+            except BaseException:
+                self.close()
+                raise
+
+    def read_into(self, path: str, position: int, buffer: memoryview, store_id: str | None) -> int:
+        """Fill `buffer` with the bytes of `path` from `position` on; fewer where they end. Errors as of `get_json`."""
+        filled = 0
+        give_up_at = time.monotonic() + self._patience_s
+        pause_s = _FIRST_PAUSE_S
+        while filled < len(buffer):
+            before = filled
+            try:
+                for count in self._read(path, position + filled, buffer[filled:], store_id):
+                    filled += count
+                return filled
+            except _TryAgainError as problem:
+                if filled > before:
+                    give_up_at = time.monotonic() + self._patience_s
+                    pause_s = _FIRST_PAUSE_S
+                pause_s = self._wait(problem, pause_s, give_up_at)
+            except BaseException:
+                # What is left of the answer would be taken for the next one.
+                self.close()
+                raise
+        return filled
+
+    def _wait(self, problem: _TryAgainError, pause_s: float, give_up_at: float) -> float:
+        self.close()
+        asked_s = min(problem.pause_s or 0.0, _LONGEST_ASKED_PAUSE_S)
+        # Tasks that lost one broker should not come back to it all at once.
+        chosen_s = max(asked_s, pause_s) * random.uniform(0.75, 1.25)
+        left_s = give_up_at - time.monotonic()
+        if left_s <= chosen_s:
+            raise NoAnswerError(errno.ETIMEDOUT, f"{self.url}: {problem}; tried for {self._patience_s:.0f} s") from None
+        if pause_s == _FIRST_PAUSE_S:
+            _log.warning("%s: %s; trying again for %.0f s at most", self.url, problem, left_s)
+        time.sleep(chosen_s)
+        return min(pause_s * 2, _LONGEST_PAUSE_S)
+
+    def _get_json(self, path: str) -> Any:
+        response = self._request(path, {"Accept": "application/json"})
+        with response:
+            if response.status != 200:
+                raise self._refused(response, path)
+            data = self._body(response, MAX_ANSWER_BYTES)
+        try:
+            return json.loads(data)
+        except (ValueError, RecursionError):
+            raise AnswerError(
+                f"{self.url}: the answer to {path} is no JSON: no broker of DelayMQ answers there"
+            ) from None
+
+    def _read(self, path: str, position: int, buffer: memoryview, store_id: str | None) -> Any:
+        """Yields how many bytes came each time."""
+        headers = {"Range": f"bytes={position}-{position + len(buffer) - 1}", "Accept-Encoding": "identity"}
+        response = self._request(path, headers)
+        with response:
+            if response.status == 416:
+                self._body(response, _MAX_ERROR_BYTES)
+                return
+            if response.status != 206:
+                raise self._refused(response, path)
+            self._check_range(response, position, store_id)
+            wanted = min(len(buffer), response.length if response.length is not None else len(buffer))
+            filled = 0
+            late_at = time.monotonic() + ANSWER_TIMEOUT_S + wanted / SLOWEST_BYTES_PER_S
+            while filled < wanted:
+                try:
+                    count = response.readinto(buffer[filled : min(filled + _PIECE_BYTES, wanted)])
+                except (OSError, http.client.HTTPException) as error:
+                    raise _TryAgainError(f"the connection broke ({_text(error)})") from None
+                if count == 0:
+                    raise _TryAgainError(f"the answer ended {wanted - filled} bytes early")
+                filled += count
+                yield count
+                if time.monotonic() > late_at:
+                    raise _TryAgainError(f"{filled} bytes in {ANSWER_TIMEOUT_S:.0f} s and more are too few")
+            if response.length:
+                self.close()
+
+    def _check_range(self, response: http.client.HTTPResponse, position: int, store_id: str | None) -> None:
+        stated = response.getheader("Content-Range", "")
+        if not stated.startswith(f"bytes {position}-"):
+            raise AnswerError(f"{self.url}: another range was sent than was asked for ({stated[:60]!r})")
+        other = response.getheader("DelayMQ-Store-Id")
+        if store_id is not None and other is not None and other != store_id:
+            raise AnswerError(
+                f"{self.url}: another store answers than at the beginning ({other[:60]}, not {store_id}): name one "
+                "broker, not an address that several share"
+            )
+
+    def _request(self, path: str, headers: dict[str, str]) -> http.client.HTTPResponse:
+        if self._token is not None:
+            headers = headers | {"Authorization": f"Bearer {self._token.text}"}
+        if self._connection is not None:
+            # A kept connection may have been closed meanwhile.
+            with suppress(ConnectionError):
+                return self._send(path, headers)
+            self.close()
+        return self._send_anew(path, headers)
+
+    def _send_anew(self, path: str, headers: dict[str, str]) -> http.client.HTTPResponse:
+        try:
+            return self._send(path, headers)
+        except AnswerError:
+            raise
+        except ssl.SSLCertVerificationError as error:
+            raise AnswerError(
+                f"{self.url}: its certificate is not trusted ({error.verify_message}): name the host that it is made "
+                "for, and let SSL_CERT_FILE name its authority"
+            ) from None
+        except ssl.SSLError as error:
+            raise AnswerError(f"{self.url}: no TLS ({error.reason}): is it http:// there?") from None
+        except OSError as error:
+            raise _TryAgainError(f"no answer ({_text(error)})") from None
+
+    def _send(self, path: str, headers: dict[str, str]) -> http.client.HTTPResponse:
+        connection = self._connected()
+        try:
+            connection.request("GET", self._prefix + path, headers=headers)
+            return connection.getresponse()
+        except http.client.RemoteDisconnected:
+            raise
+        except http.client.HTTPException as error:
+            raise AnswerError(
+                f"{self.url}: what answers there does not speak HTTP ({type(error).__name__}): give the broker's HTTP "
+                "port (httpPort, 8080 unless it was changed)"
+            ) from None
+
+    def _connected(self) -> http.client.HTTPConnection:
+        if self._connection is None:
+            if self._scheme == "https":
+                self._connection = http.client.HTTPSConnection(
+                    self._host, self._port, timeout=CONNECT_TIMEOUT_S, context=ssl.create_default_context()
+                )
+            else:
+                self._connection = http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_TIMEOUT_S)
+            self._connection.connect()
+            self._connection.sock.settimeout(ANSWER_TIMEOUT_S)
+        return self._connection
+
+    def _refused(self, response: http.client.HTTPResponse, path: str) -> Exception:
+        """What to raise for a status that is not the one wished for."""
+        status = response.status
+        failure = _failure(self._body(response, _MAX_ERROR_BYTES))
+        if response.length is None or response.length:
+            self.close()
+        if failure is not None and failure.code == "segment_gone":
+            return SegmentGoneError(errno.ENOENT, "the broker has deleted the segment")
+        if status == 401:
+            said = "does not take the token" if self._token is not None else "asks for a token"
+            return StorePathError(
+                f"{self.url} {said} (401): give its httpToken by {TOKEN_VARIABLE}, to the driver and to all executors, "
+                "or by the option `token`"
+            )
+        if status == 403:
+            return StorePathError(f"{self.url} refuses (403): {failure.message if failure else 'no reason given'}")
+        if status in (429, 503):
+            asked = response.getheader("Retry-After", "")
+            pause_s = float(asked) if asked.isascii() and asked.isdigit() and len(asked) < 6 else None
+            return _TryAgainError(failure.message if failure else f"the answer is {status}", pause_s)
+        if status in (502, 504):
+            return _TryAgainError(f"the answer is {status}")
+        said = failure.message if failure else response.reason
+        return AnswerError(f"{self.url}{path} was answered with {status} ({said[:200]})", status)
+
+    def _body(self, response: http.client.HTTPResponse, limit: int) -> bytes:
+        pieces, count = [], 0
+        late_at = time.monotonic() + ANSWER_TIMEOUT_S + limit / SLOWEST_BYTES_PER_S
+        try:
+            while piece := response.read1(_PIECE_BYTES):
+                pieces.append(piece)
+                count += len(piece)
+                if count > limit:
+                    self.close()
+                    raise AnswerError(f"{self.url}: the answer has more than {limit} bytes: no broker sends that")
+                if time.monotonic() > late_at:
+                    raise _TryAgainError("the answer does not end")
+            if response.length:
+                raise _TryAgainError(f"the answer ended {response.length} bytes early")
+        except (OSError, http.client.HTTPException) as error:
+            if isinstance(error, AnswerError):
+                raise
+            raise _TryAgainError(f"the connection broke ({_text(error)})") from None
+        return b"".join(pieces)
+
+
+def _failure(data: bytes) -> _Failure | None:
+    """The one form of errors that brokers have; None for others'."""
+    try:
+        error = json.loads(data)["error"]
+        return _Failure(str(error["code"])[:100], str(error["message"])[:500])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+def _text(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "it takes too long"
+    return (getattr(error, "strerror", None) or str(error) or type(error).__name__)[:200]
