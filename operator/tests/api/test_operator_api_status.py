@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from api_server import ApiError, ApiServer
 from delaymq_operator.api import (
+    AnalyticsGroupStatus,
+    AnalyticsStatus,
     BrokerStatus,
     Condition,
     DelayLevelConfigStatus,
@@ -51,6 +53,50 @@ GROUP = GroupStatus(
     delay=(LevelStatus(level=1, delay_ms=1000, offset=4, max_offset=7, pending=3, next_due=TIME),),
     resumed=ResumedStatus(at=TIME, boot_id="b", verdict="WentBack", corrected=(CORRECTED,)),
 )
+ANALYSED = AnalyticsGroupStatus(
+    group=0,
+    name="demo-0",
+    application="demo-analytics-0-29654400",
+    state="Failed",
+    started_at=TIME,
+    completed_at=TIME,
+    message="The driver's exit code is 3.",
+    messages=7,
+    total_bytes=700,
+    live_bytes=300,
+    dead_bytes=400,
+    reclaimable_bytes=350,
+    pending=3,
+    delivered=2,
+    lost=1,
+    duplicates=1,
+    early=1,
+    worst_lateness_ms=-5,
+    p99_lateness_ms=-5,
+    complete=False,
+    skipped=2,
+    report="demo-analytics-0-29654399",
+)
+ANALYTICS = AnalyticsStatus(
+    since=TIME,
+    last_schedule_time=TIME,
+    next_schedule_time=TIME,
+    analyzed="now",
+    run="29654400",
+    state="Failed",
+    application="demo-analytics-0-29654400",
+    completed_at=TIME,
+    messages=7,
+    total_bytes=700,
+    live_bytes=300,
+    dead_bytes=400,
+    reclaimable_bytes=350,
+    pending=3,
+    lost=1,
+    worst_lateness_ms=-5,
+    complete=False,
+    groups=(ANALYSED,),
+)
 STATUSES: dict[str, tuple[dict[str, Any], StatusStruct]] = {
     "Broker": (
         {},
@@ -67,6 +113,7 @@ STATUSES: dict[str, tuple[dict[str, Any], StatusStruct]] = {
             next_due=TIME,
             levels="1s 5s",
             groups=(GROUP,),
+            analytics=ANALYTICS,
         ),
     ),
     "Topic": (
@@ -103,7 +150,8 @@ def test_a_status_with_every_field_is_kept_as_it_was_written(api_server: ApiServ
 
 
 def test_every_field_of_a_group_is_in_that_status() -> None:
-    for part in (GROUP, GROUP.delay[0], GROUP.resumed, GROUP.storage, GROUP.lateness, CORRECTED, CONDITION):
+    parts = (GROUP, GROUP.delay[0], GROUP.resumed, GROUP.storage, GROUP.lateness, CORRECTED, CONDITION)
+    for part in (*parts, ANALYTICS, ANALYSED):
         assert part is not None
         assert set(part.to_dict()) == {field.encode_name for field in _fields(part)}
 
@@ -118,6 +166,16 @@ def test_a_field_that_ended_is_gone_after_the_patch(api_server: ApiServer, names
     kept = api_server.merge(f"{path}/status", patch)
     assert kept["status"] == after
     assert parse_broker(kept).status == BrokerStatus(size=2)
+
+
+def test_a_figure_of_the_analytics_that_ended_is_gone_after_the_patch(api_server: ApiServer, namespace: str) -> None:
+    path = _make(api_server, namespace, "Broker", {})
+    before = BrokerStatus(analytics=ANALYTICS).to_dict()
+    api_server.merge(f"{path}/status", {"status": before})
+    after = BrokerStatus(analytics=AnalyticsStatus(since=TIME, groups=(ANALYSED,))).to_dict()
+    patch = status_patch(before, after)
+    assert patch is not None
+    assert api_server.merge(f"{path}/status", patch)["status"] == after
 
 
 def test_a_status_that_breaks_the_schema_is_refused(api_server: ApiServer, namespace: str) -> None:

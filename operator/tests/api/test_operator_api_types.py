@@ -13,6 +13,7 @@ from delaymq_operator.api import (
     BrokerStatus,
     Condition,
     SpecError,
+    analytics_names,
     find_condition,
     names,
     parse_broker,
@@ -136,6 +137,14 @@ def test_only_what_changed_in_a_status_is_sent_and_what_went_away_is_taken_back(
     assert status_patch(before, {"size": 2, "groups": [1]}) == {"status": {"size": 2, "nextDue": None}}
 
 
+def test_what_went_away_within_a_part_of_a_status_is_taken_back_too() -> None:
+    before = {"analytics": {"run": "1", "completedAt": "x", "groups": [1, 2]}, "gone": {"a": 1}}
+    after = {"analytics": {"run": "2", "groups": [1]}, "new": {"b": {}}}
+    changes = {"analytics": {"run": "2", "completedAt": None, "groups": [1]}, "gone": None, "new": {"b": {}}}
+    assert status_patch(before, after) == {"status": changes}
+    assert status_patch(after, dict(after)) is None
+
+
 def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
     conditions = with_condition((), "Ready", "False", "Creating", "a", NOW, 1)
     conditions = with_condition(conditions, "Progressing", "True", "Creating", "b", NOW, 1)
@@ -174,7 +183,15 @@ def test_names_of_the_longest_broker_fit_a_label_with_the_hash_of_a_revision() -
 
 
 def test_no_two_objects_of_two_brokers_have_one_name() -> None:
-    brokers = ["demo", "demo-broker", "demo-namesrv", "demo-broker-0", "demo-http", "demo-broker-pods"]
+    brokers = [
+        "demo",
+        "demo-analytics",
+        "demo-broker",
+        "demo-namesrv",
+        "demo-broker-0",
+        "demo-http",
+        "demo-broker-pods",
+    ]
     made = [name for broker in brokers for name in _object_names(broker)]
     assert len(made) == len(set(made))
 
@@ -215,4 +232,5 @@ def _object_names(broker: str) -> set[str]:
         names.namesrv_objects(broker),
         names.namesrv_pods_service(broker),
         names.namesrv_external_service(broker),
+        analytics_names.analytics_objects(broker),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import kubernetes.client as kubernetes_models
@@ -17,6 +18,7 @@ from delaymq_operator.api import (
     DelayLevelConfigStatus,
     TopicSpec,
     TopicStatus,
+    analytics_names,
     names,
 )
 from msgspec import inspect
@@ -32,6 +34,7 @@ HANDED_ON = {
     "spec.podTemplate.tolerations[]": kubernetes_models.V1Toleration,
     "spec.podTemplate.topologySpreadConstraints[]": kubernetes_models.V1TopologySpreadConstraint,
     "spec.podTemplate.topologySpreadConstraints[].labelSelector": kubernetes_models.V1LabelSelector,
+    "spec.analytics.tolerations[]": kubernetes_models.V1Toleration,
     "spec.networkPolicy.allowFrom[]": kubernetes_models.V1NetworkPolicyPeer,
     "spec.networkPolicy.allowFrom[].ipBlock": kubernetes_models.V1IPBlock,
     "spec.networkPolicy.allowFrom[].podSelector": kubernetes_models.V1LabelSelector,
@@ -105,10 +108,9 @@ def test_types_have_the_defaults_that_the_api_server_fills_in(kind: str) -> None
     filled = with_defaults(at(schema_of(kind), "spec"), required)
     struct = TYPES[kind][0]
     assert msgspec.convert(required, struct) == msgspec.convert(filled, struct)
-    external = {"external": {"type": "NodePort"}}
-    if kind == names.BROKER_KIND:
-        filled = with_defaults(at(schema_of(kind), "spec"), external)
-        assert msgspec.convert(external, struct) == msgspec.convert(filled, struct)
+    for optional in ({"external": {"type": "NodePort"}}, {"analytics": {}}) if kind == names.BROKER_KIND else ():
+        filled = with_defaults(at(schema_of(kind), "spec"), optional)
+        assert msgspec.convert(optional, struct) == msgspec.convert(filled, struct)
 
 
 @pytest.mark.parametrize("path", HANDED_ON)
@@ -133,6 +135,20 @@ def test_the_keys_that_name_fields_name_fields_that_there_are() -> None:
     named = [word.rstrip(",.:;)") for text in texts for word in text.split() if word.startswith("spec.")]
     assert len(named) > 20
     assert [field for field in named if field not in fields] == []
+
+
+def test_spark_properties_that_belong_to_the_operator_are_said_in_the_same_words() -> None:
+    rules = at(schema_of("Broker"), "spec.analytics.sparkConf")["x-kubernetes-validations"]
+    stated = {
+        key: rule["message"]
+        for rule in rules
+        for key in re.findall(r"'(spark\.[^']+)'", rule["rule"])
+        if "\\" not in key
+    }
+    assert stated == analytics_names.OWNED_SPARK_KEYS
+    fields = {path for path, _ in walk(schema_of("Broker"))}
+    named = {word.rstrip(",.:;)") for text in stated.values() for word in text.split() if word.startswith("spec.")}
+    assert named <= fields
 
 
 def test_size_is_scaled_by_the_scale_subresource() -> None:

@@ -13,6 +13,7 @@ from crd_requests import Spec, collection, manifest
 from delaymq_operator.api import names
 
 TO = {"brokerRef": {"name": "demo"}}
+ANALYTICS = ("broker.spec.analytics", "broker.spec.analytics.executor", "broker.status.analytics.groups")
 
 
 def test_a_broker_is_scaled_and_shows_its_selector(api_server: ApiServer, namespace: str) -> None:
@@ -49,14 +50,15 @@ def test_the_list_of_brokers_shows_what_matters(api_server: ApiServer, namespace
         "image": "i:1",
         "nameServers": ["demo-namesrv.ns:9876"],
         "conditions": conditions,
+        "analytics": {"reclaimableBytes": 4711},
     }
     api_server.merge(f"{collection(namespace, 'Broker')}/demo/status", {"status": status})
     head, row = api_server.kubectl("-n", namespace, "get", "dmqb").splitlines()
     assert head.split() == ["NAME", "SIZE", "READY", "PENDING", "NEXT-DUE", "STATUS", "AGE"]
     assert row.split()[:-1] == ["demo", "2", "1", "12", "2026-12-01T00:00:00Z", "GroupsNotReady"]
     head, row = api_server.kubectl("-n", namespace, "get", "dmqb", "-o", "wide").splitlines()
-    assert head.split()[7:] == ["PROGRESS", "NAMESERVERS", "LEVELS", "IMAGE"]
-    assert row.split()[7:] == ["Rolling", "demo-namesrv.ns:9876", "1s", "5s", "i:1"]
+    assert head.split()[7:] == ["PROGRESS", "NAMESERVERS", "LEVELS", "IMAGE", "RECLAIMABLE"]
+    assert row.split()[7:] == ["Rolling", "demo-namesrv.ns:9876", "1s", "5s", "i:1", "4711"]
 
 
 def test_the_lists_of_topics_and_level_tables_show_what_matters(api_server: ApiServer, namespace: str) -> None:
@@ -89,7 +91,15 @@ def test_kubectl_explains_every_field(api_server: ApiServer) -> None:
     for kind in names.PLURALS:
         schema = next(found for name, found in served["components"]["schemas"].items() if name.endswith(f".{kind}"))
         assert [path for path, node in walk(schema) if not _is_described(node)] == [], kind
-    for field in ("broker", "broker.spec", "broker.spec.storage", "broker.status.groups", "topic.spec", "dmql.spec"):
+    for field in (
+        "broker",
+        "broker.spec",
+        "broker.spec.storage",
+        "broker.status.groups",
+        "topic.spec",
+        "dmql.spec",
+        *ANALYTICS,
+    ):
         text = api_server.kubectl("explain", field)
         assert "DESCRIPTION" in text
         assert "no description" not in text, field

@@ -10,7 +10,12 @@ from delaymq_operator.api import ConditionType, Reason, names
 
 PAGE = (REPOSITORY_PATH / "docs" / "operations" / "resources.md").read_text()
 # Below these the page says "as in a pod", or names the parts in the text beside.
-HANDED_ON = ("podTemplate.tolerations[]", "podTemplate.topologySpreadConstraints[]", "networkPolicy.allow")
+HANDED_ON = (
+    "podTemplate.tolerations[]",
+    "analytics.tolerations[]",
+    "podTemplate.topologySpreadConstraints[]",
+    "networkPolicy.allow",
+)
 
 
 @pytest.mark.parametrize("kind", sorted(names.PLURALS))
@@ -47,7 +52,7 @@ def test_the_page_names_every_condition_and_reason_and_no_other() -> None:
 
 
 def test_the_page_names_the_annotations_that_a_user_sets() -> None:
-    for annotation in (names.RESTART_ANNOTATION, names.FORCE_SCALE_IN_ANNOTATION):
+    for annotation in (names.RESTART_ANNOTATION, names.FORCE_SCALE_IN_ANNOTATION, names.ANALYZE_ANNOTATION):
         assert f"| `{annotation}` |" in PAGE
 
 

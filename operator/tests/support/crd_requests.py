@@ -68,9 +68,12 @@ def not_kept(asked: Any, got: Any, path: str = "spec") -> list[str]:
     return [] if asked == got else [path]
 
 
-def rules_without(kind: str, told: set[str]) -> list[str]:
-    """Sentences of a kind's rules that `told` lacks; those of spec.config and those made at run time left out."""
-    nodes: list[Schema] = [node for path, node in walk(schema_of(kind)) if path != "spec.config"]
+def rules_without(kind: str, told: set[str], *, below: str = "", but: str = "spec.config") -> list[str]:
+    """Sentences of a kind's rules that `told` lacks; those made at run time left out, and those of other fields than
+    the ones whose path begins with `below`, or that begin with `but`."""
+    nodes: list[Schema] = [
+        node for path, node in walk(schema_of(kind)) if path.startswith(below) and not path.startswith(but)
+    ]
     rules = [rule for node in nodes for rule in node.get("x-kubernetes-validations", [])]
     fixed = [rule["message"] for rule in rules if "messageExpression" not in rule]
     return [message for message in fixed if message not in told]

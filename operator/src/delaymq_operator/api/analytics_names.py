@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Final
 
 ANALYTICS_SPARK_VERSION: Final = "4.1.4"
@@ -24,15 +25,47 @@ TOKEN_CHARS: Final = 8
 _HASH_CHARS: Final = 8
 _MAX_PREFIX_CHARS: Final = MAX_APPLICATION_NAME_CHARS - len("-analytics-31-") - TOKEN_CHARS
 
-_PLACE: Final = "where and as what the application runs belongs to the operator: remove it"
-_SIZE: Final = "use spec.analytics.driver and spec.analytics.executor"
-_IMAGE: Final = "use spec.analytics.image, imagePullPolicy and imagePullSecrets"
-_ACCOUNT: Final = "use spec.analytics.serviceAccountName"
-_NODES: Final = "use spec.analytics.nodeSelector and spec.analytics.tolerations"
-_PODS: Final = "the pods are made as the restricted standard has them, with labels by which they are found: remove it"
-_SECRETS: Final = "the pods get the token of their broker and no other Secret: remove it"
-_HOST: Final = "files of a node or of an NFS server are not mounted: use spec.analytics.resultsClaim for results"
-_SCRATCH: Final = "Spark's scratch files have a place of their own, as the root file system is read-only: remove it"
+# What is said of a Spark property that a user must not set; the CRD's rules say it in the same words.
+_SHAPE: Final = (
+    "a Spark property is spark., and letters, digits, -, _, . and / after it: write it like "
+    "spark.sql.shuffle.partitions"
+)
+_PLACE: Final = (
+    "spark.master, spark.submit.…, spark.app.…, namespace, and names of pods belong to the operator: remove them"
+)
+_SIZE: Final = (
+    "cores, memory and number of Spark's pods have fields of their own: use spec.analytics.driver and "
+    "spec.analytics.executor"
+)
+_IMAGE: Final = (
+    "images of Spark's pods have fields of their own: use spec.analytics.image, spec.analytics.imagePullPolicy and "
+    "spec.analytics.imagePullSecrets"
+)
+_ACCOUNT: Final = "spark.kubernetes.authenticate.… belongs to the operator: use spec.analytics.serviceAccountName"
+_NODES: Final = (
+    "the nodes of Spark's pods have fields of their own: use spec.analytics.nodeSelector and spec.analytics.tolerations"
+)
+_PODS: Final = (
+    "templates, labels and feature steps of Spark's pods belong to the operator, which keeps the pods restricted and "
+    "finds them by their labels: remove them"
+)
+_SECRETS: Final = (
+    "Spark's pods get the token of their broker and no other Secret, and variables DELAYMQ_… belong to the operator: "
+    "remove them"
+)
+_HOST: Final = (
+    "hostPath and nfs volumes are not mounted into Spark's pods: use a volume claim, or spec.analytics.resultsClaim "
+    "for results"
+)
+_FILES: Final = (
+    "jars, files and archives are not brought in from outside: build an image that has them, and name it in "
+    "spec.analytics.image"
+)
+_SCRATCH: Final = (
+    "spark.local.dir and spark.kubernetes.local.dirs.… belong to the operator, since the root file system is "
+    "read-only: remove them"
+)
+_LOGIN: Final = "Kerberos is not supported: remove spark.kerberos.… and spark.kubernetes.kerberos.…"
 
 OWNED_SPARK_KEYS: Final[dict[str, str]] = {
     "spark.master": _PLACE,
@@ -40,16 +73,19 @@ OWNED_SPARK_KEYS: Final[dict[str, str]] = {
     "spark.app.": _PLACE,
     "spark.kubernetes.namespace": _PLACE,
     "spark.kubernetes.context": _PLACE,
+    "spark.kubernetes.driver.master": _PLACE,
     "spark.kubernetes.driver.pod.name": _PLACE,
     "spark.kubernetes.executor.podNamePrefix": _PLACE,
     "spark.driver.cores": _SIZE,
     "spark.driver.memory": _SIZE,
     "spark.driver.memoryOverhead": _SIZE,
     "spark.driver.memoryOverheadFactor": _SIZE,
+    "spark.driver.minMemoryOverhead": _SIZE,
     "spark.executor.cores": _SIZE,
     "spark.executor.memory": _SIZE,
     "spark.executor.memoryOverhead": _SIZE,
     "spark.executor.memoryOverheadFactor": _SIZE,
+    "spark.executor.minMemoryOverhead": _SIZE,
     "spark.executor.instances": _SIZE,
     "spark.dynamicAllocation.": _SIZE,
     "spark.kubernetes.memoryOverheadFactor": _SIZE,
@@ -65,11 +101,15 @@ OWNED_SPARK_KEYS: Final[dict[str, str]] = {
     "spark.kubernetes.node.selector.": _NODES,
     "spark.kubernetes.driver.node.selector.": _NODES,
     "spark.kubernetes.executor.node.selector.": _NODES,
-    "spark.kubernetes.driver.podTemplate": _PODS,
-    "spark.kubernetes.executor.podTemplate": _PODS,
+    "spark.kubernetes.driver.podTemplateFile": _PODS,
+    "spark.kubernetes.driver.podTemplateContainerName": _PODS,
+    "spark.kubernetes.executor.podTemplateFile": _PODS,
+    "spark.kubernetes.executor.podTemplateContainerName": _PODS,
     "spark.kubernetes.driver.label.": _PODS,
     "spark.kubernetes.executor.label.": _PODS,
     "spark.kubernetes.driver.service.label.": _PODS,
+    "spark.kubernetes.driver.pod.featureSteps": _PODS,
+    "spark.kubernetes.executor.pod.featureSteps": _PODS,
     "spark.kubernetes.driver.secrets.": _SECRETS,
     "spark.kubernetes.executor.secrets.": _SECRETS,
     "spark.kubernetes.driver.secretKeyRef.": _SECRETS,
@@ -80,16 +120,27 @@ OWNED_SPARK_KEYS: Final[dict[str, str]] = {
     "spark.kubernetes.executor.volumes.hostPath.": _HOST,
     "spark.kubernetes.driver.volumes.nfs.": _HOST,
     "spark.kubernetes.executor.volumes.nfs.": _HOST,
+    # The Spark operator submits: files would be read, and its credentials used, in its own pod.
+    "spark.jars": _FILES,
+    "spark.jars.": _FILES,
+    "spark.files": _FILES,
+    "spark.archives": _FILES,
+    "spark.kubernetes.file.upload.path": _FILES,
     "spark.local.dir": _SCRATCH,
     "spark.kubernetes.local.dirs.": _SCRATCH,
+    "spark.kerberos.": _LOGIN,
+    "spark.kubernetes.kerberos.": _LOGIN,
 }
-"""Spark properties, or beginnings of such (those that end with . or _, and podTemplate), that spec.analytics.sparkConf
-must not have: what to do instead."""
-_BEGINNINGS: Final = tuple(key for key in OWNED_SPARK_KEYS if key.endswith((".", "_", "podTemplate")))
+"""Properties, or beginnings of such (those that end with . or _), that spec.analytics.sparkConf must not have."""
+_BEGINNINGS: Final = tuple(key for key in OWNED_SPARK_KEYS if key.endswith((".", "_")))
+# Else `spark.master=local x` would be a property of its own here, and spark.master to spark-submit.
+_SPARK_KEY: Final = re.compile(r"spark\.[A-Za-z0-9._/-]+")
 
 
 def spark_key_owner(key: str) -> str | None:
-    """What to do instead of setting a Spark property; None: a user may set it."""
+    """What to do instead of setting a Spark property, as a sentence; None: a user may set it."""
+    if not _SPARK_KEY.fullmatch(key):
+        return _SHAPE
     if key in OWNED_SPARK_KEYS:
         return OWNED_SPARK_KEYS[key]
     return next((OWNED_SPARK_KEYS[begins] for begins in _BEGINNINGS if key.startswith(begins)), None)
