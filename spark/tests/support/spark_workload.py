@@ -46,16 +46,17 @@ class Workload:
         self.path = path
         self.now_ms = START_MS
         self.records: list[Written] = []
+        self.forgotten: list[Written] = []
         self.consumed: dict[tuple[str, str], dict[int, int]] = {}
         self.delay_offsets: dict[int, int] = {}
         self._marks = marks
         self._segment_bytes = segment_bytes
         self._keys = 0
-        options = StoreOptions(
+        self._options = StoreOptions(
             commit_log_file_bytes=segment_bytes, consume_queue_file_bytes=2_000, index_enable=False,
             disk_max_used_ratio=0.999, disk_clean_ratio=0.999, disk_write_refused_ratio=0.999,
         )  # fmt: skip
-        self._store = MessageStore.open(path, options, now_ms=lambda: self.now_ms, levels=LEVELS)
+        self._store = self._open()
 
     def append(self, topic: str, queue_id: int, reason: str, *, body: bytes = b"", **fields: object) -> Written:
         """One record; `fields` are those of NewRecord."""
@@ -107,6 +108,11 @@ class Workload:
         entry.reason = "withdrawn"
         return self._settle(entry, "dropped", names.MARKS_TOPIC, "mark_needed")
 
+    def dead_letter(self, entry: Written) -> Written:
+        """What the scheduler can hand over to nobody."""
+        entry.reason = "withdrawn"
+        return self._settle(entry, "dropped", names.SCHEDULE_DLQ_TOPIC, "retained")
+
     def lose(self, entry: Written) -> None:
         """The position passes over it, and no copy comes: call for all below too."""
         entry.reason = "lost"
@@ -139,7 +145,7 @@ class Workload:
 
     def set_delay_offsets(self) -> None:
         """As a scheduler does: below a level's offset everything is settled."""
-        for entry in self.records:
+        for entry in [*self.forgotten, *self.records]:
             if entry.topic == names.SCHEDULE_TOPIC:
                 low = self.delay_offsets.setdefault(entry.queue_id + 1, 0)
                 if low == entry.queue_offset and entry.reason != "pending":
@@ -157,6 +163,27 @@ class Workload:
         (config / "consumerOffset.json").write_text(f'{{"offsetTable":{{{groups}}}}}')
         (config / "delayOffset.json").write_text(f'{{"offsetTable":{{{levels}}}}}')
         self._store.close()
+
+    def damage(self, record: Written) -> None:
+        """Destroy a record while the broker is down: when it starts again it fills the hole."""
+        self._store.close()
+        with open(self.path / "commitlog" / f"{record.segment:020d}", "r+b") as log:
+            log.seek(record.physical_offset - record.segment)
+            log.write(b"\xff" * record.size)
+        (self.path / "delaymq/snapshot.json").unlink()
+        (self.path / "abort").touch()
+        self._store = self._open()
+        record.topic, record.queue_id, record.reason, record.due_ms = names.MARKS_TOPIC, 0, "filler", 0
+
+    def delete_segments_before(self, offset: int) -> None:
+        """As retention does: whole files from the front; their records are `forgotten`."""
+        self._store.close()
+        gone = {each.segment for each in self.records if each.segment + self._segment_bytes <= offset}
+        for segment in gone:
+            (self.path / "commitlog" / f"{segment:020d}").unlink()
+        self.forgotten += [each for each in self.records if each.segment in gone]
+        self.records = [each for each in self.records if each.segment not in gone]
+        self._store = self._open()
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic: what it holds is in no queue any more."""
@@ -177,9 +204,13 @@ class Workload:
             found[tuple(getattr(record, name) for name in attributes)] += record.size
         return found
 
+    def _open(self) -> MessageStore:
+        return MessageStore.open(self.path, self._options, now_ms=lambda: self.now_ms, levels=LEVELS)
+
     def _settle(self, entry: Written, kind: str, topic: str, reason: str) -> Written:
         properties = dict(entry.message.properties)
-        queue_id = 0 if topic == names.MARKS_TOPIC else int(properties[names.REAL_QUEUE_ID])
+        elsewhere = topic in (names.MARKS_TOPIC, names.SCHEDULE_DLQ_TOPIC)
+        queue_id = 0 if elsewhere else int(properties[names.REAL_QUEUE_ID])
         if self._marks:
             place = f"{entry.queue_id}:{entry.queue_offset}:{entry.physical_offset}"
             properties[names.MARK] = f"{kind}:{place}"

@@ -1,0 +1,98 @@
+"""Every reason of docs/analytics.md, against a store with a past whose answers are known; and the plan by segment."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from delaymq_spark.jobs import compaction
+from delaymq_spark.jobs.plan import PINNING_REASONS, Action, Sum, make_plan
+from delaymq_spark.positions import read_positions
+from pyspark.sql import Row, SparkSession
+from spark_aged_workload import REASONS, aged_workload
+from spark_plain_rows import plain_messages, plain_operations
+from spark_workload import RETENTION_HOURS, Workload, mixed_workload
+
+PAGE = Path(__file__).parents[2] / "docs/analytics.md"
+
+
+@pytest.fixture(scope="module", params=["aged", "aged otherwise", "mixed"])
+def work(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Workload:
+    path = tmp_path_factory.mktemp("aged") / "store"
+    if request.param == "mixed":
+        return mixed_workload(path, seed=11)
+    return aged_workload(path, seed=1 if request.param == "aged" else 7)
+
+
+@pytest.fixture(scope="module")
+def rows(spark: SparkSession, work: Workload) -> list[Row]:
+    options = compaction.CompactionOptions(
+        as_of_ms=work.now_ms, retention_hours=RETENTION_HOURS, keyed_topics=frozenset({"State"})
+    )
+    messages, operations = plain_messages(spark, work.path), plain_operations(spark, work.path)
+    return compaction.classify(messages, read_positions(work.path), options, operations).collect()
+
+
+def test_each_record_is_dead_or_alive_for_the_reason_that_it_was_made_for(rows: list[Row], work: Workload) -> None:
+    found = {row.physical_offset: row.reason for row in rows}
+    wrong = [
+        (found.get(each.physical_offset), each)
+        for each in work.records
+        if found.get(each.physical_offset) != each.reason
+    ]
+    assert not wrong
+    assert len(rows) == len(found) == len(work.records)
+
+
+def test_no_reason_goes_untested(tmp_path: Path) -> None:
+    assert {record.reason for record in aged_workload(tmp_path / "store").records} == REASONS
+    assert {*compaction.DEAD_REASONS, *compaction.LIVE_REASONS} == REASONS
+
+
+def test_the_page_names_each_reason() -> None:
+    named = set(re.findall(r"`([a-z_]+)`", PAGE.read_text()))
+    assert named >= REASONS
+
+
+@pytest.mark.parametrize("min_dead_ratio", [0.0, 0.25, 0.6, 1.0])
+def test_what_the_plan_gives_back_is_the_truth_segment_by_segment(
+    rows: list[Row], work: Workload, min_dead_ratio: float
+) -> None:
+    sums = [
+        Sum(
+            segment=row.segment,
+            dead=row.reason in compaction.DEAD_REASONS,
+            reason=row.reason,
+            messages=1,
+            bytes=row.size,
+        )
+        for row in rows
+    ]
+    plan = make_plan(sums, min_dead_ratio=min_dead_ratio)
+    active = max(each.segment for each in work.records)
+    planned = {each.segment: each for each in plan.segments}
+    assert planned.keys() == {each.segment for each in work.records}
+    for segment, each in planned.items():
+        inside = [record for record in work.records if record.segment == segment]
+        dead = sum(record.size for record in inside if record.reason in compaction.DEAD_REASONS)
+        live = sum(record.size for record in inside) - dead
+        pinning = [record for record in inside if record.reason in PINNING_REASONS]
+        if segment == active:
+            action = Action.ACTIVE
+        elif live == 0:
+            action = Action.DROP
+        else:
+            action = Action.REWRITE if dead and dead / (dead + live) >= min_dead_ratio else Action.KEEP
+        assert each.action == action
+        taken = action in (Action.DROP, Action.REWRITE)
+        assert (each.reclaimed_bytes, each.copied_bytes) == ((dead, live) if taken else (0, 0))
+        assert (each.pinning_messages, each.pinning_bytes) == (len(pinning), sum(record.size for record in pinning))
+        assert each.only_pinned == (bool(pinning) and live == each.pinning_bytes)
+    assert plan.reclaimable_bytes == sum(each.reclaimed_bytes for each in planned.values())
+    orders = [each.order for each in plan.segments if each.order is not None]
+    assert orders == list(range(1, len(orders) + 1))
+    first_pin = min((s for s, each in planned.items() if each.pinning_messages and s != active), default=None)
+    assert plan.pinned_bytes == sum(
+        each.dead_bytes for s, each in planned.items() if first_pin is not None and first_pin <= s != active
+    )
