@@ -190,8 +190,14 @@ def _moves_to_the_real_broker_without_loss(broker: Standalone) -> None:
     assert command(*verify, "--levels", "soon").returncode == 2
 
 
-def test_the_demo_ends_well() -> None:
-    done = command("demo")
+def test_the_demo_ends_well_and_leaves_its_store_where_it_was_told(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    done = command("demo", "--keep", str(kept))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "kill -9" in done.stdout
     assert "everything arrived once and on time: 12 sent, 12 arrived, 0 lost, 0 twice, 0 early" in done.stdout
+    inspected = json.loads(command("store", "inspect", str(kept / "store"), "--json").stdout)
+    assert inspected["topics"]["Reminders"] == {"delivered copy": 12}
+    again = command("demo", "--keep", str(kept))
+    assert again.returncode == 1
+    assert "give a folder that is not there yet" in again.stderr

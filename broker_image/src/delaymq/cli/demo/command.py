@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import tempfile
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -16,18 +18,28 @@ from delaymq.cli.errors import CommandError
 from delaymq.cli.terminal import console, show_warnings
 from delaymq.client import ClientError
 
+_Keep = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Keep the store, as DIR/store; DIR must be new."),
+]
 
-def demo() -> None:
+
+def demo(keep: _Keep = None) -> None:
     """Start a broker, send delayed messages, kill it in between, see them arrive once and on time.
 
     Everything happens on free ports of 127.0.0.1 and in a temporary folder, and takes 13 seconds.
     """
+    if keep is not None:
+        try:
+            keep.mkdir(parents=True)
+        except OSError as error:
+            raise CommandError(f"--keep {keep}: {error.strerror}: give a folder that is not there yet") from error
     out = console()
     show_warnings(logging.CRITICAL)  # that connections break is the point
     screen = Screen(out)
     screen.title("DelayMQ: messages that must arrive later, through a kill -9")
-    with tempfile.TemporaryDirectory(prefix="delaymq-demo-", ignore_cleanup_errors=True) as folder:
-        broker = BrokerProcess(Path(folder))
+    with contextlib.ExitStack() as stack:
+        broker = BrokerProcess(keep or Path(stack.enter_context(_temporary_folder())))
         try:
             with screen.live():
                 report = asyncio.run(play(broker, screen))
@@ -36,4 +48,10 @@ def demo() -> None:
     good = report.is_good
     verdict = "everything arrived once and on time" if good else "NOT as promised"
     out.print(f"{verdict}: {report.summary()}", style="bold green" if good else "bold red", markup=False)
+    if keep is not None:
+        out.print(f"its store is in {broker.store_path}", markup=False)
     raise typer.Exit(0 if good else 1)
+
+
+def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="delaymq-demo-", ignore_cleanup_errors=True)
