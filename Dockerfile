@@ -2,9 +2,11 @@
 #
 #   docker build --target broker   -t delaymq/broker:0.1.0 .
 #   docker build --target operator -t delaymq/operator:0.1.0 .
+#   docker build --target spark    -t delaymq/spark:0.1.0 .
 #
 # Both base images need Python 3.11 on the PATH as python3.11; BUILD_IMAGE also pip and venv. Nothing but the package
-# registry that pip is configured for (in BUILD_IMAGE, or by PIP_INDEX_URL) is asked. BuildKit is not needed.
+# registry that pip is configured for (in BUILD_IMAGE, or by PIP_INDEX_URL) is asked, and for `spark` Debian's, unless
+# BASE_IMAGE has Java 17. BuildKit is not needed.
 
 ARG BASE_IMAGE=python:3.11-slim-bookworm
 ARG BUILD_IMAGE=python:3.11-slim-bookworm
@@ -61,6 +63,28 @@ RUN /build/bin/pip wheel -q --no-build-isolation --no-deps -w /wheels ./operator
     && /build/bin/launcher delaymq-operator delaymq_operator.main && /build/bin/seal
 
 
+# Spark itself, in a stage of its own: it is large, and the same whatever changes in our code. PySpark comes as source only.
+FROM build AS build-spark-libraries
+ARG SOURCE_DATE_EPOCH
+COPY requirements/spark-image.txt requirements/
+COPY spark/image/leave-out.sh spark/image/
+RUN /build/bin/pip install -q --require-hashes --no-binary pyspark --no-build-isolation --target /opt/delaymq/lib \
+        -r requirements/spark-image.txt \
+    && sh spark/image/leave-out.sh /opt/delaymq/lib \
+    && mkdir -p /opt/spark/conf && mv /opt/delaymq/lib/pyspark/bin /opt/delaymq/lib/pyspark/jars /opt/spark \
+    && chmod 755 /opt/spark/bin/* && /build/bin/seal && find /opt/spark -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
+
+
+FROM build AS build-spark
+ARG SOURCE_DATE_EPOCH
+COPY spark/pyproject.toml spark/
+COPY spark/src spark/src
+COPY spark/image/entrypoint.py /opt/delaymq/bin/entrypoint
+RUN /build/bin/pip wheel -q --no-build-isolation --no-deps -w /wheels ./spark \
+    && /build/bin/pip install -q --no-deps --no-index --target /opt/delaymq/lib /wheels/delaymq-*.whl /wheels/delaymq_spark-*.whl \
+    && /build/bin/launcher delaymq-spark delaymq_spark.cli && /build/bin/seal
+
+
 # What all images share: a user, bytecode of the standard library where the base image comes without, and nothing that
 # installs software.
 FROM ${BASE_IMAGE} AS runtime
@@ -110,3 +134,23 @@ WORKDIR /var/lib/delaymq
 USER 10001:10001
 EXPOSE 8080
 ENTRYPOINT ["delaymq-operator"]
+
+
+FROM runtime AS spark
+ARG VERSION=0.1.0
+LABEL org.opencontainers.image.title="DelayMQ analytics" \
+      org.opencontainers.image.description="Apache Spark that reads the stores of DelayMQ and RocketMQ brokers, as driver and executor on Kubernetes" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}"
+# The folder is where Java's package links its manual pages; small images lack it.
+RUN command -v java > /dev/null || { mkdir -p /usr/share/man/man1 && apt-get update -q \
+        && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends openjdk-17-jre-headless \
+        && rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/dpkg.log; }
+COPY --from=build-spark-libraries /opt/spark /opt/spark
+COPY --from=build-spark-libraries /opt/delaymq/lib /opt/delaymq/lib
+COPY --from=build-spark /opt/delaymq /opt/delaymq
+# Without PYTHONSAFEPATH the folder of a script, and so each module in it, would go before the libraries.
+ENV SPARK_HOME=/opt/spark PYSPARK_PYTHON=python3.11 PYSPARK_DRIVER_PYTHON=python3.11 PYTHONSAFEPATH=1 MPLCONFIGDIR=/tmp/matplotlib
+WORKDIR /var/lib/delaymq
+USER 10001:10001
+ENTRYPOINT ["/opt/delaymq/bin/entrypoint"]

@@ -22,14 +22,15 @@ ORDINARY = (
     programs.LOCAL_PATH_PROVISIONER,
     programs.COREDNS,
     programs.HELM,
+    programs.SPARK_OPERATOR,
     debian.NODE_ROOT,
     node_image.NODE_IMAGE,
     debian.PYTHON_RUNTIME,
     debian.PYTHON_BUILD,
     debian.JAVA_RUNTIME,
+    debian.SPARK_RUNTIME,
 )
-ON_REQUEST = (programs.SPARK_OPERATOR,)
-ALL = {artifact.name: artifact for artifact in (*ORDINARY, *ON_REQUEST)}
+ALL = {artifact.name: artifact for artifact in ORDINARY}
 
 # A scratch folder of a build that was killed; no build takes so long.
 SCRATCH_UNUSED_AFTER_S = 24 * 3600
@@ -62,7 +63,7 @@ def needed(log: Log = print) -> Sequence[Artifact]:
     image = wanted_image(daemon) if daemon else None
     if daemon and image and daemon.pull(image):
         log(f"Docker has {image}: no node image is built")
-        return API_SERVER
+        return (*API_SERVER, programs.SPARK_OPERATOR)
     if reason := requirements.why_no_build():
         raise ClusterError(f"no {KIND_NODE_IMAGES} can be pulled, and {reason}")
     return ORDINARY

@@ -30,6 +30,7 @@ NODE_PACKAGES = (
 PYTHON_PACKAGES = ("python3", "ca-certificates", "tzdata")
 PYTHON_BUILD_PACKAGES = (*PYTHON_PACKAGES, "python3-pip", "python3-venv")
 JAVA_PACKAGES = ("openjdk-17-jre-headless", "ca-certificates", "tzdata")
+SPARK_PACKAGES = (*PYTHON_PACKAGES, "openjdk-17-jre-headless")
 
 # Nothing here is read by a program: a third of a small root.
 USELESS = (
@@ -107,3 +108,4 @@ NODE_ROOT = Artifact("node-root", (f"{RECIPE} {SUITE}", *NODE_PACKAGES, *USELESS
 PYTHON_RUNTIME = _image("python-runtime", PYTHON_PACKAGES, ("PYTHONUNBUFFERED=1", "LANG=C.UTF-8"), ("python3",))
 PYTHON_BUILD = _image("python-build", PYTHON_BUILD_PACKAGES, ("LANG=C.UTF-8",), ("python3",))
 JAVA_RUNTIME = _image("java-runtime", JAVA_PACKAGES, ("LANG=C.UTF-8",), ("java",))
+SPARK_RUNTIME = _image("spark-runtime", SPARK_PACKAGES, ("PYTHONUNBUFFERED=1", "LANG=C.UTF-8"), ("python3",))

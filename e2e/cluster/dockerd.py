@@ -34,8 +34,8 @@ LEASE_PATH = Path("/run/delaymq-e2e.users")
 
 NETWORK = "kind"
 
-# What unchanged steps of an image are kept for; every change of the sources adds 100 MB.
-BUILD_CACHE = "2GB"
+# What unchanged steps of an image are kept for; every change of the sources adds 100 MB, and Spark alone has 1 GB.
+BUILD_CACHE = "4GB"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 CAP_SYS_RESOURCE = 24

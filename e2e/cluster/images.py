@@ -15,15 +15,15 @@ from pathlib import Path
 
 from harness import java
 
-from cluster import debian, dockerd
+from cluster import debian, dockerd, programs
 from cluster.artifacts import Artifact
 from cluster.commands import Log, output_of
 from cluster.daemon import Daemon
 from cluster.dockerfiles import digest_of, sources_of
 from cluster.errors import ClusterError
-from cluster.paths import REPOSITORY_PATH
+from cluster.paths import FILES_PATH, REPOSITORY_PATH
 
-TARGETS = ("broker", "operator")
+TARGETS = ("broker", "operator", "spark")
 CLIENT_PATH = REPOSITORY_PATH / "e2e" / "kind_client"
 JAVA_SOURCES_PATH = REPOSITORY_PATH / "bench" / "java"
 TAG_PREFIX = "e2e-"
@@ -41,8 +41,9 @@ PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https
 def build_images(daemon: Daemon | None = None, *, log: Log = print) -> dict[str, str]:
     """Name → tag of all images that the tests need, built where they are missing, in Docker (none given: as `up`).
 
-    ``broker``, ``operator``: the product. ``e2e-client``: the Python programs of e2e/kind_client. ``java-client``:
-    RocketMQ's own client with the load program of bench/java. Raises ClusterError with the end of a failed build.
+    ``broker``, ``operator``, ``spark``: the product. ``e2e-client``: the Python programs of e2e/kind_client.
+    ``java-client``: RocketMQ's own client with the load program of bench/java. ``spark-operator``: Kubeflow's operator,
+    as its chart expects it. Raises ClusterError with the end of a failed build.
     """
     daemon = daemon or dockerd.up(log)
     bases = _Bases(daemon, log)
@@ -50,13 +51,15 @@ def build_images(daemon: Daemon | None = None, *, log: Log = print) -> dict[str,
     tags = {}
     for target in TARGETS:
         paths = ["Dockerfile", ".dockerignore", *sources_of(text, target)]
-        tag = f"delaymq/{target}:{TAG_PREFIX}{digest_of(REPOSITORY_PATH, paths, bases.runtime_key, bases.build_key)}"
+        key, base = (bases.spark_key, bases.spark) if target == "spark" else (bases.runtime_key, bases.runtime)
+        tag = f"delaymq/{target}:{TAG_PREFIX}{digest_of(REPOSITORY_PATH, paths, key, bases.build_key)}"
         if not daemon.has_image(tag):
-            arguments = {"BASE_IMAGE": bases.runtime(), "BUILD_IMAGE": bases.build()}
+            arguments = {"BASE_IMAGE": base(), "BUILD_IMAGE": bases.build()}
             build(daemon, tag, REPOSITORY_PATH, target=target, arguments=arguments, log=log)
         tags[target] = tag
     tags["e2e-client"] = _client(daemon, tags["broker"], log)
     tags["java-client"] = _java_client(daemon, bases, log)
+    tags["spark-operator"] = _spark_operator(daemon, tags["spark"], log)
     for tag in tags.values():
         _remove_former(daemon, tag)
     return tags
@@ -94,10 +97,15 @@ class _Bases:
         self.from_registry = not daemon.own and daemon.pull(PYTHON_IMAGE)
         self._settings, self._certificates = pip_settings()
         self.runtime_key = PYTHON_IMAGE if self.from_registry else debian.PYTHON_RUNTIME.key
+        self.spark_key = PYTHON_IMAGE if self.from_registry else debian.SPARK_RUNTIME.key
         self.build_key = PYTHON_IMAGE if self.from_registry else debian.PYTHON_BUILD.key
 
     def runtime(self) -> str:
         return self._image(debian.PYTHON_RUNTIME, PYTHON_IMAGE)
+
+    def spark(self) -> str:
+        """With Java where it is built here; the Dockerfile installs it into a base from a registry."""
+        return self._image(debian.SPARK_RUNTIME, PYTHON_IMAGE)
 
     def java(self) -> str:
         return self._image(debian.JAVA_RUNTIME, JAVA_IMAGE)
@@ -171,6 +179,19 @@ def _java_client(daemon: Daemon, bases: _Bases, log: Log) -> str:
             shutil.copytree(classes, folder / "classes")
             shutil.copy2(CLIENT_PATH / "java" / "Dockerfile", folder)
             build(daemon, tag, folder, arguments={"JAVA_RUNTIME": bases.java()}, log=log)
+    return tag
+
+
+def _spark_operator(daemon: Daemon, spark: str, log: Log) -> str:
+    """It stands on the Spark image, whose `spark-submit` it runs; they share all layers but one."""
+    folder = FILES_PATH / "spark-operator"
+    tag = f"delaymq/spark-operator:{TAG_PREFIX}{digest_of(folder, ['Dockerfile'], programs.SPARK_OPERATOR.key, spark)}"
+    if not daemon.has_image(tag):
+        program = programs.SPARK_OPERATOR.obtain(log) / "spark-operator"
+        with tempfile.TemporaryDirectory(prefix="delaymq-spark-operator-") as name:
+            shutil.copy2(program, name)
+            shutil.copy2(folder / "Dockerfile", name)
+            build(daemon, tag, Path(name), arguments={"SPARK_IMAGE": spark}, log=log)
     return tag
 
 
