@@ -15,6 +15,8 @@ from api_server import ApiServer, Programs
 from delaymq_operator.adapters.permissions import PERMISSIONS
 from helm_chart import CHART, Helm, HelmError
 
+# Verbs that are allowed on one name only.
+NAMED = {"bind": "delaymq-analytics"}
 WARNING = "the cluster's CRDs are not this chart's"
 CRDS_GONE_TIMEOUT_S = 100.0
 UPGRADE = ("apply", "--server-side", "--force-conflicts", "-f", "-")
@@ -128,11 +130,14 @@ def test_the_operator_is_allowed_what_it_does_in_all_namespaces(release: Release
     release.install()
     account = f"{release.namespace}:delaymq-operator"
     for one in PERMISSIONS:
+        if one.scope == "listed":
+            continue
         namespace = release.namespace if one.scope == "own" else ""
-        name = "delaymq-operator" if one.scope == "own" else ""
+        name = NAMED.get(one.verbs[0], "delaymq-operator" if one.scope == "own" else "")
         for verb in one.verbs:
             assert may(prepared, account, verb, one.group, one.resource, namespace, name), (verb, one)
     assert not may(prepared, account, "list", "", "secrets", "")
+    assert not may(prepared, account, "bind", "rbac.authorization.k8s.io", "clusterroles", "", "edit")
     assert not may(prepared, account, "update", "coordination.k8s.io", "leases", release.namespace, "of-another")
 
 
@@ -142,24 +147,29 @@ def test_with_namespaces_the_operator_is_allowed_nothing_elsewhere(release: Rele
     account = f"{release.namespace}:delaymq-operator"
     for one in PERMISSIONS:
         for verb in one.verbs:
-            if one.scope == "watched":
-                assert may(prepared, account, verb, one.group, one.resource, shop), (verb, one)
-            assert not may(prepared, account, verb, one.group, one.resource, other), (verb, one)
+            name = NAMED.get(verb, "")
+            if one.scope in ("watched", "listed"):
+                assert may(prepared, account, verb, one.group, one.resource, shop, name), (verb, one)
+            assert not may(prepared, account, verb, one.group, one.resource, other, name), (verb, one)
 
 
 def test_whoever_may_change_one_namespace_only_can_install_for_it(helm: Helm, cluster: ApiServer) -> None:
-    """The role `admin` of a namespace is enough: the CRDs are there, and nothing else belongs to the cluster."""
+    """The role `admin` of a namespace is enough, but for analytics: their role cannot be given away without it. The
+    CRDs are there, and nothing else belongs to the cluster."""
     namespace = cluster.new_namespace("tenant")
     cluster.install_crds()
     # Who gives permissions needs them; over the three kinds that is what aggregateToUserRoles gives to admins.
     rules = [
-        {"apiGroups": [group], "resources": [one.resource for one in PERMISSIONS if one.group == group], "verbs": ["*"]}
-        for group in {one.group for one in PERMISSIONS if one.scope != "cluster"}
+        {"apiGroups": [one.group], "resources": [one.resource], "verbs": ["*"]}
+        for one in PERMISSIONS
+        if not one.analytics
     ]
+    # Neither bind nor escalate, as in `admin`.
+    usual = ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"]
     base = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
     cluster.create(f"{base}/roles", {"metadata": {"name": "tenant"}, "rules": [
         *rules,
-        {"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles", "rolebindings"], "verbs": ["*"]},
+        {"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles", "rolebindings"], "verbs": usual},
         {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["*"]},
     ]})  # fmt: skip
     cluster.create(f"{base}/rolebindings", {
@@ -171,7 +181,10 @@ def test_whoever_may_change_one_namespace_only_can_install_for_it(helm: Helm, cl
     as_tenant = ("--kube-as-user", "tenant")
     with pytest.raises(HelmError, match="forbidden"):
         made.install("--skip-crds", *as_tenant)
-    notes = made.install("--skip-crds", "--set", f"watchNamespaces={{{namespace}}}", "--replace", *as_tenant)
+    here = ("--skip-crds", "--set", f"watchNamespaces={{{namespace}}}", "--replace", *as_tenant)
+    with pytest.raises(HelmError, match=r"attempting to grant (.|\n)*sparkapplications"):
+        made.install(*here)
+    notes = made.install(*here, "--set", "rbac.analytics=false")
     assert f"looks after {namespace}" in notes
     made.uninstall()
 

@@ -33,9 +33,10 @@ def allowed(rules: Iterable[Object]) -> set[tuple[str, str, str]]:
     }
 
 
-def needed(*scopes: str) -> set[tuple[str, str, str]]:
-    """The same of the operator's own table."""
-    return {(one.group, one.resource, verb) for one in PERMISSIONS if one.scope in scopes for verb in one.verbs}
+def needed(*scopes: str, analytics: bool = True) -> set[tuple[str, str, str]]:
+    """The same of the operator's own table, with or without what is for analytics only."""
+    table = [one for one in PERMISSIONS if one.scope in scopes and (analytics or not one.analytics)]
+    return {(one.group, one.resource, verb) for one in table for verb in one.verbs}
 
 
 def named(objects: list[Object], kind: str, name: str, namespace: str | None = None) -> Object:
@@ -62,7 +63,7 @@ def pod_specs(objects: list[Object]) -> list[Object]:
 
 def test_the_operator_may_do_what_it_does_and_no_more(helm: Helm) -> None:
     objects = helm.render()
-    assert allowed(named(objects, "ClusterRole", "delaymq-operator")["rules"]) == needed("watched", "cluster")
+    assert allowed(named(objects, "ClusterRole", "delaymq-operator")["rules"]) == needed("watched", "all")
     lease = only(objects, "Role")
     assert lease["metadata"]["namespace"] == "delaymq"
     assert allowed(lease["rules"]) == needed("own")
@@ -72,10 +73,10 @@ def test_an_installation_for_namespaces_has_no_permission_on_the_cluster(helm: H
     objects = helm.render({"watchNamespaces": ["shop", "billing"]})
     assert not CLUSTER_KINDS & {one["kind"] for one in objects}
     for namespace in ("shop", "billing"):
-        assert allowed(named(objects, "Role", "delaymq-operator", namespace)["rules"]) == needed("watched")
+        assert allowed(named(objects, "Role", "delaymq-operator", namespace)["rules"]) == needed("watched", "listed")
         binding = named(objects, "RoleBinding", "delaymq-operator", namespace)
         assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "delaymq-operator", "namespace": "delaymq"}]
-    assert len(of_kind(objects, "Role")) == 3
+    assert len(of_kind(objects, "Role")) == 5
 
 
 def test_the_operator_gets_at_its_own_lease_only(helm: Helm) -> None:
@@ -85,9 +86,48 @@ def test_the_operator_gets_at_its_own_lease_only(helm: Helm) -> None:
 
 
 def test_roles_for_people_are_for_the_three_kinds_and_can_be_left_out(helm: Helm) -> None:
-    people = [one for one in of_kind(helm.render(), "ClusterRole") if not one["metadata"]["name"].endswith("-operator")]
+    programs = ("delaymq-operator", "delaymq-analytics")
+    people = [one for one in of_kind(helm.render(), "ClusterRole") if one["metadata"]["name"] not in programs]
+    assert len(people) == 2
     assert {rule["apiGroups"][0] for role in people for rule in role["rules"]} == {"delaymq.io"}
-    assert len(of_kind(helm.render({"rbac.aggregateToUserRoles": False}), "ClusterRole")) == 1
+    assert len(of_kind(helm.render({"rbac.aggregateToUserRoles": False}), "ClusterRole")) == 2
+
+
+@pytest.mark.parametrize("watched", [[], ["shop"]])
+def test_the_operator_gives_away_the_role_for_spark_and_no_other(helm: Helm, watched: list[str]) -> None:
+    objects = helm.render({"watchNamespaces": watched, "fullnameOverride": "queues"})
+    environment = operator_environment(objects)
+    kind, name = environment["DELAYMQ_OPERATOR_ANALYTICS_ROLE_KIND"], environment["DELAYMQ_OPERATOR_ANALYTICS_ROLE"]
+    assert (kind, name) == ("Role" if watched else "ClusterRole", "queues-analytics")
+    given = named(objects, kind, name, *watched)
+    assert {rule["apiGroups"][0] for rule in given["rules"]} == {""}
+    assert not [verb for _, resource, verb in allowed(given["rules"]) if resource in ("secrets", "serviceaccounts")]
+    rules = named(objects, kind, "queues-operator", *watched)["rules"]
+    (binding,) = [rule for rule in rules if "bind" in rule["verbs"]]
+    assert (binding["resources"], binding["resourceNames"]) == ([f"{kind.lower()}s"], [name])
+    bound = [one["roleRef"]["name"] for one in objects if one["kind"] in ("RoleBinding", "ClusterRoleBinding")]
+    assert name not in bound, "only a Broker with analytics needs it"
+
+
+def test_a_spark_driver_may_do_what_spark_and_the_report_do(helm: Helm) -> None:
+    """What Spark 4.1's scheduler backend calls in cluster mode, and the publishing of the result."""
+    may = allowed(named(helm.render(), "ClusterRole", "delaymq-analytics")["rules"])
+    pods = {("", "pods", verb) for verb in ("get", "list", "watch", "create", "patch", "delete", "deletecollection")}
+    assert may == pods | {
+        ("", "configmaps", "create"), ("", "configmaps", "deletecollection"), ("", "configmaps", "patch"),
+        ("", "services", "deletecollection"),
+        ("", "persistentvolumeclaims", "list"), ("", "persistentvolumeclaims", "create"),
+        ("", "persistentvolumeclaims", "deletecollection"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("watched", [[], ["shop"]])
+def test_analytics_can_be_left_out_with_all_that_they_need(helm: Helm, watched: list[str]) -> None:
+    objects = helm.render({"watchNamespaces": watched, "rbac.analytics": False})
+    kind = "Role" if watched else "ClusterRole"
+    rules = named(objects, kind, "delaymq-operator", *watched)["rules"]
+    assert allowed(rules) == needed("watched", "all", "listed", analytics=False)
+    assert "delaymq-analytics" not in {one["metadata"]["name"] for one in of_kind(objects, kind)}
 
 
 def test_without_rbac_nothing_of_it_is_made(helm: Helm) -> None:
@@ -99,11 +139,14 @@ def test_the_operator_understands_the_settings_that_the_chart_hands_over(helm: H
     values = {
         "watchNamespaces": ["shop", "billing"],
         "brokerImage": {"repository": "registry.example/broker", "tag": "7"},
+        "analytics": {"image": {"repository": "registry.example/spark", "tag": "8"}},
         "settings": {"pollIntervalS": 2.5, "workers": 3, "logFormat": "json", "clusterDomain": "svc.cluster.local"},
     }
     read = read_settings([], operator_environment(helm.render(values)))
     assert read.namespaces == ("shop", "billing")
     assert read.default_image == "registry.example/broker:7"
+    assert read.analytics_image == "registry.example/spark:8"
+    assert (read.analytics_role, read.analytics_role_kind) == ("delaymq-analytics", "Role")
     assert (read.poll_interval_s, read.workers, read.log_format) == (2.5, 3, "json")
     assert read.cluster_domain == "svc.cluster.local"
     assert (read.namespace, read.pod_name, read.lease_name) == ("delaymq", "delaymq-operator-0", "delaymq-operator")
@@ -119,6 +162,8 @@ def test_a_digest_wins_over_a_tag(helm: Helm) -> None:
     objects = helm.render({"image.digest": digest, "image.tag": "x", "brokerImage.digest": digest})
     assert {spec["containers"][0]["image"] for spec in pod_specs(objects)} == {f"delaymq/operator@{digest}"}
     assert operator_environment(objects)["DELAYMQ_OPERATOR_DEFAULT_IMAGE"] == f"delaymq/broker@{digest}"
+    objects = helm.render({"analytics.image.digest": digest})
+    assert operator_environment(objects)["DELAYMQ_OPERATOR_ANALYTICS_IMAGE"] == f"delaymq/spark@{digest}"
 
 
 def test_all_pods_keep_to_the_restricted_standard(helm: Helm) -> None:
@@ -179,6 +224,7 @@ def test_brokers_are_scraped_where_they_may_be(helm: Helm) -> None:
     ("values", "sentence"),
     [
         ({"replica": 2}, "additional properties 'replica' not allowed"),
+        ({"analytics": {"schedule": "@daily"}}, "at '/analytics': additional properties 'schedule' not allowed"),
         ({"replicas": 3}, "at '/replicas': maximum"),
         ({"image": {"repo": "x"}}, "at '/image': additional properties 'repo' not allowed"),
         ({"settings": {"pollInterval": 3}}, "at '/settings': additional properties 'pollInterval' not allowed"),

@@ -12,6 +12,15 @@
 {{ include "delaymq.fullname" . }}-operator
 {{- end -}}
 
+{{- define "delaymq.analyticsRole" -}}
+{{ include "delaymq.fullname" . }}-analytics
+{{- end -}}
+
+{{/* Who may write to listed namespaces only cannot make a ClusterRole. */}}
+{{- define "delaymq.analyticsRoleKind" -}}
+{{ ternary "Role" "ClusterRole" (not (empty .Values.watchNamespaces)) }}
+{{- end -}}
+
 {{- define "delaymq.serviceAccountName" -}}
 {{- if .Values.serviceAccount.create -}}
 {{ default (include "delaymq.operatorName" .) .Values.serviceAccount.name }}

@@ -37,9 +37,39 @@
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [get, list, watch, create, patch, delete]
+{{- if .Values.rbac.analytics }}
+- apiGroups: [sparkoperator.k8s.io]
+  resources: [sparkapplications]
+  verbs: [get, list, create, delete]
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [rolebindings]
+  verbs: [get, create, patch]
+# That role and no other is given away: to the service account of a Broker's Spark drivers.
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [{{ include "delaymq.analyticsRoleKind" . | lower }}s]
+  resourceNames: [{{ include "delaymq.analyticsRole" . }}]
+  verbs: [bind]
+{{- end }}
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create, patch]
+{{- end -}}
+
+{{/* What a Spark driver does in the namespace of its Broker: its executors, their configuration and scratch volumes, and the
+ConfigMap into which it writes its result. */}}
+{{- define "delaymq.analyticsRules" -}}
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch, create, patch, delete, deletecollection]
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [create, patch, deletecollection]
+- apiGroups: [""]
+  resources: [services]
+  verbs: [deletecollection]
+- apiGroups: [""]
+  resources: [persistentvolumeclaims]
+  verbs: [list, create, deletecollection]
 {{- end -}}
 
 {{/* In the operator's own namespace: the Lease of the active replica. */}}

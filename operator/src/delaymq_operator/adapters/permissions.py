@@ -22,8 +22,8 @@ class Permission:
     scope: str = "watched"
     """watched: the namespaces that are looked after, or all; all or listed: the same, but only when these are all
     namespaces or those of a list; own: the operator's own namespace."""
-    of_analytics_role: bool = False
-    """On no other object than the role that the setting `analytics_role` names."""
+    analytics: bool = False
+    """Needed for spec.analytics only: the chart's rbac.analytics leaves it out."""
 
 
 SEEN: Final = ("get", "list", "watch")
@@ -69,26 +69,26 @@ PERMISSIONS: Final[tuple[Permission, ...]] = (
     Permission(
         "sparkoperator.k8s.io",
         "sparkapplications",
-        ("get", "list", "create", "patch", "delete"),
-        "spec.analytics: a run's applications; delete: history, deadline. They are not watched",
+        ("get", "list", "create", "delete"),
+        "a run's applications; delete: history, deadline. Never changed: that would run them anew",
+        analytics=True,
     ),
     Permission(
         "rbac.authorization.k8s.io",
         "rolebindings",
         ("get", "create", "patch"),
         "let a Broker's Spark drivers make their executors",
+        analytics=True,
     ),
     Permission(
         "rbac.authorization.k8s.io",
         "clusterroles",
         ("bind",),
-        "the API server asks for it when a role is bound that has what the operator has not",
+        "only the one that the setting analytics_role names, which has what the operator itself has not",
         scope="all",
-        of_analytics_role=True,
+        analytics=True,
     ),
-    Permission(
-        "rbac.authorization.k8s.io", "roles", ("bind",), "the same for a Role", scope="listed", of_analytics_role=True
-    ),
+    Permission("rbac.authorization.k8s.io", "roles", ("bind",), "the same of a Role", scope="listed", analytics=True),
     Permission("events.k8s.io", "events", ("create", "patch"), "tell what happened; patch: count what happens again"),
     Permission("coordination.k8s.io", "leases", ("get", "create", "update"), "one active replica", scope="own"),
 )

@@ -114,6 +114,7 @@ class AnalyticsStatus(StatusStruct, frozen=True, kw_only=True):
     state: RunState | None = None
     application: str | None = None
     completed_at: str | None = None
+    """When a run last ended that analysed a group."""
     messages: int | None = None
     total_bytes: int | None = None
     live_bytes: int | None = None
