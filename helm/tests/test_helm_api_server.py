@@ -13,6 +13,7 @@ import pytest
 import yaml
 from api_server import ApiServer, Programs
 from delaymq_operator.adapters.permissions import PERMISSIONS
+from harness.errors import HarnessError
 from helm_chart import CHART, Helm, HelmError
 
 # Verbs that are allowed on one name only.
@@ -151,6 +152,25 @@ def test_with_namespaces_the_operator_is_allowed_nothing_elsewhere(release: Rele
             if one.scope in ("watched", "listed"):
                 assert may(prepared, account, verb, one.group, one.resource, shop, name), (verb, one)
             assert not may(prepared, account, verb, one.group, one.resource, other, name), (verb, one)
+
+
+@pytest.mark.parametrize("kind", ["ClusterRole", "Role"])
+def test_the_operator_binds_the_role_for_spark_though_it_has_not_what_that_allows(
+    release: Release, prepared: ApiServer, kind: str
+) -> None:
+    shop = prepared.new_namespace("shop")
+    release.install(*(("--set", f"watchNamespaces={{{shop}}}") if kind == "Role" else ()))
+    operator = ("--as", f"system:serviceaccount:{release.namespace}:delaymq-operator", "-n", shop)
+    bind = ("create", "rolebinding", f"--serviceaccount={shop}:demo-analytics")
+    prepared.kubectl(*operator, *bind, "demo-analytics", f"--{kind.lower()}=delaymq-analytics")
+    with pytest.raises(HarnessError, match="attempting to grant RBAC permissions not currently held"):
+        prepared.kubectl(*operator, *bind, "more", "--clusterrole=cluster-admin")
+
+    driver = f"{shop}:demo-analytics"
+    assert may(prepared, driver, "deletecollection", "", "pods", shop)
+    assert not may(prepared, driver, "get", "", "secrets", shop)
+    assert not may(prepared, driver, "create", "", "pods", release.namespace)
+    assert not may(prepared, f"{release.namespace}:delaymq-operator", "create", "", "pods", shop)
 
 
 def test_whoever_may_change_one_namespace_only_can_install_for_it(helm: Helm, cluster: ApiServer) -> None:
