@@ -27,6 +27,7 @@ from delaymq_operator.reconcile.world import Key
 
 PREFIX: Final = "delaymq_operator"
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
+ANALYTICS_RESULTS: Final = ("succeeded", "failed")
 DURATIONS_S: Final = (0.001, 0.005, 0.02, 0.1, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0)
 
 
@@ -79,8 +80,13 @@ class OperatorMetrics:
             ["verb", "kind", "status"],
             registry=self.registry,
         )
+        self._analytics = Counted(
+            f"{PREFIX}_analytics_runs", "Runs of analytics that ended.", ["result"], registry=self.registry
+        )
         for kind in OWN_KINDS:
             self._runs.labels(kind)
+        for result in ANALYTICS_RESULTS:
+            self._analytics.labels(result)
 
     def ran(self, key: Key, result: Result, seconds: float) -> None:
         """A reconcile ended."""
@@ -92,6 +98,10 @@ class OperatorMetrics:
     def requested(self, request: Request, status: int) -> None:
         """A request to the API server ended."""
         self._requests.labels(request.verb, request.kind, str(status)).inc()
+
+    def analysed(self, result: str) -> None:
+        """A run of analytics ended."""
+        self._analytics.labels(result).inc()
 
     def text(self) -> bytes:
         """All metrics in Prometheus' text format."""

@@ -87,6 +87,7 @@ class OperatorRuntime:
             admin=self._admin,
             settings=_reconcile_settings(settings, namespace),
             clock=lambda: time.time_ns() // 1_000_000,
+            count_analytics=self._metrics.analysed,
         )
         self._controller = Controller(
             self._reconcile,
@@ -255,6 +256,9 @@ class OperatorRuntime:
 def _reconcile_settings(settings: OperatorSettings, namespace: str) -> ReconcileSettings:
     return ReconcileSettings(
         default_image=settings.default_image,
+        analytics_image=settings.analytics_image,
+        analytics_role=settings.analytics_role,
+        analytics_role_kind=settings.analytics_role_kind,
         operator_namespace=namespace,
         cluster_domain=settings.cluster_domain,
         status_interval_s=settings.status_interval_s,

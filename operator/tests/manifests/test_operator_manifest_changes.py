@@ -118,6 +118,13 @@ CHANGES = {
         OUTSIDE,
         set(),
     ),
+    "analytics": ({}, {"analytics": {"schedule": "@daily"}}, set(), set()),
+    "analytics, with policies": (
+        {"networkPolicy": {"enabled": True}},
+        {"networkPolicy": {"enabled": True}, "analytics": {}},
+        {"NetworkPolicy demo-broker"},
+        set(),
+    ),
     "networkPolicy.enabled": ({}, {"networkPolicy": {"enabled": True}}, POLICIES, set()),
     "networkPolicy.allowFrom": (
         {"networkPolicy": {"enabled": True}},

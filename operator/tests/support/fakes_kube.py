@@ -22,6 +22,7 @@ from delaymq_operator.reconcile.ports import Manifest
 
 Place = tuple[str, str, str]
 BAD_IMAGES = frozenset({"bad:image"})
+COMPONENT = "app.kubernetes.io/component"
 TICKS_TO_RUN = 1
 TICKS_TO_READY = 2
 
@@ -41,6 +42,12 @@ class FakeKube:
     """What was applied last: a field that is no longer in it goes."""
     started: list[str] = field(default_factory=list)
     """Pods in the order in which they began to run."""
+    made: list[Place] = field(default_factory=list)
+    """What was made by `create`."""
+    unknown: set[str] = field(default_factory=set)
+    """Kinds whose CRD is not installed."""
+    forbidden: set[tuple[str, str]] = field(default_factory=set)
+    """(verb, kind) that access rules do not allow."""
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _ages: dict[str, int] = field(default_factory=dict)
 
@@ -48,12 +55,16 @@ class FakeKube:
 
     async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
         self.requests.append(("get", kind, name))
+        self._allow("get", kind)
         return copy.deepcopy(self.objects.get((kind, namespace, name)))
 
     async def list(
         self, kind: str, namespace: str | None = None, *, labels: Mapping[str, str] | None = None
     ) -> list[Manifest]:
         self.requests.append(("list", kind, ""))
+        self._allow("list", kind)
+        if kind in self.unknown:
+            raise KubeError(404, "", f"GET {kind}: HTTP status 404 404 page not found")
         return copy.deepcopy(list(self.select(kind, namespace, labels or {})))
 
     async def apply(self, manifest: Manifest) -> Manifest:
@@ -67,6 +78,18 @@ class FakeKube:
         self._admit(kind, body, live)
         self.owned_fields[place] = copy.deepcopy(manifest)
         return copy.deepcopy(self._store(place, body))
+
+    async def create(self, manifest: Manifest) -> Manifest:
+        kind, metadata = manifest["kind"], manifest["metadata"]
+        place = (kind, metadata["namespace"], metadata["name"])
+        self.requests.append(("create", kind, metadata["name"]))
+        self._allow("create", kind)
+        if kind in self.unknown:
+            raise KubeError(404, "", f"POST {kind}: HTTP status 404 404 page not found")
+        if place in self.objects:
+            raise KubeError(409, "AlreadyExists", f"{kind} {metadata['name']} already exists")
+        self.made.append(place)
+        return copy.deepcopy(self._store(place, copy.deepcopy(manifest)))
 
     async def patch(
         self, kind: str, namespace: str, name: str, patch: Manifest, *, subresource: str | None = None
@@ -139,7 +162,8 @@ class FakeKube:
             if "deletionTimestamp" not in body["metadata"]:
                 self._run_stateful_set(body)
         for body in list(self.select("Pod", None, {})):
-            self._run_pod(body)
+            if "deletionTimestamp" in body["metadata"] or body["metadata"]["labels"].get(COMPONENT) != "analytics":
+                self._run_pod(body)
         for claim in list(self.select("PersistentVolumeClaim", None, {})):
             wanted = {"storage": claim["spec"]["resources"]["requests"]["storage"]}
             if (claim.get("status") or {}).get("capacity") != wanted:
@@ -254,6 +278,10 @@ class FakeKube:
         self.objects[place] = body
         self._touch(body)
         return body
+
+    def _allow(self, verb: str, kind: str) -> None:
+        if (verb, kind) in self.forbidden:
+            raise KubeError(403, "Forbidden", f"cannot {verb} resource {kind} in API group sparkoperator.k8s.io")
 
     def _touch(self, body: Manifest) -> None:
         body["metadata"]["resourceVersion"] = str(next(self._numbers))

@@ -22,8 +22,8 @@ MAX_TICKS = 600
 NEVER_MS = 1 << 60
 
 
-class DiedError(Exception):
-    """The operator was killed."""
+class DiedError(BaseException):
+    """The operator was killed: nothing in it can catch that."""
 
 
 class Deadly:
@@ -63,6 +63,8 @@ class FakeWorld:
     deaths: int = 0
     lag_ticks: int = 0
     """How far the cache is behind."""
+    others: list[Callable[[], None]] = field(default_factory=list)
+    """Called each tick: what else is in the cluster."""
     watch: Callable[[], None] = lambda: None
     """Called each tick: what must hold at any time."""
 
@@ -71,6 +73,7 @@ class FakeWorld:
         self.brokers = FakeBrokers(self.kube, lambda: self.now_ms)
         self.cache = FakeCache(self.kube)
         self.memory = Memory()
+        self.analysed: list[str] = []
         self.key = Key("Broker", NAMESPACE, "demo")
         self._ticks = 0
         self._look_at_ms = 0
@@ -152,6 +155,7 @@ class FakeWorld:
             settings=self.settings,
             clock=lambda: self.now_ms,
             memory=self.memory,
+            count_analytics=self.analysed.append,
         )
 
     def restart_operator(self) -> None:
@@ -177,6 +181,8 @@ class FakeWorld:
         self.now_ms += TICK_MS
         self.kube.tick()
         self.brokers.tick()
+        for other in self.others:
+            other()
         self._ticks += 1
         if self._ticks % (self.lag_ticks + 1) == 0 and self.cache.sync():
             self._look_at_ms = self.now_ms

@@ -55,9 +55,14 @@ class ApiKube:
         kind, metadata = manifest["kind"], manifest["metadata"]
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}
         path = _kind(kind).path(metadata.get("namespace"), metadata["name"], query=query)
-        body = manifest | {"kind": _kind(kind).written_as or kind}
-        request = Request("patch", kind, "PATCH", path, body, APPLY_PATCH)
+        request = Request("patch", kind, "PATCH", path, _body(manifest), APPLY_PATCH)
         return self._saw(kind, await self._requests.send(request))
+
+    async def create(self, manifest: Manifest) -> Manifest:
+        """The object as it is made; KubeError 409 when there is one of this name, 404 when its kind is not known."""
+        kind, namespace = manifest["kind"], manifest["metadata"].get("namespace")
+        path = _kind(kind).path(namespace, query={"fieldManager": FIELD_MANAGER})
+        return self._saw(kind, await self._requests.send(Request("create", kind, "POST", path, _body(manifest))))
 
     async def patch(
         self, kind: str, namespace: str, name: str, patch: Manifest, *, subresource: str | None = None
@@ -118,6 +123,12 @@ async def list_all(
             return items, str(metadata.get("resourceVersion") or "")
         query["continue"] = following
     raise KubeError(0, "TooMany", f"more than {MAX_PAGES * PAGE_OBJECTS} {described.plural}")
+
+
+def _body(manifest: Manifest) -> Manifest:
+    """With the kind that the API server knows."""
+    kind = manifest["kind"]
+    return manifest | {"kind": _kind(kind).written_as or kind}
 
 
 def _kind(name: str) -> Kind:

@@ -4,6 +4,12 @@ Nothing is asked and nothing is applied here. What needs a restart of pods is to
 manifests: a newer operator that would make pods differently restarts nothing.
 """
 
+from delaymq_operator.manifests.analytics import AnalyticsRun, analytics_application
+from delaymq_operator.manifests.analytics_objects import (
+    analytics_result,
+    analytics_role_binding,
+    analytics_service_account,
+)
 from delaymq_operator.manifests.broker_pods import VOLUME_RETENTION, broker_stateful_set, volume_retention
 from delaymq_operator.manifests.config import broker_conf, broker_settings, check_settings, hot_settings
 from delaymq_operator.manifests.context import Context, DelayTable, GroupContext
@@ -20,10 +26,15 @@ from delaymq_operator.manifests.services import (
 
 __all__ = [
     "VOLUME_RETENTION",
+    "AnalyticsRun",
     "Context",
     "DelayTable",
     "GroupContext",
     "Quantity",
+    "analytics_application",
+    "analytics_result",
+    "analytics_role_binding",
+    "analytics_service_account",
     "broker_conf",
     "broker_inputs",
     "broker_settings",

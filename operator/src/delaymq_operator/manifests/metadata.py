@@ -11,12 +11,15 @@ from delaymq_operator.api.names import Component
 Manifest = dict[str, Any]
 
 API_VERSIONS = {
+    "AnalyticsResult": "v1",
     "ConfigMap": "v1",
     "NetworkPolicy": "networking.k8s.io/v1",
     "PodDisruptionBudget": "policy/v1",
+    "RoleBinding": "rbac.authorization.k8s.io/v1",
     "Secret": "v1",
     "Service": "v1",
     "ServiceAccount": "v1",
+    "SparkApplication": "sparkoperator.k8s.io/v1beta2",
     "StatefulSet": "apps/v1",
 }
 

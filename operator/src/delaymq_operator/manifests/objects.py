@@ -73,13 +73,13 @@ def disruption_budget(broker: Broker, component: Component) -> Manifest:
 def broker_network_policy(
     broker: Broker, context: Context, groups: Iterable[int], running_ports: Iterable[int] = ()
 ) -> Manifest:
-    """Clients come to the broker's ports, the operator also to HTTP, whoever reads metrics to HTTP only."""
+    """Clients come to the broker's ports, the operator also to HTTP, who reads metrics or analyses to HTTP only."""
     policy = broker.spec.network_policy
     ports = sorted({*(listen_port(broker.spec, group) for group in (0, *groups)), *running_ports})
     clients = [port for listen in ports for port in (listen - names.FAST_PORT_DISTANCE, listen)]
     rules = [
         _rule([*_clients(broker), *_operator(context)], clients),
-        _rule([*policy.allow_metrics_from, *_operator(context)], [names.BROKER_HTTP_PORT]),
+        _rule([*policy.allow_metrics_from, *_operator(context), *_analytics(broker)], [names.BROKER_HTTP_PORT]),
     ]
     return _policy(broker, "broker", names.broker_objects(broker.name), rules)
 
@@ -100,6 +100,14 @@ def _operator(context: Context) -> list[dict[str, Any]]:
         return []
     there = {"matchLabels": {"kubernetes.io/metadata.name": context.operator_namespace}}
     return [{"namespaceSelector": there, "podSelector": {"matchLabels": dict(context.operator_labels)}}]
+
+
+def _analytics(broker: Broker) -> list[dict[str, Any]]:
+    """Drivers and executors of the Broker's analytics."""
+    if broker.spec.analytics is None:
+        return []
+    labels = {names.INSTANCE_LABEL: broker.name, names.COMPONENT_LABEL: "analytics"}
+    return [{"podSelector": {"matchLabels": labels}}]
 
 
 def _rule(peers: list[dict[str, Any]], ports: list[int]) -> Manifest | None:

@@ -25,14 +25,7 @@ def pod_template(
         "automountServiceAccountToken": False,
         # Variables of Services would look like settings: a Service delaymq-x makes DELAYMQ_X_PORT.
         "enableServiceLinks": False,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER_ID,
-            "runAsGroup": USER_ID,
-            "fsGroup": USER_ID,
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": pod_security(),
         "affinity": _spread_over_nodes(broker, component) | (added.affinity or {}),
         "containers": [_hardened(container, broker)],
         "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}}, *volumes],
@@ -54,6 +47,27 @@ def pod_template(
             "annotations": dict(sorted(added.annotations.items())) | {names.INPUTS_ANNOTATION: inputs},
         },
         "spec": pod,
+    }
+
+
+def pod_security() -> Manifest:
+    """Of a pod of the restricted standard; volumes belong to the image's group."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": USER_ID,
+        "runAsGroup": USER_ID,
+        "fsGroup": USER_ID,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def container_security() -> Manifest:
+    """The same of its container."""
+    return {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
     }
 
 
@@ -92,11 +106,7 @@ def _hardened(container: Manifest, broker: Broker) -> Manifest:
     mounts = [{"name": "tmp", "mountPath": "/tmp"}, *container.get("volumeMounts", [])]
     return container | {
         "imagePullPolicy": broker.spec.image_pull_policy,
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": container_security(),
         "volumeMounts": mounts,
     }
 

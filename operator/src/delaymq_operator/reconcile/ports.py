@@ -34,6 +34,9 @@ class Kube(Protocol):
     async def apply(self, manifest: Manifest) -> Manifest:
         """Server-side apply by force under the operator's field manager; the object as it is then."""
 
+    async def create(self, manifest: Manifest) -> Manifest:
+        """The object as it is made; KubeError 409 when there is one of this name, 404 when its kind is not known."""
+
     async def patch(
         self, kind: str, namespace: str, name: str, patch: Manifest, *, subresource: str | None = None
     ) -> Manifest:

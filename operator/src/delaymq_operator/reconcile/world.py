@@ -46,6 +46,11 @@ class ReconcileSettings:
 
     default_image: str
     """The image of brokers that name none; kept by them until something else makes their pods anew."""
+    analytics_image: str = "delaymq/spark:0.1.0"
+    """The image of analytics that name none."""
+    analytics_role: str = "delaymq-analytics"
+    """What Spark drivers are bound to."""
+    analytics_role_kind: str = "ClusterRole"
     operator_namespace: str = ""
     """Where the operator runs: network policies let it in. Empty: it runs outside the cluster."""
     operator_labels: tuple[tuple[str, str], ...] = (("app.kubernetes.io/name", "delaymq-operator"),)
@@ -109,3 +114,5 @@ class World:
     clock: Callable[[], int]
     """The wall clock, in ms since the epoch."""
     memory: Memory = field(default_factory=Memory)
+    count_analytics: Callable[[str], None] = lambda result: None
+    """Told of each run of analytics that ended: `succeeded` or `failed`; metrics."""

@@ -48,6 +48,7 @@ def conditions_of(p: BrokerPass, groups: Sequence[GroupStatus]) -> tuple[Conditi
     conditions.set_or_drop(ConditionType.SCALE_IN_BLOCKED, Reason.MESSAGES_REMAIN, " ".join(p.scale_in_blocked))
     paused = "spec.paused is true: nothing is changed, whatever happens. Set it to false to go on."
     conditions.set_or_drop(ConditionType.PAUSED, Reason.PAUSED_BY_SPEC, paused if p.broker.spec.paused else "")
+    conditions.set_analytics(p)
     return conditions.found
 
 
@@ -66,6 +67,14 @@ class _Conditions:
             self.set(kind, "True", reason, message)
         else:
             self.found = without_condition(self.found, kind)
+
+    def set_analytics(self, p: BrokerPass) -> None:
+        """Only with spec.analytics; what was said stays when the step has nothing to say."""
+        verdict = p.analytics.verdict
+        if p.analytics.status is None:
+            self.found = without_condition(self.found, ConditionType.ANALYTICS_READY)
+        elif verdict is not None:
+            self.set(ConditionType.ANALYTICS_READY, verdict.status, verdict.reason, verdict.message)
 
 
 def _joined(notes: Sequence[Note], *only_of: Note) -> str:

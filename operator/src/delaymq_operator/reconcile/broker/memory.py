@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from delaymq_operator.api.broker_status import ResumedStatus
+from delaymq_operator.reconcile.broker.analytics.state import AnalyticsMemory
 from delaymq_operator.reconcile.ports import Manifest
 
 
@@ -50,6 +51,7 @@ class BrokerMemory:
     """(claim, size) → when the API server refused it, and its sentence."""
     events_ms: dict[tuple[str, str], int] = field(default_factory=dict)
     """(reason, message) → when it was last said."""
+    analytics: AnalyticsMemory = field(default_factory=AnalyticsMemory)
     status: dict[str, Any] | None = None
     """As last written."""
     status_at_ms: int = 0
@@ -64,5 +66,6 @@ class BrokerMemory:
             self.growth_refused_ms.clear()
             self.events_ms.clear()
             self.status_at_ms = 0
+            self.analytics.retry_ms = self.analytics.missing_ms = 0
             self.applied = {what: replace(last, at_ms=now_ms) for what, last in self.applied.items()}
         self.seen_ms = now_ms

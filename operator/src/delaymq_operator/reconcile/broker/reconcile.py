@@ -10,6 +10,8 @@ from msgspec import structs
 from delaymq_operator.api.broker_status import BrokerStatus
 from delaymq_operator.api.resource import status_of
 from delaymq_operator.reconcile.broker.addresses import have_addresses, have_name_server_address
+from delaymq_operator.reconcile.broker.analytics.state import Analysis
+from delaymq_operator.reconcile.broker.analytics.step import run_analytics
 from delaymq_operator.reconcile.broker.applying import NotOursError
 from delaymq_operator.reconcile.broker.checks import check_spec, find_levels, read_broker
 from delaymq_operator.reconcile.broker.look import ask_brokers, look_at_cluster
@@ -50,6 +52,7 @@ CHANGE: tuple[Step, ...] = (
     remove_surplus_groups,
     drop_name_servers,
 )
+ANALYZE: tuple[Step, ...] = (run_analytics,)
 TELL: tuple[Step, ...] = (
     compose_status,
     tell_news,
@@ -69,6 +72,7 @@ async def reconcile_broker(key: Key, world: World) -> Outcome:
     p = _begin(key, world, body)
     await _take(LOOK, p)
     failure = await _change(p) if p.may_change else None
+    await _take(ANALYZE, p)
     await _take(TELL, p)
     if failure is not None:
         raise failure
@@ -95,6 +99,7 @@ def _begin(key: Key, world: World, body: dict[str, object]) -> BrokerPass:
         # Nobody else writes it, and the cache may be a moment behind.
         broker = structs.replace(broker, status=status_of({"status": memory.status}, BrokerStatus))
     p = BrokerPass(key=key, world=world, body=body, broker=broker, memory=memory, now_ms=now_ms, spec_problem=wrong)
+    p.analytics = Analysis(status=broker.status.analytics)
     if wrong is not None:
         p.problem(wrong.reason, wrong.message)
     return p

@@ -10,6 +10,7 @@ from delaymq_operator.api.broker import Broker
 from delaymq_operator.api.broker_status import BrokerStatus, ResumedStatus
 from delaymq_operator.api.conditions import Reason
 from delaymq_operator.manifests import Context, DelayTable
+from delaymq_operator.reconcile.broker.analytics.state import Analysis
 from delaymq_operator.reconcile.broker.memory import BrokerMemory
 from delaymq_operator.reconcile.broker.pods import Pod
 from delaymq_operator.reconcile.ports import BrokerInfo, Endpoint, EventType, Manifest
@@ -119,6 +120,7 @@ class BrokerPass:
     progress: list[Note] = field(default_factory=list)
     """What Progressing says."""
     scale_in_blocked: list[str] = field(default_factory=list)
+    analytics: Analysis = field(default_factory=lambda: Analysis(status=None))
     status: BrokerStatus = field(default_factory=BrokerStatus)
     """What is told at the end."""
     look_again_s: list[float] = field(default_factory=list)

@@ -79,6 +79,7 @@ def status_of_pass(p: BrokerPass) -> BrokerStatus:
         next_due=min(due, default=None),
         levels=_levels_in_force(p),
         groups=groups,
+        analytics=p.analytics.status,
     )
 
 

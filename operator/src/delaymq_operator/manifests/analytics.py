@@ -1,0 +1,166 @@
+"""The SparkApplication that analyses the store of one group: a driver and its executors, in pods of the restricted
+standard.
+
+All that the pods need stands in the templates: the Spark operator's webhook, which would fill in other fields, may be
+switched off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from delaymq_operator.api import analytics_names, names
+from delaymq_operator.api.analytics import AnalyticsSpec, SparkPod
+from delaymq_operator.api.broker import Broker
+from delaymq_operator.manifests.metadata import Manifest, new_object, owner_reference, selector
+from delaymq_operator.manifests.pods import DATA_PATH, container_security, pod_security
+
+TMP_PATH = "/tmp"
+SPARK_LOCAL_PATH = "/tmp/spark-local"
+STORE_PATH = "/mnt/delaymq"
+"""Where a group's volume is mounted, if it is read itself; the broker's store is a folder in it."""
+RESULTS_PATH = "/results"
+_EXECUTORS_MANAGED_BY = "spark"
+"""The Spark operator gives an application's labels to its pods. Executors may be many and tell the operator nothing:
+with another value the watches do not see them."""
+_RATIO_DIGITS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnalyticsRun:
+    """What is a run's own, for one group."""
+
+    group: int
+    token: str
+    """Of the run."""
+    image: str
+    read: Literal["HTTP", "Volume"]
+    cluster_domain: str = "svc"
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """The broker's, by configuration key. Its volume does not tell them, its HTTP does."""
+
+
+def analytics_application(broker: Broker, spec: AnalyticsSpec, run: AnalyticsRun) -> Manifest:
+    """The SparkApplication of a group in a run."""
+    name = analytics_names.analytics_application(broker.name, run.group, run.token)
+    found = new_object(broker, "SparkApplication", name, "analytics", run.group)
+    account = spec.service_account_name or analytics_names.analytics_objects(broker.name)
+    labels = names.labels(broker.name, "analytics", run.group)
+    driver = _pod_size(spec.driver) | {
+        "serviceAccount": account,
+        "labels": labels,
+        "envSecretKeyRefs": _token(broker),
+        "template": _template(broker, spec, run, analytics_names.SPARK_DRIVER_CONTAINER),
+    }
+    # A driver must not outlive the Broker, also where the Spark operator makes it no dependent of its application.
+    driver["template"]["metadata"] = {"ownerReferences": [_loose_owner(broker)]}
+    executor = _pod_size(spec.executor) | {
+        "instances": spec.executor.instances,
+        "labels": {names.MANAGED_BY_LABEL: _EXECUTORS_MANAGED_BY},
+        "envSecretKeyRefs": _token(broker),
+        "template": _template(broker, spec, run, analytics_names.SPARK_EXECUTOR_CONTAINER),
+    }
+    # Executors run code, not requests to the API server.
+    executor["template"]["spec"]["automountServiceAccountToken"] = False
+    found["spec"] = {
+        "type": "Python",
+        "mode": "cluster",
+        "pythonVersion": "3",
+        "sparkVersion": analytics_names.ANALYTICS_SPARK_VERSION,
+        "image": run.image,
+        "imagePullPolicy": spec.image_pull_policy,
+        "mainApplicationFile": analytics_names.ANALYTICS_MAIN_FILE,
+        "arguments": _arguments(broker, spec, run, name),
+        "restartPolicy": {"type": "Never"},
+        "sparkConf": spark_conf(spec),
+        "driver": driver,
+        "executor": executor,
+    }
+    if spec.image_pull_secrets:
+        found["spec"]["imagePullSecrets"] = [reference.name for reference in spec.image_pull_secrets]
+    return found
+
+
+def store_address(broker: Broker, run: AnalyticsRun) -> str:
+    """Where the pods read the store: the broker's HTTP by the name of its group's Service, or the mounted volume."""
+    if run.read == "Volume":
+        return f"{STORE_PATH}/store"
+    service = names.group_object(broker.name, run.group)
+    return f"http://{service}.{broker.namespace}.{run.cluster_domain}:{names.BROKER_HTTP_PORT}"
+
+
+def spark_conf(spec: AnalyticsSpec) -> dict[str, str]:
+    """Spark properties: the user's, but for those that are the operator's, then our own."""
+    users = {key: value for key, value in spec.spark_conf.items() if analytics_names.spark_key_owner(key) is None}
+    return dict(sorted((users | {"spark.local.dir": SPARK_LOCAL_PATH}).items()))
+
+
+def _arguments(broker: Broker, spec: AnalyticsSpec, run: AnalyticsRun, name: str) -> list[str]:
+    found = ["report", "--store", store_address(broker, run), "--publish", f"configmap/{broker.namespace}/{name}"]
+    # A store that is being written has torn ends; the result says what was skipped.
+    found += ["--skipped-ok", "--min-dead-ratio", f"{spec.min_dead_percent / 100:.{_RATIO_DIGITS}f}"]
+    found += ["--promise-p99-ms", str(spec.promise_p99_milliseconds)]
+    if spec.keyed_topics:
+        found += ["--keyed-topics", ",".join(spec.keyed_topics)]
+    if run.read == "Volume":
+        levels, hours = run.settings.get("messageDelayLevel", ""), run.settings.get("fileReservedTime", "")
+        found += ["--levels", levels] if levels else []
+        found += ["--retention-hours", hours] if hours.isdecimal() else []
+    if spec.results_claim is not None:
+        found += ["--out", f"{RESULTS_PATH}/{name}"]
+    return found
+
+
+def _pod_size(pod: SparkPod) -> Manifest:
+    found: dict[str, Any] = {"cores": pod.cores, "memory": pod.memory}
+    optional = {
+        "coreRequest": pod.core_request,
+        "coreLimit": pod.core_limit,
+        "memoryOverhead": pod.memory_overhead,
+    }
+    return found | {key: str(value) for key, value in optional.items() if value is not None}
+
+
+def _token(broker: Broker) -> Manifest:
+    secret = {"name": names.token_secret(broker.name), "key": names.TOKEN_KEY}
+    return {analytics_names.ANALYTICS_TOKEN_VARIABLE: secret}
+
+
+def _loose_owner(broker: Broker) -> Manifest:
+    return owner_reference(broker) | {"controller": False, "blockOwnerDeletion": False}
+
+
+def _template(broker: Broker, spec: AnalyticsSpec, run: AnalyticsRun, container: str) -> Manifest:
+    volumes: list[Manifest] = [{"name": "tmp", "emptyDir": {}}, {"name": "work", "emptyDir": {}}]
+    mounts: list[Manifest] = [{"name": "tmp", "mountPath": TMP_PATH}, {"name": "work", "mountPath": DATA_PATH}]
+    pod: Manifest = {
+        "securityContext": pod_security(),
+        # Variables of Services would look like settings: a Service delaymq-x makes DELAYMQ_X_PORT.
+        "enableServiceLinks": False,
+        "volumes": volumes,
+        "containers": [{"name": container, "securityContext": container_security(), "volumeMounts": mounts}],
+    }
+    if run.read == "Volume":
+        claim = names.group_claim(broker.name, run.group)
+        # Read-only for the container: the volume itself is in use for writing on this node already.
+        volumes.append({"name": "store", "persistentVolumeClaim": {"claimName": claim}})
+        mounts.append({"name": "store", "mountPath": STORE_PATH, "readOnly": True})
+        pod["affinity"] = _beside_the_broker(broker, run.group)
+    if spec.results_claim is not None:
+        volumes.append({"name": "results", "persistentVolumeClaim": {"claimName": spec.results_claim}})
+        mounts.append({"name": "results", "mountPath": RESULTS_PATH})
+    if spec.node_selector:
+        pod["nodeSelector"] = dict(sorted(spec.node_selector.items()))
+    if spec.tolerations:
+        pod["tolerations"] = list(spec.tolerations)
+    return {"spec": pod}
+
+
+def _beside_the_broker(broker: Broker, group: int) -> Manifest:
+    term = {
+        "labelSelector": {"matchLabels": selector(broker, "broker", group)},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}

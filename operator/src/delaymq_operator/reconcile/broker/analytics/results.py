@@ -1,0 +1,103 @@
+"""The result that a driver left in its ConfigMap. Pure."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta, structs
+
+from delaymq_operator.api.analytics import AnalyticsGroupStatus
+from delaymq_operator.api.analytics_names import RESULT_REPORT_KEY, RESULT_STATUS_KEY
+from delaymq_operator.api.resource import ApiStruct
+from delaymq_operator.reconcile.broker.analytics.following import one_line
+from delaymq_operator.reconcile.ports import Manifest
+
+FORMAT_VERSION: Final = 1
+MAX_STATUS_CHARS: Final = 65_536
+"""It is at most 16 KiB; what is much longer is not what it says."""
+_MAX_LONG: Final = (1 << 63) - 1
+
+Count = Annotated[int, Meta(ge=0, le=_MAX_LONG)] | None
+Signed = Annotated[int, Meta(ge=-_MAX_LONG, le=_MAX_LONG)] | None
+
+
+class ResultError(Exception):
+    """There is no result, or it tells of a failure: a sentence."""
+
+
+class Result(ApiStruct, frozen=True, kw_only=True):
+    """status.json; docs/analytics.md says what each figure is."""
+
+    format_version: int
+    error: str | None = None
+    complete: bool | None = None
+    skipped_count: Count = None
+    messages: Count = None
+    total_bytes: Count = None
+    live_bytes: Count = None
+    dead_bytes: Count = None
+    reclaimable_bytes: Count = None
+    pending: Count = None
+    delivered: Count = None
+    lost: Count = None
+    duplicates: Count = None
+    early: Count = None
+    worst_lateness_ms: Signed = None
+    p99_lateness_ms: Signed = None
+    report_omitted: str | None = None
+
+
+class _Version(ApiStruct, frozen=True, kw_only=True):
+    format_version: int
+
+
+def result_of(config_map: Manifest | None, name: str) -> Result:
+    """The result of a run that went well. ResultError when there is none."""
+    text = ((config_map or {}).get("data") or {}).get(RESULT_STATUS_KEY)
+    where = f"ConfigMap {name}"
+    if not isinstance(text, str):
+        what = "is not there any more" if config_map is None else f"has no {RESULT_STATUS_KEY}"
+        raise ResultError(f"{where} {what}: the driver's log says how far it came")
+    if len(text) > MAX_STATUS_CHARS:
+        raise ResultError(f"{RESULT_STATUS_KEY} in {where} is too long to be a result")
+    try:
+        version = msgspec.json.decode(text, type=_Version).format_version
+        if version > FORMAT_VERSION:
+            raise ResultError(
+                f"{RESULT_STATUS_KEY} in {where} has format version {version}, of a newer delaymq-spark; this operator "
+                f"reads {FORMAT_VERSION}: take a newer operator, or set spec.analytics.image to an older one"
+            )
+        found = msgspec.json.decode(text, type=Result)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise ResultError(f"{RESULT_STATUS_KEY} in {where} cannot be read: {one_line(error)}") from error
+    if found.error:
+        raise ResultError(one_line(found.error))
+    return found
+
+
+def has_report(config_map: Manifest | None) -> bool:
+    """Whether the HTML report was small enough to be in it."""
+    return RESULT_REPORT_KEY in ((config_map or {}).get("binaryData") or {})
+
+
+def with_figures(entry: AnalyticsGroupStatus, result: Result, report: str | None) -> AnalyticsGroupStatus:
+    """A group's figures as this result tells them; `report`: the ConfigMap that has it."""
+    return structs.replace(
+        entry,
+        messages=result.messages,
+        total_bytes=result.total_bytes,
+        live_bytes=result.live_bytes,
+        dead_bytes=result.dead_bytes,
+        reclaimable_bytes=result.reclaimable_bytes,
+        pending=result.pending,
+        delivered=result.delivered,
+        lost=result.lost,
+        duplicates=result.duplicates,
+        early=result.early,
+        worst_lateness_ms=result.worst_lateness_ms,
+        p99_lateness_ms=result.p99_lateness_ms,
+        complete=result.complete,
+        skipped=result.skipped_count,
+        report=report,
+    )

@@ -1,0 +1,102 @@
+"""When scheduled runs are due: cron lines in a time zone. Pure; times are ms since the epoch.
+
+As cron does it where clocks change: a line with a fixed hour is due once in an hour that comes twice, and in an hour
+that is left out right after it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, tzinfo
+from functools import lru_cache
+from itertools import takewhile
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+MACROS: Final = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+}
+MAX_LINE_CHARS: Final = 200
+"""A line is parsed field by field, list by list: nobody needs more."""
+_FIELDS: Final = 5
+_CACHED_LINES: Final = 1_000
+# Looked through for the latest time that was missed, the nearest first: a line may be due each minute.
+_WINDOWS: Final = (timedelta(hours=1), timedelta(days=1), timedelta(days=40), timedelta(days=400))
+
+
+class ScheduleError(Exception):
+    """A schedule that cannot be meant; the text names the field and says what to write."""
+
+
+@lru_cache(maxsize=_CACHED_LINES)
+def next_time_ms(line: str, zone: str, after_ms: int) -> int:
+    """The first time after `after_ms`. ScheduleError when the line or the zone is none, or it is never due."""
+    found = next(_times(line, _zone(zone), _instant(after_ms)), None)
+    if found is None:
+        raise ScheduleError(f"spec.analytics.schedule {line!r} is never due: write a day that there is")
+    return _ms(found)
+
+
+def latest_time_ms(line: str, zone: str, first_ms: int, now_ms: int) -> int | None:
+    """The last time from `first_ms` to `now_ms`, both included; None when there is none. ScheduleError."""
+    known_zone, first, now = _zone(zone), _instant(first_ms), _instant(now_ms)
+    starts = [now - window for window in _WINDOWS if now - window > first]
+    for start in [*starts, first - timedelta(seconds=1)]:
+        found = deque(takewhile(lambda time: time <= now, _times(line, known_zone, start)), maxlen=1)
+        if found:
+            return _ms(found[0])
+    return None
+
+
+def _times(line: str, zone: tzinfo, after: datetime) -> Iterator[datetime]:
+    """All times after one, rising, in UTC."""
+    last = after
+    for found in _cron(line, after.astimezone(zone)):
+        time = found.astimezone(UTC)
+        # In an hour that comes twice, or that is left out, the library may tell a time again.
+        if time > last:
+            last = time
+            yield time
+
+
+def _cron(line: str, start: datetime) -> CronSim:
+    fields = MACROS.get(line.strip().lower(), line).split()
+    what = f"spec.analytics.schedule {line[:MAX_LINE_CHARS]!r}"
+    if len(line) > MAX_LINE_CHARS:
+        raise ScheduleError(f"{what} … is longer than {MAX_LINE_CHARS} characters: write a shorter one")
+    if len(fields) != _FIELDS:
+        macros = ", ".join(MACROS)
+        raise ScheduleError(
+            f"{what} has {len(fields)} fields: write minute, hour, day, month and weekday, such as 0 3 * * *, or one "
+            f"of {macros}"
+        )
+    try:
+        return CronSim(" ".join(fields), start)
+    except CronSimError as error:
+        problem = str(error).removeprefix("Bad ")
+        raise ScheduleError(f"{what} cannot be read at the {problem}: write it as in 0 3 * * *") from error
+
+
+def _zone(name: str) -> tzinfo:
+    if name in ("UTC", "Etc/UTC"):
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (OSError, ValueError, KeyError) as error:
+        # Of a folder of zones, a path out of them, and a zone that there is not.
+        what = f"spec.analytics.timeZone {name[:MAX_LINE_CHARS]!r} is no time zone"
+        raise ScheduleError(f"{what}: write one of IANA's names, such as Europe/Berlin") from error
+
+
+def _instant(at_ms: int) -> datetime:
+    return datetime.fromtimestamp(at_ms // 1000, UTC)
+
+
+def _ms(at: datetime) -> int:
+    return int(at.timestamp()) * 1000

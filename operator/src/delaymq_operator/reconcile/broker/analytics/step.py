@@ -1,0 +1,172 @@
+"""The step of a pass: a run is begun when one is due, and brought further; what is in the way is said."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from delaymq_operator.api.analytics import AnalyticsSpec, AnalyticsStatus
+from delaymq_operator.api.analytics_names import demanded_token, scheduled_token
+from delaymq_operator.api.conditions import ConditionType, Reason, find_condition
+from delaymq_operator.api.resource import parse_timestamp, timestamp_of_ms
+from delaymq_operator.manifests.hashes import short_hash
+from delaymq_operator.reconcile.broker.analytics import telling
+from delaymq_operator.reconcile.broker.analytics.beginning import for_one_pod
+from delaymq_operator.reconcile.broker.analytics.running import drop_removed_groups, go_on
+from delaymq_operator.reconcile.broker.analytics.schedule import ScheduleError, latest_time_ms, next_time_ms
+from delaymq_operator.reconcile.broker.analytics.state import GOING_ON, Obstacle
+from delaymq_operator.reconcile.broker.analytics.tidying import remove_all, tidy
+from delaymq_operator.reconcile.broker.state import BrokerPass
+from delaymq_operator.reconcile.errors import KubeError
+
+MAX_BACKOFF_S: Final = 60.0
+"""Between two attempts while the API server refuses what analytics need."""
+_MAX_EXPONENT: Final = 6
+_MAX_KEPT_TEXT_CHARS: Final = 256
+"""Of the annotation, in the status."""
+
+_logger = logging.getLogger(__name__)
+
+
+async def run_analytics(p: BrokerPass) -> None:
+    """The analytics are one step further, or it is said what is in the way. It never raises for what they need."""
+    if p.spec_problem is not None and p.spec_problem.reason is Reason.INVALID_SPEC:
+        # Of a spec that cannot be read nobody knows whether it wants analytics.
+        return
+    memory = p.memory.analytics
+    wait_ms = memory.retry_ms - p.now_ms
+    if wait_ms > 0:
+        p.again(wait_ms / 1000)
+        p.analytics.obstacle = memory.obstacle
+    else:
+        memory.obstacle = None
+        try:
+            await _advance(p)
+            memory.failures = 0
+        except KubeError as error:
+            _try_later(p, error)
+        except Exception as error:
+            # Whatever it is, brokers are looked after all the same.
+            _logger.exception("the analytics of %s: a bug of the operator; again in a while", p.key)
+            _try_later(p, error)
+    await _tell(p)
+
+
+async def _advance(p: BrokerPass) -> None:
+    spec = p.broker.spec.analytics
+    if spec is None:
+        if p.analytics.status is not None and p.may_change:
+            await remove_all(p)
+            p.analytics.status = None
+            p.memory.analytics.tidied = None
+            p.memory.analytics.missing = False
+        return
+    if p.analytics.status is None:
+        p.analytics.status = AnalyticsStatus(since=timestamp_of_ms(p.now_ms))
+        p.again(p.world.settings.progress_interval_s)
+    _say_one_pod(p, spec)
+    try:
+        await _follow_schedule(p, spec)
+        invalid = None
+    except ScheduleError as error:
+        p.analytics.change(next_schedule_time=None)
+        invalid = Obstacle(Reason.INVALID_SCHEDULE, f"{error}. Runs on demand go on.")
+    _follow_annotation(p)
+    await drop_removed_groups(p)
+    await go_on(p, spec)
+    await tidy(p, spec)
+    p.analytics.obstacle = p.analytics.obstacle or invalid
+
+
+async def _follow_schedule(p: BrokerPass, spec: AnalyticsSpec) -> None:
+    """Notes the run that is due, and when the next one is. Only a time that was told before is due: neither a new
+    schedule nor the end of a suspension begins a run at once. ScheduleError."""
+    status = p.analytics.known
+    if spec.schedule is None or spec.suspend:
+        p.analytics.change(next_schedule_time=None)
+        return
+    minute_ms = p.now_ms - p.now_ms % 60_000
+    last_ms = _ms(status.last_schedule_time)
+    told_ms = _ms(status.next_schedule_time)
+    # By the minute, so that it is computed once for all passes within it; a clock that was set back repeats no run.
+    next_ms = next_time_ms(spec.schedule, spec.time_zone, max(minute_ms, last_ms or 0))
+    if told_ms is not None and told_ms <= p.now_ms:
+        if not p.may_change:
+            return
+        latest_ms = latest_time_ms(spec.schedule, spec.time_zone, told_ms, p.now_ms)
+        if latest_ms is not None and latest_ms > (last_ms or 0):
+            await _note_due(p, latest_ms)
+    p.analytics.change(next_schedule_time=timestamp_of_ms(next_ms))
+    p.again(max(0.0, (next_ms - p.now_ms) / 1000))
+
+
+async def _note_due(p: BrokerPass, due_ms: int) -> None:
+    status, due = p.analytics.known, timestamp_of_ms(due_ms)
+    p.analytics.change(last_schedule_time=due)
+    if status.state in GOING_ON:
+        what = f"the run of {due} is left out: run {status.run} still goes on"
+        await p.event("Warning", "AnalyticsSkipped", what)
+    else:
+        _note_run(p, scheduled_token(due_ms / 1000))
+
+
+def _follow_annotation(p: BrokerPass) -> None:
+    """Notes the run that somebody asks for, once no other goes on."""
+    status, text = p.analytics.known, p.broker.analyze_annotation
+    if status.state in GOING_ON or not p.may_change or not text or _kept_text(text) == status.analyzed:
+        return
+    p.analytics.change(analyzed=_kept_text(text))
+    # The run before belongs to it, so that a text that is used again is a new run.
+    _note_run(p, demanded_token(f"{text}\n{status.run or ''}"))
+
+
+def _note_run(p: BrokerPass, token: str) -> None:
+    """It is made from the next pass on, when the status says so."""
+    p.analytics.change(run=token, state="Starting")
+    p.again(p.world.settings.progress_interval_s)
+
+
+def _kept_text(text: str) -> str:
+    if len(text) <= _MAX_KEPT_TEXT_CHARS:
+        return text
+    return f"{text[:_MAX_KEPT_TEXT_CHARS]}…{short_hash(text)}"
+
+
+def _say_one_pod(p: BrokerPass, spec: AnalyticsSpec) -> None:
+    claims = [group.claim["metadata"]["name"] for group in p.wanted_groups if group.claim and for_one_pod(group)]
+    if spec.read == "Volume" and claims:
+        what = f"No other pod may have {', '.join(claims)} (ReadWriteOncePod)"
+        p.analytics.notes.append(f"{what}: such volumes are read through the broker's HTTP.")
+
+
+def _try_later(p: BrokerPass, error: Exception) -> None:
+    memory = p.memory.analytics
+    memory.failures += 1
+    after_s = min(MAX_BACKOFF_S, 2.0 ** min(memory.failures - 1, _MAX_EXPONENT))
+    memory.retry_ms = p.now_ms + int(after_s * 1000)
+    p.again(after_s)
+    if isinstance(error, KubeError) and error.forbidden:
+        said = f"The operator may not do what analytics need: {error.message}. Give it the right that the chart has."
+        memory.obstacle = Obstacle(Reason.RUN_FAILED, said)
+        p.analytics.obstacle = memory.obstacle
+    elif isinstance(error, KubeError):
+        _logger.warning("the analytics of %s: %s; again in %.0f s", p.key, error, after_s)
+
+
+async def _tell(p: BrokerPass) -> None:
+    if p.analytics.status is None:
+        return
+    if p.memory.analytics.missing:
+        p.analytics.hinder(Reason.SPARK_OPERATOR_MISSING, telling.missing(p.namespace))
+    before = find_condition(p.broker.status.conditions, ConditionType.ANALYTICS_READY)
+    verdict = p.analytics.verdict = telling.verdict_of(p.analytics, p.broker.name, before)
+    is_news = before is None or before.reason != verdict.reason
+    if p.analytics.obstacle is not None and is_news:
+        await p.event("Warning", verdict.reason, verdict.message[:900])
+
+
+def _ms(text: str | None) -> int | None:
+    try:
+        return None if text is None else int(parse_timestamp(text).timestamp()) * 1000
+    except ValueError:
+        return None

@@ -1,0 +1,99 @@
+"""What is removed: runs beyond the limits, what nobody follows any more, everything when it is no longer wanted."""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from delaymq_operator.api import names
+from delaymq_operator.api.analytics import AnalyticsSpec
+from delaymq_operator.reconcile.broker.analytics.history import to_remove
+from delaymq_operator.reconcile.broker.analytics.state import GOING_ON
+from delaymq_operator.reconcile.broker.state import BrokerPass, component_labels
+from delaymq_operator.reconcile.errors import KubeError
+from delaymq_operator.reconcile.ports import Manifest
+
+DRIVER_SUFFIX = "-driver"
+
+
+async def tidy(p: BrokerPass, spec: AnalyticsSpec) -> None:
+    """Keeps the history within its limits: one list after the operator's start, after each run, and for other limits.
+    The same list tells whether there are SparkApplications at all."""
+    status, memory = p.analytics.known, p.memory.analytics
+    state = (status.run, status.state, spec.successful_runs_history_limit, spec.failed_runs_history_limit, p.may_change)
+    written = p.broker.status.analytics
+    is_written = written is not None and (written.run, written.state) == (status.run, status.state)
+    if status.state in GOING_ON or not is_written or memory.tidied == state:
+        # What a run found is in the status before anything of it may go.
+        return
+    found = await list_applications(p)
+    memory.tidied = state
+    if found is None or not p.may_change:
+        return
+    removed = {each["metadata"]["name"] for each in to_remove(found, status, spec)}
+    for application in found:
+        if application["metadata"]["name"] in removed:
+            await remove_application(p, application["metadata"]["name"], application["metadata"]["uid"])
+    kept = {each["metadata"]["name"] for each in found} - removed
+    await _remove_drivers(p, kept)
+    for entry in status.groups:
+        if entry.report is not None and entry.report not in kept:
+            p.analytics.put(structs.replace(entry, report=None))
+
+
+async def remove_all(p: BrokerPass) -> None:
+    """spec.analytics is gone: nothing is left of it but an account that nobody uses."""
+    for application in await list_applications(p) or []:
+        await remove_application(p, application["metadata"]["name"], application["metadata"]["uid"])
+    await _remove_drivers(p, set())
+
+
+async def list_applications(p: BrokerPass) -> list[Manifest] | None:
+    """The Broker's own; None when the API server knows none at all, which is remembered. KubeError."""
+    memory = p.memory.analytics
+    try:
+        found = await p.world.kube.list("SparkApplication", p.namespace, labels=component_labels(p.broker, "analytics"))
+    except KubeError as error:
+        if not error.absent:
+            raise
+        memory.missing, memory.missing_ms = True, p.now_ms
+        return None
+    memory.missing = False
+    return [each for each in found if _is_ours(p, each)]
+
+
+def _is_ours(p: BrokerPass, application: Manifest) -> bool:
+    owners = application["metadata"].get("ownerReferences") or []
+    return any(owner.get("uid") == p.broker.uid for owner in owners)
+
+
+async def remove_application(p: BrokerPass, name: str, uid: str | None = None) -> None:
+    """Deletes an application and its driver, with which the executors go; what is gone already is fine."""
+    try:
+        await p.world.kube.delete("SparkApplication", p.namespace, name, uid=uid)
+    except KubeError as error:
+        # Another one of this name is not meant.
+        if not (error.conflict or error.absent):
+            raise
+    driver = p.cached("Pod", name + DRIVER_SUFFIX)
+    if driver is not None:
+        await _remove_driver(p, driver)
+
+
+async def _remove_drivers(p: BrokerPass, kept: set[str]) -> None:
+    """Drivers whose application is gone: the Spark operator makes them dependents only with its webhook."""
+    for pod in p.world.cache.labelled("Pod", p.namespace, component_labels(p.broker, "analytics")):
+        if pod["metadata"]["name"].removesuffix(DRIVER_SUFFIX) not in kept:
+            await _remove_driver(p, pod)
+
+
+async def _remove_driver(p: BrokerPass, pod: Manifest) -> None:
+    metadata = pod["metadata"]
+    labels = metadata.get("labels") or {}
+    is_ours = component_labels(p.broker, "analytics").items() <= labels.items()
+    if not is_ours or names.MANAGED_BY_LABEL not in labels or metadata.get("deletionTimestamp"):
+        return
+    try:
+        await p.world.kube.delete("Pod", p.namespace, metadata["name"], uid=metadata["uid"])
+    except KubeError as error:
+        if not error.conflict:
+            raise
