@@ -14,6 +14,7 @@ from delaymq.broker import remaining
 from delaymq.broker.drain import DrainMode
 from delaymq.config import to_settings
 from delaymq.server.http import MAX_BODY_BYTES, HttpServer, alive, error_response, readiness, serve
+from delaymq.server.store_http import StoreHttp
 
 if TYPE_CHECKING:
     from delaymq.server.broker_server import BrokerServer
@@ -151,5 +152,6 @@ async def broker_http(server: "BrokerServer", bound: socket.socket) -> HttpServe
     app.router.add_post("/api/v1/drain", handlers.set_drain)
     app.router.add_get("/api/v1/remaining", handlers.remaining)
     app.router.add_post("/api/v1/decommission", handlers.decommission)
+    StoreHttp(server).add_routes(app)
     config = server.config
     return await serve(app, bound, config.http_host, config.http_token)

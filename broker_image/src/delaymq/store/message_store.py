@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
@@ -133,6 +133,11 @@ class MessageStore:
     def confirmed_offset(self) -> int:
         """All before it counts as kept: appended, or with `sync_flush` flushed."""
         return self._log.flushed_offset if self.options.sync_flush else self._log.end_offset
+
+    @property
+    def deleted_topics(self) -> Mapping[str, int]:
+        """Topic → log end at its deletion, as far as the log still has older records."""
+        return self._dispatcher.deleted_topics
 
     @property
     def last_store_timestamp_ms(self) -> int:
