@@ -15,7 +15,9 @@ from typing import Any, Final, TypeVar
 
 from delaymq.store.reader import QUEUE_ENTRY, SegmentInfo
 
-from delaymq_spark.segments import NAME_DIGITS, Skipped, check_store_path, list_segments
+from delaymq_spark.segments import NAME_DIGITS, Skipped, StorePath, check_store_path, is_address, list_segments
+from delaymq_spark.store_address import StoreAddress
+from delaymq_spark.store_http import ask_positions
 
 # The real broker writes integer keys without quotes: {1:3}. A string is passed over as a whole.
 _BARE_KEY: Final = re.compile(r'"(?:[^"\\]|\\.)*"|(?P<before>[{,]\s*)(?P<key>-?\d+)(?=\s*:)')
@@ -57,9 +59,46 @@ class Positions:
     """Tables that could not be read, and files of the log that are no segments."""
 
 
-def read_positions(path: str | os.PathLike[str]) -> Positions:
-    """The positions of the store at `path`; a missing or damaged table is read from its backup. StorePathError."""
-    store = check_store_path(os.fspath(path))
+def read_positions(path: str | os.PathLike[str] | StoreAddress) -> Positions:
+    """The positions of the store at `path`, from a running broker or its files.
+
+    A missing or damaged table is read from its backup. StorePathError.
+    """
+    store = path if isinstance(path, StoreAddress) else check_store_path(os.fspath(path))
+    return _asked(store) if is_address(store) else _read_folder(str(store))
+
+
+def _asked(store: StorePath) -> Positions:
+    store_id, consumers, delays, deleted, queues = ask_positions(store, _parsed)
+    # Asked for after the positions, which then are never ahead of it.
+    listing = list_segments(store)
+    return Positions(
+        path=str(store),
+        store_id=store_id,
+        open_or_killed=True,
+        segments=listing.segments,
+        consumer_offsets=consumers,
+        delay_offsets=delays,
+        deleted_topics=deleted,
+        queues=queues,
+    )
+
+
+def _parsed(answer: Any) -> tuple[Any, ...]:
+    """The members of /api/v1/store/positions. KeyError, TypeError, ValueError, AttributeError."""
+    return (
+        str(answer["storeId"]),
+        _consumer_offsets({"offsetTable": answer["consumerOffsets"]}),
+        _delay_offsets({"offsetTable": answer["delayOffsets"]}),
+        _deleted_topics(answer["deletedTopics"]),
+        {
+            (str(topic), int(queue_id)): QueueRange(min_number=int(low), max_number=int(high))
+            for topic, queue_id, low, high in answer["queues"]
+        },
+    )
+
+
+def _read_folder(store: str) -> Positions:
     skipped: list[Skipped] = []
     consumers = _read(f"{store}/config/consumerOffset.json", _consumer_offsets, skipped)
     delays = _read(f"{store}/config/delayOffset.json", _delay_offsets, skipped)

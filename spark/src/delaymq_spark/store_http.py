@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from delaymq.store.reader import SegmentInfo
 
@@ -21,6 +22,7 @@ ASK_PATIENCE_S: Final = 45.0
 READ_PATIENCE_S: Final = 180.0
 # What is fetched when only a few bytes are asked for, as the search for a record behind damage does.
 _AHEAD_BYTES: Final = 1 << 18
+_Parsed = TypeVar("_Parsed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +116,15 @@ def record_starts(info: RemoteSegment, every_bytes: int) -> list[int]:
         raise _no_broker(info.url) from None
     finally:
         client.close()
+
+
+def ask_positions(path: StorePath, parse: Callable[[Any], _Parsed]) -> _Parsed:
+    """What `parse` makes of the broker's positions. StorePathError."""
+    answer = ask(path, f"{STORE_PATH}/positions")
+    try:
+        return parse(answer)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise _no_broker(str(path)) from None
 
 
 class RemoteSegmentFile:
