@@ -80,11 +80,16 @@ def project_of(distribution: str) -> Object:
     return _mapping(tomllib.loads((ROOT / distribution / "pyproject.toml").read_text())["project"])
 
 
-def pins_of(name: str) -> dict[str, str]:
-    """requirements/NAME.txt: versions by name of the distribution."""
+def pins_of(name: str) -> dict[str, list[str]]:
+    """requirements/NAME.txt: versions by name of the distribution, with the Python that each is for where there are
+    several."""
     lines = (ROOT / f"requirements/{name}.txt").read_text().splitlines()
-    found = [line.split(";")[0].rstrip(" \\").split("==") for line in lines if "==" in line and line[0].isalnum()]
-    return {distribution.strip(): version.strip() for distribution, version in found}
+    found: dict[str, list[str]] = {}
+    for line in lines:
+        if "==" in line and line[0].isalnum():
+            distribution, _, version = line.rstrip(" \\").partition("==")
+            found.setdefault(distribution, []).append(version)
+    return found
 
 
 def wanted_of(name: str) -> set[str]:

@@ -74,7 +74,7 @@ def test_every_crd_begins_a_document() -> None:
 
 def test_chart_images_and_distributions_have_one_version() -> None:
     stated = {chart_metadata()["version"], chart_metadata()["appVersion"]}
-    stated |= {project_of(name)["version"] for name in ("broker_image", "operator")}
+    stated |= {project_of(name)["version"] for name in ("broker_image", "operator", "spark")}
     stated |= set(re.findall(r"^ARG VERSION=(.+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE))
     assert len(stated) == 1
 
