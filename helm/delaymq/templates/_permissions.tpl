@@ -43,7 +43,7 @@
   verbs: [get, list, create, delete]
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [rolebindings]
-  verbs: [get, create, patch]
+  verbs: [get, create, patch, delete]
 # That role and no other is given away: to the service account of a Broker's Spark drivers.
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [{{ include "delaymq.analyticsRoleKind" . | lower }}s]

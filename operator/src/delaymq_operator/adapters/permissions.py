@@ -76,8 +76,8 @@ PERMISSIONS: Final[tuple[Permission, ...]] = (
     Permission(
         "rbac.authorization.k8s.io",
         "rolebindings",
-        ("get", "create", "patch"),
-        "let a Broker's Spark drivers make their executors",
+        ("get", "create", "patch", "delete"),
+        "let a Broker's Spark drivers make their executors; delete: spec.analytics is gone",
         analytics=True,
     ),
     Permission(
