@@ -16,6 +16,7 @@ from delaymq_operator.manifests import (
     analytics_service_account,
 )
 from delaymq_operator.reconcile.broker.analytics.ending import failed, is_overdue
+from delaymq_operator.reconcile.broker.analytics.following import one_line
 from delaymq_operator.reconcile.broker.applying import NotOursError, check_ours, ensure
 from delaymq_operator.reconcile.broker.compare import covers
 from delaymq_operator.reconcile.broker.state import BrokerPass, Group
@@ -43,7 +44,7 @@ async def begin(p: BrokerPass, spec: AnalyticsSpec, group: Group, entry: Analyti
                 return failed(p, entry, Reason.RUN_FAILED, said)
             raise
     if not is_overdue(p, spec, entry):
-        return structs.replace(entry, message=waits)
+        return structs.replace(entry, message=one_line(waits))
     live = await p.world.kube.get("SparkApplication", p.namespace, entry.application or "")
     if live is not None:
         # Made by an operator that was killed before it could say so.

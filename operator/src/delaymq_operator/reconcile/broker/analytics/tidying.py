@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+
 from msgspec import structs
 
 from delaymq_operator.api import names
 from delaymq_operator.api.analytics import AnalyticsSpec
+from delaymq_operator.api.analytics_names import analytics_objects
 from delaymq_operator.reconcile.broker.analytics.history import to_remove
 from delaymq_operator.reconcile.broker.analytics.state import GOING_ON
 from delaymq_operator.reconcile.broker.state import BrokerPass, component_labels
@@ -13,6 +16,8 @@ from delaymq_operator.reconcile.errors import KubeError
 from delaymq_operator.reconcile.ports import Manifest
 
 DRIVER_SUFFIX = "-driver"
+
+_logger = logging.getLogger(__name__)
 
 
 async def tidy(p: BrokerPass, spec: AnalyticsSpec) -> None:
@@ -41,10 +46,23 @@ async def tidy(p: BrokerPass, spec: AnalyticsSpec) -> None:
 
 
 async def remove_all(p: BrokerPass) -> None:
-    """spec.analytics is gone: nothing is left of it but an account that nobody uses."""
-    for application in await list_applications(p) or []:
-        await remove_application(p, application["metadata"]["name"], application["metadata"]["uid"])
-    await _remove_drivers(p, set())
+    """spec.analytics is gone: nothing is left of it but an account that may do nothing."""
+    try:
+        for application in await list_applications(p) or []:
+            await remove_application(p, application["metadata"]["name"], application["metadata"]["uid"])
+        await _remove_drivers(p, set())
+        await _remove_binding(p)
+    except KubeError as error:
+        if not error.forbidden:
+            raise
+        # What the operator may not see it has not made, or no longer; all of it goes with the Broker.
+        _logger.warning("what is left of the analytics of %s stays: %s", p.key, error.message)
+
+
+async def _remove_binding(p: BrokerPass) -> None:
+    live = await p.world.kube.get("RoleBinding", p.namespace, analytics_objects(p.broker.name))
+    if live is not None and _is_ours(p, live):
+        await p.world.kube.delete("RoleBinding", p.namespace, live["metadata"]["name"], uid=live["metadata"]["uid"])
 
 
 async def list_applications(p: BrokerPass) -> list[Manifest] | None:
@@ -61,8 +79,8 @@ async def list_applications(p: BrokerPass) -> list[Manifest] | None:
     return [each for each in found if _is_ours(p, each)]
 
 
-def _is_ours(p: BrokerPass, application: Manifest) -> bool:
-    owners = application["metadata"].get("ownerReferences") or []
+def _is_ours(p: BrokerPass, found: Manifest) -> bool:
+    owners = found["metadata"].get("ownerReferences") or []
     return any(owner.get("uid") == p.broker.uid for owner in owners)
 
 
