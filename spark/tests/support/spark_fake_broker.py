@@ -1,0 +1,126 @@
+"""Stands in for a broker's HTTP where a real one does not misbehave on command."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from delaymq.store.reader import LogEnd, StoreReader
+
+Answer = Callable[["Handler"], None]
+
+
+class FakeBroker(ThreadingHTTPServer):
+    """Hands out the store at `path`; `script` says what the next requests for segments get instead."""
+
+    daemon_threads = True
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.reader = StoreReader(path)
+        self.script: list[Answer] = []
+        self.first: Answer | None = None
+        """What every request gets, whatever it asks for."""
+        self.requests: list[tuple[str, dict[str, str]]] = []
+        self.end = next(item.offset for item in self.reader.walk() if isinstance(item, LogEnd))
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def about(self) -> dict[str, Any]:
+        segments = [each for each in self.reader.segments() if each.base < self.end]
+        return {
+            "formatVersion": 1, "asOfMs": 0, "storeId": "one", "brokerName": "b", "inUse": True,
+            "messageDelayLevel": "1s", "fileReservedTimeHours": 72, "startOffset": segments[0].base,
+            "endOffset": self.end,
+            "segments": [
+                {"name": f"{each.base:020d}", "offset": each.base, "bytes": min(each.end, self.end) - each.base}
+                for each in segments
+            ],
+        }  # fmt: skip
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Connections that break are what is tested."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One connection."""
+
+    protocol_version = "HTTP/1.1"
+    server: FakeBroker
+
+    def do_GET(self) -> None:
+        self.server.requests.append((self.path, dict(self.headers)))
+        if self.server.first is not None:
+            self.server.first(self)
+        elif self.path == "/api/v1/store":
+            send_json(self, self.server.about())
+        elif self.path.endswith(f"/starts?every={self.path.rpartition('=')[2]}"):
+            send_json(self, {"starts": []})
+        elif self.server.script:
+            self.server.script.pop(0)(self)
+        else:
+            send_range(self)
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing on stderr."""
+
+
+def send(handler: Handler, status: int, body: bytes, **headers: str) -> None:
+    handler.send_response(status)
+    for name, value in {"Content_Length": str(len(body)), **headers}.items():
+        handler.send_header(name.replace("_", "-"), value)
+    handler.end_headers()
+    handler.wfile.write(body)
+
+
+def send_json(handler: Handler, content: Any, status: int = 200) -> None:
+    send(handler, status, json.dumps(content).encode(), Content_Type="application/json")
+
+
+def send_range(handler: Handler, missing: int = 0, store_id: str = "one", shift: int = 0) -> None:
+    """The range that is asked for; `missing` bytes of it never come."""
+    name = handler.path.rpartition("/")[2]
+    start, _, last = handler.headers["Range"].removeprefix("bytes=").partition("-")
+    descriptor = os.open(f"{handler.server.reader.path}/commitlog/{name}", os.O_RDONLY)
+    try:
+        data = os.pread(descriptor, int(last) + 1 - int(start), int(start))
+    finally:
+        os.close(descriptor)
+    range_ = f"bytes {int(start) + shift}-{last}/*"
+    headers = {"Content_Length": str(len(data)), "Content_Range": range_, "DelayMQ_Store_Id": store_id}
+    send(handler, 206, data[: len(data) - missing], **headers)
+    if missing:
+        handler.close_connection = True
+
+
+def fail(status: int, code: str = "", message: str = "", **headers: str) -> Answer:
+    """An answer with an error as brokers have it, or without a body."""
+    body = json.dumps({"error": {"code": code, "message": message}}).encode() if code else b""
+    return lambda handler: send(handler, status, body, **headers)
+
+
+def reset(handler: Handler) -> None:
+    """No answer at all."""
+    handler.close_connection = True
+    handler.connection.close()
+
+
+@contextmanager
+def fake_broker(path: Path) -> Iterator[FakeBroker]:
+    server = FakeBroker(path)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(10)

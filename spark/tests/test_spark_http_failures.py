@@ -1,0 +1,275 @@
+"""What a reader of a broker's HTTP makes of what is no answer: tried again for a while, or told in a sentence."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from delaymq_spark import StorePathError, read_positions, store_client, store_http
+from delaymq_spark.segments import Skipped
+from delaymq_spark.store_http import describe_store
+from spark_fake_broker import FakeBroker, Handler, fail, fake_broker, reset, send, send_json, send_range
+from spark_running_broker import write_store
+from spark_store import source_rows
+
+COUNT = 1_200
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("http") / "store"
+    write_store(path, COUNT)
+    return path
+
+
+@pytest.fixture
+def broker(store: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBroker]:
+    monkeypatch.delenv("DELAYMQ_HTTP_TOKEN", raising=False)
+    monkeypatch.setattr(store_http, "FIRST_PATIENCE_S", 0.3)
+    monkeypatch.setattr(store_http, "ASK_PATIENCE_S", 0.3)
+    monkeypatch.setattr(store_http, "READ_PATIENCE_S", 1)
+    monkeypatch.setattr(store_client, "_FIRST_PAUSE_S", 0.01)
+    with fake_broker(store) as server:
+        yield server
+
+
+def keys_of(broker: FakeBroker, **options: str) -> tuple[list[str], list[Skipped]]:
+    told: list[Skipped] = []
+    rows = source_rows(broker.url, told=told, **options)
+    return [row["keys"] for row in rows], told
+
+
+EVERYTHING = [f"k{number}" for number in range(COUNT)]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        [reset, reset, reset],
+        [partial(send_range, missing=1), partial(send_range, missing=700_000)],
+        [fail(503, "busy", "others read"), fail(503), fail(502), fail(504), fail(429)],
+        [fail(503, "busy", "others read", Retry_After="0"), fail(503, Retry_After="soon")],
+        [reset, partial(send_range, missing=100), fail(503), reset],
+    ],
+)
+def test_what_may_be_over_in_a_moment_is_tried_again(broker: FakeBroker, script: list[object]) -> None:
+    broker.script = list(script)  # type: ignore[arg-type]
+    assert keys_of(broker) == (EVERYTHING, [])
+    assert broker.script == []
+
+
+def test_bytes_that_came_before_the_connection_broke_are_not_asked_for_again(broker: FakeBroker) -> None:
+    broker.script = [partial(send_range, missing=300_000)]
+    assert keys_of(broker) == (EVERYTHING, [])
+    ranges = [headers["Range"] for path, headers in broker.requests if path.endswith(f"{0:020d}")]
+    assert ranges == ["bytes=0-1048575", f"bytes={1_048_576 - 300_000}-1048575"]
+
+
+def test_a_pause_that_is_asked_for_is_made(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_http, "READ_PATIENCE_S", 5)
+    broker.script = [fail(503, "busy", "others read", Retry_After="1")]
+    began = time.monotonic()
+    assert keys_of(broker) == (EVERYTHING, [])
+    assert time.monotonic() - began >= 0.7
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (reset, "tried for 1 s"),
+        (fail(503, "busy", "others read"), "others read; tried for 1 s"),
+        (fail(404, "segment_gone", "the segment was deleted"), "the file was deleted meanwhile"),
+        (fail(404, "no_such_segment", "no such"), "was answered with 404 (no such)"),
+        (fail(500), "was answered with 500 (Internal Server Error)"),
+        (fail(302, Location="http://127.0.0.1:1/"), "was answered with 302"),
+        (partial(send_range, store_id="two"), "another store answers than at the beginning (two, not one)"),
+        (partial(send_range, shift=5), "another range was sent than was asked for ('bytes 5-"),
+        (lambda handler: send(handler, 200, b"all of it"), "was answered with 200"),
+        (lambda handler: handler.wfile.write(b"220 ready\r\n"), "does not speak HTTP"),
+    ],
+)
+def test_a_segment_that_cannot_be_had_is_told_and_the_rest_is_read(
+    broker: FakeBroker, answer: object, reason: str
+) -> None:
+    normal = Handler.do_GET
+
+    def refuses_the_second(handler: Handler) -> None:
+        if handler.path.endswith(f"{1 << 20:020d}"):
+            answer(handler)  # type: ignore[operator]
+            handler.close_connection = True
+        else:
+            broker.first = None
+            normal(handler)
+            broker.first = refuses_the_second
+
+    broker.first = refuses_the_second
+    keys, told = keys_of(broker)
+    assert len(told) == 1
+    assert reason in told[0].reason
+    assert told[0].file == f"{broker.url}/api/v1/store/segments/{1 << 20:020d}"
+    assert (told[0].position, told[0].offset, told[0].lost_bytes) == (0, 1 << 20, 1 << 20)
+    assert 0 < len(keys) < COUNT
+    assert [key for key in EVERYTHING if key in set(keys)] == keys
+    assert {"k0", EVERYTHING[-1]} <= set(keys)
+
+
+def test_a_log_that_became_shorter_is_told(broker: FakeBroker) -> None:
+    broker.script = [send_range, send_range, fail(416, "range_not_satisfiable", "no")]
+    keys, told = keys_of(broker)
+    assert [each.reason for each in told] == ["the file was cut while it was read"]
+    assert set(keys) < set(EVERYTHING)
+
+
+def html(handler: Handler) -> None:
+    send(handler, 200, b"<html>It works!</html>", Content_Type="text/html")
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (html, "is no JSON: no broker of DelayMQ answers there"),
+        (lambda handler: send_json(handler, ["x"]), "is not a broker's: give the HTTP address of a DelayMQ broker"),
+        (lambda handler: send_json(handler, {"formatVersion": 1}), "is not a broker's"),
+        (lambda handler: send_json(handler, {"formatVersion": 2}), "in version 2, this program knows 1: use a newer"),
+        (fail(404), "it is no broker of DelayMQ, or one that is too old to hand out its store"),
+        (fail(401, "unauthorized", "send it"), "asks for a token (401): give its httpToken by DELAYMQ_HTTP_TOKEN"),
+        (fail(403, "token_not_configured", "set httpToken"), "refuses (403): set httpToken"),
+        (fail(301, Location="https://elsewhere/"), "was answered with 301 (Moved Permanently)"),
+        (fail(503, "busy", "come again"), "come again; tried for 0 s: does the broker run"),
+        (reset, "no answer (Remote end closed connection"),
+        (lambda handler: handler.wfile.write(b"SSH-2.0-OpenSSH_9\r\n"), "does not speak HTTP"),
+        (lambda handler: send(handler, 200, b"[" * 100_000), "is no JSON"),
+        (lambda handler: send(handler, 200, b"{}", Content_Length="50"), "ended 48 bytes early"),
+    ],
+)
+def test_what_is_no_broker_or_refuses_is_told_in_a_sentence(broker: FakeBroker, answer: object, said: str) -> None:
+    def once(handler: Handler) -> None:
+        answer(handler)  # type: ignore[operator]
+        handler.close_connection = True
+
+    broker.first = once
+    with pytest.raises(StorePathError) as caught:
+        describe_store(broker.url)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("ask", [lambda broker: read_positions(broker.url), keys_of])
+def test_a_server_that_is_none_fails_the_whole_read(broker: FakeBroker, ask: object) -> None:
+    broker.first = html
+    with pytest.raises(StorePathError, match="no broker of DelayMQ answers there"):
+        ask(broker)  # type: ignore[operator]
+
+
+def test_a_port_on_which_nobody_listens_is_told(broker: FakeBroker) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        with pytest.raises(StorePathError, match=r"Connection refused.*is that its HTTP port"):
+            describe_store(f"http://127.0.0.1:{free.getsockname()[1]}")
+
+
+def test_a_server_that_never_answers_is_given_up(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_client, "ANSWER_TIMEOUT_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(StorePathError, match="it takes too long"):
+        describe_store(f"http://127.0.0.1:{silent.getsockname()[1]}")
+
+
+def test_a_server_that_trickles_is_given_up(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_client, "ANSWER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(store_client, "SLOWEST_BYTES_PER_S", 1 << 40)
+    given_up = threading.Event()
+
+    def trickle(handler: Handler) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", "100000")
+        handler.end_headers()
+        while not given_up.wait(0.02):
+            handler.wfile.write(b" ")
+
+    broker.first = trickle
+    try:
+        with pytest.raises(StorePathError, match=r"takes too long|does not end"):
+            describe_store(broker.url)
+    finally:
+        given_up.set()
+
+
+def test_an_answer_without_end_is_given_up(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_client, "MAX_ANSWER_BYTES", 1_000)
+    broker.first = lambda handler: send(handler, 200, b" " * 100_000)
+    with pytest.raises(StorePathError, match="more than 1000 bytes"):
+        describe_store(broker.url)
+
+
+def test_http_where_https_is_meant_and_the_other_way_round(broker: FakeBroker) -> None:
+    with pytest.raises(StorePathError, match=r"no TLS .*: is it http:// there\?"):
+        describe_store(broker.url.replace("http:", "https:"))
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("http://", "is no broker's address: give http://HOST:PORT"),
+        ("http:///store", "is no broker's address"),
+        ("http://host:99999", "cannot be read"),
+        ("http://host:0", "is no broker's address"),
+        ("http://ho st:80", "is no broker's address"),
+        ("http://host:80/?token=hush", "an address ends before ? and #"),
+        ("http://someone:hush@host:80", "no user and no password"),
+        ("https:host", "is no broker's address"),
+    ],
+)
+def test_an_address_that_cannot_be_one_is_told_without_what_may_be_secret(path: str, said: str) -> None:
+    with pytest.raises(StorePathError) as caught:
+        describe_store(path)
+    assert said in str(caught.value)
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "normal"),
+    [
+        ("HTTP://Host:80/", "http://host:80"),
+        ("https://[::1]:8443/brokers/a/", "https://[::1]:8443/brokers/a"),
+        (" http://h ", "http://h"),
+        ("file:///a/b/", "/a/b"),
+    ],
+)
+def test_an_address_has_one_form(given: str, normal: str) -> None:
+    assert store_http.check_store_path(given) == normal
+
+
+def test_a_token_is_sent_and_never_shown(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setenv("DELAYMQ_HTTP_TOKEN", " hush-environment\n")
+    broker.script = [reset, fail(503)]
+    assert keys_of(broker)[0] == EVERYTHING
+    assert {headers["Authorization"] for _, headers in broker.requests} == {"Bearer hush-environment"}
+    broker.requests.clear()
+    assert keys_of(broker, token="hush-option")[0] == EVERYTHING
+    assert {headers["Authorization"] for _, headers in broker.requests} == {"Bearer hush-option"}
+    broker.first = fail(401, "unauthorized", "send it")
+    with pytest.raises(StorePathError, match=r"does not take the token \(401\)") as caught:
+        keys_of(broker, token="hush-option")
+    assert "hush" not in str(caught.value) + caplog.text
+
+
+@pytest.mark.parametrize("token", ["a b", "a\nb", "ä", "x" * 5_000])
+def test_a_token_that_no_header_may_have_is_told_and_not_shown(broker: FakeBroker, token: str) -> None:
+    with pytest.raises(StorePathError, match="the option `token` is no token") as caught:
+        keys_of(broker, token=token)
+    assert token not in str(caught.value)
+
+
+def test_executors_without_the_token_fail_rather_than_skip_everything(broker: FakeBroker) -> None:
+    broker.script = [fail(401, "unauthorized", "send it")]
+    with pytest.raises(StorePathError, match="to the driver and to all executors"):
+        keys_of(broker)
