@@ -125,6 +125,8 @@ def test_one_command_installs_crds_operator_and_a_first_broker(release: Release,
     assert made["spec"]["size"] == 2
     assert WARNING not in notes
     assert f"demo-namesrv.{release.namespace}:9876" in notes
+    assert "analytics` also need the Kubeflow Spark operator" in notes
+    assert "Spark" not in release.upgrade("--set", "rbac.analytics=false")
 
 
 def test_the_operator_is_allowed_what_it_does_in_all_namespaces(release: Release, prepared: ApiServer) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from api_server import ApiServer
 from crd_requests import Spec, not_kept, refusal, rules_without, would_make
-from delaymq_operator.api import analytics_names, parse_broker
+from delaymq_operator.api import analytics_names, names, parse_broker
 
 SCHEDULE = (
     "a schedule has five fields (minute, hour, day of the month, month, day of the week), or is @hourly, @daily, "
@@ -72,6 +72,11 @@ REFUSED: list[tuple[Spec, str, str]] = [
     ),
     ({"keyedTopics": ["a,b"]}, "keyedTopics[0]", TOPIC),
     ({"keyedTopics": ["a", "a"]}, "keyedTopics[1]", 'Duplicate value: "a"'),
+    (
+        {"resultsClaim": names.group_claim("demo", 31)},
+        "resultsClaim",
+        "the volume of a broker is for its store: name another claim for results",
+    ),
     ({"sparkConf": {"sql.shuffle.partitions": "1"}}, "sparkConf", PROPERTY),
     ({"sparkConf": {"spark.master=local x": "1"}}, "sparkConf", PROPERTY),
     ({"sparkConf": {"spark.ui.enabled": "a\nb"}}, "sparkConf[spark.ui.enabled]", ONE_LINE),
