@@ -7,24 +7,37 @@ from html import escape
 from typing import Any
 
 from delaymq_spark.report_plots import name_of, plots
-from delaymq_spark.report_text import duration, number, share, size
+from delaymq_spark.report_text import duration, headline, moment, number, share, size
 
-SHOWN_SEGMENTS = 40
+SHOWN_SEGMENTS = 25
 _CSS = """
-:root{color-scheme:light}*{box-sizing:border-box}
-body{margin:0;background:#f4f5f7;color:#22262b;font:15px/1.45 system-ui,"DejaVu Sans",sans-serif}
+:root{color-scheme:light dark;--page:#f4f5f7;--card:#fff;--line:#e2e5e9;--text:#22262b;--quiet:#646b75;--warn:#fdf3e4;
+--live:#2f7d5b;--pin:#d9912b;--dead:#c9ccd3;--bad:#c0392b}
+@media (prefers-color-scheme:dark){:root{--page:#16181b;--card:#1f2226;--line:#33383e;--text:#e6e8ea;--quiet:#9aa2ab;
+--warn:#3a2f1c;--live:#4fa57f;--pin:#d9a04b;--dead:#5c626b;--bad:#e06a5c}svg{filter:invert(.9) hue-rotate(180deg)}}
+*{box-sizing:border-box}
+body{margin:0;background:var(--page);color:var(--text);font:15px/1.45 system-ui,"DejaVu Sans",sans-serif}
 main{max-width:1180px;margin:0 auto;padding:28px 20px 60px}
-h1{font-size:26px;margin:0}h2{font-size:19px;margin:38px 0 10px}h3{font-size:14px;margin:0 0 6px;font-weight:600}
-.sub{color:#646b75;margin:4px 0 20px}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(165px,1fr));gap:12px}
-.tile,.card{background:#fff;border:1px solid #e2e5e9;border-radius:8px;padding:14px 16px}
-.tile b{display:block;font-size:24px;font-weight:600}.tile span{color:#646b75;font-size:13px}
-.tile.bad{border-left:5px solid #c0392b}.tile.good{border-left:5px solid #2f7d5b}
-.grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(440px,1fr));gap:14px}.wide{grid-column:1/-1}
-.card{overflow-x:auto}svg{max-width:100%;height:auto;display:block}
-table{border-collapse:collapse;width:100%;font-size:13px}th,td{padding:4px 10px;text-align:right;white-space:nowrap}
-th{color:#646b75;font-weight:500;border-bottom:1px solid #d5d9de}td:first-child,th:first-child{text-align:left}
-tr+tr td{border-top:1px solid #f0f1f3}.warn{background:#fdf3e4;border-color:#eac98f}p{margin:6px 0}
+h1{font-size:26px;margin:0;overflow-wrap:anywhere}h2{font-size:20px;margin:40px 0 10px}
+h3{font-size:14px;margin:0 0 8px;font-weight:600}
+.sub{color:var(--quiet);margin:4px 0 18px}.said{font-size:18px;margin:0 0 14px;max-width:60em}p{margin:6px 0}
+.bar{display:flex;height:26px;border-radius:6px;overflow:hidden;background:var(--line)}.bar i{min-width:2px}
+.key{display:flex;flex-wrap:wrap;gap:4px 18px;margin:8px 0 18px;color:var(--quiet);font-size:13px}
+.key i{display:inline-block;width:11px;height:11px;border-radius:3px;margin-right:6px}
+.live{background:var(--live)}.pin{background:var(--pin)}.gain{background:var(--dead)}
+.rest{background:repeating-linear-gradient(45deg,var(--dead) 0 5px,var(--card) 5px 8px)}
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(225px,1fr));gap:12px}
+.tile,.card{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:14px 16px}
+.tile b{display:block;font-size:24px;font-weight:600}.tile span{color:var(--quiet);font-size:13px}
+.tile.bad{border-left:5px solid var(--bad)}.tile.good{border-left:5px solid var(--live)}
+.grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(440px,100%),1fr));gap:14px;align-items:start}
+.wide{grid-column:1/-1}.card{overflow-x:auto;min-width:0}svg{max-width:100%;height:auto;display:block}
+.wide svg{min-width:700px}.warn{background:var(--warn);border-color:var(--pin)}
+td.kept{color:var(--live)}td.broken{color:var(--bad);font-weight:600}
+@media (max-width:600px){.tiles{grid-template-columns:1fr 1fr}main{padding:18px 12px}}
+table{border-collapse:collapse;width:100%;font-size:13px;font-variant-numeric:tabular-nums}
+th,td{padding:4px 10px;text-align:right;white-space:nowrap}td:first-child,th:first-child{text-align:left}
+th{color:var(--quiet);font-weight:500;border-bottom:1px solid var(--line)}tr+tr td{border-top:1px solid var(--line)}
 """
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
@@ -40,6 +53,8 @@ def render(summary: dict[str, Any]) -> str:
         f"<title>{escape(title)}</title><style>{_CSS}</style></head><body><main>",
         f"<h1>{escape(title)}</h1><p class=sub>{_subtitle(summary)}</p>",
         _skipped(summary),
+        f"<p class=said>{escape(' '.join(headline(summary)))}</p>",
+        _bar(summary["compaction"]),
         _tiles(summary),
         _compaction(summary["compaction"], drawn),
         _delay(summary["delay"], drawn),
@@ -51,11 +66,13 @@ def render(summary: dict[str, Any]) -> str:
 
 def _subtitle(summary: dict[str, Any]) -> str:
     totals = summary["totals"]
-    words = [f"as of {summary['asOf']}"]
+    words = [f"as of {moment(summary['asOf'])}"]
+    if summary["brokerName"]:
+        words.append(f"broker {name_of(summary['brokerName'], 60)}")
     if summary["storeId"]:
         words.append(f"store {name_of(summary['storeId'], 60)}")
     if totals["firstStored"]:
-        words.append(f"messages from {totals['firstStored']} to {totals['lastStored']}")
+        words.append(f"messages from {moment(totals['firstStored'])} to {moment(totals['lastStored'])}")
     return escape(" · ".join(words))
 
 
@@ -72,15 +89,36 @@ def _skipped(summary: dict[str, Any]) -> str:
     return f"<div class='card warn'><h3>{title}</h3>{table}</div><p></p>"
 
 
+def _bar(section: dict[str, Any]) -> str:
+    """The whole store in one line."""
+    pinning = sum(each["bytes"] for each in section["live"] if each["reason"] in ("pending", "half_pending", "lost"))
+    parts = [
+        ("live", section["liveBytes"] - pinning, "live"),
+        ("pin", pinning, "live: delays and transactions still to come"),
+        ("gain", section["reclaimableBytes"], "dead, given back by the plan"),
+        (
+            "rest",
+            section["deadBytes"] - section["reclaimableBytes"],
+            "dead, in segments that stay as they are",
+        ),
+    ]
+    there = [(kind, count, text) for kind, count, text in parts if count > 0]
+    if not there:
+        return ""
+    bar = "".join(f"<i class={kind} style='flex:{count}'></i>" for kind, count, _ in there)
+    key = "".join(f"<span><i class={kind}></i>{escape(f'{size(count)} {text}')}</span>" for kind, count, text in there)
+    return f"<div class=bar>{bar}</div><div class=key>{key}</div>"
+
+
 def _tiles(summary: dict[str, Any]) -> str:
     totals, compaction, delay = summary["totals"], summary["compaction"], summary["delay"]
     coming = f"delayed messages to come, {number(delay['overdue'])} overdue"
     lost = "lost" if delay["lossesCertain"] else "lost at most (parts were skipped)"
     tiles = [
         (size(totals["bytes"]), f"{number(totals['messages'])} messages in {number(totals['topics'])} topics", ""),
-        (size(compaction["liveBytes"]), "live", ""),
+        (size(compaction["liveBytes"]), f"live, {share(compaction['liveBytes'], totals['bytes'])}", ""),
         (size(compaction["reclaimableBytes"]), f"reclaimable for {size(compaction['copiedBytes'])} copied", ""),
-        (duration(delay["worstLatenessMs"]), "worst lateness", ""),
+        (duration(delay["worstLatenessMs"]), f"worst lateness, p99 {duration(delay['lateness']['p99Ms'])}", ""),
         (number(delay["pending"]), coming, _bad(delay["overdue"])),
         (number(delay["lost"]), lost, _bad(delay["lost"])),
         (number(delay["duplicates"]), "delivered twice", _bad(delay["duplicates"])),
@@ -100,7 +138,7 @@ def _compaction(section: dict[str, Any], drawn: dict[str, str]) -> str:
     rows = [
         (str(each["order"] or ""), f"{each['segment']:020d}", each["action"], size(each["bytes"]),
          size(each["reclaimedBytes"]), size(each["copiedBytes"]), number(each["pinningMessages"]),
-         each["lastDue"] or "")
+         moment(each["lastDue"]))
         for each in section["plan"][:SHOWN_SEGMENTS]
     ]  # fmt: skip
     head = ("order", "segment", "action", "bytes", "given back", "copied", "still to come", "last due")
@@ -127,11 +165,14 @@ def _compaction(section: dict[str, Any], drawn: dict[str, str]) -> str:
 
 
 def _delay(section: dict[str, Any], drawn: dict[str, str]) -> str:
+    title = "How punctual the delays were"
+    if not section["messages"]:
+        return _section(title, _text("", "<p>There is no delayed message in this store.</p>", wide=True))
     promises = [
         (
             f"{each['name']} {duration(each['limit']) if each['name'].startswith('99') else ''}",
             duration(each["found"]) if each["name"].startswith("99") else number(each["found"]),
-            {True: "kept", False: "BROKEN", None: "–"}[each["kept"]],
+            {True: "kept", False: "broken", None: "–"}[each["kept"]],
         )
         for each in section["promises"]
     ]
@@ -142,12 +183,12 @@ def _delay(section: dict[str, Any], drawn: dict[str, str]) -> str:
     ]  # fmt: skip
     broken = [
         (each["broken"], str(each["level"]), name_of(each["topic"], 50), number(each["queueOffset"]),
-         each["dueTime"] or "", duration(each["latenessMs"]), number(each["copies"]))
+         moment(each["dueTime"]), duration(each["latenessMs"]), number(each["copies"]))
         for each in section["offenders"]
     ]  # fmt: skip
     heads = ("what", "level", "topic", "entry", "due", "late", "copies")
     return _section(
-        "How punctual the delays were",
+        title,
         _text("Promises", _table(("promise", "found", ""), promises)),
         _card("Lateness of delivered messages", drawn.get("lateness")),
         _card("By level", drawn.get("levels")),
@@ -173,6 +214,8 @@ def _traffic(section: dict[str, Any], drawn: dict[str, str]) -> str:
         for each in section["failures"]
     ]
     heads = ("topic", "messages", "bytes", "queues", "skew", "busiest hour")
+    if not topics:
+        return _section("What came in", _text("", "<p>There is no message in this store.</p>", wide=True))
     return _section(
         "What came in",
         _card("Rate", drawn.get("rate"), wide=True),
@@ -195,13 +238,18 @@ def _card(title: str, svg: str | None, *, wide: bool = False) -> str:
 
 
 def _text(title: str, html: str, *, wide: bool = False) -> str:
-    return f"<div class='card{' wide' if wide else ''}'><h3>{escape(title)}</h3>{html}</div>"
+    head = f"<h3>{escape(title)}</h3>" if title else ""
+    return f"<div class='card{' wide' if wide else ''}'>{head}{html}</div>"
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Cells are escaped here and nowhere else."""
     heads = "".join(f"<th>{escape(name)}</th>" for name in head)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    body = "".join("<tr>" + "".join(f"<td{_class(cell)}>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     if not body:
         return "<p class=sub>none</p>"
     return f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _class(cell: str) -> str:
+    return f" class={cell}" if cell in ("kept", "broken") else ""

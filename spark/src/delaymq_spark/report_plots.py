@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
@@ -31,6 +32,7 @@ _STYLE: dict[Any, Any] = {  # matplotlib types each key of its own
     "axes.grid": True,
     "grid.color": "#eceef1",
     "axes.axisbelow": True,
+    "savefig.transparent": True,  # The page's own ground, light or dark, shows through.
 }
 
 
@@ -50,7 +52,9 @@ def plots(summary: dict[str, Any]) -> dict[str, str]:
     found = {}
     for name, (section, make) in makers.items():
         if section in summary:
-            with mpl.rc_context({**_STYLE, "svg.hashsalt": name}):
+            with mpl.rc_context({**_STYLE, "svg.hashsalt": name}), warnings.catch_warnings():
+                # Letters that matplotlib's own font lacks: the page's font has them.
+                warnings.filterwarnings("ignore", message="Glyph .* missing from font")
                 figure = make(summary[section])
                 if figure is not None:
                     found[name] = _svg(figure)
@@ -184,6 +188,8 @@ def _late_hours(delay: dict[str, Any]) -> Figure | None:
 
 def _lateness_axis(axes: Axes, least_ms: float) -> None:
     axes.set_yscale("symlog", linthresh=10)
+    # Room above the worst: a mark at the edge would be cut in half.
+    axes.set_ylim(top=max(axes.get_ylim()[1], 10) * 2)
     if least_ms >= 0:
         axes.set_ylim(bottom=-0.5)
     axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: duration(value)))
@@ -262,6 +268,6 @@ def _times(rows: Sequence[dict[str, Any]]) -> list[Any]:
 
 
 def _time_axis(axes: Axes) -> None:
-    locator = dates.AutoDateLocator(maxticks=7)  # type: ignore[no-untyped-call]
+    locator = dates.AutoDateLocator(minticks=3, maxticks=9)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]

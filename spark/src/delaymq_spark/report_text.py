@@ -56,9 +56,48 @@ def duration(value_ms: float | None) -> str:
     return f"{value_ms / 86_400_000:.1f} d"
 
 
+def moment(iso: str | None) -> str:
+    """`2026-01-31 08:00:00 UTC`, or a dash."""
+    return "–" if iso is None else f"{iso[:19].replace('T', ' ')} UTC"
+
+
 def share(part: float, whole: float) -> str:
     """`37 %`."""
     return f"{100 * part / whole:.0f} %" if whole else "–"
+
+
+def headline(summary: dict[str, Any]) -> list[str]:
+    """What a summary of all jobs comes to, in two or three sentences."""
+    totals, compaction, delay = summary["totals"], summary["compaction"], summary["delay"]
+    if not totals["messages"]:
+        return ["The store is empty."]
+    dead = compaction["deadBytes"]
+    found = [
+        f"{share(dead, totals['bytes'])} of {size(totals['bytes'])} is dead."
+        if dead
+        else f"All of {size(totals['bytes'])} is live."
+    ]
+    if compaction["reclaimableBytes"]:
+        copied = f" for {size(compaction['copiedBytes'])} copied" if compaction["copiedBytes"] else ", copying nothing"
+        found[-1] = f"{found[-1][:-1]}; compaction would give back {size(compaction['reclaimableBytes'])}{copied}."
+    if delay["delivered"]:
+        p99, worst = duration(delay["lateness"]["p99Ms"]), duration(delay["worstLatenessMs"])
+        late = f"99 % at most {p99} late, the worst {worst}"
+        found.append(f"{number(delay['delivered'])} delayed messages were delivered, {late}.")
+    broken = [
+        f"{number(delay[name])} {word}"
+        for name, word in (
+            ("lost", "lost" if delay["lossesCertain"] else "lost at most (parts were skipped)"),
+            ("early", "early"),
+            ("duplicates", "delivered twice"),
+        )
+        if delay[name]
+    ]
+    if broken:
+        found.append(f"{', '.join(broken)}.")
+    elif delay["messages"]:
+        found.append("None was lost, early or twice.")
+    return found
 
 
 def lines(summary: dict[str, Any], out: Path | None) -> list[str]:

@@ -1,0 +1,128 @@
+"""The page by itself: whatever a summary holds, it is drawn, it says so, it is small and loads nothing."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import warnings
+from html.parser import HTMLParser
+
+import pytest
+from delaymq_spark.report import render
+from delaymq_spark.report_text import headline, lines
+from spark_summaries import empty_summary, full_summary
+
+VOID = {"meta", "path", "use", "rect", "line", "br"}
+
+
+class Checked(HTMLParser):
+    """Whether each tag is closed where it should be."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.wrong: list[str] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Closed by itself."""
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID and (not self.open or self.open.pop() != tag):
+            self.wrong.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def drawn(summary: dict[str, object]) -> tuple[str, str]:
+    """The page and its text."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        page = render(summary)
+    checked = Checked(page)
+    assert checked.wrong == []
+    assert checked.open == []
+    return page, checked.text
+
+
+def test_a_store_with_everything_has_each_picture() -> None:
+    page, text = drawn(full_summary())
+    assert page.count("<svg") == 9
+    assert "None" not in text
+    assert "nan" not in text
+
+
+@pytest.mark.parametrize(("segments", "hours", "topics"), [(1, 1, 1), (41, 2, 2), (1_000, 744, 20)])
+def test_small_and_large_stores_fit_their_pictures(segments: int, hours: int, topics: int) -> None:
+    page, text = drawn(full_summary(segments=segments, hours=hours, topics=topics, names=("T" * 100,)))
+    assert len(gzip.compress(page.encode())) < 600_000
+    assert ("segments more" in text) == (segments > 25)
+
+
+def test_an_empty_store_says_that_it_is() -> None:
+    page, text = drawn(empty_summary())
+    assert "<svg" not in page
+    assert "The store is empty." in text
+    assert "There is no delayed message in this store." in text
+
+
+def test_a_store_without_delays_has_no_empty_pictures_of_them() -> None:
+    summary = full_summary()
+    summary["delay"] = empty_summary()["delay"]
+    _, text = drawn(summary)
+    assert "There is no delayed message in this store." in text
+    assert "Promises" not in text
+
+
+def test_names_from_outside_are_no_markup_no_formulas_and_may_have_any_letters() -> None:
+    names = ("<script>alert(1)</script>", "$\\frac{a}", "主题", "a\x00b\u202e", "&lt;", "'\"")
+    page, text = drawn(full_summary(names=names))
+    assert "<script" not in page
+    assert "\x00" not in page
+    assert "\u202e" not in page
+    assert "<script>alert(1)</script>-0" in text
+    assert "主题-2" in text
+
+
+def test_the_page_follows_the_readers_light_and_the_windows_width_and_loads_nothing() -> None:
+    page, _ = drawn(full_summary())
+    assert "prefers-color-scheme:dark" in page
+    assert "width=device-width" in page
+    assert "default-src 'none'" in page
+    assert re.findall(r'(?:src|href)=["\'](?!#)[^"\']*', page) == []
+    assert re.findall(r"url\((?!#)", page) == []
+
+
+def test_what_was_skipped_stands_above_everything_else() -> None:
+    summary = full_summary()
+    summary |= {"complete": False, "skippedCount": 1}
+    summary["delay"]["lossesCertain"] = False
+    summary["skipped"] = [
+        {
+            "file": "/store/commitlog/0",
+            "position": 7,
+            "offset": 7,
+            "lostBytes": 99,
+            "reason": "no record",
+            "atEnd": False,
+        }
+    ]
+    _, text = drawn(summary)
+    assert text.index("Parts of the store were skipped") < text.index("given back by the plan")
+    assert "lost at most" in text
+
+
+def test_the_first_sentences_say_what_matters() -> None:
+    summary = full_summary()
+    summary["delay"] |= {"lost": 0, "early": 0, "duplicates": 0, "lossesCertain": True}
+    told = " ".join(headline(summary))
+    assert "is dead; compaction would give back" in told
+    assert "90 delayed messages were delivered, 99 % at most 90 ms late, the worst 1.2 min." in told
+    assert "None was lost, early or twice." in told
+    assert lines(summary, None)[0].startswith("/store: 30,000,000 messages")
