@@ -1,0 +1,228 @@
+"""A running broker's store over HTTP: the rows of the folder, while it is written to, deleted from, killed, started."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from delaymq.client import Client, Message, Producer
+from delaymq.store.reader import StoreReader
+from delaymq_spark import StorePathError, read_positions, register, store_http
+from delaymq_spark.segments import Skipped, list_segments
+from delaymq_spark.segments_plan import plan
+from delaymq_spark.source_options import parse_options
+from delaymq_spark.source_read import batches
+from delaymq_spark.store_http import describe_store
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from spark_running_broker import SEGMENT_BYTES, RunningBroker, running_broker, write_store
+from spark_store import source_rows, unpack_golden
+
+COUNT = 3_000
+EVERYTHING = [f"k{number}" for number in range(COUNT)]
+
+
+@pytest.fixture
+def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningBroker]:
+    monkeypatch.delenv("DELAYMQ_HTTP_TOKEN", raising=False)
+    write_store(tmp_path / "store", COUNT)
+    with running_broker(tmp_path / "store") as running:
+        yield running
+
+
+def send(broker: RunningBroker, first: int, count: int, delay: str | None = None) -> None:
+    async def sending() -> None:
+        async with Client(f"127.0.0.1:{broker.namesrv_port}") as client, Producer(client) as producer:
+            for number in range(first, first + count):
+                message = Message(topic="Orders", body=b"y" * 1_000, keys=(f"k{number}",))
+                await producer.send(message, delay=delay)
+
+    asyncio.run(sending())
+
+
+def read(broker: RunningBroker, **options: str) -> tuple[list[str], list[Skipped]]:
+    told: list[Skipped] = []
+    return [row["keys"] for row in source_rows(broker.url, told=told, split_bytes=300_000, **options)], told
+
+
+def test_the_rows_are_those_of_the_folder(broker: RunningBroker) -> None:
+    told: list[Skipped] = []
+    over_http = source_rows(broker.url, told=told, split_bytes=300_000)
+    assert told == []
+    assert over_http == source_rows(broker.store)
+    assert len(over_http) == COUNT
+    found = plan(broker.url, 300_000)
+    assert len(found.parts) > 15
+    starts = {record.physical_offset for record in StoreReader(broker.store).records()}
+    assert {part.start for part in found.parts} <= starts
+    assert (found.start, found.end) == (0, plan(str(broker.store), 1 << 27).end)
+
+
+def test_the_real_brokers_store_has_its_rows_and_positions(tmp_path: Path) -> None:
+    golden = unpack_golden("clean", tmp_path)
+    positions = read_positions(golden)
+    with running_broker(golden) as broker:
+        over_http = source_rows(broker.url, split_bytes=4_096)
+        folder = source_rows(golden)
+        found = read_positions(broker.url)
+    common = min(over_http[-1]["physical_offset"], folder[-1]["physical_offset"])
+    assert [row for row in over_http if row["physical_offset"] <= common] == [
+        row for row in folder if row["physical_offset"] <= common
+    ]
+    assert len(over_http) >= 100
+    assert found.consumer_offsets == positions.consumer_offsets
+    assert set(found.delay_offsets) >= set(positions.delay_offsets)
+    assert {key: each for key, each in found.queues.items() if key[0] == "GoldenNormal"} == {
+        key: each for key, each in positions.queues.items() if key[0] == "GoldenNormal"
+    }
+    assert found.store_id is not None
+    assert found.open_or_killed
+    assert found.path == broker.url
+
+
+def test_a_broker_describes_its_store(broker: RunningBroker) -> None:
+    found = describe_store(f"{broker.url}/")
+    assert found.broker_name == "broker-a"
+    assert found.store_id == read_positions(broker.store).store_id
+    assert (found.message_delay_level or "").startswith("1s 5s")
+    assert found.file_reserved_time_hours == 72
+    assert describe_store(str(broker.store)) == store_http.StoreDescription()
+
+
+def test_a_log_that_is_written_to_is_read_to_an_end_that_it_had(broker: RunningBroker) -> None:
+    sender = threading.Thread(target=send, args=(broker, COUNT, 1_500))
+    sender.start()
+    lengths = []
+    try:
+        while sender.is_alive():
+            keys, told = read(broker)
+            assert told == []
+            assert keys == [f"k{number}" for number in range(len(keys))]
+            lengths.append(len(keys))
+    finally:
+        sender.join(60)
+    assert lengths == sorted(lengths)
+    assert read(broker) == ([f"k{number}" for number in range(COUNT + 1_500)], [])
+
+
+def test_delayed_messages_and_their_levels_are_in_the_positions(broker: RunningBroker) -> None:
+    send(broker, COUNT, 3, delay="1h")
+    assert read_positions(broker.url).delay_offsets == {17: 0}
+    rows = source_rows(broker.url, topics="SCHEDULE_TOPIC_XXXX")
+    assert [(row["kind"], row["delay_level"]) for row in rows] == [("delayed", 17)] * 3
+
+
+def test_a_segment_that_is_deleted_under_the_read_is_told_and_the_rest_is_read(broker: RunningBroker) -> None:
+    options = parse_options({"path": broker.url, "columns": "keys"})
+    told: list[Skipped] = []
+    keys: list[str] = []
+    parts = plan(options.path, 300_000).parts
+    deleted = broker.store / "commitlog" / f"{SEGMENT_BYTES:020d}"
+    for number, part in enumerate(parts):
+        if number == 1:
+            deleted.unlink()
+        for batch in batches(part, options, told.append):
+            keys += [row["keys"] for row in batch.to_pylist()]
+    lost = [part for part in parts if part.segment.base == SEGMENT_BYTES]
+    assert [(each.offset, each.lost_bytes, each.reason) for each in told] == [
+        (part.start, part.bytes_count, "the file was deleted meanwhile") for part in lost
+    ]
+    assert {each.file for each in told} == {f"{broker.url}/api/v1/store/segments/{SEGMENT_BYTES:020d}"}
+    assert len(keys) + len(lost) * 100 < COUNT
+    assert keys == sorted(keys, key=lambda key: int(key[1:]))
+    assert {"k0", EVERYTHING[-1]} <= set(keys)
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 2.0])
+def test_a_broker_that_is_killed_and_started_under_the_read_costs_no_row(broker: RunningBroker, pause_s: float) -> None:
+    options = parse_options({"path": broker.url, "columns": "keys"})
+    told: list[Skipped] = []
+    keys: list[str] = []
+    starter = threading.Timer(pause_s, broker.start)
+    for number, part in enumerate(plan(options.path, 300_000).parts):
+        if number == 7:
+            broker.kill()
+            starter.start()
+        for batch in batches(part, options, told.append):
+            keys += [row["keys"] for row in batch.to_pylist()]
+    starter.join(60)
+    assert told == []
+    assert keys == EVERYTHING
+
+
+def test_a_broker_that_does_not_come_back_is_told(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_http, "READ_PATIENCE_S", 0.5)
+    options = parse_options({"path": broker.url, "columns": "keys"})
+    first, *others = plan(options.path, 1 << 27).parts
+    assert sum(batch.num_rows for batch in batches(first, options)) > 400
+    broker.stop()
+    told: list[Skipped] = []
+    assert list(batches(others[0], options, told.append)) == []
+    assert [(each.offset, each.lost_bytes) for each in told] == [(others[0].start, others[0].bytes_count)]
+    assert "Connection refused" in told[0].reason
+
+
+def test_a_brokers_token_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DELAYMQ_HTTP_TOKEN", raising=False)
+    write_store(tmp_path / "store", 10)
+    with running_broker(tmp_path / "store", DELAYMQ_HTTP_TOKEN="hush") as broker:
+        with pytest.raises(StorePathError, match=r"asks for a token \(401\)"):
+            list_segments(broker.url)
+        with pytest.raises(StorePathError, match=r"does not take the token \(401\)"):
+            read(broker, token="wrong")
+        assert read(broker, token="hush")[0] == EVERYTHING[:10]
+        monkeypatch.setenv("DELAYMQ_HTTP_TOKEN", "hush")
+        assert read(broker)[0] == EVERYTHING[:10]
+        assert describe_store(broker.url).broker_name == "broker-a"
+
+
+def load(spark: SparkSession, broker: RunningBroker, **options: str) -> DataFrame:
+    return spark.read.format("rocketmq_store").options(path=broker.url, **options).load()
+
+
+def test_spark_reads_a_broker_and_shows_its_token_nowhere(
+    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DELAYMQ_HTTP_TOKEN", raising=False)
+    register(spark)
+    write_store(tmp_path / "store", COUNT)
+    with running_broker(tmp_path / "store", DELAYMQ_HTTP_TOKEN="hush-hush") as broker:
+        frame = load(spark, broker, token="hush-hush", splitBytes="1m")
+        totals = frame.agg(F.count("*"), F.sum("size"), F.countDistinct("physical_offset"))
+        records = list(StoreReader(broker.store).records())
+        assert totals.first() == (COUNT, sum(record.size for record in records), COUNT)
+        assert frame.rdd.getNumPartitions() > 4
+        frame.explain("extended")
+        totals.explain("formatted")
+        with pytest.raises(Exception, match=r"does not take the token \(401\)") as caught:
+            load(spark, broker, token="hush-wrong").count()
+    shown = capfd.readouterr()
+    assert "hush" not in shown.out + shown.err + str(caught.value) + repr(frame)
+    assert "hush" not in frame._jdf.queryExecution().toString()
+
+
+def test_a_stream_follows_a_running_broker(spark: SparkSession, broker: RunningBroker, tmp_path: Path) -> None:
+    register(spark)
+
+    def run() -> list[str]:
+        query = (
+            spark.readStream.format("rocketmq_store")
+            .options(path=broker.url, columns="keys,physical_offset", splitBytes="512k")
+            .load()
+            .writeStream.format("parquet")
+            .option("path", str(tmp_path / "out"))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+        found = spark.read.parquet(str(tmp_path / "out")).orderBy("physical_offset").collect()
+        return [row["keys"] for row in found]
+
+    assert run() == EVERYTHING
+    send(broker, COUNT, 300)
+    assert run() == [f"k{number}" for number in range(COUNT + 300)]
+    assert run() == [f"k{number}" for number in range(COUNT + 300)]
