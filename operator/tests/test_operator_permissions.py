@@ -14,7 +14,16 @@ from delaymq_operator.reconcile.broker import objects
 
 RECONCILE = Path(reconcile.__path__[0])
 MANIFESTS = Path(api.__path__[0]).parent / "manifests"
-VERBS = {"get": ("get",), "list": ("list",), "patch": ("patch",), "delete": ("delete",), "apply": ("create", "patch")}
+VERBS = {
+    "get": ("get",),
+    "list": ("list",),
+    "create": ("create",),
+    "patch": ("patch",),
+    "delete": ("delete",),
+    "apply": ("create", "patch"),
+}
+# Made by other calls than the one that makes most objects.
+MADE_ELSEWHERE = {"AnalyticsResult", "RoleBinding", "SparkApplication"}
 
 Permission = tuple[str, str, str]
 
@@ -26,7 +35,7 @@ def made_kinds() -> set[str]:
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in KINDS:
                 found.add(node.value)
-    return found - {"Broker", "Pod", "PersistentVolumeClaim"}
+    return found - {"Broker", "Pod", "PersistentVolumeClaim"} - MADE_ELSEWHERE
 
 
 # Calls whose kind is not written beside them: (file, verb) → kinds. A new one has to be entered here.
@@ -38,6 +47,8 @@ BY_VARIABLE: dict[tuple[str, str], set[str]] = {
     ("applying.py", "apply"): made_kinds(),
     ("objects.py", "apply"): {"Secret"},
     ("objects.py", "delete"): set(objects._PRUNED_KINDS),
+    ("beginning.py", "create"): {"SparkApplication", "AnalyticsResult"},
+    ("beginning.py", "apply"): {"RoleBinding"},
 }
 
 
@@ -80,6 +91,8 @@ def needed() -> set[Permission]:
     found |= {permission("Lease", verb) for verb in ("get", "create", "update")}
     # No call: the API server asks for it when owned objects block the deletion of their owner.
     found.add((KINDS["Broker"].group, "brokers/finalizers", "update"))
+    # Nor here: it asks for it when a RoleBinding is made.
+    found |= {(KINDS["RoleBinding"].group, roles, "bind") for roles in ("roles", "clusterroles")}
     for file, verb, kind in calls():
         kinds = BY_VARIABLE[file, verb] if kind is None else {kind}
         found |= {permission(one, allowed) for one in kinds for allowed in VERBS[verb]}

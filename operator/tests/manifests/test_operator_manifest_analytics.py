@@ -1,0 +1,275 @@
+"""The SparkApplication of a group: what it asks of the Spark operator, what its pods are like, what a user may add."""
+
+import copy
+
+import pytest
+import yaml
+from cluster.paths import artifacts_path
+from delaymq_operator.api.analytics_names import spark_key_owner
+from delaymq_operator.api.broker import parse_broker
+from delaymq_operator.manifests import (
+    AnalyticsRun,
+    Context,
+    analytics_application,
+    analytics_result,
+    analytics_role_binding,
+    analytics_service_account,
+    supporting_objects,
+)
+
+RUN = AnalyticsRun(group=1, token="29654400", image="delaymq/spark:1", read="HTTP")
+BESIDE = AnalyticsRun(
+    group=1,
+    token="29654400",
+    image="delaymq/spark:1",
+    read="Volume",
+    settings={"messageDelayLevel": "1s 5s", "fileReservedTime": "9"},
+)
+EVERYTHING = {
+    "schedule": "0 3 * * *",
+    "imagePullPolicy": "Always",
+    "imagePullSecrets": [{"name": "pull"}],
+    "driver": {"cores": 2, "coreRequest": "100m", "coreLimit": "2", "memory": "2g", "memoryOverhead": "300m"},
+    "executor": {"instances": 4, "cores": 3, "coreRequest": 1, "memory": "3g"},
+    "nodeSelector": {"disk": "ssd"},
+    "tolerations": [{"operator": "Exists"}],
+    "sparkConf": {"spark.sql.shuffle.partitions": "7"},
+    "keyedTopics": ["orders", "users"],
+    "promiseP99Milliseconds": 50,
+    "minDeadPercent": 7,
+    "resultsClaim": "results",
+}
+# Fields of a SparkApplication (v1beta2) that are used: the CRD of the Spark operator must know them.
+USED = {
+    "spec": {
+        "arguments", "driver", "executor", "image", "imagePullPolicy", "imagePullSecrets", "mainApplicationFile",
+        "mode", "pythonVersion", "restartPolicy", "sparkConf", "sparkVersion", "type",
+    },
+    "spec.driver": {
+        "coreLimit", "coreRequest", "cores", "envSecretKeyRefs", "labels", "memory", "memoryOverhead", "serviceAccount",
+        "template",
+    },
+    "spec.executor": {
+        "coreRequest", "cores", "envSecretKeyRefs", "instances", "labels", "memory", "template",
+    },
+}  # fmt: skip
+
+
+def broker(name="demo", network=False, **analytics):
+    spec = {"analytics": analytics, "networkPolicy": {"enabled": network}}
+    return parse_broker({"metadata": {"name": name, "namespace": "ns", "uid": "u-1"}, "spec": spec})
+
+
+def application(run=RUN, name="demo", **analytics):
+    of = broker(name, **analytics)
+    return analytics_application(of, of.spec.analytics, run)
+
+
+def pods(made):
+    return {role: made["spec"][role]["template"]["spec"] for role in ("driver", "executor")}
+
+
+def option(made, name):
+    arguments = made["spec"]["arguments"]
+    return arguments[arguments.index(name) + 1] if name in arguments else None
+
+
+def unknown_fields(schema, value, path=""):
+    """What of a value a schema does not have, or has as something else."""
+    if schema.get("x-kubernetes-preserve-unknown-fields"):
+        return
+    kind = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool}.get(schema.get("type"))
+    if kind is not None and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
+        yield f"{path} is no {schema['type']}"
+    elif isinstance(value, dict):
+        yield from (f"{path}.{name} is missing" for name in schema.get("required", []) if name not in value)
+        for name, each in value.items():
+            child = schema.get("properties", {}).get(name) or schema.get("additionalProperties")
+            if child is None:
+                yield f"{path}.{name} is not known"
+            else:
+                yield from unknown_fields(child, each, f"{path}.{name}")
+    elif isinstance(value, list):
+        for each in value:
+            yield from unknown_fields(schema["items"], each, f"{path}[]")
+    elif "enum" in schema and value not in schema["enum"]:
+        yield f"{path} is none of {schema['enum']}"
+
+
+def spark_operator_schema():
+    """Of the Spark operator that the e2e tests install; None where it was never fetched."""
+    for file in artifacts_path().glob("spark-operator-*/chart/crds/*_sparkapplications.yaml"):
+        [version] = yaml.safe_load(file.read_text())["spec"]["versions"]
+        return version["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    return None
+
+
+def used(made):
+    found = {"spec": set(made["spec"])}
+    return found | {f"spec.{role}": set(made["spec"][role]) for role in ("driver", "executor")}
+
+
+def test_the_fields_that_are_used_are_these():
+    assert used(application(**EVERYTHING)) == USED
+
+
+@pytest.mark.parametrize("run", [RUN, BESIDE], ids=["http", "volume"])
+@pytest.mark.parametrize("analytics", [{}, EVERYTHING], ids=["nothing", "everything"])
+def test_the_spark_operator_s_schema_knows_all_of_it(run, analytics):
+    made = application(run, **analytics)
+    schema = spark_operator_schema()
+    if schema is not None:
+        assert list(unknown_fields(schema, made["spec"])) == []
+        wrong = copy.deepcopy(made["spec"])
+        wrong["driver"]["core"] = 1
+        assert list(unknown_fields(schema, wrong)) == [".driver.core is not known"]
+    assert all(used(made)[path] <= known for path, known in USED.items())
+
+
+def test_it_belongs_to_the_broker_and_is_named_after_group_and_run():
+    metadata = application()["metadata"]
+    assert metadata["name"] == "demo-analytics-1-29654400"
+    assert metadata["ownerReferences"][0]["uid"] == "u-1"
+    assert metadata["labels"]["app.kubernetes.io/component"] == "analytics"
+    assert metadata["labels"]["delaymq.io/group"] == "1"
+
+
+def test_nothing_is_tried_again_by_itself():
+    assert application()["spec"]["restartPolicy"] == {"type": "Never"}
+
+
+def test_it_reads_the_broker_s_http_by_the_name_of_its_group_s_service():
+    assert option(application(), "--store") == "http://demo-broker-1.ns.svc:8080"
+    assert option(application(), "--publish") == "configmap/ns/demo-analytics-1-29654400"
+    assert "--levels" not in application()["spec"]["arguments"]
+    for role in ("driver", "executor"):
+        refs = application()["spec"][role]["envSecretKeyRefs"]
+        assert refs == {"DELAYMQ_HTTP_TOKEN": {"name": "demo-http-token", "key": "token"}}
+        assert "affinity" not in pods(application())[role]
+
+
+def test_or_the_volume_read_only_beside_the_broker():
+    made = application(BESIDE)
+    assert option(made, "--store") == "/mnt/delaymq/store"
+    assert option(made, "--levels") == "1s 5s"
+    assert option(made, "--retention-hours") == "9"
+    for pod in pods(made).values():
+        [volume] = [each for each in pod["volumes"] if each["name"] == "store"]
+        assert volume["persistentVolumeClaim"]["claimName"] == "store-demo-broker-1-0"
+        [mount] = [each for each in pod["containers"][0]["volumeMounts"] if each["name"] == "store"]
+        assert mount == {"name": "store", "mountPath": "/mnt/delaymq", "readOnly": True}
+        [term] = pod["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        labels = term["labelSelector"]["matchLabels"]
+        assert labels["app.kubernetes.io/component"] == "broker"
+        assert labels["delaymq.io/group"] == "1"
+        assert term["topologyKey"] == "kubernetes.io/hostname"
+
+
+def test_what_the_spec_says_comes_to_the_command():
+    made = application(**EVERYTHING)
+    assert made["spec"]["arguments"][0] == "report"
+    assert "--skipped-ok" in made["spec"]["arguments"]
+    assert option(made, "--keyed-topics") == "orders,users"
+    assert option(made, "--promise-p99-ms") == "50"
+    assert option(made, "--min-dead-ratio") == "0.07"
+    assert option(made, "--out") == "/results/demo-analytics-1-29654400"
+    assert option(application(), "--out") is None
+
+
+def test_pods_fulfil_the_restricted_pod_security_standard_without_the_webhook():
+    for role, pod in pods(application(**EVERYTHING)).items():
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["runAsUser"] == pod["securityContext"]["fsGroup"] == 10001
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        [container] = pod["containers"]
+        assert container["name"] == f"spark-kubernetes-{role}"
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+        writable = {each["name"] for each in pod["volumes"] if "emptyDir" in each}
+        assert {mounts["/tmp"], mounts["/var/lib/delaymq"]} <= writable
+        assert pod["nodeSelector"] == {"disk": "ssd"}
+        assert pod["tolerations"] == [{"operator": "Exists"}]
+        assert pod["enableServiceLinks"] is False
+
+
+def test_only_the_driver_may_ask_the_api_server():
+    made = application()
+    assert made["spec"]["driver"]["serviceAccount"] == "demo-analytics"
+    assert "automountServiceAccountToken" not in pods(made)["driver"]
+    assert pods(made)["executor"]["automountServiceAccountToken"] is False
+    assert application(serviceAccountName="mine")["spec"]["driver"]["serviceAccount"] == "mine"
+
+
+def test_the_watches_see_drivers_and_no_executors():
+    made = application()
+    labels = made["metadata"]["labels"]
+    assert (labels | made["spec"]["driver"]["labels"])["app.kubernetes.io/managed-by"] == "delaymq-operator"
+    executors = labels | made["spec"]["executor"]["labels"]
+    assert executors["app.kubernetes.io/managed-by"] != "delaymq-operator"
+    assert executors["app.kubernetes.io/instance"] == "demo"
+    assert executors["app.kubernetes.io/component"] == "analytics"
+
+
+def test_drivers_go_with_the_broker_but_do_not_hold_it_up():
+    [owner] = application()["spec"]["driver"]["template"]["metadata"]["ownerReferences"]
+    assert (owner["uid"], owner["controller"], owner["blockOwnerDeletion"]) == ("u-1", False, False)
+
+
+def test_sizes_are_handed_on_as_a_sparkapplication_has_them():
+    made = application(**EVERYTHING)["spec"]
+    driver = {key: made["driver"][key] for key in ("cores", "coreRequest", "coreLimit", "memory", "memoryOverhead")}
+    assert driver == EVERYTHING["driver"]
+    assert made["executor"]["instances"] == 4
+    assert made["executor"]["coreRequest"] == "1"
+    assert made["imagePullSecrets"] == ["pull"]
+    plain = application()["spec"]
+    assert (plain["driver"]["memory"], plain["executor"]["instances"]) == ("1g", 1)
+
+
+def test_properties_of_the_user_never_win_over_those_of_the_operator():
+    mine = application()["spec"]["sparkConf"]
+    assert mine["spark.local.dir"].startswith("/tmp/")
+    assert all(spark_key_owner(key) for key in mine)
+    users = {"spark.local.dir": "/", "spark.kubernetes.driver.podTemplateFile": "x", "spark.sql.ansi.enabled": "false"}
+    assert application(sparkConf=users)["spec"]["sparkConf"] == mine | {"spark.sql.ansi.enabled": "false"}
+
+
+@pytest.mark.parametrize("name", ["b", "b" * 40, "a-" * 19 + "bb"])
+@pytest.mark.parametrize("group", [0, 31])
+def test_the_driver_s_name_fits_a_label(name, group):
+    run = AnalyticsRun(group=group, token="d1234567", image="i", read="HTTP")
+    assert len(application(run, name)["metadata"]["name"] + "-driver") <= 63
+
+
+def test_the_result_goes_with_its_application_and_the_watches_do_not_see_it():
+    made = application() | {}
+    made["metadata"]["uid"] = "u-2"
+    result = analytics_result(broker(), made)
+    assert result["metadata"]["name"] == made["metadata"]["name"]
+    assert [owner["uid"] for owner in result["metadata"]["ownerReferences"]] == ["u-2"]
+    assert "app.kubernetes.io/managed-by" not in result["metadata"]["labels"]
+    assert "data" not in result
+
+
+def test_the_account_is_bound_to_the_chart_s_role():
+    of = broker()
+    account, binding = analytics_service_account(of), analytics_role_binding(of, "delaymq-analytics", "ClusterRole")
+    assert account["metadata"]["name"] == binding["subjects"][0]["name"] == "demo-analytics"
+    assert binding["subjects"][0]["namespace"] == "ns"
+    assert binding["roleRef"] == {
+        "apiGroup": "rbac.authorization.k8s.io",
+        "kind": "ClusterRole",
+        "name": "delaymq-analytics",
+    }
+
+
+def test_policies_let_drivers_and_executors_come_to_the_http_port_only():
+    made = supporting_objects(broker(network=True), Context(image="i", token="t"), [0])
+    [policy] = [each for each in made if each["kind"] == "NetworkPolicy" and each["metadata"]["name"] == "demo-broker"]
+    peer = {"app.kubernetes.io/instance": "demo", "app.kubernetes.io/component": "analytics"}
+    rules = [rule for rule in policy["spec"]["ingress"] if {"podSelector": {"matchLabels": peer}} in rule["from"]]
+    assert [[port["port"] for port in rule["ports"]] for rule in rules] == [[8080]]
