@@ -152,6 +152,11 @@ async def broker_http(server: "BrokerServer", bound: socket.socket) -> HttpServe
     app.router.add_post("/api/v1/drain", handlers.set_drain)
     app.router.add_get("/api/v1/remaining", handlers.remaining)
     app.router.add_post("/api/v1/decommission", handlers.decommission)
-    StoreHttp(server).add_routes(app)
+    store = StoreHttp(server)
+    app.router.add_get("/api/v1/store", store.store)
+    app.router.add_get("/api/v1/store/positions", store.positions)
+    app.router.add_get("/api/v1/store/segments/{name}", store.segment)
+    app.router.add_get("/api/v1/store/segments/{name}/starts", store.starts)
+    app.on_cleanup.append(store.close)
     config = server.config
     return await serve(app, bound, config.http_host, config.http_token)

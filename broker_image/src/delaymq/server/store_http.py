@@ -62,15 +62,8 @@ class StoreHttp:
         self._waiting = 0
         self._threads = ThreadPoolExecutor(MAX_READS, thread_name_prefix="store-http")
 
-    def add_routes(self, app: web.Application) -> None:
-        """Registers the paths."""
-        app.router.add_get("/api/v1/store", self.store)
-        app.router.add_get("/api/v1/store/positions", self.positions)
-        app.router.add_get("/api/v1/store/segments/{name}", self.segment)
-        app.router.add_get("/api/v1/store/segments/{name}/starts", self.starts)
-        app.on_cleanup.append(self._close)
-
-    async def _close(self, app: web.Application) -> None:
+    async def close(self, app: web.Application) -> None:
+        """Ends the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def store(self, request: web.Request) -> web.Response:
