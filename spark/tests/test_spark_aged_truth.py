@@ -11,7 +11,7 @@ from delaymq_spark.jobs.plan import PINNING_REASONS, Action, Sum, make_plan
 from delaymq_spark.positions import read_positions
 from pyspark.sql import Row, SparkSession
 from spark_aged_workload import REASONS, aged_workload
-from spark_plain_rows import plain_messages, plain_operations
+from spark_plain_rows import plain_messages
 from spark_workload import RETENTION_HOURS, Workload, mixed_workload
 
 PAGE = Path(__file__).parents[2] / "docs/analytics.md"
@@ -30,8 +30,7 @@ def rows(spark: SparkSession, work: Workload) -> list[Row]:
     options = compaction.CompactionOptions(
         as_of_ms=work.now_ms, retention_hours=RETENTION_HOURS, keyed_topics=frozenset({"State"})
     )
-    messages, operations = plain_messages(spark, work.path), plain_operations(spark, work.path)
-    return compaction.classify(messages, read_positions(work.path), options, operations).collect()
+    return compaction.classify(plain_messages(spark, work.path), read_positions(work.path), options).collect()
 
 
 def test_each_record_is_dead_or_alive_for_the_reason_that_it_was_made_for(rows: list[Row], work: Workload) -> None:

@@ -11,7 +11,7 @@ from delaymq_spark.jobs import compaction
 from delaymq_spark.jobs.plan import Action, Sum, make_plan
 from delaymq_spark.positions import Positions
 from pyspark.sql import DataFrame, SparkSession
-from spark_plain_rows import plain_messages, plain_operations
+from spark_plain_rows import plain_messages
 from spark_workload import RETENTION_HOURS, Workload, mixed_workload
 
 
@@ -27,9 +27,7 @@ def positions_of(work: Workload) -> Positions:
 def classified(spark: SparkSession, work: Workload, **options: object) -> DataFrame:
     given = {"retention_hours": RETENTION_HOURS, "keyed_topics": frozenset({"State"}), **options}
     wanted = compaction.CompactionOptions(as_of_ms=work.now_ms, **given)  # type: ignore[arg-type]
-    return compaction.classify(
-        plain_messages(spark, work.path), positions_of(work), wanted, plain_operations(spark, work.path)
-    )
+    return compaction.classify(plain_messages(spark, work.path), positions_of(work), wanted)
 
 
 @pytest.fixture(scope="module", params=[(1, True), (3, False)], ids=["ours", "without marks"])
@@ -85,9 +83,7 @@ def test_the_plan_gives_back_what_is_dead_outside_the_segment_being_written(kept
     old = [record for record in work.records if record.segment != active]
     assert plan.reclaimable_bytes == sum(r.size for r in old if r.reason in compaction.DEAD_REASONS)
     touched = {each.segment for each in plan.segments if each.action in (Action.DROP, Action.REWRITE)}
-    assert plan.copied_bytes == sum(
-        r.size for r in old if r.segment in touched and r.reason in compaction.LIVE_REASONS
-    )
+    assert plan.copied_bytes == sum(r.size for r in old if r.segment in touched and r.reason in compaction.LIVE_REASONS)
     pending = [r for r in old if r.reason in ("pending", "half_pending", "lost")]
     assert sum(each.pinning_bytes for each in plan.pins) == sum(r.size for r in pending)
 

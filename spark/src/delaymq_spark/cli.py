@@ -1,184 +1,220 @@
-"""`delaymq-spark report|compaction|delay|traffic --store PATH`: arguments, exit codes, what is printed.
+"""`delaymq-spark report|compaction|delay|traffic --store PATH|URL`: from arguments to an exit code.
 
 Exit codes: 0 all was analysed; 1 it was, but parts of the store were skipped; 2 wrong usage or not a store;
-3 the analysis itself failed.
+3 the analysis, or publishing it, failed; 130 and 143 it was interrupted or stopped.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
+import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
 
 from delaymq.message.errors import LevelTableError
 from delaymq.message.levels import DEFAULT_LEVELS, DelayLevels
 
-from delaymq_spark.segments import StorePathError, check_store_path, list_segments
+from delaymq_spark import status
+from delaymq_spark.arguments import DEFAULT_RETENTION_HOURS, UsageError, Wanted, parse
+from delaymq_spark.problems import sentence_of
+from delaymq_spark.publish import ApiServer, PublishError, in_cluster, pack, publish
+from delaymq_spark.segments import list_segments
+from delaymq_spark.store_address import StorePathError, check_store_path, is_address
+from delaymq_spark.store_http import describe_store
 
 if TYPE_CHECKING:
+    from delaymq_spark.jobs.pipeline import Result
     from delaymq_spark.jobs.running import JobOptions
 
-EXIT_OK, EXIT_SKIPPED, EXIT_USAGE, EXIT_FAILED = 0, 1, 2, 3
-DEFAULT_OUT = "delaymq-report"
+EXIT_OK, EXIT_SKIPPED, EXIT_USAGE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED = 0, 1, 2, 3, 130, 143
 SHOWN_SKIPPED = 20
-_JOBS = {
-    "report": "all of them, with an HTML report",
-    "compaction": "what is dead, why, and what compaction would give back",
-    "delay": "how punctual the delays were; losses and duplicates",
-    "traffic": "rates, sizes, hot keys, skew, retries and dead letters",
-}
+_LAST_WORDS_SECONDS = 10.0
+"""How long publishing may take once the run is being stopped: a pod is killed 30 s after it was told to end."""
 
 
-class _UsageError(Exception):
-    pass
+class _Stopped(BaseException):
+    """SIGTERM: a pod that goes, a run that took too long."""
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise _UsageError(f"{message}; see {self.prog} --help")
+class _FailedError(Exception):
+    """What ends a run: a sentence and the exit code."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    options: JobOptions
-    as_json: bool
+@dataclass(slots=True)
+class _Started:
+    """What is known of a run when it fails."""
+
+    began: float
+    store_id: str | None = None
+    broker_name: str | None = None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command `delaymq-spark`. The exit code."""
-    return run(list(sys.argv[1:] if argv is None else argv))
+    with _told_of_sigterm():
+        return run(list(sys.argv[1:] if argv is None else argv))
 
 
-def run(argv: Sequence[str], now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> int:
-    """Run what `argv` says; errors are told on stderr in a sentence. The exit code."""
+def run(
+    argv: Sequence[str],
+    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    cluster: Callable[[], ApiServer] = in_cluster,
+) -> int:
+    """Run what `argv` says; errors are told on stderr in a sentence, and published. The exit code."""
+    server: ApiServer | None = None
     try:
-        wanted = _parse(argv, now_ms())
-    except (_UsageError, StorePathError) as error:
+        wanted = parse(argv, now_ms())
+        if wanted.publish is not None:
+            server = cluster()
+    except (UsageError, PublishError) as error:
         return _say(str(error), EXIT_USAGE)
+    started = _Started(time.monotonic())
     try:
-        return _run(wanted)
-    except KeyboardInterrupt:
-        return _say("interrupted", 130)
-    except StorePathError as error:
-        return _say(str(error), EXIT_USAGE)
-    except OSError as error:
-        return _say(f"{error.filename or 'a file'}: {error.strerror or error}", EXIT_FAILED)
+        result = _analyse(wanted, started)
+        if server is not None and wanted.publish is not None:
+            packed = pack(json.dumps(result.summary, ensure_ascii=False, allow_nan=False), result.page)
+            text = status.as_text(status.of_summary(result.summary, now_ms(), packed.omitted))
+            publish(server, wanted.publish, text, packed)
+            print(f"published to {wanted.publish}", file=sys.stderr)
+            if packed.omitted is not None:
+                print(f"delaymq-spark: left out: {packed.omitted}", file=sys.stderr)
+    except PublishError as error:
+        return _say(str(error), EXIT_FAILED)
+    except _FailedError as failure:
+        code = _say(str(failure), failure.code)
+        if server is not None:
+            _publish_failure(server, wanted, started, str(failure), failure.code, now_ms())
+        return code
+    except (KeyboardInterrupt, _Stopped) as error:
+        code = EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else EXIT_STOPPED
+        return _say("stopped while the results were being published", code)
     except Exception as error:
-        if not type(error).__module__.startswith(("pyspark", "py4j")):
+        if server is not None:
+            text = f"{type(error).__name__}: {error}: a mistake in delaymq-spark; the driver's log has all of it"
+            _publish_failure(server, wanted, started, text, EXIT_FAILED, now_ms())
+        raise
+    return _tell(wanted, result)
+
+
+def _analyse(wanted: Wanted, started: _Started) -> Result:
+    """The run itself; whatever goes wrong is a _FailedError with a sentence."""
+    try:
+        options = _options(wanted, started)
+        # Spark takes seconds to load: what is wrong with the store is told before.
+        from delaymq_spark.jobs.pipeline import run_job, steps_of
+        from delaymq_spark.jobs.running import Progress, has_plots, session
+
+        if options.page and not has_plots():
+            raise _FailedError("the report needs matplotlib: pip install 'delaymq-spark[report]'", EXIT_USAGE)
+        if options.out is not None:
+            options.out.mkdir(parents=True, exist_ok=True)
+        with session(options) as spark:
+            return run_job(spark, options, Progress(sys.stderr, steps_of(options)))
+    except _FailedError:
+        raise
+    except StorePathError as error:
+        raise _FailedError(str(error), EXIT_USAGE) from error
+    except KeyboardInterrupt as error:
+        raise _FailedError("interrupted", EXIT_INTERRUPTED) from error
+    except _Stopped as error:
+        raise _FailedError("stopped before it was done (SIGTERM)", EXIT_STOPPED) from error
+    except Exception as error:
+        text = sentence_of(error)
+        if text is None:
             raise
-        return _say(_spark_problem(error), EXIT_FAILED)
+        raise _FailedError(text, EXIT_FAILED) from error
 
 
-def _run(wanted: _Wanted) -> int:
-    # Spark takes seconds to load: wrong arguments are told before.
-    from delaymq_spark.jobs.pipeline import run_job, steps_of
-    from delaymq_spark.jobs.running import Progress, has_plots, open_session
-
-    options = wanted.options
-    if options.job == "report" and not has_plots():
-        return _say("the report needs matplotlib: pip install 'delaymq-spark[report]'", EXIT_USAGE)
-    if options.out is not None:
-        options.out.mkdir(parents=True, exist_ok=True)
-    from pyspark.sql import SparkSession
-
-    given = SparkSession.getActiveSession() is not None
-    spark = open_session(options)
+def _options(wanted: Wanted, started: _Started) -> JobOptions:
+    """What the arguments leave open, from the broker or by default. StorePathError, _FailedError."""
+    store = check_store_path(wanted.store)
+    described = describe_store(store)
+    started.store_id, started.broker_name = described.store_id, described.broker_name
+    if not is_address(store):
+        list_segments(store)
+        if wanted.out is not None and wanted.out.resolve().is_relative_to(Path(store).resolve()):
+            text = f"--out {wanted.out} is in the store, which is never written to: give another directory"
+            raise _FailedError(text, EXIT_USAGE)
+    levels = wanted.levels or described.message_delay_level or DEFAULT_LEVELS
     try:
-        result = run_job(spark, options, Progress(sys.stderr, steps_of(options.job)))
-    finally:
-        # Whoever had a session before keeps it.
-        if not given:
-            spark.stop()
-    if wanted.as_json:
-        print(json.dumps(result, ensure_ascii=False, allow_nan=False))
-    else:
-        from delaymq_spark.report_text import lines
-
-        print("\n".join(lines(result, options.out)))
-    for each in result["skipped"][:SHOWN_SKIPPED]:
-        if not each["atEnd"]:
-            place = f"byte {each['position']}, {each['lostBytes']} bytes"
-            print(f"delaymq-spark: skipped {each['file']}, {place}: {each['reason']}", file=sys.stderr)
-    return EXIT_OK if result["complete"] else EXIT_SKIPPED
-
-
-def _parse(argv: Sequence[str], now_ms: int) -> _Wanted:
-    parser = _Parser(prog="delaymq-spark", description="What is in a broker's store. It is only read, never written.")
-    jobs = parser.add_subparsers(dest="job", metavar="JOB", required=True, parser_class=_Parser)
-    for name, text in _JOBS.items():
-        job = jobs.add_parser(name, help=text, description=text)
-        job.add_argument("--store", required=True, metavar="PATH", help="the store's directory")
-        out = DEFAULT_OUT if name == "report" else None
-        job.add_argument("--out", default=out, metavar="DIR", help=f"where results go (default: {out or 'nowhere'})")
-        job.add_argument("--json", action="store_true", help="print the summary as one JSON object")
-        job.add_argument("--as-of", metavar="TIME", help="ISO time or ms since 1970 that counts as now (default: now)")
-        job.add_argument("--retention-hours", type=float, default=72, metavar="H", help="the broker's fileReservedTime")
-        job.add_argument("--keyed-topics", default="", metavar="T,T", help="where a newer KEYS replaces older; *: all")
-        job.add_argument("--min-dead-ratio", type=float, default=0.25, metavar="R", help="dead share to rewrite for")
-        job.add_argument("--promise-p99-ms", type=int, default=100, metavar="MS", help="lateness promised to 99 %%")
-        job.add_argument("--levels", default=DEFAULT_LEVELS, metavar="TABLE", help="the broker's messageDelayLevel")
-        job.add_argument("--master", metavar="URL", help="Spark's master (default: this machine, all processors)")
-        job.add_argument("--memory", default="2g", metavar="SIZE", help="of Spark on this machine (default: 2g)")
-    given = parser.parse_args(list(argv))
-    return _Wanted(_options(given, now_ms), given.json)
-
-
-def _options(given: argparse.Namespace, now_ms: int) -> JobOptions:
-    store = check_store_path(given.store)
-    list_segments(store)
-    try:
-        DelayLevels.parse(given.levels)
+        DelayLevels.parse(levels)
     except LevelTableError as error:
-        raise _UsageError(f"--levels: {error}") from error
-    if not 0 <= given.min_dead_ratio <= 1:
-        raise _UsageError(f"--min-dead-ratio is {given.min_dead_ratio}: give a number from 0 to 1")
-    if not 0 < given.retention_hours <= 87_600:
-        raise _UsageError(f"--retention-hours is {given.retention_hours}: give a number above 0, at most 87600")
-    out = None if given.out is None else Path(given.out)
-    if out is not None and out.resolve().is_relative_to(Path(store).resolve()):
-        raise _UsageError(f"--out {given.out} is in the store, which is never written to: give another directory")
-    from delaymq_spark.jobs.running import JobOptions
+        raise _FailedError(f"the broker's messageDelayLevel: {error}: give --levels", EXIT_USAGE) from error
+    try:
+        from delaymq_spark.jobs.running import JobOptions
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("pyspark", "py4j"):
+            raise
+        raise _FailedError("Spark is not installed: pip install 'delaymq-spark[spark]'", EXIT_USAGE) from error
 
     return JobOptions(
-        job=given.job, store=store, as_of_ms=_time_ms(given.as_of, now_ms), out=out, delay_levels=given.levels,
-        retention_hours=given.retention_hours, min_dead_ratio=given.min_dead_ratio,
-        keyed_topics=frozenset(word.strip() for word in given.keyed_topics.split(",") if word.strip()),
-        promise_p99_ms=given.promise_p99_ms, master=given.master, memory=given.memory,
+        job=wanted.job, store=store, as_of_ms=wanted.as_of_ms, out=wanted.out, broker_name=started.broker_name,
+        page=wanted.job == "report" and (wanted.out is not None or wanted.publish is not None),
+        delay_levels=levels,
+        retention_hours=wanted.retention_hours or described.file_reserved_time_hours or DEFAULT_RETENTION_HOURS,
+        min_dead_ratio=wanted.min_dead_ratio, keyed_topics=wanted.keyed_topics, promise_p99_ms=wanted.promise_p99_ms,
+        master=wanted.master, memory=wanted.memory,
     )  # fmt: skip
 
 
-def _time_ms(text: str | None, now_ms: int) -> int:
-    if text is None:
-        return now_ms
-    if text.isascii() and text.isdigit() and len(text) <= 15:
-        return int(text)
+def _publish_failure(
+    server: ApiServer, wanted: Wanted, started: _Started, text: str, code: int, completed_at_ms: int
+) -> None:
+    """That the run failed, and why; that this cannot be told either does not change the exit code."""
+    failed = status.of_failure(
+        text, as_of_ms=wanted.as_of_ms, completed_at_ms=completed_at_ms,
+        duration_ms=round((time.monotonic() - started.began) * 1000), store_id=started.store_id,
+        broker_name=started.broker_name,
+    )  # fmt: skip
+    assert wanted.publish is not None
+    more = {"patience_seconds": _LAST_WORDS_SECONDS} if code in (EXIT_INTERRUPTED, EXIT_STOPPED) else {}
     try:
-        time_of_day = datetime.fromisoformat(text)
-    except ValueError:
-        raise _UsageError(f"--as-of is {text[:60]!r}: give a time such as 2026-01-31T08:00:00Z, or ms") from None
-    return int((time_of_day if time_of_day.tzinfo else time_of_day.replace(tzinfo=UTC)).timestamp() * 1000)
+        publish(server, wanted.publish, status.as_text(failed), None, **more)
+    except (PublishError, KeyboardInterrupt, _Stopped) as error:
+        _say(str(error) or "stopped while the failure was being published", code)
 
 
-def _spark_problem(error: Any) -> str:
-    text = str(error).strip()
-    if "JAVA_GATEWAY_EXITED" in text or "Java gateway" in text:
-        return "Spark did not start: it needs Java 17 or 21 (java on the path, or JAVA_HOME)"
-    lines = [line for line in text.splitlines() if line.strip()]
-    if any("OutOfMemoryError" in line for line in lines):
-        return "Spark ran out of memory: give it more, such as --memory 4g"
-    # A traceback of a Python worker ends with what happened.
-    python = [line.strip() for line in lines if line.strip().partition(":")[0].endswith(("Error", "Exception"))]
-    return f"Spark failed: {(python or lines or [type(error).__name__])[-1 if python else 0][:500]}"
+def _tell(wanted: Wanted, result: Result) -> int:
+    summary = result.summary
+    if wanted.as_json:
+        print(json.dumps(summary, ensure_ascii=False, allow_nan=False))
+    else:
+        from delaymq_spark.report_text import lines
+
+        print("\n".join(lines(summary, wanted.out)))
+    for each in [each for each in summary["skipped"] if not each["atEnd"]][:SHOWN_SKIPPED]:
+        place = f"byte {each['position']}, {each['lostBytes']} bytes"
+        print(f"delaymq-spark: skipped {each['file']}, {place}: {each['reason']}", file=sys.stderr)
+    more = summary["skippedCount"] - SHOWN_SKIPPED
+    if more > 0:
+        print(f"delaymq-spark: skipped {more} parts more", file=sys.stderr)
+    return EXIT_OK if summary["complete"] or wanted.skipped_ok else EXIT_SKIPPED
+
+
+@contextmanager
+def _told_of_sigterm() -> Iterator[None]:
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        raise _Stopped
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _say(text: str, code: int) -> int:
-    print(f"delaymq-spark: {text}", file=sys.stderr)
+    print(f"delaymq-spark: {text}", file=sys.stderr, flush=True)
     return code
 
 

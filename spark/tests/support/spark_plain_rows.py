@@ -18,7 +18,7 @@ SCHEMA = (
     "topic string, queue_id int, queue_offset long, physical_offset long, segment long, size int, store_time timestamp,"
     " born_time timestamp, sys_flag int, reconsume_times int, body_bytes int, kind string, real_topic string,"
     " real_queue_id int, delay_level int, due_time timestamp, keys string, unique_key string, origin_queue_id int,"
-    " origin_offset long"
+    " origin_offset long, half_offset long"
 )
 _KINDS = {Kind.DELIVERED: "delivered", Kind.DEAD_LETTER: "dead_letter", Kind.MARK: "system", Kind.FILLER: "system"}
 _LEVELS = DelayLevels.parse(DEFAULT_LEVELS)
@@ -33,16 +33,6 @@ def plain_messages(spark: SparkSession, path: Path) -> DataFrame:
         segment = max(each.base for each in segments if each.base <= record.physical_offset)
         rows.append(_row(record, segment))
     return spark.createDataFrame(rows, SCHEMA)
-
-
-def plain_operations(spark: SparkSession, path: Path) -> DataFrame:
-    """The op records of transactions, as `compaction.classify` wants them."""
-    rows = [
-        (record.physical_offset, int(record.body))
-        for record in StoreReader(path).records()
-        if record.topic == names.OP_HALF_TOPIC
-    ]
-    return spark.createDataFrame(rows, "physical_offset long, half_offset long")
 
 
 def _row(record: Record, segment: int) -> tuple[object, ...]:
@@ -63,6 +53,7 @@ def _row(record: Record, segment: int) -> tuple[object, ...]:
         None if queue is None else int(queue), None if level is None else int(level), _time(due_ms),
         properties.get(names.KEYS), properties.get(names.UNIQUE_KEY),
         None if mark is None else mark.queue_id, None if mark is None else mark.queue_offset,
+        int(record.body) if record.topic == names.OP_HALF_TOPIC else None,
     )  # fmt: skip
 
 

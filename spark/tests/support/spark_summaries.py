@@ -15,9 +15,7 @@ def iso(hour: int) -> str:
 
 def empty_summary() -> dict[str, Any]:
     """Of a store without messages."""
-    delay = dict.fromkeys(
-        ("messages", "delivered", "pending", "withdrawn", "lost", "duplicates", "early", "overdue"), 0
-    )
+    counts = ("messages", "delivered", "pending", "withdrawn", "lost", "duplicates", "early", "overdue")
     return {
         "formatVersion": 1, "job": "report", "store": "/store", "storeId": None, "brokerName": None, "asOf": iso(0),
         "asOfMs": 0, "inUse": False, "complete": True, "skippedCount": 0, "skippedBytes": 0, "skipped": [],
@@ -28,7 +26,8 @@ def empty_summary() -> dict[str, Any]:
             "live": [], "topics": [], "plan": [], "planSegments": 0, "pins": [],
         },
         "delay": {
-            **delay, "nextDue": None, "oldestOverdueMs": None, "worstLatenessMs": None, "lossesCertain": True,
+            **dict.fromkeys(counts, 0), "nextDue": None, "oldestOverdueMs": None, "worstLatenessMs": None,
+            "lossesCertain": True,
             "lateness": {"p50Ms": None, "p90Ms": None, "p99Ms": None, "maxMs": None, "meanMs": None},
             "promises": [{"name": "nothing lost", "limit": 0, "found": 0, "kept": True},
                          {"name": "99 % within", "limit": 100, "found": None, "kept": None}],

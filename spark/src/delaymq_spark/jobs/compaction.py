@@ -37,15 +37,16 @@ class CompactionOptions:
     """Topics in which a newer message replaces older ones with the same KEYS; `*` for all."""
 
 
-def transform(
-    messages: DataFrame, positions: Positions, options: CompactionOptions, operations: DataFrame | None = None
-) -> DataFrame:
+COLUMNS = (*settlements.COLUMNS, "half_offset")
+"""What `transform` needs of the messages; with keyed topics `keys` too."""
+
+
+def transform(messages: DataFrame, positions: Positions, options: CompactionOptions) -> DataFrame:
     """Messages and bytes by topic, queue, segment, kind and reason.
 
-    `messages` has `settlements.COLUMNS` and, with keyed topics, `keys`. `operations`: see `classify`.
     Columns: topic, queue_id, segment, kind, dead, reason, messages, bytes, first_stored, last_stored, last_due.
     """
-    return breakdown(classify(messages, positions, options, operations))
+    return breakdown(classify(messages, positions, options))
 
 
 def breakdown(classified: DataFrame) -> DataFrame:
@@ -63,21 +64,15 @@ def breakdown(classified: DataFrame) -> DataFrame:
     )
 
 
-def classify(
-    messages: DataFrame, positions: Positions, options: CompactionOptions, operations: DataFrame | None = None
-) -> DataFrame:
-    """Each record with its `reason`: why it is dead (DEAD_REASONS), else what holds it (LIVE_REASONS).
-
-    `operations` has one row per op record of transactions: `half_offset` (long), the queue offset of the half message
-    that it settles, and `physical_offset`. Without it only the check-back's own progress settles transactions.
-    """
+def classify(messages: DataFrame, positions: Positions, options: CompactionOptions) -> DataFrame:
+    """Each record with its `reason`: why it is dead (DEAD_REASONS), else what holds it (LIVE_REASONS)."""
     filler = settlements.is_filler()
     special = F.col("topic").isin(SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, MARKS_TOPIC)
     parts = [
         messages.where(filler).withColumn("reason", F.lit("filler")),
         _delayed(messages, positions),
         _marks(messages),
-        *_transactions(messages, positions, operations),
+        *_transactions(messages, positions),
         _plain(messages.where(~filler & ~special), positions, options),
     ]
     whole = parts[0].select(*_CLASSIFIED)
@@ -105,26 +100,23 @@ def _marks(messages: DataFrame) -> DataFrame:
     )
 
 
-def _transactions(messages: DataFrame, positions: Positions, operations: DataFrame | None) -> list[DataFrame]:
+def _transactions(messages: DataFrame, positions: Positions) -> list[DataFrame]:
     """Half messages are settled by an op record or the check-back's progress; op records outlive half messages."""
     halves = messages.where((F.col("topic") == HALF_TOPIC) & ~settlements.is_filler())
     ops = messages.where((F.col("topic") == OP_HALF_TOPIC) & ~settlements.is_filler())
-    settled: Column = F.col("queue_offset") < progress_of_groups.settled_halves(positions)
-    done: Column = F.col("queue_offset") < progress_of_groups.settled_operations(positions)
-    if operations is not None:
-        named = operations.select(F.col("half_offset").alias("queue_offset")).distinct().withColumn("op", F.lit(True))
-        halves = halves.join(named, "queue_offset", "left")
-        settled = settled | F.col("op").isNotNull()
-        oldest = messages.where(F.col("topic") == HALF_TOPIC).agg(F.min("queue_offset").alias("oldest"))
-        ops = ops.join(operations.select("physical_offset", "half_offset"), "physical_offset", "left").crossJoin(
-            F.broadcast(oldest)
-        )
-        # No half message at all: nothing is left that an op record could settle.
-        gone = F.col("oldest").isNull() | (F.col("half_offset") < F.col("oldest"))
-        done = done | F.coalesce(gone, F.lit(False))
+    named = ops.select(F.col("half_offset").alias("queue_offset")).distinct().withColumn("op", F.lit(True))
+    settled = F.col("op").isNotNull() | (F.col("queue_offset") < progress_of_groups.settled_halves(positions))
+    oldest = halves.agg(F.min("queue_offset").alias("oldest"))
+    # No half message at all: nothing is left that an op record could settle.
+    gone = F.coalesce(F.col("oldest").isNull() | (F.col("half_offset") < F.col("oldest")), F.lit(False))
+    done = gone | (F.col("queue_offset") < progress_of_groups.settled_operations(positions))
     return [
-        halves.withColumn("reason", F.when(settled, "transaction_settled").otherwise("half_pending")),
-        ops.withColumn("reason", F.when(done, "transaction_settled").otherwise("operation_needed")),
+        halves.join(named, "queue_offset", "left").withColumn(
+            "reason", F.when(settled, "transaction_settled").otherwise("half_pending")
+        ),
+        ops.crossJoin(F.broadcast(oldest)).withColumn(
+            "reason", F.when(done, "transaction_settled").otherwise("operation_needed")
+        ),
     ]
 
 

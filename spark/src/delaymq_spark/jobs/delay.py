@@ -47,9 +47,9 @@ def transform(messages: DataFrame, positions: Positions) -> DataFrame:
         "copy_offset",
         "copies",
         "outcome",
-        F.when(
-            F.col("outcome") == settlements.DELIVERED, F.unix_millis("copy_time") - F.unix_millis("due_time")
-        ).alias("lateness_ms"),
+        F.when(F.col("outcome") == settlements.DELIVERED, F.unix_millis("copy_time") - F.unix_millis("due_time")).alias(
+            "lateness_ms"
+        ),
         F.date_trunc("hour", "due_time").alias("hour"),
     )
 

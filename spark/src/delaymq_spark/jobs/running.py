@@ -7,22 +7,23 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
 from delaymq.message.levels import DEFAULT_LEVELS
-from delaymq.message.names import OP_HALF_TOPIC
+from py4j.protocol import Py4JError
+from pyspark import StorageLevel
+from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from delaymq_spark.jobs.summary import SkippedParts
 from delaymq_spark.segments import Skipped
-from delaymq_spark.segments_plan import Part, plan
 from delaymq_spark.source import FORMAT, register
-from delaymq_spark.source_read import windows
 
 DEFAULT_MEMORY = "2g"
 _POLL_SECONDS = 0.5
@@ -37,6 +38,10 @@ class JobOptions:
     as_of_ms: int
     out: Path | None = None
     """Where Parquet files, summary and report go; None: nowhere."""
+    page: bool = False
+    """Whether the HTML page is made."""
+    broker_name: str | None = None
+    """As the broker says; None where there is only a folder."""
     delay_levels: str = DEFAULT_LEVELS
     """The level table of the broker, for delayed records that state no due time."""
     retention_hours: float = 72
@@ -69,43 +74,57 @@ def open_session(options: JobOptions) -> SparkSession:
             .config("spark.sql.shuffle.partitions", str(max(4, 2 * (os.cpu_count() or 1))))
         )
     session = builder.getOrCreate()
+    # It writes errors with all stack traces of both languages, beside raising them.
+    PySparkLogger.getLogger("DataFrameQueryContextLogger").setLevel("CRITICAL")
     register(session)
     return session
 
 
-def read_messages(spark: SparkSession, options: JobOptions, columns: tuple[str, ...]) -> DataFrame:
-    """The store's messages with these columns."""
-    return _load(spark, options, columns)
+@contextmanager
+def session(options: JobOptions) -> Iterator[SparkSession]:
+    """`open_session` for the time of a job; whoever had a session before keeps it."""
+    given = SparkSession.getActiveSession() is not None
+    spark = open_session(options)
+    try:
+        yield spark
+    finally:
+        if not given:
+            # A JVM that is gone cannot be stopped: what happened before is what is to be told.
+            with suppress(Py4JError, OSError):
+                spark.stop()
 
 
-def read_operations(spark: SparkSession, options: JobOptions) -> DataFrame:
-    """The op records of transactions: physical_offset, half_offset (null when the body is no number)."""
-    records = _load(spark, options, ("physical_offset", "body"), topics=OP_HALF_TOPIC)
-    return records.select("physical_offset", F.col("body").cast("string").try_cast("long").alias("half_offset"))
+def read_store(spark: SparkSession, options: JobOptions, columns: tuple[str, ...]) -> DataFrame:
+    """The store's messages with these columns, and what was passed over: `messages_of` and `skipped_of` take it apart.
 
-
-def _load(spark: SparkSession, options: JobOptions, columns: tuple[str, ...], **more: str) -> DataFrame:
-    reader = spark.read.format(FORMAT).option("path", options.store).option("columns", ",".join(columns))
+    One read: the log may be larger than any memory, and far away.
+    """
+    reader = spark.read.format(FORMAT).option("path", options.store)
+    reader = reader.option("columns", ",".join((*columns, "skipped")))
     reader = reader.option("delayLevels", options.delay_levels).option("splitBytes", str(options.split_bytes))
-    for name, value in more.items():
-        reader = reader.option(name, value)
     return reader.load()
 
 
-def skipped_parts(spark: SparkSession, options: JobOptions) -> list[Skipped]:
-    """What a read passes over, found by walking the log in parallel without making rows."""
-    found = plan(options.store, options.split_bytes)
-    told = list(found.skipped)
-    if found.parts:
-        told += spark.sparkContext.parallelize(found.parts, len(found.parts)).flatMap(_skipped_of).collect()
-    return sorted(told, key=lambda each: (each.offset, each.file))
+def messages_of(rows: DataFrame) -> DataFrame:
+    """The messages among the rows of `read_store`."""
+    return rows.where(F.col("skipped").isNull())
 
 
-def _skipped_of(part: Part) -> Iterator[Skipped]:
-    told: list[Skipped] = []
-    for _ in windows(part, told.append):
-        pass
-    return iter(told)
+def skipped_of(rows: DataFrame, beside_log: Sequence[Skipped], limit: int) -> SkippedParts:
+    """What the read passed over, and what of the store's tables was not read (each is counted once)."""
+    schema = "file string, position long, offset long, lostBytes long, reason string, atEnd boolean"
+    found = rows.where(F.col("skipped").isNotNull()).select(F.from_json("skipped", schema).alias("s")).select("s.*")
+    if beside_log:
+        tables = [(s.file, s.position, s.offset, s.lost_bytes, s.reason, s.at_end) for s in beside_log]
+        found = found.unionByName(rows.sparkSession.createDataFrame(tables, schema))
+    # In a store that goes wrong everywhere there may be more than fit in the driver.
+    found = found.distinct().persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        lost = found.where(~F.col("atEnd")).agg(F.count("*"), F.coalesce(F.sum("lostBytes"), F.lit(0))).collect()[0]
+        first = found.orderBy("atEnd", "offset", "file", "position").limit(limit).collect()
+    finally:
+        found.unpersist()
+    return SkippedParts(lost[0], lost[1], tuple(Skipped(*row) for row in first))
 
 
 def write_text(path: Path, text: str) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -26,25 +27,38 @@ MAX_HOURS = 24 * 31
 MAX_SKIPPED = 100
 
 
-def head(job: str, positions: Positions, as_of_ms: int, skipped: Sequence[Skipped]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class SkippedParts:
+    """What of a store gave no rows; a write under way at its end does not count."""
+
+    count: int
+    bytes_count: int
+    first: tuple[Skipped, ...]
+    """In order of the log, what is at its end last."""
+
+
+def head(
+    job: str, positions: Positions, broker_name: str | None, as_of_ms: int, skipped: SkippedParts
+) -> dict[str, Any]:
     """What every summary begins with."""
-    missing = [each for each in skipped if not each.at_end]
     return {
         "formatVersion": FORMAT_VERSION,
         "job": job,
         "store": positions.path,
         "storeId": positions.store_id,
+        "brokerName": broker_name,
         "asOf": _iso(as_of_ms),
         "asOfMs": as_of_ms,
         "inUse": positions.open_or_killed,
-        "complete": not missing,
-        "skippedCount": len(missing),
+        "complete": skipped.count == 0,
+        "skippedCount": skipped.count,
+        "skippedBytes": skipped.bytes_count,
         "skipped": [
             {
                 "file": each.file, "position": each.position, "offset": each.offset, "lostBytes": each.lost_bytes,
                 "reason": each.reason, "atEnd": each.at_end,
             }
-            for each in skipped[:MAX_SKIPPED]
+            for each in skipped.first[:MAX_SKIPPED]
         ],
     }  # fmt: skip
 

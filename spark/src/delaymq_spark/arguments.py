@@ -1,0 +1,135 @@
+"""The arguments of `delaymq-spark`: what they may be, and what is wrong with one that cannot be used."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NoReturn
+
+from delaymq.message.errors import LevelTableError
+from delaymq.message.levels import DelayLevels
+
+from delaymq_spark.publish import ConfigMapName, parse_target
+
+DEFAULT_OUT = "delaymq-report"
+DEFAULT_RETENTION_HOURS = 72
+JOBS = {
+    "report": "all of them, with an HTML report",
+    "compaction": "what is dead, why, and what compaction would give back",
+    "delay": "how punctual the delays were; losses and duplicates",
+    "traffic": "rates, sizes, hot keys, skew, retries and dead letters",
+}
+
+
+_RETENTION = f"{DEFAULT_RETENTION_HOURS}; of a URL what its broker says"
+_LEVELS = "RocketMQ's; of a URL what its broker says"
+_MEMORY = re.compile(r"[1-9][0-9]{0,7}[kmgt]\Z", re.IGNORECASE)
+
+
+class UsageError(Exception):
+    """Arguments that cannot be used; the text says what they may be."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; see {self.prog} --help")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What the arguments say; None where the store or its broker says it."""
+
+    job: str
+    store: str
+    """As it was given: not looked at yet."""
+    as_of_ms: int
+    out: Path | None
+    publish: ConfigMapName | None
+    skipped_ok: bool
+    as_json: bool
+    levels: str | None
+    retention_hours: float | None
+    keyed_topics: frozenset[str]
+    min_dead_ratio: float
+    promise_p99_ms: int
+    master: str | None
+    memory: str
+
+
+def parse(argv: Sequence[str], now_ms: int) -> Wanted:
+    """The arguments. UsageError."""
+    given = _parser().parse_args(list(argv))
+    if given.levels is not None:
+        try:
+            DelayLevels.parse(given.levels)
+        except LevelTableError as error:
+            raise UsageError(f"--levels: {error}") from error
+    if not 0 <= given.min_dead_ratio <= 1:
+        raise UsageError(f"--min-dead-ratio is {given.min_dead_ratio}: give a number from 0 to 1")
+    if given.retention_hours is not None and not 0 < given.retention_hours <= 87_600:
+        raise UsageError(f"--retention-hours is {given.retention_hours}: give a number above 0, at most 87600")
+    if not 0 <= given.promise_p99_ms <= 86_400_000:
+        raise UsageError(f"--promise-p99-ms is {given.promise_p99_ms}: give a number from 0 to 86400000")
+    if not _MEMORY.match(given.memory):
+        raise UsageError(f"--memory is {given.memory[:60]!r}: give a size such as 512m or 4g")
+    target = _target(given.publish) if given.job == "report" else None
+    out = given.out
+    if out is None and given.job == "report" and target is None:
+        out = DEFAULT_OUT
+    return Wanted(
+        job=given.job, store=given.store, as_of_ms=_time_ms(given.as_of, now_ms),
+        out=None if out is None else Path(out), publish=target, skipped_ok=given.skipped_ok, as_json=given.json,
+        levels=given.levels, retention_hours=given.retention_hours,
+        keyed_topics=frozenset(word.strip() for word in given.keyed_topics.split(",") if word.strip()),
+        min_dead_ratio=given.min_dead_ratio, promise_p99_ms=given.promise_p99_ms, master=given.master,
+        memory=given.memory,
+    )  # fmt: skip
+
+
+def _parser() -> _Parser:
+    parser = _Parser(prog="delaymq-spark", description="What is in a broker's store. It is only read, never written.")
+    jobs = parser.add_subparsers(dest="job", metavar="JOB", required=True, parser_class=_Parser)
+    for name, text in JOBS.items():
+        job = jobs.add_parser(name, help=text, description=text)
+        job.add_argument("--store", required=True, metavar="PATH", help="the store's folder, or its broker's URL")
+        out = "nowhere"
+        if name == "report":
+            out = f"{DEFAULT_OUT}; nowhere with --publish"
+            job.add_argument("--publish", metavar="TARGET", help="put results in configmap/NAMESPACE/NAME (in a pod)")
+        job.add_argument("--out", metavar="DIR", help=f"where results go (default: {out})")
+        job.add_argument("--json", action="store_true", help="print the summary as one JSON object")
+        job.add_argument("--skipped-ok", action="store_true", help="exit with 0, not 1, when parts were skipped")
+        job.add_argument("--as-of", metavar="TIME", help="ISO time or ms since 1970 that counts as now (default: now)")
+        job.add_argument("--retention-hours", type=float, metavar="H", help=f"fileReservedTime (default: {_RETENTION})")
+        job.add_argument("--keyed-topics", default="", metavar="T,T", help="where a newer KEYS replaces older; *: all")
+        job.add_argument("--min-dead-ratio", type=float, default=0.25, metavar="R", help="dead share to rewrite for")
+        job.add_argument("--promise-p99-ms", type=int, default=100, metavar="MS", help="lateness promised to 99 %%")
+        job.add_argument("--levels", metavar="TABLE", help=f"messageDelayLevel (default: {_LEVELS})")
+        job.add_argument("--master", metavar="URL", help="Spark's master (default: this machine, all processors)")
+        job.add_argument("--memory", default="2g", metavar="SIZE", help="of Spark on this machine (default: 2g)")
+    return parser
+
+
+def _target(text: str | None) -> ConfigMapName | None:
+    if text is None:
+        return None
+    try:
+        return parse_target(text)
+    except ValueError as error:
+        raise UsageError(f"--publish: {error}") from None
+
+
+def _time_ms(text: str | None, now_ms: int) -> int:
+    if text is None:
+        return now_ms
+    if text.isascii() and text.isdigit() and len(text) <= 15:
+        return int(text)
+    try:
+        time_of_day = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"--as-of is {text[:60]!r}: give a time such as 2026-01-31T08:00:00Z, or ms") from None
+    return int((time_of_day if time_of_day.tzinfo else time_of_day.replace(tzinfo=UTC)).timestamp() * 1000)

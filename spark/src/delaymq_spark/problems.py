@@ -1,0 +1,40 @@
+"""What went wrong in Spark, in a sentence: its own messages are pages of two languages' stack traces."""
+
+from __future__ import annotations
+
+import errno
+
+_MAX_TEXT = 500
+_KNOWN = (
+    (("JAVA_GATEWAY_EXITED", "Java gateway", "JAVA_HOME is not set"),
+     "Spark did not start: it needs Java 17 or 21 (java on the path, or JAVA_HOME)"),
+    (("No space left on device", "Disk quota exceeded"),
+     "the disk is full: make room where --out is and in Spark's own folder (spark.local.dir, else /tmp)"),
+    (("OutOfMemoryError", "MemoryError"), "Spark ran out of memory: give it more, such as --memory 4g"),
+    (("Answer from Java side is empty", "Error while sending or receiving", "Connection reset by peer",
+      "SparkContext was shut down", "stopped SparkContext", "while trying to connect to the Java server"),
+     "Spark ended in the middle of the work: it was stopped, or killed for want of memory"),
+)  # fmt: skip
+"""Any of these in an error's text, and what it means; the first that fits."""
+
+
+def sentence_of(error: Exception) -> str | None:
+    """The error in one sentence; None when it is a mistake of this program's own, whose trace is wanted."""
+    module = type(error).__module__
+    of_spark = module.startswith(("pyspark", "py4j"))
+    if not of_spark and not isinstance(error, OSError):
+        return None
+    text = f"{type(error).__name__}: {error}"
+    for signs, sentence in _KNOWN:
+        if any(sign in text for sign in signs):
+            return sentence
+    if isinstance(error, OSError) and not of_spark:
+        if isinstance(error, ConnectionError):
+            return _KNOWN[-1][1]
+        if error.errno == errno.EACCES:
+            return f"{error.filename}: this user may not read or write it"
+        return f"{error.filename or 'a file'}: {error.strerror or error}"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # A traceback of a Python worker ends with what happened.
+    python = [line for line in lines if line.partition(":")[0].endswith(("Error", "Exception"))]
+    return f"Spark failed: {(python or lines or [type(error).__name__])[-1 if python else 0][:_MAX_TEXT]}"
