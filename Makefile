@@ -26,9 +26,9 @@ demo: $(SETUP) ## start a broker, send delayed messages, kill it in between, see
 check: $(SETUP) ## what can be told without running: ruff, mypy, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports --no-cache
+	PYTHONPATH=spark/src $(BIN)/lint-imports --no-cache
 
-test: cluster test-unit test-compat e2e ## all tests: units, the real Java client and broker against ours with kill -9, real kind clusters
+test: cluster test-unit test-spark test-compat e2e ## all tests: units, Spark, the real Java client and broker against ours with kill -9, real kind clusters
 
 test-unit: $(SETUP) ## the tests that need no cluster; those on a real API server need `make cluster` first
 	@mkdir -p $(REPORTS)
@@ -46,8 +46,9 @@ SPARK_BIN := .venv-spark/bin
 	$(SPARK_BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e broker_image -e spark
 	@touch $@
 
-test-spark: .venv-spark/.done ## the data source and the jobs on a local Spark (needs Java 17; not part of `make test` yet)
+test-spark: $(SETUP) .venv-spark/.done ## types, data source and jobs of the analytics, on a local Spark (needs Java 17)
 	@mkdir -p $(REPORTS)
+	$(BIN)/mypy --config-file spark/pyproject.toml --python-executable $(SPARK_BIN)/python spark/src
 	$(SPARK_BIN)/python -m pytest -c spark/pyproject.toml spark/tests --junitxml=$(REPORTS)/spark.xml
 
 cluster: $(SETUP) ## build once, outside the checkout, what real clusters need here (nothing where Docker and a registry are)

@@ -29,7 +29,17 @@ REQUIRED = {
         "operator.tests.reconcile",
     ],
     "compat": ["e2e.compat", "e2e.crash"],
-    "kind": ["e2e.kind"],
+    "spark": [
+        "tests.test_spark_compaction_truth",
+        "tests.test_spark_entrypoint",
+        "tests.test_spark_http_broker",
+        "tests.test_spark_independent_counts",
+        "tests.test_spark_jobs_end_to_end",
+        "tests.test_spark_publish",
+        "tests.test_spark_scan",
+        "tests.test_spark_source",
+    ],
+    "kind": ["e2e.kind.test_kind_analytics", "e2e.kind"],
 }
 
 

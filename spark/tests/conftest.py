@@ -3,15 +3,39 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
 
+JAVA_VERSION = 17
+
+
+def why_no_java() -> str | None:
+    """A sentence when no Java is here that Spark runs on."""
+    home = os.environ.get("JAVA_HOME")
+    java = f"{home}/bin/java" if home else shutil.which("java")
+    advice = f"install Java {JAVA_VERSION} (on Debian: apt-get install openjdk-{JAVA_VERSION}-jre-headless)"
+    if java is None or not os.access(java, os.X_OK):
+        return f"Spark needs Java, and there is none: {advice}"
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60).stderr
+    version = re.search(r'version "(\d+)', said)
+    if version is None or int(version[1]) < JAVA_VERSION:
+        return f"Spark needs Java {JAVA_VERSION} or newer, and {java} is not: {advice}"
+    return None
+
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
+    reason = why_no_java()
+    if reason:
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     session = (
         SparkSession.builder.master("local[2]")
