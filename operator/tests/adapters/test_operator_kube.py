@@ -60,6 +60,34 @@ def config_map(namespace: str, name: str = "one", **data: str) -> Manifest:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 
+def test_what_is_made_is_made_once_and_a_kind_that_is_not_known_is_absent(
+    api_server: ApiServer, namespace: str
+) -> None:
+    async def scenario(one: Connected) -> None:
+        result = config_map(namespace, key="1") | {"kind": "AnalyticsResult"}
+        made = await one.kube.create(result)
+        assert (made["kind"], made["data"]) == ("ConfigMap", {"key": "1"})
+        with pytest.raises(KubeError) as again:
+            await one.kube.create(result | {"data": {"key": "2"}})
+        assert again.value.conflict
+        found = await one.kube.get("AnalyticsResult", namespace, "one")
+        assert found is not None
+        assert found["data"] == {"key": "1"}
+        application = {"kind": "SparkApplication", "apiVersion": "sparkoperator.k8s.io/v1beta2"}
+        metadata = {"namespace": namespace, "name": "one"}
+        for call in (
+            one.kube.create(application | {"metadata": metadata}),
+            one.kube.list("SparkApplication", namespace),
+        ):
+            with pytest.raises(KubeError) as unknown:
+                await call
+            assert unknown.value.absent
+        assert await one.kube.get("SparkApplication", namespace, "one") is None
+        await one.kube.delete("SparkApplication", namespace, "one")
+
+    run(api_server, scenario)
+
+
 def test_objects_are_applied_read_patched_and_deleted(api_server: ApiServer, namespace: str) -> None:
     async def scenario(one: Connected) -> None:
         kube = one.kube

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from delaymq_operator.api.broker import parse_broker
 from delaymq_operator.handlers.cache import WatchCache
 from delaymq_operator.handlers.routing import keys_to_wake
+from delaymq_operator.manifests import AnalyticsRun, analytics_application
 from delaymq_operator.reconcile.world import Key
 
 Manifest = dict[str, Any]
@@ -105,6 +107,18 @@ def test_a_child_wakes_its_broker_unless_nothing_but_its_version_changed(seen: S
     assert seen.woken_by(an_object("Pod", "p", 1)) == [Key("Broker", "ns", "demo")]
     assert seen.woken_by(an_object("Pod", "p", 2)) == []
     assert seen.woken_by(an_object("Pod", "p", 3, status={"phase": "Running"})) == [Key("Broker", "ns", "demo")]
+
+
+def test_a_driver_of_the_analytics_wakes_its_broker_and_its_executors_are_not_even_seen(seen: Seen) -> None:
+    broker = parse_broker({"metadata": {"name": "demo", "namespace": "ns"}, "spec": {"analytics": {}}})
+    assert broker.spec.analytics is not None
+    run = AnalyticsRun(group=0, token="1", image="i", read="HTTP")
+    made = analytics_application(broker, broker.spec.analytics, run)
+    # The Spark operator gives pods the application's labels, and over them those of their own.
+    driver, executor = (made["metadata"]["labels"] | made["spec"][role]["labels"] for role in ("driver", "executor"))
+    assert seen.woken_by(an_object("Pod", "d", 1, metadata={"labels": driver})) == [Key("Broker", "ns", "demo")]
+    assert seen.woken_by(an_object("Pod", "e", 2, metadata={"labels": executor})) == []
+    assert seen.cache.counts()["Pod"] == 1
 
 
 def test_own_status_and_what_kopf_notes_wake_nobody(seen: Seen) -> None:

@@ -214,9 +214,9 @@ def test_the_watches_see_drivers_and_no_executors():
     assert executors["app.kubernetes.io/component"] == "analytics"
 
 
-def test_drivers_go_with_the_broker_but_do_not_hold_it_up():
-    [owner] = application()["spec"]["driver"]["template"]["metadata"]["ownerReferences"]
-    assert (owner["uid"], owner["controller"], owner["blockOwnerDeletion"]) == ("u-1", False, False)
+def test_templates_name_no_owner_so_that_pods_go_with_their_application():
+    for role in ("driver", "executor"):
+        assert "metadata" not in application()["spec"][role]["template"]
 
 
 def test_sizes_are_handed_on_as_a_sparkapplication_has_them():

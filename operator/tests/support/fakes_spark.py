@@ -38,7 +38,7 @@ RESULT: dict[str, Any] = {
     "reportOmitted": None,
     "error": None,
 }
-STATES_S = {"SUBMITTED": 1, "RUNNING": 3, "COMPLETED": 6}
+STATES_S = {"SUBMITTED": 1, "RUNNING": 2, "COMPLETED": 4}
 """From which age of an application on it has which state."""
 
 
@@ -111,7 +111,7 @@ class FakeSpark:
                 "name": f"{name}-driver",
                 "namespace": application["metadata"]["namespace"],
                 "labels": application["metadata"]["labels"] | driver["labels"],
-                "ownerReferences": driver["template"]["metadata"]["ownerReferences"],
+                "ownerReferences": [{"kind": "SparkApplication", "uid": application["metadata"]["uid"]}],
             },
             "spec": {"containers": [{"name": "spark-kubernetes-driver", "image": application["spec"]["image"]}]},
             "status": status,

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from delaymq_operator.api import analytics_names, names
 from delaymq_operator.api.analytics import AnalyticsSpec, SparkPod
 from delaymq_operator.api.broker import Broker
-from delaymq_operator.manifests.metadata import Manifest, new_object, owner_reference, selector
+from delaymq_operator.manifests.metadata import Manifest, new_object, selector
 from delaymq_operator.manifests.pods import DATA_PATH, container_security, pod_security
 
 TMP_PATH = "/tmp"
@@ -54,8 +54,6 @@ def analytics_application(broker: Broker, spec: AnalyticsSpec, run: AnalyticsRun
         "envSecretKeyRefs": _token(broker),
         "template": _template(broker, spec, run, analytics_names.SPARK_DRIVER_CONTAINER),
     }
-    # A driver must not outlive the Broker, also where the Spark operator makes it no dependent of its application.
-    driver["template"]["metadata"] = {"ownerReferences": [_loose_owner(broker)]}
     executor = _pod_size(spec.executor) | {
         "instances": spec.executor.instances,
         "labels": {names.MANAGED_BY_LABEL: _EXECUTORS_MANAGED_BY},
@@ -126,10 +124,6 @@ def _pod_size(pod: SparkPod) -> Manifest:
 def _token(broker: Broker) -> Manifest:
     secret = {"name": names.token_secret(broker.name), "key": names.TOKEN_KEY}
     return {analytics_names.ANALYTICS_TOKEN_VARIABLE: secret}
-
-
-def _loose_owner(broker: Broker) -> Manifest:
-    return owner_reference(broker) | {"controller": False, "blockOwnerDeletion": False}
 
 
 def _template(broker: Broker, spec: AnalyticsSpec, run: AnalyticsRun, container: str) -> Manifest:

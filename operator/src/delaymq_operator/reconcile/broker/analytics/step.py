@@ -157,7 +157,7 @@ async def _tell(p: BrokerPass) -> None:
     if p.analytics.status is None:
         return
     if p.memory.analytics.missing:
-        p.analytics.hinder(Reason.SPARK_OPERATOR_MISSING, telling.missing(p.namespace))
+        p.analytics.obstacle = Obstacle(Reason.SPARK_OPERATOR_MISSING, telling.missing(p.namespace))
     before = find_condition(p.broker.status.conditions, ConditionType.ANALYTICS_READY)
     verdict = p.analytics.verdict = telling.verdict_of(p.analytics, p.broker.name, before)
     is_news = before is None or before.reason != verdict.reason

@@ -98,7 +98,7 @@ async def remove_application(p: BrokerPass, name: str, uid: str | None = None) -
 
 
 async def _remove_drivers(p: BrokerPass, kept: set[str]) -> None:
-    """Drivers whose application is gone: the Spark operator makes them dependents only with its webhook."""
+    """Drivers whose application is gone: before 2.3 the Spark operator made them dependents only with its webhook."""
     for pod in p.world.cache.labelled("Pod", p.namespace, component_labels(p.broker, "analytics")):
         if pod["metadata"]["name"].removesuffix(DRIVER_SUFFIX) not in kept:
             await _remove_driver(p, pod)

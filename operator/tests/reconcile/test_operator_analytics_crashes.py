@@ -1,0 +1,145 @@
+"""The operator dies before or after each of its calls during a run of the analytics: nothing is run twice, or lost."""
+
+import random
+from collections import Counter
+
+import pytest
+from fakes_spark import FakeSpark
+from fakes_world import FakeWorld
+
+AFTER = pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+
+
+def settled(size=2, **analytics):
+    world = FakeWorld()
+    world.spark = FakeSpark(world.kube)
+    world.others.append(world.spark.tick)
+    world.create(size=size, analytics=analytics)
+    world.run()
+    world.idle(3)
+    return world
+
+
+def told(world):
+    return world.status.get("analytics") or {}
+
+
+def on_demand(world):
+    world.annotate(analyze="now")
+
+
+def on_schedule(world):
+    world.change(analytics={"schedule": "0 0 1 1 *"})
+    world.idle(2)
+    body = dict(world.broker)
+    body["status"] = dict(body["status"], analytics=dict(told(world), nextScheduleTime="2026-01-01T00:00:00Z"))
+    # As if the time had come while no operator ran.
+    world.kube.put(body)
+    world.restart_operator()
+
+
+def by_the_deadline(world):
+    world.change(analytics={"deadlineSeconds": 60})
+    world.spark.last = "RUNNING"
+    world.annotate(analyze="now")
+
+
+def without_the_field(world):
+    world.annotate(analyze="now")
+    world.run(lambda: told(world).get("state") == "Running")
+    world.change(analytics=None)
+
+
+def beyond_the_limits(world):
+    world.change(analytics={"successfulRunsHistoryLimit": 1})
+    for text in ("1", "2"):
+        world.annotate(analyze=text)
+        world.run(lambda text=text: told(world).get("analyzed") == text and told(world)["state"] == "Succeeded")
+    world.annotate(analyze="now")
+
+
+def has_ended(world, change):
+    if change is without_the_field:
+        return "analytics" not in world.status
+    is_asked = change is on_schedule or told(world).get("analyzed") == "now"
+    return is_asked and told(world).get("state") in ("Succeeded", "Failed")
+
+
+def holds(world, change, started):
+    """What must be so in the end."""
+    ran = world.spark.ran[started:]
+    assert len(ran) == len(set(ran))
+    assert world.spark.most_at_once == 1
+    if change is without_the_field:
+        assert world.names("SparkApplication") == world.names("AnalyticsResult") == []
+        assert not [name for name in world.names("Pod") if name.endswith("-driver")]
+        return
+    run = told(world)["run"]
+    assert [name for name in ran if name.endswith(run)] == [f"demo-analytics-{index}-{run}" for index in range(2)]
+    if change is by_the_deadline:
+        assert told(world)["state"] == "Failed"
+        assert world.condition("AnalyticsReady")["reason"] == "DeadlineExceeded"
+        assert world.names("SparkApplication") == []
+    else:
+        assert told(world)["state"] == "Succeeded"
+        assert told(world)["messages"] == 200
+        assert world.names("SparkApplication") == world.names("AnalyticsResult") == sorted(ran)[-2:]
+    drivers = [name.removesuffix("-driver") for name in world.names("Pod") if name.endswith("-driver")]
+    assert drivers == world.names("SparkApplication")
+
+
+def telling_moments(calls):
+    """Which calls to die at: calls repeat themselves while something is waited for, so the first two of a kind."""
+    seen = Counter()
+    moments = []
+    for number, label in enumerate(calls, 1):
+        seen[label] += 1
+        # Asking brokers how they are is what other tests die at.
+        if seen[label] <= 2 and not label.startswith("info"):
+            moments.append(number)
+    return moments
+
+
+def history(change, dies_at, after):
+    """The world after a change, during which the operator died at its n-th call."""
+    world = settled()
+    world.dies_after = after
+    change(world)
+    started = len(world.spark.ran) if change is beyond_the_limits else 0
+    world.calls, world.dies_at = [], dies_at
+    world.run(lambda: has_ended(world, change), ticks=400)
+    world.idle(10)
+    assert world.failures == []
+    holds(world, change, started)
+    return world
+
+
+CHANGES = [on_demand, on_schedule, by_the_deadline, without_the_field, beyond_the_limits]
+
+
+@AFTER
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_a_run_comes_out_the_same_wherever_the_operator_dies(change, after):
+    moments = telling_moments(history(change, None, after).calls)
+    assert len(moments) > 5
+    for dies_at in moments:
+        assert history(change, dies_at, after).deaths == 1
+
+
+def test_an_operator_that_dies_all_the_time_still_gets_there():
+    world = settled()
+    chance = random.Random(1)
+    for text in ("1", "2", "3", "now"):
+        world.annotate(analyze=text)
+        for _ in range(600):
+            world.calls, world.dies_at = [], chance.randint(1, 10)
+            world.step()
+            if told(world).get("analyzed") == text and told(world)["state"] in ("Succeeded", "Failed"):
+                break
+    assert world.deaths > 30
+    world.dies_at = None
+    world.idle(5)
+    assert len(world.spark.ran) == len(set(world.spark.ran)) == 8
+    assert world.spark.most_at_once == 1
+    assert (told(world)["state"], told(world)["messages"]) == ("Succeeded", 200)
+    assert len(world.names("SparkApplication")) == 6
