@@ -1,0 +1,175 @@
+"""How the command ends: published or not, stopped, interrupted, without Java, on a full disk, with a JVM that dies."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from delaymq_spark import cli, problems
+from delaymq_spark.jobs import pipeline
+from delaymq_spark.publish import ApiServer, PublishError
+from py4j.protocol import Py4JNetworkError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from spark_aged_workload import aged_workload
+from spark_api_server import FakeApiServer
+from spark_workload import Workload
+
+TARGET = "configmap/shop/run-1"
+JAVA_NEEDED = "delaymq-spark: Spark did not start: it needs Java 17 or 21 (java on the path, or JAVA_HOME)"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    work = Workload(tmp_path / "store")
+    for _ in range(50):
+        work.send("Small", 0, "retained")
+    work.close()
+    return work.path
+
+
+def published(server: FakeApiServer) -> dict[str, Any]:
+    """The last status.json."""
+    found: dict[str, Any] = json.loads(server.requests[-1].patch["data"]["status.json"])
+    return found
+
+
+def test_a_report_is_published_with_the_figures_of_the_store_and_written_nowhere(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = aged_workload(tmp_path / "store", seed=5)
+    monkeypatch.chdir(tmp_path)
+    before = set(tmp_path.iterdir())
+    account = tmp_path / "account"
+    account.mkdir()
+    with FakeApiServer(account) as server:
+        arguments = ["report", "--store", str(work.path), "--as-of", str(work.now_ms), "--keyed-topics", "State"]
+        assert cli.run([*arguments, "--publish", TARGET], cluster=lambda: server.address) == 0
+    assert set(tmp_path.iterdir()) == before | {account}
+    status = published(server)
+    binary = server.requests[-1].patch["binaryData"]
+    assert gzip.decompress(base64.b64decode(binary["report.html.gz"])).startswith(b"<!doctype html>")
+    summary = json.loads(gzip.decompress(base64.b64decode(binary["summary.json.gz"])))
+    fates = {name: sum(each.reason == name and each.due_ms > 0 for each in work.records) for name in
+             ("pending", "delivered", "lost")}  # fmt: skip
+    assert {name: status[name] for name in fates} == fates
+    assert (status["messages"], status["totalBytes"]) == (len(work.records), sum(each.size for each in work.records))
+    assert status["liveBytes"] + status["deadBytes"] == status["totalBytes"]
+    assert status["reclaimableBytes"] == summary["compaction"]["reclaimableBytes"] > 0
+    assert (status["complete"], status["error"], status["storeId"]) == (True, None, work.store_id)
+    assert (status["duplicates"], status["asOfMs"]) == (1, work.now_ms)
+
+
+def test_what_is_no_store_is_published_as_an_error_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with FakeApiServer(tmp_path) as server:
+        arguments = ["report", "--store", str(tmp_path / "none"), "--publish", TARGET]
+        assert cli.run(arguments, cluster=lambda: server.address) == 2
+    status = published(server)
+    assert "is not a store" in status["error"]
+    assert status["messages"] is None
+    assert status["error"] in capsys.readouterr().err
+
+
+def test_wrong_arguments_and_no_pod_end_before_anything_is_published(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_pod() -> ApiServer:
+        raise PublishError("--publish works in a pod only")
+
+    assert cli.run(["report", "--store", str(store), "--publish", TARGET], cluster=no_pod) == 2
+    assert cli.run(["report", "--store", str(store), "--publish", "secret/a/b"], cluster=no_pod) == 2
+    assert cli.run(["traffic", "--store", str(store), "--publish", TARGET], cluster=no_pod) == 2
+    told = capsys.readouterr().err
+    assert "in a pod only" in told
+    assert "configmap/NAMESPACE/NAME" in told
+
+
+def test_results_that_cannot_be_published_are_a_failure(
+    spark: SparkSession, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with FakeApiServer(tmp_path, [(403, {}, '{"message": "forbidden"}')]) as server:
+        assert cli.run(["report", "--store", str(store), "--publish", TARGET], cluster=lambda: server.address) == 3
+    assert "verb patch" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (cli._Stopped(), 143, "SIGTERM"),
+        (Py4JNetworkError("Answer from Java side is empty"), 3, "it was stopped, or killed"),
+        (ConnectionRefusedError(111, "Connection refused"), 3, "it was stopped, or killed"),
+        (PySparkException("java.io.IOException: No space left on device"), 3, "the disk is full"),
+        (OSError(28, "No space left on device", "/out/summary.json"), 3, "the disk is full"),
+        (PySparkException("java.lang.OutOfMemoryError: Java heap space"), 3, "ran out of memory"),
+        (PermissionError(13, "Permission denied", "/out"), 3, "/out: this user may not"),
+    ],
+)
+def test_whatever_ends_a_run_is_a_sentence_a_code_and_published(
+    spark: SparkSession, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str], error: BaseException, code: int, told: str,
+) -> None:  # fmt: skip
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(pipeline, "run_job", fail)
+    with FakeApiServer(tmp_path) as server:
+        assert cli.run(["report", "--store", str(store), "--publish", TARGET], cluster=lambda: server.address) == code
+    shown = capsys.readouterr().err
+    assert told in shown
+    assert "Traceback" not in shown
+    assert told in published(server)["error"]
+
+
+def test_a_mistake_of_the_programs_own_keeps_its_trace_and_is_published(
+    spark: SparkSession, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("typo")
+
+    monkeypatch.setattr(pipeline, "run_job", fail)
+    with FakeApiServer(tmp_path) as server, pytest.raises(KeyError):
+        cli.run(["report", "--store", str(store), "--publish", TARGET], cluster=lambda: server.address)
+    assert "a mistake in delaymq-spark" in published(server)["error"]
+
+
+def test_errors_of_others_are_not_taken_for_sparks() -> None:
+    assert problems.sentence_of(ValueError("x")) is None
+
+
+def command(store: Path, **environment: str) -> subprocess.Popen[str]:
+    """The command as its own process."""
+    arguments = [sys.executable, "-m", "delaymq_spark.cli", "traffic", "--store", str(store), "--memory", "512m"]
+    given = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK", "PYSPARK", "JAVA"))}
+    return subprocess.Popen(
+        arguments, env={**given, **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_without_java_one_sentence_says_so(store: Path, tmp_path: Path) -> None:
+    process = command(store, PATH="/usr/bin/none", JAVA_HOME=str(tmp_path))
+    _, told = process.communicate(timeout=120)
+    assert process.returncode == 3
+    assert told.splitlines()[-1] == JAVA_NEEDED
+    assert "Traceback" not in told
+
+
+def test_sigterm_in_the_middle_of_spark_ends_it_soon_with_a_sentence(store: Path) -> None:
+    process = command(store)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "reading the log" in line:
+            process.send_signal(signal.SIGTERM)
+            break
+    _, told = process.communicate(timeout=120)
+    assert process.returncode == 143
+    assert "stopped before it was done (SIGTERM)" in told
+    assert "Traceback" not in told
