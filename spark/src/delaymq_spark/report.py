@@ -112,7 +112,7 @@ def _bar(section: dict[str, Any]) -> str:
 
 def _tiles(summary: dict[str, Any]) -> str:
     totals, compaction, delay = summary["totals"], summary["compaction"], summary["delay"]
-    coming = f"delayed messages to come, {number(delay['overdue'])} overdue"
+    coming = f"delays to come, {number(delay['overdue'])} overdue"
     lost = "lost" if delay["lossesCertain"] else "lost at most (parts were skipped)"
     tiles = [
         (size(totals["bytes"]), f"{number(totals['messages'])} messages in {number(totals['topics'])} topics", ""),
