@@ -123,7 +123,8 @@ class _Planner:
             try:
                 found = record_starts(info, self._split_bytes)
             except FileNotFoundError as error:
-                return self._unreadable(info, error)
+                self._unreadable(info, error)
+                return None
             except OSError as error:
                 # It is one part then; a broker that restarts may be back when that is read.
                 _log.warning("%s is not split: %s", info.path, error.strerror)
@@ -211,7 +212,8 @@ class _Planner:
             finally:
                 file.close()
         except OSError as error:
-            return self._unreadable(info, error)
+            self._unreadable(info, error)
+            return None
 
     def _unreadable(self, info: SegmentInfo, error: OSError) -> None:
         reason = f"cannot be read: {error.strerror or error}"

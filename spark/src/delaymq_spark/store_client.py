@@ -31,7 +31,7 @@ _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 3.0
 # What a server may ask for with Retry-After.
 _LONGEST_ASKED_PAUSE_S: Final = 30.0
-_PIECE_BYTES: Final = 256 << 10
+_PIECE_BYTES: Final = 1 << 20
 
 _log = logging.getLogger(__name__)
 
