@@ -574,6 +574,25 @@ def test_a_missing_permission_is_said_and_the_rest_works(verb, kind):
     world.run(lambda: ready(world).get("reason") == "RunSucceeded", ticks=200)
 
 
+def test_what_is_not_allowed_for_too_long_ends_the_run_by_the_deadline():
+    world = analysed(analytics={"deadlineSeconds": 60})
+    world.kube.forbidden |= {(verb, "SparkApplication") for verb in ("get", "list", "create")}
+    world.annotate(analyze="1")
+    world.run(lambda: ended(world), ticks=200)
+    assert "DeadlineExceeded" in group(world)["message"]
+
+
+def test_a_result_of_an_operator_that_was_away_for_longer_than_the_deadline_is_not_lost():
+    world = analysed(analytics={"deadlineSeconds": 60})
+    world.annotate(analyze="1")
+    world.run(lambda: len(made(world)) == 1)
+    for _ in range(300):
+        world.tick()
+    world.restart_operator()
+    world.run(lambda: ended(world))
+    assert told(world)["state"] == "Succeeded"
+
+
 @pytest.mark.parametrize("status", [0, 409, 429, 500, 503])
 def test_an_api_server_that_fails_now_and_then_only_delays_a_run(status):
     world = analysed(size=2)

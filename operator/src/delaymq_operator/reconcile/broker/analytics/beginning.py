@@ -45,12 +45,21 @@ async def begin(p: BrokerPass, spec: AnalyticsSpec, group: Group, entry: Analyti
             raise
     if not is_overdue(p, spec, entry):
         return structs.replace(entry, message=one_line(waits))
-    live = await p.world.kube.get("SparkApplication", p.namespace, entry.application or "")
+    live = await _left_behind(p, entry.application or "")
     if live is not None:
-        # Made by an operator that was killed before it could say so.
         return _begun(entry, live)
     said = f"it could not begin within {spec.deadline_seconds} s: {waits or entry.message or 'no operator ran'}"
     return failed(p, entry, Reason.DEADLINE_EXCEEDED, said)
+
+
+async def _left_behind(p: BrokerPass, name: str) -> Manifest | None:
+    """What an operator made that was killed before it could say so."""
+    try:
+        return await p.world.kube.get("SparkApplication", p.namespace, name)
+    except KubeError as error:
+        if not error.forbidden:
+            raise
+        return None
 
 
 def _begun(entry: AnalyticsGroupStatus, application: Manifest) -> AnalyticsGroupStatus:
