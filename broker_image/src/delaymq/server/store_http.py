@@ -227,17 +227,13 @@ class StoreHttp:
         yield from _members("consumerOffsets", list(offsets), lambda key: offsets.get(key))
         deleted = dict(store.deleted_topics)
         yield from _members("deletedTopics", list(deleted), deleted.get)
-        topics: dict[str, list[int]] = {}
-        for topic, queue_id in store.queues():
-            topics.setdefault(topic, []).append(queue_id)
         yield ',"queues":['
         comma = ""
-        for topic, queue_ids in topics.items():
-            for queue_id in sorted(queue_ids):
-                # A topic that is deleted just now has none.
-                if store.has_queue(topic, queue_id):
-                    yield comma + json.dumps([topic, queue_id, *store.queue_bounds(topic, queue_id)])
-                    comma = ","
+        for topic, queue_id in store.queues():
+            # A topic that is deleted just now has none.
+            if store.has_queue(topic, queue_id):
+                yield comma + json.dumps([topic, queue_id, *store.queue_bounds(topic, queue_id)])
+                comma = ","
         yield "]}"
 
     def _find(self, request: web.Request) -> tuple[int, web.Response | None]:
