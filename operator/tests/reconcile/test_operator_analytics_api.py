@@ -164,6 +164,7 @@ def create(cluster: Cluster, **analytics: Any) -> None:
     cluster.server.create(cluster.path("Broker"), kind | body)
 
 
+@pytest.mark.timeout(400)
 def test_a_run_from_the_missing_spark_operator_to_the_figures_through_a_kill(
     cluster: Cluster, operator: Operator
 ) -> None:
@@ -210,6 +211,7 @@ def test_a_run_from_the_missing_spark_operator_to_the_figures_through_a_kill(
         assert word not in operator.log_since(0)
 
 
+@pytest.mark.timeout(400)
 def test_a_scheduled_run_comes_by_itself_and_all_goes_with_the_broker(cluster: Cluster, operator: Operator) -> None:
     install_spark(cluster)
     create(cluster, schedule="* * * * *")

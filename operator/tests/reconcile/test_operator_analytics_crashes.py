@@ -118,6 +118,7 @@ CHANGES = [on_demand, on_schedule, by_the_deadline, without_the_field, beyond_th
 
 
 @AFTER
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_a_run_comes_out_the_same_wherever_the_operator_dies(change, after):
     moments = telling_moments(history(change, None, after).calls)

@@ -105,7 +105,8 @@ def _arguments(broker: Broker, spec: AnalyticsSpec, run: AnalyticsRun, name: str
     if run.read == "Volume":
         levels, hours = run.settings.get("messageDelayLevel", ""), run.settings.get("fileReservedTime", "")
         found += ["--levels", levels] if levels else []
-        found += ["--retention-hours", hours] if hours.isdecimal() else []
+        # A broker that keeps nothing by age is analysed with the default: the command takes no 0.
+        found += ["--retention-hours", hours] if hours.isdecimal() and int(hours) > 0 else []
     if spec.results_claim is not None:
         found += ["--out", f"{RESULTS_PATH}/{name}"]
     return found

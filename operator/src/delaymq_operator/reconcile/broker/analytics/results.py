@@ -17,9 +17,10 @@ FORMAT_VERSION: Final = 1
 MAX_STATUS_CHARS: Final = 65_536
 """It is at most 16 KiB; what is much longer is not what it says."""
 _MAX_LONG: Final = (1 << 63) - 1
+_MAX_LATENESS_MS: Final = float(1 << 52)
 
 Count = Annotated[int, Meta(ge=0, le=_MAX_LONG)] | None
-Signed = Annotated[int, Meta(ge=-_MAX_LONG, le=_MAX_LONG)] | None
+Lateness = Annotated[float, Meta(ge=-_MAX_LATENESS_MS, le=_MAX_LATENESS_MS)] | None
 
 
 class ResultError(Exception):
@@ -43,8 +44,8 @@ class Result(ApiStruct, frozen=True, kw_only=True):
     lost: Count = None
     duplicates: Count = None
     early: Count = None
-    worst_lateness_ms: Signed = None
-    p99_lateness_ms: Signed = None
+    worst_lateness_ms: Lateness = None
+    p99_lateness_ms: Lateness = None
     report_omitted: str | None = None
 
 
@@ -81,6 +82,10 @@ def has_report(config_map: Manifest | None) -> bool:
     return RESULT_REPORT_KEY in ((config_map or {}).get("binaryData") or {})
 
 
+def _whole(ms: float | None) -> int | None:
+    return None if ms is None else round(ms)
+
+
 def with_figures(entry: AnalyticsGroupStatus, result: Result, report: str | None) -> AnalyticsGroupStatus:
     """A group's figures as this result tells them; `report`: the ConfigMap that has it."""
     return structs.replace(
@@ -95,8 +100,8 @@ def with_figures(entry: AnalyticsGroupStatus, result: Result, report: str | None
         lost=result.lost,
         duplicates=result.duplicates,
         early=result.early,
-        worst_lateness_ms=result.worst_lateness_ms,
-        p99_lateness_ms=result.p99_lateness_ms,
+        worst_lateness_ms=_whole(result.worst_lateness_ms),
+        p99_lateness_ms=_whole(result.p99_lateness_ms),
         complete=result.complete,
         skipped=result.skipped_count,
         report=report,

@@ -1,0 +1,74 @@
+"""What the operator and the command that it launches say to each other: arguments, the result, names of its keys."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+from delaymq_operator.api import analytics_names
+from delaymq_operator.api.broker import parse_broker
+from delaymq_operator.manifests import AnalyticsRun, analytics_application
+from delaymq_operator.reconcile.broker.analytics.results import FORMAT_VERSION, ResultError, result_of
+from fakes_spark import RESULT
+
+SPARK_PATH = Path(__file__).parents[3] / "spark" / "src"
+NOW_MS = 1_790_000_000_000
+
+
+@pytest.fixture
+def command(monkeypatch):
+    """Modules of the command that need no Spark, by name."""
+    monkeypatch.syspath_prepend(str(SPARK_PATH))
+    return lambda name: importlib.import_module(f"delaymq_spark.{name}")
+
+
+def arguments(read="HTTP", settings=None, **analytics):
+    broker = parse_broker({"metadata": {"name": "demo", "namespace": "ns"}, "spec": {"analytics": analytics}})
+    run = AnalyticsRun(group=0, token="29654400", image="i", read=read, settings=settings or {})
+    return analytics_application(broker, broker.spec.analytics, run)["spec"]["arguments"]
+
+
+def test_the_command_takes_the_plain_arguments(command):
+    wanted = command("arguments").parse(arguments(), NOW_MS)
+    assert (wanted.job, wanted.store) == ("report", "http://demo-broker-0.ns.svc:8080")
+    assert str(wanted.publish) == "configmap/ns/demo-analytics-0-29654400"
+    assert wanted.skipped_ok
+    assert wanted.out is None
+    assert (wanted.min_dead_ratio, wanted.promise_p99_ms) == (0.25, 100)
+    assert wanted.levels is None
+    assert wanted.retention_hours is None
+
+
+def test_the_command_takes_all_that_a_spec_may_say(command):
+    found = arguments(keyedTopics=["a", "b"], minDeadPercent=100, promiseP99Milliseconds=0, resultsClaim="results")
+    wanted = command("arguments").parse(found, NOW_MS)
+    assert wanted.keyed_topics == {"a", "b"}
+    assert (wanted.min_dead_ratio, wanted.promise_p99_ms) == (1.0, 0)
+    assert wanted.out == Path("/results/demo-analytics-0-29654400")
+
+
+@pytest.mark.parametrize(("hours", "expected"), [("72", 72), ("0", None), ("-1", None), ("", None), ("1e3", None)])
+def test_of_a_volume_the_command_is_told_what_the_broker_says(command, hours, expected):
+    found = arguments("Volume", {"messageDelayLevel": "1s 5s 1d", "fileReservedTime": hours})
+    wanted = command("arguments").parse(found, NOW_MS)
+    assert wanted.store == "/mnt/delaymq/store"
+    assert wanted.levels == "1s 5s 1d"
+    assert wanted.retention_hours == expected
+
+
+def test_the_result_is_what_the_command_writes(command):
+    status = command("status")
+    assert status.FORMAT_VERSION == FORMAT_VERSION
+    failure = status.of_failure(
+        "it broke", as_of_ms=1, completed_at_ms=2, duration_ms=1, store_id=None, broker_name=None
+    )
+    assert failure.keys() == RESULT.keys()
+    with pytest.raises(ResultError, match="it broke"):
+        result_of({"data": {"status.json": status.as_text(failure)}}, "x")
+    success = result_of({"data": {"status.json": status.as_text(dict(RESULT, p99LatenessMs=9.5))}}, "x")
+    assert success.messages == RESULT["messages"]
+
+
+def test_the_keys_of_the_config_map_are_the_command_s(command):
+    publish = command("publish")
+    ours = (analytics_names.RESULT_STATUS_KEY, analytics_names.RESULT_SUMMARY_KEY, analytics_names.RESULT_REPORT_KEY)
+    assert ours == (publish.STATUS, publish.SUMMARY, publish.REPORT)
