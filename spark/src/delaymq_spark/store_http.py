@@ -19,7 +19,7 @@ FIRST_PATIENCE_S: Final = 10.0
 # The driver's questions; a broker restarts in seconds.
 ASK_PATIENCE_S: Final = 45.0
 # A read that runs for long outlives a broker whose pod moves to another node.
-READ_PATIENCE_S: Final = 180.0
+READ_PATIENCE_S: Final = 120.0
 # What is fetched when only a few bytes are asked for, as the search for a record behind damage does.
 _AHEAD_BYTES: Final = 1 << 18
 _Parsed = TypeVar("_Parsed")
