@@ -428,6 +428,20 @@ def test_while_paused_nothing_is_begun_and_what_runs_is_followed():
     world.run(lambda: len(made(world)) == 4, ticks=100)
 
 
+def test_a_deadline_that_passes_while_paused_is_kept_afterwards_and_makes_nothing_spin():
+    world = analysed(analytics={"deadlineSeconds": 60})
+    world.spark.last = "RUNNING"
+    world.annotate(analyze="1")
+    world.run(lambda: told(world).get("state") == "Running")
+    world.change(paused=True)
+    world.idle(100)
+    assert told(world)["state"] == "Running"
+    assert world.reconcile().requeue_after_s >= world.settings.progress_interval_s
+    world.change(paused=False)
+    world.run(lambda: ended(world))
+    assert "DeadlineExceeded" in group(world)["message"]
+
+
 def test_a_group_that_goes_during_a_run_is_dropped_from_it():
     world = analysed(size=2)
     world.spark.last = "RUNNING"

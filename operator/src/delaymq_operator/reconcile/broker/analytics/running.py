@@ -70,7 +70,9 @@ async def _step(p: BrokerPass, spec: AnalyticsSpec, group: Group, entry: Analyti
             completed_at=None,
             message=None,
         )
-    p.again((started_ms(entry, p.now_ms) - p.now_ms) / 1000 + spec.deadline_seconds)
+    rest_s = (started_ms(entry, p.now_ms) - p.now_ms) / 1000 + spec.deadline_seconds
+    if rest_s > 0:
+        p.again(rest_s)
     if entry.state == "Starting":
         p.again(_LOOK_S)
         entry = await begin(p, spec, group, entry)
