@@ -48,6 +48,28 @@ def test_the_products_images_are_made_of_files_that_exist_and_only_the_operators
     assert digest_of(REPOSITORY_PATH, broker) != digest_of(REPOSITORY_PATH, operator)
 
 
+def test_the_spark_image_is_made_of_the_analytics_and_of_the_brokers_package() -> None:
+    text = (REPOSITORY_PATH / "Dockerfile").read_text()
+    spark = sources_of(text, "spark")
+    assert {"spark/src", "spark/image/entrypoint.py", "spark/image/leave-out.sh", "broker_image/src"} <= set(spark)
+    assert "requirements/spark-image.txt" in spark
+    assert not {"operator/src", "requirements/operator.txt"} & set(spark)
+    assert digest_of(REPOSITORY_PATH, spark)
+
+
+def test_what_the_dockerfile_copies_is_let_through_by_dockerignore_and_nothing_else() -> None:
+    text = (REPOSITORY_PATH / "Dockerfile").read_text()
+    copied = {path for target in ("broker", "operator", "spark") for path in sources_of(text, target)}
+    lines = (REPOSITORY_PATH / ".dockerignore").read_text().splitlines()
+    let_through = {line.removeprefix("!") for line in lines if line.startswith("!")}
+    assert {
+        path for path in copied if not any(path == each or path.startswith(f"{each}/") for each in let_through)
+    } == set()
+    assert {
+        each for each in let_through if not any(path == each or path.startswith(f"{each}/") for path in copied)
+    } == set()
+
+
 def test_bytecode_beside_the_sources_changes_no_tag(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "a.py").write_text("1")

@@ -37,6 +37,7 @@ def collect(cluster: Cluster, test: str, namespaces: Iterable[str], operator_nam
             (f"{name}-objects.yaml", ["-n", name, "get", kinds, "-o", "yaml"]),
             (f"{name}-wide.txt", ["-n", name, "get", kinds, "-o", "wide"]),
             (f"{name}-describe.txt", ["-n", name, "describe", "brokers,topics,delaylevelconfigs,pods"]),
+            (f"{name}-spark.yaml", ["-n", name, "get", "sparkapplications", "-o", "yaml"]),
             (f"{name}-events.txt", ["-n", name, "get", "events", "--sort-by=.lastTimestamp"]),
         ]
         for pod in _pods(cluster, name):

@@ -22,6 +22,8 @@ OPERATOR_NAMESPACE = "delaymq-system"
 RELEASE = "delaymq"
 OPERATOR_TIMEOUT_S = 90.0
 JAVA_IMAGE_TIMEOUT_S = 120.0
+# 900 MB, beside the first tests.
+SPARK_IMAGES_TIMEOUT_S = 240.0
 
 
 class Lab:
@@ -34,9 +36,10 @@ class Lab:
         self._numbers = itertools.count(1)
         self._spares: list[Space] = []
         self._java_client: Future[None] | None = None
+        self._spark: Future[None] | None = None
 
     def load_images(self, beside: Executor) -> None:
-        """Each node gets what runs on it; RocketMQ's client, which one test needs, comes while others run."""
+        """Each node gets what runs on it; Spark and RocketMQ's client, which few tests need, come while others run."""
         workers = self.workers
         others = [node for node in self.cluster.nodes() if node not in workers]
         load = self.cluster.load_images
@@ -46,6 +49,7 @@ class Lab:
         ]
         for each in loading:
             each.result()
+        self._spark = beside.submit(load, self.images["spark"], self.images["spark-operator"], nodes=[self.spark_node])
         self._java_client = beside.submit(load, self.images["java-client"], nodes=others)
 
     def java_client_image(self) -> str:
@@ -53,6 +57,11 @@ class Lab:
         assert self._java_client is not None, "load_images comes first"
         self._java_client.result(JAVA_IMAGE_TIMEOUT_S)
         return self.images["java-client"]
+
+    def wait_spark_images(self) -> None:
+        """Until Spark and the Spark operator can run on ``spark_node``."""
+        assert self._spark is not None, "load_images comes first"
+        self._spark.result(SPARK_IMAGES_TIMEOUT_S)
 
     def space(self, about: str, *, client: bool = True, restricted: bool = True) -> Space:
         """A new namespace, named after what it is for."""
@@ -92,6 +101,11 @@ class Lab:
             self.cluster.node_exec(node, "ctr", "-n", "k8s.io", "images", "tag", "--force", *names)
 
     @property
+    def spark_node(self) -> str:
+        """The only node with the large images."""
+        return self.workers[0]
+
+    @property
     def workers(self) -> list[str]:
         nodes = self.cluster.get("nodes", selector="!node-role.kubernetes.io/control-plane")["items"]
         return [node["metadata"]["name"] for node in nodes]
@@ -108,14 +122,18 @@ class Operator:
         self.installed_in_s = 0.0
 
     def values(self, *, tag_suffix: str = "", **more: Any) -> dict[str, Any]:
-        """The values of the tests: images that are in the nodes already, and shorter times than people need."""
+        """The values of the tests: images that are in the nodes already, and shorter times than people need.
+
+        With ``tag_suffix`` a tag of Spark is named that no node has.
+        """
         images = {}
-        for name in ("operator", "broker"):
+        for name in ("operator", "broker", "spark"):
             repository, _, tag = self.lab.images[name].rpartition(":")
             images[name] = {"repository": repository, "tag": tag + tag_suffix}
         return {
             "image": {**images["operator"], "pullPolicy": "Never"},
             "brokerImage": images["broker"],
+            "analytics": {"image": images["spark"]},
             "resources": {"requests": {"cpu": "20m", "memory": "96Mi"}},
             **more,
         }
