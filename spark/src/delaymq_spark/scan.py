@@ -85,7 +85,13 @@ class Frames:
 
     def first(self, count: int) -> Frames:
         """The first `count` records."""
-        return Frames(*(getattr(self, name)[:count] for name in Frames.__slots__))
+        return self.between(0, count)
+
+    def between(self, begin: int, end: int) -> Frames:
+        """Records `begin` to `end` - 1."""
+        if begin == 0 and end >= len(self):
+            return self
+        return Frames(*(getattr(self, name)[begin:end] for name in Frames.__slots__))
 
 
 def frames_of(window: Window, start: int) -> tuple[Frames, int]:

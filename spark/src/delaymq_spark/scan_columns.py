@@ -33,7 +33,7 @@ from delaymq.message.names import (
 
 from delaymq_spark.scan import Frames, Window, gather
 from delaymq_spark.scan_properties import Properties, mark_parts, numbers, text
-from delaymq_spark.source_schema import COLUMNS
+from delaymq_spark.source_schema import SKIPPED, TYPES
 
 KINDS: Final = ("normal", "delayed", "delivered", "half", "op", "retry", "dead_letter", "system")
 _NORMAL, _DELAYED, _DELIVERED, _HALF, _OP, _RETRY, _DEAD_LETTER, _SYSTEM = range(len(KINDS))
@@ -42,6 +42,8 @@ _KIND_OF_TOPIC: Final = {SCHEDULE_TOPIC: _DELAYED, HALF_TOPIC: _HALF, OP_HALF_TO
 _MIN_MS: Final = -62_135_596_800_000
 _MAX_MS: Final = 253_402_300_799_999
 _DUE_BYTES: Final = 16 + 1 + 4 + 1 + 20
+# A queue offset, as a number that fits 64 bits.
+_OFFSET: Final = "^[0-9]{1,18}$"
 
 Mask = npt.NDArray[np.bool_]
 
@@ -212,6 +214,19 @@ def _kind(rows: Rows) -> pa.Array:
     return pa.array(KINDS, pa.string()).take(pa.array(rows.kinds))
 
 
+def _half_offset(rows: Rows) -> pa.Array:
+    """Of op records the queue offset of the half message that the body names; null when it is no number."""
+    frames = rows.frames
+    of_topic = np.array([topic == OP_HALF_TOPIC for topic in rows.topics.dictionary.to_pylist()], np.bool_)
+    if not of_topic.any():
+        return pa.nulls(len(frames), pa.int64())
+    there = of_topic[rows.topics.indices.to_numpy()]
+    bodies = text(gather(rows.window.data, frames.body_at[there], frames.body_bytes[there]))
+    is_number = pc.match_substring_regex(bodies, _OFFSET)
+    found = pc.if_else(is_number, bodies, pa.scalar(None, pa.string())).cast(pa.int64())
+    return found.take(pa.array(np.cumsum(there, dtype=np.int64) - 1, mask=~there))
+
+
 def _crc_ok(rows: Rows) -> pa.Array:
     if not rows.verify:
         return pa.nulls(len(rows.frames), pa.bool_())
@@ -249,8 +264,10 @@ _BUILDERS: Final[dict[str, Callable[[Rows], pa.Array]]] = {
     "mark": lambda rows: rows.marks[0],
     "origin_queue_id": lambda rows: rows.marks[1],
     "origin_offset": lambda rows: rows.marks[2],
+    "half_offset": _half_offset,
     "crc_ok": _crc_ok,
     "properties": lambda rows: rows.properties.maps(),
     "body": lambda rows: gather(rows.window.data, rows.frames.body_at, rows.frames.body_bytes),
+    SKIPPED: lambda rows: pa.nulls(len(rows.frames), pa.string()),
 }
-assert _BUILDERS.keys() == COLUMNS.keys()
+assert _BUILDERS.keys() == TYPES.keys()

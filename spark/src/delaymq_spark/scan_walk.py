@@ -48,7 +48,8 @@ class Walk:
         last_ms = 0
         while position < end:
             wanted = min(window_bytes, end - position)
-            if len(data) < wanted:
+            # A record larger than a window had one of its own.
+            if len(data) < wanted or len(data) > max(wanted, WINDOW_BYTES):
                 data = bytearray(wanted)
             count = self.file.read_into(position, memoryview(data)[:wanted])
             window = Window(data, count, base + position, base)

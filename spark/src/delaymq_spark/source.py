@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from delaymq_spark.segments_plan import Part, log_start, plan
+from delaymq_spark.segments_plan import plan
 from delaymq_spark.source_options import OptionError, SourceOptions, parse_options
-from delaymq_spark.source_read import batches, log_skipped
-from delaymq_spark.source_schema import COLUMNS, spark_schema
+from delaymq_spark.source_partition import partitions_of, read_partition
+from delaymq_spark.source_schema import SKIPPED, TYPES, spark_schema
+from delaymq_spark.source_stream import TRIGGER_OPTION, StoreStreamReader, trigger_bytes
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
 FORMAT: Final = "rocketmq_store"
-_log = logging.getLogger(__name__)
 
 
 def register(spark: SparkSession) -> None:
     """Make the format known to a session; not needed where `pyspark_rocketmq_store` is on the path of the driver."""
     spark.dataSource.register(RocketMqStoreSource)
-
-
-class StorePartition(InputPartition):
-    """A part of the log for one task."""
-
-    def __init__(self, part: Part) -> None:
-        super().__init__(part)
-        self.part = part
 
 
 class RocketMqStoreSource(DataSource):
@@ -48,25 +39,27 @@ class RocketMqStoreSource(DataSource):
 
     def schema(self) -> StructType:
         """By the option `columns`. OptionError, StorePathError."""
-        return spark_schema(parse_options(self.options).columns)
+        return spark_schema(_parsed(self.options).columns)
 
     def reader(self, schema: StructType) -> StoreBatchReader:
         """The batch reader for the columns of `schema`, which a user may have given."""
         options = self._options(schema)
-        return FilteringReader(options) if options.pushdown else StoreBatchReader(options)
+        # Rows of what is skipped have no topic and no time: only Spark can tell whether a filter keeps them.
+        takes_filters = options.pushdown and SKIPPED not in options.columns
+        return FilteringReader(options) if takes_filters else StoreBatchReader(options)
 
     def streamReader(self, schema: StructType) -> StoreStreamReader:  # noqa: N802
         """The streaming reader."""
-        return StoreStreamReader(self._options(schema))
+        return StoreStreamReader(self._options(schema), trigger_bytes(self.options.get(TRIGGER_OPTION)))
 
     def _options(self, schema: StructType) -> SourceOptions:
         for field in schema.fields:
-            if field.name not in COLUMNS:
-                raise OptionError(f"the schema's {field.name[:60]!r} is no column: there are {', '.join(COLUMNS)}")
-            if field.dataType != COLUMNS[field.name][0]:
-                expected = COLUMNS[field.name][0].simpleString()
+            if field.name not in TYPES:
+                raise OptionError(f"the schema's {field.name[:60]!r} is no column: there are {', '.join(TYPES)}")
+            if field.dataType != TYPES[field.name][0]:
+                expected = TYPES[field.name][0].simpleString()
                 raise OptionError(f"the schema has {field.name} as {field.dataType.simpleString()}: it is {expected}")
-        return replace(parse_options(self.options), columns=tuple(schema.fieldNames()))
+        return replace(_parsed(self.options), columns=tuple(schema.fieldNames()))
 
 
 class StoreBatchReader(DataSourceReader):
@@ -77,14 +70,11 @@ class StoreBatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Parts of the log; what cannot be read at all is told in the driver's log."""
-        found = plan(self.options.path, self.options.split_bytes)
-        for skipped in found.skipped:
-            log_skipped(skipped)
-        return [StorePartition(part) for part in found.parts]
+        return partitions_of(plan(self.options.path, self.options.split_bytes), self.options)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Batches of a part; Spark asks for None when there are no parts."""
-        return batches(partition.part, self.options) if isinstance(partition, StorePartition) else iter(())
+        return read_partition(partition, self.options)
 
 
 class FilteringReader(StoreBatchReader):
@@ -103,50 +93,15 @@ class FilteringReader(StoreBatchReader):
                 self.options = narrowed
 
 
-class StoreStreamReader(DataSourceStreamReader):
-    """Follows a log that grows; an offset is the physical offset behind a whole record."""
-
-    def __init__(self, options: SourceOptions) -> None:
-        self.options = options
-        self._known_end: int | None = None
-
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802
-        """Where a stream without a checkpoint begins."""
-        wanted = self.options.starting_offset
-        if wanted == "latest":
-            return self.latestOffset()
-        start = log_start(self.options.path)
-        if wanted == "earliest":
-            return {"offset": start}
-        if int(wanted) < start:
-            _log.warning("the log begins at offset %d: startingOffset %s is no longer there", start, wanted)
-        return {"offset": max(int(wanted), start)}
-
-    def latestOffset(self) -> dict[str, int]:  # noqa: N802
-        """Behind the last whole record; only what is new since the last look is walked through."""
-        found = plan(self.options.path, self.options.split_bytes, start=self._known_end)
-        self._known_end = found.end
-        return {"offset": found.end}
-
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """Parts between two offsets; what the broker has deleted before it was read is told."""
-        found = plan(self.options.path, self.options.split_bytes, start=start["offset"], end=end["offset"])
-        if found.start > start["offset"]:
-            lost = min(found.start, end["offset"]) - start["offset"]
-            _log.warning("%d bytes from offset %d on were deleted before they were read", lost, start["offset"])
-        for skipped in found.skipped:
-            log_skipped(skipped)
-        return [StorePartition(part) for part in found.parts]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Batches of a part."""
-        return batches(partition.part, self.options) if isinstance(partition, StorePartition) else iter(())
-
-    def commit(self, end: dict[str, int]) -> None:
-        """Nothing to do: a store keeps no readers' offsets, and is never written."""
-
-    def stop(self) -> None:
-        """Nothing is open between batches."""
+def _parsed(options: Mapping[str, str]) -> SourceOptions:
+    """The options of a read. The column `skipped` is no record's, and the limit of a batch only a stream's."""
+    given = {name.lower(): value for name, value in options.items() if name.lower() != TRIGGER_OPTION.lower()}
+    words = [word.strip() for word in given.get("columns", "").split(",")]
+    if SKIPPED not in words:
+        return parse_options(given)
+    kept = [word for word in words if word != SKIPPED]
+    parsed = parse_options({**given, "columns": ",".join(kept)})
+    return replace(parsed, columns=(*(parsed.columns if kept else ()), SKIPPED))
 
 
 def _narrowed(options: SourceOptions, condition: Any) -> SourceOptions | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -15,8 +17,10 @@ from delaymq_spark.scan_walk import Walk
 from delaymq_spark.segments import Skipped, open_segment
 from delaymq_spark.segments_plan import Part
 from delaymq_spark.source_options import SourceOptions
-from delaymq_spark.source_schema import arrow_schema
+from delaymq_spark.source_schema import SKIPPED, arrow_schema
 
+# Bounds a batch by rows, as the window does by bytes: some 10 MiB of Arrow arrays with all columns.
+MAX_BATCH_ROWS: Final = 16_384
 _log = logging.getLogger(__name__)
 
 
@@ -28,15 +32,46 @@ def log_skipped(skipped: Skipped) -> None:
 def batches(
     part: Part, options: SourceOptions, tell: Callable[[Skipped], None] = log_skipped
 ) -> Iterator[pa.RecordBatch]:
-    """The part's records as batches with the columns of the options; what is skipped is told, never raised."""
+    """The part's records as batches with the columns of the options; what is skipped is told, never raised.
+
+    With the column `skipped` it gives rows too.
+    """
     schema = arrow_schema(options.columns)
     levels = DelayLevels.parse(options.delay_levels)
-    for window, frames in windows(part, tell):
+    passed_over: list[Skipped] = []
+
+    def note(skipped: Skipped) -> None:
+        tell(skipped)
+        if SKIPPED in options.columns:
+            passed_over.append(skipped)
+
+    for window, frames in windows(part, note):
         frames = _filtered(window, frames, options)
-        if not len(frames):
-            continue
-        rows = Rows(window, frames, levels, verify=options.verify)
-        yield pa.RecordBatch.from_arrays([rows.column(name) for name in options.columns], schema=schema)
+        # Tiny messages: a window of bytes would make a batch of hundreds of thousands of rows.
+        for begin in range(0, len(frames), MAX_BATCH_ROWS):
+            rows = Rows(window, frames.between(begin, begin + MAX_BATCH_ROWS), levels, verify=options.verify)
+            yield pa.RecordBatch.from_arrays([rows.column(name) for name in options.columns], schema=schema)
+        if passed_over:
+            yield skipped_rows(passed_over, options)
+            passed_over.clear()
+    if passed_over:
+        yield skipped_rows(passed_over, options)
+
+
+def skipped_rows(skipped: Sequence[Skipped], options: SourceOptions) -> pa.RecordBatch:
+    """A row for each, null in all columns but `skipped`."""
+    schema = arrow_schema(options.columns)
+    told = pa.array([_as_json(each) for each in skipped], pa.string())
+    columns = [told if field.name == SKIPPED else pa.nulls(len(skipped), field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _as_json(skipped: Skipped) -> str:
+    members = {
+        "file": skipped.file, "position": skipped.position, "offset": skipped.offset, "lostBytes": skipped.lost_bytes,
+        "reason": skipped.reason, "atEnd": skipped.at_end,
+    }  # fmt: skip
+    return json.dumps(members)
 
 
 def windows(part: Part, tell: Callable[[Skipped], None]) -> Iterator[tuple[Window, Frames]]:

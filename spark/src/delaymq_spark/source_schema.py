@@ -50,19 +50,23 @@ COLUMNS: Final[dict[str, tuple[DataType, pa.DataType]]] = {
     "mark": _TEXT,
     "origin_queue_id": _INT,
     "origin_offset": _LONG,
+    "half_offset": _LONG,
     "crc_ok": (BooleanType(), pa.bool_()),
     "properties": (MapType(StringType(), StringType()), pa.map_(pa.string(), pa.string())),
     "body": (BinaryType(), pa.binary()),
 }
-LARGE_COLUMNS: Final = ("properties", "body")
-DEFAULT_COLUMNS: Final = tuple(name for name in COLUMNS if name not in LARGE_COLUMNS)
+SKIPPED: Final = "skipped"
+"""A column for itself, asked for by name only: it gives a row, all else null, to each part that is passed over."""
+TYPES: Final = {**COLUMNS, SKIPPED: _TEXT}
+# Bodies are large, maps of properties dear, and what the end of a half message names is of use to few.
+DEFAULT_COLUMNS: Final = tuple(name for name in COLUMNS if name not in ("half_offset", "properties", "body"))
 
 
 def spark_schema(columns: tuple[str, ...]) -> StructType:
     """The schema of rows with these columns."""
-    return StructType([StructField(name, COLUMNS[name][0]) for name in columns])
+    return StructType([StructField(name, TYPES[name][0]) for name in columns])
 
 
 def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
     """The schema of batches with these columns."""
-    return pa.schema([(name, COLUMNS[name][1]) for name in columns])
+    return pa.schema([(name, TYPES[name][1]) for name in columns])

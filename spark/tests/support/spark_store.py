@@ -72,7 +72,8 @@ def reader_damage(path: Path | str) -> tuple[list[tuple[str, int, int]], tuple[i
 
 def expected_row(record: Record, segment: int) -> dict[str, Any]:
     """A row by the simplest code for each column; times in ms."""
-    properties = record.properties
+    # What is no UTF-8 is U+FFFD in Spark; the reader keeps such bytes as surrogates.
+    properties = {_shown(name): _shown(value) for name, value in record.properties.items()}
     mark = parse_mark(properties.get(names.MARK, ""))
     kind = kind_of(record)
     level = _int(properties.get(names.DELAY))
@@ -85,7 +86,7 @@ def expected_row(record: Record, segment: int) -> dict[str, Any]:
     if kind in (Kind.NORMAL, Kind.DELIVERED) and names.is_system_topic(record.topic):
         shown_kind = "system"  # the topic decides, whatever its properties say
     row = {
-        "topic": record.topic,
+        "topic": _shown(record.topic),
         "queue_id": record.queue_id,
         "queue_offset": record.queue_offset,
         "physical_offset": record.physical_offset,
@@ -111,6 +112,7 @@ def expected_row(record: Record, segment: int) -> dict[str, Any]:
         "mark": None if mark is None else mark.kind.value,
         "origin_queue_id": None if mark is None else mark.queue_id,
         "origin_offset": None if mark is None else mark.queue_offset,
+        "half_offset": int(record.body) if record.topic == names.OP_HALF_TOPIC and record.body.isdigit() else None,
         "crc_ok": crc32(record.body) & 0x7FFFFFFF == record.body_crc,
         "properties": properties,
         "body": record.body,
@@ -130,6 +132,10 @@ def comparable(row: dict[str, Any]) -> dict[str, Any]:
         else value
         for name, value in row.items()
     }
+
+
+def _shown(text: str) -> str:
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _host(packed: bytes) -> str:

@@ -1,0 +1,44 @@
+"""What one task reads, in batch and streaming alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from delaymq_spark.segments import Skipped
+from delaymq_spark.segments_plan import Part, Plan
+from delaymq_spark.source_options import SourceOptions
+from delaymq_spark.source_read import batches, log_skipped, skipped_rows
+from delaymq_spark.source_schema import SKIPPED
+from delaymq_spark.source_worker import keep_archive_directories
+
+
+class StorePartition(InputPartition):
+    """A part of the log for one task; or, of no part, what the driver found that cannot be read."""
+
+    def __init__(self, part: Part | None, skipped: tuple[Skipped, ...] = ()) -> None:
+        super().__init__(part)
+        self.part = part
+        self.skipped = skipped
+
+
+def partitions_of(found: Plan, options: SourceOptions) -> list[InputPartition]:
+    """One for each part; what cannot be read at all is told in the driver's log, and as rows where they are wanted."""
+    for skipped in found.skipped:
+        log_skipped(skipped)
+    partitions: list[InputPartition] = [StorePartition(part) for part in found.parts]
+    if found.skipped and SKIPPED in options.columns:
+        partitions.append(StorePartition(None, found.skipped))
+    return partitions
+
+
+def read_partition(partition: InputPartition | None, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+    """Batches of one partition; Spark asks for None when there are none."""
+    keep_archive_directories()
+    if not isinstance(partition, StorePartition):
+        return iter(())
+    if partition.part is None:
+        return iter((skipped_rows(partition.skipped, options),))
+    return batches(partition.part, options)
