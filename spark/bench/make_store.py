@@ -1,0 +1,163 @@
+"""A large store as a broker of ours would leave it, by the broker's own writing code: what the other programs read.
+
+    python spark/bench/make_store.py --dir FOLDER [--bytes 5g]
+
+Messages with bodies of 1 KiB (by `--body-bytes`) in six topics of four queues, with the properties that RocketMQ's Java
+client and broker give them; one in ten is delayed by 1 to 60 seconds and stands there twice, the last ones pending.
+The folder must not exist, or be what an earlier, interrupted run left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import os
+import random
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from delaymq.message import names
+from delaymq.message.levels import DEFAULT_LEVELS, DelayLevels, queue_of_level
+from delaymq.message.marks import format_due
+from delaymq.store.message_store import MessageStore
+from delaymq.store.model import Dispatched, NewRecord
+from delaymq.store.options import StoreOptions
+
+CACHE: Final = Path("~/.cache/delaymq/bench").expanduser()
+TOPICS: Final = ("Orders", "Payments", "Shipments", "Invoices", "Notifications", "Clicks")
+QUEUES: Final = 4
+DELAYED_SHARE: Final = 0.1
+LEVELS: Final = DelayLevels.parse(DEFAULT_LEVELS)
+_HOST: Final = bytes((10, 0, 0, 7, 0, 0, 42, 159))
+_PRODUCER: Final = bytes((10, 0, 0, 21, 0, 0, 180, 12))
+_START_MS: Final = 1_790_000_000_000
+_PER_MS: Final = 20
+# A marker of unfinished stores, so that only these are ever removed.
+_UNFINISHED: Final = "bench-unfinished"
+_BODIES: Final = 256
+# How often entries go to their files and progress is told.
+_STEP: Final = 50_000
+_UNITS: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+def parse_bytes(text: str) -> int:
+    """`5g`, `300m` or plain bytes. ValueError."""
+    number, unit = (text[:-1], text[-1].lower()) if text[-1:].lower() in _UNITS else (text, "")
+    return int(number) * _UNITS.get(unit, 1)
+
+
+class Generator:
+    """Appends messages and hands delayed ones over when the store's own clock says so."""
+
+    def __init__(self, path: Path, body_bytes: int, segment_bytes: int) -> None:
+        self.now_ms = _START_MS
+        self.count = 0
+        chance = random.Random(7)
+        self._chance = chance
+        self._bodies = [chance.randbytes(body_bytes) for _ in range(_BODIES)]
+        self._waiting: list[tuple[int, int, Dispatched, NewRecord]] = []
+        self.delivered_up_to: dict[int, int] = {}
+        # No index: nothing here reads it, and a start makes a new one.
+        options = StoreOptions(
+            commit_log_file_bytes=segment_bytes, index_enable=False,
+            disk_max_used_ratio=0.999, disk_clean_ratio=0.999, disk_write_refused_ratio=0.999,
+        )  # fmt: skip
+        self.store = MessageStore.open(path, options, now_ms=lambda: self.now_ms, levels=LEVELS)
+
+    def step(self) -> None:
+        """One message, and the copies that are due."""
+        self.count += 1
+        if self.count % _PER_MS == 0:
+            self.now_ms += 1
+        while self._waiting and self._waiting[0][0] <= self.now_ms:
+            self._deliver()
+        number, chance = self.count, self._chance.random()
+        topic, queue_id = TOPICS[number % len(TOPICS)], number // len(TOPICS) % QUEUES
+        properties = {
+            names.KEYS: f"order-{number:08d}",
+            names.UNIQUE_KEY: f"0A000015{number & 0xFFFF:04X}18B4AAC2{number:016X}",
+            "CLUSTER": "DefaultCluster",
+            "WAIT": "true",
+            names.TAGS: f"tag-{number % 7}",
+        }
+        body = self._bodies[number % _BODIES]
+        if chance >= DELAYED_SHARE:
+            self._append(topic, queue_id, body, properties)
+            return
+        level = 1 + int(chance / DELAYED_SHARE * 5)
+        schedule_queue, due_ms = queue_of_level(level), self.now_ms + LEVELS.delay_ms(level)
+        entry = self.store.next_queue_offset(names.SCHEDULE_TOPIC, schedule_queue)
+        properties |= {
+            names.DELAY: str(level), names.REAL_TOPIC: topic, names.REAL_QUEUE_ID: str(queue_id),
+            names.DUE: format_due(due_ms, schedule_queue, entry),
+        }  # fmt: skip
+        message = self._message(names.SCHEDULE_TOPIC, schedule_queue, body, properties)
+        heapq.heappush(self._waiting, (due_ms, number, self.store.append(message), message))
+
+    def _deliver(self) -> None:
+        _, _, stored, message = heapq.heappop(self._waiting)
+        place = f"{stored.queue_id}:{stored.queue_offset}:{stored.physical_offset}"
+        properties = {**message.properties, names.MARK: f"delivered:{place}"}
+        real_topic, real_queue = properties[names.REAL_TOPIC], int(properties[names.REAL_QUEUE_ID])
+        self._append(real_topic, real_queue, message.body, properties)
+        self.delivered_up_to[stored.queue_id + 1] = stored.queue_offset + 1
+
+    def _append(self, topic: str, queue_id: int, body: bytes, properties: dict[str, str]) -> None:
+        self.store.append(self._message(topic, queue_id, body, properties))
+
+    def _message(self, topic: str, queue_id: int, body: bytes, properties: dict[str, str]) -> NewRecord:
+        return NewRecord(topic, queue_id, body, properties, 0, 0, self.now_ms, _PRODUCER, _HOST)
+
+
+def make_store(path: Path, log_bytes: int, *, body_bytes: int = 1024, segment_bytes: int = 1 << 30) -> int:
+    """A store with a log of about this size at `path`; how many messages were sent. FileExistsError."""
+    if (path / _UNFINISHED).exists():
+        shutil.rmtree(path)
+    path.mkdir(parents=True)
+    (path / _UNFINISHED).touch()
+    generator = Generator(path, body_bytes, segment_bytes)
+    store, began = generator.store, time.monotonic()
+    while store.end_offset < log_bytes:
+        for _ in range(_STEP):
+            generator.step()
+            if store.end_offset >= log_bytes:
+                break
+        while store.write_behind():
+            pass
+        if sys.stderr.isatty():
+            rate = generator.count / (time.monotonic() - began)
+            print(f"\r{store.end_offset >> 20} MiB, {rate:,.0f} messages/s", end="", file=sys.stderr, flush=True)
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
+    levels = {str(level): offset for level, offset in sorted(generator.delivered_up_to.items())}
+    store.config_files.save("delayOffset.json", json.dumps({"offsetTable": levels}).encode())
+    store.close()
+    os.unlink(path / _UNFINISHED)
+    return generator.count
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The program; its exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dir", type=Path, default=CACHE / "store", help=f"where (default: {CACHE}/store)")
+    parser.add_argument("--bytes", default="5g", help="size of the log, such as 300m (default: 5g)")
+    parser.add_argument("--body-bytes", type=int, default=1024)
+    arguments = parser.parse_args(argv)
+    try:
+        count = make_store(arguments.dir, parse_bytes(arguments.bytes), body_bytes=arguments.body_bytes)
+    except ValueError as error:
+        parser.error(str(error))
+    except FileExistsError:
+        print(f"{arguments.dir} is there already: remove it, or name another folder", file=sys.stderr)
+        return 2
+    print(f"{count} messages in {arguments.dir}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
