@@ -51,7 +51,7 @@ def without_the_field(world):
 
 
 def beyond_the_limits(world):
-    world.change(analytics={"successfulRunsHistoryLimit": 1})
+    world.change(analytics={"successfulRunsHistoryLimit": 0})
     for text in ("1", "2"):
         world.annotate(analyze=text)
         world.run(lambda text=text: told(world).get("analyzed") == text and told(world)["state"] == "Succeeded")
@@ -83,7 +83,8 @@ def holds(world, change, started):
     else:
         assert told(world)["state"] == "Succeeded"
         assert told(world)["messages"] == 200
-        assert world.names("SparkApplication") == world.names("AnalyticsResult") == sorted(ran)[-2:]
+        kept = [] if change is beyond_the_limits else sorted(ran)[-2:]
+        assert world.names("SparkApplication") == world.names("AnalyticsResult") == kept
     drivers = [name.removesuffix("-driver") for name in world.names("Pod") if name.endswith("-driver")]
     assert drivers == world.names("SparkApplication")
 
