@@ -110,6 +110,11 @@ def test_results_that_cannot_be_published_are_a_failure(
         (PySparkException("java.io.IOException: No space left on device"), 3, "the disk is full"),
         (OSError(28, "No space left on device", "/out/summary.json"), 3, "the disk is full"),
         (PySparkException("java.lang.OutOfMemoryError: Java heap space"), 3, "ran out of memory"),
+        (
+            PySparkException("Traceback\n  x\ndelaymq_spark.store_address.StorePathError: /s is not a store"),
+            3,
+            "/s is not",
+        ),
         (PermissionError(13, "Permission denied", "/out"), 3, "/out: this user may not"),
     ],
 )

@@ -37,4 +37,7 @@ def sentence_of(error: Exception) -> str | None:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # A traceback of a Python worker ends with what happened.
     python = [line for line in lines if line.partition(":")[0].endswith(("Error", "Exception"))]
+    if python and "StorePathError: " in python[-1]:
+        # Ours, a sentence already: what was wrong with the store came up in a task.
+        return python[-1].partition("StorePathError: ")[2][:_MAX_TEXT]
     return f"Spark failed: {(python or lines or [type(error).__name__])[-1 if python else 0][:_MAX_TEXT]}"

@@ -1,0 +1,153 @@
+"""Stores that are damaged, foreign, newer or going away: named with file and byte, and the rest is analysed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from delaymq_spark.cli import run
+from delaymq_spark.jobs import pipeline
+from delaymq_spark.jobs.running import read_store
+from pyspark.sql import DataFrame, SparkSession
+from spark_workload import Workload
+
+MESSAGES = 300
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Workload:
+    """Some segments of one topic."""
+    work = Workload(tmp_path / "store")
+    for _ in range(MESSAGES):
+        work.send("Whole", 0, "retained")
+    work.close()
+    return work
+
+
+def segment_of(work: Workload, number: int) -> Path:
+    return sorted((work.path / "commitlog").iterdir())[number]
+
+
+def analyse(work: Workload, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, dict[str, Any], str]:
+    """Exit code, summary and what was told."""
+    arguments = ["traffic", "--store", str(work.path), "--as-of", str(work.now_ms), "--json", *more]
+    code = run(arguments)
+    told = capsys.readouterr()
+    return code, json.loads(told.out), told.err
+
+
+def truncate(work: Workload) -> tuple[Path, int]:
+    """A whole file's second half is gone."""
+    file = segment_of(work, 1)
+    os.truncate(file, 8_000)
+    inside = [each for each in work.records if each.segment == int(file.name)]
+    return file, sum(each.physical_offset + each.size > each.segment + 8_000 for each in inside)
+
+
+def tear(work: Workload) -> tuple[Path, int]:
+    """Ones over three records in the middle of a file."""
+    victims = [each for each in work.records if each.segment == int(segment_of(work, 1).name)][5:8]
+    with open(segment_of(work, 1), "r+b") as log:
+        log.seek(victims[0].physical_offset - victims[0].segment)
+        log.write(b"\xff" * sum(each.size for each in victims))
+    return segment_of(work, 1), len(victims)
+
+
+def put_directory_in_its_place(work: Workload) -> tuple[Path, int]:
+    """Cannot be read by whoever it is."""
+    file = segment_of(work, 1)
+    file.unlink()
+    file.mkdir()
+    return file, sum(each.segment == int(file.name) for each in work.records)
+
+
+def delete(work: Workload) -> tuple[Path, int]:
+    """A file in the middle is missing."""
+    file = segment_of(work, 1)
+    file.unlink()
+    return file, sum(each.segment == int(file.name) for each in work.records)
+
+
+def put_foreign_file_beside(work: Workload) -> tuple[Path, int]:
+    """Somebody kept notes."""
+    file = work.path / "commitlog/notes.txt"
+    file.write_text("not a segment")
+    return file, 0
+
+
+def claim_newer_format(work: Workload) -> tuple[Path, int]:
+    """As a later version would write it."""
+    file = work.path / "delaymq/state.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "formatVersion": 2}))
+    return file, 0
+
+
+def garble_offsets(work: Workload) -> tuple[Path, int]:
+    """A table beside the log, without a backup."""
+    file = work.path / "config/consumerOffset.json"
+    file.with_name("consumerOffset.json.bak").unlink(missing_ok=True)
+    file.write_text("{offsetTable")
+    return file, 0
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [truncate, tear, put_directory_in_its_place, delete, put_foreign_file_beside, claim_newer_format, garble_offsets],
+)
+def test_damage_is_named_and_the_rest_analysed(
+    spark: SparkSession, work: Workload, capsys: pytest.CaptureFixture[str], damage: Callable[..., tuple[Path, int]]
+) -> None:
+    file, lost = damage(work)
+    code, summary, told = analyse(work, capsys)
+    assert code == 1
+    assert f"skipped {file}, byte " in told
+    assert "Traceback" not in told
+    assert summary["totals"]["messages"] == MESSAGES - lost
+    assert not summary["complete"]
+    assert summary["skippedCount"] == len(summary["skipped"]) >= 1
+    assert summary["skippedBytes"] == sum(each["lostBytes"] for each in summary["skipped"])
+    assert str(file) in {each["file"] for each in summary["skipped"]}
+    assert analyse(work, capsys, "--skipped-ok")[0] == 0
+
+
+def test_a_write_under_way_at_the_logs_end_is_no_damage(
+    spark: SparkSession, work: Workload, capsys: pytest.CaptureFixture[str]
+) -> None:
+    last = work.records[-1]
+    with open(work.path / "commitlog" / f"{last.segment:020d}", "r+b") as log:
+        log.seek(last.physical_offset - last.segment + last.size)
+        log.write(b"\x00\x00\x01\x00half of a record")
+    code, summary, _ = analyse(work, capsys)
+    assert (code, summary["complete"], summary["totals"]["messages"]) == (0, True, MESSAGES)
+    assert [each["atEnd"] for each in summary["skipped"]] == [True]
+
+
+def test_segments_that_the_broker_deletes_after_the_positions_were_read_are_no_damage(
+    spark: SparkSession, work: Workload, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*arguments: Any) -> DataFrame:
+        for number in (0, 1):
+            (work.path / "commitlog" / f"{number * 16_384:020d}").unlink()
+        return read_store(*arguments)
+
+    monkeypatch.setattr(pipeline, "read_store", read)
+    code, summary, _ = analyse(work, capsys)
+    assert (code, summary["complete"]) == (0, True)
+    assert summary["totals"]["messages"] == sum(each.segment not in (0, 16_384) for each in work.records)
+
+
+def test_a_store_that_is_gone_when_spark_has_started_is_told_in_a_sentence(
+    spark: SparkSession, work: Workload, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*arguments: Any) -> DataFrame:
+        (work.path / "commitlog").rename(work.path / "elsewhere")
+        return read_store(*arguments)
+
+    monkeypatch.setattr(pipeline, "read_store", read)
+    assert run(["traffic", "--store", str(work.path)]) in (2, 3)
+    told = capsys.readouterr().err.splitlines()
+    assert f"{work.path} is not a store" in told[-1]
