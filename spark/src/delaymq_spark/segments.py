@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, Protocol
 
@@ -124,7 +124,7 @@ class Listing:
     skipped: tuple[Skipped, ...]
     """Files that are no segments."""
     gaps: tuple[Skipped, ...]
-    """Between segments."""
+    """Between segments: files that were cut, and files that are not there."""
     end: int | None = None
     """Physical offset behind the last record, where a broker says it; a folder is to be searched for it."""
 
@@ -156,6 +156,7 @@ def _list_folder(path: str) -> Listing:
     except OSError as error:
         raise StorePathError(f"{folder} cannot be listed: {error.strerror}") from error
     found: list[SegmentInfo] = []
+    unreadable: list[tuple[SegmentInfo, str]] = []
     skipped = list(_newer_format(path))
     for name in names:
         file = f"{folder}/{name}"
@@ -170,17 +171,25 @@ def _list_folder(path: str) -> Listing:
         except FileNotFoundError:
             continue  # The broker has just deleted it.
         except OSError as error:
-            skipped.append(Skipped(file, 0, int(name), _size_of(file), f"cannot be read: {error.strerror}"))
+            unreadable.append((SegmentInfo(int(name), file, _size_of(file)), f"cannot be read: {error.strerror}"))
             continue
         found.append(SegmentInfo(int(name), file, facts.st_size))
-    return Listing(tuple(found), tuple(skipped), tuple(_gaps(folder, found)))
+    # All files of a log have one size; a folder in the place of one says nothing about it.
+    whole_bytes = max((info.file_bytes for info in found), default=0)
+    for info, reason in unreadable:
+        skipped.append(Skipped(info.path, 0, info.base, whole_bytes or info.file_bytes, reason))
+    there = sorted([*found, *(replace(info, file_bytes=whole_bytes) for info, _ in unreadable)], key=lambda i: i.base)
+    return Listing(tuple(found), tuple(skipped), tuple(_gaps(folder, there, whole_bytes)))
 
 
-def _gaps(folder: str, segments: list[SegmentInfo]) -> Iterator[Skipped]:
-    for before, after in pairwise(segments):
-        if after.base > before.end:
-            file = f"{folder}/{before.end:0{NAME_DIGITS}d}"
-            yield Skipped(file, 0, before.end, after.base - before.end, "the file is missing or was cut")
+def _gaps(folder: str, segments: list[SegmentInfo], whole_bytes: int) -> Iterator[Skipped]:
+    for before, after in pairwise(segments) if whole_bytes else ():
+        end = before.base + whole_bytes
+        if before.end < min(end, after.base):
+            cut_bytes = min(end, after.base) - before.end
+            yield Skipped(before.path, before.file_bytes, before.end, cut_bytes, "the file was cut")
+        if end < after.base:
+            yield Skipped(f"{folder}/{end:0{NAME_DIGITS}d}", 0, end, after.base - end, "the file is missing")
 
 
 def _newer_format(path: str) -> Iterator[Skipped]:
