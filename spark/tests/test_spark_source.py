@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -183,5 +184,9 @@ def test_the_format_is_known_without_registration(golden: Path) -> None:
         ".config('spark.driver.host', '127.0.0.1').config('spark.driver.memory', '512m').getOrCreate()\n"
         f"print(spark.read.format('rocketmq_store').option('path', {str(golden)!r}).load().count())\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
+    # Else Spark takes whatever python3 is on the path.
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False, env=environment
+    )
     assert done.stdout.split()[-1:] == ["107"], done.stderr[-2000:]
