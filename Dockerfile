@@ -144,7 +144,7 @@ LABEL org.opencontainers.image.title="DelayMQ analytics" \
       org.opencontainers.image.version="${VERSION}"
 # The folder is where Java's package links its manual pages; small images lack it.
 RUN command -v java > /dev/null || { mkdir -p /usr/share/man/man1 && apt-get update -q \
-        && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends openjdk-17-jre-headless \
+        && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends openjdk-17-jre-headless && apt-get clean \
         && rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/dpkg.log; }
 COPY --from=build-spark-libraries /opt/spark /opt/spark
 COPY --from=build-spark-libraries /opt/delaymq/lib /opt/delaymq/lib

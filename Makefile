@@ -66,6 +66,9 @@ test-long: $(SETUP) ## what takes too long for every change: all kill instants, 
 bench: $(SETUP) ## ours and the real RocketMQ broker side by side, as ratios (about 30 minutes; see bench/README.md)
 	PYTHONPATH=e2e $(BIN)/python -m harness.isolated -- $(BIN)/python bench/run.py
 
+bench-spark: .venv-spark/.done ## how fast Spark reads a store, and in how much memory (needs Java 17 and 8 GB of disk)
+	$(SPARK_BIN)/python spark/bench/run.py
+
 pins: ## write the pins in requirements/ anew from the .in files (needs uv); images get the versions that the tests ran with
 	$(PIN) -o requirements/dev.txt requirements/dev.in
 	$(PIN) -c requirements/dev.txt -o requirements/spark.txt requirements/spark.in
@@ -76,4 +79,4 @@ pins: ## write the pins in requirements/ anew from the .in files (needs uv); ima
 clean: ## remove what the targets made, but for the caches outside the checkout
 	rm -rf $(VENV) .venv-spark build bench/results
 
-.PHONY: help setup demo check test test-unit test-compat test-spark cluster e2e test-long bench pins clean
+.PHONY: help setup demo check test test-unit test-compat test-spark cluster e2e test-long bench bench-spark pins clean
