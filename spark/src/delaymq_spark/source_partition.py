@@ -12,7 +12,7 @@ from delaymq_spark.segments_plan import Part, Plan
 from delaymq_spark.source_options import SourceOptions
 from delaymq_spark.source_read import batches, log_skipped, skipped_rows
 from delaymq_spark.source_schema import SKIPPED
-from delaymq_spark.source_worker import keep_archive_directories
+from delaymq_spark.source_worker import begin_tasks_at_once
 
 
 class StorePartition(InputPartition):
@@ -36,7 +36,7 @@ def partitions_of(found: Plan, options: SourceOptions) -> list[InputPartition]:
 
 def read_partition(partition: InputPartition | None, options: SourceOptions) -> Iterator[pa.RecordBatch]:
     """Batches of one partition; Spark asks for None when there are none."""
-    keep_archive_directories()
+    begin_tasks_at_once()
     if not isinstance(partition, StorePartition):
         return iter(())
     if partition.part is None:

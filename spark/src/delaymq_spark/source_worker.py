@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-import sys
+import gc
 from zipimport import zipimporter
 
-# pyspark and py4j, as Spark's own folder has them.
-_SPARK_ARCHIVES = ("pyspark.zip", "-src.zip")
+# pyspark, py4j and Spark's core itself, which all are on a worker's path.
+_SPARK_ARCHIVES = ("pyspark.zip", "-src.zip", ".jar")
+_read_again = zipimporter.invalidate_caches
 
 
-def keep_archive_directories() -> None:
-    """Spare the next tasks of this process some tenths of a second each.
+def begin_tasks_at_once() -> None:
+    """Spare each further task of this process some 50 ms.
 
     Before each task Spark's worker calls `importlib.invalidate_caches()`, and Python 3.11 then reads the directory of
-    the archive anew for every package in it, thousands of names each time, of archives that never change. What is
-    forgotten here is not called; the next import that needs an archive finds its directory in zipimport's own cache.
+    the archive anew for every package in it, thousands of names each time, of archives that never change. After each
+    it collects garbage; what is loaded by now is none. May be called for each task.
     """
-    for path, finder in list(sys.path_importer_cache.items()):
-        if isinstance(finder, zipimporter) and finder.archive.endswith(_SPARK_ARCHIVES):
-            del sys.path_importer_cache[path]
+    if zipimporter.invalidate_caches is _read_again:
+        zipimporter.invalidate_caches = _unless_sparks_own  # type: ignore[method-assign, assignment]
+        gc.collect()
+        gc.freeze()
+
+
+def _unless_sparks_own(finder: zipimporter) -> None:
+    if not finder.archive.endswith(_SPARK_ARCHIVES):
+        _read_again(finder)

@@ -1,0 +1,41 @@
+"""Archives that never change are not read again before each task; others are."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from zipimport import zipimporter
+
+import pytest
+from delaymq_spark.source_worker import begin_tasks_at_once
+
+
+@pytest.fixture
+def as_it_was() -> Iterator[None]:
+    before = zipimporter.invalidate_caches
+    yield
+    zipimporter.invalidate_caches = before
+    gc.unfreeze()
+
+
+@pytest.mark.parametrize(("name", "is_found"), [("spark-core.jar", False), ("pyspark.zip", False), ("mine.zip", True)])
+def test_a_module_that_is_added_to_an_archive_is_found_unless_it_is_sparks_own(
+    as_it_was: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_found: bool
+) -> None:
+    archive = tmp_path / name
+    module = f"added_to_{name.partition('.')[0].replace('-', '_')}"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("there_before.py", "")
+    monkeypatch.syspath_prepend(str(archive))
+    assert importlib.util.find_spec("there_before") is not None
+    begin_tasks_at_once()
+    begin_tasks_at_once()
+    with zipfile.ZipFile(archive, "a") as file:
+        file.writestr(f"{module}.py", "")
+    importlib.invalidate_caches()
+    assert (importlib.util.find_spec(module) is not None) == is_found
+    assert sys.path_importer_cache[str(archive)] is not None
