@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -19,6 +20,15 @@ FAILED: Final = frozenset({"FAILED", "SUBMISSION_FAILED"})
 """Nothing is tried again (restartPolicy Never), so a failed submission is the end."""
 _BEFORE_RUNNING: Final = frozenset({"", "NEW", "SUBMITTED", "PENDING_RERUN", "INVALIDATING"})
 _RUNNING: Final = frozenset({"RUNNING", "SUCCEEDING", "FAILING"})
+
+# Of spark-submit's whole output, which the Spark operator hands on: the line that says why; of the Kubernetes
+# client's long one only what the API server answered.
+_CAUSE: Final = re.compile(
+    r'^(?:Exception in thread "[^"\n]*"|Caused by:) +(?P<cause>.*?)(?: Received status: Status\(.*)?$', re.MULTILINE
+)
+_ANSWERED: Final = re.compile(r"\. Message: +(?P<answer>.+)")
+MAX_ERROR_CHARS: Final = 100_000
+"""An application may hold a million: more than this is not searched."""
 
 SILENT: Final = (
     "the Spark operator does not look at it: does it run, and is this namespace among those that it watches "
@@ -41,7 +51,7 @@ def seen(application: Manifest, driver: Pod | None, now_ms: int, created_ms: int
     """What is to be said of an application; `driver` is its driver's pod."""
     status = application.get("status") or {}
     told = status.get("applicationState") or {}
-    state, error = str(told.get("state") or ""), one_line(told.get("errorMessage"))
+    state, error = str(told.get("state") or ""), _cause(told.get("errorMessage"))
     if state == COMPLETED:
         return Seen("Completed")
     if state in FAILED:
@@ -63,6 +73,16 @@ def _of_pods(status: dict[str, Any], driver: Pod | None, age_ms: int) -> str | N
     if waiting and len(waiting) == len(executors) and age_ms >= NO_EXECUTOR_MS:
         return f"no executor runs yet: see `kubectl describe pod {waiting[0]}`"
     return None
+
+
+def _cause(error: object) -> str:
+    """Why an application failed, from what the Spark operator says of it."""
+    text = str(error or "")[:MAX_ERROR_CHARS]
+    found = _CAUSE.search(text)
+    if found is None:
+        return one_line(text)
+    answered = _ANSWERED.search(found["cause"])
+    return one_line(answered["answer"] if answered else found["cause"])
 
 
 def one_line(text: object) -> str:
