@@ -174,7 +174,7 @@ def test_runs_that_cannot_be_end_with_a_reason_and_a_sentence_and_leave_nothing_
     says(space, "noimage", "image")
     says(space, "noclaim", "nowhere")
     refused = space.wait_condition(BROKER, "noaccount", READY, reason="RunFailed", timeout_s=RUN_TIMEOUT_S)
-    assert "failed to submit" in refused["message"], refused
+    assert "nobody" in refused["message"], refused
     for name, sentence in {"noimage": "image", "noclaim": "nowhere"}.items():
         late = space.wait_condition(BROKER, name, READY, reason="DeadlineExceeded", timeout_s=RUN_TIMEOUT_S)
         assert late["status"] == "False"

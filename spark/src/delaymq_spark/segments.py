@@ -184,12 +184,12 @@ def _list_folder(path: str) -> Listing:
 
 def _gaps(folder: str, segments: list[SegmentInfo], whole_bytes: int) -> Iterator[Skipped]:
     for before, after in pairwise(segments) if whole_bytes else ():
-        end = before.base + whole_bytes
-        if before.end < min(end, after.base):
-            cut_bytes = min(end, after.base) - before.end
-            yield Skipped(before.path, before.file_bytes, before.end, cut_bytes, "the file was cut")
-        if end < after.base:
-            yield Skipped(f"{folder}/{end:0{NAME_DIGITS}d}", 0, end, after.base - end, "the file is missing")
+        lost_bytes = after.base - before.end
+        if lost_bytes > 0 and before.file_bytes < whole_bytes:
+            yield Skipped(before.path, before.file_bytes, before.end, lost_bytes, "the file was cut")
+        elif lost_bytes > 0:
+            file = f"{folder}/{before.end:0{NAME_DIGITS}d}"
+            yield Skipped(file, 0, before.end, lost_bytes, "the file is missing")
 
 
 def _newer_format(path: str) -> Iterator[Skipped]:
