@@ -22,10 +22,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from delaymq_spark.jobs.summary import SkippedParts
-from delaymq_spark.segments import Skipped
+from delaymq_spark.segments import Skipped, list_segments
 from delaymq_spark.source import FORMAT, register
 
 DEFAULT_MEMORY = "2g"
+# A job makes some twenty plans and runs each once. On a log that is not larger (the newest file and the one before, as
+# brokers allocate them) to compile them well takes longer than to run them.
+SMALL_LOG_BYTES = 2 << 30
 _POLL_SECONDS = 0.5
 
 
@@ -73,6 +76,8 @@ def open_session(options: JobOptions) -> SparkSession:
             # Small stores must not wait for two hundred empty tasks; large ones are split by the source.
             .config("spark.sql.shuffle.partitions", str(max(4, 2 * (os.cpu_count() or 1))))
         )
+        if sum(info.file_bytes for info in list_segments(options.store).segments) <= SMALL_LOG_BYTES:
+            builder = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
     session = builder.getOrCreate()
     # It writes errors with all stack traces of both languages, beside raising them.
     PySparkLogger.getLogger("DataFrameQueryContextLogger").setLevel("CRITICAL")
