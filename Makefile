@@ -46,6 +46,8 @@ SPARK_BIN := .venv-spark/bin
 	$(SPARK_BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e broker_image -e spark
 	@touch $@
 
+setup-spark: .venv-spark/.done ## make .venv-spark with PySpark and the analytics, from pins
+
 test-spark: $(SETUP) .venv-spark/.done ## types, data source and jobs of the analytics, on a local Spark (needs Java 17)
 	@mkdir -p $(REPORTS)
 	$(BIN)/mypy --config-file spark/pyproject.toml --python-executable $(SPARK_BIN)/python spark/src
@@ -79,4 +81,4 @@ pins: ## write the pins in requirements/ anew from the .in files (needs uv); ima
 clean: ## remove what the targets made, but for the caches outside the checkout
 	rm -rf $(VENV) .venv-spark build bench/results
 
-.PHONY: help setup demo check test test-unit test-compat test-spark cluster e2e test-long bench bench-spark pins clean
+.PHONY: help setup setup-spark demo check test test-unit test-compat test-spark cluster e2e test-long bench bench-spark pins clean
