@@ -37,6 +37,8 @@ class Walk:
     """Whether `end` is only as far as there may be records: no record behind the last one is nothing to tell of."""
     reached: int = -1
     """Afterwards: where the last record ended, or the end when a blank record closes the segment."""
+    torn_bytes: int = 0
+    """Afterwards, with `to_log_end`: from there to the last byte of the segment that is not zero."""
 
     def windows(self) -> Iterator[tuple[Window, Frames]]:
         """Windows and their sound records. A window is used again for the next one. OSError."""
@@ -74,9 +76,11 @@ class Walk:
                     continue
             window_bytes = WINDOW_BYTES
             del window, frames
-            following = next_sound(self.file, position, end, last_ms)
+            following, written_end = next_sound(self.file, position, end, last_ms)
             if following is None:
-                if not self.to_log_end:
+                if self.to_log_end:
+                    self.torn_bytes = written_end - position
+                else:
                     self._skip(position, end, problem)
                 return
             self._skip(position, following, problem)
@@ -103,27 +107,32 @@ class Walk:
         self.tell(Skipped(self.file.name, position, base + position, end - position, reason))
 
 
-def next_sound(file: SegmentFile, position: int, end: int, not_before_ms: int) -> int | None:
+def next_sound(file: SegmentFile, position: int, end: int, not_before_ms: int) -> tuple[int | None, int]:
     """The first byte behind `position` and before `end` where a sound record begins; its checksum counts too.
 
-    It must not have been stored before the ones in front of it. OSError.
+    And the byte behind the last one that is not zero, when no such record is there. It must not have been stored before
+    the ones in front of it. OSError.
     """
+    written_end = position + len(read_bytes(file, position, 1).rstrip(b"\0"))
     at = position + 1
     while (at := file.next_data(at)) < end:
         piece = read_bytes(file, at, min(_PIECE_BYTES, end - at + 3))
         # Most of what is searched was never written, and comparing is faster than searching.
-        hit = -1 if piece == _ZEROS[: len(piece)] else piece.find(MAGIC_BYTES)
+        is_written = piece != _ZEROS[: len(piece)]
+        if is_written:
+            written_end = min(at + len(piece.rstrip(b"\0")), end)
+        hit = piece.find(MAGIC_BYTES) if is_written else -1
         while hit >= 0:
             candidate = at + hit - 4
             if position < candidate < end:
                 stored_ms = sound_at(file, candidate)
                 if stored_ms is not None and stored_ms >= not_before_ms:
-                    return candidate
+                    return candidate, written_end
             hit = piece.find(MAGIC_BYTES, hit + 1)
         if len(piece) < _PIECE_BYTES:
-            return None
+            break
         at += len(piece) - 3
-    return None
+    return None, written_end
 
 
 def sound_at(file: SegmentFile, position: int) -> int | None:
@@ -145,17 +154,3 @@ def sound_at(file: SegmentFile, position: int) -> int | None:
     if is_torn(record.raw_properties, position + size - len(record.raw_properties)):
         return None
     return record.store_timestamp_ms
-
-
-def torn_bytes(file: SegmentFile, position: int) -> int:
-    """From `position` to the last byte of the file that is not zero. OSError."""
-    at = last = position
-    while (at := file.next_data(at)) < file.file_bytes:
-        piece = read_bytes(file, at, _PIECE_BYTES)
-        if not piece:
-            break
-        # Comparing is fast, stripping is not, and most of such a file is zero.
-        if piece != _ZEROS[: len(piece)]:
-            last = at + len(piece.rstrip(b"\0"))
-        at += len(piece)
-    return last - position

@@ -18,7 +18,7 @@ from delaymq.message.record import decode_record
 from delaymq.store.reader import QUEUE_ENTRY, SegmentInfo
 
 from delaymq_spark.scan import MAGIC_BYTES
-from delaymq_spark.scan_walk import Walk, sound_at, torn_bytes
+from delaymq_spark.scan_walk import Walk, sound_at
 from delaymq_spark.segments import (
     NAME_DIGITS,
     Listing,
@@ -143,7 +143,7 @@ class _Planner:
         for _ in walk.windows():
             pass
         end = walk.reached
-        torn = torn_bytes(file, end - info.base) if end < info.end else 0
+        torn = walk.torn_bytes
         if torn:
             reason = "no whole record stands at the log's end"
             self.skipped.append(Skipped(info.path, end - info.base, end, torn, reason, at_end=True))
