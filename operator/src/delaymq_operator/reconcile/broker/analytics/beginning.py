@@ -8,6 +8,7 @@ from msgspec import structs
 
 from delaymq_operator.api.analytics import AnalyticsGroupStatus, AnalyticsSpec
 from delaymq_operator.api.conditions import Reason
+from delaymq_operator.api.resource import timestamp_of_ms
 from delaymq_operator.manifests import (
     AnalyticsRun,
     analytics_application,
@@ -17,20 +18,24 @@ from delaymq_operator.manifests import (
 )
 from delaymq_operator.reconcile.broker.analytics.ending import failed, is_overdue
 from delaymq_operator.reconcile.broker.analytics.following import one_line
+from delaymq_operator.reconcile.broker.analytics.tidying import MISSING_RETRY_S
 from delaymq_operator.reconcile.broker.applying import NotOursError, check_ours, ensure
 from delaymq_operator.reconcile.broker.compare import covers
 from delaymq_operator.reconcile.broker.state import BrokerPass, Group
 from delaymq_operator.reconcile.errors import KubeError
 from delaymq_operator.reconcile.ports import Manifest
 
-MISSING_RETRY_S: Final = 60.0
-"""How often the API server is asked whether it knows SparkApplications by now."""
 _ONE_POD: Final = "ReadWriteOncePod"
 
 
 async def begin(p: BrokerPass, spec: AnalyticsSpec, group: Group, entry: AnalyticsGroupStatus) -> AnalyticsGroupStatus:
     """What is to be told of a group whose turn it is and whose application may not be there yet."""
     waits = _waits_for(p, group)
+    if not p.may_change:
+        # A pause takes nothing of its time: that begins anew after it.
+        return structs.replace(entry, started_at=None, message=one_line(waits))
+    if entry.started_at is None:
+        entry = structs.replace(entry, started_at=timestamp_of_ms(p.now_ms))
     if waits is None and not is_overdue(p, spec, entry):
         try:
             return await _make(p, spec, group, entry)

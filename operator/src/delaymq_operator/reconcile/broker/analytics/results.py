@@ -11,15 +11,15 @@ from delaymq_operator.api.analytics import AnalyticsGroupStatus
 from delaymq_operator.api.analytics_names import RESULT_REPORT_KEY, RESULT_STATUS_KEY
 from delaymq_operator.api.resource import ApiStruct
 from delaymq_operator.reconcile.broker.analytics.following import one_line
+from delaymq_operator.reconcile.broker.analytics.telling import MAX_LONG
 from delaymq_operator.reconcile.ports import Manifest
 
 FORMAT_VERSION: Final = 1
 MAX_STATUS_CHARS: Final = 65_536
 """It is at most 16 KiB; what is much longer is not what it says."""
-_MAX_LONG: Final = (1 << 63) - 1
 _MAX_LATENESS_MS: Final = float(1 << 52)
 
-Count = Annotated[int, Meta(ge=0, le=_MAX_LONG)] | None
+Count = Annotated[int, Meta(ge=0, le=MAX_LONG)] | None
 Lateness = Annotated[float, Meta(ge=-_MAX_LATENESS_MS, le=_MAX_LATENESS_MS)] | None
 
 

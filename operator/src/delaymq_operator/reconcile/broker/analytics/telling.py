@@ -11,6 +11,8 @@ from delaymq_operator.api.conditions import Condition, Reason
 from delaymq_operator.reconcile.broker.analytics.state import GOING_ON, Analysis, Verdict
 
 SUMS: Final = ("messages", "total_bytes", "live_bytes", "dead_bytes", "reclaimable_bytes", "pending", "lost")
+MAX_LONG: Final = (1 << 63) - 1
+"""The API server refuses a whole status for one number above it, and results are written by others."""
 _RUN_REASONS: Final = (Reason.DEADLINE_EXCEEDED, Reason.RUN_FAILED)
 _VERDICTS: Final = (*_RUN_REASONS, Reason.RUN_SUCCEEDED, Reason.NO_RUN_YET)
 
@@ -48,7 +50,7 @@ def summed(groups: Iterable[AnalyticsGroupStatus]) -> dict[str, object]:
     entries = [each for each in groups if each.complete is not None or each.messages is not None]
     for name in SUMS:
         values = [value for each in entries if (value := getattr(each, name)) is not None]
-        found[name] = sum(values) if values else None
+        found[name] = min(sum(values), MAX_LONG) if values else None
     worst = [each.worst_lateness_ms for each in entries if each.worst_lateness_ms is not None]
     found["worst_lateness_ms"] = max(worst, default=None)
     found["complete"] = all(each.complete is not False for each in entries) if entries else None

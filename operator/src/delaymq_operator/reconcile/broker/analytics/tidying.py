@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from msgspec import structs
 
@@ -16,6 +17,8 @@ from delaymq_operator.reconcile.errors import KubeError
 from delaymq_operator.reconcile.ports import Manifest
 
 DRIVER_SUFFIX = "-driver"
+MISSING_RETRY_S: Final = 60.0
+"""How often the API server is asked whether it knows SparkApplications by now."""
 
 _logger = logging.getLogger(__name__)
 
@@ -27,13 +30,20 @@ async def tidy(p: BrokerPass, spec: AnalyticsSpec) -> None:
     state = (status.run, status.state, spec.successful_runs_history_limit, spec.failed_runs_history_limit, p.may_change)
     written = p.broker.status.analytics
     is_written = written is not None and (written.run, written.state) == (status.run, status.state)
-    if status.state in GOING_ON or not is_written or memory.tidied == state:
+    # Somebody who was told to install the Spark operator shall see that this was all.
+    is_to_ask = memory.missing and p.now_ms - memory.missing_ms >= int(MISSING_RETRY_S * 1000)
+    if status.state in GOING_ON or not is_written or (memory.tidied == state and not is_to_ask):
         # What a run found is in the status before anything of it may go.
         return
     found = await list_applications(p)
+    if found is not None and p.may_change:
+        await _tidy(p, spec, found)
+    # Only now: what the API server refused to remove is tried again.
     memory.tidied = state
-    if found is None or not p.may_change:
-        return
+
+
+async def _tidy(p: BrokerPass, spec: AnalyticsSpec, found: list[Manifest]) -> None:
+    status = p.analytics.known
     removed = {each["metadata"]["name"] for each in to_remove(found, status, spec)}
     for application in found:
         if application["metadata"]["name"] in removed:

@@ -1,0 +1,111 @@
+"""What a Broker's analytics must come back from: refusals of the API server, a pause, figures beyond all bounds."""
+
+import json
+
+from delaymq_operator.reconcile.errors import KubeError
+from fakes_spark import RESULT, FakeSpark
+from fakes_world import FakeWorld
+
+MOST = (1 << 63) - 1
+
+
+def analysed(size=1, spark_operator=True, **analytics):
+    """A settled Broker that allows analytics."""
+    world = FakeWorld()
+    if not spark_operator:
+        world.kube.unknown.add("SparkApplication")
+    world.spark = FakeSpark(world.kube)
+    world.others.append(world.spark.tick)
+    world.create(size=size, analytics=analytics)
+    world.run()
+    world.idle(3)
+    return world
+
+
+def told(world):
+    return world.status.get("analytics") or {}
+
+
+def ended(world):
+    return told(world).get("state") in ("Succeeded", "Failed")
+
+
+def analyse(world, text):
+    before = told(world).get("run")
+    world.annotate(analyze=text)
+    world.run(lambda: told(world).get("run") != before and ended(world), ticks=1000)
+
+
+def test_what_the_history_may_not_keep_goes_though_the_api_server_failed_at_first():
+    world = analysed(successfulRunsHistoryLimit=1)
+    analyse(world, "1")
+    delete, refused = world.kube.delete, []
+
+    async def fail_once(kind, *arguments, **options):
+        if kind == "SparkApplication" and not refused:
+            refused.append(kind)
+            raise KubeError(503, "ServiceUnavailable", "busy")
+        await delete(kind, *arguments, **options)
+
+    world.kube.delete = fail_once
+    analyse(world, "2")
+    world.idle(30)
+    assert refused
+    assert world.names("SparkApplication") == [told(world)["application"]]
+
+
+def test_that_the_spark_operator_is_missing_is_said_only_until_it_is_there():
+    world = analysed(spark_operator=False, schedule="0 3 * * *")
+    assert world.reason("AnalyticsReady") == "SparkOperatorMissing"
+    world.kube.requests.clear()
+    world.idle(300)
+    asked = [request for request in world.kube.requests if request[1] == "SparkApplication"]
+    assert 3 <= len(asked) <= 6
+    world.kube.unknown.clear()
+    world.idle(120)
+    assert world.reason("AnalyticsReady") == "NoRunYet"
+    world.kube.requests.clear()
+    world.idle(300)
+    assert [request for request in world.kube.requests if request[1] == "SparkApplication"] == []
+
+
+def test_a_run_that_was_noted_before_a_long_pause_is_made_after_it():
+    world = analysed(deadlineSeconds=60)
+    world.kube.unready.add("demo-broker-0-0")
+    world.run(lambda: world.reason("Ready") != "AllGroupsReady")
+    world.annotate(analyze="1")
+    world.run(lambda: any(each["state"] == "Starting" for each in told(world).get("groups", [])))
+    world.change(paused=True)
+    world.idle(100)
+    assert told(world)["state"] == "Starting"
+    writes = len(world.kube.writes())
+    world.idle(20)
+    assert len(world.kube.writes()) == writes
+    world.kube.unready.clear()
+    world.change(paused=False)
+    world.run(lambda: ended(world))
+    assert told(world)["state"] == "Succeeded"
+
+
+def test_after_a_pause_a_group_is_still_waited_for_until_the_deadline_only():
+    world = analysed(deadlineSeconds=60)
+    world.kube.unready.add("demo-broker-0-0")
+    world.run(lambda: world.reason("Ready") != "AllGroupsReady")
+    world.annotate(analyze="1")
+    world.run(lambda: any(each["state"] == "Starting" for each in told(world).get("groups", [])))
+    world.change(paused=True)
+    world.idle(100)
+    world.change(paused=False)
+    world.idle(30)
+    assert told(world)["state"] == "Starting"
+    world.run(lambda: ended(world), ticks=100)
+    assert "DeadlineExceeded" in told(world)["groups"][0]["message"]
+
+
+def test_sums_stay_within_what_the_api_server_takes_for_a_number():
+    world = analysed(size=2)
+    world.spark.result = json.dumps(RESULT | {"messages": MOST})
+    analyse(world, "1")
+    assert [each["messages"] for each in told(world)["groups"]] == [MOST, MOST]
+    assert told(world)["messages"] == MOST
+    assert told(world)["totalBytes"] == 2 * RESULT["totalBytes"]
