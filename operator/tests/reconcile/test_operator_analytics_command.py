@@ -39,9 +39,9 @@ def test_the_command_takes_the_plain_arguments(command):
 
 
 def test_the_command_takes_all_that_a_spec_may_say(command):
-    found = arguments(keyedTopics=["a", "b"], minDeadPercent=100, promiseP99Milliseconds=0, resultsClaim="results")
+    found = arguments(keyedTopics=["-a", "b"], minDeadPercent=100, promiseP99Milliseconds=0, resultsClaim="results")
     wanted = command("arguments").parse(found, NOW_MS)
-    assert wanted.keyed_topics == {"a", "b"}
+    assert wanted.keyed_topics == {"-a", "b"}
     assert (wanted.min_dead_ratio, wanted.promise_p99_ms) == (1.0, 0)
     assert wanted.out == Path("/results/demo-analytics-0-29654400")
 

@@ -101,7 +101,8 @@ def _arguments(broker: Broker, spec: AnalyticsSpec, run: AnalyticsRun, name: str
     found += ["--skipped-ok", "--min-dead-ratio", f"{spec.min_dead_percent / 100:.{_RATIO_DIGITS}f}"]
     found += ["--promise-p99-ms", str(spec.promise_p99_milliseconds)]
     if spec.keyed_topics:
-        found += ["--keyed-topics", ",".join(spec.keyed_topics)]
+        # In one word: a topic's name may begin with -.
+        found.append(f"--keyed-topics={','.join(spec.keyed_topics)}")
     if run.read == "Volume":
         levels, hours = run.settings.get("messageDelayLevel", ""), run.settings.get("fileReservedTime", "")
         found += ["--levels", levels] if levels else []
