@@ -1,6 +1,7 @@
 """/api/v1/store: what others may read of a running broker's store, and what reading may not do to the broker."""
 
 import asyncio
+import errno
 import json
 import socket
 import threading
@@ -364,6 +365,59 @@ def test_more_readers_than_may_read_at_once_are_told_when_to_come_again(
             assert (await get(server, path))[0] == 200
 
     run(scenario)
+
+
+def test_an_answer_that_a_bad_disk_ends_is_cut_off_and_holds_nothing_but_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_chunk = store_http.read_chunk
+
+    def failing(descriptor: int, position: int, end: int) -> bytes:
+        if position > 0:
+            raise OSError(errno.EIO, "Input/output error")
+        return read_chunk(descriptor, position, end)
+
+    async def scenario() -> None:
+        async with standalone(tmp_path, http=True) as server:
+            await fill(server, 300)
+            monkeypatch.setattr(store_http, "read_chunk", failing)
+            head, body, ended = await received(server, "GET", f"/api/v1/store/segments/{segment_name(0)}")
+            assert head.startswith("HTTP/1.1 200")
+            assert on_disk(store_of(server), 0).startswith(body)
+            assert 0 < len(body) < store_of(server).end_offset
+            assert ended
+
+    run(scenario)
+
+
+def test_positions_that_are_asked_for_their_head_have_no_body(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path, http=True) as server:
+            await fill(server, 1)
+            head, body, _ = await received(server, "HEAD", "/api/v1/store/positions", Connection="close")
+            assert (head[:15], body) == ("HTTP/1.1 200 OK", b"")
+
+    run(scenario)
+
+
+async def received(server: Standalone, method: str, path: str, **headers: str) -> tuple[str, bytes, bool]:
+    """Head, all bytes behind it, and whether the connection ended."""
+    reader, writer = await asyncio.open_connection(HOST, server.broker.http_port)
+    lines = [f"{method} {path} HTTP/1.1", f"Host: {HOST}", *(f"{name}: {value}" for name, value in headers.items())]
+    writer.write("\r\n".join([*lines, "", ""]).encode())
+    data = bytearray()
+    ended = True
+    try:
+        async with asyncio.timeout(5):
+            while piece := await reader.read(1 << 16):
+                data += piece
+    except TimeoutError:
+        ended = False
+    except ConnectionResetError:
+        pass
+    writer.close()
+    head, _, body = bytes(data).partition(b"\r\n\r\n")
+    return head.decode(), body, ended
 
 
 def test_who_does_not_take_an_answer_is_cut_off_and_its_place_is_free(

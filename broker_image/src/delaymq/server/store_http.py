@@ -11,7 +11,8 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from aiohttp import web
 
@@ -126,14 +127,13 @@ class StoreHttp:
             except FileNotFoundError:
                 return _gone(segment_name(base))
             try:
-                sending = _Sending(request, answer)
-                await sending.prepare()
-                while start < end:
-                    chunk = await self._in_thread(read_chunk, descriptor, start, end)
-                    if not chunk or not await sending.send(chunk):
-                        sending.cut_off()
-                        break
-                    start += len(chunk)
+                async with _Sending(request, answer) as sending:
+                    while start < end:
+                        chunk = await self._in_thread(read_chunk, descriptor, start, end)
+                        if not chunk or not await sending.send(chunk):
+                            sending.cut_off()
+                            break
+                        start += len(chunk)
             finally:
                 os.close(descriptor)
         return answer
@@ -185,29 +185,33 @@ class StoreHttp:
 
     async def positions(self, request: web.Request) -> web.StreamResponse:
         """/api/v1/store/positions: how far consumers and the schedule are, and what the queues hold."""
+        if request.method == "HEAD":
+            return web.Response(content_type="application/json")
+        answer = web.StreamResponse(headers={"Content-Type": "application/json"})
         async with self._reading() as may_read:
             if not may_read:
                 return _busy()
-            answer = web.StreamResponse(headers={"Content-Type": "application/json"})
-            sending = _Sending(request, answer)
-            await sending.prepare()
-            pieces: list[str] = []
-            size = 0
-            give_way_at = time.monotonic() + TURN_S
-            for piece in self._position_pieces():
-                pieces.append(piece)
-                size += len(piece)
-                if size < TURN_BYTES and time.monotonic() < give_way_at:
-                    continue
-                if not await sending.send("".join(pieces).encode()):
+            async with _Sending(request, answer) as sending:
+                if not await self._send_positions(sending):
                     sending.cut_off()
-                    return answer
-                pieces, size = [], 0
-                await asyncio.sleep(0)
-                give_way_at = time.monotonic() + TURN_S
-            if not await sending.send("".join(pieces).encode()):
-                sending.cut_off()
         return answer
+
+    async def _send_positions(self, sending: "_Sending") -> bool:
+        """False when the other side is gone or too slow."""
+        pieces: list[str] = []
+        size = 0
+        give_way_at = time.monotonic() + TURN_S
+        for piece in self._position_pieces():
+            pieces.append(piece)
+            size += len(piece)
+            if size < TURN_BYTES and time.monotonic() < give_way_at:
+                continue
+            if not await sending.send("".join(pieces).encode()):
+                return False
+            pieces, size = [], 0
+            await asyncio.sleep(0)
+            give_way_at = time.monotonic() + TURN_S
+        return await sending.send("".join(pieces).encode())
 
     def _position_pieces(self) -> Iterator[str]:
         """The JSON text in pieces that take far less than a turn each; the broker may go on between two of them."""
@@ -281,7 +285,7 @@ class StoreHttp:
 
 
 class _Sending:
-    """An answer under way to somebody who has to take it fast enough."""
+    """An answer under way to somebody who has to take it fast enough; what fails in its block cuts it off."""
 
     def __init__(self, request: web.Request, answer: web.StreamResponse) -> None:
         self._request = request
@@ -289,8 +293,16 @@ class _Sending:
         self._began = asyncio.get_running_loop().time()
         self._sent_bytes = 0
 
-    async def prepare(self) -> None:
+    async def __aenter__(self) -> Self:
         await self._answer.prepare(self._request)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            # Else the answer that tells of it would be taken for the rest of this one.
+            self.cut_off()
 
     async def send(self, data: bytes) -> bool:
         """False when the other side is gone or too slow."""
