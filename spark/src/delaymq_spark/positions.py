@@ -17,7 +17,7 @@ from delaymq.store.reader import QUEUE_ENTRY, SegmentInfo
 
 from delaymq_spark.segments import NAME_DIGITS, Skipped, StorePath, check_store_path, is_address, list_segments
 from delaymq_spark.store_address import StoreAddress
-from delaymq_spark.store_http import ask_positions
+from delaymq_spark.store_http import MAX_OFFSET, UNUSABLE, ask_positions
 
 # The real broker writes integer keys without quotes: {1:3}. A string is passed over as a whole.
 _BARE_KEY: Final = re.compile(r'"(?:[^"\\]|\\.)*"|(?P<before>[{,]\s*)(?P<key>-?\d+)(?=\s*:)')
@@ -135,7 +135,7 @@ def _read(file: str, parse: Callable[[Any], _Table], skipped: list[Skipped]) -> 
             return parse(parse_table(data))
         except (FileNotFoundError, NotADirectoryError):
             continue
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OSError) as error:
+        except (*UNUSABLE, RecursionError, OSError) as error:
             skipped.append(Skipped(candidate, 0, -1, 0, f"cannot be read: {str(error)[:200]}"))
     return None
 
@@ -145,16 +145,32 @@ def _consumer_offsets(content: Any) -> dict[tuple[str, str], dict[int, int]]:
     for key, offsets in content["offsetTable"].items():
         topic, at, group = key.partition("@")
         if at:
-            found[topic, group] = {int(queue): int(offset) for queue, offset in offsets.items()}
+            found[topic, group] = {_queue_id(queue): _offset(offset) for queue, offset in offsets.items()}
     return found
 
 
 def _delay_offsets(content: Any) -> dict[int, int]:
-    return {int(level): int(offset) for level, offset in content["offsetTable"].items()}
+    return {_queue_id(level): _offset(offset) for level, offset in content["offsetTable"].items()}
 
 
 def _deleted_topics(content: Any) -> dict[str, int]:
-    return {str(topic): int(end) for topic, end in content.items()}
+    return {str(topic): _offset(end) for topic, end in content.items()}
+
+
+def _queue_id(stated: Any) -> int:
+    """ValueError beyond 32 bits, which neither the wire nor Spark's column can hold."""
+    number = int(stated)
+    if not -(1 << 31) <= number < 1 << 31:
+        raise ValueError(f"{number:.3g} is no queue's number")
+    return number
+
+
+def _offset(stated: Any) -> int:
+    """ValueError beyond 64 bits."""
+    number = int(stated)
+    if not -MAX_OFFSET <= number <= MAX_OFFSET:
+        raise ValueError(f"{number:.3g} is no offset")
+    return number
 
 
 def _queue_ranges(store: str, log_start: int) -> dict[tuple[str, int], QueueRange]:

@@ -205,7 +205,7 @@ def _newer_format(path: str) -> Iterator[Skipped]:
             )  # fmt: skip
     except (FileNotFoundError, NotADirectoryError):
         return
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         yield Skipped(file, 0, -1, 0, f"cannot be read ({str(error)[:200]}): the format's version is not known")
 
 

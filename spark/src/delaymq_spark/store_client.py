@@ -12,7 +12,6 @@ import logging
 import random
 import ssl
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -24,6 +23,8 @@ CONNECT_TIMEOUT_S: Final = 10.0
 ANSWER_TIMEOUT_S: Final = 45.0
 # Slower than that is no reading: 4 MiB would take more than a minute.
 SLOWEST_BYTES_PER_S: Final = 65_536
+# What a broken answer must have brought at least, that the patience begins anew.
+PROGRESS_BYTES: Final = SLOWEST_BYTES_PER_S
 # Tables are some megabytes at most; a foreign server must not fill the driver.
 MAX_ANSWER_BYTES: Final = 256 << 20
 _MAX_ERROR_BYTES: Final = 65_536
@@ -70,13 +71,14 @@ class BrokerClient:
     """One connection to a broker; not for two threads at once."""
 
     def __init__(self, url: str, token: Token | None, patience_s: float) -> None:
-        """`patience_s`: how long it is tried again without a byte of progress."""
+        """`patience_s`: how long it is tried again without progress (PROGRESS_BYTES)."""
         self.url = url
         self._token = token
         self._patience_s = patience_s
         parts = urlsplit(url)
         self._scheme, self._prefix = parts.scheme, parts.path
-        self._host, self._port = parts.hostname or "", parts.port
+        # Without a port http.client takes the end of an IPv6 address for one.
+        self._host, self._port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
         self._connection: http.client.HTTPConnection | None = None
 
     def __repr__(self) -> str:
@@ -103,17 +105,18 @@ class BrokerClient:
 
     def read_into(self, path: str, position: int, buffer: memoryview, store_id: str | None) -> int:
         """Fill `buffer` with the bytes of `path` from `position` on; fewer where they end. Errors as of `get_json`."""
-        filled = 0
+        filled = reached = 0
         give_up_at = time.monotonic() + self._patience_s
         pause_s = _FIRST_PAUSE_S
         while filled < len(buffer):
-            before = filled
             try:
                 for count in self._read(path, position + filled, buffer[filled:], store_id):
                     filled += count
                 return filled
             except _TryAgainError as problem:
-                if filled > before:
+                # A few bytes with each try would never come to an end.
+                if filled >= reached + PROGRESS_BYTES:
+                    reached = filled
                     give_up_at = time.monotonic() + self._patience_s
                     pause_s = _FIRST_PAUSE_S
                 pause_s = self._wait(problem, pause_s, give_up_at)
@@ -165,16 +168,19 @@ class BrokerClient:
             late_at = time.monotonic() + ANSWER_TIMEOUT_S + wanted / SLOWEST_BYTES_PER_S
             while filled < wanted:
                 try:
-                    count = response.readinto(buffer[filled : min(filled + _PIECE_BYTES, wanted)])
+                    # What is there: `readinto` would wait for all of it, however slowly it comes.
+                    piece = response.read1(min(wanted - filled, _PIECE_BYTES))
                 except (OSError, http.client.HTTPException) as error:
                     raise _TryAgainError(f"the connection broke ({_text(error)})") from None
+                count = len(piece)
                 if count == 0:
                     raise _TryAgainError(f"the answer ended {wanted - filled} bytes early")
+                buffer[filled : filled + count] = piece
                 filled += count
                 yield count
                 if time.monotonic() > late_at:
                     raise _TryAgainError(f"{filled} bytes in {ANSWER_TIMEOUT_S:.0f} s and more are too few")
-            if response.length:
+            if response.length is None or response.length:
                 self.close()
 
     def _check_range(self, response: http.client.HTTPResponse, position: int, store_id: str | None) -> None:
@@ -192,10 +198,13 @@ class BrokerClient:
         if self._token is not None:
             headers = headers | {"Authorization": f"Bearer {self._token.text}"}
         if self._connection is not None:
-            # A kept connection may have been closed meanwhile.
-            with suppress(ConnectionError):
+            try:
                 return self._send(path, headers)
-            self.close()
+            except AnswerError:
+                raise
+            except OSError:
+                # A kept connection may have been closed meanwhile, or its broker be gone without a word.
+                self.close()
         return self._send_anew(path, headers)
 
     def _send_anew(self, path: str, headers: dict[str, str]) -> http.client.HTTPResponse:
@@ -210,6 +219,8 @@ class BrokerClient:
             ) from None
         except ssl.SSLError as error:
             raise AnswerError(f"{self.url}: no TLS ({error.reason}): is it http:// there?") from None
+        except UnicodeError:
+            raise AnswerError(f"{self.url}: a host cannot have that name: give http://HOST:PORT") from None
         except OSError as error:
             raise _TryAgainError(f"no answer ({_text(error)})") from None
 

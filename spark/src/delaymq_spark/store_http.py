@@ -13,6 +13,7 @@ from delaymq_spark.store_address import StoreAddress, StorePath, StorePathError,
 from delaymq_spark.store_client import AnswerError, BrokerClient, NoAnswerError
 
 KNOWN_FORMAT_VERSION: Final = 1
+MAX_OFFSET: Final = (1 << 63) - 1
 STORE_PATH: Final = "/api/v1/store"
 # The first question: a wrong port should be told soon.
 FIRST_PATIENCE_S: Final = 10.0
@@ -22,6 +23,8 @@ ASK_PATIENCE_S: Final = 45.0
 READ_PATIENCE_S: Final = 120.0
 # What is fetched when only a few bytes are asked for, as the search for a record behind damage does.
 _AHEAD_BYTES: Final = 1 << 18
+UNUSABLE: Final = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
+"""What comes of JSON that is not what it should be; Python's takes Infinity for a number."""
 _Parsed = TypeVar("_Parsed")
 
 
@@ -71,9 +74,9 @@ def ask_store(path: StorePath, patience_s: float = ASK_PATIENCE_S) -> BrokersSto
     answer = ask(path, STORE_PATH, patience_s)
     try:
         return _store(url, path.token if isinstance(path, StoreAddress) else None, answer)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        if isinstance(error, StorePathError):
-            raise
+    except StorePathError:
+        raise
+    except UNUSABLE:
         raise _no_broker(url) from None
 
 
@@ -110,9 +113,9 @@ def record_starts(info: RemoteSegment, every_bytes: int) -> list[int]:
     try:
         answer = client.get_json(f"{_segment_path(info)}/starts?every={every_bytes}")
         return sorted(int(offset) for offset in answer["starts"])
-    except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, StorePathError):
-            raise
+    except StorePathError:
+        raise
+    except UNUSABLE:
         raise _no_broker(info.url) from None
     finally:
         client.close()
@@ -123,7 +126,7 @@ def ask_positions(path: StorePath, parse: Callable[[Any], _Parsed]) -> _Parsed:
     answer = ask(path, f"{STORE_PATH}/positions")
     try:
         return parse(answer)
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except UNUSABLE:
         raise _no_broker(str(path)) from None
 
 
@@ -190,15 +193,20 @@ def _store(url: str, token: Token | None, answer: Any) -> BrokersStore:
         )
         for each in answer["segments"]
     )
+    start, end = int(answer["startOffset"]), int(answer["endOffset"])
+    reached = 0
+    for each in segments:
+        # Else records would be counted twice, or beyond what is kept.
+        if each.file_bytes < 0 or not reached <= each.base <= each.end <= min(end, MAX_OFFSET):
+            raise ValueError(f"segment {each.base}")
+        reached = each.end
     description = StoreDescription(
         broker_name=str(answer["brokerName"]),
         store_id=store_id,
         message_delay_level=str(answer["messageDelayLevel"]),
         file_reserved_time_hours=int(answer["fileReservedTimeHours"]),
     )
-    return BrokersStore(
-        description=description, start=int(answer["startOffset"]), end=int(answer["endOffset"]), segments=segments
-    )
+    return BrokersStore(description=description, start=start, end=end, segments=segments)
 
 
 def _no_broker(url: str) -> StorePathError:

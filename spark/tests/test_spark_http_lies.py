@@ -1,0 +1,180 @@
+"""What a reader of a broker's HTTP makes of answers that lie, trickle, or end in the middle for good."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from delaymq_spark import StorePathError, read_positions, store_client, store_http
+from delaymq_spark.store_client import BrokerClient, NoAnswerError
+from delaymq_spark.store_http import ask_store, describe_store
+from spark_fake_broker import FakeBroker, Handler, fake_broker, send, send_json, send_range
+from spark_running_broker import write_store
+
+SEGMENT = "/api/v1/store/segments/00000000000000000000"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("lies") / "store"
+    write_store(path, 300)
+    return path
+
+
+@pytest.fixture
+def broker(store: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBroker]:
+    monkeypatch.delenv("DELAYMQ_HTTP_TOKEN", raising=False)
+    monkeypatch.setattr(store_http, "ASK_PATIENCE_S", 0.3)
+    monkeypatch.setattr(store_client, "_FIRST_PAUSE_S", 0.01)
+    with fake_broker(store) as server:
+        yield server
+
+
+def read(client: BrokerClient, position: int, count: int) -> bytes:
+    buffer = bytearray(count)
+    with memoryview(buffer) as view:
+        return bytes(buffer[: client.read_into(SEGMENT, position, view, "one")])
+
+
+def expected(broker: FakeBroker, position: int, count: int) -> bytes:
+    return Path(broker.reader.path, "commitlog", "0" * 20).read_bytes()[position : position + count]
+
+
+def test_a_kept_connection_that_falls_silent_is_made_anew(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_client, "ANSWER_TIMEOUT_S", 0.3)
+    over = threading.Event()
+    broker.script = [send_range, lambda handler: bool(over.wait(20)) and None]
+    client = BrokerClient(broker.url, None, 5)
+    try:
+        assert read(client, 0, 1_000) == expected(broker, 0, 1_000)
+        assert read(client, 1_000, 1_000) == expected(broker, 1_000, 1_000)
+    finally:
+        over.set()
+        client.close()
+
+
+def test_bytes_that_trickle_are_given_up(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_client, "ANSWER_TIMEOUT_S", 0.3)
+    over = threading.Event()
+
+    def trickle(handler: Handler) -> None:
+        first, _, last = handler.headers["Range"].removeprefix("bytes=").partition("-")
+        handler.send_response(206)
+        handler.send_header("Content-Range", f"bytes {first}-{last}/*")
+        handler.send_header("Content-Length", str(int(last) + 1 - int(first)))
+        handler.end_headers()
+        handler.close_connection = True
+        # It comes to an end of itself, though late: what is tested may fail, but not hang.
+        for _ in range(200):
+            handler.wfile.write(b"x")
+            if over.wait(0.05):
+                break
+
+    broker.first = trickle
+    client = BrokerClient(broker.url, None, 1)
+    try:
+        with pytest.raises(NoAnswerError, match=r"are too few; tried for 1 s"):
+            read(client, 0, 4_000)
+    finally:
+        over.set()
+        client.close()
+    assert len(broker.requests) < 5
+
+
+def test_one_byte_with_each_try_is_no_progress(broker: FakeBroker) -> None:
+    def one_byte(handler: Handler) -> None:
+        send_range(handler, missing=999 - len(broker.requests))
+
+    broker.first = one_byte
+    client = BrokerClient(broker.url, None, 0.2)
+    with pytest.raises(NoAnswerError, match="bytes early; tried for"):
+        read(client, 0, 1_000)
+    client.close()
+    assert len(broker.requests) < 100
+
+
+def test_what_is_left_of_an_answer_in_chunks_is_not_taken_for_the_next_one(broker: FakeBroker) -> None:
+    def chunked(handler: Handler) -> None:
+        data = expected(broker, 0, 1_000)
+        handler.send_response(206)
+        handler.send_header("Content-Range", "bytes 0-999/*")
+        handler.send_header("Transfer-Encoding", "chunked")
+        handler.end_headers()
+        handler.wfile.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(data), data))
+
+    broker.script = [chunked]
+    client = BrokerClient(broker.url, None, 1)
+    assert read(client, 0, 1_000) == expected(broker, 0, 1_000)
+    assert read(client, 1_000, 1_000) == expected(broker, 1_000, 1_000)
+    client.close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda told: told | {"endOffset": float("inf")},
+        lambda told: told | {"endOffset": told["endOffset"] - 1},
+        lambda told: told | {"segments": [*told["segments"], told["segments"][0]]},
+        lambda told: told | {"segments": [told["segments"][0] | {"bytes": -1}]},
+        lambda told: told | {"segments": [told["segments"][0] | {"offset": -(1 << 20)}]},
+        lambda told: told | {"endOffset": 1 << 70, "segments": [told["segments"][0] | {"bytes": 1 << 70}]},
+    ],
+)
+def test_segments_that_cannot_be_those_of_a_log_are_refused(broker: FakeBroker, change: object) -> None:
+    told = broker.about()
+    broker.first = lambda handler: send_json(handler, change(told))  # type: ignore[operator]
+    with pytest.raises(StorePathError, match="is not a broker's"):
+        ask_store(broker.url)
+
+
+@pytest.mark.parametrize("number", ["1e999", str(1 << 70), "-Infinity"])
+def test_numbers_that_no_store_can_have_are_told(broker: FakeBroker, tmp_path: Path, number: str) -> None:
+    positions = (
+        b'{"storeId":"one","consumerOffsets":{},"delayOffsets":{"1":%s},"deletedTopics":{},"queues":[]}'
+        % number.encode()
+    )
+    broker.first = lambda handler: send(handler, 200, positions)
+    with pytest.raises(StorePathError, match="is not a broker's"):
+        read_positions(broker.url)
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "config").mkdir()
+    (tmp_path / "delaymq").mkdir()
+    (tmp_path / "config/delayOffset.json").write_text(f'{{"offsetTable":{{1:{number}}}}}')
+    (tmp_path / "delaymq/state.json").write_text(f'{{"storeId":"x","formatVersion":{number}}}')
+    found = read_positions(tmp_path)
+    assert found.delay_offsets == {}
+    assert {Path(each.file).name for each in found.skipped} == {"delayOffset.json", "state.json"}
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 64])
+def test_a_name_that_no_host_can_have_is_told(host: str) -> None:
+    with pytest.raises(StorePathError, match=r"a host cannot have that name: give http://HOST:PORT"):
+        describe_store(f"http://{host}:80")
+
+
+@pytest.mark.parametrize(
+    ("address", "asked"),
+    [
+        ("http://[::1]", ("::1", 80)),
+        ("https://[fe80::abcd]", ("fe80::abcd", 443)),
+        ("http://[::1]:8080", ("::1", 8080)),
+        ("http://broker", ("broker", 80)),
+    ],
+)
+def test_without_a_port_the_schemes_is_asked(
+    address: str, asked: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_http, "FIRST_PATIENCE_S", 0.01)
+    tried: list[object] = []
+
+    def refuse(place: object, *_: object, **__: object) -> socket.socket:
+        tried.append(place)
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    with pytest.raises(StorePathError, match="Connection refused"):
+        describe_store(address)
+    assert tried[0] == asked
