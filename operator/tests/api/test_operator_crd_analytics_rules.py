@@ -20,6 +20,9 @@ MEMORY = "memory is a whole number and m or g, as Spark writes it: write it like
 LITTLE_MEMORY = "Spark does not start with less than 512m: write 512m or more"
 TOPIC = "a topic's name has letters, digits, -, _, % and | only: write it like orders_paid"
 ONE_LINE = "a value is one line of text, remove line breaks and control characters"
+SUBMITTERS = (
+    "variables would be those of the Spark operator, which submits: write the value itself, not ${env:…} or ${system:…}"
+)
 PROPERTY = (
     "a Spark property is spark., and letters, digits, -, _, . and / after it: write it like "
     "spark.sql.shuffle.partitions"
@@ -80,6 +83,8 @@ REFUSED: list[tuple[Spec, str, str]] = [
     ({"sparkConf": {"sql.shuffle.partitions": "1"}}, "sparkConf", PROPERTY),
     ({"sparkConf": {"spark.master=local x": "1"}}, "sparkConf", PROPERTY),
     ({"sparkConf": {"spark.ui.enabled": "a\nb"}}, "sparkConf[spark.ui.enabled]", ONE_LINE),
+    ({"sparkConf": {"spark.x": "a ${env:HOME}"}}, "sparkConf[spark.x]", SUBMITTERS),
+    ({"sparkConf": {"spark.x": "${system:user.name}"}}, "sparkConf[spark.x]", SUBMITTERS),
     ({"sparkConf": {f"spark.x{number}": "" for number in range(51)}}, "sparkConf", "must have at most 50 items"),
 ]
 
@@ -98,6 +103,7 @@ ACCEPTED: list[Spec] = [
             "spark.kubernetes.executor.volumes.persistentVolumeClaim.spark-local-dir-1.options.claimName": "OnDemand",
             "spark.kubernetes.driverEnv.TZ": "Europe/Berlin",
             "spark.driver.extraJavaOptions": "-Dx=ü y",
+            "spark.executor.extraJavaOptions": "${spark.driver.extraJavaOptions}",
         }
     },
     {"keyedTopics": ["a", "b|%"], "promiseP99Milliseconds": 0, "minDeadPercent": 100, "deadlineSeconds": 86400},

@@ -235,6 +235,7 @@ def test_properties_of_the_user_never_win_over_those_of_the_operator():
     assert mine["spark.local.dir"].startswith("/tmp/")
     assert all(spark_key_owner(key) for key in mine)
     users = {"spark.local.dir": "/", "spark.kubernetes.driver.podTemplateFile": "x", "spark.sql.ansi.enabled": "false"}
+    users |= {"spark.kubernetes.driver.scheduler.name": "${env:SECRET}", "spark.kubernetes.submission.x": "y"}
     assert application(sparkConf=users)["spec"]["sparkConf"] == mine | {"spark.sql.ansi.enabled": "false"}
 
 

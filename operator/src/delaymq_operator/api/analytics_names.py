@@ -31,7 +31,8 @@ _SHAPE: Final = (
     "spark.sql.shuffle.partitions"
 )
 _PLACE: Final = (
-    "spark.master, spark.submit.…, spark.app.…, namespace, and names of pods belong to the operator: remove them"
+    "spark.master, spark.submit.…, spark.kubernetes.submission.…, spark.app.…, namespace, and names of pods belong to "
+    "the operator: remove them"
 )
 _SIZE: Final = (
     "cores, memory and number of Spark's pods have fields of their own: use spec.analytics.driver and "
@@ -70,11 +71,14 @@ _LOGIN: Final = "Kerberos is not supported: remove spark.kerberos.… and spark.
 OWNED_SPARK_KEYS: Final[dict[str, str]] = {
     "spark.master": _PLACE,
     "spark.submit.": _PLACE,
+    # One that waits for the application's end keeps a worker of the Spark operator from all others.
+    "spark.kubernetes.submission.": _PLACE,
     "spark.app.": _PLACE,
     "spark.kubernetes.namespace": _PLACE,
     "spark.kubernetes.context": _PLACE,
     "spark.kubernetes.driver.master": _PLACE,
     "spark.kubernetes.driver.pod.name": _PLACE,
+    "spark.kubernetes.driver.resourceNamePrefix": _PLACE,
     "spark.kubernetes.executor.podNamePrefix": _PLACE,
     "spark.driver.cores": _SIZE,
     "spark.driver.memory": _SIZE,
@@ -110,6 +114,8 @@ OWNED_SPARK_KEYS: Final[dict[str, str]] = {
     "spark.kubernetes.driver.service.label.": _PODS,
     "spark.kubernetes.driver.pod.featureSteps": _PODS,
     "spark.kubernetes.executor.pod.featureSteps": _PODS,
+    "spark.kubernetes.driver.pod.excludedFeatureSteps": _PODS,
+    "spark.kubernetes.executor.pod.excludedFeatureSteps": _PODS,
     "spark.kubernetes.driver.secrets.": _SECRETS,
     "spark.kubernetes.executor.secrets.": _SECRETS,
     "spark.kubernetes.driver.secretKeyRef.": _SECRETS,
@@ -133,6 +139,7 @@ OWNED_SPARK_KEYS: Final[dict[str, str]] = {
 }
 """Properties, or beginnings of such (those that end with . or _), that spec.analytics.sparkConf must not have."""
 _BEGINNINGS: Final = tuple(key for key in OWNED_SPARK_KEYS if key.endswith((".", "_")))
+_SUBMITTERS: Final = ("${env:", "${system:")
 # Else `spark.master=local x` would be a property of its own here, and spark.master to spark-submit.
 _SPARK_KEY: Final = re.compile(r"spark\.[A-Za-z0-9._/-]+")
 
@@ -144,6 +151,11 @@ def spark_key_owner(key: str) -> str | None:
     if key in OWNED_SPARK_KEYS:
         return OWNED_SPARK_KEYS[key]
     return next((OWNED_SPARK_KEYS[begins] for begins in _BEGINNINGS if key.startswith(begins)), None)
+
+
+def takes_from_submitter(value: str) -> bool:
+    """Whether Spark would fill in variables of the process that submits, which is the Spark operator's own."""
+    return any(begins in value for begins in _SUBMITTERS)
 
 
 def analytics_objects(broker: str) -> str:

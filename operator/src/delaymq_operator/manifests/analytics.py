@@ -91,7 +91,11 @@ def store_address(broker: Broker, run: AnalyticsRun) -> str:
 
 def spark_conf(spec: AnalyticsSpec) -> dict[str, str]:
     """Spark properties: the user's, but for those that are the operator's, then our own."""
-    users = {key: value for key, value in spec.spark_conf.items() if analytics_names.spark_key_owner(key) is None}
+    users = {
+        key: value
+        for key, value in spec.spark_conf.items()
+        if analytics_names.spark_key_owner(key) is None and not analytics_names.takes_from_submitter(value)
+    }
     return dict(sorted((users | {"spark.local.dir": SPARK_LOCAL_PATH}).items()))
 
 
