@@ -24,6 +24,7 @@ from delaymq_spark import status
 from delaymq_spark.arguments import DEFAULT_RETENTION_HOURS, UsageError, Wanted, parse
 from delaymq_spark.problems import sentence_of
 from delaymq_spark.publish import ApiServer, PublishError, in_cluster, pack, publish
+from delaymq_spark.report_text import printable
 from delaymq_spark.segments import list_segments
 from delaymq_spark.store_address import StorePathError, check_store_path, is_address
 from delaymq_spark.store_http import describe_store
@@ -194,7 +195,7 @@ def _tell(wanted: Wanted, result: Result) -> int:
         print("\n".join(lines(summary, wanted.out)))
     for each in [each for each in summary["skipped"] if not each["atEnd"]][:SHOWN_SKIPPED]:
         place = f"byte {each['position']}, {each['lostBytes']} bytes"
-        print(f"delaymq-spark: skipped {each['file']}, {place}: {each['reason']}", file=sys.stderr)
+        print(printable(f"delaymq-spark: skipped {each['file']}, {place}: {each['reason']}"), file=sys.stderr)
     more = summary["skippedCount"] - SHOWN_SKIPPED
     if more > 0:
         print(f"delaymq-spark: skipped {more} parts more", file=sys.stderr)

@@ -14,7 +14,7 @@ from matplotlib import dates, ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from delaymq_spark.report_text import REASONS, duration, size
+from delaymq_spark.report_text import REASONS, duration, printable, size
 
 LIVE, PINNING, FREE, ALARM, QUIET = "#2f7d5b", "#d9912b", "#c9ccd3", "#c0392b", "#4a6fa5"
 MAX_BARS = 60
@@ -75,7 +75,7 @@ def _new(height: float = 2.9, width: float = 6.4) -> tuple[Figure, Axes]:
 
 def name_of(text: object, limit: int = 34) -> str:
     """A name from outside, printable and short."""
-    clean = "".join(c if c.isprintable() else "�" for c in str(text))
+    clean = printable(text)
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"
 
 

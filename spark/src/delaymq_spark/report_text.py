@@ -26,6 +26,11 @@ REASONS = {
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
+def printable(text: object) -> str:
+    """A name from outside, which may move neither a terminal's cursor nor break a line."""
+    return "".join(c if c.isprintable() else "�" for c in str(text))
+
+
 def size(count: float | None) -> str:
     """`1.5 MiB`."""
     if count is None:
@@ -104,7 +109,7 @@ def lines(summary: dict[str, Any], out: Path | None) -> list[str]:
     """The summary for a terminal."""
     totals = summary["totals"]
     found = [
-        f"{summary['store']}: {number(totals['messages'])} messages, {size(totals['bytes'])}, "
+        f"{printable(summary['store'])}: {number(totals['messages'])} messages, {size(totals['bytes'])}, "
         f"{totals['topics']} topics, {totals['segments']} segments"
     ]
     if compaction := summary.get("compaction"):
@@ -126,7 +131,7 @@ def lines(summary: dict[str, Any], out: Path | None) -> list[str]:
         )
     if traffic := summary.get("traffic"):
         found += [
-            f"  {each['topic']}: {number(each['messages'])} messages, {size(each['bytes'])}"
+            f"  {printable(each['topic'])}: {number(each['messages'])} messages, {size(each['bytes'])}"
             for each in traffic["topTopics"][:5]
         ]
     if out is not None:

@@ -38,9 +38,11 @@ from delaymq_spark.source_schema import SKIPPED, TYPES
 KINDS: Final = ("normal", "delayed", "delivered", "half", "op", "retry", "dead_letter", "system")
 _NORMAL, _DELAYED, _DELIVERED, _HALF, _OP, _RETRY, _DEAD_LETTER, _SYSTEM = range(len(KINDS))
 _KIND_OF_TOPIC: Final = {SCHEDULE_TOPIC: _DELAYED, HALF_TOPIC: _HALF, OP_HALF_TOPIC: _OP}
-# The years 1 to 9999, which Spark and Python can show; a producer's clock may say anything.
-_MIN_MS: Final = -62_135_596_800_000
-_MAX_MS: Final = 253_402_300_799_999
+# A producer's clock may say anything. Spark and Python can show the years 1 to 9999; at their ends two days are left
+# out: one for the zone of the machine, one that Python looks back for a change of its clocks.
+_MARGIN_MS: Final = 2 * 86_400_000
+_MIN_MS: Final = -62_135_596_800_000 + _MARGIN_MS
+_MAX_MS: Final = 253_402_300_799_999 - _MARGIN_MS
 _DUE_BYTES: Final = 16 + 1 + 4 + 1 + 20
 # A queue offset, as a number that fits 64 bits.
 _OFFSET: Final = "^[0-9]{1,18}$"

@@ -161,7 +161,9 @@ def _list_folder(path: str) -> Listing:
     for name in names:
         file = f"{folder}/{name}"
         if not (len(name) == NAME_DIGITS and name.isascii() and name.isdigit() and int(name) < 1 << 63):
-            skipped.append(Skipped(file, 0, -1, _size_of(file), "its name is not a segment's"))
+            # A name in no encoding can stand in no summary.
+            shown = os.fsencode(file).decode("utf-8", "replace")
+            skipped.append(Skipped(shown, 0, -1, _size_of(file), "its name is not a segment's"))
             continue
         try:
             facts = os.stat(file)

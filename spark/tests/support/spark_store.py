@@ -144,8 +144,8 @@ def _host(packed: bytes) -> str:
 
 
 def _time(ms: int) -> int | None:
-    """Null for what is no time from the years 1 to 9999."""
-    return ms if -62_135_596_800_000 <= ms <= 253_402_300_799_999 else None
+    """Null for what is no time from the years 1 to 9999, without two days at each end."""
+    return ms if -62_135_424_000_000 <= ms <= 253_402_127_999_999 else None
 
 
 def _int(text: str | None) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -96,11 +96,17 @@ class Plan:
         )
 
 
-def make_plan(sums: Iterable[Sum], files: Sequence[SegmentInfo] = (), *, min_dead_ratio: float = 0.25) -> Plan:
+def make_plan(
+    sums: Iterable[Sum],
+    files: Sequence[SegmentInfo] = (),
+    *,
+    min_dead_ratio: float = 0.25,
+    unread: Collection[int] = (),
+) -> Plan:
     """Drops first, oldest first: they cost nothing. Then rewrites, most bytes given back for each byte copied first.
 
     A segment is rewritten when at least `min_dead_ratio` of its bytes are dead (and any are). The newest segment that
-    holds records is the one being written.
+    holds records is the one being written. Those in `unread` stay: what was skipped in them may be live.
     """
     by_segment: dict[int, list[Sum]] = {}
     for each in sums:
@@ -113,7 +119,8 @@ def make_plan(sums: Iterable[Sum], files: Sequence[SegmentInfo] = (), *, min_dea
     rewrites: list[PlannedSegment] = []
     others: list[PlannedSegment] = []
     for segment in sorted(by_segment):
-        planned = _planned(segment, by_segment[segment], segment == active, file_bytes.get(segment, 0), min_dead_ratio)
+        stays = Action.ACTIVE if segment == active else Action.KEEP if segment in unread else None
+        planned = _planned(segment, by_segment[segment], stays, file_bytes.get(segment, 0), min_dead_ratio)
         place = {Action.DROP: drops, Action.REWRITE: rewrites}.get(planned.action, others)
         place.append(planned)
     rewrites.sort(key=lambda each: (-each.reclaimed_bytes / each.copied_bytes, each.segment))
@@ -121,12 +128,14 @@ def make_plan(sums: Iterable[Sum], files: Sequence[SegmentInfo] = (), *, min_dea
     return Plan(segments=(*ordered, *others), min_dead_ratio=min_dead_ratio)
 
 
-def _planned(segment: int, sums: list[Sum], active: bool, file_bytes: int, min_dead_ratio: float) -> PlannedSegment:
+def _planned(
+    segment: int, sums: list[Sum], stays: Action | None, file_bytes: int, min_dead_ratio: float
+) -> PlannedSegment:
     live = sum(each.bytes for each in sums if not each.dead)
     dead = sum(each.bytes for each in sums if each.dead)
     pinning = [each for each in sums if each.reason in PINNING_REASONS]
-    if active:
-        action = Action.ACTIVE
+    if stays is not None:
+        action = stays
     elif live == 0:
         action = Action.DROP
     elif dead and dead >= min_dead_ratio * (live + dead):

@@ -125,11 +125,16 @@ def skipped_of(rows: DataFrame, beside_log: Sequence[Skipped], limit: int) -> Sk
     # In a store that goes wrong everywhere there may be more than fit in the driver.
     found = found.distinct().persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        lost = found.where(~F.col("atEnd")).agg(F.count("*"), F.coalesce(F.sum("lostBytes"), F.lit(0))).collect()[0]
+        segment = F.when(F.col("offset") >= 0, F.col("offset") - F.col("position"))
+        lost = (
+            found.where(~F.col("atEnd"))
+            .agg(F.count("*"), F.coalesce(F.sum("lostBytes"), F.lit(0)), F.collect_set(segment))
+            .collect()[0]
+        )
         first = found.orderBy("atEnd", "offset", "file", "position").limit(limit).collect()
     finally:
         found.unpersist()
-    return SkippedParts(lost[0], lost[1], tuple(Skipped(*row) for row in first))
+    return SkippedParts(lost[0], lost[1], tuple(Skipped(*row) for row in first), frozenset(lost[2]))
 
 
 def write_text(path: Path, text: str) -> None:

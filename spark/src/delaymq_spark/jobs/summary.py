@@ -35,6 +35,8 @@ class SkippedParts:
     bytes_count: int
     first: tuple[Skipped, ...]
     """In order of the log, what is at its end last."""
+    segments: frozenset[int] = frozenset()
+    """Of which something was skipped: what was may be live."""
 
 
 def head(
@@ -80,9 +82,13 @@ def totals(messages: DataFrame) -> dict[str, Any]:
 
 
 def of_compaction(
-    breakdown: DataFrame, positions: Positions, options: compaction.CompactionOptions, min_dead_ratio: float
+    breakdown: DataFrame,
+    positions: Positions,
+    options: compaction.CompactionOptions,
+    min_dead_ratio: float,
+    unread: frozenset[int] = frozenset(),
 ) -> dict[str, Any]:
-    """Live, dead and reclaimable bytes, why, and the plan."""
+    """Live, dead and reclaimable bytes, why, and the plan, which leaves the segments `unread` as they are."""
     rows = (
         breakdown.groupBy("segment", "dead", "reason")
         .agg(F.sum("messages").alias("m"), F.sum("bytes").alias("b"), F.max(F.unix_millis("last_due")).alias("due"))
@@ -95,7 +101,7 @@ def of_compaction(
         )
         for row in rows
     ]  # fmt: skip
-    plan = make_plan(sums, positions.segments, min_dead_ratio=min_dead_ratio)
+    plan = make_plan(sums, positions.segments, min_dead_ratio=min_dead_ratio, unread=unread)
     by_topic = (
         breakdown.groupBy("topic")
         .agg(

@@ -1,0 +1,84 @@
+"""What a plan advises for a store that was not read whole, and names that no terminal and no summary can hold."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from delaymq_spark.cli import run
+from delaymq_spark.report_text import lines
+from delaymq_spark.scan_columns import _time
+from delaymq_spark.segments import list_segments
+from pyspark.sql import SparkSession
+from pyspark.sql.types import TimestampType
+from spark_summaries import full_summary
+from spark_workload import Workload
+
+MONTH_MS = 30 * 86_400_000
+TWO_DAYS_MS = 2 * 86_400_000
+
+
+def test_a_segment_that_was_not_read_whole_is_neither_dropped_nor_rewritten(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work = Workload(tmp_path / "store")
+    for _ in range(300):
+        work.send("Old", 0, "expired")
+    work.close()
+    files = sorted((work.path / "commitlog").iterdir())
+    os.truncate(files[1], 8_000)
+    arguments = ["compaction", "--store", str(work.path), "--as-of", str(work.now_ms + MONTH_MS), "--json"]
+    assert run(arguments) == 1
+    found = json.loads(capsys.readouterr().out)["compaction"]
+    actions = {each["segment"]: each["action"] for each in found["plan"]}
+    first, cut, *others = sorted(actions)
+    assert cut == int(files[1].name)
+    assert (actions[first], actions[cut]) == ("drop", "keep")
+    assert actions[others[-1]] == "active"
+    reclaimed = {each["segment"]: each["reclaimedBytes"] for each in found["plan"]}
+    assert reclaimed[cut] == 0
+    assert found["reclaimableBytes"] == sum(reclaimed.values()) > 0
+
+
+def test_a_stray_file_whose_name_is_in_no_encoding_can_stand_in_a_summary(tmp_path: Path) -> None:
+    folder = tmp_path / "commitlog"
+    folder.mkdir()
+    (Path(os.fsdecode(os.fsencode(folder) + b"/\xff\xfe"))).write_bytes(b"x")
+    (stray,) = list_segments(str(tmp_path)).skipped
+    assert json.dumps(stray.file, ensure_ascii=False).encode().decode().endswith('/\ufffd\ufffd"')
+
+
+def test_names_from_outside_move_no_cursor() -> None:
+    summary = full_summary()
+    summary["store"] = "http://b\x1b[2J"
+    summary["traffic"]["topTopics"][0]["topic"] = "T\x1b]0;owned\x07\nexit code 0"
+    told = lines(summary, None)
+    assert all(line.isprintable() for line in told)
+    assert any("T\ufffd]0;owned\ufffd\ufffdexit code 0" in line for line in told)
+
+
+@pytest.fixture(params=["Asia/Tokyo", "America/New_York", "UTC"])
+def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", request.param)
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("zone")
+def test_a_clock_of_a_producer_that_is_far_off_can_be_shown_in_any_zone() -> None:
+    import numpy as np
+
+    first, last = -62_135_596_800_000, 253_402_300_799_999
+    shown = 0
+    for ms in (first, last, first + TWO_DAYS_MS, last - TWO_DAYS_MS, 0):
+        micros = _time(np.array([ms]))[0].cast("int64").as_py()
+        if micros is not None:
+            assert round(TimestampType().fromInternal(micros).timestamp() * 1000) == ms
+            shown += 1
+    assert shown == 3
