@@ -82,3 +82,22 @@ def test_a_clock_of_a_producer_that_is_far_off_can_be_shown_in_any_zone() -> Non
             assert round(TimestampType().fromInternal(micros).timestamp() * 1000) == ms
             shown += 1
     assert shown == 3
+
+
+def test_what_settles_a_record_that_was_skipped_is_needed(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work = Workload(tmp_path / "store")
+    entry = work.delay(3, "Orders", 0)
+    work.drop(entry)
+    half = work.half("Orders", 0)
+    work.end(half, commit=False)
+    work.close()
+    with open(work.path / "commitlog" / f"{0:020d}", "r+b") as log:
+        for each in (entry, half):
+            log.seek(each.physical_offset)
+            log.write(b"\xff" * each.size)
+    assert run(["compaction", "--store", str(work.path), "--as-of", str(work.now_ms), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)["compaction"]
+    assert {each["reason"]: each["messages"] for each in found["live"]} == {"mark_needed": 1, "operation_needed": 1}
+    assert found["dead"] == []

@@ -35,6 +35,8 @@ class CompactionOptions:
     """Messages stored longer ago are expired (the broker's fileReservedTime)."""
     keyed_topics: frozenset[str] = frozenset()
     """Topics in which a newer message replaces older ones with the same KEYS; `*` for all."""
+    complete: bool = True
+    """Whether nothing of the log was skipped; else what a mark or an op record settles may stand there."""
 
 
 COLUMNS = (*settlements.COLUMNS, "half_offset")
@@ -71,8 +73,8 @@ def classify(messages: DataFrame, positions: Positions, options: CompactionOptio
     parts = [
         messages.where(filler).withColumn("reason", F.lit("filler")),
         _delayed(messages, positions),
-        _marks(messages),
-        *_transactions(messages, positions),
+        _marks(messages, options),
+        *_transactions(messages, positions, options),
         _plain(messages.where(~filler & ~special), positions, options),
     ]
     whole = parts[0].select(*_CLASSIFIED)
@@ -85,14 +87,14 @@ def _delayed(messages: DataFrame, positions: Positions) -> DataFrame:
     return settlements.outcomes(messages, positions).withColumnRenamed("outcome", "reason")
 
 
-def _marks(messages: DataFrame) -> DataFrame:
+def _marks(messages: DataFrame, options: CompactionOptions) -> DataFrame:
     """A mark alone is needed as long as the record that it settles is in the log."""
     oldest = (
         messages.where(settlements.is_delayed())
         .groupBy(F.col("queue_id").alias("origin_queue_id"))
         .agg(F.min("queue_offset").alias("oldest"))
     )
-    needed = F.coalesce(F.col("origin_offset") >= F.col("oldest"), F.lit(False))
+    needed = F.coalesce(F.col("origin_offset") >= F.col("oldest"), F.lit(False)) | F.lit(not options.complete)
     return (
         messages.where((F.col("topic") == MARKS_TOPIC) & ~settlements.is_filler())
         .join(F.broadcast(oldest), "origin_queue_id", "left")
@@ -100,7 +102,7 @@ def _marks(messages: DataFrame) -> DataFrame:
     )
 
 
-def _transactions(messages: DataFrame, positions: Positions) -> list[DataFrame]:
+def _transactions(messages: DataFrame, positions: Positions, options: CompactionOptions) -> list[DataFrame]:
     """Half messages are settled by an op record or the check-back's progress; op records outlive half messages."""
     halves = messages.where((F.col("topic") == HALF_TOPIC) & ~settlements.is_filler())
     ops = messages.where((F.col("topic") == OP_HALF_TOPIC) & ~settlements.is_filler())
@@ -109,6 +111,7 @@ def _transactions(messages: DataFrame, positions: Positions) -> list[DataFrame]:
     oldest = halves.agg(F.min("queue_offset").alias("oldest"))
     # No half message at all: nothing is left that an op record could settle.
     gone = F.coalesce(F.col("oldest").isNull() | (F.col("half_offset") < F.col("oldest")), F.lit(False))
+    gone = gone & F.lit(options.complete)
     done = gone | (F.col("queue_offset") < progress_of_groups.settled_operations(positions))
     return [
         halves.join(named, "queue_offset", "left").withColumn(

@@ -43,6 +43,7 @@ class _Run:
     options: JobOptions
     positions: Positions
     messages: DataFrame
+    complete: bool
     unread: frozenset[int]
     """Segments of which something was skipped."""
     kept: ExitStack
@@ -85,7 +86,7 @@ def _run_job(spark: SparkSession, options: JobOptions, progress: Progress, kept:
         tables = [each for each in positions.skipped if each.offset < 0]
         skipped = skipped_of(rows, tables, summary.MAX_SKIPPED)
     result = {**summary.head(options.job, positions, options.broker_name, options.as_of_ms, skipped), "totals": totals}
-    run = _Run(spark, options, positions, messages, skipped.segments, kept)
+    run = _Run(spark, options, positions, messages, result["complete"], skipped.segments, kept)
     if "compaction" in sections:
         with progress.step("what is dead, and why", spark):
             result["compaction"] = _compaction(run)
@@ -122,6 +123,7 @@ def _compaction(run: _Run) -> dict[str, Any]:
         as_of_ms=run.options.as_of_ms,
         retention_hours=run.options.retention_hours,
         keyed_topics=run.options.keyed_topics,
+        complete=run.complete,
     )
     rows = run.save(compaction.transform(run.messages, run.positions, options), "compaction")
     return summary.of_compaction(rows, run.positions, options, run.options.min_dead_ratio, run.unread)
