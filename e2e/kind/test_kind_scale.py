@@ -56,7 +56,10 @@ def test_a_broker_grows_by_a_group_and_gives_one_up_only_when_nothing_is_left_in
     stays(
         "the surplus group runs while messages wait in it", lambda: space.find("pod", SURPLUS_POD), for_s=5, every_s=1
     )
+    # Held where it is, or it would be gone before its log is read.
+    space.patch(BROKER, "demo", {"spec": {"paused": True}})
     verdict = space.judge_when_done("orders", producer.sends(), groups=2, timeout_s=60)
+    space.patch(BROKER, "demo", {"spec": {"paused": False}})
     verdict.assert_clean()
     began = time.monotonic()
     wait_until("the empty group goes", lambda: space.find("pod", SURPLUS_POD) is None, timeout_s=90, every_s=1)
