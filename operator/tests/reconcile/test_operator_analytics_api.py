@@ -175,9 +175,12 @@ def test_a_run_from_the_missing_spark_operator_to_the_figures_through_a_kill(
     operator.start()
     until(cluster, operator, lambda: cluster.reason() == "NoRunYet")
 
+    # Held there until it is seen: the operator may look only once between a run's start and its end.
+    cluster.last = "RUNNING"
     cluster.annotate("first")
     until(cluster, operator, lambda: cluster.told().get("state") == "Running")
     operator.kill()
+    cluster.last = "COMPLETED"
     operator.start()
     until(cluster, operator, lambda: cluster.told().get("state") == "Succeeded")
     told = cluster.told()
@@ -216,8 +219,10 @@ def test_a_scheduled_run_comes_by_itself_and_all_goes_with_the_broker(cluster: C
     install_spark(cluster)
     create(cluster, schedule="* * * * *")
     until(cluster, operator, lambda: cluster.told().get("state") == "Succeeded")
-    assert cluster.told()["run"] == cluster.names("SparkApplication")[0].rpartition("-")[2]
-    assert cluster.told()["lastScheduleTime"] < cluster.told()["nextScheduleTime"]
+    told = cluster.told()
+    # The next minute's may stand beside it already.
+    assert told["run"] in {name.rpartition("-")[2] for name in cluster.names("SparkApplication")}
+    assert told["lastScheduleTime"] < told["nextScheduleTime"]
     cluster.server.request("DELETE", cluster.path("Broker", "demo"))
     gone = ("SparkApplication", "RoleBinding", "Secret", "StatefulSet")
     ends_s = time.monotonic() + BOUND_S
