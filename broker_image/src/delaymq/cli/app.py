@@ -1,54 +1,45 @@
-"""The commands for people, as one typer application."""
+"""The commands for people: one table of them, and how one is run."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import typer
 
-from delaymq.cli import delay_command, message_commands, store_commands
-from delaymq.cli.demo import command as demo_command
-from delaymq.cli.serve import ABOUT, serve
+from delaymq.cli.lazy import Entry, Group, Leaf, group_command
 
-app = typer.Typer(
-    name="delaymq",
-    help="Messages that arrive later: a broker that speaks RocketMQ 4.9's protocol, and its tools.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-_AS_IS = {"allow_extra_args": True, "ignore_unknown_options": True}
+_ABOUT: Final = "Messages that arrive later: a broker that speaks RocketMQ 4.9's protocol, and its tools."
+# main() runs servers without typer; here they stand so that the list of commands is whole.
+_AS_IS: Final = {
+    "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True},
+    "add_help_option": False,
+}
 
-
-def _server(name: str) -> None:
-    # main() runs servers without typer; here they stand so that the list of commands is whole.
-    @app.command(name, help=ABOUT[name], context_settings=_AS_IS, add_help_option=False)
-    def run_server(context: typer.Context) -> None:
-        raise typer.Exit(serve(name, context.args))
-
-
-for _name in ABOUT:
-    _server(_name)
-
-app.command("send")(message_commands.send)
-app.command("receive")(message_commands.receive)
-
-_delay = typer.Typer(help="Pending delayed messages of a broker.", no_args_is_help=True)
-_delay.command("status")(delay_command.status)
-# With one command alone typer would drop its name.
-_delay.callback()(lambda: None)
-app.add_typer(_delay, name="delay")
-
-_store = typer.Typer(help="A store's files, read without a broker and never changed.", no_args_is_help=True)
-_store.command("verify")(store_commands.verify)
-_store.command("inspect")(store_commands.inspect)
-app.add_typer(_store, name="store")
-
-app.command("demo")(demo_command.demo)
+# Functions stand as module:function below delaymq.cli; a text is what `delaymq --help` says without loading them.
+COMMANDS: Final[Mapping[str, Entry]] = {
+    "standalone": Leaf("server_commands:standalone", "Run a NameServer and a broker in one process.", _AS_IS),
+    "broker": Leaf("server_commands:broker", "Run a broker.", _AS_IS),
+    "namesrv": Leaf("server_commands:namesrv", "Run a NameServer.", _AS_IS),
+    "send": Leaf("message_commands:send", "Send a message, at once or delayed."),
+    "receive": Leaf("message_commands:receive", "Receive messages and show how late they came."),
+    "delay": Group(
+        "Pending delayed messages of a broker.",
+        {
+            "status": Leaf("delay_command:status"),
+        },
+    ),
+    "store": Group(
+        "A store's files, read without a broker and never changed.",
+        {
+            "verify": Leaf("store_commands:verify"),
+            "inspect": Leaf("store_commands:inspect"),
+        },
+    ),
+    "demo": Leaf("demo.command:demo", "See delayed messages arrive once and on time, also when the broker is killed."),
+}
 
 
-@app.callback()
 def _options(
     version: bool = typer.Option(False, "--version", "-V", help="Print the version and end."),
 ) -> None:
@@ -57,5 +48,5 @@ def _options(
 
 def run(words: Sequence[str]) -> int:
     """Runs one command; ends by SystemExit with its exit code, or CommandError."""
-    app(args=list(words), prog_name="delaymq")
+    group_command("delaymq", _ABOUT, COMMANDS, _options)(args=list(words), prog_name="delaymq")
     return 0
