@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +16,7 @@ from delaymq_spark.segments_plan import plan
 from delaymq_spark.source_options import OptionError, SourceOptions, parse_options
 from delaymq_spark.source_partition import partitions_of, read_partition
 from delaymq_spark.source_schema import SKIPPED, TYPES, spark_schema
-from delaymq_spark.source_stream import TRIGGER_OPTION, StoreStreamReader, trigger_bytes
+from delaymq_spark.source_stream import StoreStreamReader
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
@@ -39,7 +39,7 @@ class RocketMqStoreSource(DataSource):
 
     def schema(self) -> StructType:
         """By the option `columns`. OptionError, StorePathError."""
-        return spark_schema(_parsed(self.options).columns)
+        return spark_schema(parse_options(self.options).columns)
 
     def reader(self, schema: StructType) -> StoreBatchReader:
         """The batch reader for the columns of `schema`, which a user may have given."""
@@ -50,7 +50,7 @@ class RocketMqStoreSource(DataSource):
 
     def streamReader(self, schema: StructType) -> StoreStreamReader:  # noqa: N802
         """The streaming reader."""
-        return StoreStreamReader(self._options(schema), trigger_bytes(self.options.get(TRIGGER_OPTION)))
+        return StoreStreamReader(self._options(schema))
 
     def _options(self, schema: StructType) -> SourceOptions:
         for field in schema.fields:
@@ -59,7 +59,7 @@ class RocketMqStoreSource(DataSource):
             if field.dataType != TYPES[field.name][0]:
                 expected = TYPES[field.name][0].simpleString()
                 raise OptionError(f"the schema has {field.name} as {field.dataType.simpleString()}: it is {expected}")
-        return replace(_parsed(self.options), columns=tuple(schema.fieldNames()))
+        return replace(parse_options(self.options), columns=tuple(schema.fieldNames()))
 
 
 class StoreBatchReader(DataSourceReader):
@@ -91,17 +91,6 @@ class FilteringReader(StoreBatchReader):
                 yield each
             else:
                 self.options = narrowed
-
-
-def _parsed(options: Mapping[str, str]) -> SourceOptions:
-    """The options of a read. The column `skipped` is no record's, and the limit of a batch only a stream's."""
-    given = {name.lower(): value for name, value in options.items() if name.lower() != TRIGGER_OPTION.lower()}
-    words = [word.strip() for word in given.get("columns", "").split(",")]
-    if SKIPPED not in words:
-        return parse_options(given)
-    kept = [word for word in words if word != SKIPPED]
-    parsed = parse_options({**given, "columns": ",".join(kept)})
-    return replace(parsed, columns=(*(parsed.columns if kept else ()), SKIPPED))
 
 
 def _narrowed(options: SourceOptions, condition: Any) -> SourceOptions | None:

@@ -12,17 +12,19 @@ from typing import Final
 from delaymq.message.errors import LevelTableError
 from delaymq.message.levels import DEFAULT_LEVELS, DelayLevels
 
-from delaymq_spark.source_schema import COLUMNS, DEFAULT_COLUMNS
+from delaymq_spark.source_schema import COLUMNS, DEFAULT_COLUMNS, SKIPPED, TYPES
 from delaymq_spark.store_address import StorePath, check_store_path, with_token
 
 DEFAULT_SPLIT_BYTES: Final = 128 << 20
 # Smaller parts cost more to start than to read.
 MIN_SPLIT_BYTES: Final = 1 << 12
+# Less than this is a batch for every few messages.
+MIN_TRIGGER_BYTES: Final = 1 << 12
 _UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
 _SIZE = re.compile(r"(\d{1,15})\s*([a-z]*)\Z", re.ASCII)
 _KNOWN: Final = (
     "path", "columns", "verify", "splitBytes", "from", "until", "topics", "delayLevels", "startingOffset", "pushdown",
-    "token",
+    "maxBytesPerTrigger", "token",
 )  # fmt: skip
 
 
@@ -37,6 +39,7 @@ class SourceOptions:
     path: StorePath
     """With the option `token` in it, which nothing shows."""
     columns: tuple[str, ...] = DEFAULT_COLUMNS
+    """With `skipped`, if it is among them, at the end."""
     verify: bool = False
     """Whether the bodies' checksums are computed (column crc_ok)."""
     split_bytes: int = DEFAULT_SPLIT_BYTES
@@ -51,6 +54,8 @@ class SourceOptions:
     """Whether Spark's filters are taken over; spark.sql.python.filterPushdown.enabled must be on then."""
     starting_offset: str = "earliest"
     """Where a stream begins: `earliest`, `latest`, or a physical offset at which a record begins."""
+    max_trigger_bytes: int | None = None
+    """About how much of the log a stream's batch takes; None: all there is."""
 
 
 def parse_options(options: Mapping[str, str]) -> SourceOptions:
@@ -66,17 +71,19 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
     from_ms, until_ms = _time_ms("from", given.get("from")), _time_ms("until", given.get("until"))
     if from_ms is not None and until_ms is not None and from_ms >= until_ms:
         raise OptionError(f"from ({given['from']}) is not before until ({given['until']}): nothing would be read")
+    limit = given.get("maxBytesPerTrigger", "")
     return SourceOptions(
         path=with_token(check_store_path(given.get("path", "")), given.get("token")),
         columns=_columns(given.get("columns")),
         verify=_boolean("verify", given.get("verify", "false")),
-        split_bytes=_split_bytes(given.get("splitBytes")),
+        split_bytes=_bytes("splitBytes", given.get("splitBytes", str(DEFAULT_SPLIT_BYTES)), MIN_SPLIT_BYTES),
         from_ms=from_ms,
         until_ms=until_ms,
         topics=_words(given.get("topics")),
         delay_levels=_levels(given.get("delayLevels", DEFAULT_LEVELS)),
         pushdown=_boolean("pushdown", given.get("pushdown", "false")),
         starting_offset=_starting_offset(given.get("startingOffset", "earliest")),
+        max_trigger_bytes=_bytes("maxBytesPerTrigger", limit, MIN_TRIGGER_BYTES) if limit.strip() else None,
     )
 
 
@@ -88,13 +95,14 @@ def _columns(text: str | None) -> tuple[str, ...]:
         name = word.strip()
         if name == "*":
             names += COLUMNS
-        elif name in COLUMNS:
+        elif name in TYPES:
             names.append(name)
         else:
-            near = difflib.get_close_matches(name, COLUMNS, 1)
-            meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(COLUMNS)}"
+            near = difflib.get_close_matches(name, TYPES, 1)
+            meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(TYPES)}"
             raise OptionError(f"columns: {name[:60]!r} is no column: {meant}")
-    return tuple(dict.fromkeys(names))
+    of_records = tuple(name for name in dict.fromkeys(names) if name != SKIPPED)
+    return (*of_records, SKIPPED) if SKIPPED in names else of_records
 
 
 def _boolean(name: str, text: str) -> bool:
@@ -103,15 +111,11 @@ def _boolean(name: str, text: str) -> bool:
     raise OptionError(f"{name} is {text[:60]!r}: it is true or false")
 
 
-def _split_bytes(text: str | None) -> int:
-    if text is None:
-        return DEFAULT_SPLIT_BYTES
+def _bytes(name: str, text: str, least: int) -> int:
     match = _SIZE.match(text.strip().lower())
-    if match is None or match[2] not in _UNITS:
-        raise OptionError(f"splitBytes is {text[:60]!r}: give a number of bytes, such as 134217728 or 128m")
-    count = int(match[1]) * _UNITS[match[2]]
-    if count < MIN_SPLIT_BYTES:
-        raise OptionError(f"splitBytes is {text[:60]!r}: give at least {MIN_SPLIT_BYTES} bytes")
+    count = int(match[1]) * _UNITS.get(match[2], 0) if match is not None else 0
+    if count < least:
+        raise OptionError(f"{name} is {text[:60]!r}: give at least {least} bytes, such as 134217728 or 128m")
     return count
 
 

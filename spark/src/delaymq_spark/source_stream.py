@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
@@ -13,29 +12,12 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from delaymq_spark.segments import Skipped
 from delaymq_spark.segments_plan import log_start, plan
-from delaymq_spark.source_options import OptionError, SourceOptions
+from delaymq_spark.source_options import SourceOptions
 from delaymq_spark.source_partition import partitions_of, read_partition
 
 # How far before the end that is known a look for a new end begins: a crash may have cut the log there.
 _LOOK_BACK_BYTES: Final = 8 << 20
-TRIGGER_OPTION: Final = "maxBytesPerTrigger"
-# Less than this is a batch for every few messages.
-_MIN_TRIGGER_BYTES: Final = 1 << 12
-_SIZE: Final = re.compile(r"(\d{1,15})\s*([kmg]?)b?\Z", re.ASCII)
 _log = logging.getLogger(__name__)
-
-
-def trigger_bytes(text: str | None) -> int | None:
-    """The option `maxBytesPerTrigger`: about how much of the log a batch takes; None: all there is. OptionError."""
-    if text is None or not text.strip():
-        return None
-    match = _SIZE.match(text.strip().lower())
-    count = int(match[1]) << 10 * ("", "k", "m", "g").index(match[2]) if match is not None else 0
-    if count < _MIN_TRIGGER_BYTES:
-        raise OptionError(
-            f"{TRIGGER_OPTION} is {text[:60]!r}: give at least {_MIN_TRIGGER_BYTES} bytes, such as 134217728 or 128m"
-        )
-    return count
 
 
 class StoreStreamReader(DataSourceStreamReader):
@@ -45,9 +27,8 @@ class StoreStreamReader(DataSourceStreamReader):
     start takes all that is there. A task's memory is bounded by its part in any case.
     """
 
-    def __init__(self, options: SourceOptions, max_trigger_bytes: int | None = None) -> None:
+    def __init__(self, options: SourceOptions) -> None:
         self.options = options
-        self._max_trigger_bytes = max_trigger_bytes
         self._position: int | None = None
         """Up to where Spark has planned; None: not known."""
         self._look_from: int | None = None
@@ -69,7 +50,7 @@ class StoreStreamReader(DataSourceStreamReader):
 
     def latestOffset(self) -> dict[str, int]:  # noqa: N802
         """Where the next batch ends; below the last one's when a crash of the broker's machine has cut the log."""
-        end, limit = self._log_end(), self._max_trigger_bytes
+        end, limit = self._log_end(), self.options.max_trigger_bytes
         if limit is None or self._position is None or end <= self._position + limit:
             self._ends_ahead.clear()
             return {"offset": end}

@@ -1,0 +1,77 @@
+"""The options of `rocketmq_store`, without Spark: sizes, columns, and what is said of one that cannot be used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from delaymq_spark.source import RocketMqStoreSource
+from delaymq_spark.source_options import DEFAULT_SPLIT_BYTES, OptionError, SourceOptions, parse_options
+from delaymq_spark.source_schema import COLUMNS, DEFAULT_COLUMNS, SKIPPED
+
+
+def parsed(**options: str) -> SourceOptions:
+    return parse_options({"path": "/var/lib/store", **options})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("134217728", 1 << 27), ("4096", 4096), ("16k", 1 << 14), ("16 KB", 1 << 14), ("5000b", 5000),
+        (" 128m ", 1 << 27), ("2GB", 2 << 30),
+    ],
+)  # fmt: skip
+def test_all_sizes_are_written_in_the_same_ways(text: str, expected: int) -> None:
+    found = parsed(splitBytes=text, maxBytesPerTrigger=text)
+    assert (found.split_bytes, found.max_trigger_bytes) == (expected, expected)
+
+
+@pytest.mark.parametrize("name", ["splitBytes", "maxBytesPerTrigger"])
+@pytest.mark.parametrize("text", ["lots", "4095", "3k", "1t", "-5m", "1.5g", "9" * 16, "0"])
+def test_a_size_that_cannot_be_meant_says_what_it_may_be(name: str, text: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        parsed(**{name: text})
+    assert str(caught.value) == f"{name} is {text!r}: give at least 4096 bytes, such as 134217728 or 128m"
+
+
+def test_without_sizes_parts_have_the_usual_one_and_batches_no_bound() -> None:
+    for found in (parsed(), parsed(maxBytesPerTrigger=" ")):
+        assert (found.split_bytes, found.max_trigger_bytes) == (DEFAULT_SPLIT_BYTES, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", DEFAULT_COLUMNS),
+        ("topic, size", ("topic", "size")),
+        ("size,topic,size", ("size", "topic")),
+        ("*", tuple(COLUMNS)),
+        ("skipped", (SKIPPED,)),
+        ("skipped,topic", ("topic", SKIPPED)),
+        ("topic, skipped ,size", ("topic", "size", SKIPPED)),
+        ("skipped,*", (*COLUMNS, SKIPPED)),
+    ],
+)
+def test_skipped_is_a_column_when_it_is_named_and_stands_last(text: str, expected: tuple[str, ...]) -> None:
+    assert parsed(columns=text).columns == expected
+    source = RocketMqStoreSource({"path": "/var/lib/store", "columns": text})
+    assert tuple(source.schema().fieldNames()) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"columns": "topic,boddy"}, "columns: 'boddy' is no column: did you mean body?"),
+        ({"columns": "topic,skiped"}, "columns: 'skiped' is no column: did you mean skipped?"),
+        ({"maxBytePerTriger": "1m"}, "the option 'maxBytePerTriger' is not known: did you mean maxBytesPerTrigger?"),
+    ],
+)
+def test_a_misspelt_name_is_answered_with_the_one_that_was_meant(options: dict[str, str], said: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        parsed(**options)
+    assert str(caught.value) == said
+
+
+def test_a_streams_reader_has_its_limit_by_any_spelling_of_the_option(tmp_path: Path) -> None:
+    source = RocketMqStoreSource({"path": str(tmp_path), "MAXBYTESPERTRIGGER": "1m"})
+    assert source.streamReader(source.schema()).options.max_trigger_bytes == 1 << 20
