@@ -6,7 +6,6 @@ import argparse
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
 
@@ -14,6 +13,7 @@ from delaymq.message.errors import LevelTableError
 from delaymq.message.levels import DelayLevels
 
 from delaymq_spark.publish import ConfigMapName, parse_target
+from delaymq_spark.times import parse_time_ms
 
 DEFAULT_OUT = "delaymq-report"
 DEFAULT_RETENTION_HOURS = 72
@@ -126,10 +126,7 @@ def _target(text: str | None) -> ConfigMapName | None:
 def _time_ms(text: str | None, now_ms: int) -> int:
     if text is None:
         return now_ms
-    if text.isascii() and text.isdigit() and len(text) <= 15:
-        return int(text)
     try:
-        time_of_day = datetime.fromisoformat(text)
+        return parse_time_ms(text)
     except ValueError:
         raise UsageError(f"--as-of is {text[:60]!r}: give a time such as 2026-01-31T08:00:00Z, or ms") from None
-    return int((time_of_day if time_of_day.tzinfo else time_of_day.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -6,7 +6,6 @@ import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 
 from delaymq.message.errors import LevelTableError
@@ -14,6 +13,7 @@ from delaymq.message.levels import DEFAULT_LEVELS, DelayLevels
 
 from delaymq_spark.source_schema import COLUMNS, DEFAULT_COLUMNS, SKIPPED, TYPES
 from delaymq_spark.store_address import StorePath, check_store_path, with_token
+from delaymq_spark.times import parse_time_ms
 
 DEFAULT_SPLIT_BYTES: Final = 128 << 20
 # Smaller parts cost more to start than to read.
@@ -123,18 +123,13 @@ def _time_ms(name: str, text: str | None) -> int | None:
     if text is None or not text.strip():
         return None
     word = text.strip()
-    if word.isascii() and word.isdigit() and len(word) <= 15:
-        return int(word)
     try:
-        time = datetime.fromisoformat(word)
+        return parse_time_ms(word)
     except ValueError:
         raise OptionError(
             f"{name} is {word[:60]!r}: give a time such as 2026-01-31T08:00:00 (UTC unless it says otherwise), or ms "
             "since 1970"
         ) from None
-    if time.tzinfo is None:
-        time = time.replace(tzinfo=UTC)
-    return int(time.timestamp() * 1000)
 
 
 def _words(text: str | None) -> frozenset[str] | None:

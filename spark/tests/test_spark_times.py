@@ -1,0 +1,50 @@
+"""Times of options and arguments are read alike, and without Spark."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from delaymq_spark.arguments import UsageError, parse
+from delaymq_spark.source_options import OptionError, parse_options
+from delaymq_spark.times import parse_time_ms
+
+READABLE = [
+    ("0", 0),
+    ("1769846400123", 1_769_846_400_123),
+    ("999999999999999", 999_999_999_999_999),
+    ("2026-01-31", 1_769_817_600_000),
+    ("2026-01-31T08:00:00", 1_769_846_400_000),
+    ("2026-01-31T08:00:00.25Z", 1_769_846_400_250),
+    ("2026-01-31T08:00:00+05:30", 1_769_826_600_000),
+]
+UNREADABLE = ["tomorrow", "1000000000000000000", "-5", "٣", "2026-13-01", "08:00"]
+
+
+@pytest.mark.parametrize(("text", "expected"), READABLE)
+def test_a_time_is_the_same_in_an_option_and_in_an_argument(text: str, expected: int) -> None:
+    assert parse_time_ms(text) == expected
+    assert parse_options({"path": "/store", "from": f" {text} "}).from_ms == expected
+    assert parse(["delay", "--store", "/store", "--as-of", text], 5).as_of_ms == expected
+
+
+@pytest.mark.parametrize("text", UNREADABLE)
+def test_what_is_no_time_is_answered_with_one_that_is(text: str) -> None:
+    with pytest.raises(ValueError, match=r".*"):
+        parse_time_ms(text)
+    with pytest.raises(OptionError, match=r"from is '.*': give a time such as 2026-01-31T08:00:00 \(UTC unless"):
+        parse_options({"path": "/store", "from": text})
+    with pytest.raises(UsageError, match=r"--as-of is '.*': give a time such as 2026-01-31T08:00:00Z, or ms"):
+        parse(["delay", "--store", "/store", f"--as-of={text}"], 5)
+
+
+def test_without_a_time_a_run_is_as_of_now_and_a_read_of_all() -> None:
+    assert parse(["delay", "--store", "/store"], 5).as_of_ms == 5
+    assert parse_options({"path": "/store", "from": " ", "until": ""}).from_ms is None
+
+
+def test_arguments_are_read_before_spark_is_loaded() -> None:
+    program = "import sys, delaymq_spark.arguments; print('pyspark' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert found.stdout.strip() == "False"
