@@ -15,6 +15,7 @@ from delaymq.broker.drain import DrainMode
 from delaymq.config import to_settings
 from delaymq.server.http import MAX_BODY_BYTES, HttpServer, alive, error_response, readiness, serve
 from delaymq.server.store_http import StoreHttp
+from delaymq.server.store_pins import PinsHttp
 
 if TYPE_CHECKING:
     from delaymq.server.broker_server import BrokerServer
@@ -155,8 +156,12 @@ async def broker_http(server: "BrokerServer", bound: socket.socket) -> HttpServe
     store = StoreHttp(server)
     app.router.add_get("/api/v1/store", store.store)
     app.router.add_get("/api/v1/store/positions", store.positions)
+    app.router.add_get("/api/v1/store/files", store.files)
     app.router.add_get("/api/v1/store/segments/{name}", store.segment)
     app.router.add_get("/api/v1/store/segments/{name}/starts", store.starts)
     app.on_cleanup.append(store.close)
+    pins = PinsHttp(server)
+    app.router.add_post("/api/v1/store/pins", pins.hold)
+    app.router.add_delete("/api/v1/store/pins/{holder}", pins.release)
     config = server.config
     return await serve(app, bound, config.http_host, config.http_token)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from aiohttp import web
 
 from delaymq.server.http import error_response
+from delaymq.server.store_files import file_sizes, small_files
 from delaymq.server.store_segments import (
     RangeError,
     open_segment,
@@ -81,6 +82,7 @@ class StoreHttp:
                 "inUse": True,
                 "messageDelayLevel": config.message_delay_level,
                 "fileReservedTimeHours": config.file_reserved_time,
+                "files": file_sizes(store),
                 "startOffset": store.min_offset,
                 "endOffset": end,
                 "segments": [
@@ -119,23 +121,16 @@ class StoreHttp:
         if is_head:
             await answer.prepare(request)
             return answer
-        async with self._reading() as may_read:
-            if not may_read:
-                return _busy()
-            try:
-                descriptor = await self._in_thread(open_segment, self._path(base))
-            except FileNotFoundError:
-                return _gone(segment_name(base))
-            try:
-                async with _Sending(request, answer) as sending:
-                    while start < end:
-                        chunk = await self._in_thread(read_chunk, descriptor, start, end)
-                        if not chunk or not await sending.send(chunk):
-                            sending.cut_off()
-                            break
-                        start += len(chunk)
-            finally:
-                os.close(descriptor)
+        async with self._reading_segment(base) as descriptor:
+            if not isinstance(descriptor, int):
+                return descriptor
+            async with _Sending(request, answer) as sending:
+                while start < end:
+                    chunk = await self._in_thread(read_chunk, descriptor, start, end)
+                    if not chunk or not await sending.send(chunk):
+                        sending.cut_off()
+                        break
+                    start += len(chunk)
         return answer
 
     async def starts(self, request: web.Request) -> web.StreamResponse:
@@ -148,23 +143,16 @@ class StoreHttp:
             return error_response(400, "bad_request", f"every is a number of bytes, at least {MIN_EVERY_BYTES}")
         end = self._readable_end(base) - base
         every = max(int(stated), end // MAX_STARTS)
-        async with self._reading() as may_read:
-            if not may_read:
-                return _busy()
-            try:
-                descriptor = await self._in_thread(open_segment, self._path(base))
-            except FileNotFoundError:
-                return _gone(segment_name(base))
-            try:
-                found = [0]
-                wished = every
-                while wished < end:
-                    start = await self._start(descriptor, base, wished, end)
-                    if start is not None:
-                        found.append(start)
-                    wished = max(wished, start or 0) + every
-            finally:
-                os.close(descriptor)
+        async with self._reading_segment(base) as descriptor:
+            if not isinstance(descriptor, int):
+                return descriptor
+            found = [0]
+            wished = every
+            while wished < end:
+                start = await self._start(descriptor, base, wished, end)
+                if start is not None:
+                    found.append(start)
+                wished = max(wished, start or 0) + every
         return web.json_response(
             {"asOfMs": self._server.broker.now_ms(), "every": every, "starts": [base + each for each in found]}
         )
@@ -224,6 +212,8 @@ class StoreHttp:
             "inUse": True,
             "startOffset": store.min_offset,
             "endOffset": store.confirmed_offset,
+            # All of this is true of the log up to there; under SYNC_FLUSH it is confirmed a moment later.
+            "logEndOffset": store.end_offset,
             "delayOffsets": broker.delivery.delay_offsets(),
         }
         yield json.dumps(head)[:-1]
@@ -239,6 +229,17 @@ class StoreHttp:
                 yield comma + json.dumps([topic, queue_id, *store.queue_bounds(topic, queue_id)])
                 comma = ","
         yield "]}"
+
+    async def files(self, request: web.Request) -> web.Response:
+        """/api/v1/store/files: the small files as they would be written now, for a backup."""
+        broker = self._server.broker
+        head = {
+            "formatVersion": FORMAT_VERSION,
+            "asOfMs": broker.now_ms(),
+            "storeId": broker.store.store_id,
+            "logEndOffset": broker.store.end_offset,
+        }
+        return web.json_response(head | {"files": small_files(broker)})
 
     def _find(self, request: web.Request) -> tuple[int, web.Response | None]:
         """The segment's first offset; or the answer when there is none that may be read."""
@@ -279,6 +280,23 @@ class StoreHttp:
             yield True
         finally:
             self._reads.release()
+
+    @asynccontextmanager
+    async def _reading_segment(self, base: int) -> AsyncIterator[int | web.Response]:
+        """A descriptor of the segment, with a place among those that read; or why there is none."""
+        async with self._reading() as may_read:
+            if not may_read:
+                yield _busy()
+                return
+            try:
+                descriptor = await self._in_thread(open_segment, self._path(base))
+            except FileNotFoundError:
+                yield _gone(segment_name(base))
+                return
+            try:
+                yield descriptor
+            finally:
+                os.close(descriptor)
 
     def _in_thread(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
         return asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)

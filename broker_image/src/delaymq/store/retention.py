@@ -35,18 +35,29 @@ class Pins:
     def __init__(self, log: CommitLog) -> None:
         self._log = log
         self._holders: dict[str, Callable[[], int | None]] = {}
+        self._giving_way: set[str] = set()
 
-    def hold(self, name: str, oldest: Callable[[], int | None]) -> None:
-        """Ask `oldest` before each deletion; it answers None when it needs nothing."""
+    def hold(self, name: str, oldest: Callable[[], int | None], *, gives_way: bool = False) -> None:
+        """Ask `oldest` before each deletion; it answers None when it needs nothing.
+
+        `gives_way`: not asked any more when the disk is so full that segments go whatever their age.
+        """
         self._holders[name] = oldest
+        if gives_way:
+            self._giving_way.add(name)
 
     def release(self, name: str) -> None:
         """Ask no more."""
         self._holders.pop(name, None)
+        self._giving_way.discard(name)
 
-    def oldest(self) -> int | None:
-        """The oldest offset that anybody needs."""
-        offsets = [offset for holder in self._holders.values() if (offset := holder()) is not None]
+    def oldest(self, *, disk_nearly_full: bool = False) -> int | None:
+        """The oldest offset that anybody needs; those that give way are not asked when the disk is nearly full."""
+        offsets = [
+            offset
+            for name, holder in self._holders.items()
+            if not (disk_nearly_full and name in self._giving_way) and (offset := holder()) is not None
+        ]
         return min(offsets) if offsets else None
 
     def report(self) -> list[PinReport]:
@@ -114,7 +125,7 @@ class Retention:
     def _clean_log(self, now_ms: int, *, whatever_age: bool) -> list[str]:
         removed: list[str] = []
         log = self._log
-        pinned = self.pins.oldest()
+        pinned = self.pins.oldest(disk_nearly_full=whatever_age)
         while len(removed) < MAX_SEGMENTS_A_PASS and len(log.segments) > 1:
             oldest = log.segments[0]
             end = oldest.base + log.file_bytes

@@ -1,0 +1,45 @@
+"""What of a store is no log: its small files as a backup takes them, and the sizes of its large ones."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from delaymq.broker import groups, offsets, topics
+from delaymq.broker.delivery.offsets import FILE_NAME as DELAY_OFFSETS
+from delaymq.protocol.bodies import DelayOffsets
+from delaymq.store.opening import DELETED_TOPICS
+
+if TYPE_CHECKING:
+    from delaymq.broker.broker import Broker
+    from delaymq.store.message_store import MessageStore
+
+CONSUMER_FILTER = "consumerFilter.json"
+"""RocketMQ's: kept for it, and not read here."""
+
+
+def file_sizes(store: "MessageStore") -> dict[str, object]:
+    """With which sizes and kinds of files the store was opened."""
+    options = store.options
+    return {
+        "commitLogFileBytes": options.commit_log_file_bytes,
+        "consumeQueueFileBytes": options.consume_queue_file_bytes,
+        "indexSlots": options.index_slots,
+        "indexEntries": options.index_entries,
+        "indexEnabled": options.index_enable,
+    }
+
+
+def small_files(broker: "Broker") -> dict[str, str]:
+    """Path below the store → content, all of one moment."""
+    store = broker.store
+    found = {
+        f"config/{topics.FILE_NAME}": broker.topics.encode().decode(),
+        f"config/{groups.FILE_NAME}": broker.groups.encode().decode(),
+        f"config/{offsets.FILE_NAME}": broker.offsets.encode().decode(),
+        f"config/{DELAY_OFFSETS}": DelayOffsets(broker.delivery.delay_offsets()).encode().decode(),
+        f"delaymq/{DELETED_TOPICS}": json.dumps(dict(store.deleted_topics)),
+    }
+    consumer_filter = Path(store.path, "config", CONSUMER_FILTER)
+    if consumer_filter.is_file():
+        found[f"config/{CONSUMER_FILTER}"] = consumer_filter.read_text(encoding="utf-8", errors="replace")
+    return found
