@@ -7,7 +7,7 @@ import pytest
 from delaymq.client import Message, MessageQueue, NoSuchDelayError, PushConsumerOptions, ReceivedMessage
 from delaymq.client.allocation import allocate_averagely
 from delaymq.client.cached_queue import CachedQueue
-from delaymq.client.delays import delay_text, level_for, table_of
+from delaymq.client.delays import level_for, table_of
 from delaymq.client.errors import UnreachableError
 from delaymq.client.messages import MAX_INFLATED_BYTES, decode_messages, inflate, outgoing_properties
 from delaymq.client.network import split_address
@@ -16,7 +16,7 @@ from delaymq.client.routes import QueueRound, Route, route_of, route_of_new_topi
 from delaymq.client.subscriptions import Subscription
 from delaymq.message.errors import IllegalMessageError, RecordError
 from delaymq.message.ids import pack_host
-from delaymq.message.levels import DelayLevels
+from delaymq.message.levels import DelayLevels, delay_text
 from delaymq.message.record import encode_record
 from delaymq.protocol.bodies import BrokerData, RouteQueues, TopicRoute
 from hypothesis import given, settings

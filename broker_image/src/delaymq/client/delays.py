@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from delaymq.client.errors import NoSuchDelayError
 from delaymq.message.errors import LevelTableError
-from delaymq.message.levels import DEFAULT_LEVELS, DelayLevels, parse_delay_ms
+from delaymq.message.levels import DEFAULT_LEVELS, DelayLevels, delay_text, parse_delay_ms
 
 TABLE_KEY = "messageDelayLevel"
 
@@ -38,11 +38,3 @@ def level_for(delay: str, levels: DelayLevels, broker_name: str) -> int:
             f"{broker_name} has no delay of exactly {delay}; it has: {known}."
             f" Use one of these, or add {delay} to the broker's {TABLE_KEY}."
         ) from None
-
-
-def delay_text(delay_ms: int) -> str:
-    """`90000` as `90s`, `120000` as `2m`: the longest unit that leaves a whole number."""
-    for unit, unit_ms in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)):
-        if delay_ms >= unit_ms and delay_ms % unit_ms == 0:
-            return f"{delay_ms // unit_ms}{unit}"
-    return f"{delay_ms}ms"

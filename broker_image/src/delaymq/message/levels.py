@@ -27,6 +27,14 @@ def parse_delay_ms(text: str) -> int:
     return int(number) * unit
 
 
+def delay_text(delay_ms: int) -> str:
+    """`90000` as `90s`, `120000` as `2m`: the longest unit that leaves a whole number."""
+    for unit, unit_ms in reversed(_UNIT_MS.items()):
+        if delay_ms >= unit_ms and delay_ms % unit_ms == 0:
+            return f"{delay_ms // unit_ms}{unit}"
+    return f"{delay_ms}ms"
+
+
 @dataclass(frozen=True)
 class DelayLevels:
     """An immutable level table; levels count from 1."""
