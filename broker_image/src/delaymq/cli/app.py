@@ -26,7 +26,10 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "delay": Group(
         "Pending delayed messages of a broker.",
         {
-            "status": Leaf("delay_command:status"),
+            "status": Leaf("delay_commands:status"),
+            "pending": Leaf("delay_commands:pending"),
+            "watch": Leaf("delay_watch:watch"),
+            "resume": Leaf("delay_commands:resume"),
         },
     ),
     "store": Group(
@@ -34,6 +37,16 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         {
             "verify": Leaf("store_commands:verify"),
             "inspect": Leaf("store_commands:inspect"),
+        },
+    ),
+    "context": Group(
+        "Names for clusters, so that addresses need not be typed.",
+        {
+            "list": Leaf("context_commands:list_contexts"),
+            "show": Leaf("context_commands:show"),
+            "use": Leaf("context_commands:use"),
+            "set": Leaf("context_commands:set_context"),
+            "delete": Leaf("context_commands:delete"),
         },
     ),
     "demo": Leaf("demo.command:demo", "See delayed messages arrive once and on time, also when the broker is killed."),

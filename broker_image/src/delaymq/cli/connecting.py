@@ -3,37 +3,68 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import difflib
+from collections.abc import Awaitable, Callable, Iterable
 
-from delaymq.cli.errors import CommandError
+from delaymq.cli.contexts import DEFAULT_NAME_SERVER, Target
+from delaymq.cli.errors import EXIT_NOT_DONE, EXIT_UNREACHABLE, EXIT_USAGE, CommandError
 from delaymq.cli.terminal import show_warnings
-from delaymq.client import Client, ClientError, ClientOptions, RefusedError, SendError, UnreachableError
+from delaymq.client import (
+    Admin,
+    AnswerTimeoutError,
+    Client,
+    ClientError,
+    ClientOptions,
+    NoRouteError,
+    RefusedError,
+    SendError,
+    UnreachableError,
+)
 from delaymq.client.network import split_address
 from delaymq.message.errors import IllegalMessageError
+from delaymq.message.names import RETRY_PREFIX
 from delaymq.protocol.codes import ResponseCode
 
-DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 REQUEST_TIMEOUT_MS = 3_000
+SHOWN_NAMES = 3
+"""How many names an error offers instead of one that is not there."""
 
 
-def with_client(name_servers: str, work: Callable[[Client], Awaitable[int]]) -> int:
+def with_client(target: Target, work: Callable[[Client], Awaitable[int]]) -> int:
     """Runs `work` with a client; its exit code. CommandError for what went wrong."""
 
     async def run() -> int:
         options = ClientOptions(request_timeout_ms=REQUEST_TIMEOUT_MS, connect_timeout_ms=REQUEST_TIMEOUT_MS)
-        async with Client(name_servers, options) as client:
-            return await work(client)
+        async with Client(target.namesrv, options) as client:
+            try:
+                return await work(client)
+            except NoRouteError as error:
+                raise await _not_there(client, error) from error
 
     show_warnings()
-    for address in filter(None, map(str.strip, name_servers.split(";"))):
-        try:
-            split_address(address)
-        except UnreachableError as error:
-            raise CommandError(f"--namesrv {address}: write host:port, such as {DEFAULT_NAME_SERVER}", 2) from error
+    check_name_servers(target.namesrv)
     try:
         return asyncio.run(run())
     except (ClientError, IllegalMessageError, ValueError) as error:
-        raise CommandError(explain(error, name_servers)) from error
+        raise CommandError(explain(error, target.namesrv), exit_code_of(error)) from error
+
+
+def check_name_servers(name_servers: str) -> None:
+    """CommandError for what are no addresses."""
+    addresses = [word.strip() for word in name_servers.split(";") if word.strip()]
+    for address in addresses or [name_servers]:
+        try:
+            split_address(address)
+        except UnreachableError as error:
+            raise CommandError(
+                f"--namesrv {address}: write host:port, such as {DEFAULT_NAME_SERVER}", EXIT_USAGE
+            ) from error
+
+
+def exit_code_of(error: Exception) -> int:
+    """Whether nobody was there, or somebody said no."""
+    cause = error.__cause__ if isinstance(error, SendError) else error
+    return EXIT_UNREACHABLE if isinstance(cause, UnreachableError | AnswerTimeoutError) else EXIT_NOT_DONE
 
 
 def explain(error: Exception, name_servers: str) -> str:
@@ -49,3 +80,30 @@ def explain(error: Exception, name_servers: str) -> str:
     if isinstance(cause, RefusedError) and cause.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         return f"{cause}. Is this a broker's address? --namesrv takes the NameServer's (default port 9876)."
     return str(error)
+
+
+async def _not_there(client: Client, error: NoRouteError) -> CommandError:
+    """The error with the names that are nearest to the wanted one."""
+    try:
+        known = await Admin(client).topics()
+    except ClientError:
+        return CommandError(str(error))
+    if error.topic.startswith(RETRY_PREFIX):
+        return unknown_group(error.topic.removeprefix(RETRY_PREFIX), known)
+    near = nearest(error.topic, known)
+    return CommandError(f"{error}{f'. There is: {near}' if near else ''}")
+
+
+def unknown_group(group: str, topics: Iterable[str]) -> CommandError:
+    """The error for a group that nobody has seen; groups are known by their retry topics."""
+    groups = [topic.removeprefix(RETRY_PREFIX) for topic in topics if topic.startswith(RETRY_PREFIX)]
+    near = nearest(group, groups)
+    text = f"no broker knows group {group}: it comes into being with its first consumer, or by `delaymq group create`"
+    return CommandError(f"{text}{f'. There is: {near}' if near else ''}")
+
+
+def nearest(wanted: str, names: Iterable[str]) -> str:
+    """Names that may have been meant, joined by commas; empty if none is near."""
+    by_lower = {name.lower(): name for name in names}
+    found = difflib.get_close_matches(wanted.lower(), by_lower, SHOWN_NAMES)
+    return ", ".join(by_lower[name] for name in found)

@@ -1,9 +1,17 @@
 """What this layer raises."""
 
+from typing import Final
+
+EXIT_NOT_DONE: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_UNREACHABLE: Final = 3
+"""Nobody is there, or no answer comes: trying again later, or another address, may help."""
+EXIT_INTERRUPTED: Final = 130
+
 
 class CommandError(Exception):
     """A command that could not be done; `main` prints the text and ends with `exit_code`."""
 
-    def __init__(self, text: str, exit_code: int = 1) -> None:
+    def __init__(self, text: str, exit_code: int = EXIT_NOT_DONE) -> None:
         super().__init__(text)
         self.exit_code = exit_code

@@ -12,8 +12,10 @@ from typing import Annotated, Any
 
 import typer
 
-from delaymq.cli.connecting import DEFAULT_NAME_SERVER, with_client
+from delaymq.cli.connecting import with_client
+from delaymq.cli.contexts import target
 from delaymq.cli.errors import CommandError
+from delaymq.cli.options import AsJson, ContextName, NameServers
 from delaymq.cli.terminal import console, duration, print_json
 from delaymq.client import (
     Client,
@@ -37,11 +39,6 @@ DEFAULT_GROUP = "delaymq-receive"
 DEFAULT_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_MS = 100
 
-NameServers = Annotated[
-    str, typer.Option("--namesrv", envvar="DELAYMQ_NAMESRV", help="NameServers, host:port joined by ;")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line, for programs.")]
-
 
 def send(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic; brokers create it at the first message.")],
@@ -50,7 +47,8 @@ def send(
     keys: Annotated[str, typer.Option(help="Keys to find it by, joined by blanks.")] = "",
     tags: Annotated[str, typer.Option(help="A tag that receivers can choose by.")] = "",
     count: Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="How many times to send it.")] = 1,
-    namesrv: NameServers = DEFAULT_NAME_SERVER,
+    namesrv: NameServers = None,
+    context: ContextName = None,
     as_json: AsJson = False,
 ) -> None:
     """Send a message, at once or delayed."""
@@ -81,7 +79,7 @@ def send(
                     out.print(f"sent {result.message_id} to {topic} ({place}{due}){status}", markup=False)
         return 0
 
-    raise typer.Exit(with_client(namesrv, work))
+    raise typer.Exit(with_client(target(namesrv, context=context), work))
 
 
 def receive(
@@ -93,7 +91,8 @@ def receive(
     timeout: Annotated[
         float, typer.Option(min=0.1, max=86_400, help="End when nothing came for so many seconds.")
     ] = DEFAULT_TIMEOUT_S,
-    namesrv: NameServers = DEFAULT_NAME_SERVER,
+    namesrv: NameServers = None,
+    context: ContextName = None,
     as_json: AsJson = False,
 ) -> None:
     """Receive messages and show how late they came.
@@ -123,7 +122,7 @@ def receive(
             print(await _why_nothing(client, topic, group, timeout), file=sys.stderr)
         return 0
 
-    raise typer.Exit(with_client(namesrv, work))
+    raise typer.Exit(with_client(target(namesrv, context=context), work))
 
 
 async def _why_nothing(client: Client, topic: str, group: str, timeout_s: float) -> str:

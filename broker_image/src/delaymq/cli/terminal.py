@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
+
+from delaymq.cli.errors import CommandError
 
 WIDTH_IN_A_PIPE = 200
 """Not a terminal: lines stay whole for grep."""
@@ -39,6 +42,32 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 
     for row in rows:
         made.add_row(*row)
     return made
+
+
+@contextmanager
+def reading(url: str, what: str) -> Iterator[None]:
+    """Turns what reading an answer without the agreed fields raises into CommandError."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        raise CommandError(
+            f"{url} answers something else than {what}: is it a DelayMQ broker of this version?"
+        ) from error
+
+
+@contextmanager
+def progress(what: str, total: int | None) -> Iterator[Callable[[], None]]:
+    """A bar on stderr for long work, where that is a terminal; call what it gives after each of `total` steps."""
+    shown = Console(stderr=True)
+    if not shown.is_terminal:
+        yield lambda: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=shown, transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda: bar.advance(task)
 
 
 def duration(ms: float) -> str:

@@ -1,0 +1,63 @@
+"""Times as people write and read them."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import datetime
+from typing import Final
+
+from delaymq.cli.errors import EXIT_USAGE, CommandError
+
+_AGO: Final = re.compile(r"\s*((?:\d+\s*[a-z]+\s*)+)ago\s*\Z", re.IGNORECASE)
+_PART: Final = re.compile(r"(\d+)\s*([a-z]+)", re.IGNORECASE)
+_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_MAX_MS: Final = 253_402_214_400_000
+"""Before the year 10000, which no calendar of Python's shows."""
+HOW: Final = "write 2026-01-31T12:00 (local time), 2026-01-31T12:00+01:00, '10m ago', now, or ms since 1970"
+
+
+def parse_time(text: str, now_ms: int | None = None) -> int:
+    """ms since the epoch of an ISO time (local if it states no offset), `10m ago`, `now` or a number of ms."""
+    now = round(time.time() * 1000) if now_ms is None else now_ms
+    word = text.strip()
+    if word.lower() == "now":
+        return now
+    if word.isascii() and word.isdigit():
+        return _checked(int(word[:20]), text)
+    ago = _AGO.match(word)
+    if ago:
+        parts = [(int(number[:15]), unit.lower()) for number, unit in _PART.findall(ago[1])]
+        if all(unit in _UNITS_MS for _, unit in parts):
+            return _checked(now - sum(number * _UNITS_MS[unit] for number, unit in parts), text)
+    try:
+        return _checked(round(datetime.fromisoformat(word).timestamp() * 1000), text)
+    except (ValueError, OverflowError, OSError) as error:
+        raise CommandError(f"{text!r} is no time: {HOW}", EXIT_USAGE) from error
+
+
+def _checked(ms: int, text: str) -> int:
+    if not 0 <= ms < _MAX_MS:
+        raise CommandError(f"{text!r} is outside of the times that there are: {HOW}", EXIT_USAGE)
+    return ms
+
+
+def shown_time(ms: int | None) -> str:
+    """`2026-01-31 12:00:00.250+01:00`, local time with its offset; empty for None, the number for what is no time."""
+    if ms is None:
+        return ""
+    try:
+        return datetime.fromtimestamp(ms / 1000).astimezone().isoformat(sep=" ", timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{ms} ms"
+
+
+def shown_clock(ms: int | None, now_ms: int) -> str:
+    """`12:00:00` within a day of now, else with the day."""
+    if ms is None:
+        return ""
+    try:
+        at = datetime.fromtimestamp(ms / 1000)
+    except (ValueError, OverflowError, OSError):
+        return f"{ms} ms"
+    return at.strftime("%H:%M:%S" if abs(ms - now_ms) <= 86_400_000 else "%Y-%m-%d %H:%M")
