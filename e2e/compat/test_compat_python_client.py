@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from itertools import count
+from pathlib import Path
 
 import pytest
 from delaymq.client import (
@@ -262,15 +263,19 @@ def test_members_of_a_group_share_and_each_group_gets_everything(cluster: Cluste
     run(cluster, scenario)
 
 
-def test_in_broadcasting_each_member_gets_each_message(cluster: Cluster) -> None:
+def test_in_broadcasting_each_member_gets_each_message(cluster: Cluster, tmp_path: Path) -> None:
     topic, group = new_name("Topic"), new_name("Group")
 
     async def scenario(client: Client) -> None:
         await Admin(client).create_topic(topic, queues=2)
-        options = PushConsumerOptions(model=MessageModel.BROADCASTING, consume_from=ConsumeFrom.FIRST)
         async with Client(cluster.namesrv_address) as second_client, Producer(client) as producer:
             collected = [Collected(), Collected()]
             for each, handler in zip((client, second_client), collected, strict=True):
+                options = PushConsumerOptions(
+                    model=MessageModel.BROADCASTING,
+                    consume_from=ConsumeFrom.FIRST,
+                    offsets_path=tmp_path / each.client_id / "offsets.json",
+                )
                 consumer = PushConsumer(each, group, handler, options)
                 consumer.subscribe(topic)
                 await consumer.start()

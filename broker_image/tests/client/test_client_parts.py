@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 from delaymq.client import Message, MessageQueue, NoSuchDelayError, PushConsumerOptions, ReceivedMessage
-from delaymq.client.allocation import allocate_averagely
+from delaymq.client.allocation import allocate_averagely, allocate_by_circle
 from delaymq.client.cached_queue import CachedQueue
 from delaymq.client.delays import level_for, table_of
 from delaymq.client.errors import UnreachableError
@@ -47,6 +47,24 @@ def test_members_share_all_queues_evenly_and_none_twice(members: set[str], count
     given_out = [queue for share in shares for queue in share]
     assert sorted(given_out, key=str) == sorted(queues(*counts), key=str)
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+@settings(deadline=None)
+@given(
+    members=st.sets(st.text("abc@#1", min_size=1, max_size=4), min_size=1, max_size=8),
+    counts=st.lists(st.integers(0, 9), min_size=1, max_size=3),
+)
+def test_by_circle_members_share_all_queues_evenly_and_none_twice(members: set[str], counts: list[int]) -> None:
+    shares = [allocate_by_circle(member, members, queues(*counts)) for member in members]
+    given_out = [queue for share in shares for queue in share]
+    assert sorted(given_out, key=str) == sorted(queues(*counts), key=str)
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_by_circle_a_member_gets_every_nth_queue_of_all_brokers() -> None:
+    assert allocate_by_circle("a", ["b", "a"], queues(3, 2)) == [queues(3)[0], queues(3)[2], queues(3, 2)[4]]
+    assert allocate_by_circle("b", ["b", "a"], queues(3, 2)) == [queues(3)[1], queues(3, 2)[3]]
+    assert allocate_by_circle("c", ["b", "a"], queues(3, 2)) == []
 
 
 def test_a_share_is_contiguous_and_the_first_members_get_one_more() -> None:
@@ -253,7 +271,9 @@ def test_options_without_sense_are_refused() -> None:
         lambda: ProducerOptions(send_timeout_ms=0),
         lambda: PushConsumerOptions(concurrency=0),
         lambda: PushConsumerOptions(max_reconsume_times=-2),
-        lambda: PushConsumerOptions(consume_from=ConsumeFrom.TIMESTAMP),
+        lambda: PushConsumerOptions(consume_from=ConsumeFrom.TIMESTAMP, consume_timestamp_ms=-1),
+        lambda: PushConsumerOptions(max_cached_messages_of_topic=0),
+        lambda: PushConsumerOptions(batch=0),
     ):
         with pytest.raises(ValueError, match=r"\w"):
             wrong()

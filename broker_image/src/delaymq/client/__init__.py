@@ -10,6 +10,7 @@ cancelled call leaves nothing behind; an offset is committed only when all messa
 
 from delaymq.client.admin import Admin
 from delaymq.client.client import Client
+from delaymq.client.consumer_stats import ConsumerStats, TopicStats
 from delaymq.client.errors import (
     AnswerTimeoutError,
     BadAnswerError,
@@ -21,31 +22,44 @@ from delaymq.client.errors import (
     SendError,
     UnreachableError,
 )
-from delaymq.client.handling import Handler, Outcome
+from delaymq.client.file_offsets import OffsetsInUseError
+from delaymq.client.handlers import BatchHandler, Handler, Outcome
 from delaymq.client.messages import Message, ReceivedMessage, SendResult, SendStatus
-from delaymq.client.options import ClientOptions, ConsumeFrom, MessageModel, ProducerOptions, PushConsumerOptions
+from delaymq.client.options import (
+    Allocation,
+    ClientOptions,
+    ConsumeFrom,
+    MessageModel,
+    ProducerOptions,
+    PushConsumerOptions,
+)
 from delaymq.client.producer import Producer
 from delaymq.client.pull_consumer import PullConsumer
-from delaymq.client.push_consumer import PushConsumer
+from delaymq.client.push_consumer import BatchPushConsumer, PushConsumer
 from delaymq.client.queue_calls import PullResult, PullStatus
 from delaymq.client.topic_config import TopicConfig
 from delaymq.protocol.bodies import MessageQueue
 
 __all__ = [
     "Admin",
+    "Allocation",
     "AnswerTimeoutError",
     "BadAnswerError",
+    "BatchHandler",
+    "BatchPushConsumer",
     "Client",
     "ClientError",
     "ClientOptions",
     "ClosedError",
     "ConsumeFrom",
+    "ConsumerStats",
     "Handler",
     "Message",
     "MessageModel",
     "MessageQueue",
     "NoRouteError",
     "NoSuchDelayError",
+    "OffsetsInUseError",
     "Outcome",
     "Producer",
     "ProducerOptions",
@@ -60,5 +74,6 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "TopicConfig",
+    "TopicStats",
     "UnreachableError",
 ]

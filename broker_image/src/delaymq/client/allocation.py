@@ -1,12 +1,13 @@
-"""Which queues of a topic a member of a group takes: each gets an equal, contiguous share, without a coordinator.
+"""Which queues of a topic a member of a group takes: each gets an equal share, without a coordinator.
 
 All members sort the same queues and the same ids, so they agree as soon as they see the same lists.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from delaymq.client.options import Allocation
 from delaymq.protocol.bodies import MessageQueue
 
 
@@ -18,7 +19,7 @@ def queue_order(queue: MessageQueue) -> tuple[str, str, int]:
 def allocate_averagely(
     client_id: str, client_ids: Iterable[str], queues: Iterable[MessageQueue]
 ) -> Sequence[MessageQueue]:
-    """The share of `client_id`: the first members get one more when it does not come out even; [] for a stranger."""
+    """Neighbours for `client_id`: the first members get one more when it does not come out even; [] for a stranger."""
     members = sorted(set(client_ids))
     if client_id not in members:
         return []
@@ -27,3 +28,19 @@ def allocate_averagely(
     share, more = divmod(len(ordered), len(members))
     start = index * share + min(index, more)
     return ordered[start : start + share + (1 if index < more else 0)]
+
+
+def allocate_by_circle(
+    client_id: str, client_ids: Iterable[str], queues: Iterable[MessageQueue]
+) -> Sequence[MessageQueue]:
+    """Every n-th queue for `client_id`, one of n members, so that each gets some of every broker; [] for a stranger."""
+    members = sorted(set(client_ids))
+    if client_id not in members:
+        return []
+    return sorted(queues, key=queue_order)[members.index(client_id) :: len(members)]
+
+
+ALLOCATIONS: dict[Allocation, Callable[[str, Iterable[str], Iterable[MessageQueue]], Sequence[MessageQueue]]] = {
+    Allocation.AVERAGELY: allocate_averagely,
+    Allocation.CIRCLE: allocate_by_circle,
+}

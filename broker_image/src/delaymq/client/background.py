@@ -7,6 +7,8 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+CANCEL_LIMIT_S = 10.0
+
 _logger = logging.getLogger(__name__)
 
 
@@ -52,10 +54,12 @@ class Background:
         return tasks
 
     async def close(self) -> None:
-        """Cancels all tasks and waits for their ends."""
+        """Cancels all tasks and waits for their ends, within a limit: a handler may ignore its cancellation."""
         tasks = self.cancel()
         if tasks:
-            await asyncio.wait(tasks)
+            _, left = await asyncio.wait(tasks, timeout=CANCEL_LIMIT_S)
+            if left:
+                _logger.error("%s: %d tasks ignore that they were cancelled and are left alone", self._name, len(left))
 
     async def _logged(self, work: Coroutine[Any, Any, None]) -> None:
         try:

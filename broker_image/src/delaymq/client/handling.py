@@ -4,65 +4,96 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Awaitable, Callable, Collection
-from enum import Enum
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from functools import partial
 
 from delaymq.client.background import Background
+from delaymq.client.consumer_stats import Tally
+from delaymq.client.handlers import Handle
 from delaymq.client.messages import ReceivedMessage
 from delaymq.client.options import PushConsumerOptions
 from delaymq.client.queue_reader import QueueReader
-from delaymq.client.retries import Retries
+from delaymq.client.retries import Retries, shown
+
+LOCK_PAUSE_MS = 100
+"""Until it is looked again whether an ordered queue's lock was renewed."""
+OVERDUE_LOOKS = 15
+"""Looks for overdue handlers within one consume timeout: one that hangs is found at most 1/15 later."""
 
 _logger = logging.getLogger(__name__)
 
 
-class Outcome(Enum):
-    """What a handler says about a message; None counts as DONE."""
+class Run:
+    """A handler at work on messages of one queue."""
 
-    DONE = "done"
-    RETRY = "retry"
+    __slots__ = ("began_s", "given_up", "giving_up", "messages", "reader", "told")
 
+    def __init__(self, reader: QueueReader, messages: Sequence[ReceivedMessage], began_s: float) -> None:
+        self.reader = reader
+        self.messages = messages
+        self.began_s = began_s
+        self.given_up: set[int] = set()
+        """Offsets of messages that took too long and are not this handler's any more."""
+        self.giving_up: asyncio.Event | None = None
+        """Set when it is known what was given up."""
+        self.told = False
 
-Handler = Callable[[ReceivedMessage], Awaitable[Outcome | None]]
+    @property
+    def kept(self) -> list[tuple[int, ReceivedMessage]]:
+        """Messages that are still this handler's, with their places."""
+        whole = list(enumerate(self.messages))
+        return [each for each in whole if each[1].queue_offset not in self.given_up] if self.given_up else whole
 
 
 class Handling:
-    """Workers that share one queue of messages. Its length is bounded by what the readers may cache.
+    """Workers that take turns at the queues, so that none waits for another's backlog. What waits here is bounded by
+    what the readers may cache.
 
-    Ordered: a message waits until the one before it in its queue is done, so each reader has at most one under way.
+    Ordered: a queue has at most one handler at work, and goes on only when its messages are done.
     """
 
-    def __init__(self, handler: Handler, retries: Retries | None, options: PushConsumerOptions) -> None:
-        self._handler = handler
+    def __init__(self, handle: Handle, retries: Retries | None, options: PushConsumerOptions, tally: Tally) -> None:
+        self._handle_messages = handle
         self._retries = retries
         self._options = options
-        self._ready: asyncio.Queue[tuple[QueueReader, ReceivedMessage]] = asyncio.Queue()
-        self._waiting: dict[QueueReader, list[ReceivedMessage]] = {}
+        self._tally = tally
+        self._waiting: dict[QueueReader, deque[ReceivedMessage]] = {}
+        self._turns: asyncio.Queue[QueueReader] = asyncio.Queue()
+        self._has_turn: set[QueueReader] = set()
         self._busy: dict[QueueReader, asyncio.Event] = {}
-        self._running: Counter[QueueReader] = Counter()
+        """Ordered queues with a handler at work, or whose failed message waits to be tried again."""
+        self._runs: set[Run] = set()
+        self._timers: set[asyncio.TimerHandle] = set()
         self._progress = asyncio.Event()
         self._stopping = False
+
+    @property
+    def running(self) -> int:
+        """Handlers at work."""
+        return len(self._runs)
 
     def start(self, background: Background) -> None:
         """Starts the workers."""
         for _ in range(self._options.concurrency):
             background.spawn(self._work())
+        background.every(max(self._options.consume_timeout_ms // OVERDUE_LOOKS, 1), self._give_up_overdue)
 
     def hand_over(self, reader: QueueReader, message: ReceivedMessage) -> None:
         """Takes a message in; returns at once."""
-        if self._options.ordered:
-            if reader in self._busy:
-                self._waiting.setdefault(reader, []).append(message)
-                return
-            self._busy[reader] = asyncio.Event()
-        self._ready.put_nowait((reader, message))
+        self._tally.pulled(message)
+        waiting = self._waiting.get(reader)
+        if waiting is None:
+            waiting = self._waiting[reader] = deque()
+        waiting.append(message)
+        self._give_turn(reader)
 
-    async def settle(self, readers: Collection[QueueReader], timeout_ms: int) -> bool:
-        """Waits until no handler runs for `readers`, at most `timeout_ms`; whether that is so."""
+    async def settle(self, readers: Collection[QueueReader] | None, timeout_ms: int) -> bool:
+        """Waits until no handler runs for `readers` (None: all), at most `timeout_ms`; whether that is so."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                while any(self._running[reader] for reader in readers):
+                while any(readers is None or run.reader in readers for run in self._runs):
                     self._progress.clear()
                     await self._progress.wait()
         except TimeoutError:
@@ -82,78 +113,173 @@ class Handling:
     async def stop(self, timeout_ms: int) -> None:
         """Begins no further message and waits for those under way, at most `timeout_ms`."""
         self._stopping = True
-        if not await self.settle(list(self._running), timeout_ms):
-            running = self._running.total()
-            _logger.warning("%d handlers still ran after %d ms and are cancelled", running, timeout_ms)
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+        self._waiting.clear()
+        if not await self.settle(None, timeout_ms):
+            _logger.warning("%d handlers still ran after %d ms and are cancelled", len(self._runs), timeout_ms)
+
+    def _give_turn(self, reader: QueueReader) -> None:
+        if reader not in self._has_turn and reader not in self._busy and self._waiting.get(reader):
+            self._has_turn.add(reader)
+            self._turns.put_nowait(reader)
 
     async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
-            reader, message = await self._ready.get()
+            reader = await self._turns.get()
+            self._has_turn.discard(reader)
             if reader.dropped or self._stopping:
-                self._release(reader)
+                self.forget(reader)
                 continue
-            self._running[reader] += 1
+            if not reader.may_handle:
+                self._later(LOCK_PAUSE_MS, partial(self._give_turn, reader))
+                continue
+            run = Run(reader, self._next_messages(reader), loop.time())
+            if not run.messages:
+                continue
+            self._runs.add(run)
             try:
-                if self._options.ordered:
-                    await self._handle_in_order(reader, message)
-                else:
-                    await self._handle(reader, message)
+                await (self._run_in_order if self._options.ordered else self._run)(run)
             except Exception:
-                _logger.exception("message %s is tried again: what follows its handler failed", message.message_id)
-                self._again(reader, message)
+                _logger.exception("%s is tried again: what follows its handler failed", shown(run.messages[0]))
+                self._again(reader, [message for _, message in run.kept], self._options.unsent_retry_ms)
             finally:
-                self._running[reader] -= 1
-                if not self._running[reader]:
-                    del self._running[reader]
+                self._runs.discard(run)
                 self._progress.set()
 
-    async def _handle(self, reader: QueueReader, message: ReceivedMessage) -> None:
-        if await self._succeeds(message):
-            reader.finish(message)
-        elif self._retries is None:
-            _logger.warning("message %s is dropped: in broadcasting nothing comes again", message.message_id)
-            reader.finish(message)
-        elif reader.dropped:
-            return  # whoever has the queue now gets it
-        elif await self._retries.send_back(message):
-            reader.finish(message)
-        else:
-            self._again(reader, message)
-
-    async def _handle_in_order(self, reader: QueueReader, message: ReceivedMessage) -> None:
-        attempts = 0
-        while not await self._succeeds(message):
-            attempts += 1
-            if self._retries is not None and 0 <= self._options.max_reconsume_times <= attempts:
-                if await self._retries.send_back(message, to_dead_letters=True):
-                    break
-            elif self._retries is None and 0 <= self._options.max_reconsume_times <= attempts:
-                _logger.warning("message %s is dropped after %d attempts", message.message_id, attempts)
-                break
-            await asyncio.sleep(self._options.local_retry_ms / 1000)
-            if reader.dropped or self._stopping:
-                self._release(reader)
-                return
-        reader.finish(message)
+    def _next_messages(self, reader: QueueReader) -> list[ReceivedMessage]:
         waiting = self._waiting.get(reader)
-        if waiting and not reader.dropped:
-            self._ready.put_nowait((reader, waiting.pop(0)))
+        if not waiting:
+            return []
+        messages = [waiting.popleft() for _ in range(min(self._options.batch, len(waiting)))]
+        if self._options.ordered:
+            self._busy[reader] = asyncio.Event()
+        elif waiting:
+            self._give_turn(reader)
+        return messages
+
+    async def _run(self, run: Run) -> None:
+        done = await self._done(run)
+        unsent: list[ReceivedMessage] = []
+        for place, message in run.kept:
+            if place < done:
+                run.reader.finish(message)
+            elif self._retries is None:
+                _logger.warning("%s is dropped: in broadcasting nothing comes again", shown(message))
+                run.reader.finish(message)
+            elif run.reader.dropped:
+                continue  # whoever has the queue now gets it
+            elif await self._retries.send_back(message):
+                run.reader.finish(message)
+            else:
+                unsent.append(message)
+        if unsent:
+            self._again(run.reader, unsent, self._options.unsent_retry_ms)
+
+    async def _run_in_order(self, run: Run) -> None:
+        done = await self._done(run)
+        failed: list[ReceivedMessage] = []
+        for place, message in run.kept:
+            if place < done or (not run.reader.dropped and await self._is_last_attempt(message)):
+                run.reader.finish(message)
+            else:
+                failed.append(message)
+        if failed:
+            self._again(run.reader, failed, self._options.local_retry_ms)
         else:
-            self._release(reader)
+            self._free(run.reader)
+            self._give_turn(run.reader)
 
-    def _again(self, reader: QueueReader, message: ReceivedMessage) -> None:
-        pause_s = self._options.local_retry_ms / 1000
-        asyncio.get_running_loop().call_later(pause_s, self._ready.put_nowait, (reader, message))
+    async def _is_last_attempt(self, message: ReceivedMessage) -> bool:
+        """Whether a failed message of an ordered queue is at its end, and has been put away."""
+        if not 0 <= self._options.max_reconsume_times <= message.reconsume_times:
+            return False
+        if self._retries is None:
+            _logger.warning("%s is dropped after %d attempts", shown(message), message.reconsume_times + 1)
+            return True
+        return await self._retries.send_back(message, to_dead_letters=True)
 
-    def _release(self, reader: QueueReader) -> None:
+    def _again(self, reader: QueueReader, messages: Sequence[ReceivedMessage], pause_ms: int) -> None:
+        """After a pause these messages are the reader's next ones."""
+        next_time = [replace(message, reconsume_times=message.reconsume_times + 1) for message in messages]
+
+        def put_back() -> None:
+            self._free(reader)
+            if not reader.dropped:
+                self._waiting.setdefault(reader, deque()).extendleft(reversed(next_time))
+                self._give_turn(reader)
+
+        if reader.dropped or self._stopping:
+            self._free(reader)
+        else:
+            self._later(pause_ms, put_back)
+
+    def _free(self, reader: QueueReader) -> None:
         event = self._busy.pop(reader, None)
         if event is not None:
             event.set()
 
-    async def _succeeds(self, message: ReceivedMessage) -> bool:
+    def _later(self, pause_ms: int, work: Callable[[], None]) -> None:
+        def ring() -> None:
+            self._timers.discard(timer)
+            work()
+
+        if not self._stopping:
+            timer = asyncio.get_running_loop().call_later(pause_ms / 1000, ring)
+            self._timers.add(timer)
+
+    async def _done(self, run: Run) -> int:
+        """How many of the run's messages, from the first on, the handler is done with."""
         try:
-            outcome = await self._handler(message)
+            done = await self._handle_messages(run.messages)
         except Exception:
-            _logger.warning("the handler failed on message %s", message.message_id, exc_info=True)
-            return False
-        return outcome is not Outcome.RETRY
+            _logger.warning("the handler failed on %s", _all_shown(run.messages), exc_info=True)
+            done = 0
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # Something that the handler waited for was cancelled; this worker was not.
+            _logger.warning("the handler was cancelled on %s", _all_shown(run.messages), exc_info=True)
+            done = 0
+        if run.giving_up is not None:
+            await run.giving_up.wait()
+        kept = run.kept
+        if len(kept) < len(run.messages):
+            _logger.warning("the handler ended too late for %s, what it says is ignored", _all_shown(run.messages))
+        self._tally.consumed(message for place, message in kept if place < done)
+        self._tally.failed(message for place, message in kept if place >= done)
+        return done
+
+    async def _give_up_overdue(self) -> None:
+        """What takes longer than the consume timeout comes again elsewhere, so that its queue's offset moves on."""
+        limit_ms = self._options.consume_timeout_ms
+        before_s = asyncio.get_running_loop().time() - limit_ms / 1000
+        for run in [run for run in self._runs if run.began_s <= before_s]:
+            if not run.told:
+                run.told = True
+                _logger.warning("%s has been at its handler for more than %d ms", _all_shown(run.messages), limit_ms)
+            if self._options.ordered:
+                continue  # its successors must not be handled before it
+            run.giving_up = asyncio.Event()
+            try:
+                await self._give_up(run)
+            finally:
+                run.giving_up.set()
+                run.giving_up = None
+
+    async def _give_up(self, run: Run) -> None:
+        for _, message in run.kept:
+            if run.reader.dropped or (self._retries is not None and not await self._retries.send_back(message)):
+                return  # the next look tries again
+            run.given_up.add(message.queue_offset)
+            self._tally.failed([message])
+            run.reader.finish(message)
+
+
+def _all_shown(messages: Sequence[ReceivedMessage]) -> str:
+    """The first message, and how many more there are."""
+    more = f" and {len(messages) - 1} more of its queue" if len(messages) > 1 else ""
+    return shown(messages[0]) + more

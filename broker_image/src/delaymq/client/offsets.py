@@ -1,12 +1,11 @@
-"""Where a push consumer keeps its offsets: at the broker (clustering) or in a file of its own (broadcasting)."""
+"""Where a consumer group keeps its offsets: at the broker of each queue. In a file of the member's own (broadcasting):
+file_offsets.py.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import os
-from pathlib import Path
 from typing import Protocol
 
 from delaymq.client.errors import ClientError
@@ -51,52 +50,3 @@ class BrokerOffsets:
             _logger.warning("offset %d of %s/%d not committed: %s", offset, queue.topic, queue.queue_id, error)
         else:
             self._saved[queue] = offset
-
-
-class FileOffsets:
-    """In one JSON file, replaced atomically; without a path in memory only."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self._offsets: dict[str, int] | None = None
-
-    async def load(self, queue: MessageQueue) -> int | None:
-        if self._offsets is None:
-            self._offsets = await asyncio.to_thread(self._read)
-        return self._offsets.get(_name(queue))
-
-    async def save(self, offsets: dict[MessageQueue, int]) -> None:
-        before = dict(self._offsets or {})
-        after = before | {_name(queue): offset for queue, offset in offsets.items()}
-        self._offsets = after
-        if after == before or self._path is None:
-            return
-        try:
-            await asyncio.to_thread(self._write, after)
-        except OSError as error:
-            _logger.warning("offsets not saved to %s: %s", self._path, error.strerror)
-
-    def forget_saved(self) -> None:
-        """A file loses nothing."""
-
-    def _read(self) -> dict[str, int]:
-        if self._path is None or not self._path.exists():
-            return {}
-        try:
-            table = json.loads(self._path.read_bytes())
-            return {str(name): int(offset) for name, offset in table.items()}
-        except (OSError, ValueError, AttributeError, TypeError) as error:
-            # Everybody gets every message anyway: to begin as a new member is better than not to begin.
-            _logger.warning("offsets in %s cannot be read and are left aside: %s", self._path, error)
-            return {}
-
-    def _write(self, table: dict[str, int]) -> None:
-        assert self._path is not None
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        draft = self._path.with_name(f"{self._path.name}.{os.getpid()}.tmp")
-        draft.write_text(json.dumps(table, indent=1, sort_keys=True))
-        draft.replace(self._path)
-
-
-def _name(queue: MessageQueue) -> str:
-    return f"{queue.topic}@{queue.broker_name}@{queue.queue_id}"

@@ -22,6 +22,15 @@ class MessageModel(StrEnum):
     BROADCASTING = "BROADCASTING"
 
 
+class Allocation(StrEnum):
+    """How a group's members share the queues of a topic; all members of a group do it alike."""
+
+    AVERAGELY = "AVG"
+    """Neighbours: with 4 queues the first of two members gets 0 and 1."""
+    CIRCLE = "AVG_BY_CIRCLE"
+    """In turn: with 4 queues the first of two members gets 0 and 2."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClientOptions:
     """What all producers and consumers of one client share."""
@@ -66,44 +75,66 @@ class ProducerOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class PushConsumerOptions:
-    """How a push consumer takes messages."""
+    """How a push consumer takes messages. Where RocketMQ has the same setting, its default is the same."""
 
     model: MessageModel = MessageModel.CLUSTERING
     consume_from: ConsumeFrom = ConsumeFrom.LAST
     consume_timestamp_ms: int = 0
-    """With ConsumeFrom.TIMESTAMP: begin with the first message stored at or after it."""
+    """With ConsumeFrom.TIMESTAMP: begin with the first message stored at or after it; 0: half an hour before now."""
+    allocation: Allocation = Allocation.AVERAGELY
     ordered: bool = False
     """Messages of a queue one after the other, each queue locked for one member of the group."""
     concurrency: int = 20
     """Handlers that run at a time."""
+    batch: int = 1
+    """Messages that the handler of a BatchPushConsumer gets at most; it gets what is there and never waits for more."""
     max_reconsume_times: int = -1
     """Retries of a message before it goes to the group's dead letters; -1: 16, or without end if `ordered`."""
     retry_delay_level: int = 0
     """Level of the first retry and all others; 0: the broker decides (level 3, then one higher each time)."""
+    consume_timeout_ms: int = 900_000
+    """A message that is longer at its handler is sent back, so that its queue's offset moves on (not if `ordered`)."""
     pull_batch: int = 32
     suspend_timeout_ms: int = 15_000
     """How long a broker may hold a pull for which there is no message."""
     max_cached_messages: int = 1_000
     """Of one queue, pulled and not yet handled; pulling pauses there."""
-    max_cached_bytes: int = 16 * 1024 * 1024
+    max_cached_bytes: int = 100 * 1024 * 1024
     """The same in bytes of bodies."""
     max_cached_span: int = 2_000
     """Largest distance of offsets within the cached messages of one queue: bounds what comes again after a crash."""
+    max_cached_messages_of_topic: int = -1
+    """For all queues of a topic that this member has: each gets its part; -1: only each queue's own limit."""
+    max_cached_bytes_of_topic: int = -1
+    """The same in bytes of bodies."""
     rebalance_interval_ms: int = 20_000
+    lock_renewal_interval_ms: int = 20_000
+    """How often an ordered consumer locks its queues again; brokers forget locks after 60 s."""
+    lock_retry_ms: int = 3_000
+    """How soon an ordered consumer asks again for a queue that another member has locked."""
     commit_interval_ms: int = 5_000
     close_timeout_ms: int = 10_000
     """How long close() waits for handlers that still run before it cancels them."""
     local_retry_ms: int = 1_000
-    """Pause before a failed message is tried again here (ordered, or when it cannot be sent back)."""
+    """Pause before an ordered queue's failed message is tried again."""
+    unsent_retry_ms: int = 5_000
+    """Pause before a failed message is tried again here because no broker took it back."""
     offsets_path: Path | None = None
-    """Broadcasting: the file that keeps this member's offsets; None: they are not kept."""
+    """Broadcasting: the file that keeps this member's offsets; None: where RocketMQ's client has it,
+    ~/.rocketmq_offsets/ADDRESS@INSTANCE/GROUP/offsets.json (INSTANCE: ClientOptions.instance_name, or DEFAULT)."""
 
     def __post_init__(self) -> None:
         if self.max_reconsume_times < -1:
             raise ValueError("max_reconsume_times is -1 (RocketMQ's defaults) or more")
-        if self.consume_from is ConsumeFrom.TIMESTAMP and self.consume_timestamp_ms <= 0:
-            raise ValueError("ConsumeFrom.TIMESTAMP needs consume_timestamp_ms")
-        _positive(self, "consume_timestamp_ms", "max_reconsume_times", "retry_delay_level")
+        if self.consume_timestamp_ms < 0:
+            raise ValueError("consume_timestamp_ms is a time in ms since 1970, or 0 for half an hour ago")
+        for name in ("max_cached_messages_of_topic", "max_cached_bytes_of_topic"):
+            if getattr(self, name) != -1 and getattr(self, name) <= 0:
+                raise ValueError(f"{name} is -1 (no such limit) or more than 0, not {getattr(self, name)}")
+        _positive(
+            self, "consume_timestamp_ms", "max_reconsume_times", "retry_delay_level", "max_cached_messages_of_topic",
+            "max_cached_bytes_of_topic",
+        )  # fmt: skip
 
 
 def _positive(options: object, *but: str) -> None:

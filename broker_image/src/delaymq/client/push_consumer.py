@@ -2,82 +2,66 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Self
 
+from delaymq.client.assignment import Assignment
 from delaymq.client.background import Background
 from delaymq.client.client import Client
-from delaymq.client.errors import ClientError, ClosedError, NoRouteError
-from delaymq.client.handling import Handler, Handling
-from delaymq.client.offsets import BrokerOffsets, FileOffsets, Offsets
+from delaymq.client.consumer_stats import ConsumerStats, Tally
+from delaymq.client.errors import ClosedError
+from delaymq.client.file_offsets import FileOffsets, default_path
+from delaymq.client.handlers import BatchHandler, Handle, Handler, of_batch, of_one
+from delaymq.client.handling import Handling
+from delaymq.client.offsets import BrokerOffsets
 from delaymq.client.options import MessageModel, PushConsumerOptions
 from delaymq.client.producer import unregister
 from delaymq.client.queue_calls import QueueCalls
 from delaymq.client.queue_locks import QueueLocks
-from delaymq.client.queue_reader import QueueReader
-from delaymq.client.rebalance import Share, Shares
+from delaymq.client.rebalance import Shares
 from delaymq.client.retries import Retries
 from delaymq.client.subscriptions import ALL, Subscription
 from delaymq.clock import now_ms
 from delaymq.message.names import group_problem, retry_topic
 from delaymq.protocol.bodies import ConsumerData, MessageQueue, ProducerData
 
-HAND_OVER_MS = 300
-"""How long a member that gives a queue up waits for its handlers before it commits."""
-TAKE_OVER_MS = 500
-"""How long a member that gets a queue waits for that commit: what was handled since the last one would come again."""
-UNSETTLED_PAUSE_MS = 1_000
-"""Until the next try while a topic has no route or brokers do not list this member yet."""
-GATHER_CHANGES_MS = 50
-"""Members come and go in bursts; each change alone would move queues to and fro."""
 
-_logger = logging.getLogger(__name__)
+class _GroupConsumer:
+    """What consumers with a handler have in common."""
 
-
-class PushConsumer:
-    """A member of a consumer group: `handler` gets each message of the subscribed topics, at least once in the group.
-
-    The handler is a coroutine function. When it returns, the message is done. When it raises or returns
-    Outcome.RETRY, the message comes again later (clustering) or is dropped with a log line (broadcasting).
-
-        consumer = PushConsumer(client, "group", handler)
-        consumer.subscribe("Topic", "TagA || TagB")
-        async with consumer: ...
-    """
-
-    def __init__(
-        self, client: Client, group: str, handler: Handler, options: PushConsumerOptions | None = None
-    ) -> None:
+    def __init__(self, client: Client, group: str, handle: Handle, options: PushConsumerOptions) -> None:
         problem = group_problem(group)
         if problem is not None:
             raise ValueError(problem)
         self.group = group
-        self.options = options or PushConsumerOptions()
+        self.options = options
         self._client = client
-        self._calls = QueueCalls(client, group)
-        self._clustering = self.options.model is MessageModel.CLUSTERING
-        self._offsets: Offsets = (
-            BrokerOffsets(self._calls) if self._clustering else FileOffsets(self.options.offsets_path)
-        )
-        self._shares = Shares(client, group, clustering=self._clustering)
-        self._locks = QueueLocks(client, group) if self._clustering and self.options.ordered else None
-        retries = Retries(client, group, self.options.retry_delay_level, self.options.max_reconsume_times)
-        self._handling = Handling(handler, retries if self._clustering else None, self.options)
+        clustering = options.model is MessageModel.CLUSTERING
+        calls = QueueCalls(client, group)
+        self._file = None if clustering else FileOffsets()
+        self._offsets = self._file or BrokerOffsets(calls)
+        self._tally = Tally()
+        retries = Retries(client, group, options.retry_delay_level, options.max_reconsume_times) if clustering else None
+        self._handling = Handling(handle, retries, options, self._tally)
         self._background = Background(f"consumer {group}")
         self._subscriptions: dict[str, Subscription] = {}
-        self._readers: dict[MessageQueue, tuple[QueueReader, asyncio.Task[None]]] = {}
-        self._given_up: list[QueueReader] = []
-        """Dropped, and their last offsets not yet saved."""
-        self._rebalancing: asyncio.Task[None] | None = None
-        self._changed = asyncio.Event()
-        self._saving = asyncio.Lock()
-        self._unannounced = True
+        self._retry_topic = retry_topic(group) if clustering else ""
+        self._assignment = Assignment(
+            client,
+            group,
+            options,
+            subscriptions=self._subscriptions,
+            retry_topic=self._retry_topic,
+            calls=calls,
+            shares=Shares(client, group, clustering=clustering, allocation=options.allocation),
+            locks=QueueLocks(client, group) if clustering and options.ordered else None,
+            offsets=self._offsets,
+            handling=self._handling,
+            background=self._background,
+        )
         self._joined = False
-        self._retry_topic = retry_topic(group) if self._clustering else ""
-        if self._clustering:
+        self._closed = False
+        if clustering:
             self.subscribe(self._retry_topic)
 
     async def __aenter__(self) -> Self:
@@ -93,61 +77,77 @@ class PushConsumer:
         All members of a group subscribe to the same. ValueError for an illegal topic or tags.
         """
         self._subscriptions[topic] = Subscription(topic, tags, now_ms())
-        self._unannounced = True
-        self._changed.set()
+        self._tally.know(topic)
+        self._assignment.announce_again()
 
     def unsubscribe(self, topic: str) -> None:
         """Takes no more messages of `topic`."""
         self._subscriptions.pop(topic, None)
-        self._unannounced = True
-        self._changed.set()
+        self._assignment.announce_again()
 
     @property
     def assigned(self) -> list[MessageQueue]:
         """The queues that this member reads now."""
-        return list(self._readers)
+        return [reader.queue for reader in self._assignment.readers]
+
+    def stats(self) -> ConsumerStats:
+        """This moment's figures."""
+        readers = self._assignment.readers
+        return ConsumerStats(
+            topics=self._tally.topics(),
+            queues=len(readers),
+            cached_messages=sum(reader.cached_messages for reader in readers),
+            cached_bytes=sum(reader.cached_bytes for reader in readers),
+            running=self._handling.running,
+        )
 
     async def start(self) -> None:
-        """Joins the group; messages come as soon as it has its share of the queues."""
-        await self._client.join(self)
+        """Joins the group; messages come as soon as it has its share of the queues.
+
+        Raises ClosedError after a close, OffsetsInUseError when another broadcasting consumer has the same file.
+        """
+        if self._closed:
+            raise ClosedError(f"the consumer of {self.group} was closed: make a new one")
+        if self._file is not None:
+            instance = self._client.options.instance_name
+            path = self.options.offsets_path or default_path(self._client.client_id, instance, self.group)
+            await self._file.open(path)
+        try:
+            await self._client.join(self)
+        except BaseException:
+            self._close_file()
+            raise
         self._joined = True
         self._handling.start(self._background)
-        self._rebalancing = self._background.spawn(self._rebalance_forever())
-        self._background.every(self.options.commit_interval_ms, self.commit)
-        if self._locks is not None:
-            self._background.every(QueueLocks.RENEW_INTERVAL_MS, self._renew_locks)
+        self._assignment.start()
 
     async def close(self) -> None:
         """Waits for handlers that run, commits what is done and leaves the group."""
         if not self._joined:
             return
         self._joined = False
+        self._closed = True
         try:
-            if self._rebalancing is not None:
-                # First of all, so that the queues and what is done in them stay as they are.
-                self._rebalancing.cancel()
-                await asyncio.wait([self._rebalancing])
-            for _, task in self._readers.values():
-                task.cancel()
+            await self._assignment.stop()
             await self._handling.stop(self.options.close_timeout_ms)
             await self._background.close()
             await self.commit()
-            if self._locks is not None:
-                await self._locks.unlock(list(self._readers))
+            await self._assignment.unlock()
         finally:
             # Also when the caller is cancelled: nothing of it goes on.
             self._background.cancel()
-            self._readers.clear()
+            self._assignment.clear()
+            self._close_file()
             self._client.leave(self)
         await unregister(self._client, self._subscriptions, consumer_group=self.group)
 
     async def commit(self) -> None:
         """Saves the offsets now; it happens by itself every commit_interval_ms and at close."""
-        async with self._saving:
-            readers = [reader for reader, _ in self._readers.values() if not reader.dropped]
-            readers += [reader for reader in self._given_up if reader.queue not in self._readers]
-            offsets = {reader.queue: reader.commit_offset for reader in readers}
-            await self._offsets.save({queue: offset for queue, offset in offsets.items() if offset is not None})
+        await self._assignment.commit()
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            self._file.close()
 
     # What the client asks of its members.
 
@@ -169,135 +169,39 @@ class PushConsumer:
     def membership_changed(self) -> None:
         """Members, routes or a connection changed: the shares are worked out again."""
         self._offsets.forget_saved()
-        self._changed.set()
+        self._assignment.look_again()
 
     def reset_offsets(self, offsets: dict[MessageQueue, int]) -> None:
         """Goes on at these offsets, as an administrator wants it."""
-        ours = {queue: offset for queue, offset in offsets.items() if queue in self._readers}
-        for queue in ours:
-            self._readers[queue][0].dropped = True
-        self._background.spawn(self._reset(ours))
+        self._background.spawn(self._assignment.reset(offsets))
 
-    # Inside.
 
-    async def _rebalance_forever(self) -> None:
-        while True:
-            self._changed.clear()
-            try:
-                settled = await self._rebalance()
-            except Exception:
-                _logger.exception("the shares of %s could not be worked out, it is tried again", self.group)
-                settled = False
-            pause_ms = self.options.rebalance_interval_ms if settled else UNSETTLED_PAUSE_MS
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause_ms / 1000):
-                    await self._changed.wait()
-            await asyncio.sleep(GATHER_CHANGES_MS / 1000)
+class PushConsumer(_GroupConsumer):
+    """A member of a consumer group: `handler` gets each message of the subscribed topics, at least once in the group.
 
-    async def _rebalance(self) -> bool:
-        """Whether every topic's share is known."""
-        await self._announce()
-        settled = True
-        for topic in [*self._subscriptions]:
-            subscription = self._subscriptions.get(topic)
-            if subscription is None:
-                continue
-            try:
-                share = await self._shares.share(topic)
-            except ClosedError:
-                return True
-            except ClientError as error:
-                _logger.log(
-                    logging.DEBUG if isinstance(error, NoRouteError) else logging.WARNING,
-                    "the share of %s is not known: %s", topic, error,
-                )  # fmt: skip
-                self._client.refresh_soon(topic)
-                settled = False
-                continue
-            if share is None:
-                self._unannounced = True
-                settled = False
-                continue
-            await self._take(subscription, share)
-        gone = [queue for queue in self._readers if queue.topic not in self._subscriptions]
-        await self._drop(gone)
-        await self._renew_locks()
-        return settled
+    The handler is a coroutine function. When it returns, the message is done. When it raises or returns
+    Outcome.RETRY, the message comes again later (clustering) or is dropped with a log line (broadcasting).
 
-    async def _announce(self) -> None:
-        """Tells brokers what is subscribed: without it they neither list this member nor make its retry topic."""
-        if not self._unannounced:
-            return
-        self._unannounced = False
-        for topic in [*self._subscriptions]:
-            try:
-                await self._client.route(topic)
-            except ClientError:
-                continue
-        await self._client.heartbeat()
+        consumer = PushConsumer(client, "group", handler)
+        consumer.subscribe("Topic", "TagA || TagB")
+        async with consumer: ...
+    """
 
-    async def _take(self, subscription: Subscription, share: Share) -> None:
-        held = [queue for queue in self._readers if queue.topic == subscription.topic]
-        await self._drop(
-            queue
-            for queue in held
-            if queue not in share.queues
-            or self._readers[queue][0].subscription is not subscription
-            or self._readers[queue][1].done()
-        )
-        for queue in sorted(share.queues - self._readers.keys(), key=lambda each: (each.broker_name, each.queue_id)):
-            reader = QueueReader(
-                queue,
-                subscription,
-                calls=self._calls,
-                offsets=self._offsets,
-                options=self.options,
-                retry_topic=self._retry_topic,
-                hand_over=self._handling.hand_over,
-                begin_after_ms=TAKE_OVER_MS if share.has_others and self._locks is None else 0,
-            )
-            if self._locks is None:
-                reader.lock()
-            self._readers[queue] = reader, self._background.spawn(reader.run())
+    def __init__(
+        self, client: Client, group: str, handler: Handler, options: PushConsumerOptions | None = None
+    ) -> None:
+        options = options or PushConsumerOptions()
+        if options.batch > 1:
+            raise ValueError(f"batch={options.batch} is for a BatchPushConsumer, whose handler gets lists of messages")
+        super().__init__(client, group, of_one(handler), options)
 
-    async def _drop(self, queues: Iterable[MessageQueue], *, commit: bool = True) -> None:
-        dropped: list[QueueReader] = []
-        for queue in list(queues):
-            reader, task = self._readers.pop(queue)
-            reader.dropped = True
-            task.cancel()
-            self._handling.forget(reader)
-            dropped.append(reader)
-            if self._locks is not None:
-                self._background.spawn(self._unlock_when_free(reader))
-        if commit and dropped:
-            self._given_up += dropped
-            await self._handling.settle(dropped, HAND_OVER_MS)
-            offsets = {reader.queue: reader.commit_offset for reader in dropped}
-            await self._offsets.save({queue: offset for queue, offset in offsets.items() if offset is not None})
-            self._given_up = [reader for reader in self._given_up if reader not in dropped]
 
-    async def _unlock_when_free(self, reader: QueueReader) -> None:
-        await self._handling.wait_until_free(reader)
-        if reader.commit_offset is not None:
-            await self._offsets.save({reader.queue: reader.commit_offset})
-        if self._locks is not None and reader.queue not in self._readers:
-            await self._locks.unlock([reader.queue])
+class BatchPushConsumer(_GroupConsumer):
+    """As PushConsumer, but the handler gets a list of 1 to `options.batch` messages of one queue, in its order.
 
-    async def _renew_locks(self) -> None:
-        if self._locks is None or not self._readers:
-            return
-        ours, others = await self._locks.lock(list(self._readers))
-        for queue in ours & self._readers.keys():
-            self._readers[queue][0].lock()
-        # A lock that was lost: whoever has it has moved on, so this member begins anew when it gets it back.
-        await self._drop([queue for queue in others & self._readers.keys() if self._readers[queue][0].locked])
-        if others:
-            asyncio.get_running_loop().call_later(UNSETTLED_PAUSE_MS / 1000, self._changed.set)
+    When it returns None, all are done. When it returns a number n, the first n are done and the others come again.
+    When it raises or returns Outcome.RETRY, all come again.
+    """
 
-    async def _reset(self, offsets: dict[MessageQueue, int]) -> None:
-        # Not before a commit that is under way, and before anybody reads the queue's offset anew.
-        async with self._saving:
-            await self._offsets.save(offsets)
-        await self._drop([queue for queue in offsets if queue in self._readers], commit=False)
-        self._changed.set()
+    def __init__(self, client: Client, group: str, handler: BatchHandler, options: PushConsumerOptions) -> None:
+        super().__init__(client, group, of_batch(handler), options)

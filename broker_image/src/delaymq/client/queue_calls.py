@@ -76,7 +76,7 @@ class QueueCalls:
             expression_type="TAG",
         )
         address = await self._client.address_of(queue)
-        timeout_ms = self._client.options.request_timeout_ms + (suspend_ms + HELD_ANSWER_MARGIN_MS if suspend_ms else 0)
+        timeout_ms = suspend_ms + HELD_ANSWER_MARGIN_MS if suspend_ms else self._client.options.request_timeout_ms
         command = request_command(RequestCode.PULL_MESSAGE, header.to_fields())
         answer = await self._client.network.invoke(address, command, timeout_ms)
         try:

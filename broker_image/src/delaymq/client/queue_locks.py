@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import ClassVar
 
 from delaymq.client.client import Client
 from delaymq.client.errors import ClientError, reading_answer
@@ -12,13 +11,14 @@ from delaymq.protocol.bodies import LockRequest, LockResponse, MessageQueue
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import request_command
 
+LOCK_VALID_MS = 30_000
+"""A lock that could not be renewed for so long is not trusted: half of what the broker gives it."""
+
 _logger = logging.getLogger(__name__)
 
 
 class QueueLocks:
-    """Locks expire at the broker after 60 s, so they are renewed more often."""
-
-    RENEW_INTERVAL_MS: ClassVar[int] = 20_000
+    """Locks expire at the broker after 60 s, so they are renewed more often, and count here for less."""
 
     def __init__(self, client: Client, group: str) -> None:
         self._client = client

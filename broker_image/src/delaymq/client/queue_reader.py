@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 
 from delaymq.client.cached_queue import CachedQueue
@@ -13,6 +14,7 @@ from delaymq.client.offsets import Offsets
 from delaymq.client.options import ConsumeFrom, PushConsumerOptions
 from delaymq.client.queue_calls import PullResult, PullStatus, QueueCalls
 from delaymq.client.subscriptions import Subscription
+from delaymq.clock import now_ms
 from delaymq.protocol.bodies import MessageQueue
 
 FIRST_PAUSE_MS = 200
@@ -20,6 +22,8 @@ MAX_PAUSE_MS = 3_000
 # A broker that does not hold pulls would otherwise be asked thousands of times a second.
 QUICK_ANSWER_MS = 50
 QUICK_ANSWER_PAUSE_MS = 100
+
+HALF_AN_HOUR_MS = 30 * 60 * 1000
 
 _logger = logging.getLogger(__name__)
 
@@ -43,7 +47,10 @@ class QueueReader:
         self.subscription = subscription
         self.dropped = False
         self.locked = not options.ordered
-        """Whether this member may handle the queue's messages (ordered consumers need the broker's lock)."""
+        """Whether the broker has ever locked the queue for this member (ordered consumers wait for that)."""
+        self._locked_until_s = math.inf
+        self._max_messages = options.max_cached_messages
+        self._max_bytes = options.max_cached_bytes
         self._calls = calls
         self._offsets = offsets
         self._options = options
@@ -59,15 +66,37 @@ class QueueReader:
         """The next offset to consume; None while it is not known where the queue begins."""
         return None if self._cached is None else self._cached.commit_offset
 
+    @property
+    def cached_messages(self) -> int:
+        """Pulled and not done."""
+        return 0 if self._cached is None else self._cached.count
+
+    @property
+    def cached_bytes(self) -> int:
+        """Of their bodies."""
+        return 0 if self._cached is None else self._cached.size_bytes
+
+    @property
+    def may_handle(self) -> bool:
+        """Whether no other member can have the queue's lock now."""
+        return self.locked and asyncio.get_running_loop().time() < self._locked_until_s
+
+    def limit(self, *, messages: int, size_bytes: int) -> None:
+        """Bounds what may be cached from now on."""
+        self._max_messages, self._max_bytes = messages, size_bytes
+        self._changed.set()
+
     def finish(self, message: ReceivedMessage) -> None:
         """The message is done with."""
         if self._cached is not None:
             self._cached.finish(message.queue_offset)
         self._changed.set()
 
-    def lock(self) -> None:
-        """The broker has locked the queue for this member."""
+    def lock(self, valid_ms: int | None = None) -> None:
+        """The queue is this member's, for so long unless it is locked again; None: for good."""
         self.locked = True
+        if valid_ms is not None:
+            self._locked_until_s = asyncio.get_running_loop().time() + valid_ms / 1000
         self._changed.set()
 
     async def run(self) -> None:
@@ -112,7 +141,7 @@ class QueueReader:
             return await self._calls.max_offset(self.queue)
         if options.consume_from is ConsumeFrom.FIRST:
             return await self._calls.min_offset(self.queue)
-        return await self._calls.offset_at(self.queue, options.consume_timestamp_ms)
+        return await self._calls.offset_at(self.queue, options.consume_timestamp_ms or now_ms() - HALF_AN_HOUR_MS)
 
     async def _pull(self, offset: int) -> PullResult | None:
         loop = asyncio.get_running_loop()
@@ -158,8 +187,8 @@ class QueueReader:
     def _is_full(self, cached: CachedQueue) -> bool:
         options = self._options
         return (
-            cached.count >= options.max_cached_messages
-            or cached.size_bytes >= options.max_cached_bytes
+            cached.count >= self._max_messages
+            or cached.size_bytes >= self._max_bytes
             or cached.span >= options.max_cached_span
         )
 

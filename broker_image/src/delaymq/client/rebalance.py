@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from delaymq.client.allocation import allocate_averagely
+from delaymq.client.allocation import ALLOCATIONS
 from delaymq.client.client import Client
 from delaymq.client.errors import ClientError, NoRouteError, RefusedError, reading_answer
+from delaymq.client.options import Allocation
 from delaymq.client.routes import Route
 from delaymq.protocol.bodies import ConsumerIds, MessageQueue
 from delaymq.protocol.codes import RequestCode
@@ -25,10 +26,13 @@ class Share(NamedTuple):
 class Shares:
     """Asks a broker for the group's members and works out this member's share."""
 
-    def __init__(self, client: Client, group: str, *, clustering: bool) -> None:
+    def __init__(
+        self, client: Client, group: str, *, clustering: bool = True, allocation: Allocation = Allocation.AVERAGELY
+    ) -> None:
         self._client = client
         self._group = group
         self._clustering = clustering
+        self._allocate = ALLOCATIONS[allocation]
 
     async def share(self, topic: str) -> Share | None:
         """The share of `topic` for this member; None while brokers do not list it as a member.
@@ -41,7 +45,7 @@ class Shares:
         members = await self._members(topic, route)
         if self._client.client_id not in members:
             return None
-        queues = allocate_averagely(self._client.client_id, members, route.readable)
+        queues = self._allocate(self._client.client_id, members, route.readable)
         return Share(frozenset(queues), has_others=len(members) > 1)
 
     async def _members(self, topic: str, route: Route) -> list[str]:

@@ -41,13 +41,13 @@ class Retries:
         try:
             await self._ask_back(message, max_times)
         except ClientError as error:
-            _logger.info("message %s could not be sent back (%s), its copy is sent", message.message_id, error)
+            _logger.info("%s could not be sent back (%s), its copy is sent", shown(message), error)
         else:
             return True
         try:
             await self._send_copy(message, max_times)
         except (ClientError, IllegalMessageError) as error:
-            _logger.warning("message %s could not be sent back: %s", message.message_id, error)
+            _logger.warning("%s could not be sent back: %s", shown(message), error)
             return False
         return True
 
@@ -97,3 +97,9 @@ class Retries:
             send_result(address, answer, message.message_id, queue)
         except RefusedError as error:
             raise ClientError(str(error)) from error
+
+
+def shown(message: ReceivedMessage) -> str:
+    """How logs name a message: by what it can be found by, never by its body."""
+    keys = f" keys {' '.join(message.keys)}" if message.keys else ""
+    return f"message {message.message_id}{keys} of {message.topic}"

@@ -1,0 +1,268 @@
+"""The queues that a group's member has now: it takes them, reads them, and gives them up with their last offsets."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from contextlib import suppress
+
+from delaymq.client.allocation import queue_order
+from delaymq.client.background import Background
+from delaymq.client.client import Client
+from delaymq.client.errors import ClientError, ClosedError, NoRouteError
+from delaymq.client.handling import Handling
+from delaymq.client.offsets import Offsets
+from delaymq.client.options import PushConsumerOptions
+from delaymq.client.queue_calls import QueueCalls
+from delaymq.client.queue_locks import LOCK_VALID_MS, QueueLocks
+from delaymq.client.queue_reader import QueueReader
+from delaymq.client.rebalance import Share, Shares
+from delaymq.client.subscriptions import Subscription
+from delaymq.protocol.bodies import MessageQueue
+
+HAND_OVER_MS = 300
+"""How long a member that gives a queue up waits for its handlers before it commits."""
+TAKE_OVER_MS = 500
+"""How long a member that gets a queue waits for that commit: what was handled since the last one would come again."""
+UNSETTLED_PAUSE_MS = 1_000
+"""Until the next try while a topic has no route or brokers do not list this member yet."""
+GATHER_CHANGES_MS = 50
+"""Members come and go in bursts; each change alone would move queues to and fro."""
+
+_logger = logging.getLogger(__name__)
+
+
+class Assignment:
+    """`subscriptions` are the consumer's and may change at any time; `announce_again` and `look_again` tell of it."""
+
+    def __init__(
+        self,
+        client: Client,
+        group: str,
+        options: PushConsumerOptions,
+        *,
+        subscriptions: dict[str, Subscription],
+        retry_topic: str,
+        calls: QueueCalls,
+        shares: Shares,
+        locks: QueueLocks | None,
+        offsets: Offsets,
+        handling: Handling,
+        background: Background,
+    ) -> None:
+        self._client = client
+        self._group = group
+        self._options = options
+        self._subscriptions = subscriptions
+        self._retry_topic = retry_topic
+        self._calls = calls
+        self._shares = shares
+        self._locks = locks
+        self._offsets = offsets
+        self._handling = handling
+        self._background = background
+        self._readers: dict[MessageQueue, tuple[QueueReader, asyncio.Task[None]]] = {}
+        self._given_up: list[QueueReader] = []
+        """Dropped, and their last offsets not yet saved."""
+        self._freeing: set[MessageQueue] = set()
+        """Ordered queues that were dropped while a handler was at work: not taken again before it has ended."""
+        self._rebalancing: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        self._saving = asyncio.Lock()
+        self._unannounced = True
+        self._waits_for_locks = False
+
+    @property
+    def readers(self) -> list[QueueReader]:
+        """Those of the queues that this member has now."""
+        return [reader for reader, _ in self._readers.values()]
+
+    def start(self) -> None:
+        """Works out the shares, now and again."""
+        self._rebalancing = self._background.spawn(self._rebalance_forever())
+        self._background.every(self._options.commit_interval_ms, self.commit)
+        if self._locks is not None:
+            self._background.every(self._options.lock_renewal_interval_ms, self._renew_locks)
+
+    async def stop(self) -> None:
+        """Takes and gives up no queue any more, and pulls nothing more."""
+        if self._rebalancing is not None:
+            # First of all, so that the queues and what is done in them stay as they are.
+            self._rebalancing.cancel()
+            await asyncio.wait([self._rebalancing])
+        for _, task in self._readers.values():
+            task.cancel()
+
+    async def unlock(self) -> None:
+        """Releases the locks of all queues."""
+        if self._locks is not None:
+            await self._locks.unlock(list(self._readers))
+
+    def clear(self) -> None:
+        """There is no queue any more."""
+        self._readers.clear()
+
+    def look_again(self) -> None:
+        """Something changed: the shares are worked out soon."""
+        self._changed.set()
+
+    def announce_again(self) -> None:
+        """Other topics or tags are subscribed to."""
+        self._unannounced = True
+        self._changed.set()
+
+    async def commit(self) -> None:
+        """Saves the offsets of what is done."""
+        async with self._saving:
+            readers = [reader for reader in self.readers if not reader.dropped]
+            readers += [reader for reader in self._given_up if reader.queue not in self._readers]
+            await self._save(readers)
+
+    async def reset(self, offsets: dict[MessageQueue, int]) -> None:
+        """Goes on at these offsets, in those queues that this member has."""
+        ours = {queue: offset for queue, offset in offsets.items() if queue in self._readers}
+        for queue in ours:
+            self._readers[queue][0].dropped = True
+        # Not before a commit that is under way, and before anybody reads the queue's offset anew.
+        async with self._saving:
+            await self._offsets.save(ours)
+        await self._drop([queue for queue in ours if queue in self._readers], commit=False)
+        self._changed.set()
+
+    async def _save(self, readers: Iterable[QueueReader]) -> None:
+        offsets = {reader.queue: reader.commit_offset for reader in readers}
+        await self._offsets.save({queue: offset for queue, offset in offsets.items() if offset is not None})
+
+    async def _rebalance_forever(self) -> None:
+        while True:
+            self._changed.clear()
+            try:
+                settled = await self._rebalance()
+            except Exception:
+                _logger.exception("the shares of %s could not be worked out, it is tried again", self._group)
+                settled = False
+            pause_ms = self._options.rebalance_interval_ms if settled else UNSETTLED_PAUSE_MS
+            if self._waits_for_locks:
+                pause_ms = min(pause_ms, self._options.lock_retry_ms)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_ms / 1000):
+                    await self._changed.wait()
+            await asyncio.sleep(GATHER_CHANGES_MS / 1000)
+
+    async def _rebalance(self) -> bool:
+        """Whether every topic's share is known."""
+        await self._announce()
+        settled = True
+        for topic in [*self._subscriptions]:
+            subscription = self._subscriptions.get(topic)
+            if subscription is None:
+                continue
+            try:
+                share = await self._shares.share(topic)
+            except ClosedError:
+                return True
+            except ClientError as error:
+                _logger.log(
+                    logging.DEBUG if isinstance(error, NoRouteError) else logging.WARNING,
+                    "the share of %s is not known: %s", topic, error,
+                )  # fmt: skip
+                self._client.refresh_soon(topic)
+                settled = False
+                continue
+            if share is None:
+                self._unannounced = True
+                settled = False
+                continue
+            await self._take(subscription, share)
+        await self._drop([queue for queue in self._readers if queue.topic not in self._subscriptions])
+        await self._renew_locks()
+        return settled
+
+    async def _announce(self) -> None:
+        """Tells brokers what is subscribed: without it they neither list this member nor make its retry topic."""
+        if not self._unannounced:
+            return
+        self._unannounced = False
+        for topic in [*self._subscriptions]:
+            try:
+                await self._client.route(topic)
+            except ClientError:
+                continue
+        await self._client.heartbeat()
+
+    async def _take(self, subscription: Subscription, share: Share) -> None:
+        held = [queue for queue in self._readers if queue.topic == subscription.topic]
+        await self._drop(
+            queue
+            for queue in held
+            if queue not in share.queues
+            or self._readers[queue][0].subscription is not subscription
+            or self._readers[queue][1].done()
+        )
+        new = share.queues - self._readers.keys() - self._freeing
+        for queue in sorted(new, key=queue_order):
+            reader = QueueReader(
+                queue,
+                subscription,
+                calls=self._calls,
+                offsets=self._offsets,
+                options=self._options,
+                retry_topic=self._retry_topic,
+                hand_over=self._handling.hand_over,
+                begin_after_ms=TAKE_OVER_MS if share.has_others and self._locks is None else 0,
+            )
+            self._readers[queue] = reader, self._background.spawn(reader.run())
+        self._share_limits(subscription.topic)
+
+    def _share_limits(self, topic: str) -> None:
+        """Each queue of a topic may cache its part of what the topic may."""
+        options = self._options
+        readers = [reader for reader in self.readers if reader.queue.topic == topic]
+        messages, size_bytes = options.max_cached_messages, options.max_cached_bytes
+        if options.max_cached_messages_of_topic > 0 and readers:
+            messages = min(messages, max(options.max_cached_messages_of_topic // len(readers), 1))
+        if options.max_cached_bytes_of_topic > 0 and readers:
+            size_bytes = min(size_bytes, max(options.max_cached_bytes_of_topic // len(readers), 1))
+        for reader in readers:
+            reader.limit(messages=messages, size_bytes=size_bytes)
+
+    async def _drop(self, queues: Iterable[MessageQueue], *, commit: bool = True) -> None:
+        dropped: list[QueueReader] = []
+        for queue in list(queues):
+            reader, task = self._readers.pop(queue)
+            reader.dropped = True
+            task.cancel()
+            self._handling.forget(reader)
+            dropped.append(reader)
+            if self._locks is not None:
+                self._freeing.add(queue)
+                self._background.spawn(self._unlock_when_free(reader, commit=commit))
+        if commit and dropped:
+            self._given_up += dropped
+            await self._handling.settle(dropped, HAND_OVER_MS)
+            await self._save(dropped)
+            self._given_up = [reader for reader in self._given_up if reader not in dropped]
+
+    async def _unlock_when_free(self, reader: QueueReader, *, commit: bool) -> None:
+        await self._handling.wait_until_free(reader)
+        if commit:
+            await self._save([reader])
+        if self._locks is not None:
+            await self._locks.unlock([reader.queue])
+        self._freeing.discard(reader.queue)
+        self._changed.set()
+
+    async def _renew_locks(self) -> None:
+        self._waits_for_locks = False
+        if self._locks is None or not self._readers:
+            return
+        ours, others = await self._locks.lock(list(self._readers))
+        for queue in ours & self._readers.keys():
+            self._readers[queue][0].lock(LOCK_VALID_MS)
+        # A lock that was lost: whoever has it has moved on, so this member begins anew when it gets it back.
+        lost = [queue for queue in others & self._readers.keys() if self._readers[queue][0].locked]
+        await self._drop(lost)
+        if lost:
+            self._changed.set()
+        self._waits_for_locks = not self.readers or not all(reader.locked for reader in self.readers)
