@@ -29,7 +29,10 @@ _logger = logging.getLogger(__name__)
 
 
 class QueueReader:
-    """Runs until it is dropped. `hand_over` gets each message; whoever handles it calls `finish`."""
+    """Runs until it is dropped. `hand_over` gets each message; whoever handles it calls `finish`.
+
+    `is_held` may say that nothing is pulled now, for a reason of the owner's; `wake` lets it be asked again.
+    """
 
     def __init__(
         self,
@@ -42,6 +45,7 @@ class QueueReader:
         retry_topic: str,
         hand_over: Callable[[QueueReader, ReceivedMessage], None],
         begin_after_ms: int = 0,
+        is_held: Callable[[], bool] | None = None,
     ) -> None:
         self.queue = queue
         self.subscription = subscription
@@ -57,6 +61,7 @@ class QueueReader:
         self._retry_topic = retry_topic
         self._hand_over = hand_over
         self._begin_after_ms = begin_after_ms
+        self._is_held = is_held
         self._cached: CachedQueue | None = None
         self._changed = asyncio.Event()
         self._pause_ms = 0
@@ -86,6 +91,10 @@ class QueueReader:
         self._max_messages, self._max_bytes = messages, size_bytes
         self._changed.set()
 
+    def wake(self) -> None:
+        """What held the reader up may be over."""
+        self._changed.set()
+
     def finish(self, message: ReceivedMessage) -> None:
         """The message is done with."""
         if self._cached is not None:
@@ -106,7 +115,7 @@ class QueueReader:
         await asyncio.sleep(self._begin_after_ms / 1000)
         cached = await self._begin()
         while not self.dropped:
-            if self._is_full(cached):
+            if self._is_full(cached) or (self._is_held is not None and self._is_held()):
                 await self._wait_for_change()
                 continue
             result = await self._pull(cached.pulled_to)
