@@ -13,6 +13,7 @@ from delaymq import __version__
 from delaymq.broker import remaining
 from delaymq.broker.drain import DrainMode
 from delaymq.config import to_settings
+from delaymq.server.console import add_console
 from delaymq.server.http import MAX_BODY_BYTES, HttpServer, alive, error_response, readiness, serve
 from delaymq.server.store_http import StoreHttp
 from delaymq.server.store_pins import PinsHttp
@@ -144,6 +145,7 @@ async def broker_http(server: "BrokerServer", bound: socket.socket) -> HttpServe
     """Listens on the bound HTTP port of a broker."""
     handlers = BrokerHttp(server)
     app = web.Application(client_max_size=MAX_BODY_BYTES)
+    add_console(app)
     app.router.add_get("/livez", alive)
     app.router.add_get("/readyz", handlers.ready)
     app.router.add_get("/metrics", handlers.metrics)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
+from delaymq.server.console import is_console_path
 from delaymq.server.listening import is_loopback, port_of
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def _guard(host: str, token: str) -> Middleware:
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if is_open or request.path in OPEN_PATHS:
+        if is_open or request.path in OPEN_PATHS or is_console_path(request.path):
             return await handler(request)
         if not token:
             message = "set httpToken, or listen on loopback only (httpHost=127.0.0.1)"

@@ -1,0 +1,113 @@
+// What the page asks the broker: JSON below /api/v1 of this origin, nothing else.
+
+const TOKEN_KEY = "delaymq-token";
+// Longer than any answer should take; what does not answer must not keep a screen waiting for good.
+const TIMEOUT_MS = 15_000;
+
+/** How the broker answers, for whoever shows it: "answered", "lost", "restarted" and "token" (it asks for one). */
+export const connection = new EventTarget();
+
+let bootId = null;
+let isLost = false;
+let aheadMs = 0;
+
+/** The broker refused or could not do it; `message` is a sentence. */
+export class ApiError extends Error {
+  constructor(status, code, message) {
+    super(message);
+    this.status = status;
+    this.code = code;
+  }
+}
+
+/** No answer at all. */
+export class UnreachableError extends Error {}
+
+/** The time of the broker's clock, as the last answer told it. */
+export function brokerNow() {
+  return Date.now() + aheadMs;
+}
+
+export function hasToken() {
+  return sessionStorage.getItem(TOKEN_KEY) !== null;
+}
+
+/** Keeps the token as long as this tab is open; null forgets it. */
+export function setToken(token) {
+  if (token === null) sessionStorage.removeItem(TOKEN_KEY);
+  else sessionStorage.setItem(TOKEN_KEY, token);
+}
+
+/** GET; parameters that are null or empty are left out. */
+export function get(path, parameters = {}, signal = undefined) {
+  const query = new URLSearchParams();
+  for (const [name, value] of Object.entries(parameters)) {
+    if (value !== null && value !== undefined && value !== "") query.set(name, value);
+  }
+  const text = query.toString();
+  return ask(text ? `${path}?${text}` : path, { method: "GET" }, signal);
+}
+
+/** POST of a JSON body. */
+export function post(path, body, signal = undefined) {
+  const headers = { "Content-Type": "application/json" };
+  return ask(path, { method: "POST", headers, body: JSON.stringify(body) }, signal);
+}
+
+async function ask(path, options, signal) {
+  const limit = AbortSignal.timeout(TIMEOUT_MS);
+  const token = sessionStorage.getItem(TOKEN_KEY);
+  const headers = { Accept: "application/json", ...options.headers };
+  if (token !== null) headers.Authorization = `Bearer ${token}`;
+  let answer;
+  let body;
+  try {
+    answer = await fetch(`/api/v1/${path}`, {
+      ...options,
+      headers,
+      cache: "no-store",
+      credentials: "omit",
+      signal: signal ? AbortSignal.any([signal, limit]) : limit,
+    });
+    body = await answer.json().catch((error) => {
+      if (error instanceof SyntaxError) return null;
+      throw error;
+    });
+  } catch (error) {
+    // Leaving a screen is no failure of the broker.
+    if (signal?.aborted) throw error;
+    lost();
+    throw new UnreachableError("The broker does not answer.");
+  }
+  return judged(answer, body);
+}
+
+function judged(answer, body) {
+  answered(body);
+  if (answer.ok && body !== null) return body;
+  const told = body?.error;
+  if (answer.status === 401) connection.dispatchEvent(new Event("token"));
+  throw new ApiError(
+    answer.status,
+    told?.code ?? "unknown",
+    told?.message ?? `The broker answered ${answer.status} without saying why.`,
+  );
+}
+
+function answered(body) {
+  if (typeof body?.asOfMs === "number") aheadMs = body.asOfMs - Date.now();
+  if (isLost) {
+    isLost = false;
+    connection.dispatchEvent(new Event("answered"));
+  }
+  if (typeof body?.bootId === "string") {
+    if (bootId !== null && bootId !== body.bootId) connection.dispatchEvent(new Event("restarted"));
+    bootId = body.bootId;
+  }
+}
+
+function lost() {
+  if (isLost) return;
+  isLost = true;
+  connection.dispatchEvent(new Event("lost"));
+}

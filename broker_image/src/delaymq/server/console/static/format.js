@@ -1,0 +1,111 @@
+// How numbers, sizes and times are written.
+
+import { h } from "./dom.js";
+
+const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+const tenths = new Intl.NumberFormat("en-US", { maximumFractionDigits: 1 });
+const BYTE_UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+const SECOND_MS = 1000;
+const MINUTE_MS = 60 * SECOND_MS;
+const HOUR_MS = 60 * MINUTE_MS;
+const DAY_MS = 24 * HOUR_MS;
+
+/** 1234567 → 1,234,567; what is not known is a dash. */
+export function count(value) {
+  return typeof value === "number" ? whole.format(value) : "–";
+}
+
+/** "1 message", "1,234 messages". */
+export function counted(value, one, many = `${one}s`) {
+  return `${count(value)} ${value === 1 ? one : many}`;
+}
+
+/** A rate: a tenth below 100 a second, whole numbers above. */
+export function rate(perSecond) {
+  if (typeof perSecond !== "number") return "–";
+  return perSecond < 100 ? tenths.format(perSecond) : whole.format(perSecond);
+}
+
+export function bytes(value) {
+  if (typeof value !== "number") return "–";
+  let unit = 0;
+  let left = value;
+  while (left >= 1024 && unit < BYTE_UNITS.length - 1) {
+    left /= 1024;
+    unit += 1;
+  }
+  return `${unit === 0 ? whole.format(left) : tenths.format(left)} ${BYTE_UNITS[unit]}`;
+}
+
+export function percent(ratio) {
+  return typeof ratio === "number" ? `${tenths.format(ratio * 100)} %` : "–";
+}
+
+/** A length of time in its two largest units: 850 ms, 4.2 s, 3 min 20 s, 2 d 4 h. */
+export function duration(ms) {
+  if (typeof ms !== "number") return "–";
+  const length = Math.abs(ms);
+  if (length < SECOND_MS) return `${Math.round(length)} ms`;
+  if (length < 10 * SECOND_MS) return `${tenths.format(length / SECOND_MS)} s`;
+  const seconds = Math.round(length / SECOND_MS);
+  if (seconds < 60) return `${seconds} s`;
+  if (seconds < 3600) return pair(Math.floor(seconds / 60), "min", seconds % 60, "s");
+  const minutes = Math.round(length / MINUTE_MS);
+  if (minutes < 1440) return pair(Math.floor(minutes / 60), "h", minutes % 60, "min");
+  const hours = Math.round(length / HOUR_MS);
+  return pair(Math.floor(hours / 24), "d", hours % 24, "h");
+}
+
+/** A countdown, in whole seconds: "in 12 s", "now", "3 s overdue". */
+export function until(ms) {
+  const seconds = Math.round(ms / SECOND_MS);
+  if (seconds > 0) return `in ${duration(seconds * SECOND_MS)}`;
+  return seconds > -2 ? "now" : `${duration(-seconds * SECOND_MS)} overdue`;
+}
+
+/** How a level's delay is written in messageDelayLevel: 5s, 10m, 2h, 7d. */
+export function delayName(ms) {
+  if (typeof ms !== "number") return "–";
+  for (const [size, unit] of [[DAY_MS, "d"], [HOUR_MS, "h"], [MINUTE_MS, "m"], [SECOND_MS, "s"]]) {
+    if (ms >= size && ms % size === 0) return `${ms / size}${unit}`;
+  }
+  return `${ms}ms`;
+}
+
+/** Local time as ISO 8601 with its offset: 2026-11-21T12:31:24.042+01:00. */
+export function iso(ms) {
+  const at = new Date(ms);
+  const offset = -at.getTimezoneOffset();
+  const sign = offset < 0 ? "-" : "+";
+  const clock = `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}.${String(at.getMilliseconds()).padStart(3, "0")}`;
+  const zone = `${sign}${two(Math.floor(Math.abs(offset) / 60))}:${two(Math.abs(offset) % 60)}`;
+  return `${day(at)}T${clock}${zone}`;
+}
+
+/** A time for people, in the browser's zone; the exact one with its offset is the title. */
+export function time(ms, { milliseconds = false } = {}) {
+  if (typeof ms !== "number") return "–";
+  const at = new Date(ms);
+  if (Number.isNaN(at.getTime())) return "–";
+  let text = `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+  if (milliseconds) text += `.${String(at.getMilliseconds()).padStart(3, "0")}`;
+  if (day(at) !== day(new Date())) text = `${day(at)} ${text}`;
+  return h("time", { datetime: at.toISOString(), title: iso(ms) }, text);
+}
+
+/** What <input type="datetime-local"> takes. */
+export function asInput(ms) {
+  return ms === null ? "" : iso(ms).slice(0, 19);
+}
+
+function day(at) {
+  return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+}
+
+function pair(large, largeUnit, small, smallUnit) {
+  return small === 0 ? `${large} ${largeUnit}` : `${large} ${largeUnit} ${small} ${smallUnit}`;
+}
+
+function two(value) {
+  return String(value).padStart(2, "0");
+}

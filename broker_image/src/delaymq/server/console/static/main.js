@@ -1,0 +1,167 @@
+// Which screen is shown, and what stands around it: the broker's name and state, notices, the question for a token.
+
+import { brokerNow, connection, get, hasToken, setToken } from "./api.js";
+import { h, morph } from "./dom.js";
+import { time } from "./format.js";
+import { badge } from "./parts.js";
+import { deadLetterGroupScreen, deadLettersScreen } from "./screen-deadletters.js";
+import { delaysScreen } from "./screen-delays.js";
+import { groupScreen, groupsScreen } from "./screen-groups.js";
+import { messageScreen } from "./screen-message.js";
+import { messagesScreen } from "./screen-messages.js";
+import { overviewScreen } from "./screen-overview.js";
+import { topicScreen, topicsScreen } from "./screen-topics.js";
+import { View } from "./view.js";
+
+// Each screen as [of a list, of one thing in it]; the first word of the hash chooses.
+const SCREENS = {
+  overview: [overviewScreen, overviewScreen],
+  topics: [topicsScreen, topicScreen],
+  groups: [groupsScreen, groupScreen],
+  delays: [delaysScreen, delaysScreen],
+  messages: [messagesScreen, messageScreen],
+  deadletters: [deadLettersScreen, deadLetterGroupScreen],
+};
+const IDENTITY_MS = 5_000;
+const NOTICE_MS = 15_000;
+
+const content = document.getElementById("content");
+const notices = document.getElementById("notices");
+const whoami = document.getElementById("whoami");
+let current = null;
+let lostAtMs = null;
+let restartedAtMs = null;
+let isTokenWanted = false;
+
+function routeOf(hash) {
+  const [path, query = ""] = hash.replace(/^#\/?/, "").split("?", 2);
+  const [screen, ...rest] = path.split("/");
+  return { screen: screen || "overview", name: rest.length ? decoded(rest.join("/")) : null, parameters: new URLSearchParams(query) };
+}
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text; // somebody typed a lone percent sign
+  }
+}
+
+function show({ isMove = true } = {}) {
+  current?.leave();
+  const route = routeOf(location.hash);
+  const screens = SCREENS[route.screen];
+  for (const each of document.querySelectorAll("#screens a")) {
+    if (each.dataset.screen === route.screen) each.setAttribute("aria-current", "page");
+    else each.removeAttribute("aria-current");
+  }
+  morph(content);
+  if (!screens) {
+    morph(content, h("p", { class: "empty" }, "There is no such screen: choose one above."));
+    return;
+  }
+  current = new View(content, route);
+  document.title = `${route.name ?? route.screen[0].toUpperCase() + route.screen.slice(1)} · DelayMQ`;
+  screens[route.name === null ? 0 : 1](current, route);
+  if (isMove) {
+    window.scrollTo(0, 0);
+    content.focus({ preventScroll: true });
+  }
+}
+
+function tell() {
+  const shown = [];
+  if (isTokenWanted) {
+    shown.push(tokenForm());
+  } else if (lostAtMs !== null) {
+    const since = time(lostAtMs);
+    shown.push(
+      h("p", { class: "notice bad", "data-key": "lost" }, "The broker does not answer since ", since, ". What is shown is from before; it is asked again every few seconds."),
+    );
+  } else if (restartedAtMs !== null) {
+    shown.push(
+      h("p", { class: "notice good", "data-key": "back" }, "The broker was restarted and answers again since ", time(restartedAtMs), ". Counts since the start begin at 0."),
+    );
+  }
+  morph(notices, ...shown);
+}
+
+function tokenForm() {
+  const kept = notices.querySelector("form");
+  if (kept) return kept;
+  const field = h("input", { type: "password", id: "token", autocomplete: "off", required: true, "aria-describedby": "token-why" });
+  const why = hasToken() ? "The broker did not take this token." : "This broker asks for its token (httpToken).";
+  const submit = (event) => {
+    event.preventDefault();
+    setToken(field.value);
+    isTokenWanted = false;
+    tell();
+    identify();
+    show({ isMove: false });
+  };
+  const form = h(
+    "form",
+    { class: "notice ask", "data-key": "token", onsubmit: submit },
+    h("label", { for: "token" }, "Token"),
+    field,
+    h("button", { type: "submit", class: "primary" }, "Use it"),
+    h("span", { id: "token-why" }, why, " It is kept until this tab is closed."),
+  );
+  queueMicrotask(() => field.focus());
+  return form;
+}
+
+let identity = null;
+
+function identify() {
+  identity?.leave();
+  identity = new View(whoami, null);
+  identity.poll(IDENTITY_MS, showIdentity, () => morph(whoami));
+}
+
+async function showIdentity(signal) {
+  const broker = await get("broker", {}, signal);
+  const state = broker.ready ? badge("ready", "good") : badge("not ready", "bad", (broker.notReady ?? []).join("; "));
+  const forget = () => {
+    setToken(null);
+    location.reload();
+  };
+  morph(
+    whoami,
+    h("span", { class: "whoami-name", title: `cluster ${broker.clusterName}, version ${broker.version}` }, broker.brokerName),
+    state,
+    hasToken() ? h("button", { type: "button", class: "plain", onclick: forget }, "Forget token") : null,
+  );
+}
+
+connection.addEventListener("lost", () => {
+  lostAtMs = Date.now();
+  restartedAtMs = null;
+  morph(whoami, badge("no answer", "bad"));
+  tell();
+});
+connection.addEventListener("answered", () => {
+  lostAtMs = null;
+  tell();
+  identify();
+});
+connection.addEventListener("restarted", () => {
+  restartedAtMs = brokerNow();
+  tell();
+  setTimeout(() => {
+    restartedAtMs = null;
+    tell();
+  }, NOTICE_MS);
+});
+connection.addEventListener("token", () => {
+  isTokenWanted = true;
+  tell();
+});
+document.getElementById("skip").addEventListener("click", (event) => {
+  // The hash belongs to the screens.
+  event.preventDefault();
+  content.focus();
+});
+window.addEventListener("hashchange", () => show());
+identify();
+show({ isMove: false });

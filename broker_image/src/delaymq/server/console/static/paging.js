@@ -1,0 +1,45 @@
+// Lists that the broker hands out in pages: which page is shown, and the way to the next and back.
+
+import { h } from "./dom.js";
+import { count } from "./format.js";
+
+export const PAGE_ROWS = 100;
+
+/** The pages that were walked through; `changed` is called when another one is wanted. */
+export class Pages {
+  #starts = [null];
+  #changed;
+
+  constructor(changed) {
+    this.#changed = changed;
+  }
+
+  /** The name after which the shown page begins; null for the first page. */
+  get after() {
+    return this.#starts.at(-1);
+  }
+
+  /** Begins at the first page, as another search does. */
+  reset() {
+    this.#starts = [null];
+  }
+
+  /** Says which rows are shown, with buttons where there are more; `total` may be unknown. */
+  controls(what, rows, next, total) {
+    const first = (this.#starts.length - 1) * PAGE_ROWS + 1;
+    const of = typeof total === "number" ? ` of ${count(total)}` : "";
+    const shown = rows === 0 ? `No ${what}` : `${count(first)}–${count(first + rows - 1)}${of}`;
+    const move = (change) => () => {
+      change();
+      this.#changed();
+    };
+    const isFirst = this.#starts.length === 1;
+    return h(
+      "div",
+      { class: "pages", role: "group", "aria-label": `Pages of ${what}`, "data-key": "pages" },
+      h("span", { class: "pages-shown" }, shown),
+      h("button", { type: "button", disabled: isFirst, onclick: move(() => this.#starts.pop()) }, "Previous"),
+      h("button", { type: "button", disabled: !next, onclick: move(() => this.#starts.push(next)) }, "Next"),
+    );
+  }
+}

@@ -1,0 +1,209 @@
+// Dead letters: which groups have some, and one group's, to be given to it again.
+
+import { get, post } from "./api.js";
+import { h, morph } from "./dom.js";
+import { count, counted, time } from "./format.js";
+import { Pages, PAGE_ROWS } from "./paging.js";
+import { badge, empty, heading, link, loading, place, section, table } from "./parts.js";
+import { messageLink } from "./screen-messages.js";
+import { problem } from "./view.js";
+
+const PREFIX = "%DLQ%";
+const POLL_MS = 4_000;
+// As many as the broker resends with one request.
+const MOST_AT_ONCE = 64;
+
+/** #/deadletters */
+export function deadLettersScreen(view) {
+  const pages = new Pages(() => refresh());
+  view.render(heading("Dead letters"), loading());
+  const refresh = view.poll(POLL_MS, async (signal) => {
+    const answer = await get("topics", { kind: "deadLetter", after: pages.after, limit: PAGE_ROWS }, signal);
+    const columns = [{ title: "Group" }, { title: "Dead letters", numeric: true }, { title: "Last one", wide: true }];
+    const rows = answer.topics.map((each) => {
+      const group = each.topic.slice(PREFIX.length);
+      return {
+        key: group,
+        cells: [link(place(["deadletters", group]), group, { class: "name" }), count(each.messages), time(each.lastStoredMs)],
+      };
+    });
+    view.render(
+      heading("Dead letters"),
+      rows.length
+        ? table("deadletters", columns, rows, { caption: "Groups with dead letters" })
+        : empty("No dead letter. A message becomes one when its consumers failed on it as often as they try (16 times by default)."),
+      rows.length ? pages.controls("groups", rows.length, answer.next, answer.total) : null,
+    );
+  });
+}
+
+/** #/deadletters/GROUP */
+export function deadLetterGroupScreen(view, { name: group }) {
+  new DeadLetterGroup(view, group).start();
+}
+
+class DeadLetterGroup {
+  #view;
+  #group;
+  #messages = null;
+  #truncated = false;
+  // Where the shown page ends, in ms; the last of them is the shown one.
+  #ends = [null];
+  #selected = new Set();
+  #results = new Map();
+  #refresh = null;
+  #isSending = false;
+  #failure = null;
+
+  constructor(view, group) {
+    this.#view = view;
+    this.#group = group;
+  }
+
+  start() {
+    this.#view.render(heading(this.#group), loading());
+    this.#refresh = this.#view.poll(POLL_MS, async (signal) => {
+      const toMs = this.#ends.at(-1) ?? Date.now() + 86_400_000;
+      const answer = await get("messages", { topic: PREFIX + this.#group, fromMs: 0, toMs }, signal);
+      this.#messages = [...answer.messages].sort((one, other) => other.storedMs - one.storedMs || other.physicalOffset - one.physicalOffset);
+      this.#truncated = answer.truncated;
+      const present = new Set(this.#messages.map((each) => each.offsetMessageId));
+      for (const id of this.#selected) if (!present.has(id)) this.#selected.delete(id);
+      this.#draw();
+    });
+  }
+
+  #draw() {
+    this.#view.render(
+      heading(this.#group, link(place(["groups", this.#group]), "Group", { class: "button" })),
+      this.#failure ? problem(this.#failure) : null,
+      this.#outcome(),
+      this.#messages.length ? [this.#actions(), this.#table(), this.#pages()] : empty(`The group ${this.#group} has no dead letters here.`),
+    );
+  }
+
+  #outcome() {
+    if (!this.#results.size) return null;
+    const results = [...this.#results.values()];
+    const failed = results.filter((each) => each.problem !== null);
+    return section(
+      "Resent now",
+      { class: "outcome", role: "status" },
+      h("p", {}, `${count(results.length - failed.length)} of ${counted(results.length, "message")} went to the group's retry topic: a member gets each of them once more.`),
+      failed.length ? h("ul", {}, failed.map(({ id, problem: told }) => h("li", { class: "bad-text" }, h("span", { class: "id" }, id), `: ${told}`))) : null,
+    );
+  }
+
+  #actions() {
+    const chosen = this.#selected.size;
+    return h(
+      "div",
+      { class: "actions", "data-key": "actions" },
+      h("button", { type: "button", class: "primary", disabled: chosen === 0 || this.#isSending, onclick: () => this.#confirm() }, chosen ? `Resend ${count(chosen)} …` : "Resend …"),
+      h("span", { class: "quiet" }, chosen ? `${count(chosen)} selected` : "Select the messages that the group shall get again."),
+    );
+  }
+
+  #table() {
+    const all = this.#messages.length === this.#selected.size;
+    const toggleAll = (event) => {
+      this.#selected = new Set(event.currentTarget.checked ? this.#messages.map((each) => each.offsetMessageId) : []);
+      this.#draw();
+    };
+    const box = h("input", { type: "checkbox", "aria-label": "select all", checked: all, indeterminate: this.#selected.size > 0 && !all, onchange: toggleAll });
+    const columns = [{ title: box }, { title: "Message" }, { title: "From topic", wide: true }, { title: "Died" }, { title: "Keys" }, { title: "Tries", numeric: true, wide: true }, { title: "Resent" }];
+    const rows = this.#messages.map((each) => ({ key: each.offsetMessageId, kind: this.#selected.has(each.offsetMessageId) ? "chosen" : null, cells: this.#cells(each) }));
+    return table("dead letters", columns, rows, { caption: `Dead letters of ${this.#group}` });
+  }
+
+  #cells(each) {
+    const id = each.offsetMessageId;
+    const toggle = (event) => {
+      if (event.currentTarget.checked) this.#selected.add(id);
+      else this.#selected.delete(id);
+      this.#draw();
+    };
+    const label = `select ${each.keys.length ? each.keys.join(" ") : each.messageId}`;
+    return [
+      h("input", { type: "checkbox", "aria-label": label, checked: this.#selected.has(id), onchange: toggle }),
+      messageLink(each),
+      each.properties.RETRY_TOPIC ?? each.properties.DLQ_ORIGIN_TOPIC ?? "–",
+      time(each.storedMs),
+      each.keys.join(" "),
+      count(each.reconsumeTimes),
+      this.#resent(each),
+    ];
+  }
+
+  #resent(each) {
+    const result = this.#results.get(each.offsetMessageId);
+    if (result?.problem) return badge("failed", "bad", result.problem);
+    if (typeof each.resentMs === "number") return [badge("resent", "good"), " ", time(each.resentMs)];
+    return result ? badge("resent", "good") : "no";
+  }
+
+  #pages() {
+    const isFirst = this.#ends.length === 1;
+    if (isFirst && !this.#truncated) return null;
+    const older = () => {
+      this.#ends.push(this.#messages.at(-1).storedMs);
+      this.#refresh();
+    };
+    const newer = () => {
+      this.#ends.pop();
+      this.#refresh();
+    };
+    return h(
+      "div",
+      { class: "pages", role: "group", "aria-label": "Pages of dead letters", "data-key": "pages" },
+      h("button", { type: "button", disabled: isFirst, onclick: newer }, "Newer"),
+      h("button", { type: "button", disabled: !this.#truncated, onclick: older }, "Older"),
+    );
+  }
+
+  #confirm() {
+    const chosen = this.#messages.filter((each) => this.#selected.has(each.offsetMessageId)).slice(0, MOST_AT_ONCE);
+    const again = chosen.filter((each) => typeof each.resentMs === "number");
+    const dialog = h("dialog", { "aria-labelledby": "confirm-title", onclose: () => dialog.remove() });
+    const resend = () => {
+      dialog.close();
+      this.#resend(chosen, again.length > 0);
+    };
+    morph(
+      dialog,
+      h("h2", { id: "confirm-title" }, `Resend ${counted(chosen.length, "message")} to ${this.#group}?`),
+      h("p", {}, "Only this group gets them once more; they stay here as well."),
+      again.length ? h("p", { class: "warn-text" }, `${counted(again.length, "message")} of these ${again.length === 1 ? "was" : "were"} resent before, and may be handled twice.`) : null,
+      h(
+        "div",
+        { class: "actions" },
+        h("button", { type: "button", class: "primary", onclick: resend }, again.length ? "Resend again" : "Resend"),
+        h("button", { type: "button", onclick: () => dialog.close() }, "Cancel"),
+      ),
+    );
+    document.body.append(dialog);
+    this.#view.signal.addEventListener("abort", () => dialog.close());
+    dialog.showModal();
+  }
+
+  async #resend(chosen, again) {
+    this.#isSending = true;
+    this.#failure = null;
+    this.#results = new Map();
+    this.#draw();
+    try {
+      const messages = chosen.map(({ offsetMessageId }) => ({ offsetMessageId }));
+      // Not given up when the screen is left: what was asked for is done.
+      const answer = await post(`deadletters/${encodeURIComponent(this.#group)}/resend`, again ? { messages, again } : { messages });
+      for (const { offsetMessageId: id } of answer.resent) this.#results.set(id, { id, problem: null });
+      for (const { offsetMessageId: id, message } of answer.failed) this.#results.set(id, { id, problem: message });
+      this.#selected.clear();
+    } catch (error) {
+      this.#failure = error;
+    }
+    this.#isSending = false;
+    if (this.#view.signal.aborted) return;
+    this.#draw();
+    this.#refresh();
+  }
+}

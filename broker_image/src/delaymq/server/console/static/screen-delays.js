@@ -1,0 +1,177 @@
+// Delayed messages that wait: by due time as a live picture, by level with how late the level was, and by topic.
+
+import { brokerNow, get } from "./api.js";
+import { h, s } from "./dom.js";
+import { count, counted, delayName, duration, time, until } from "./format.js";
+import { DueChart, fittingWindow, WINDOWS } from "./due-chart.js";
+import { badge, bar, choice, empty, heading, link, loading, place, section, table, tile, topicLink } from "./parts.js";
+
+const POLL_MS = 1_000;
+const TOPICS_POLL_MS = 4_000;
+const NEXT_MESSAGES = 8;
+const TOPICS_SHOWN = 10;
+// The lateness graphic: a hundredth of a second … three hours are each told apart on a scale of powers of ten.
+const DECADES = 7;
+const SCALE_WIDTH = 120;
+const LATE_WARN_MS = 1_000;
+
+/** #/delays?level=N&topic=NAME */
+export function delaysScreen(view, { parameters }) {
+  const filter = { level: parameters.get("level"), topic: parameters.get("topic") };
+  const chart = new DueChart();
+  let chosen = WINDOWS.find(({ name }) => name === parameters.get("window")) ?? null;
+  let topics = null;
+  let latest = null;
+  const choose = (name) => {
+    chosen = WINDOWS.find((each) => each.name === name);
+    history.replaceState(null, "", place(["delays"], { ...filter, window: name }));
+    refresh();
+  };
+  const draw = () => {
+    if (latest === null) return;
+    const { delay, due, next } = latest;
+    chart.show({ rows: due.rows, total: due.total, nowMs: brokerNow(), windowMs: chosen.windowMs });
+    view.render(
+      heading("Delays", choice("How far ahead", WINDOWS.map(({ name }) => [name, name]), chosen.name, choose)),
+      filters(filter, chosen.name),
+      tiles(delay, due),
+      chart.element,
+      due.complete === false ? h("p", { class: "note", "data-key": "incomplete" }, "There is more than the broker counts at once: the picture shows a part.") : null,
+      section("By level", {}, levels(delay, filter)),
+      section("Next", {}, nextMessages(next)),
+      filter.topic === null ? section("By topic", {}, topics === null ? loading() : byTopic(topics)) : null,
+    );
+  };
+  view.render(heading("Delays"), loading());
+  const refresh = view.poll(POLL_MS, async (signal) => {
+    if (chosen === null) {
+      const all = await get("delay/pending", { by: "due", ...filter }, signal);
+      chosen = fittingWindow(all.rows, all.total, brokerNow());
+    }
+    const { windowMs, bucketMs } = chosen;
+    const untilMs = Math.ceil((brokerNow() + windowMs) / bucketMs) * bucketMs;
+    const [delay, due, next] = await Promise.all([
+      get("delay", {}, signal),
+      get("delay/pending", { by: "due", bucketMs, untilMs, ...filter }, signal),
+      get("delay/pending/messages", { limit: NEXT_MESSAGES, ...filter }, signal),
+    ]);
+    latest = { delay, due, next };
+    draw();
+  });
+  if (filter.topic === null) {
+    view.poll(TOPICS_POLL_MS, async (signal) => {
+      topics = await get("delay/pending", { by: "topic", level: filter.level, limit: TOPICS_SHOWN }, signal);
+      draw();
+    });
+  }
+}
+
+function filters(filter, windowName) {
+  if (filter.level === null && filter.topic === null) return null;
+  const what = [filter.level === null ? null : `level ${filter.level}`, filter.topic === null ? null : `topic ${filter.topic}`];
+  return h(
+    "p",
+    { class: "note", "data-key": "filter" },
+    `Only ${what.filter(Boolean).join(", ")}. `,
+    link(place(["delays"], { window: windowName }), "Show all"),
+  );
+}
+
+function tiles(delay, due) {
+  const used = delay.levels.filter((level) => level.lateness.maxMs > 0 || level.offset > 0);
+  const worst = used.reduce((found, level) => (found && found.lateness.p99Ms >= level.lateness.p99Ms ? found : level), null);
+  const dues = delay.levels.map((level) => level.nextDueMs).filter((at) => at !== null);
+  const nextMs = dues.length ? Math.min(...dues) : null;
+  const pending = delay.levels.reduce((all, level) => all + level.pending, 0);
+  return h(
+    "div",
+    { class: "tiles", "data-key": "tiles" },
+    tile("Waiting", count(due.total), due.total === pending ? "in all levels" : `of ${count(pending)} in all levels`),
+    tile("Next due", nextMs === null ? "–" : until(nextMs - brokerNow()), nextMs === null ? "nothing waits" : ["at ", time(nextMs)]),
+    tile("Late, 99th percentile", worst ? duration(worst.lateness.p99Ms) : "–", worst ? `highest of all levels: level ${worst.level}` : "nothing handed over since the start"),
+    tile("Late, longest", worst ? duration(Math.max(...used.map((level) => level.lateness.maxMs))) : "–", "since the start, downtime included"),
+  );
+}
+
+function levels(delay, filter) {
+  const highest = Math.max(1, ...delay.levels.map((level) => level.pending));
+  const columns = [
+    { title: "Level", numeric: true },
+    { title: "Delay", numeric: true },
+    { title: "Waiting", numeric: true },
+    { title: "", wide: true },
+    { title: "Next due" },
+    { title: "p50", numeric: true, wide: true, hint: "half of its messages were at most so late" },
+    { title: "p99", numeric: true, hint: "of 100 of its messages 99 were at most so late" },
+    { title: "max", numeric: true, wide: true, hint: "the latest one since the start" },
+    { title: "Lateness", wide: true, hint: "from p50 to p99, a stroke at max; 1 ms to 3 h in powers of ten" },
+  ];
+  const rows = delay.levels.map((level) => ({
+    key: level.level,
+    kind: String(level.level) === filter.level ? "chosen" : null,
+    cells: [
+      link(place(["delays"], { level: level.level }), level.level, { "aria-label": `only level ${level.level}` }),
+      level.inTable ? delayName(level.delayMs) : badge("not in the table", "warn", "its messages keep their due time"),
+      count(level.pending),
+      level.pending ? bar(level.pending / highest, `${counted(level.pending, "message")} wait in level ${level.level}`) : null,
+      level.nextDueMs === null ? "–" : h("span", { class: level.nextDueMs < brokerNow() - LATE_WARN_MS ? "bad-text" : null }, until(level.nextDueMs - brokerNow())),
+      ...late(level),
+    ],
+  }));
+  return table("levels", columns, rows, { caption: "Delayed messages and lateness by level" });
+}
+
+function late({ level, offset, lateness: { p50Ms, p99Ms, maxMs } }) {
+  // Without a message handed over since the start there is nothing to tell.
+  if (maxMs === 0 && p99Ms === 0 && offset === 0) return ["–", "–", "–", null];
+  const figure = (ms) => h("span", { class: ms >= LATE_WARN_MS ? "warn-text" : null }, duration(ms));
+  return [figure(p50Ms), figure(p99Ms), figure(maxMs), scale(level, p50Ms, p99Ms, maxMs)];
+}
+
+function scale(level, p50Ms, p99Ms, maxMs) {
+  const x = (ms) => Math.min(1, Math.log10(1 + ms) / DECADES) * (SCALE_WIDTH - 2);
+  const label = `level ${level}: half at most ${duration(p50Ms)} late, 99 % at most ${duration(p99Ms)}, all at most ${duration(maxMs)}`;
+  return s(
+    "svg",
+    { class: "scale", role: "img", "aria-label": label, viewBox: `0 0 ${SCALE_WIDTH} 12` },
+    s("title", {}, label),
+    s("line", { class: "grid", x1: 0, x2: SCALE_WIDTH, y1: 6, y2: 6 }),
+    s("rect", { class: "scale-part", x: x(p50Ms), y: 3.5, width: Math.max(3, x(p99Ms) - x(p50Ms)), height: 5, rx: 2 }),
+    s("rect", { class: "scale-max", x: x(maxMs), y: 1, width: 2, height: 10 }),
+  );
+}
+
+function nextMessages({ messages }) {
+  if (!messages.length) return empty("Nothing waits. Send something for later:", 'delaymq send Orders "hello later" --delay 30s');
+  const columns = [{ title: "Due" }, { title: "At", wide: true }, { title: "Topic" }, { title: "Level", numeric: true, wide: true }, { title: "Keys", wide: true }, { title: "Message" }];
+  const rows = messages.map((each) => ({
+    key: each.offsetMessageId,
+    cells: [
+      h("span", { class: "nowrap" }, until(each.dueMs - brokerNow())),
+      time(each.dueMs),
+      topicLink(each.topic),
+      each.delayLevel,
+      each.keys.join(" "),
+      link(place(["messages", each.offsetMessageId]), each.messageId, { class: "id" }),
+    ],
+  }));
+  return table("next", columns, rows, { caption: "Messages that are due next" });
+}
+
+function byTopic({ rows: found }) {
+  if (!found.length) return empty("Nothing waits.");
+  const sorted = [...found].sort((one, other) => other.pending - one.pending).slice(0, TOPICS_SHOWN);
+  const highest = sorted[0].pending;
+  const columns = [{ title: "Topic" }, { title: "Waiting", numeric: true }, { title: "", wide: true }, { title: "Next due" }, { title: "" }];
+  const rows = sorted.map((each) => ({
+    key: each.topic,
+    cells: [
+      topicLink(each.topic),
+      count(each.pending),
+      bar(each.pending / highest, `${counted(each.pending, "message")} wait for ${each.topic}`),
+      each.nextDueMs === null ? "–" : until(each.nextDueMs - brokerNow()),
+      link(place(["delays"], { topic: each.topic }), "Only this", { "aria-label": `only ${each.topic}` }),
+    ],
+  }));
+  return table("by topic", columns, rows, { caption: "Delayed messages by topic" });
+}

@@ -1,0 +1,151 @@
+// Search: by topic and key, by unique id, by offset message id, or by when a message was stored.
+
+import { ApiError, get } from "./api.js";
+import { h, morph } from "./dom.js";
+import { asInput, bytes, count, counted, time } from "./format.js";
+import { badge, empty, heading, link, loading, place, table, topicLink } from "./parts.js";
+import { problem } from "./view.js";
+
+const ID = /^[0-9a-fA-F]{32}$/;
+const SUGGESTED_TOPICS = 200;
+const STATES = { pending: "warn", delivered: "good", consumed: "good", deadLettered: "bad", retried: "warn", dropped: "bad" };
+export const STATE_NAMES = { deadLettered: "dead letter" };
+
+/** #/messages?topic=NAME&q=KEY_OR_ID&from=MS&to=MS */
+export function messagesScreen(view, { parameters }) {
+  const wanted = {
+    topic: parameters.get("topic") ?? "",
+    q: parameters.get("q") ?? "",
+    from: number(parameters.get("from")),
+    to: number(parameters.get("to")),
+  };
+  const head = heading("Messages");
+  const form = searchForm(view, wanted);
+  const show = (...found) => view.render(head, form, ...found);
+  if (!wanted.topic && !wanted.q) {
+    show(empty("Enter a topic to see its newest messages, a topic and a key, or a message id. A producer gets both ids of a message with each send:", "delaymq send Orders hello --key order-42"));
+    return;
+  }
+  show(loading());
+  search(wanted, view.signal).then(
+    ({ messages, truncated }) => show(found(messages, truncated, wanted)),
+    (error) => {
+      if (!view.signal.aborted) show(problem(error));
+    },
+  );
+}
+
+function number(text) {
+  return text !== null && /^\d{1,15}$/.test(text) ? Number(text) : null;
+}
+
+function searchForm(view, wanted) {
+  const topics = h("datalist", { id: "topics" });
+  const field = (name, label, properties) => {
+    const input = h("input", { id: `search-${name}`, name, autocomplete: "off", spellcheck: "false", ...properties });
+    return h("div", { class: "field" }, h("label", { for: `search-${name}` }, label), input);
+  };
+  const submit = (event) => {
+    event.preventDefault();
+    const values = new FormData(event.currentTarget);
+    const at = (name) => (values.get(name) ? new Date(values.get(name)).getTime() : null);
+    const hash = place(["messages"], { topic: values.get("topic").trim(), q: values.get("q").trim(), from: at("from"), to: at("to") });
+    if (hash === location.hash) window.dispatchEvent(new HashChangeEvent("hashchange"));
+    else location.hash = hash;
+  };
+  suggest(topics, view.signal);
+  return h(
+    "form",
+    { class: "form", "data-key": "search", role: "search", onsubmit: submit },
+    field("topic", "Topic", { value: wanted.topic, list: "topics" }),
+    field("q", "Key or id", { value: wanted.q, placeholder: "a key, a unique id, an offset message id" }),
+    field("from", "Stored from", { type: "datetime-local", step: 1, value: asInput(wanted.from) }),
+    field("to", "to", { type: "datetime-local", step: 1, value: asInput(wanted.to) }),
+    h("button", { type: "submit", class: "primary" }, "Search"),
+    topics,
+  );
+}
+
+async function suggest(list, signal) {
+  // Only a help for typing: the search says what is wrong if something is.
+  const answer = await get("topics", { limit: SUGGESTED_TOPICS }, signal).catch(() => ({ topics: [] }));
+  morph(list, answer.topics.map((each) => h("option", { value: each.topic })));
+}
+
+async function search({ topic, q, from, to }, signal) {
+  const times = { fromMs: from, toMs: to };
+  if (!q) return get("messages", { topic, fromMs: from ?? 0, toMs: to ?? Date.now() + 86_400_000 }, signal);
+  if (ID.test(q)) {
+    const message = await byId(q, topic, signal);
+    if (message !== null) return { messages: [message], truncated: false };
+  }
+  if (!topic) {
+    const sentence = ID.test(q)
+      ? "No message has this offset message id. To look for a unique id or a key, give the topic too."
+      : "To look for a key, give the topic too.";
+    throw new ApiError(400, "topic_missing", sentence);
+  }
+  return get("messages", { topic, key: q, ...times }, signal);
+}
+
+async function byId(id, topic, signal) {
+  try {
+    return await get(`messages/${id}`, { topic }, signal);
+  } catch (error) {
+    // A unique id, or a key that looks like one: the search by key goes on.
+    if (error instanceof ApiError && (error.status === 404 || error.status === 400)) return null;
+    throw error;
+  }
+}
+
+function found(messages, truncated, wanted) {
+  if (!messages.length) {
+    return empty(
+      wanted.q
+        ? `No message of ${wanted.topic} has the key or id “${wanted.q}”${wanted.from !== null || wanted.to !== null ? " in this time" : ""}. It may have been deleted with its log file.`
+        : `No message of ${wanted.topic} was stored in this time.`,
+    );
+  }
+  return [
+    messageTable(messages, `Messages${wanted.topic ? ` of ${wanted.topic}` : ""}`),
+    h("p", { class: "note", "data-key": "count" }, counted(messages.length, "message"), truncated ? ". There are more: narrow the time." : "."),
+  ];
+}
+
+/** Messages as rows that lead to each of them; `first` gives a column before the others. */
+export function messageTable(messages, caption) {
+  const columns = [
+    { title: "Message" },
+    { title: "State" },
+    { title: "Stored" },
+    { title: "Due", wide: true },
+    { title: "Topic", wide: true },
+    { title: "Tag", wide: true },
+    { title: "Keys" },
+    { title: "Bytes", numeric: true, wide: true },
+    { title: "Retries", numeric: true, wide: true },
+  ];
+  const rows = messages.map((each) => ({
+    key: each.offsetMessageId,
+    cells: [
+      messageLink(each),
+      stateBadge(each.state),
+      time(each.storedMs),
+      time(each.dueMs),
+      topicLink(each.topic),
+      each.tags ?? "",
+      each.keys.join(" "),
+      h("span", { title: `${count(each.bytes)} bytes` }, bytes(each.bytes)),
+      count(each.reconsumeTimes),
+    ],
+  }));
+  return table("messages", columns, rows, { caption });
+}
+
+export function messageLink(message) {
+  return link(place(["messages", message.offsetMessageId]), message.messageId || message.offsetMessageId, { class: "id" });
+}
+
+export function stateBadge(state) {
+  return badge(STATE_NAMES[state] ?? state, STATES[state] ?? "quiet");
+}
