@@ -14,6 +14,7 @@ from delaymq_operator.manifests.broker_pods import VOLUME_RETENTION, broker_stat
 from delaymq_operator.manifests.config import broker_conf, broker_settings, check_settings, hot_settings
 from delaymq_operator.manifests.context import Context, DelayTable, GroupContext
 from delaymq_operator.manifests.inputs import broker_inputs, name_server_inputs
+from delaymq_operator.manifests.metadata import component_labels
 from delaymq_operator.manifests.namesrv_pods import name_server_stateful_set
 from delaymq_operator.manifests.objects import supporting_objects, token_secret
 from delaymq_operator.manifests.quantities import Quantity, parse_quantity, same_quantity
@@ -40,6 +41,7 @@ __all__ = [
     "broker_settings",
     "broker_stateful_set",
     "check_settings",
+    "component_labels",
     "group_external_service",
     "group_service",
     "hot_settings",

@@ -52,13 +52,14 @@ def owner_reference(broker: Broker) -> Manifest:
     }
 
 
+def component_labels(broker: Broker, component: Component) -> dict[str, str]:
+    """What tells a component's pods, and all else of it, from others: for lists, watches, and peers of a policy."""
+    return {names.INSTANCE_LABEL: broker.name, names.COMPONENT_LABEL: component}
+
+
 def selector(broker: Broker, component: Component, group: int | None = None) -> dict[str, str]:
     """The labels that select pods. A StatefulSet's can never be changed, so this stays as it is."""
-    found = {
-        names.NAME_LABEL: names.NAME_VALUE,
-        names.INSTANCE_LABEL: broker.name,
-        names.COMPONENT_LABEL: component,
-    }
+    found = {names.NAME_LABEL: names.NAME_VALUE, **component_labels(broker, component)}
     if group is not None:
         found[names.GROUP_LABEL] = str(group)
     return found

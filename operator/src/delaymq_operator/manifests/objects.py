@@ -11,7 +11,7 @@ from delaymq_operator.api.broker import Broker
 from delaymq_operator.api.names import Component
 from delaymq_operator.manifests.config import broker_conf, broker_settings
 from delaymq_operator.manifests.context import Context
-from delaymq_operator.manifests.metadata import Manifest, new_object, selector
+from delaymq_operator.manifests.metadata import Manifest, component_labels, new_object, selector
 from delaymq_operator.manifests.services import (
     broker_pods_service,
     listen_port,
@@ -106,8 +106,7 @@ def _analytics(broker: Broker) -> list[dict[str, Any]]:
     """Drivers and executors of the Broker's analytics."""
     if broker.spec.analytics is None:
         return []
-    labels = {names.INSTANCE_LABEL: broker.name, names.COMPONENT_LABEL: "analytics"}
-    return [{"podSelector": {"matchLabels": labels}}]
+    return [{"podSelector": {"matchLabels": component_labels(broker, "analytics")}}]
 
 
 def _rule(peers: list[dict[str, Any]], ports: list[int]) -> Manifest | None:

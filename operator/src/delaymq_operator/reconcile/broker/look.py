@@ -6,9 +6,9 @@ import asyncio
 
 from delaymq_operator.api import names
 from delaymq_operator.api.conditions import Reason
-from delaymq_operator.manifests import listen_port
+from delaymq_operator.manifests import component_labels, listen_port
 from delaymq_operator.reconcile.broker.pods import Pod
-from delaymq_operator.reconcile.broker.state import BrokerPass, Group, Set, component_labels
+from delaymq_operator.reconcile.broker.state import BrokerPass, Group, Set
 from delaymq_operator.reconcile.endpoints import broker_endpoint, read_token
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
 

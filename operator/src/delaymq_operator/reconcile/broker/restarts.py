@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from delaymq_operator.api import names
 from delaymq_operator.api.conditions import Reason
+from delaymq_operator.manifests import component_labels
 from delaymq_operator.reconcile.broker.drains import ask_to_drain
 from delaymq_operator.reconcile.broker.pods import Pod
 from delaymq_operator.reconcile.broker.rolling import Action, Drain, Restart, Stop, Unit, Wait, next_restart
 from delaymq_operator.reconcile.broker.sets import made_from
-from delaymq_operator.reconcile.broker.state import BrokerPass, Set, component_labels
+from delaymq_operator.reconcile.broker.state import BrokerPass, Set
 from delaymq_operator.reconcile.errors import KubeError
 from delaymq_operator.reconcile.ports import Manifest
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from delaymq_operator.api import names
 from delaymq_operator.api.broker import Broker
 from delaymq_operator.api.broker_status import BrokerStatus, ResumedStatus
 from delaymq_operator.api.conditions import Reason
@@ -194,8 +193,3 @@ class BrokerPass:
     def group_of(self, choose: Callable[[Group], bool]) -> Group | None:
         """The first group that is meant."""
         return next((group for group in self.groups if choose(group)), None)
-
-
-def component_labels(broker: Broker, component: names.Component) -> dict[str, str]:
-    """What pods of a component carry."""
-    return {names.INSTANCE_LABEL: broker.name, names.COMPONENT_LABEL: component}

@@ -10,9 +10,10 @@ from msgspec import structs
 from delaymq_operator.api import names
 from delaymq_operator.api.analytics import AnalyticsSpec
 from delaymq_operator.api.analytics_names import analytics_objects
+from delaymq_operator.manifests import component_labels
 from delaymq_operator.reconcile.broker.analytics.history import to_remove
 from delaymq_operator.reconcile.broker.analytics.state import GOING_ON
-from delaymq_operator.reconcile.broker.state import BrokerPass, component_labels
+from delaymq_operator.reconcile.broker.state import BrokerPass
 from delaymq_operator.reconcile.errors import KubeError
 from delaymq_operator.reconcile.ports import Manifest
 
