@@ -60,16 +60,36 @@ class ProducerOptions:
     """For one send with all its attempts."""
     retries: int = 2
     """Attempts after the first one, on another broker if there is one. 0: a message is never sent twice."""
+    retry_unsafe: bool = False
+    """Also try again when a broker has the message but could not flush or replicate it in time; it may then be stored
+    twice (RocketMQ: retryAnotherBrokerWhenNotStoreOK)."""
     compress_above_bytes: int = 4_096
-    """Longer bodies are compressed (zlib); batches never are."""
+    """Longer bodies are compressed (zlib) if that makes them shorter; batches never are."""
     max_message_bytes: int = 4 * 1024 * 1024
     """The broker's default limit (maxMessageSize), checked before anything is sent."""
     new_topic_queues: int = 4
     """Queues that a topic gets which the broker creates at the first send."""
+    max_unanswered_sends: int = 5_000
+    """Sends under way at a time; more wait, within their timeouts, so that a slow broker does not fill memory."""
+    max_unanswered_bytes: int = 64 * 1024 * 1024
+    """The same in bytes of bodies; one larger body goes alone."""
+    latency_faults: bool = False
+    """Whether brokers that were slow or failed are left alone for a while, as long as another one has the topic
+    (RocketMQ: sendLatencyFaultEnable). Sends with a queue or an ordering key go where they must."""
+    fault_latencies_ms: tuple[int, ...] = (50, 100, 550, 1_000, 2_000, 3_000, 15_000)
+    """A send that took at least so long …"""
+    fault_pauses_ms: tuple[int, ...] = (0, 0, 30_000, 60_000, 120_000, 180_000, 600_000)
+    """… keeps its broker out of choice for so long (the last latency that fits counts)."""
+    fault_failure_ms: int = 30_000
+    """A failed send counts as if it had taken so long: with the tables above its broker is left alone for 10 min."""
 
     def __post_init__(self) -> None:
         if self.retries < 0 or self.compress_above_bytes < 0:
             raise ValueError("retries and compress_above_bytes cannot be negative")
+        if len(self.fault_latencies_ms) != len(self.fault_pauses_ms):
+            raise ValueError("fault_latencies_ms and fault_pauses_ms must have the same number of values")
+        if list(self.fault_latencies_ms) != sorted(self.fault_latencies_ms) or min(self.fault_pauses_ms, default=0) < 0:
+            raise ValueError("fault_latencies_ms must rise, and fault_pauses_ms cannot be negative")
         _positive(self, "retries", "compress_above_bytes")
 
 
