@@ -8,7 +8,7 @@ cancelled call leaves nothing behind; an offset is committed only when all messa
         await producer.send(Message(topic="Greetings", body=b"hello"), delay="5s")
 """
 
-from delaymq.client.admin import Admin
+from delaymq.client.admin import EARLIEST, LATEST, Admin, GroupMembers, QueueReset, ResetOutcome
 from delaymq.client.client import Client
 from delaymq.client.consumer_stats import ConsumerStats, TopicStats
 from delaymq.client.errors import (
@@ -23,6 +23,7 @@ from delaymq.client.errors import (
     UnreachableError,
 )
 from delaymq.client.file_offsets import OffsetsInUseError
+from delaymq.client.group_config import GroupConfig
 from delaymq.client.handlers import BatchHandler, Handler, Outcome
 from delaymq.client.messages import Message, ReceivedMessage, SendResult, SendStatus
 from delaymq.client.options import (
@@ -41,6 +42,8 @@ from delaymq.client.topic_config import TopicConfig
 from delaymq.protocol.bodies import MessageQueue
 
 __all__ = [
+    "EARLIEST",
+    "LATEST",
     "Admin",
     "Allocation",
     "AnswerTimeoutError",
@@ -53,6 +56,8 @@ __all__ = [
     "ClosedError",
     "ConsumeFrom",
     "ConsumerStats",
+    "GroupConfig",
+    "GroupMembers",
     "Handler",
     "Message",
     "MessageModel",
@@ -68,8 +73,10 @@ __all__ = [
     "PullStatus",
     "PushConsumer",
     "PushConsumerOptions",
+    "QueueReset",
     "ReceivedMessage",
     "RefusedError",
+    "ResetOutcome",
     "SendError",
     "SendResult",
     "SendStatus",

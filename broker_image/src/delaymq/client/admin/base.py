@@ -1,0 +1,54 @@
+"""What all of an administrator's requests share: whom to ask."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from delaymq.client.client import Client
+from delaymq.client.errors import ClientError, reading_answer
+from delaymq.protocol.bodies import MASTER_ID, ClusterInfo
+from delaymq.protocol.codes import RequestCode
+from delaymq.protocol.command import Command, request_command
+
+ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
+"""NameServers' settings by topic: `broker-a:4;broker-b:4`, the queues that clients send ordered messages to."""
+MAX_TABLE_BYTES: Final = 16 * 1024 * 1024
+"""A broker's table of all topics or groups: 20,000 groups have 6 MB, and no frame is larger than this."""
+
+
+class AdminCalls:
+    """Base of the calls by subject."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def cluster_info(self) -> ClusterInfo:
+        """All brokers that are registered, and the clusters that they belong to."""
+        answer = await self._client.ask_name_server(request_command(RequestCode.GET_BROKER_CLUSTER_INFO))
+        with reading_answer("the NameServer"):
+            return ClusterInfo.decode(answer.body)
+
+    async def masters(self, cluster: str | None = None) -> dict[str, str]:
+        """Broker name → address of its master, in one cluster or in all. ClientError when there is none."""
+        info = await self.cluster_info()
+        chosen = info.broker_addr_table.keys() if cluster is None else info.cluster_addr_table.get(cluster, [])
+        found = {
+            name: address
+            for name in chosen
+            if name in info.broker_addr_table
+            and (address := info.broker_addr_table[name].broker_addrs.get(MASTER_ID)) is not None
+        }
+        if not found:
+            where = "" if cluster is None else f" in cluster {cluster}"
+            raise ClientError(f"no broker is registered{where}: is one running, with this NameServer as namesrvAddr?")
+        return found
+
+    async def _ask_all_name_servers(self, make_command: Callable[[], Command]) -> None:
+        """Asks each of them at once; raises what the first of them failed with after all have been asked."""
+        addresses = self._client.require_name_servers()
+        answers = (self._client.ask(address, make_command()) for address in addresses)
+        for outcome in await asyncio.gather(*answers, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome

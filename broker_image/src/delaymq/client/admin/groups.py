@@ -1,0 +1,123 @@
+"""Consumer groups: which there are, who is in them, how far they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from delaymq.client.admin.base import MAX_TABLE_BYTES
+from delaymq.client.admin.topics import TopicCalls
+from delaymq.client.errors import RefusedError, reading_answer
+from delaymq.client.group_config import GroupConfig
+from delaymq.message.names import dead_letter_topic, retry_topic
+from delaymq.protocol.bodies import (
+    Connection,
+    ConsumeOffset,
+    ConsumerConnection,
+    ConsumeStats,
+    GroupTable,
+    MessageQueue,
+    SubscriptionData,
+)
+from delaymq.protocol.codes import RequestCode, ResponseCode
+from delaymq.protocol.command import request_command
+from delaymq.protocol.headers import (
+    DeleteSubscriptionGroupRequestHeader,
+    GetConsumerConnectionListRequestHeader,
+    GetConsumeStatsRequestHeader,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupMembers:
+    """A group as the brokers see it now; without members all is empty."""
+
+    members: dict[str, Connection] = field(default_factory=dict)
+    """By client id; a member that several brokers know stands once."""
+    subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
+    """By topic, the group's retry topic too."""
+    model: str | None = None
+    """CLUSTERING or BROADCASTING."""
+    consume_type: str | None = None
+    """CONSUME_PASSIVELY (pushed) or CONSUME_ACTIVELY (pulled)."""
+    consume_from: str | None = None
+
+
+class GroupCalls(TopicCalls):
+    """Requests about consumer groups, whose retries and dead letters are topics."""
+
+    async def groups(self) -> list[str]:
+        """All groups that any master knows, the brokers' own ones too."""
+        found: set[str] = set()
+        for address in (await self.masters()).values():
+            found.update(await self.group_configs(address))
+        return sorted(found)
+
+    async def group_configs(self, address: str) -> dict[str, GroupConfig]:
+        """All groups of the broker at `address`."""
+        answer = await self._client.ask(address, request_command(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
+        with reading_answer(address):
+            table = GroupTable.decode(answer.body, max_bytes=MAX_TABLE_BYTES).subscription_group_table
+        return {name: GroupConfig.from_wire(config) for name, config in table.items()}
+
+    async def put_group(self, config: GroupConfig, *, cluster: str | None = None) -> None:
+        """Creates or changes a group on all masters. ValueError for an illegal name or number."""
+        config.to_wire()
+        for address in (await self.masters(cluster)).values():
+            await self.put_group_on(address, config)
+
+    async def put_group_on(self, address: str, config: GroupConfig) -> None:
+        """Creates or changes a group on the broker at `address`; it is on its disk then."""
+        body = config.to_wire().encode()
+        await self._client.ask(address, request_command(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body))
+
+    async def delete_group(self, group: str, *, keep_offsets: bool = False, keep_dead_letters: bool = False) -> None:
+        """Deletes a group on all masters, with its offsets, its waiting retries and its dead letters.
+
+        A member that is still there brings the group back, where brokers create groups by themselves.
+        """
+        header = DeleteSubscriptionGroupRequestHeader(group_name=group, remove_offset=not keep_offsets)
+        topics = [retry_topic(group), *(() if keep_dead_letters else (dead_letter_topic(group),))]
+        for address in (await self.masters()).values():
+            await self._client.ask(address, request_command(RequestCode.DELETE_SUBSCRIPTIONGROUP, header.to_fields()))
+            for topic in topics:
+                await self.delete_topic_on(address, topic)
+        for topic in topics:
+            await self.delete_route(topic)
+
+    async def group_members(self, group: str) -> GroupMembers:
+        """Who is in the group now, over all masters; nobody: empty, also for a group that never was."""
+        header = GetConsumerConnectionListRequestHeader(consumer_group=group)
+        members: dict[str, Connection] = {}
+        subscriptions: dict[str, SubscriptionData] = {}
+        first: ConsumerConnection | None = None
+        for address in (await self.masters()).values():
+            command = request_command(RequestCode.GET_CONSUMER_CONNECTION_LIST, header.to_fields())
+            try:
+                answer = await self._client.ask(address, command)
+            except RefusedError as error:
+                if error.code == ResponseCode.CONSUMER_NOT_ONLINE:
+                    continue
+                raise
+            with reading_answer(address):
+                told = ConsumerConnection.decode(answer.body)
+            first = first or told
+            members.update((each.client_id, each) for each in told.connection_set)
+            subscriptions |= told.subscription_table
+        return GroupMembers(
+            members=members,
+            subscriptions=subscriptions,
+            model=first.message_model if first else None,
+            consume_type=first.consume_type if first else None,
+            consume_from=first.consume_from_where if first else None,
+        )
+
+    async def consumer_progress(self, group: str, topic: str | None = None) -> dict[MessageQueue, ConsumeOffset]:
+        """How far `group` is in each queue that it has an offset for. NoRouteError for a group that never was."""
+        route = await self._client.route(retry_topic(group), fresh=True)
+        header = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic)
+        found: dict[MessageQueue, ConsumeOffset] = {}
+        for address in route.addresses():
+            answer = await self._client.ask(address, request_command(RequestCode.GET_CONSUME_STATS, header.to_fields()))
+            with reading_answer(address):
+                found |= ConsumeStats.decode(answer.body).offset_table
+        return found

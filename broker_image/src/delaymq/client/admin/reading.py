@@ -1,0 +1,76 @@
+"""Reading a queue without a group's offset being asked for or moved."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from delaymq.client.client import Client
+from delaymq.client.messages import ReceivedMessage
+from delaymq.client.queue_calls import PullResult, PullStatus, QueueCalls
+from delaymq.client.subscriptions import Subscription
+from delaymq.protocol.bodies import MessageQueue
+
+TOOLS_GROUP: Final = "TOOLS_CONSUMER"
+"""A group that every broker has, for tools: reading as it needs no group of one's own and leaves nothing behind."""
+PULL_BATCH: Final = 32
+"""What brokers give at most at once by default."""
+
+
+class QueueReading:
+    """Pulls as the tools' group; commits nothing, and no broker counts it as a member."""
+
+    def __init__(self, client: Client) -> None:
+        self._calls = QueueCalls(client, TOOLS_GROUP)
+
+    async def pull(self, queue: MessageQueue, offset: int, *, count: int = PULL_BATCH, wait_ms: int = 0) -> PullResult:
+        """Messages of `queue` from `offset` on; the broker waits up to `wait_ms` for one."""
+        subscription = Subscription(queue.topic)
+        return await self._calls.pull(queue, offset, subscription, max_messages=count, suspend_ms=wait_ms)
+
+    async def bounds(self, queue: MessageQueue) -> tuple[int, int]:
+        """The offset of the oldest message, and the one that the next message will get."""
+        return max(await self._calls.min_offset(queue), 0), max(await self._calls.max_offset(queue), 0)
+
+    async def first_at(self, queue: MessageQueue, at_ms: int) -> int:
+        """The offset of the first message stored at `at_ms` or later; the end where there is none.
+
+        Brokers give the message nearest to a time (29), which may be one of several with that time, or one before it.
+        """
+        low, high = await self.bounds(queue)
+        if low >= high:
+            return high
+        at = min(max(await self._calls.offset_at(queue, at_ms), low), high - 1)
+        while at > low:  # back over those that have the same time
+            begin = max(at - PULL_BATCH, low)
+            before = [each for each in await self.read(queue, begin, at) if each.queue_offset < at]
+            if not before or before[0].store_timestamp_ms < at_ms:
+                at = begin
+                break
+            at = begin
+        while at < high:
+            found = await self.pull(queue, at)
+            for message in found.messages:
+                if message.store_timestamp_ms >= at_ms:
+                    return message.queue_offset
+            if found.next_offset <= at:
+                break
+            at = found.next_offset
+        return max(at, high)
+
+    async def read(self, queue: MessageQueue, begin: int, end: int) -> list[ReceivedMessage]:
+        """Messages with offsets from `begin` up to `end`, without it; those that are gone are left out."""
+        messages: list[ReceivedMessage] = []
+        at = begin
+        while at < end:
+            found = await self.pull(queue, at, count=min(PULL_BATCH, end - at))
+            messages += [each for each in found.messages if begin <= each.queue_offset < end]
+            moved_on = found.next_offset > at
+            if not moved_on or found.status is PullStatus.NOTHING_NEW:
+                break
+            at = found.next_offset
+        return messages
+
+    async def last(self, queue: MessageQueue, count: int) -> list[ReceivedMessage]:
+        """The newest `count` messages, oldest first."""
+        low, high = await self.bounds(queue)
+        return await self.read(queue, max(high - count, low), high)

@@ -1,0 +1,127 @@
+"""Where a group goes on: setting its offsets, by its members or without any."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from delaymq.client.admin.base import AdminCalls
+from delaymq.client.admin.reading import QueueReading
+from delaymq.client.errors import ClientError, RefusedError, reading_answer
+from delaymq.client.queue_calls import QueueCalls
+from delaymq.message.names import group_problem
+from delaymq.protocol.bodies import ConsumeOffset, ConsumeStats, MessageQueue, ResetOffset
+from delaymq.protocol.codes import RequestCode, ResponseCode
+from delaymq.protocol.command import request_command
+from delaymq.protocol.headers import GetConsumeStatsRequestHeader, ResetOffsetRequestHeader
+
+EARLIEST: Final = 0
+"""As a time of `reset_offset`: the oldest message that is still there."""
+LATEST: Final = -1
+"""As a time of `reset_offset`: behind the newest message."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueueReset:
+    """One queue before and after."""
+
+    old: int
+    """0 also where the group had no offset yet."""
+    new: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResetOutcome:
+    """What a reset did."""
+
+    queues: dict[MessageQueue, QueueReset]
+    told_members: bool
+    """True where members were told: they go on from there within their next commits (Java: 10 s), not at once."""
+
+
+class ResetCalls(AdminCalls):
+    """Requests that move a group."""
+
+    async def reset_offset(self, group: str, topic: str, at_ms: int) -> ResetOutcome:
+        """Has `group` go on in all queues of `topic` with the first message stored at `at_ms` or later.
+
+        EARLIEST and LATEST are times too. Members that are there are told by their brokers (222), which take what is
+        nearest to the time; for brokers without a member the offsets are set (15). NoRouteError for an unknown topic.
+        """
+        problem = group_problem(group)
+        if problem is not None:
+            raise ValueError(problem)
+        if at_ms < LATEST:
+            raise ValueError(f"{at_ms} is no time: write ms since the epoch, EARLIEST or LATEST")
+        route = await self._client.route(topic, fresh=True)
+        done: dict[MessageQueue, QueueReset] = {}
+        told_members = False
+        for broker_name in sorted(route.brokers):
+            address = route.master(broker_name)
+            if address is None:
+                raise ClientError(f"broker {broker_name} has no master now: its offsets cannot be set")
+            before = await self._progress_on(address, group, topic)
+            queues = [queue for queue in route.readable if queue.broker_name == broker_name]
+            told = await self._tell_members(address, group, topic, at_ms, queues)
+            if told is None:
+                told = await self._set_offsets(group, queues, at_ms)
+            else:
+                told_members = True
+            done |= {
+                queue: QueueReset(old=before[queue].consumer_offset if queue in before else 0, new=offset)
+                for queue, offset in told.items()
+            }
+        return ResetOutcome(queues=done, told_members=told_members)
+
+    async def set_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
+        """Has `group` go on in one queue at `offset`; a member that is there overwrites that with its next commit."""
+        problem = group_problem(group)
+        if problem is not None or offset < 0:
+            raise ValueError(problem or f"an offset is 0 or more, not {offset}")
+        await QueueCalls(self._client, group).commit(queue, offset)
+
+    async def _progress_on(self, address: str, group: str, topic: str) -> dict[MessageQueue, ConsumeOffset]:
+        header = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic)
+        answer = await self._client.ask(address, request_command(RequestCode.GET_CONSUME_STATS, header.to_fields()))
+        with reading_answer(address):
+            return ConsumeStats.decode(answer.body).offset_table
+
+    async def _tell_members(
+        self, address: str, group: str, topic: str, at_ms: int, queues: list[MessageQueue]
+    ) -> dict[MessageQueue, int] | None:
+        """New offsets as the broker told the members; None when it has none."""
+        try:
+            return await self._invoke_reset(address, group, topic, at_ms)
+        except RefusedError as error:
+            if error.code == ResponseCode.CONSUMER_NOT_ONLINE:
+                return None
+            if error.code != ResponseCode.SYSTEM_ERROR or "not exist" not in error.remark:
+                raise
+        # Brokers refuse it while a queue has no offset of the group yet: it gets the one that it is to have anyway.
+        await self._set_offsets(group, queues, at_ms)
+        try:
+            return await self._invoke_reset(address, group, topic, at_ms)
+        except RefusedError as error:
+            if error.code == ResponseCode.CONSUMER_NOT_ONLINE:
+                return None
+            raise
+
+    async def _invoke_reset(self, address: str, group: str, topic: str, at_ms: int) -> dict[MessageQueue, int]:
+        header = ResetOffsetRequestHeader(topic=topic, group=group, timestamp=at_ms, is_force=True)
+        command = request_command(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header.to_fields())
+        answer = await self._client.ask(address, command)
+        with reading_answer(address):
+            return ResetOffset.decode(answer.body).offset_table
+
+    async def _set_offsets(self, group: str, queues: list[MessageQueue], at_ms: int) -> dict[MessageQueue, int]:
+        calls, reading = QueueCalls(self._client, group), QueueReading(self._client)
+        done = {}
+        for queue in queues:
+            low, high = await reading.bounds(queue)
+            if at_ms in (EARLIEST, LATEST):
+                offset = low if at_ms == EARLIEST else high
+            else:
+                offset = await reading.first_at(queue, at_ms)
+            done[queue] = offset
+            await calls.commit(queue, offset)
+        return done
