@@ -71,6 +71,9 @@ bench: $(SETUP) ## ours and the real RocketMQ broker side by side, as ratios (ab
 bench-spark: .venv-spark/.done ## how fast Spark reads a store, and in how much memory (needs Java 17 and 8 GB of disk)
 	$(SPARK_BIN)/python spark/bench/run.py
 
+docs: $(SETUP) ## write the tables in docs/ that are made of the code
+	$(BIN)/python -m delaymq.config.page docs/operations/configuration.md
+
 pins: ## write the pins in requirements/ anew from the .in files (needs uv); images get the versions that the tests ran with
 	$(PIN) -o requirements/dev.txt requirements/dev.in
 	$(PIN) -c requirements/dev.txt -o requirements/spark.txt requirements/spark.in
@@ -81,4 +84,4 @@ pins: ## write the pins in requirements/ anew from the .in files (needs uv); ima
 clean: ## remove what the targets made, but for the caches outside the checkout
 	rm -rf $(VENV) .venv-spark build bench/results
 
-.PHONY: help setup setup-spark demo check test test-unit test-compat test-spark cluster e2e test-long bench bench-spark pins clean
+.PHONY: help setup setup-spark demo check test test-unit test-compat test-spark cluster e2e test-long bench bench-spark docs pins clean

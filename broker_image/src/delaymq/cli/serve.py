@@ -21,6 +21,7 @@ from delaymq.cli.errors import CommandError
 from delaymq.cli.rocketmq_conf import rocketmq_conf
 from delaymq.config import (
     ENVIRONMENT_PREFIX,
+    STANDALONE_DEFAULTS,
     BrokerConfig,
     ConfigError,
     NamesrvConfig,
@@ -33,13 +34,6 @@ from delaymq.config import (
 EXIT_USAGE = 2
 COMMAND_VARIABLES = frozenset({"DELAYMQ_NAMESRV", "DELAYMQ_HTTP", "DELAYMQ_HTTP_TOKEN"})
 """What the other commands read."""
-# A laptop's store: the disk is not filled by the first message.
-STANDALONE_DEFAULTS: Mapping[str, str] = {
-    "mappedFileSizeCommitLog": str(64 << 20),
-    "mappedFileSizeConsumeQueue": str(20 * 100_000),
-    "maxHashSlotNum": "500000",
-    "maxIndexNum": "2000000",
-}
 ALLOCATED_SEGMENTS = 2
 """The one that is written and the next one are really allocated."""
 ABOUT = {

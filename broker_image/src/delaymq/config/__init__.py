@@ -1,29 +1,28 @@
 """Configuration: RocketMQ's own keys, from a broker.conf, the environment or flags, as immutable snapshots.
 
 Keys are written in RocketMQ's camelCase; here they are snake_case fields. Sizes are bytes and times ms unless a
-field says otherwise. Unknown keys are refused with the nearest known one, dLedger keys are refused (there is no
-dLedger here), keys of RocketMQ without a meaning here are accepted and reported.
+field says otherwise. Unknown keys are refused with the nearest known one, keys that ask for what is not here (dLedger,
+access control, TLS) are refused, keys of RocketMQ without a meaning here are accepted and reported. Every value has an
+origin: where it was written.
 """
 
-from delaymq.config.build import (
-    ENVIRONMENT_PREFIX,
-    build,
-    from_environment,
-    is_hot,
-    keys_of,
-    to_properties_text,
-    to_settings,
-    wire_name,
-)
+from delaymq.config.build import Resolved, build, is_hot, resolve, to_properties_text, to_settings
+from delaymq.config.checks import parse_address
 from delaymq.config.errors import ConfigError
-from delaymq.config.model import BrokerConfig, NamesrvConfig, parse_address
+from delaymq.config.fields import wire_name
+from delaymq.config.layers import ENVIRONMENT_PREFIX, Given, Layer, from_environment, keys_of
+from delaymq.config.model import STANDALONE_DEFAULTS, BrokerConfig, NamesrvConfig
 from delaymq.config.properties_text import parse_properties_text, read_properties_file
 
 __all__ = [
     "ENVIRONMENT_PREFIX",
+    "STANDALONE_DEFAULTS",
     "BrokerConfig",
     "ConfigError",
+    "Given",
+    "Layer",
     "NamesrvConfig",
+    "Resolved",
     "build",
     "from_environment",
     "is_hot",
@@ -31,6 +30,7 @@ __all__ = [
     "parse_address",
     "parse_properties_text",
     "read_properties_file",
+    "resolve",
     "to_properties_text",
     "to_settings",
     "wire_name",

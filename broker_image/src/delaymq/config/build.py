@@ -4,36 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import os
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Generic
 
 from delaymq.config.errors import ConfigError
-from delaymq.config.known_keys import REFUSED, WITHOUT_MEANING
+from delaymq.config.fields import wire_name
+from delaymq.config.known_keys import FOLDERS, NO_DLEDGER, REFUSED, WITHOUT_MEANING, is_dledger
+from delaymq.config.layers import DEFAULT, Config, Given, Layer, keys_of, same_origin
 from delaymq.config.model import BrokerConfig, NamesrvConfig
 
-ENVIRONMENT_PREFIX = "DELAYMQ_"
-
-Config = TypeVar("Config", BrokerConfig, NamesrvConfig)
-
-# RocketMQ's key for a field when it is not the plain camelCase of its name.
-_WIRE_NAMES = {"broker_ip1": "brokerIP1", "broker_ip2": "brokerIP2", "check_crc_on_recover": "checkCRCOnRecover"}
+MAX_PROBLEMS = 50
+"""Naming the nearest key takes a millisecond, and a file of another kind has nothing but unknown ones."""
 
 
-def wire_name(name: str) -> str:
-    """RocketMQ's key for the field `name`."""
-    head, *rest = name.split("_")
-    return _WIRE_NAMES.get(name) or head + "".join(word.capitalize() for word in rest)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Resolved(Generic[Config]):
+    """A configuration, and how it came about."""
 
-
-def keys_of(kind: type[Config]) -> dict[str, dataclasses.Field[Any]]:
-    """Every key of a configuration, in the order of its fields."""
-    return {wire_name(item.name): item for item in dataclasses.fields(kind)}
-
-
-def from_environment(kind: type[Config], environment: Mapping[str, str]) -> dict[str, str]:
-    """Keys set by variables such as DELAYMQ_LISTEN_PORT."""
-    names = {ENVIRONMENT_PREFIX + item.name.upper(): key for key, item in keys_of(kind).items()}
-    return {names[name]: value for name, value in environment.items() if name in names}
+    config: Config
+    origins: Mapping[str, str]
+    """Where each key's value is from."""
+    left_aside: Mapping[str, str]
+    """Keys that are known and mean nothing here → where they stand."""
 
 
 def build(kind: type[Config], *layers: Mapping[str, str], base: Config | None = None) -> tuple[Config, list[str]]:
@@ -41,66 +34,116 @@ def build(kind: type[Config], *layers: Mapping[str, str], base: Config | None = 
 
     ConfigError when a key is unknown or a value cannot be used.
     """
-    known = keys_of(kind)
-    values: dict[str, Any] = {}
-    left_aside = []
+    resolved = resolve(kind, *(same_origin(layer, "") for layer in layers), base=base)
+    return resolved.config, [f"{key} has no meaning here and is left aside" for key in resolved.left_aside]
+
+
+def resolve(kind: type[Config], *layers: Layer, base: Config | None = None) -> Resolved[Config]:
+    """A configuration from layers, the later ones on top. ConfigError with all problems, each with its origin."""
+    reading = _Reading(kind)
     for layer in layers:
-        for key, text in layer.items():
-            item = known.get(key)
-            if item is not None:
-                values[item.name] = _parse_value(key, text, item)
-            elif key in REFUSED:
-                harmless, why = REFUSED[key]
-                if text.strip() not in harmless:
-                    raise ConfigError(f"{key}={text.strip()[:100]}: {why}")
-            elif key in WITHOUT_MEANING:
-                left_aside.append(f"{key} has no meaning here and is left aside")
-            else:
-                raise ConfigError(_unknown(key, known))
+        for key, given in layer.items():
+            reading.take(key, given)
+    reading.check_folders(layers)
+    if reading.problems:
+        raise ConfigError(*reading.problems)
     try:
-        return (dataclasses.replace(base, **values) if base is not None else kind(**values)), left_aside
+        config = kind(**reading.values) if base is None else dataclasses.replace(base, **reading.values)
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    origins = {key: reading.origins.get(key, DEFAULT) for key in keys_of(kind)}
+    return Resolved(config=config, origins=origins, left_aside=reading.left_aside)
 
 
-def _unknown(key: str, known: Iterable[str]) -> str:
-    if "dledger" in key.lower() or "dleger" in key.lower():
-        return f"{key}: there is no dLedger here: remove the key"
-    nearest = difflib.get_close_matches(key, [*known, *WITHOUT_MEANING], n=1)
+class _Reading(Generic[Config]):
+    """What was read of the layers so far."""
+
+    def __init__(self, kind: type[Config]) -> None:
+        self.values: dict[str, Any] = {}
+        self.origins: dict[str, str] = {}
+        self.left_aside: dict[str, str] = {}
+        self.problems: list[str] = []
+        self._known = keys_of(kind)
+        self._of_the_other = keys_of(NamesrvConfig) if issubclass(kind, BrokerConfig) else keys_of(BrokerConfig)
+
+    def take(self, key: str, given: Given) -> None:
+        if len(self.problems) >= MAX_PROBLEMS:
+            return
+        item = self._known.get(key)
+        if item is not None:
+            try:
+                self.values[item.name] = _parse_value(given.value, item)
+                self.origins[key] = given.origin
+            except ValueError as error:
+                self._refuse(given, f"{key}: {error}")
+        elif key in REFUSED:
+            if key not in FOLDERS and given.value.strip().lower() not in REFUSED[key].harmless:
+                self._refuse(given, f"{key}={given.value.strip()[:100]}: {REFUSED[key].why}")
+        elif key in WITHOUT_MEANING or key in self._of_the_other:
+            self.left_aside[key] = given.origin
+        elif is_dledger(key):
+            self._refuse(given, f"{key[:100]}: {NO_DLEDGER}")
+        else:
+            self._refuse(given, unknown_key(key, self._known))
+
+    def check_folders(self, layers: Iterable[Layer]) -> None:
+        """A file that names the store's folders below its own storePathRootDir asks for nothing, also if that moves."""
+        given_ones = [(key, given) for layer in layers for key, given in layer.items()]
+        roots = [given.value.strip() for key, given in given_ones if key == "storePathRootDir"]
+        roots.append(BrokerConfig.store_path_root_dir)
+        for key, given in given_ones:
+            path = given.value.strip()
+            if key in FOLDERS and path:
+                harmless = {os.path.normpath(os.path.join(root, FOLDERS[key])) for root in roots}
+                if os.path.normpath(path) not in harmless:
+                    self._refuse(given, f"{key}={path[:100]}: {REFUSED[key].why}")
+
+    def _refuse(self, given: Given, problem: str) -> None:
+        self.problems.append(f"{given.origin}: {problem}" if given.origin else problem)
+
+
+def unknown_key(key: str, known: Iterable[str]) -> str:
+    """What is wrong with a key that nobody knows, naming the nearest."""
+    nearest = difflib.get_close_matches(key[:100], [*known, *WITHOUT_MEANING, *REFUSED], n=1)
     hint = f": did you mean {nearest[0]}?" if nearest else ": remove it"
     return f"{key[:100]} is not a key of RocketMQ's or DelayMQ's{hint}"
 
 
-def _parse_value(key: str, text: str, item: dataclasses.Field[Any]) -> Any:
+def _parse_value(text: str, item: dataclasses.Field[Any]) -> Any:
     text = text.strip()
     if item.type == "bool":
         if text.lower() not in ("true", "false"):
-            raise ConfigError(f"{key}: {text[:100]!r} is neither true nor false")
+            raise ConfigError(f"{text[:100]!r} is neither true nor false")
         return text.lower() == "true"
     if item.type == "int":
         low, high = item.metadata["low"], item.metadata["high"]
-        try:
-            number = int(text)
-        except ValueError:
-            raise ConfigError(f"{key}: {text[:100]!r} is not a whole number") from None
+        if not (text.removeprefix("-").isascii() and text.removeprefix("-").isdigit()) or len(text) > 30:
+            raise ConfigError(f"{text[:100]!r} is not a whole number: write {low} to {high}")
+        number = int(text)
         if not low <= number <= high:
-            raise ConfigError(f"{key}: {number} is out of range: write {low} to {high}")
+            raise ConfigError(f"{number} is out of range: {item.metadata['outside'] or f'write {low} to {high}'}")
         return number
     choices = item.metadata.get("choices")
     if choices and text not in choices:
-        raise ConfigError(f"{key}: {text[:100]!r} is none of {', '.join(choices)}")
+        raise ConfigError(f"{text[:100]!r} is none of {', '.join(choices)}")
+    check = item.metadata.get("check")
+    if check is not None:
+        check(text)
     return text
 
 
 def to_settings(config: BrokerConfig | NamesrvConfig) -> dict[str, str]:
     """The configuration by key, as text; secrets are left out."""
-    settings = {}
-    for item in dataclasses.fields(config):
-        if item.name == "http_token":
-            continue
-        value = getattr(config, item.name)
-        settings[wire_name(item.name)] = str(value).lower() if isinstance(value, bool) else str(value)
-    return settings
+    return {
+        wire_name(item.name): to_text(getattr(config, item.name))
+        for item in dataclasses.fields(config)
+        if not item.metadata.get("secret")
+    }
+
+
+def to_text(value: str | int | bool) -> str:
+    """A value as a configuration file has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def to_properties_text(config: BrokerConfig | NamesrvConfig) -> str:

@@ -2,53 +2,130 @@
 
 from __future__ import annotations
 
-# Thread pools, page-cache tricks, Netty's settings, replication's details: accepted, so that a broker.conf works as
-# it is, and reported.
-WITHOUT_MEANING = frozenset(
-    """
-    abortFile adminBrokerThreadPoolNums autoDeleteUnusedStats bitMapLengthConsumeQueueExt brokerFastFailureEnable
-    channelNotActiveInterval cleanFileForciblyEnable cleanResourceInterval clientAsyncSemaphoreValue
-    clientCallbackExecutorThreads clientChannelMaxIdleTimeSeconds clientCloseSocketIfTimeout clientIP
-    clientManageThreadPoolNums clientManagerThreadPoolQueueCapacity clientOnewaySemaphoreValue
-    clientPooledByteBufAllocatorEnable clientSocketRcvBufSize clientSocketSndBufSize clientWorkerThreads clusterTest
-    commercialBaseCount commercialBigCount commercialEnable commercialTimerCount commercialTransCount
-    commitCommitLogLeastPages commitCommitLogThoroughInterval commitIntervalCommitLog commitLogReputFromOffset
-    compressedRegister configStorePath connectTimeoutMillis consumerFallbehindThreshold consumerManageThreadPoolNums
-    consumerManagerThreadPoolQueueCapacity debugLockEnable deleteCommitLogFilesInterval
-    deleteConsumeQueueFilesInterval destroyMapedFileIntervalForcibly disableConsumeIfConsumerReadSlowly
-    diskFallRecorded diskSpaceCleanForciblyRatio diskSpaceWarningLevelRatio duplicationEnable enableCalcFilterBitMap
-    enableConsumeQueueExt enableDetailStat enableLmq enableMultiDispatch enableScheduleMessageStats
-    endTransactionPoolQueueCapacity endTransactionThreadPoolNums expectConsumerNumUseFilter
-    fastFailIfNoBufferInStorePool fetchNamesrvAddrByAddressServer filterDataCleanTimeSpan filterServerNums
-    filterSupportRetry flushCommitLogLeastPages flushCommitLogThoroughInterval flushCommitLogTimed
-    flushConsumeQueueLeastPages flushConsumeQueueThoroughInterval flushConsumerOffsetHistoryInterval
-    flushIntervalConsumeQueue flushLeastPagesWhenWarmMapedFile forceRegister haHousekeepingInterval haMasterAddress
-    haSendHeartbeatInterval haSlaveFallbehindMax haTransferBatchSize heartbeatThreadPoolNums
-    heartbeatThreadPoolQueueCapacity highSpeedMode instanceName litePullMessageThreadPoolNums
-    litePullThreadPoolQueueCapacity logicalDiskSpaceCleanForciblyThreshold mappedFileSizeConsumeQueueExt
-    maxDelayTime maxDeleteFilesNum maxErrorRateOfBloomFilter maxLmqConsumeQueueNum messageIndexSafe
-    messageStorePlugIn offsetCheckInSlave osPageCacheBusyTimeOutMills processReplyMessageThreadPoolNums
-    productEnvName pullMessageThreadPoolNums pullThreadPoolQueueCapacity putMsgIndexHightWater
-    queryMessageThreadPoolNums queryThreadPoolQueueCapacity redeleteHangedFileInterval replicasPerDiskPartition
-    replyThreadPoolQueueCapacity rocketmqHome scheduleAsyncDeliver scheduleAsyncDeliverMaxPendingLimit
-    scheduleAsyncDeliverMaxResendNum2Blocked sendMessageThreadPoolNums sendThreadPoolQueueCapacity
-    serverAsyncSemaphoreValue serverCallbackExecutorThreads serverChannelMaxIdleTimeSeconds
-    serverOnewaySemaphoreValue serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketBacklog
-    serverSocketRcvBufSize serverSocketSndBufSize serverWorkerThreads startAcceptSendRequestTimeStamp
-    storeCheckpoint storePathDLedgerCommitLog storeReplyMessageEnable traceTopicName transferMsgByHeap
-    transientStorePoolEnable transientStorePoolSize useEpollNativeSelector useReentrantLockWhenPutMessage useTLS
-    vipChannelEnabled waitTimeMillsInHeartbeatQueue waitTimeMillsInLitePullQueue waitTimeMillsInPullQueue
-    waitTimeMillsInSendQueue waitTimeMillsInTransactionQueue warmMapedFileEnable writeBufferHighWaterMark
-    writeBufferLowWaterMark
-    """.split()  # noqa: SIM905  (a list of 120 quoted words is harder to read)
-)
+from typing import NamedTuple
 
-# Leaving one of these aside would break what the configuration promises: key → (values that are harmless, why).
-REFUSED = {
-    "aclEnable": ({"false"}, "there is no access control yet: set it to false, and keep the ports private"),
-    "brokerRole": ({"ASYNC_MASTER"}, "there is no replication yet: write ASYNC_MASTER"),
-    "storePathCommitLog": (set[str](), "the log is always in storePathRootDir/commitlog: remove the key"),
-    "storePathConsumeQueue": (set[str](), "the queues are always in storePathRootDir/consumequeue: remove the key"),
-    "storePathIndex": (set[str](), "the index is always in storePathRootDir/index: remove the key"),
-    "readOnlyCommitLogStorePaths": (set[str](), "a store has one directory here: remove the key"),
+# Accepted, so that a broker.conf works as it is, and reported: why → the keys.
+_ASIDE = {
+    "threads and queues of a Java broker; one event loop serves all requests here": """
+        adminBrokerThreadPoolNums brokerFastFailureEnable clientManageThreadPoolNums
+        clientManagerThreadPoolQueueCapacity consumerManageThreadPoolNums consumerManagerThreadPoolQueueCapacity
+        endTransactionPoolQueueCapacity endTransactionThreadPoolNums heartbeatThreadPoolNums
+        heartbeatThreadPoolQueueCapacity litePullMessageThreadPoolNums litePullThreadPoolQueueCapacity
+        osPageCacheBusyTimeOutMills processReplyMessageThreadPoolNums pullMessageThreadPoolNums
+        pullThreadPoolQueueCapacity putMessageFutureThreadPoolNums putThreadPoolQueueCapacity
+        queryMessageThreadPoolNums queryThreadPoolQueueCapacity replyThreadPoolQueueCapacity
+        sendMessageThreadPoolNums sendThreadPoolQueueCapacity startAcceptSendRequestTimeStamp
+        useReentrantLockWhenPutMessage waitTimeMillsInHeartbeatQueue waitTimeMillsInLitePullQueue
+        waitTimeMillsInPullQueue waitTimeMillsInSendQueue waitTimeMillsInTransactionQueue
+        """,
+    "Netty's settings; `maxConnections` and `channelIdleMs` are the limits here": """
+        channelNotActiveInterval clientAsyncSemaphoreValue clientCallbackExecutorThreads
+        clientChannelMaxIdleTimeSeconds clientCloseSocketIfTimeout clientOnewaySemaphoreValue
+        clientPooledByteBufAllocatorEnable clientSocketRcvBufSize clientSocketSndBufSize clientWorkerThreads
+        connectTimeoutMillis serverAsyncSemaphoreValue serverCallbackExecutorThreads serverChannelMaxIdleTimeSeconds
+        serverOnewaySemaphoreValue serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketBacklog
+        serverSocketRcvBufSize serverSocketSndBufSize serverWorkerThreads transferMsgByHeap useEpollNativeSelector
+        writeBufferHighWaterMark writeBufferLowWaterMark
+        """,
+    "how RocketMQ writes, maps and deletes files; here the log is synced each `flushIntervalCommitLog`": """
+        cleanFileForciblyEnable cleanResourceInterval commitCommitLogLeastPages commitCommitLogThoroughInterval
+        commitIntervalCommitLog debugLockEnable deleteCommitLogFilesInterval deleteConsumeQueueFilesInterval
+        destroyMapedFileIntervalForcibly fastFailIfNoBufferInStorePool flushCommitLogLeastPages
+        flushCommitLogThoroughInterval flushCommitLogTimed flushConsumeQueueLeastPages
+        flushConsumeQueueThoroughInterval flushConsumerOffsetHistoryInterval flushIntervalConsumeQueue
+        flushLeastPagesWhenWarmMapedFile messageIndexSafe putMsgIndexHightWater redeleteHangedFileInterval
+        transientStorePoolEnable transientStorePoolSize warmMapedFileEnable
+        """,
+    "replication's details; there is none yet": """
+        duplicationEnable haHousekeepingInterval haMasterAddress haSendHeartbeatInterval haSlaveFallbehindMax
+        haTransferBatchSize offsetCheckInSlave slaveTimeout
+        """,
+    "helpers of RocketMQ's filters; tags are compared directly here": """
+        bitMapLengthConsumeQueueExt enableCalcFilterBitMap enableConsumeQueueExt expectConsumerNumUseFilter
+        filterDataCleanTimeSpan filterServerNums filterSupportRetry mappedFileSizeConsumeQueueExt
+        maxErrorRateOfBloomFilter
+        """,
+    "RocketMQ's statistics and throttles; see the [metrics](running.md#metrics)": """
+        autoDeleteUnusedStats commercialBaseCount commercialBigCount commercialEnable commercialTimerCount
+        commercialTransCount consumerFallbehindThreshold disableConsumeIfConsumerReadSlowly diskFallRecorded
+        enableDetailStat enableScheduleMessageStats highSpeedMode isolateLogEnable
+        """,
+    "how RocketMQ hands delayed messages over; here each is handed over when it is due": """
+        enableScheduleAsyncDeliver maxDelayTime scheduleAsyncDeliverMaxPendingLimit
+        scheduleAsyncDeliverMaxResendNum2Blocked
+        """,
+    "RocketMQ's own files, names and look-ups": """
+        brokerConfigPath clusterTest compressedRegister configStorePath forceRegister productEnvName rocketmqHome
+        rmqAddressServerDomain rmqAddressServerSubGroup storePathDLedgerCommitLog
+        """,
+    "batches, replies and light queues, which have limits of their own or none here": """
+        enableBatchPush isEnableBatchPush maxLmqConsumeQueueNum maxMsgsNumBatch storeReplyMessageEnable
+        """,
+    "often seen in files, but no key of RocketMQ 4.9 either": """
+        abortFile clientIP commitLogReputFromOffset diskSpaceCleanForciblyRatio diskSpaceWarningLevelRatio
+        instanceName logicalDiskSpaceCleanForciblyThreshold maxDeleteFilesNum replicasPerDiskPartition
+        scheduleAsyncDeliver storeCheckpoint traceTopicName vipChannelEnabled
+        """,
 }
+WITHOUT_MEANING = {key: why for why, keys in _ASIDE.items() for key in keys.split()}
+"""Key → why it means nothing here."""
+
+
+class Refusal(NamedTuple):
+    """A key that may not be overlooked."""
+
+    harmless: frozenset[str]
+    """Values, in small letters, that ask for nothing; an empty one never does."""
+    why: str
+    """What to do instead."""
+
+
+def _refusal(why: str, *harmless: str) -> Refusal:
+    return Refusal(frozenset(harmless) | {""}, why)
+
+
+NO_DLEDGER = "there is no dLedger here: remove the key, or move the store with a broker that has a master of its own"
+_NO_TLS = "there is no TLS yet: remove the key, and keep the ports private"
+_NO_LIGHT_QUEUES = "there are no light queues here: set it to false"
+
+# Leaving one of these aside would break what the configuration promises.
+REFUSED = {
+    "aclEnable": _refusal("there is no access control yet: set it to false, and keep the ports private", "false"),
+    "brokerRole": _refusal("there is no replication yet: write ASYNC_MASTER", "async_master"),
+    "enableDLegerCommitLog": _refusal(NO_DLEDGER, "false"),
+    "dLegerGroup": _refusal(NO_DLEDGER),
+    "dLegerPeers": _refusal(NO_DLEDGER),
+    "dLegerSelfId": _refusal(NO_DLEDGER),
+    "preferredLeaderId": _refusal(NO_DLEDGER),
+    "enableLmq": _refusal(_NO_LIGHT_QUEUES, "false"),
+    "enableMultiDispatch": _refusal(_NO_LIGHT_QUEUES, "false"),
+    "fetchNamesrvAddrByAddressServer": _refusal(
+        "no address server is asked here: set it to false, and name the NameServers in namesrvAddr", "false"
+    ),
+    "messageStorePlugIn": _refusal("Java plug-ins cannot be loaded here: remove the key"),
+    "readOnlyCommitLogStorePaths": _refusal("a store has one directory here: remove the key"),
+    "storePathCommitLog": _refusal("the log is always in storePathRootDir/commitlog: remove the key"),
+    "storePathConsumeQueue": _refusal("the queues are always in storePathRootDir/consumequeue: remove the key"),
+    "storePathIndex": _refusal("the index is always in storePathRootDir/index: remove the key"),
+    "useTLS": _refusal(_NO_TLS, "false"),
+    "tls.enable": _refusal(_NO_TLS, "false"),
+    "tls.test.mode.enable": _refusal(_NO_TLS, "true", "false"),
+    "tls.server.mode": _refusal(_NO_TLS, "disabled", "permissive"),
+    "tls.server.need.client.auth": _refusal(_NO_TLS, "none"),
+    "tls.config.file": _refusal(_NO_TLS),
+    **{
+        f"tls.{side}.{key}": _refusal(_NO_TLS, *(["false"] if key.startswith("auth") else []))
+        for side, keys in (
+            ("server", ("keyPath", "keyPassword", "certPath", "authClient", "trustCertPath")),
+            ("client", ("keyPath", "keyPassword", "certPath", "authServer", "trustCertPath")),
+        )
+        for key in keys
+    },
+}
+FOLDERS = {"storePathCommitLog": "commitlog", "storePathConsumeQueue": "consumequeue", "storePathIndex": "index"}
+"""Keys that are harmless where they name the folder that is used anyway, as in most broker.conf."""
+
+
+def is_dledger(key: str) -> bool:
+    """Whether a key is one of dLedger's, however it is spelt."""
+    return "dledger" in key.lower() or "dleger" in key.lower()

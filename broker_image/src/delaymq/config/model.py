@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-import ipaddress
-from dataclasses import dataclass, field
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from delaymq.config.checks import ip_address, parse_addresses, parse_hours
 from delaymq.config.errors import ConfigError
+from delaymq.config.fields import choice, flag, number, text, wire_name
+from delaymq.config.log_levels import parse_log_levels
 from delaymq.message.levels import DEFAULT_LEVELS, DelayLevels
 
-
-def _hot(default: Any) -> Any:
-    """A field whose change needs no restart."""
-    return field(default=default, metadata={"hot": True})
-
-
-def _range(default: int, low: int, high: int, *, hot: bool = False) -> Any:
-    return field(default=default, metadata={"low": low, "high": high, "hot": hot})
-
-
-def _choice(default: str, *choices: str, hot: bool = False) -> Any:
-    return field(default=default, metadata={"choices": choices, "hot": hot})
-
+# A laptop's store: the disk is not filled by the first message.
+STANDALONE_DEFAULTS: Mapping[str, str] = {
+    "mappedFileSizeCommitLog": str(64 << 20),
+    "mappedFileSizeConsumeQueue": str(20 * 100_000),
+    "maxHashSlotNum": "500000",
+    "maxIndexNum": "2000000",
+}
 
 _MS_A_DAY = 86_400_000
+_LOG_LEVEL = "debug, info, warning or error, then levels of single loggers: `info;delaymq.store=debug`"
+_LOG_FORMAT = "how [logs](logs.md) are written: `text` is key=value, `json` one object a line"
+_TOKEN = "what `Authorization: Bearer` must carry for `/api/`; never shown"
+_TOKEN_FILE = "a file whose first line is the token, for secrets that are mounted; instead of `httpToken`"
+_BLACK_LIST = "keys, joined by `;`, that nobody may change over the wire, besides paths, ports and secrets"
+_LATER = "for a later version"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,120 +35,130 @@ class BrokerConfig:
     """One broker's configuration. A field whose metadata says hot can be changed while the broker runs."""
 
     # Names and addresses
-    broker_name: str = "broker-a"
-    broker_cluster_name: str = "DefaultCluster"
-    broker_id: int = _range(0, 0, 0)
-    """0 is the master; slaves come with replication."""
-    broker_ip1: str = "127.0.0.1"
-    """The address that clients are told, and that message ids carry (IPv4 or IPv6)."""
-    broker_ip2: str = "127.0.0.1"
-    """The address for replication."""
-    listen_host: str = "127.0.0.1"
-    """Ours: the address that the broker's ports are bound to."""
-    listen_port: int = _range(10911, 0, 65535)
-    ha_listen_port: int = _range(10912, 0, 65535)
-    http_port: int = _range(8080, 0, 65535)
-    """Ours: /livez, /readyz, /metrics, /api/v1."""
-    http_host: str = "127.0.0.1"
-    """Ours: the address that the HTTP port is bound to."""
-    http_token: str = ""
-    """Ours: what `Authorization: Bearer` must carry, beyond health and metrics, when HTTP is not on loopback only."""
-    namesrv_addr: str = ""
-    """NameServers, `host:port` joined by `;`."""
-    register_name_server_period: int = _range(30_000, 10_000, 60_000)
-    register_broker_timeout_mills: int = _range(6_000, 100, 60_000)
-    fast_port_enable: bool = True
-    """Ours: whether the second port, listenPort − 2, is opened."""
+    broker_name: str = text("broker-a", "name of this broker group")
+    broker_cluster_name: str = text("DefaultCluster", "name of the cluster")
+    broker_id: int = number(
+        0, 0, 0, "0, the master; slaves come with replication",
+        outside="there are no slaves yet: write 0, or leave this broker out",
+    )  # fmt: skip
+    broker_ip1: str = text(
+        "127.0.0.1", "the address that clients are told and message ids carry, IPv4 or IPv6", check=ip_address
+    )
+    broker_ip2: str = text("127.0.0.1", "the address for replication", check=ip_address)
+    listen_host: str = text("127.0.0.1", "what the ports are bound to", ours=True)
+    listen_port: int = number(10911, 0, 65535, "the port")
+    ha_listen_port: int = number(10912, 0, 65535, "what NameServers are told; nothing listens there yet")
+    http_port: int = number(8080, 0, 65535, "health, metrics, `/api/v1`", ours=True)
+    http_host: str = text("127.0.0.1", "what the HTTP port is bound to", ours=True)
+    http_token: str = text("", _TOKEN, ours=True, secret=True)
+    http_token_file: str = text("", _TOKEN_FILE, ours=True)
+    namesrv_addr: str = text("", "NameServers, `host:port` joined by `;`", check=parse_addresses)
+    register_name_server_period: int = number(30_000, 10_000, 60_000, "ms between registrations")
+    register_broker_timeout_mills: int = number(6_000, 100, 60_000, "ms for one registration")
+    fast_port_enable: bool = flag(True, "whether `listenPort` − 2 is opened", ours=True)
 
     # Topics and groups
-    broker_permission: int = _range(6, 0, 7, hot=True)
-    default_topic_queue_nums: int = _range(8, 1, 1_024, hot=True)
-    auto_create_topic_enable: bool = _hot(True)
-    auto_create_subscription_group: bool = _hot(True)
-    cluster_topic_enable: bool = True
-    broker_topic_enable: bool = True
-    trace_topic_enable: bool = False
-    msg_trace_topic_name: str = "RMQ_SYS_TRACE_TOPIC"
-    region_id: str = "DefaultRegion"
-    trace_on: bool = _hot(True)
-    reject_transaction_message: bool = _hot(False)
-    notify_consumer_ids_changed_enable: bool = _hot(True)
-    enable_property_filter: bool = _hot(False)
-    slave_read_enable: bool = False
-    offset_moved_event_enable: bool = _hot(True)
-    """Ours: whether a pull at a wrong offset also writes an OFFSET_MOVED_EVENT message, as RocketMQ does."""
+    broker_permission: int = number(6, 0, 7, "4 read, 2 write, 1 inherit", hot=True)
+    default_topic_queue_nums: int = number(
+        8, 1, 1_024, "queues of a topic that the first message makes, at most", hot=True
+    )
+    auto_create_topic_enable: bool = flag(True, "whether the first message makes a topic", hot=True)
+    auto_create_subscription_group: bool = flag(True, "whether a heartbeat makes a group", hot=True)
+    cluster_topic_enable: bool = flag(True, "a topic named as the cluster")
+    broker_topic_enable: bool = flag(True, "a topic named as the broker")
+    trace_topic_enable: bool = flag(False, "the trace topic")
+    msg_trace_topic_name: str = text("RMQ_SYS_TRACE_TOPIC", "its name")
+    region_id: str = text("DefaultRegion", "told to producers")
+    trace_on: bool = flag(True, "told to producers", hot=True)
+    reject_transaction_message: bool = flag(False, "transactions are refused anyway so far", hot=True)
+    notify_consumer_ids_changed_enable: bool = flag(True, "whether members are told when a group changes", hot=True)
+    enable_property_filter: bool = flag(False, "SQL92 is refused anyway so far", hot=True)
+    slave_read_enable: bool = flag(False, "there are no slaves yet")
+    offset_moved_event_enable: bool = flag(
+        True, "whether a pull at a wrong offset also writes an OFFSET_MOVED_EVENT message", hot=True, ours=True
+    )
 
     # Sending and pulling
-    max_message_size: int = _range(4 * 1024 * 1024, 1_024, 15 * 1024 * 1024, hot=True)
-    long_polling_enable: bool = _hot(True)
-    short_polling_time_mills: int = _range(1_000, 10, 60_000, hot=True)
-    max_transfer_count_on_message_in_memory: int = _range(32, 1, 1_024, hot=True)
-    max_transfer_bytes_on_message_in_memory: int = _range(256 * 1024, 1_024, 15 * 1024 * 1024, hot=True)
-    max_transfer_count_on_message_in_disk: int = _range(8, 1, 1_024, hot=True)
-    max_transfer_bytes_on_message_in_disk: int = _range(64 * 1024, 1_024, 15 * 1024 * 1024, hot=True)
-    access_message_in_memory_max_ratio: int = _range(40, 0, 100, hot=True)
-    default_query_max_num: int = _range(32, 1, 64, hot=True)
+    max_message_size: int = number(4 << 20, 1_024, 15 << 20, "bytes of a body, or of a batch", hot=True)
+    long_polling_enable: bool = flag(True, "whether pulls wait for messages", hot=True)
+    short_polling_time_mills: int = number(1_000, 10, 60_000, "ms that they wait when long polling is off", hot=True)
+    max_transfer_count_on_message_in_memory: int = number(32, 1, 1_024, "messages in an answer", hot=True)
+    max_transfer_bytes_on_message_in_memory: int = number(256 << 10, 1_024, 15 << 20, "bytes in an answer", hot=True)
+    max_transfer_count_on_message_in_disk: int = number(
+        8, 1, 1_024, "the same for messages far behind the log's end", hot=True
+    )
+    max_transfer_bytes_on_message_in_disk: int = number(64 << 10, 1_024, 15 << 20, "the same", hot=True)
+    access_message_in_memory_max_ratio: int = number(
+        40, 0, 100, "percent of the memory: what lies further behind the log's end counts as on disk", hot=True
+    )
+    default_query_max_num: int = number(32, 1, 64, "messages in the answer to a query that states no number", hot=True)
 
     # Delays
-    message_delay_level: str = _hot(DEFAULT_LEVELS)
-    delay_level_overflow: str = _choice("clamp", "clamp", "reject", hot=True)
-    """Ours: what a producer's level above the table gets; retries are always clamped."""
-    flush_delay_offset_interval: int = _range(10_000, 100, _MS_A_DAY, hot=True)
+    message_delay_level: str = text(
+        DEFAULT_LEVELS, "the delays, level 1 first; units s, m, h, d", hot=True, check=DelayLevels.parse
+    )
+    delay_level_overflow: str = choice(
+        "clamp", "clamp", "reject", hot=True, ours=True,
+        about="what a producer's level above the table gets; retries are always clamped",
+    )  # fmt: skip
+    flush_delay_offset_interval: int = number(10_000, 100, _MS_A_DAY, "ms between writes of delayOffset.json", hot=True)
 
     # Store
-    store_path_root_dir: str = "store"
-    mapped_file_size_commit_log: int = _range(1 << 30, 4_096, 1 << 31)
-    mapped_file_size_consume_queue: int = _range(6_000_000, 20, 1 << 30)
-    """Bytes of a queue file: a whole number of 20-byte entries. (RocketMQ's files say bytes too, rounded up to 20.)"""
-    max_hash_slot_num: int = _range(5_000_000, 1, 100_000_000)
-    max_index_num: int = _range(20_000_000, 2, 400_000_000)
-    message_index_enable: bool = True
-    check_crc_on_recover: bool = True
-    flush_disk_type: str = _choice("ASYNC_FLUSH", "ASYNC_FLUSH", "SYNC_FLUSH")
-    flush_interval_commit_log: int = _range(500, 1, 60_000, hot=True)
-    sync_flush_timeout: int = _range(5_000, 1, 600_000, hot=True)
-    flush_consumer_offset_interval: int = _range(5_000, 100, _MS_A_DAY, hot=True)
-    snapshot_interval_bytes: int = _range(32 << 20, 4_096, 1 << 40)
-    """Ours: log bytes between two snapshots; recovery after a crash reads at most about this much."""
-    file_reserved_time: int = _range(72, 1, 24 * 3_650, hot=True)
-    """Hours."""
-    delete_when: str = _hot("04")
-    """Hours of the day, local time, joined by `;`."""
-    disk_max_used_space_ratio: int = _range(75, 10, 95, hot=True)
+    store_path_root_dir: str = text("store", "the store's directory")
+    read_only: bool = flag(False, "whether the store is only read: nothing is accepted or handed over", ours=True)
+    mapped_file_size_commit_log: int = number(1 << 30, 4_096, 1 << 31, "bytes of a log segment")
+    mapped_file_size_consume_queue: int = number(6_000_000, 20, 1 << 30, "bytes of a queue file, a multiple of 20")
+    max_hash_slot_num: int = number(5_000_000, 1, 100_000_000, "slots of an index file")
+    max_index_num: int = number(20_000_000, 2, 400_000_000, "entries of an index file")
+    message_index_enable: bool = flag(True, "whether keys are indexed")
+    check_crc_on_recover: bool = flag(True, "whether recovery checks bodies")
+    flush_disk_type: str = choice(
+        "ASYNC_FLUSH", "ASYNC_FLUSH", "SYNC_FLUSH",
+        about="when an acknowledged message is on disk: [durability](durability.md)",
+    )  # fmt: skip
+    flush_interval_commit_log: int = number(500, 1, 60_000, "ms between syncs", hot=True)
+    sync_flush_timeout: int = number(5_000, 1, 600_000, "ms until a producer is told FLUSH_DISK_TIMEOUT", hot=True)
+    flush_consumer_offset_interval: int = number(
+        5_000, 100, _MS_A_DAY, "ms between writes of consumerOffset.json", hot=True
+    )
+    snapshot_interval_bytes: int = number(
+        32 << 20, 4_096, 1 << 40, "log between two snapshots, which is what a start reads again after a kill", ours=True
+    )
+    file_reserved_time: int = number(72, 1, 24 * 3_650, "hours that log segments are kept", hot=True)
+    delete_when: str = text(
+        "04", "hours of the day, joined by `;`, in the process's time zone (`TZ`)", hot=True, check=parse_hours
+    )
+    disk_max_used_space_ratio: int = number(75, 10, 95, "percent above which it is deleted at any hour", hot=True)
 
     # Transactions (served by a later version)
-    transaction_time_out: int = _range(6_000, 1, _MS_A_DAY, hot=True)
-    transaction_check_max: int = _range(15, 1, 10_000, hot=True)
-    transaction_check_interval: int = _range(60_000, 1, _MS_A_DAY, hot=True)
+    transaction_time_out: int = number(6_000, 1, _MS_A_DAY, _LATER, hot=True)
+    transaction_check_max: int = number(15, 1, 10_000, _LATER, hot=True)
+    transaction_check_interval: int = number(60_000, 1, _MS_A_DAY, _LATER, hot=True)
 
-    # Limits of the server (ours)
-    max_connections: int = _range(10_000, 1, 1_000_000)
-    channel_idle_ms: int = _range(120_000, 1_000, _MS_A_DAY)
+    # What the server shows, bears and lets be changed
+    config_black_list: str = text("", _BLACK_LIST)
+    log_level: str = text("info", _LOG_LEVEL, hot=True, ours=True, check=parse_log_levels)
+    log_format: str = choice("text", "text", "json", about=_LOG_FORMAT, ours=True)
+    metrics_max_topics: int = number(
+        200, 0, 10_000, "topics (and groups) with metrics of their own; the others share `(other)`", hot=True, ours=True
+    )
+    max_connections: int = number(10_000, 1, 1_000_000, "further ones are cut off", ours=True)
+    channel_idle_ms: int = number(
+        120_000, 1_000, _MS_A_DAY, "a connection that says nothing for so long is closed", ours=True
+    )
 
     def __post_init__(self) -> None:
-        DelayLevels.parse(self.message_delay_level)
-        _ = self.deletion_hours
-        for key, address in (("brokerIP1", self.broker_ip1), ("brokerIP2", self.broker_ip2)):
-            try:
-                ipaddress.ip_address(address.partition("%")[0])
-            except ValueError:
-                raise ConfigError(
-                    f"{key}: {address[:100]!r} is no IP address: message ids carry one, so write it"
-                ) from None
+        _check(self)
 
     @property
     def deletion_hours(self) -> tuple[int, ...]:
         """`delete_when` as numbers."""
-        words = [word.strip() for word in self.delete_when.split(";") if word.strip()]
-        for word in words:
-            if not (word.isascii() and word.isdigit() and len(word) <= 2 and int(word) < 24):
-                raise ConfigError(f"deleteWhen: {word[:100]!r} is no hour of the day: write 00 to 23, joined by ;")
-        return tuple(int(word) for word in words)
+        return parse_hours(self.delete_when)
 
     @property
     def name_servers(self) -> tuple[tuple[str, int], ...]:
         """The NameServers as (host, port)."""
-        return tuple(parse_address(word, "namesrvAddr") for word in self.namesrv_addr.split(";") if word.strip())
+        return parse_addresses(self.namesrv_addr)
 
     @property
     def levels(self) -> DelayLevels:
@@ -162,25 +175,40 @@ class BrokerConfig:
 class NamesrvConfig:
     """One NameServer's configuration."""
 
-    listen_host: str = "127.0.0.1"
-    listen_port: int = _range(9876, 0, 65535)
-    http_host: str = "127.0.0.1"
-    http_port: int = _range(0, 0, 65535)
-    """0: no HTTP of its own."""
-    http_token: str = ""
-    kv_config_path: str = "namesrv/kvConfig.json"
-    order_message_enable: bool = _hot(False)
-    route_grace_ms: int = _range(15_000, 0, 600_000, hot=True)
-    """Ours: how long the routes of a broker whose connection closed are kept."""
-    broker_expire_ms: int = _range(120_000, 1_000, _MS_A_DAY, hot=True)
-    scan_interval_ms: int = _range(10_000, 100, 600_000)
-    max_connections: int = _range(10_000, 1, 1_000_000)
-    channel_idle_ms: int = _range(120_000, 1_000, _MS_A_DAY)
+    listen_host: str = text("127.0.0.1", "what the ports are bound to", ours=True)
+    listen_port: int = number(9876, 0, 65535, "the port")
+    http_host: str = text("127.0.0.1", "what the HTTP port is bound to", ours=True)
+    http_port: int = number(0, 0, 65535, "0: no HTTP of its own", ours=True)
+    http_token: str = text("", _TOKEN, ours=True, secret=True)
+    http_token_file: str = text("", _TOKEN_FILE, ours=True)
+    kv_config_path: str = text(
+        "namesrv/kvConfig.json", "file of the key-value settings (`standalone`: in the broker's store)"
+    )
+    order_message_enable: bool = flag(False, "whether routes carry the order settings", hot=True)
+    route_grace_ms: int = number(
+        15_000, 0, 600_000, "how long routes of a broker whose connection closed are kept", hot=True, ours=True
+    )
+    broker_expire_ms: int = number(
+        120_000, 1_000, _MS_A_DAY, "a broker that does not register for so long is forgotten", hot=True, ours=True
+    )
+    scan_interval_ms: int = number(10_000, 100, 600_000, "how often is looked for such", ours=True)
+    config_black_list: str = text("", _BLACK_LIST)
+    log_level: str = text("info", _LOG_LEVEL, hot=True, ours=True, check=parse_log_levels)
+    log_format: str = choice("text", "text", "json", about=_LOG_FORMAT, ours=True)
+    max_connections: int = number(10_000, 1, 1_000_000, "further ones are cut off", ours=True)
+    channel_idle_ms: int = number(
+        120_000, 1_000, _MS_A_DAY, "a connection that says nothing for so long is closed", ours=True
+    )
+
+    def __post_init__(self) -> None:
+        _check(self)
 
 
-def parse_address(text: str, key: str) -> tuple[str, int]:
-    """Host and port of `host:port`, the host an IPv6 address in brackets if need be; ConfigError names `key`."""
-    host, _, port = text.strip().rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65_536:
-        raise ConfigError(f"{key}: {text.strip()!r} is not an address: write host:port, such as 127.0.0.1:9876")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+def _check(config: BrokerConfig | NamesrvConfig) -> None:
+    for item in dataclasses.fields(config):
+        check = item.metadata.get("check")
+        if check is not None:
+            try:
+                check(getattr(config, item.name))
+            except ValueError as error:
+                raise ConfigError(f"{wire_name(item.name)}: {error}") from error

@@ -2,64 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from delaymq.config.errors import ConfigError
 
 # A configuration file is a page or two; this keeps a wrong path (a log, a device) from being read whole.
 MAX_FILE_BYTES = 1 << 20
+_ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_BLANK = " \t\f"
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f]")
+_SHOWN_CHARACTERS = 100
+
+
+class Entry(NamedTuple):
+    """One key and its value, and the lines that they stand on, the first being 1."""
+
+    key: str
+    value: str
+    line: int
+    last_line: int
+
+
+def parse_entries(text: str) -> list[Entry]:
+    """The entries of a properties text, in its order. ConfigError names the line of what is no properties text.
+
+    `key=value`, `key: value` or `key value`; `#` and `!` begin comments, a backslash at its end continues a line.
+    """
+    return [Entry(*_pair(line, first), first, last) for first, last, line in _logical_lines(text)]
 
 
 def parse_properties_text(text: str) -> dict[str, str]:
-    """The keys and values of a Java properties text: `key=value` or `key: value`, `#` and `!` begin comments."""
-    pairs = {}
-    for line in _logical_lines(text):
-        end = min((at for at in (line.find("="), line.find(":")) if at >= 0), default=-1)
-        key, value = (line, "") if end < 0 else (line[:end], line[end + 1 :])
-        pairs[_unescape(key.strip())] = _unescape(value.strip())
-    return pairs
+    """The keys and values of a properties text; of several values for a key the last."""
+    return {entry.key: entry.value for entry in parse_entries(text)}
 
 
-def _logical_lines(text: str) -> Iterable[str]:
-    waiting = ""
-    for raw in text.splitlines():
-        line = raw.strip()
-        if not waiting and (not line or line[0] in "#!"):
+def _logical_lines(text: str) -> Iterator[tuple[int, int, str]]:
+    waiting, first = "", 0
+    number = 0
+    for number, raw in enumerate(_LINE_END.split(text), 1):
+        line = raw.lstrip(_BLANK)
+        if not first and (not line or line[0] in "#!"):
             continue
-        if line.endswith("\\") and not line.endswith("\\\\"):
+        first = first or number
+        backslashes = len(line) - len(line.rstrip("\\"))
+        if backslashes % 2:
             waiting += line[:-1]
             continue
-        yield waiting + line
-        waiting = ""
+        yield first, number, waiting + line
+        waiting, first = "", 0
     if waiting:
-        yield waiting
+        yield first, number, waiting
 
 
-def _unescape(text: str) -> str:
+def _pair(line: str, number: int) -> tuple[str, str]:
+    end = 0
+    while end < len(line) and line[end] not in "=:" + _BLANK:
+        end += 2 if line[end] == "\\" else 1
+    rest = line[end:].lstrip(_BLANK)
+    if rest[:1] in ("=", ":"):
+        rest = rest[1:].lstrip(_BLANK)
+    # Java keeps blanks at the end, which nobody sees and nobody means.
+    return _unescape(line[:end], number), _unescape(rest.rstrip(), number)
+
+
+def _unescape(text: str, number: int) -> str:
     if "\\" not in text:
         return text
-    plain = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
     parts = []
     at = 0
     while at < len(text):
         if text[at] != "\\" or at + 1 == len(text):
             parts.append(text[at])
             at += 1
-        elif text[at + 1] == "u" and len(text) >= at + 6:
-            try:
-                parts.append(chr(int(text[at + 2 : at + 6], 16)))
-            except ValueError:
-                parts.append(text[at : at + 6])
+        elif text[at + 1] == "u":
+            digits = text[at + 2 : at + 6]
+            if not re.fullmatch(r"[0-9a-fA-F]{4}", digits):
+                raise ConfigError(
+                    f"line {number}: {text[at : at + 6]!r} is no character: write \\u and four hexadecimal digits,"
+                    " or \\\\ for a backslash"
+                )
+            parts.append(chr(int(digits, 16)))
             at += 6
         else:
-            parts.append(plain.get(text[at + 1], text[at + 1]))
+            parts.append(_ESCAPED.get(text[at + 1], text[at + 1]))
             at += 2
     return "".join(parts)
 
 
-def read_properties_file(path: Path) -> dict[str, str]:
-    """The keys and values of a broker.conf; ConfigError when it cannot be read."""
+def read_text(path: Path) -> str:
+    """A configuration file's text: UTF-8, or what Java takes it for, ISO-8859-1. ConfigError when it cannot be read."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
@@ -68,6 +103,53 @@ def read_properties_file(path: Path) -> dict[str, str]:
     if len(data) > MAX_FILE_BYTES:
         raise ConfigError(f"{path}: has more than {MAX_FILE_BYTES} bytes: is it a configuration file?")
     try:
-        return parse_properties_text(data.decode())
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: is not UTF-8 text (byte {error.start}): is it a configuration file?") from error
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = data.decode("iso-8859-1")
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")) or _CONTROL.search(text):
+        raise ConfigError(f"{path}: is no text in UTF-8 or ISO-8859-1: is it a configuration file?")
+    return text
+
+
+def read_entries(path: Path) -> list[Entry]:
+    """The entries of a broker.conf; ConfigError when it cannot be read."""
+    text = read_text(path)
+    try:
+        return parse_entries(text)
+    except ConfigError as error:
+        raise ConfigError(*(f"{path}: {problem}" for problem in error.problems)) from error
+
+
+def read_properties_file(path: Path) -> dict[str, str]:
+    """The keys and values of a broker.conf; ConfigError when it cannot be read."""
+    return {entry.key: entry.value for entry in read_entries(path)}
+
+
+def with_values(text: str, values: dict[str, str]) -> str:
+    """A properties text with other values: the last line of a key is replaced, what is not there is added at the end.
+
+    Everything else, comments and blank lines too, stays as it is.
+    """
+    lines = _LINE_END.split(text) if text else []
+    ending = "\r\n" if "\r\n" in text else "\n"
+    last = {entry.key: entry for entry in parse_entries(text)}
+    replaced = {last[key].line: (last[key].last_line, key) for key in values if key in last}
+    result = []
+    number = 1
+    while number <= len(lines):
+        if number in replaced:
+            end, key = replaced[number]
+            result.append(f"{key}={escape(values[key])}")
+            number = end + 1
+        else:
+            result.append(lines[number - 1])
+            number += 1
+    while result and not result[-1]:
+        result.pop()
+    result += [f"{key}={escape(value)}" for key, value in values.items() if key not in last]
+    return ending.join([*result, ""])
+
+
+def escape(value: str) -> str:
+    """A value as it stands behind `key=`."""
+    return value.strip().replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")

@@ -1,0 +1,54 @@
+"""How a key is declared: its default, what it may be, whether a change is hot, and the sentence that explains it.
+
+The metadata of a field is the one source of what a key means: ranges, hot or restart, `config keys` and the page of all
+settings are made of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+# RocketMQ's key for a field when it is not the plain camelCase of its name.
+_WIRE_NAMES = {"broker_ip1": "brokerIP1", "broker_ip2": "brokerIP2", "check_crc_on_recover": "checkCRCOnRecover"}
+
+
+def wire_name(name: str) -> str:
+    """RocketMQ's key for the field `name`."""
+    head, *rest = name.split("_")
+    return _WIRE_NAMES.get(name) or head + "".join(word.capitalize() for word in rest)
+
+
+def text(
+    default: str,
+    about: str,
+    *,
+    hot: bool = False,
+    ours: bool = False,
+    secret: bool = False,
+    check: Callable[[str], object] | None = None,
+) -> Any:
+    """A text for which `check` raises ValueError if it cannot be used; a secret one is shown nowhere."""
+    return _key(default, about, hot, ours, secret=secret, check=check)
+
+
+def flag(default: bool, about: str, *, hot: bool = False, ours: bool = False) -> Any:
+    """true or false."""
+    return _key(default, about, hot, ours)
+
+
+def number(
+    default: int, low: int, high: int, about: str, *, hot: bool = False, ours: bool = False, outside: str = ""
+) -> Any:
+    """A whole number of `low` to `high`; `outside` says what to do with one that is not."""
+    return _key(default, about, hot, ours, low=low, high=high, outside=outside)
+
+
+def choice(default: str, *choices: str, about: str, hot: bool = False, ours: bool = False) -> Any:
+    """One of some words."""
+    return _key(default, about, hot, ours, choices=choices)
+
+
+def _key(default: Any, about: str, hot: bool, ours: bool, **more: Any) -> Any:
+    return dataclasses.field(default=default, metadata={"about": about, "hot": hot, "ours": ours, **more})

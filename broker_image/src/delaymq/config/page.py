@@ -1,0 +1,76 @@
+"""The tables of docs/operations/configuration.md, made of the code: `python -m delaymq.config.page FILE` writes them."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from delaymq.config.build import to_text
+from delaymq.config.known_keys import FOLDERS, REFUSED, WITHOUT_MEANING
+from delaymq.config.layers import keys_of
+from delaymq.config.model import STANDALONE_DEFAULTS, BrokerConfig, NamesrvConfig
+
+_BLOCK = re.compile(r"(<!-- (\w+): written by `make docs` -->\n\n).*?(\n<!-- end -->)", re.DOTALL)
+
+
+def with_tables(text: str) -> str:
+    """The page with its tables as the code has them; everything between them is written by people."""
+    tables = {
+        "broker": _table(keys_of(BrokerConfig), STANDALONE_DEFAULTS),
+        "namesrv": _table(keys_of(NamesrvConfig), {}),
+        "aside": _aside(),
+        "refused": _refused(),
+    }
+    return _BLOCK.sub(lambda found: found[1] + tables[found[2]] + found[3], text)
+
+
+def limits_of(item: dataclasses.Field[Any]) -> str:
+    """What a key's value may be, in words; empty for a text."""
+    if "low" in item.metadata:
+        return f"{item.metadata['low']} to {item.metadata['high']}"
+    return ", ".join(item.metadata.get("choices", ()))
+
+
+def _table(keys: Mapping[str, dataclasses.Field[Any]], standalone: Mapping[str, str]) -> str:
+    lines = ["| key | default | range | hot | what |", "|---|---|---|---|---|"]
+    for key, item in keys.items():
+        default = to_text(item.default)  # type: ignore[arg-type]
+        about = ("**ours**: " if item.metadata["ours"] else "") + item.metadata["about"]
+        if key in standalone:
+            about += f" (`standalone`: {standalone[key]})"
+        cells = [
+            f"`{key}`",
+            f"`{default}`" if default else "",
+            limits_of(item),
+            "yes" if item.metadata["hot"] else "",
+            about,
+        ]
+        lines.append("".join(f"| {cell} " if cell else "| " for cell in cells) + "|")
+    return "\n".join([*lines, ""])
+
+
+def _aside() -> str:
+    keys_by_reason: dict[str, list[str]] = {}
+    for key, why in WITHOUT_MEANING.items():
+        keys_by_reason.setdefault(why, []).append(f"`{key}`")
+    rows = (f"| {' '.join(keys)} | {why} |\n" for why, keys in keys_by_reason.items())
+    return "".join(["| keys | why |\n|---|---|\n", *rows])
+
+
+def _refused() -> str:
+    rows = ["| key | accepted | otherwise |\n|---|---|---|\n"]
+    for key, refusal in REFUSED.items():
+        accepted = ", ".join(f"`{value}`" for value in sorted(refusal.harmless) if value)
+        if key in FOLDERS:
+            accepted = f"the folder `{FOLDERS[key]}` of `storePathRootDir`"
+        rows.append(f"| `{key}` | {accepted or 'nothing'} | {refusal.why} |\n")
+    return "".join(rows)
+
+
+if __name__ == "__main__":
+    _file = Path(sys.argv[1])
+    _file.write_text(with_tables(_file.read_text()))
