@@ -20,7 +20,7 @@ _TRIM_ENTRIES = 8_192
 _PIECE_ENTRIES = 8_192
 
 
-class _Run:
+class Run:
     """Entries with non-decreasing due times, and among equal ones ascending offsets."""
 
     __slots__ = ("dues", "first", "head", "offsets")
@@ -36,7 +36,7 @@ class _Run:
     def __len__(self) -> int:
         return len(self.dues) - self.head
 
-    def __lt__(self, other: _Run) -> bool:
+    def __lt__(self, other: Run) -> bool:
         return len(self) < len(other)
 
     def offset_at(self, index: int) -> int:
@@ -71,8 +71,8 @@ class LevelQueue:
         self.settled = settled
         self.end_offset = settled.low
         """The offset that the next entry of the queue has."""
-        self._heap: list[tuple[int, int, _Run]] = []
-        self._last: _Run | None = None
+        self._heap: list[tuple[int, int, Run]] = []
+        self._last: Run | None = None
 
     @property
     def waiting(self) -> int:
@@ -84,13 +84,17 @@ class LevelQueue:
         """Entries that are not settled, given out or not."""
         return self.end_offset - self.settled.low - self.settled.above.count
 
+    def runs(self) -> list[Run]:
+        """What was not given out, in pieces, the one with the earliest due time first; for looking only."""
+        return [run for _, _, run in sorted(self._heap)]
+
     def add(self, offset: int, due_ms: int) -> None:
         """Adds the queue's next entry; offsets ascend, and what is left out is no entry."""
         last = self._last
         if last is not None and offset == self.end_offset and due_ms >= last.dues[-1]:
             last.dues.append(due_ms)
         else:
-            self._last = run = _Run(offset, array("q", (due_ms,)))
+            self._last = run = Run(offset, array("q", (due_ms,)))
             self._push(run)
         self.end_offset = offset + 1
 
@@ -119,6 +123,17 @@ class LevelQueue:
             self._advance(heap[0][2], heap[0][2].head + 1)
         return heap[0][0] if heap else None
 
+    def due_count(self, now_ms: int) -> int:
+        """How many entries are due at `now_ms` and were not given out."""
+        settled, count = self.settled, 0
+        for _, _, run in self._heap:
+            stop = bisect_right(run.dues, now_ms, run.head)
+            if settled.above.count or run.offset_at(run.head) < settled.low:
+                count += sum(run.offset_at(index) not in settled for index in range(run.head, stop))
+            else:
+                count += stop - run.head
+        return count
+
     def take(self, now_ms: int, count: int) -> list[Entry]:
         """Gives out at most `count` entries due at `now_ms`, earliest first."""
         taken: list[Entry] = []
@@ -138,7 +153,7 @@ class LevelQueue:
             self._advance(run, stop)
         return taken
 
-    def _advance(self, run: _Run, head: int) -> None:
+    def _advance(self, run: Run, head: int) -> None:
         """Moves the head of the run on top of the heap."""
         run.head = head
         if head < len(run.dues):
@@ -149,7 +164,7 @@ class LevelQueue:
         if run is self._last:
             self._last = None
 
-    def _push(self, run: _Run) -> None:
+    def _push(self, run: Run) -> None:
         heappush(self._heap, (run.dues[run.head], run.offset_at(run.head), run))
         if len(self._heap) > MAX_RUNS:
             self._merge_short_runs()
@@ -165,6 +180,6 @@ class LevelQueue:
         heapify(self._heap)
 
 
-def _sorted_run(pairs: list[tuple[int, int]]) -> _Run:
+def _sorted_run(pairs: list[tuple[int, int]]) -> Run:
     pairs.sort()
-    return _Run(0, array("q", [due for due, _ in pairs]), array("q", [offset for _, offset in pairs]))
+    return Run(0, array("q", [due for due, _ in pairs]), array("q", [offset for _, offset in pairs]))

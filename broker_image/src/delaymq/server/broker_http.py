@@ -13,6 +13,8 @@ from delaymq import __version__
 from delaymq.broker import remaining
 from delaymq.broker.drain import DrainMode
 from delaymq.config import to_settings
+from delaymq.server.api_route import Api, add_routes
+from delaymq.server.api_routes import ROUTES
 from delaymq.server.console import add_console
 from delaymq.server.http import MAX_BODY_BYTES, HttpServer, alive, error_response, readiness, serve
 from delaymq.server.store_http import StoreHttp
@@ -155,6 +157,7 @@ async def broker_http(server: "BrokerServer", bound: socket.socket) -> HttpServe
     app.router.add_post("/api/v1/drain", handlers.set_drain)
     app.router.add_get("/api/v1/remaining", handlers.remaining)
     app.router.add_post("/api/v1/decommission", handlers.decommission)
+    add_routes(app, Api(server), ROUTES)
     store = StoreHttp(server)
     app.router.add_get("/api/v1/store", store.store)
     app.router.add_get("/api/v1/store/positions", store.positions)

@@ -95,6 +95,12 @@ class NameServerLink:
             with contextlib.suppress(TransportError):
                 self._connection.send_oneway(command)
 
+    async def ask(self, command: Command, timeout_ms: int) -> Command:
+        """The NameServer's answer; TransportError when there is no connection, or none in time."""
+        if self._connection is None or self.problem is not None:
+            raise TransportError(self.address, self.problem or "not connected")
+        return await self._connection.request(command, timeout_ms)
+
     def register_soon(self) -> None:
         """Registers again now, with everything."""
         self._wanted.set()

@@ -11,9 +11,11 @@ import logging
 from collections.abc import Callable
 
 from delaymq.broker.delivery.hand_over import HandOver
+from delaymq.broker.delivery.hold import Holding
 from delaymq.broker.delivery.ingress import DelayIngress, DelaySettings
 from delaymq.broker.delivery.offsets import OffsetsFile, SaveTask, read_offsets
 from delaymq.broker.delivery.origin import claim_of
+from delaymq.broker.delivery.pending_topics import PendingTopics
 from delaymq.broker.delivery.pin import DeliveryPin
 from delaymq.broker.delivery.reader import DeliveryStore, ScheduleReader
 from delaymq.broker.delivery.recovery import (
@@ -28,7 +30,7 @@ from delaymq.broker.delivery.status import Correction, DeliveryCounters, Latenes
 from delaymq.message import names
 from delaymq.message.levels import MAX_LEVELS, DelayLevels, level_of_queue, queue_of_level
 from delaymq.quiet_log import QuietLog
-from delaymq.schedule import Backoff, LevelQueue
+from delaymq.schedule import Backoff, Entry, LevelQueue
 from delaymq.store.model import Dispatched
 
 _NEVER_MS = 1 << 62
@@ -68,6 +70,8 @@ class Delivery:
         """See DelayIngress.prepare."""
         self._backoff = backoff or Backoff()
         self._sources: dict[int, LevelQueue] = {}
+        self.pending_topics = PendingTopics()
+        """For which topics messages wait; what waited at the start is learned by `PendingReader`."""
         self._announced_ms = _NEVER_MS
         self._queues: dict[int, QueueState] = {}
         self._replay: Replay | None = None
@@ -103,6 +107,7 @@ class Delivery:
         if source is None:
             source = self._new_source(queue_id, self._queues.setdefault(queue_id, QueueState()))
         source.add(record.queue_offset, due_ms)
+        self.pending_topics.queue(queue_id).add(record.queue_offset, record.properties.get(names.REAL_TOPIC, ""))
         if names.DUE not in record.properties:
             self._queues[queue_id].foreign.add(record.queue_offset)
         if due_ms < self._announced_ms:
@@ -117,7 +122,8 @@ class Delivery:
         queue_id, offset, physical_offset = claim.named[0]
         source = self._sources.get(queue_id)
         if source is not None and is_settled_by(self._reader, claim, queue_id, offset, physical_offset):
-            source.settled.settle(offset)
+            if source.settled.settle(offset):
+                self.pending_topics.queue(queue_id).settle(offset, source.settled.low)
         else:
             self.counters.disbelieved += 1
 
@@ -134,7 +140,9 @@ class Delivery:
             raise RuntimeError("a store is attached already")
         self._store = store
         self._reader = ScheduleReader(store)
-        self._hand_over = HandOver(store, self._reader, self._sources, self.counters, self._now_ms, self._backoff)
+        self._hand_over = HandOver(
+            store, self._reader, self._sources, self.pending_topics, self.counters, self._now_ms, self._backoff
+        )
         self._hand_over.on_dead_letter = self.on_dead_letter
         self._replay.finish(self._reader)
         self._replay = None
@@ -153,13 +161,18 @@ class Delivery:
         self._ingress.next_queue_offset = store.next_queue_offset
         self._offsets_file = OffsetsFile(store, self.delay_offsets)
         self._pin = DeliveryPin(store, self._reader, self._sources)
+        self.holding = Holding(store, self._sources, self._hand_over, self._now_ms)
+        """What holds deliveries back beyond their due time. Whoever changes it calls `wake`."""
+        self.holding.load()
 
     def _load(self, queue_id: int, queue: QueueState) -> None:
         source = self._new_source(queue_id, queue)
         _, end = self._store.queue_bounds(names.SCHEDULE_TOPIC, queue_id)
         for first, dues in self._reader.due_times(queue_id, queue.settled.low, end):
             source.extend(first, dues)
-        queue.foreign.drop_below(queue.settled.low)
+        low = queue.settled.low
+        self.pending_topics.load(queue_id, low, max(source.end_offset - low, 0), source.pending)
+        queue.foreign.drop_below(low)
         if foreign := sum(offset not in queue.settled for offset in queue.foreign):
             logger.info(
                 "%d pending messages of delay level %d were stored by another broker: those that it delivered and "
@@ -225,11 +238,30 @@ class Delivery:
             next_due_ms=self.next_due_ms(),
             lateness=self.lateness,
             corrected=self.corrected,
+            held=self.holding.as_json(self._now_ms()),
         )
 
     def pending(self) -> dict[int, int]:
         """Pending messages by level, for the metrics."""
         return {level_of_queue(queue_id): source.pending for queue_id, source in self._sources.items()}
+
+    def pending_of_topic(self, topic: str) -> int | None:
+        """Messages that wait for `topic`; None while what waited at the start is not counted yet."""
+        topics = self.pending_topics
+        return topics.count(topic) if topics.complete else None
+
+    def is_settled(self, queue_id: int, offset: int) -> bool:
+        """Whether an entry of the schedule topic is done with: delivered, dropped or given up."""
+        source = self._sources.get(queue_id)
+        return source is not None and offset in source.settled
+
+    def source(self, queue_id: int) -> LevelQueue | None:
+        """What waits in a queue of the schedule topic; None when nothing ever did."""
+        return self._sources.get(queue_id)
+
+    def waiting_again(self) -> list[Entry]:
+        """Entries whose hand-over failed and is tried again."""
+        return list(self._hand_over.retries.entries())
 
     def next_due_ms(self) -> dict[int, int]:
         """When the next message of each queue is due; one whose hand-over failed counts with its own due time."""
@@ -263,4 +295,12 @@ class Delivery:
 
         Call again at once while that is not 0, but let others run in between; then at `next_wakeup_ms`.
         """
-        return self._hand_over.run(now_ms, budget)
+        count = self._hand_over.run(now_ms, budget)
+        if self.holding.hold is not None:
+            self.holding.look()
+        return count
+
+    def wake(self) -> None:
+        """Has the hand-over's clock look again: what was held back may be due."""
+        if self.on_wakeup_earlier is not None:
+            self.on_wakeup_earlier()

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 
 from delaymq.broker.delivery.copies import Fate, copy_of, mark_of_unreadable
+from delaymq.broker.delivery.pending_topics import PendingTopics
 from delaymq.broker.delivery.reader import DeliveryStore, Place, ScheduleReader
 from delaymq.broker.delivery.status import DeliveryCounters, LatenessHistogram
 from delaymq.message import names
@@ -14,7 +15,7 @@ from delaymq.message.marks import parse_due
 from delaymq.message.properties import decode_properties
 from delaymq.message.record import BLANK_MAGIC, SIZE_AND_MAGIC, Record
 from delaymq.quiet_log import QuietLog
-from delaymq.schedule import Backoff, Entry, LevelQueue, RetryQueue, Scheduler
+from delaymq.schedule import Backoff, Entry, LevelQueue, RetryQueue, Scheduler, SpreadQueue
 from delaymq.store.errors import SegmentCreateError, StoreClosedError, StoreFailedError, StoreFullError
 from delaymq.store.model import NewRecord
 
@@ -36,6 +37,7 @@ class HandOver:
         store: DeliveryStore,
         reader: ScheduleReader,
         sources: dict[int, LevelQueue],
+        topics: PendingTopics,
         counters: DeliveryCounters,
         now_ms: Callable[[], int],
         backoff: Backoff,
@@ -48,9 +50,17 @@ class HandOver:
         self.copy_seen = False
         """Whether it dispatched the copy that is being appended."""
         self.retries = RetryQueue(backoff)
+        self.held = False
+        """Whether nothing is handed over, until somebody resumes."""
+        self.drop_up_to_ms: int | None = None
+        """What is due at or before it is settled without being delivered."""
+        self.spread: SpreadQueue | None = None
+        """What was overdue and goes out evenly over a time."""
+        self._spread_up_to_ms = 0
         self._store = store
         self._reader = reader
         self._sources = sources
+        self._topics = topics
         self._counters = counters
         self._backoff = backoff
         self._now_ms = now_ms
@@ -65,8 +75,23 @@ class HandOver:
         self.lateness[source.queue_id] = LatenessHistogram()
         self._scheduler.add(source)
 
+    def begin_spread(self, spread: SpreadQueue, up_to_ms: int) -> None:
+        """Draws from `spread`, too: what was due at or before `up_to_ms`, taken out of its queues."""
+        self.spread, self._spread_up_to_ms = spread, up_to_ms
+        self._scheduler.add(spread)
+
+    def end_spread(self) -> None:
+        """What is left of a spread goes back to its queues."""
+        spread, self.spread = self.spread, None
+        if spread is not None:
+            self._scheduler.remove(spread)
+            for entry in spread.rest():
+                self._sources[entry[1]].give_back([entry])
+
     def next_wakeup_ms(self) -> int | None:
-        """Wall-clock time of the next hand-over, perhaps past; None when nothing is pending."""
+        """Wall-clock time of the next hand-over, perhaps past; None when nothing is pending, or all is held back."""
+        if self.held:
+            return None
         wakeup_ms = self._scheduler.next_wakeup_ms()
         if wakeup_ms is not None and self._is_paused(self._now_ms()):
             wakeup_ms = max(wakeup_ms, self._paused_until_ms)
@@ -81,7 +106,7 @@ class HandOver:
 
         Call again at once while that is not 0, but let others run in between; then at `next_wakeup_ms`.
         """
-        if self._is_paused(now_ms):
+        if self.held or self._is_paused(now_ms):
             return 0
         handed_over = 0
         batches = self._scheduler.due(now_ms, budget)
@@ -113,7 +138,7 @@ class HandOver:
         if place is None:
             self._counters.gone += 1
             self._log.warning("a message of delay level %d is gone: its log file was deleted", level_of_queue(queue_id))
-            source.settled.settle(offset)
+            self._settle(source, offset)
             return
         record = self._reader.record(queue_id, offset, place)
         if record is None:
@@ -128,14 +153,21 @@ class HandOver:
         if own_due_ms is None:
             # Another record's, copied by a client; on our copy it would pass for the time at which this one was due.
             properties.pop(names.DUE, None)
-        fate, copy = copy_of(record, properties)
+        known_due_ms = due_ms if own_due_ms is None else own_due_ms
+        refused = self.drop_up_to_ms is not None and known_due_ms <= self.drop_up_to_ms
+        fate, copy = copy_of(record, properties, refused=refused)
         if fate is Fate.DEAD and self.on_dead_letter is not None:
             self.on_dead_letter(copy.topic)
         store_timestamp_ms = self._append(copy, now_ms)
-        source.settled.settle(offset)
+        self._settle(source, offset)
         if fate is Fate.DELIVERED:
-            self.lateness[queue_id].add(store_timestamp_ms - (due_ms if own_due_ms is None else own_due_ms))
+            self.lateness[queue_id].add(store_timestamp_ms - known_due_ms)
         self._count(fate, record, copy, own_due_ms is None)
+
+    def _settle(self, source: LevelQueue, offset: int) -> None:
+        settled = source.settled
+        if settled.settle(offset):
+            self._topics.queue(source.queue_id).settle(offset, settled.low)
 
     def _append(self, copy: NewRecord, now_ms: int) -> int:
         """Appends what settles an entry; its store time in ms. When this raises, nothing is in the log."""
@@ -187,7 +219,9 @@ class HandOver:
     def _give_back(self, batches: list[list[Entry]], now_ms: int) -> None:
         for batch in batches:
             fresh = [entry for entry in batch if entry[3] == 0]
-            if fresh:
+            if fresh and self.spread is not None and fresh[0][0] <= self._spread_up_to_ms:
+                self.spread.give_back(fresh)
+            elif fresh:
                 self._sources[fresh[0][1]].give_back(fresh)
             for entry in batch:
                 if entry[3]:
@@ -197,7 +231,7 @@ class HandOver:
         _, queue_id, offset, _ = entry
         mark = mark_of_unreadable(queue_id, offset, place.physical_offset, now_ms, _NO_HOST)
         self._append(mark, now_ms)
-        self._sources[queue_id].settled.settle(offset)
+        self._settle(self._sources[queue_id], offset)
         self._counters.corrupt += 1
         self._log.warning(
             "a message of delay level %d (entry %d, log offset %d) cannot be read and is given up",
@@ -218,5 +252,7 @@ class HandOver:
                 record.physical_offset,
                 copy.topic,
             )
+        elif fate is Fate.REFUSED:
+            counters.refused += 1
         else:
             counters.dropped += 1

@@ -1,0 +1,154 @@
+"""What waits in a queue, looked at without taking it: how many by due time, for which numbers, what comes next.
+
+The queue may change between two steps of a generator here: what was handed over meanwhile is then counted or not.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from heapq import merge
+from itertools import islice
+
+from delaymq.schedule.level_queue import LevelQueue, Run
+
+STEP_ENTRIES = 2_048
+"""Entries that are looked at one by one in a step: some 0.3 ms."""
+MAX_LOOKED_AT = 16_384
+"""Of one run, for what comes first: what is not among these is not told."""
+
+
+class Buckets:
+    """Counts by due time: overdue ones, then buckets of one width that end at its multiples, then all later ones."""
+
+    def __init__(self, now_ms: int, width_ms: int, count: int, until_ms: int | None = None) -> None:
+        self.now_ms = now_ms
+        self.width_ms = width_ms
+        self.rest = count + 1
+        """Index of all that is due after the `count` buckets."""
+        self.counts = [0] * (count + 3)
+        """Overdue ones at 0, behind `rest` what is due at `until_ms` or later."""
+        self.first_ms: list[int | None] = [None] * (count + 3)
+        """The earliest due time in each."""
+        self._until_ms = until_ms
+        self._base = now_ms // width_ms
+
+    def index_of(self, due_ms: int) -> int:
+        """Where a due time is counted."""
+        if self._until_ms is not None and due_ms >= self._until_ms:
+            return self.rest + 1
+        if due_ms < self.now_ms:
+            return 0
+        return min(due_ms // self.width_ms - self._base + 1, self.rest)
+
+    def start_of(self, index: int) -> int | None:
+        """Where a bucket begins; None for the overdue ones."""
+        return max((self._base + index - 1) * self.width_ms, self.now_ms) if index else None
+
+    def end_of(self, index: int) -> int | None:
+        """Where a bucket ends; None for one without an end."""
+        if index > self.rest:
+            return None
+        end_ms = self.now_ms if index == 0 else (self._base + index) * self.width_ms
+        if index == self.rest:
+            return self._until_ms
+        return end_ms if self._until_ms is None else min(end_ms, self._until_ms)
+
+    def add(self, due_ms: int, count: int = 1) -> None:
+        """Counts entries of one bucket, by their earliest due time."""
+        index = self.index_of(due_ms)
+        self.counts[index] += count
+        first_ms = self.first_ms[index]
+        if count > 0 and (first_ms is None or due_ms < first_ms):
+            self.first_ms[index] = due_ms
+
+
+def count_by_due(queue: LevelQueue, buckets: Buckets) -> Iterator[None]:
+    """Counts what waits in `queue`, a run a step: by searching, so that a million entries cost microseconds."""
+    for run in queue.runs():
+        if run.offsets is not None:
+            for index in range(run.head, len(run.dues)):
+                if run.offsets[index] not in queue.settled:
+                    buckets.add(run.dues[index])
+        else:
+            _add_part(run, run.head, len(run.dues), buckets, 1)
+            for first, end in queue.settled.above.pairs():
+                start, stop = max(first - run.first, run.head), min(end - run.first, len(run.dues))
+                if start < stop:
+                    _add_part(run, start, stop, buckets, -1)
+        yield
+
+
+def _add_part(run: Run, index: int, end: int, buckets: Buckets, sign: int) -> None:
+    dues = run.dues
+    while index < end:
+        bound = buckets.end_of(buckets.index_of(dues[index]))
+        following = end if bound is None else bisect_left(dues, bound, index, end)
+        buckets.add(dues[index], sign * (following - index))
+        index = following
+
+
+def entries_of(queue: LevelQueue, is_wanted: Callable[[int], bool]) -> Iterator[int | None]:
+    """Due times of the entries that are wanted by their offset; None where others may have their turn."""
+    for run in queue.runs():
+        if run.offsets is not None:
+            yield from _listed(run, queue, is_wanted)
+            continue
+        offset = run.first + run.head
+        while offset < run.first + len(run.dues):
+            # Heads move on meanwhile, and what is behind them may be cut off: offsets stay what they are.
+            offset = max(offset, run.first + run.head)
+            end = min(offset + STEP_ENTRIES, run.first + len(run.dues))
+            first = run.first
+            found = [
+                run.dues[each - first] for each in range(offset, end) if is_wanted(each) and each not in queue.settled
+            ]
+            offset = end
+            yield from found
+            yield None
+
+
+def _listed(run: Run, queue: LevelQueue, is_wanted: Callable[[int], bool]) -> Iterator[int | None]:
+    for due_ms, offset in run.pairs():
+        if is_wanted(offset) and offset not in queue.settled:
+            yield due_ms
+    yield None
+
+
+def first_by_number(
+    queue: LevelQueue, number_at: Callable[[int], int], how_many: int, found: dict[int, int], unsure: set[int]
+) -> Iterator[None]:
+    """The earliest due time of each number that entries have; a run a step.
+
+    `how_many` numbers there are. Those which stand in `unsure` at the end may have an earlier one than `found`, or
+    one at all; -1 there: others than those in `found`.
+    """
+    for run in queue.runs():
+        seen: set[int] = set()
+        end = min(len(run.dues), run.head + MAX_LOOKED_AT)
+        for index in range(run.head, end):
+            offset = run.offset_at(index)
+            number = number_at(offset)
+            if number in seen or offset in queue.settled:
+                continue
+            seen.add(number)
+            due_ms = run.dues[index]
+            if due_ms < found.get(number, due_ms + 1):
+                found[number] = due_ms
+            if len(seen) >= how_many:
+                break
+        if end < len(run.dues) and len(seen) < how_many:
+            unsure |= {-1, *(number for number in found if number not in seen)}
+        yield
+
+
+def next_entries(queue: LevelQueue, count: int) -> list[tuple[int, int]]:
+    """Due time and offset of the `count` entries that come next, of at most MAX_LOOKED_AT that are looked at."""
+    heads = (_pairs_of(run) for run in queue.runs())
+    looked_at = islice(merge(*heads), MAX_LOOKED_AT)
+    return list(islice((pair for pair in looked_at if pair[1] not in queue.settled), count))
+
+
+def _pairs_of(run: Run) -> Iterator[tuple[int, int]]:
+    for index in range(run.head, len(run.dues)):
+        yield run.dues[index], run.offset_at(index)

@@ -1,0 +1,143 @@
+"""Single records of the log, read in threads: nobody's question about an old message may hold the loop for a disk.
+
+Files are opened anew for each task, since the store may close its own meanwhile. Of a large body only the beginning
+is read.
+"""
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from delaymq.message import flags
+from delaymq.message.errors import RecordError
+from delaymq.message.record import FIXED_BYTES, MESSAGE_MAGIC, SIZE_AND_MAGIC, Record, decode_record
+from delaymq.store.segments import segment_name
+
+if TYPE_CHECKING:
+    from delaymq.store.message_store import MessageStore
+
+SHOWN_BODY_BYTES: Final = 64 * 1024
+"""Of a body more is never read for people: 64 messages of 4 MiB would be a quarter of a GiB."""
+_WHOLE_BYTES: Final = 96 * 1024
+"""Records up to this size are read in one go and their checksum is checked."""
+_WIDEST_HEAD_BYTES: Final = 112
+_BODY_LENGTH_BYTES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRecord:
+    """A record of the log; its `body` may be cut."""
+
+    record: Record
+    body_bytes: int
+    """Of the whole body, as it is stored."""
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether there is more of the body than `record.body`."""
+        return len(self.record.body) < self.body_bytes
+
+
+class LogFiles:
+    """The log as it is now, to be read in any thread: nothing behind `end`."""
+
+    def __init__(self, store: "MessageStore") -> None:
+        self._folder = f"{store.path}/commitlog"
+        self._first = store.min_offset
+        self._end = store.confirmed_offset
+        self._file_bytes = store.options.commit_log_file_bytes
+
+    def records(self, offsets: list[int]) -> list[ReadRecord | None]:
+        """The sound records that begin at these physical offsets; None where there is none (any more)."""
+        with _Segments(self._folder) as segments:
+            return [self._record(segments, offset) for offset in offsets]
+
+    def store_times_ms(self, offsets: list[int]) -> list[int | None]:
+        """Store times of the records at these physical offsets, from their heads alone."""
+        with _Segments(self._folder) as segments:
+            return [self._store_time_ms(segments, offset) for offset in offsets]
+
+    def _place(self, segments: "_Segments", offset: int) -> tuple[int, int] | None:
+        if not self._first <= offset < self._end:
+            return None
+        position = (offset - self._first) % self._file_bytes
+        descriptor = segments.open(offset - position)
+        return None if descriptor is None else (descriptor, position)
+
+    def _store_time_ms(self, segments: "_Segments", offset: int) -> int | None:
+        place = self._place(segments, offset)
+        if place is None:
+            return None
+        head = os.pread(place[0], FIXED_BYTES, place[1])
+        if len(head) < FIXED_BYTES or int.from_bytes(head[4:8], "big") != MESSAGE_MAGIC:
+            return None
+        at = 68 if head[39] & flags.BORN_HOST_IPV6 else 56
+        return int.from_bytes(head[at : at + 8], "big", signed=True)
+
+    def _record(self, segments: "_Segments", offset: int) -> ReadRecord | None:
+        place = self._place(segments, offset)
+        if place is None:
+            return None
+        descriptor, position = place
+        head = os.pread(descriptor, _WIDEST_HEAD_BYTES, position)
+        if len(head) < FIXED_BYTES:
+            return None
+        size, magic = SIZE_AND_MAGIC.unpack_from(head)
+        if magic != MESSAGE_MAGIC or not FIXED_BYTES <= size <= self._end - offset:
+            return None
+        try:
+            if size <= _WHOLE_BYTES:
+                record = decode_record(os.pread(descriptor, size, position))
+                found = ReadRecord(record, len(record.body))
+            else:
+                found = _read_cut(descriptor, position, head, size)
+        except RecordError:
+            return None
+        return found if found.record.physical_offset == offset else None
+
+
+class _Segments:
+    """Descriptors of one task."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._open: dict[int, int | None] = {}
+
+    def __enter__(self) -> "_Segments":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for descriptor in self._open.values():
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def open(self, base: int) -> int | None:
+        """The segment that begins at `base`; None when it was deleted."""
+        if base not in self._open:
+            try:
+                self._open[base] = os.open(f"{self._folder}/{segment_name(base)}", os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                self._open[base] = None
+        return self._open[base]
+
+
+def _read_cut(descriptor: int, position: int, head: bytes, size: int) -> ReadRecord:
+    """A large record with the beginning of its body: decoded as one without a body, which the head is changed for."""
+    sys_flag = int.from_bytes(head[36:40], "big")
+    body_at = 88 + 12 * bool(sys_flag & flags.BORN_HOST_IPV6) + 12 * bool(sys_flag & flags.STORE_HOST_IPV6)
+    body_bytes = int.from_bytes(head[body_at - _BODY_LENGTH_BYTES : body_at], "big", signed=True)
+    if not 0 <= body_bytes <= size - FIXED_BYTES:
+        raise RecordError(f"the body's length {body_bytes} does not fit a record of {size} bytes")
+    rest = os.pread(descriptor, size - body_at - body_bytes, position + body_at + body_bytes)
+    without_body = b"".join(
+        (
+            (size - body_bytes).to_bytes(4, "big"),
+            head[4 : body_at - _BODY_LENGTH_BYTES],
+            bytes(_BODY_LENGTH_BYTES),
+            rest,
+        )
+    )
+    record = decode_record(without_body, check_crc=False)
+    record.body = os.pread(descriptor, min(body_bytes, SHOWN_BODY_BYTES), position + body_at)
+    record.size = size
+    return ReadRecord(record, body_bytes)
