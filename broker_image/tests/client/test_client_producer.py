@@ -309,7 +309,7 @@ def test_a_peer_that_accepts_and_says_nothing_costs_no_more_than_the_timeout() -
         async with running(broker) as (client, _), Producer(client) as producer:
             loop = asyncio.get_running_loop()
             began = loop.time()
-            with pytest.raises(SendError, match="did not answer within 200 ms"):
+            with pytest.raises(SendError, match=r"did not answer within \d+ ms"):
                 await producer.send(MESSAGE, timeout_ms=200)
             assert loop.time() - began < 1
 

@@ -22,6 +22,7 @@ from delaymq.client.errors import (
 from delaymq.client.network import Network, own_address, plain_text
 from delaymq.client.options import ClientOptions
 from delaymq.client.routes import Route, route_of, route_of_new_topic
+from delaymq.client.shared_calls import SharedCalls
 from delaymq.clock import now_ms
 from delaymq.message import names
 from delaymq.message.ids import UniqueIds
@@ -40,6 +41,9 @@ from delaymq.protocol.command import Command, Response, encode_response, request
 from delaymq.protocol.errors import RequestError
 from delaymq.protocol.headers import GetRouteInfoRequestHeader
 from delaymq.transport import RemotingConnection, TransportError
+
+NAME_SERVER_MS = 500
+"""The least that each of several NameServers gets to answer; a part of the request timeout if that is more."""
 
 _logger = logging.getLogger(__name__)
 
@@ -78,7 +82,9 @@ class Client:
         self._members: list[Member] = []
         self._routes: dict[str, Route] = {}
         self._refreshing: set[str] = set()
+        self._route_calls: SharedCalls[str, TopicRoute] = SharedCalls()
         self._levels: dict[str, tuple[int, DelayLevels]] = {}
+        self._level_calls: SharedCalls[str, DelayLevels] = SharedCalls()
         self._name_server = 0
 
     async def __aenter__(self) -> Self:
@@ -101,14 +107,23 @@ class Client:
         """Closes all members, then the connections."""
         if self.closed:
             return
+        failed: Exception | None = None
         try:
             for member in list(self._members):
-                await member.close()
+                try:
+                    await member.close()
+                except Exception as error:
+                    # The other members are closed all the same.
+                    failed = failed or error
         finally:
             self.closed = True
             self.background.cancel()
+            await self._route_calls.close()
+            await self._level_calls.close()
             await self.network.close()
         await self.background.close()
+        if failed is not None:
+            raise failed
 
     # Members.
 
@@ -128,6 +143,10 @@ class Client:
         """The member is not told about any more."""
         if member in self._members:
             self._members.remove(member)
+
+    def has_producer(self, group: str) -> bool:
+        """Whether a producer of this group is a member."""
+        return any(data.group_name == group for each in self._members if (data := each.producer_data()) is not None)
 
     async def heartbeat(self) -> None:
         """Tells every broker of the members' topics which groups are here; failures are logged."""
@@ -195,6 +214,13 @@ class Client:
             return route_of_new_topic(topic, template, new_topic_queues)
 
     async def _ask_route(self, topic: str, shown: str = "") -> TopicRoute:
+        # A thousand sends that begin together ask once; and whoever gives up does not end it for the others.
+        try:
+            return await self._route_calls.call(topic, lambda: self._ask_route_now(topic))
+        except NoRouteError as error:
+            raise NoRouteError(shown or topic) from error
+
+    async def _ask_route_now(self, topic: str) -> TopicRoute:
         header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
         try:
             answer = await self.ask_name_server(request_command(RequestCode.GET_ROUTEINFO_BY_TOPIC, header.to_fields()))
@@ -202,7 +228,7 @@ class Client:
                 return TopicRoute.decode(answer.body)
         except RefusedError as error:
             if error.code == ResponseCode.TOPIC_NOT_EXIST:
-                raise NoRouteError(shown or topic) from error
+                raise NoRouteError(topic) from error
             raise
 
     async def _refresh_routes(self) -> None:
@@ -226,14 +252,20 @@ class Client:
     async def ask_name_server(self, command: Command) -> Command:
         """The answer of the first NameServer that is there, beginning with the one that answered last.
 
-        A NameServer never answers a request that it does not know: AnswerTimeoutError.
+        A NameServer never answers a request that it does not know: AnswerTimeoutError. When there are several, none
+        of them gets so long that the next ones could not be asked within the timeout of a send.
         """
         last: ClientError | None = None
         count = len(self.require_name_servers())
+        timeout_ms = max(self.options.request_timeout_ms // count, min(NAME_SERVER_MS, self.options.request_timeout_ms))
         for turn in range(count):
             index = (self._name_server + turn) % count
             try:
-                answer = await self.network.ask(self.name_servers[index], command, self.options.request_timeout_ms)
+                answer = await self.network.ask(self.name_servers[index], command, timeout_ms)
+            except asyncio.CancelledError:
+                # Whoever asked gave up waiting: the next one begins elsewhere.
+                self._name_server = (index + 1) % count
+                raise
             except (RefusedError, ClosedError):
                 raise
             except ClientError as error:
@@ -269,11 +301,14 @@ class Client:
         known = self._levels.get(address)
         if known is not None and not fresh and now - known[0] < self.options.delay_table_ms:
             return known[1]
-        answer = await self.ask(address, request_command(RequestCode.GET_BROKER_CONFIG))
-        with reading_answer(address):
-            levels = table_of(decode_settings(answer.body))
+        levels = await self._level_calls.call(address, lambda: self._ask_levels(address))
         self._levels[address] = (now, levels)
         return levels
+
+    async def _ask_levels(self, address: str) -> DelayLevels:
+        answer = await self.ask(address, request_command(RequestCode.GET_BROKER_CONFIG))
+        with reading_answer(address):
+            return table_of(decode_settings(answer.body))
 
     # What the network tells.
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
+import msgspec
+
 from delaymq.message import flags, names
 from delaymq.message.errors import IllegalMessageError, RecordError
 from delaymq.message.ids import offset_message_id
@@ -59,8 +61,7 @@ class SendStatus(IntEnum):
     FLUSH_SLAVE_TIMEOUT = 12
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SendResult:
+class SendResult(msgspec.Struct, frozen=True):
     """Where a message went. For a batch ids are joined by commas and `queue_offset` is the first one's."""
 
     status: SendStatus

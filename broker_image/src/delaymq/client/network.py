@@ -6,7 +6,8 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 
-from delaymq.client.errors import AnswerTimeoutError, ClosedError, RefusedError, UnreachableError
+from delaymq.client.errors import AnswerTimeoutError, RefusedError, UnreachableError
+from delaymq.client.shared_calls import SharedCalls
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import Command
 from delaymq.transport import (
@@ -29,8 +30,7 @@ class Network:
         self._on_connected = on_connected
         self._connect_timeout_ms = connect_timeout_ms
         self._open: dict[str, RemotingConnection] = {}
-        self._dials: dict[str, asyncio.Task[RemotingConnection]] = {}
-        self._closed = False
+        self._dials: SharedCalls[str, RemotingConnection] = SharedCalls()
 
     @property
     def addresses(self) -> list[str]:
@@ -42,20 +42,7 @@ class Network:
         connection = self._open.get(address)
         if connection is not None and not connection.closing:
             return connection
-        if self._closed:
-            raise ClosedError("the client is closed")
-        dial = self._dials.get(address)
-        if dial is None:
-            dial = asyncio.get_running_loop().create_task(self._dial(address))
-            self._dials[address] = dial
-            dial.add_done_callback(lambda done: self._dialled(address, done))
-        # Others may wait for the same connection: one caller's cancellation must not end it.
-        try:
-            return await asyncio.shield(dial)
-        except asyncio.CancelledError:
-            if dial.cancelled() and self._closed:
-                raise ClosedError("the client is closed") from None
-            raise
+        return await self._dials.call(address, lambda: self._dial(address))
 
     async def ask(self, address: str, command: Command, timeout_ms: int) -> Command:
         """The answer with code 0. Raises RefusedError for any other, UnreachableError, AnswerTimeoutError."""
@@ -65,14 +52,32 @@ class Network:
         return answer
 
     async def invoke(self, address: str, command: Command, timeout_ms: int) -> Command:
-        """The answer, whatever its code. Raises UnreachableError and AnswerTimeoutError."""
+        """The answer, whatever its code. Raises UnreachableError and AnswerTimeoutError.
+
+        `timeout_ms` is for all of it: connecting, waiting for a peer that does not read, and the answer.
+        """
+        connection = self._open.get(address)
+        left_ms = timeout_ms
         try:
-            connection = await self.connection(address)
-            return await connection.request(command, timeout_ms)
+            if connection is None or connection.closing or connection.is_behind:
+                connection, left_ms = await self._ready(address, timeout_ms)
+            return await connection.request(command, left_ms)
         except RequestTimeoutError as error:
             raise AnswerTimeoutError(address, timeout_ms) from error
         except TransportError as error:
             raise UnreachableError(address, plain_text(error)) from error
+
+    async def _ready(self, address: str, timeout_ms: int) -> tuple[RemotingConnection, int]:
+        """A connection that takes requests, and what is left of the time."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_ms / 1000
+        try:
+            async with asyncio.timeout_at(deadline):
+                connection = await self.connection(address)
+                await connection.drain()
+        except TimeoutError:
+            raise AnswerTimeoutError(address, timeout_ms) from None
+        return connection, max(int((deadline - loop.time()) * 1000), 1)
 
     async def oneway(self, address: str, command: Command) -> None:
         """Sends without an answer. Raises UnreachableError when that is known at once."""
@@ -85,12 +90,7 @@ class Network:
 
     async def close(self) -> None:
         """Ends all connections after what was written has gone out."""
-        self._closed = True
-        dials = list(self._dials.values())
-        for dial in dials:
-            dial.cancel()
-        if dials:
-            await asyncio.wait(dials)
+        await self._dials.close()
         for connection in self._open.values():
             connection.close()
         self._open.clear()
@@ -108,11 +108,6 @@ class Network:
             raise
         self._open[address] = connection
         return connection
-
-    def _dialled(self, address: str, dial: asyncio.Task[RemotingConnection]) -> None:
-        self._dials.pop(address, None)
-        if not dial.cancelled():
-            dial.exception()  # so that asyncio does not complain when all who waited have gone
 
 
 def plain_text(error: TransportError) -> str:

@@ -3,55 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from typing import Self
 
 from delaymq.client.client import Client
-from delaymq.client.delays import level_for
-from delaymq.client.errors import (
-    AnswerTimeoutError,
-    ClientError,
-    ClosedError,
-    NoRouteError,
-    NoSuchDelayError,
-    RefusedError,
-    SendError,
-    UnreachableError,
-)
-from delaymq.client.messages import Message, SendResult, outgoing_properties
+from delaymq.client.delivery import Delivery
+from delaymq.client.errors import AnswerTimeoutError, ClientError, ClosedError, SendError, UnreachableError
+from delaymq.client.in_flight import InFlight
+from delaymq.client.messages import Message, SendResult
 from delaymq.client.options import ProducerOptions
-from delaymq.client.routes import QueueRound, Route
-from delaymq.client.sending import RETRIED, batch_body, send_command, send_result
-from delaymq.message import names
+from delaymq.client.outgoing import Outgoing, outgoing_batch, outgoing_message
+from delaymq.client.unregistering import unregister
 from delaymq.message.names import group_problem
 from delaymq.protocol.bodies import ConsumerData, MessageQueue, ProducerData
-from delaymq.protocol.codes import RequestCode
-from delaymq.protocol.command import Command, request_command
-from delaymq.protocol.headers import UnregisterClientRequestHeader
 
 DEFAULT_GROUP = "delaymq-producer"
-SAME_BROKER_PAUSE_MS = 100
-"""Before another attempt on a broker that just failed when there is no other: a restart takes about a second."""
 
-_starts = itertools.count()
+__all__ = ["Producer", "unregister"]
 
-
-@dataclass(slots=True, kw_only=True)
-class _Attempt:
-    """A send in all its attempts; `broker` and `address` are of the last one."""
-
-    topic: str
-    unique_id: str
-    queue: MessageQueue | None
-    make_command: Callable[[MessageQueue, str], Awaitable[Command]]
-    broker: str | None = None
-    address: str = ""
+_logger = logging.getLogger(__name__)
 
 
 class Producer:
-    """Sends messages of one producer group; safe to use from many tasks. Use as `async with Producer(client) as p:`."""
+    """Sends messages of one producer group; safe to use from many tasks. Use as `async with Producer(client) as p:`.
+
+    A send gives up after its timeout, all its attempts taken together, and is never repeated after it: what was not
+    answered may be stored. When `max_unanswered_sends` are under way further ones wait, within their own timeouts.
+    Cancelling a send leaves nothing behind, but cannot take back what has gone out.
+    """
 
     def __init__(self, client: Client, group: str = DEFAULT_GROUP, options: ProducerOptions | None = None) -> None:
         problem = group_problem(group)
@@ -60,7 +41,8 @@ class Producer:
         self._client = client
         self.group = group
         self.options = options or ProducerOptions()
-        self._rounds: dict[str, QueueRound] = {}
+        self._in_flight = InFlight(self.options.max_unanswered_sends, self.options.max_unanswered_bytes)
+        self._delivery = Delivery(client, group, self.options)
         self._started = False
 
     async def __aenter__(self) -> Self:
@@ -71,60 +53,91 @@ class Producer:
         await self.close()
 
     async def start(self) -> None:
+        """Joins the client; brokers hear of the group with the first send to each."""
         await self._client.join(self)
         self._started = True
 
     async def close(self) -> None:
-        """Tells the brokers that the group is gone from here."""
+        """Waits for the sends that are under way, at most the send timeout, and tells the brokers that the group is
+        gone from here. Sends that come later, or still wait for their turn, raise ClosedError.
+        """
         if not self._started:
             return
         self._started = False
-        self._client.leave(self)
-        await unregister(self._client, self._rounds, producer_group=self.group)
+        try:
+            await self._in_flight.end(self.options.send_timeout_ms)
+        finally:
+            self._client.leave(self)
+        if not self._client.has_producer(self.group):
+            await unregister(self._client, self._delivery.topics, producer_group=self.group)
 
     async def send(
-        self, message: Message, *, delay: str | None = None, queue: MessageQueue | None = None,
+        self,
+        message: Message,
+        *,
+        delay: str | timedelta | None = None,
+        queue: MessageQueue | None = None,
+        ordering_key: str | None = None,
         timeout_ms: int | None = None,
-    ) -> SendResult:  # fmt: skip
-        """Sends and waits for the broker's answer. `delay`, such as `5s`, must be one of the broker's levels.
+    ) -> SendResult:
+        """Sends and waits for the broker's answer.
+
+        `delay`, such as `5s` or a timedelta, must be one of the broker's levels; it goes before `message.delay_level`.
+        `ordering_key`: messages of one key go to one queue as long as the topic's queues stay the same, also when
+        attempts fail; they keep their order when each is awaited before the next is sent.
 
         Raises SendError when all attempts failed, RefusedError for what no attempt can cure, NoSuchDelayError,
-        IllegalMessageError, NoRouteError. After a timeout the message may be stored: another send may double it.
+        IllegalMessageError, NoRouteError, ClosedError. After a timeout the message may be stored: another send may
+        double it.
         """
-        unique_id = self._client.unique_ids.next()
-
-        async def command(chosen: MessageQueue, address: str) -> Command:
-            return await self._message_command(message, unique_id, delay, chosen, address)
-
-        return await self._send(message.topic, command, unique_id, queue, timeout_ms)
+        self._check(queue, ordering_key)
+        outgoing = await outgoing_message(message, delay, self._client.unique_ids, self.options)
+        return await self._send(outgoing, queue, ordering_key, timeout_ms)
 
     async def send_batch(
-        self, messages: Sequence[Message], *, queue: MessageQueue | None = None, timeout_ms: int | None = None
+        self,
+        messages: Sequence[Message],
+        *,
+        queue: MessageQueue | None = None,
+        ordering_key: str | None = None,
+        timeout_ms: int | None = None,
     ) -> SendResult:
-        """Sends messages of one topic in one request: all are stored, or none. Errors as `send`."""
-        ids = [self._client.unique_ids.next() for _ in messages]
-        body = batch_body(messages, ids)
-        properties = {names.WAIT: "true" if messages[0].wait_stored else "false"}
+        """Sends messages of one topic in one request: all are stored in one queue, or none. Errors as `send`.
 
-        async def command(chosen: MessageQueue, address: str) -> Command:
-            return send_command(self.group, chosen, body, properties, options=self.options, batch=True)
-
-        return await self._send(messages[0].topic, command, ",".join(ids), queue, timeout_ms)
+        `split_batches` makes batches that are small enough out of any number of messages.
+        """
+        self._check(queue, ordering_key)
+        outgoing = outgoing_batch(messages, self._client.unique_ids, self.options)
+        return await self._send(outgoing, queue, ordering_key, timeout_ms)
 
     async def send_oneway(
-        self, message: Message, *, delay: str | None = None, queue: MessageQueue | None = None
+        self,
+        message: Message,
+        *,
+        delay: str | timedelta | None = None,
+        queue: MessageQueue | None = None,
+        ordering_key: str | None = None,
     ) -> str:
-        """Sends without waiting for an answer; whether it was stored is not known. The unique id. Errors as `send`."""
-        self._check_open()
-        unique_id = self._client.unique_ids.next()
-        route = await self._client.route_to_send(message.topic, self.options.new_topic_queues)
-        chosen, address = self._choose(message.topic, route, queue, None)
-        command = await self._message_command(message, unique_id, delay, chosen, address)
-        await self._client.network.oneway(address, command)
-        return unique_id
+        """Sends without waiting for an answer; whether it was stored is not known. The unique id. Errors as `send`.
+
+        Waits while the broker does not read what it was sent, at most the send timeout.
+        """
+        self._check(queue, ordering_key)
+        outgoing = await outgoing_message(message, delay, self._client.unique_ids, self.options)
+        limit_ms = self.options.send_timeout_ms
+        try:
+            async with asyncio.timeout(limit_ms / 1000):
+                await self._delivery.oneway(outgoing, queue, ordering_key)
+        except TimeoutError:
+            failed = ClientError(f"it could not be written within {limit_ms} ms")
+            raise SendError(outgoing.topic, 1, failed) from failed
+        except (UnreachableError, AnswerTimeoutError) as error:
+            self._client.refresh_soon(outgoing.topic)
+            raise SendError(outgoing.topic, 1, error) from error
+        return outgoing.message_id
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues that can be sent to."""
+        """The queues that can be sent to. Raises NoRouteError, or ClientError when no NameServer answers."""
         return (await self._client.route_to_send(topic, self.options.new_topic_queues)).writable
 
     # What the client asks of its members.
@@ -136,7 +149,7 @@ class Producer:
         return None
 
     def topics(self) -> Iterable[str]:
-        return self._rounds
+        return self._delivery.topics
 
     def membership_changed(self) -> None:
         """Producers need no members."""
@@ -146,102 +159,39 @@ class Producer:
 
     # Inside.
 
-    def _check_open(self) -> None:
+    def _check(self, queue: MessageQueue | None, ordering_key: str | None) -> None:
         if not self._started:
             raise ClosedError("the producer is not started or closed: use `async with Producer(client)`")
-
-    async def _message_command(
-        self, message: Message, unique_id: str, delay: str | None, queue: MessageQueue, address: str
-    ) -> Command:
-        level = 0 if delay is None else await self._level(delay, queue.broker_name, address)
-        properties = outgoing_properties(message, unique_id, level)
-        return send_command(self.group, queue, message.body, properties, options=self.options, flag=message.flag)
-
-    async def _level(self, delay: str, broker_name: str, address: str) -> int:
-        try:
-            return level_for(delay, await self._client.levels(address), broker_name)
-        except NoSuchDelayError:
-            # The table may just have been changed.
-            return level_for(delay, await self._client.levels(address, fresh=True), broker_name)
-
-    def _choose(
-        self, topic: str, route: Route, queue: MessageQueue | None, avoid: str | None
-    ) -> tuple[MessageQueue, str]:
-        if queue is None:
-            if not route.writable:
-                raise NoRouteError(topic, "no broker of its route can be written to now")
-            rounds = self._rounds.get(topic)
-            if rounds is None:
-                # Producers that start together do not all begin with the same queue.
-                rounds = self._rounds.setdefault(topic, QueueRound(next(_starts)))
-            queue = rounds.choose(route.writable, avoid)
-        address = route.master(queue.broker_name)
-        if address is None:
-            raise NoRouteError(topic, f"its route has no broker {queue.broker_name} that can be written to")
-        return queue, address
+        if queue is not None and ordering_key is not None:
+            raise ValueError("give a queue or an ordering key, not both: the key chooses the queue")
 
     async def _send(
-        self,
-        topic: str,
-        make_command: Callable[[MessageQueue, str], Awaitable[Command]],
-        unique_id: str,
-        queue: MessageQueue | None,
-        timeout_ms: int | None,
+        self, outgoing: Outgoing, queue: MessageQueue | None, ordering_key: str | None, timeout_ms: int | None
     ) -> SendResult:
-        self._check_open()
-        loop = asyncio.get_running_loop()
         limit_ms = timeout_ms or self.options.send_timeout_ms
-        deadline = loop.time() + limit_ms / 1000
-        attempt = _Attempt(topic=topic, unique_id=unique_id, queue=queue, make_command=make_command)
-        failed: ClientError | None = None
-        attempts = 0
-        while attempts <= self.options.retries and loop.time() < deadline:
-            attempts += 1
-            try:
-                async with asyncio.timeout_at(deadline):
-                    return await self._try_once(attempt, attempts, deadline)
-            except RefusedError as error:
-                if error.code not in RETRIED:
-                    raise
-                failed = error
-            except (UnreachableError, AnswerTimeoutError) as error:
-                failed = error
-            except TimeoutError:
-                # A connection that takes its time, or a NameServer.
-                failed = AnswerTimeoutError(attempt.address or f"the route of {topic}", limit_ms)
-            self._client.refresh_soon(topic)
-        failed = failed or ClientError(f"nothing was sent within {limit_ms} ms")
-        raise SendError(topic, attempts, failed) from failed
-
-    async def _try_once(self, attempt: _Attempt, number: int, deadline: float) -> SendResult:
-        client = self._client
-        route = await client.route_to_send(attempt.topic, self.options.new_topic_queues)
-        chosen, address = self._choose(attempt.topic, route, attempt.queue, attempt.broker)
-        if chosen.broker_name == attempt.broker:
-            await asyncio.sleep(SAME_BROKER_PAUSE_MS * (number - 1) / 1000)
-        attempt.broker, attempt.address = chosen.broker_name, address
-        command = await attempt.make_command(chosen, address)
-        left_ms = max(int((deadline - asyncio.get_running_loop().time()) * 1000), 1)
-        answer = await client.network.invoke(address, command, left_ms)
-        return send_result(address, answer, attempt.unique_id, chosen)
-
-
-async def unregister(
-    client: Client, topics: Iterable[str], *, producer_group: str | None = None, consumer_group: str | None = None
-) -> None:
-    """Tells all brokers of the topics that a group is gone from this client, as far as they can be reached."""
-    addresses = {
-        address
-        for topic in topics
-        if (route := client.known_route(topic)) is not None
-        for by_id in route.brokers.values()
-        for address in by_id.values()
-    }
-    header = UnregisterClientRequestHeader(
-        client_id=client.client_id, producer_group=producer_group, consumer_group=consumer_group
-    )
-    for address in sorted(addresses & set(client.network.addresses)):
+        deadline = asyncio.get_running_loop().time() + limit_ms / 1000
+        size_bytes = len(outgoing.body)
+        if not self._in_flight.try_enter(size_bytes):
+            await self._wait_for_room(outgoing.topic, size_bytes, deadline, limit_ms)
         try:
-            await client.ask(address, request_command(RequestCode.UNREGISTER_CLIENT, header.to_fields()))
-        except ClientError:
-            continue  # the broker forgets clients by itself
+            result = await self._delivery.deliver(outgoing, queue, ordering_key, deadline, limit_ms)
+        finally:
+            self._in_flight.leave(size_bytes)
+        if _logger.isEnabledFor(logging.DEBUG):
+            _logger.debug(
+                "sent topic=%s message_id=%s keys=%r status=%s broker=%s queue=%d offset=%d offset_message_id=%s",
+                outgoing.topic, result.message_id, outgoing.keys, result.status.name, result.queue.broker_name,
+                result.queue.queue_id, result.queue_offset, result.offset_message_id,
+            )  # fmt: skip
+        return result
+
+    async def _wait_for_room(self, topic: str, size_bytes: int, deadline: float, limit_ms: int) -> None:
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._in_flight.enter(size_bytes)
+        except TimeoutError:
+            failed = ClientError(
+                f"{len(self._in_flight)} sends are under way and none made room within {limit_ms} ms:"
+                " send less at a time, or find out why the broker is slow"
+            )
+            raise SendError(topic, 0, failed) from failed

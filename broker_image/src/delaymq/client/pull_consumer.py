@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Self
 
 from delaymq.client.client import Client
-from delaymq.client.producer import unregister
 from delaymq.client.queue_calls import PullResult, QueueCalls
 from delaymq.client.subscriptions import ALL, Subscription
+from delaymq.client.unregistering import unregister
 from delaymq.clock import now_ms
 from delaymq.message.names import group_problem
 from delaymq.protocol.bodies import ConsumerData, MessageQueue, ProducerData

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from delaymq.client.faults import BrokerFaults
+from delaymq.message.hashing import java_hash
 from delaymq.protocol.bodies import MASTER_ID, MessageQueue, TopicRoute
 
 PERM_READ = 4
@@ -62,6 +64,14 @@ def route_of_new_topic(topic: str, template: TopicRoute, max_queues: int) -> Rou
     return route_of(topic, template)
 
 
+def queue_for_key(queues: tuple[MessageQueue, ...], ordering_key: str) -> MessageQueue:
+    """The queue of a key, the same as long as `queues` are: that of RocketMQ's own selector by hash (for strings).
+
+    `queues` must not be empty.
+    """
+    return queues[abs(java_hash(ordering_key)) % len(queues)]
+
+
 class QueueRound:
     """Goes round the queues of a route; after a failure on a broker it prefers another one."""
 
@@ -70,14 +80,25 @@ class QueueRound:
     def __init__(self, start: int = 0) -> None:
         self._next = start
 
-    def choose(self, queues: tuple[MessageQueue, ...], avoid: str | None = None) -> MessageQueue:
-        """The next queue, if possible not on broker `avoid`; `queues` must not be empty."""
-        count = len(queues)
-        for _ in range(count):
-            queue = queues[self._next % count]
-            self._next += 1
-            if queue.broker_name != avoid:
+    def choose(
+        self, queues: tuple[MessageQueue, ...], avoid: str | None = None, faults: BrokerFaults | None = None,
+        now_ms: float = 0,
+    ) -> MessageQueue:  # fmt: skip
+        """The next queue, if possible not on broker `avoid` and on one that `faults` calls usable.
+
+        When there is none, one on the least bad broker. `queues` must not be empty.
+        """
+        for _ in range(len(queues)):
+            queue = self._following(queues)
+            if queue.broker_name != avoid and (faults is None or faults.is_usable(queue.broker_name, now_ms)):
                 return queue
-        queue = queues[self._next % count]
+        if faults is not None:
+            brokers = {queue.broker_name for queue in queues}
+            best = faults.least_bad(brokers - {avoid} or brokers, now_ms)
+            queues = tuple(queue for queue in queues if queue.broker_name == best)
+        return self._following(queues)
+
+    def _following(self, queues: tuple[MessageQueue, ...]) -> MessageQueue:
+        queue = queues[self._next % len(queues)]
         self._next += 1
         return queue

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import zlib
-from collections.abc import Sequence
 
-from delaymq.client.errors import RefusedError, reading_answer
-from delaymq.client.messages import Message, SendResult, SendStatus, outgoing_properties
+from delaymq.client.errors import BadAnswerError, RefusedError
+from delaymq.client.messages import SendResult, SendStatus
 from delaymq.client.options import ProducerOptions
 from delaymq.clock import now_ms
 from delaymq.message import flags, names
 from delaymq.message.errors import IllegalMessageError
-from delaymq.message.properties import encode_properties, format_properties
-from delaymq.protocol.batch import BatchMessage, encode_batch
+from delaymq.message.properties import format_properties
 from delaymq.protocol.bodies import MessageQueue
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, request_command
+from delaymq.protocol.errors import RequestError
 from delaymq.protocol.headers import SendMessageRequestHeaderV2, SendMessageResponseHeader
 
 COMPRESSION_LEVEL = 5
+COMPRESSED_IN_THREAD_BYTES = 64 * 1024
+"""Larger bodies are compressed in a thread: they would hold up everything else for more than a millisecond."""
 
 # What another attempt, best on another broker, may cure.
 RETRIED = frozenset(
@@ -37,68 +39,92 @@ def send_command(
     *,
     options: ProducerOptions,
     flag: int = 0,
-    batch: bool = False,
     reconsume_times: int = 0,
     max_reconsume_times: int | None = None,
 ) -> Command:
-    """The request that sends one message or one batch to `queue`. IllegalMessageError when it is too large."""
+    """The request that sends one message to `queue`, compressed if need be. IllegalMessageError: it is too large."""
+    check_size(body, options)
+    body, sys_flag = compressed(body, options)
+    return request_of(
+        group, queue, body, format_properties(properties), sys_flag=sys_flag, flag=flag,
+        new_topic_queues=options.new_topic_queues,
+        reconsume_times=reconsume_times, max_reconsume_times=max_reconsume_times,
+    )  # fmt: skip
+
+
+def check_size(body: bytes, options: ProducerOptions, *, is_batch: bool = False) -> None:
+    """IllegalMessageError for a body that no broker would take."""
     if len(body) > options.max_message_bytes:
-        hint = "send smaller batches" if batch else "send less, or raise maxMessageSize here and on the broker"
+        hint = (
+            "send smaller batches: split_batches makes them"
+            if is_batch
+            else "send less, or raise maxMessageSize on the broker and max_message_bytes here"
+        )
         raise IllegalMessageError(f"a body of {len(body)} bytes, at most {options.max_message_bytes} are sent: {hint}")
-    sys_flag = 0
-    if not batch and len(body) > options.compress_above_bytes:
-        body = zlib.compress(body, COMPRESSION_LEVEL)
-        sys_flag = flags.COMPRESSED
+
+
+def compressed(body: bytes, options: ProducerOptions) -> tuple[bytes, int]:
+    """What travels for `body`, and the system flag that says so. What does not get shorter travels as it is."""
+    if len(body) > options.compress_above_bytes:
+        packed = zlib.compress(body, COMPRESSION_LEVEL)
+        if len(packed) < len(body):
+            return packed, flags.COMPRESSED
+    return body, 0
+
+
+async def compressed_beside(body: bytes, options: ProducerOptions) -> tuple[bytes, int]:
+    """As `compressed`, without holding up the loop for long."""
+    if len(body) > max(options.compress_above_bytes, COMPRESSED_IN_THREAD_BYTES):
+        return await asyncio.to_thread(compressed, body, options)
+    return compressed(body, options)
+
+
+def request_of(
+    group: str,
+    queue: MessageQueue,
+    body: bytes,
+    properties: str,
+    *,
+    sys_flag: int,
+    flag: int,
+    new_topic_queues: int,
+    is_batch: bool = False,
+    reconsume_times: int = 0,
+    max_reconsume_times: int | None = None,
+) -> Command:
+    """The request for what is ready to travel; `properties` in the form of the wire."""
     header = SendMessageRequestHeaderV2(
         producer_group=group,
         topic=queue.topic,
         default_topic=names.AUTO_CREATE_TOPIC,
-        default_topic_queue_nums=options.new_topic_queues,
+        default_topic_queue_nums=new_topic_queues,
         queue_id=queue.queue_id,
         sys_flag=sys_flag,
         born_timestamp=now_ms(),
         flag=flag,
-        properties=format_properties(properties),
+        properties=properties,
         reconsume_times=reconsume_times,
         unit_mode=False,
-        batch=batch,
+        batch=is_batch,
         max_reconsume_times=max_reconsume_times,
         broker_name=queue.broker_name,
     )
-    code = RequestCode.SEND_BATCH_MESSAGE if batch else RequestCode.SEND_MESSAGE_V2
+    code = RequestCode.SEND_BATCH_MESSAGE if is_batch else RequestCode.SEND_MESSAGE_V2
     return request_command(code, header.to_fields(), body)
 
 
-def batch_body(messages: Sequence[Message], unique_ids: Sequence[str]) -> bytes:
-    """The body of a batch send. IllegalMessageError for what cannot be in one batch."""
-    if not messages:
-        raise IllegalMessageError("a batch has at least one message")
-    topic, wait = messages[0].topic, messages[0].wait_stored
-    if topic.startswith(names.RETRY_PREFIX):
-        raise IllegalMessageError("messages to a retry topic cannot be in a batch: send them one by one")
-    entries = []
-    for message, unique_id in zip(messages, unique_ids, strict=True):
-        if message.topic != topic or message.wait_stored != wait:
-            raise IllegalMessageError("messages of one batch have one topic and one wait_stored")
-        if message.delay_level or names.DELAY in message.properties:
-            raise IllegalMessageError("delayed messages cannot be in a batch: send them one by one")
-        properties = encode_properties(outgoing_properties(message, unique_id))
-        entries.append(BatchMessage(message.flag, message.body, properties))
-    return encode_batch(entries)
+_STATUSES = {status.value: status for status in SendStatus}
 
 
 def send_result(address: str, answer: Command, unique_id: str, queue: MessageQueue) -> SendResult:
     """What the broker's answer says. RefusedError when the message is not in its log."""
+    status = _STATUSES.get(answer.code)
+    if status is None:
+        raise RefusedError(address, answer.code, answer.remark or "")
     try:
-        status = SendStatus(answer.code)
-    except ValueError:
-        raise RefusedError(address, answer.code, answer.remark or "") from None
-    with reading_answer(address):
         header = SendMessageResponseHeader.from_fields(answer.fields)
-    return SendResult(
-        status=status,
-        message_id=unique_id,
-        offset_message_id=header.msg_id,
-        queue=MessageQueue(queue.broker_name, header.queue_id, queue.topic),
-        queue_offset=header.queue_offset,
-    )
+    except RequestError as error:
+        raise BadAnswerError(address, error.remark) from error
+    if header.queue_id != queue.queue_id:
+        queue = MessageQueue(queue.broker_name, header.queue_id, queue.topic)
+    return SendResult(status, unique_id, header.msg_id, queue, header.queue_offset)

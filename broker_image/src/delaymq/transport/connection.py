@@ -35,6 +35,9 @@ TAKEN_AT_ONCE: Final = 4
 """Pipelined requests that are handled before it is looked how much the peer has been sent. One read holds hundreds of
 pulls, each with an answer of up to 4 MiB: all at once they would take gigabytes and seconds."""
 
+GATHERED_BYTES: Final = 64 * 1024
+"""Requests of ours that go out together at most; more is written at once."""
+
 _logger = logging.getLogger(__name__)
 _bad_peers = QuietLog(_logger, now_ms)
 _ids = itertools.count(1)
@@ -69,6 +72,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         "_corked",
         "_deaf",
         "_drained",
+        "_gathered_bytes",
         "_limits",
         "_loop",
         "_on_closed",
@@ -113,6 +117,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._receiver = FrameReceiver()
         self._pieces: list[bytes] = []
         self._put_off: list[Command] = []
+        self._gathered_bytes = 0
         self._corked = False
         self._deaf = False
         self._stall_timer: asyncio.TimerHandle | None = None
@@ -205,6 +210,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         if self._corked:
             self._pieces.append(data)
         elif not self.closing:
+            self._flush()  # what was gathered before goes first
             self._write(data)
 
     def start_request(self, command: Command, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> asyncio.Future[Command]:
@@ -215,7 +221,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         command.opaque = requests.next_opaque()
         data = encode_command(command)
         future = requests.add(command.opaque, command.code, timeout_ms)
-        self.send(data)
+        self._gather(data)
         return future
 
     async def request(self, command: Command, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> Command:
@@ -333,10 +339,22 @@ class RemotingConnection(asyncio.BufferedProtocol):
         elif self._drained is None and not self.closing and not self._deaf:
             self._transport.resume_reading()
 
+    def _gather(self, data: bytes) -> None:
+        """Sends what all tasks that run now ask in one write: system calls cost more than all else of a small request."""
+        self._pieces.append(data)
+        self._gathered_bytes += len(data)
+        if self._corked:
+            return
+        if self._gathered_bytes >= GATHERED_BYTES:
+            self._flush()
+        elif len(self._pieces) == 1:
+            self._loop.call_soon(self._flush)
+
     def _flush(self) -> None:
         pieces = self._pieces
         if pieces:
             self._pieces = []
+            self._gathered_bytes = 0
             if not self.closing:
                 self._write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
 

@@ -1,0 +1,71 @@
+"""What one request of a producer carries, made once for all its attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from delaymq.client.batches import batch_body
+from delaymq.client.messages import Message, outgoing_properties
+from delaymq.client.options import ProducerOptions
+from delaymq.client.sending import check_size, compressed_beside, request_of
+from delaymq.message import names
+from delaymq.message.ids import UniqueIds
+from delaymq.message.properties import format_properties
+from delaymq.protocol.bodies import MessageQueue
+from delaymq.protocol.command import Command
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A message or a batch, ready to travel."""
+
+    topic: str
+    message_id: str
+    keys: str
+    """For the log."""
+    body: bytes
+    """As it travels, compressed if that was worth it."""
+    properties: dict[str, str]
+    delay: str | timedelta | None = None
+    """Becomes a level at the broker that is chosen."""
+    flag: int = 0
+    sys_flag: int = 0
+    is_batch: bool = False
+
+    def request(self, group: str, queue: MessageQueue, new_topic_queues: int, delay_level: int = 0) -> Command:
+        """The request that sends it to `queue`."""
+        properties = self.properties
+        if delay_level:
+            properties = properties | {names.DELAY: str(delay_level)}
+        return request_of(
+            group, queue, self.body, format_properties(properties), sys_flag=self.sys_flag, flag=self.flag,
+            new_topic_queues=new_topic_queues, is_batch=self.is_batch,
+        )  # fmt: skip
+
+
+async def outgoing_message(
+    message: Message, delay: str | timedelta | None, ids: UniqueIds, options: ProducerOptions
+) -> Outgoing:
+    """`message` with an id of its own. IllegalMessageError when no broker would take it."""
+    message_id = ids.next()
+    properties = outgoing_properties(message, message_id)
+    body, sys_flag = message.body, 0
+    check_size(body, options)
+    if len(body) > options.compress_above_bytes:
+        body, sys_flag = await compressed_beside(body, options)
+    return Outgoing(
+        message.topic, message_id, properties.get(names.KEYS, ""), body, properties, delay, message.flag, sys_flag
+    )
+
+
+def outgoing_batch(messages: Sequence[Message], ids: UniqueIds, options: ProducerOptions) -> Outgoing:
+    """`messages` as one batch, each with an id. IllegalMessageError for what cannot be in one batch."""
+    message_ids = [ids.next() for _ in messages]
+    body = batch_body(messages, message_ids)
+    check_size(body, options, is_batch=True)
+    first = messages[0]
+    keys = ",".join(" ".join(message.keys) for message in messages if message.keys)
+    properties = {names.WAIT: "true" if first.wait_stored else "false"}
+    return Outgoing(first.topic, ",".join(message_ids), keys, body, properties, is_batch=True)

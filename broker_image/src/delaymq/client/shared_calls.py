@@ -1,0 +1,50 @@
+"""Calls that several tasks want at the same time, made once for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Hashable
+from typing import Any, Generic, TypeVar
+
+from delaymq.client.errors import ClosedError
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+class SharedCalls(Generic[Key, Value]):
+    """At most one call of a key at a time. A caller that is cancelled does not end it: others may wait for it."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[Key, asyncio.Task[Value]] = {}
+        self._closed = False
+
+    async def call(self, key: Key, make: Callable[[], Coroutine[Any, Any, Value]]) -> Value:
+        """What `make()` gives or raises; when a call of `key` is under way, what that one does."""
+        task = self._tasks.get(key)
+        if task is None:
+            if self._closed:
+                raise ClosedError("the client is closed")
+            task = asyncio.get_running_loop().create_task(make())
+            self._tasks[key] = task
+            task.add_done_callback(lambda done: self._done(key, done))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled() and self._closed:
+                raise ClosedError("the client is closed") from None
+            raise
+
+    async def close(self) -> None:
+        """Ends the calls that are under way; there are no new ones."""
+        self._closed = True
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _done(self, key: Key, task: asyncio.Task[Value]) -> None:
+        self._tasks.pop(key, None)
+        if not task.cancelled():
+            task.exception()  # so that asyncio does not complain when all who waited have gone
