@@ -426,6 +426,7 @@ def test_the_status_has_the_documented_shape() -> None:
             },
         ],
         "corrected": [],
+        "held": None,
     }
     assert bench.delivery.clock_skew_ms() == 0
     bench.now_ms -= 5_000

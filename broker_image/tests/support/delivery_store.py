@@ -37,6 +37,10 @@ class MemoryConfigFiles:
             self.files[name + ".bak"] = self.files[name]
         self.files[name] = data
 
+    def remove(self, name: str) -> None:
+        for each in (name, name + ".bak"):
+            self.files.pop(each, None)
+
 
 class MemoryFlush:
     """A flush of everything that was appended when it was made."""
@@ -72,7 +76,7 @@ class MemoryStore:
         self.min_offset = min_offset
         self.flushed_offset = len(log)
         self.last_store_timestamp_ms = 0
-        self.config_files = MemoryConfigFiles({} if files is None else files)
+        self.config_files = self.own_files = MemoryConfigFiles({} if files is None else files)
         self.observers = list(observers)
         self.refuse: Callable[[NewRecord], Exception | None] = lambda message: None
         self.fail_after: Callable[[NewRecord], Exception | None] = lambda message: None

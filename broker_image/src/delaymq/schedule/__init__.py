@@ -12,6 +12,7 @@ from delaymq.schedule.ranges import OffsetRanges
 from delaymq.schedule.retries import Backoff, RetryQueue
 from delaymq.schedule.scheduler import DueSource, Entry, Lane, Scheduler
 from delaymq.schedule.settled import Settled
+from delaymq.schedule.spread import SpreadQueue
 
 __all__ = [
     "Backoff",
@@ -23,4 +24,5 @@ __all__ = [
     "RetryQueue",
     "Scheduler",
     "Settled",
+    "SpreadQueue",
 ]

@@ -48,6 +48,10 @@ class Scheduler:
         """Draws from `source` from now on."""
         self._lanes[source.lane].append(source)
 
+    def remove(self, source: DueSource) -> None:
+        """Draws from it no more."""
+        self._lanes[source.lane].remove(source)
+
     def next_wakeup_ms(self) -> int | None:
         """The earliest time at which something is due, or None when nothing is pending."""
         earliest: int | None = None

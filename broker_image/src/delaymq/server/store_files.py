@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from delaymq.broker import groups, offsets, topics
+from delaymq.broker.delivery.hold import FILE_NAME as HOLD
+from delaymq.broker.delivery.hold import encode_hold
 from delaymq.broker.delivery.offsets import FILE_NAME as DELAY_OFFSETS
 from delaymq.protocol.bodies import DelayOffsets
 from delaymq.store.opening import DELETED_TOPICS
@@ -39,6 +41,8 @@ def small_files(broker: "Broker") -> dict[str, str]:
         f"config/{DELAY_OFFSETS}": DelayOffsets(broker.delivery.delay_offsets()).encode().decode(),
         f"delaymq/{DELETED_TOPICS}": json.dumps(dict(store.deleted_topics)),
     }
+    if (hold := broker.delivery.holding.hold) is not None:
+        found[f"delaymq/{HOLD}"] = encode_hold(hold).decode()
     consumer_filter = Path(store.path, "config", CONSUMER_FILTER)
     if consumer_filter.is_file():
         found[f"config/{CONSUMER_FILTER}"] = consumer_filter.read_text(encoding="utf-8", errors="replace")

@@ -31,3 +31,11 @@ class RecordTooLargeError(StoreError):
 
 class SegmentCreateError(StoreError):
     """A new log segment could not be created for another reason than space."""
+
+
+class BackupError(StoreError):
+    """A backup that cannot be made, read or restored."""
+
+
+class SegmentGoneError(StoreError):
+    """The log was deleted up to somewhere while it was being copied: look at the source anew."""

@@ -51,6 +51,10 @@ def open_store(
         if state is None:
             state = setup.new_state()
             setup.write_state(files, path, state)
+        elif state.format_version < setup.FORMAT_VERSION:
+            # Before anything is written in the newer format: an older program must know that it may not read it.
+            state = setup.raised(state)
+            setup.write_state(files, path, state)
         report.clean = files.facts(f"{path}/abort") is None
         if report.clean:
             files.write(f"{path}/abort", b"")

@@ -19,6 +19,10 @@ from delaymq.store.segments import SegmentFolder
 
 _log = logging.getLogger(__name__)
 FORMAT_VERSION = 1
+"""Of what this program writes. Raised by every change that an older program would not understand."""
+MINIMUM_READER = 1
+"""The oldest program, by its FORMAT_VERSION, that may open what this one writes. It stays where it is while an older
+one loses nothing by passing over what is new; then a downgrade is a matter of starting the older program."""
 _STATE = "delaymq/state.json"
 _FOLDERS = ("commitlog", "consumequeue", "index", "config", "delaymq")
 
@@ -31,6 +35,10 @@ class StoreState:
     epoch: int
     role: str
     store_id: str
+    minimum_reader: int = MINIMUM_READER
+    """The oldest program that may open it."""
+    unfinished: str = ""
+    """What a tool left half-done here; such a store is not opened."""
 
 
 def read_state(files: Files, path: str, corrections: list[Correction]) -> StoreState | None:
@@ -39,22 +47,41 @@ def read_state(files: Files, path: str, corrections: list[Correction]) -> StoreS
     if data is None:
         return None
     try:
-        content = json.loads(data)
-        state = StoreState(
-            format_version=int(content["formatVersion"]),
-            epoch=int(content["epoch"]),
-            role=str(content["role"]),
-            store_id=str(content["storeId"]),
-        )
-    except (ValueError, KeyError, TypeError) as error:
+        state = _decode_state(data)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         corrections.append(Correction("state-damaged", _STATE, 0, f"cannot be read ({error}): written anew"))
         return None
-    if state.format_version > FORMAT_VERSION:
+    if state.minimum_reader > FORMAT_VERSION:
         raise NotAStoreError(
-            f"{path} has format version {state.format_version}, this program knows {FORMAT_VERSION}: use the version "
-            "that wrote it, or a later one"
+            f"{path} has format version {state.format_version}, which programs of version {state.minimum_reader} and "
+            f"later read; this program knows {FORMAT_VERSION}: use the version that wrote it, or a later one"
         )
+    if state.unfinished:
+        raise NotAStoreError(f"{path} holds {state.unfinished}: run it again to its end, or empty the folder")
     return state
+
+
+def read_state_as_it_is(files: Files, path: str) -> StoreState | None:
+    """The state whatever it says; None when there is none that can be read."""
+    data = files.read(f"{path}/{_STATE}")
+    try:
+        return _decode_state(data) if data is not None else None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _decode_state(data: bytes) -> StoreState:
+    content = json.loads(data)
+    format_version = int(content["formatVersion"])
+    return StoreState(
+        format_version=format_version,
+        epoch=int(content["epoch"]),
+        role=str(content["role"]),
+        store_id=str(content["storeId"]),
+        # Who does not say so may be read by those who know its version.
+        minimum_reader=int(content.get("minimumReader", format_version)),
+        unfinished=str(content.get("unfinished", "")),
+    )
 
 
 def write_state(files: Files, path: str, state: StoreState) -> None:
@@ -64,7 +91,10 @@ def write_state(files: Files, path: str, state: StoreState) -> None:
         "epoch": state.epoch,
         "role": state.role,
         "storeId": state.store_id,
+        "minimumReader": state.minimum_reader,
     }
+    if state.unfinished:
+        content["unfinished"] = state.unfinished
     files.write(f"{path}/{_STATE}.tmp", json.dumps(content, separators=(",", ":")).encode() + b"\n")
     files.rename(f"{path}/{_STATE}.tmp", f"{path}/{_STATE}")
     files.sync_folder(f"{path}/delaymq")
@@ -73,6 +103,11 @@ def write_state(files: Files, path: str, state: StoreState) -> None:
 def new_state() -> StoreState:
     """The state of a store that ours has not opened before."""
     return StoreState(format_version=FORMAT_VERSION, epoch=0, role="master", store_id=str(uuid.uuid4()))
+
+
+def raised(state: StoreState) -> StoreState:
+    """The state of an older program's store that this one goes on with."""
+    return replace(state, format_version=FORMAT_VERSION, minimum_reader=max(state.minimum_reader, MINIMUM_READER))
 
 
 def make_folders(files: Files, path: str) -> None:

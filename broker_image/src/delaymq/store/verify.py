@@ -237,10 +237,10 @@ class _Check:
             if len(data) < INDEX_HEADER.size:
                 return "the file has no header: rebuilt at the next start", 0
             count = INDEX_HEADER.unpack(data)[5]
-            slot_bytes = _slot_bytes(file_bytes)
-            if slot_bytes is None:
+            before_entries = slot_bytes(file_bytes)
+            if before_entries is None:
                 return "", 0
-            first = INDEX_HEADER.size + slot_bytes
+            first = INDEX_HEADER.size + before_entries
             if first + count * INDEX_ENTRY.size > file_bytes:
                 return f"it counts {count} entries, more than fit: rebuilt at the next start", 0
             checked = 0
@@ -305,7 +305,7 @@ def _key_hashes(record: Record) -> set[int]:
     return {index_key_hash(record.topic, key) for key in keys}
 
 
-def _slot_bytes(file_bytes: int) -> int | None:
+def slot_bytes(file_bytes: int) -> int | None:
     """Where entries begin, for files whose numbers of slots and entries are 1 : 4 (the default) or 1 : 2.
 
     The file does not say; a file of another ratio is checked by its header only.

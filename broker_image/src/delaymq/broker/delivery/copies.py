@@ -24,6 +24,8 @@ class Fate(Enum):
     """It has no real topic, or one that cannot be: it goes to the dead letters."""
     DROPPED = auto()
     """It is for the half topic: RocketMQ drops it, and so do we."""
+    REFUSED = auto()
+    """Overdue, and whoever restored the store said that such messages are dropped."""
 
 
 @lru_cache(maxsize=4096)
@@ -35,8 +37,10 @@ def _fate_of_topic(topic: str) -> Fate:
     return Fate.DELIVERED
 
 
-def copy_of(record: Record, properties: dict[str, str]) -> tuple[Fate, NewRecord]:
+def copy_of(record: Record, properties: dict[str, str], *, refused: bool = False) -> tuple[Fate, NewRecord]:
     """What is appended for a due `record`; `properties` are its own, parsed, and get the mark.
+
+    `refused`: it is not delivered, and what is appended stands among the marks: with its body, as evidence.
 
     Body, flags, born time and host, store host, reconsume times and properties stay, DELAY, REAL_TOPIC, REAL_QID and
     the due time among them: so lateness can be computed from the log alone.
@@ -44,10 +48,12 @@ def copy_of(record: Record, properties: dict[str, str]) -> tuple[Fate, NewRecord
     topic = properties.get(names.REAL_TOPIC, "")
     queue_id = real_queue_id(properties)
     fate = _fate_of_topic(topic) if queue_id >= 0 else Fate.DEAD
+    if refused:
+        fate = Fate.REFUSED
     kind = MarkKind.DELIVERED
     if fate is Fate.DEAD:
         topic, queue_id, kind = names.SCHEDULE_DLQ_TOPIC, 0, MarkKind.DROPPED
-    elif fate is Fate.DROPPED:
+    elif fate is not Fate.DELIVERED:
         topic, queue_id, kind = names.MARKS_TOPIC, 0, MarkKind.DROPPED
     mark = f"{kind.value}:{record.queue_id}:{record.queue_offset}:{record.physical_offset}"
     # Ingress keeps room for the mark; a foreign record may have none, and its copy is then found without.

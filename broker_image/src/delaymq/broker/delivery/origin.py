@@ -41,11 +41,15 @@ class Claim:
     elsewhere: bool
     """Whether it is a dead letter or a mark alone: its topic and queue are then not the entry's."""
     physical_offset: int
+    real_topic: str | None
+    """REAL_TOPIC and REAL_QID: where the entry was to go."""
+    real_queue_id: int
 
     @property
     def fingerprint(self) -> int:
         """Equal to `fingerprint_of` the entry that this is a copy of."""
-        return hash((self.unique_key, self.body_crc, self.topic, self.queue_id, self.reconsume_times))
+        topic, queue_id = (self.real_topic, self.real_queue_id) if self.elsewhere else (self.topic, self.queue_id)
+        return hash((self.unique_key, self.body_crc, topic, queue_id, self.reconsume_times))
 
     @property
     def foreign_key(self) -> int:
@@ -105,6 +109,8 @@ def claim_of(record: Dispatched) -> Claim | None:
         by_mark=mark is not None,
         elsewhere=record.topic in _ELSEWHERE,
         physical_offset=record.physical_offset,
+        real_topic=properties.get(names.REAL_TOPIC),
+        real_queue_id=real_queue_id(properties),
     )
 
 

@@ -146,12 +146,11 @@ class Replay:
                 continue
             seen = self._seen.get(queue_id)
             found = seen.find(offset) if seen is not None else None
-            if found is None or claim.elsewhere:
-                if not self._is_gone(queue_id, offset, physical_offset):
-                    return False
-            elif found[1] == claim.fingerprint and physical_offset in (found[0], ANYWHERE):
+            if found is not None and found[1] == claim.fingerprint and physical_offset in (found[0], ANYWHERE):
                 self.queues[queue_id].settled.settle(offset)
                 return True
+            if (found is None or claim.elsewhere) and not self._is_gone(queue_id, offset, physical_offset):
+                return False
         if claim.delay is not None:
             if self._settle_foreign(claim):
                 return True

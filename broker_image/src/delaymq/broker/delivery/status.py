@@ -29,6 +29,8 @@ class DeliveryCounters:
     """Messages that can never be delivered, now in the dead-letter topic."""
     dropped: int = 0
     """Messages for the half topic, as in RocketMQ."""
+    refused: int = 0
+    """Overdue messages that were dropped because somebody said so, each settled by a mark."""
     corrupt: int = 0
     """Entries whose record cannot be read."""
     gone: int = 0
@@ -117,6 +119,7 @@ def status_of(
     next_due_ms: dict[int, int],
     lateness: dict[int, LatenessHistogram],
     corrected: Iterable[Correction],
+    held: dict[str, object] | None = None,
 ) -> dict[str, object]:
     """The structure of `/api/v1/delay`: every level of the table, and every queue that has or had entries."""
     none = LatenessHistogram()
@@ -136,4 +139,9 @@ def status_of(
                 "lateness": lateness.get(level - 1, none).as_json(),
             }
         )
-    return {"asOfMs": as_of_ms, "levels": shown, "corrected": [correction.as_json() for correction in corrected]}
+    return {
+        "asOfMs": as_of_ms,
+        "levels": shown,
+        "corrected": [correction.as_json() for correction in corrected],
+        "held": held,
+    }

@@ -1,0 +1,213 @@
+"""What holds deliveries back beyond their due time: a pause, or what is done with the overdue ones after a restore.
+
+It is kept in delaymq/delivery.json, so that a restart does not deliver what somebody meant to look at first.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from heapq import merge
+from typing import TYPE_CHECKING, Final
+
+from delaymq.schedule import Entry, LevelQueue, SpreadQueue
+
+if TYPE_CHECKING:
+    from delaymq.broker.delivery.hand_over import HandOver
+    from delaymq.broker.delivery.reader import DeliveryStore
+
+FILE_NAME: Final = "delivery.json"
+LONGEST_SPREAD_MS: Final = 30 * 86_400_000
+# Entries taken out of a queue at once, to be sorted among those of the others.
+_TAKEN_AT_ONCE: Final = 8_192
+
+logger = logging.getLogger(__name__)
+
+
+class HoldMode(StrEnum):
+    """What is held back."""
+
+    PAUSED = "paused"
+    """Everything, until somebody resumes."""
+    SPREAD = "spread"
+    """What was overdue goes out evenly over a time."""
+    DROP = "drop"
+    """What was overdue is not delivered, but settled by marks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hold:
+    """What holds deliveries back, as kept on disk."""
+
+    mode: HoldMode
+    since_ms: int
+    up_to_ms: int | None = None
+    """Messages due at or before it are the overdue ones; None: those that are overdue when a broker starts."""
+    over_ms: int = 0
+    """Of a spread: how long it takes."""
+    until_ms: int | None = None
+    """Of a spread that has begun: when it ends."""
+
+
+def encode_hold(hold: Hold) -> bytes:
+    """delivery.json."""
+    content = {
+        "mode": hold.mode,
+        "sinceMs": hold.since_ms,
+        "upToMs": hold.up_to_ms,
+        "overMs": hold.over_ms,
+        "untilMs": hold.until_ms,
+    }
+    return json.dumps(content).encode() + b"\n"
+
+
+def decode_hold(data: bytes) -> Hold:
+    """What the file says. A file that cannot be read holds everything back: nothing is delivered by mistake."""
+    try:
+        content = json.loads(data)
+        up_to_ms, until_ms = content["upToMs"], content["untilMs"]
+        return Hold(
+            mode=HoldMode(content["mode"]),
+            since_ms=int(content["sinceMs"]),
+            up_to_ms=None if up_to_ms is None else int(up_to_ms),
+            over_ms=min(max(int(content["overMs"]), 0), LONGEST_SPREAD_MS),
+            until_ms=None if until_ms is None else int(until_ms),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        logger.error("%s cannot be read (%s): deliveries are paused until somebody resumes them", FILE_NAME, error)
+        return Hold(mode=HoldMode.PAUSED, since_ms=0)
+
+
+class Holding:
+    """Keeps and ends what holds deliveries back. `hand_over` is told; the file is always written first."""
+
+    def __init__(
+        self, store: DeliveryStore, sources: dict[int, LevelQueue], hand_over: HandOver, now_ms: Callable[[], int]
+    ) -> None:
+        self._store = store
+        self._sources = sources
+        self._hand_over = hand_over
+        self._now_ms = now_ms
+        self.hold: Hold | None = None
+        """What holds deliveries back now."""
+
+    def load(self) -> None:
+        """Goes on as the file says; a spread that no broker has begun begins."""
+        hold = self._store.own_files.load(FILE_NAME, decode_hold)
+        if hold is not None:
+            self._take(hold)
+            if hold.mode is HoldMode.PAUSED:
+                logger.warning("deliveries are paused: resume them with `delaymq delay resume`")
+
+    def pause(self) -> None:
+        """Nothing is handed over from now on. OSError: it could not be kept, and nothing changed."""
+        if self.hold is None or self.hold.mode is not HoldMode.PAUSED:
+            self._take(Hold(mode=HoldMode.PAUSED, since_ms=self._now_ms()), save=True)
+
+    def deliver(self) -> None:
+        """Everything is handed over when it is due, and what is overdue at once. OSError."""
+        self._release()
+        self._remove()
+
+    def spread(self, over_ms: int) -> None:
+        """What is overdue now goes out evenly over so many ms, in due order. OSError."""
+        now_ms = self._now_ms()
+        self._take(Hold(mode=HoldMode.SPREAD, since_ms=now_ms, over_ms=over_ms), save=True)
+
+    def drop(self, up_to_ms: int) -> None:
+        """What is due at or before `up_to_ms` is settled by marks instead of delivered. OSError."""
+        now_ms = self._now_ms()
+        hold = Hold(mode=HoldMode.DROP, since_ms=now_ms, up_to_ms=min(up_to_ms, now_ms))
+        self._take(hold, save=True)
+
+    def overdue(self, now_ms: int) -> int:
+        """Pending messages that are due at `now_ms`, those that failed and wait for another try not counted."""
+        spread = self._hand_over.spread
+        left = spread.left if spread is not None else 0
+        return left + sum(source.due_count(now_ms) for source in self._sources.values())
+
+    def look(self) -> None:
+        """To be called after hand-overs: ends what is done."""
+        hold = self.hold
+        if hold is None or hold.mode is HoldMode.PAUSED:
+            return
+        spread = self._hand_over.spread
+        if hold.mode is HoldMode.SPREAD:
+            over = spread is None or spread.left == 0
+        else:
+            next_ms = min(
+                (due for each in self._sources.values() if (due := each.next_due_ms()) is not None), default=None
+            )
+            waiting = min((due_ms for due_ms, *_ in self._hand_over.retries.entries()), default=None)
+            over = all(due is None or due > (hold.up_to_ms or 0) for due in (next_ms, waiting))
+        if over:
+            self._release()
+            try:
+                self._remove()
+            except OSError as error:
+                # The next start does it again, and finds nothing to do.
+                logger.error("%s could not be removed: %s", FILE_NAME, error)
+
+    def as_json(self, now_ms: int) -> dict[str, object] | None:
+        """`held` of /api/v1/delay."""
+        hold = self.hold
+        if hold is None:
+            return None
+        spread = self._hand_over.spread
+        return {
+            "mode": hold.mode,
+            "sinceMs": hold.since_ms,
+            "overdue": self.overdue(now_ms),
+            "upToMs": hold.up_to_ms,
+            "untilMs": hold.until_ms,
+            "left": spread.left if spread is not None else None,
+        }
+
+    def _take(self, hold: Hold, *, save: bool = False) -> None:
+        now_ms = self._now_ms()
+        begun = hold
+        if hold.mode is HoldMode.SPREAD:
+            # Each start spreads what is left of what was overdue at the first one.
+            begun = Hold(
+                mode=hold.mode,
+                since_ms=hold.since_ms,
+                up_to_ms=now_ms if hold.up_to_ms is None else hold.up_to_ms,
+                over_ms=hold.over_ms,
+                until_ms=now_ms + hold.over_ms if hold.until_ms is None else hold.until_ms,
+            )
+        elif hold.mode is HoldMode.DROP and hold.up_to_ms is None:
+            begun = Hold(mode=hold.mode, since_ms=hold.since_ms, up_to_ms=now_ms)
+        if save or begun != hold:
+            self._store.own_files.save(FILE_NAME, encode_hold(begun))
+        self._release()
+        self.hold = begun
+        if begun.mode is HoldMode.PAUSED:
+            self._hand_over.held = True
+        elif begun.mode is HoldMode.DROP:
+            self._hand_over.drop_up_to_ms = begun.up_to_ms
+        else:
+            self._hand_over.begin_spread(
+                SpreadQueue(self._overdue_entries(begun.up_to_ms or 0), now_ms, begun.until_ms or 0),
+                begun.up_to_ms or 0,
+            )
+
+    def _overdue_entries(self, up_to_ms: int) -> Iterator[Entry]:
+        """Takes the overdue entries out of their queues, all of them by due time."""
+
+        def of(source: LevelQueue) -> Iterator[Entry]:
+            while entries := source.take(up_to_ms, _TAKEN_AT_ONCE):
+                yield from entries
+
+        return merge(*map(of, self._sources.values()))
+
+    def _release(self) -> None:
+        self.hold = None
+        self._hand_over.held = False
+        self._hand_over.drop_up_to_ms = None
+        self._hand_over.end_spread()
+
+    def _remove(self) -> None:
+        self._store.own_files.remove(FILE_NAME)

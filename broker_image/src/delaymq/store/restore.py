@@ -1,0 +1,192 @@
+"""A backup's files put back as a store's: the log, the tables, and the numbers of queues that the log says nothing of.
+
+Queues, index and snapshot are not there yet: whoever opens the store builds them from the log. Until `finish` the store
+refuses to be opened (state.json says why), so that half of one is never served.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from hashlib import sha256
+from typing import Final
+
+from delaymq.store.backup import QUEUES
+from delaymq.store.backup_check import files_of, problem_of, require_whole_row
+from delaymq.store.backup_source import decode_ended_queues
+from delaymq.store.consume_queue import BLANK_ENTRY, ENTRY_BYTES
+from delaymq.store.errors import BackupError
+from delaymq.store.files import Files
+from delaymq.store.manifest import NAME, Copied, read_manifest
+from delaymq.store.options import StoreOptions
+from delaymq.store.segments import segment_name
+from delaymq.store.setup import make_folders, new_state, read_state_as_it_is, write_state
+
+CHUNK_BYTES: Final = 4 << 20
+UNFINISHED: Final = "an unfinished restore"
+_MAY_BE_THERE: Final = frozenset({"lost+found"})
+"""A volume's own: it may be mounted where the store goes."""
+
+
+class Restore:
+    """One restore: `lay_out`, then whatever else belongs into the store, then `finish`."""
+
+    def __init__(
+        self,
+        backup: str,
+        target: str,
+        *,
+        new_store_id: bool = False,
+        move: bool = False,
+        left_out: frozenset[str] = frozenset(),
+        progress: Callable[[int, int], None] = lambda done, total: None,
+        files: Files | None = None,
+    ) -> None:
+        """`move`: the backup is used up. `left_out`: small files that do not go in. BackupError when it cannot be."""
+        self._files = files or Files()
+        self._backup = backup.rstrip("/")
+        self._target = target.rstrip("/")
+        self._move = move
+        self._left_out = left_out | {QUEUES}
+        self._progress = progress
+        manifest = read_manifest(self._files, self._backup)
+        if manifest is None:
+            raise BackupError(f"{backup} holds no finished backup: there is no {NAME}; run the backup to its end first")
+        require_whole_row(manifest)
+        self.manifest = manifest
+        """Of the backup."""
+        state = new_state()
+        if manifest.store_id and not new_store_id:
+            state = replace(state, store_id=manifest.store_id)
+        self._state = state
+        self._done = 0
+        self._total = sum(each.file_bytes for _, each in files_of(manifest))
+
+    @property
+    def store_id(self) -> str:
+        """Of the store that is made."""
+        return self._state.store_id
+
+    def options(self) -> StoreOptions:
+        """With which the store is to be opened: the origin's sizes, as far as the backup tells."""
+        sizes = self.manifest.sizes
+        default = StoreOptions()
+        return StoreOptions(
+            commit_log_file_bytes=sizes.commit_log_file_bytes,
+            consume_queue_file_bytes=sizes.consume_queue_file_bytes or default.consume_queue_file_bytes,
+            index_slots=sizes.index_slots or default.index_slots,
+            index_entries=sizes.index_entries or default.index_entries,
+            index_enable=sizes.index_enabled,
+        )
+
+    def lay_out(self) -> None:
+        """Copy and check everything. BackupError names what is damaged; OSError when the disk refuses."""
+        files, target = self._files, self._target
+        self._require_empty()
+        os.makedirs(target, exist_ok=True)
+        make_folders(files, target)
+        write_state(files, target, replace(self._state, unfinished=UNFINISHED))
+        # The start that follows rebuilds what the log tells, and clamps what is ahead of it.
+        files.write(f"{target}/abort", b"")
+        for name, copied in self.manifest.small_files.items():
+            self._small_file(name, copied)
+        for name, copied in self.manifest.segments.items():
+            self._segment(name, copied)
+        self._ended_queues()
+        for folder in ("config", "delaymq", "commitlog", "consumequeue", ""):
+            files.sync_folder(f"{target}/{folder}".rstrip("/"))
+
+    def finish(self) -> None:
+        """From here on it is a store. On disk when this returns."""
+        write_state(self._files, self._target, self._state)
+
+    def _require_empty(self) -> None:
+        """Refuse to touch what is there, unless it is a restore that was interrupted."""
+        files, target = self._files, self._target
+        if os.path.exists(target) and not files.is_folder(target):
+            raise BackupError(f"{target} is not a folder: name another one")
+        if not [name for name in files.names_in(target) if name not in _MAY_BE_THERE]:
+            return
+        state = read_state_as_it_is(files, target)
+        if state is None or state.unfinished != UNFINISHED:
+            raise BackupError(f"{target} is not empty: a store is restored into an empty folder; name another one")
+        for folder in ("commitlog", "config"):
+            for name in files.names_in(f"{target}/{folder}"):
+                files.unlink(f"{target}/{folder}/{name}")
+
+    def _small_file(self, name: str, copied: Copied) -> None:
+        path = f"{self._backup}/{self.manifest.tables}/{name}"
+        self._require(path, copied)
+        self._advance(copied.file_bytes)
+        if name not in self._left_out:
+            self._files.write(f"{self._target}/{name}", self._files.read(path) or b"")
+
+    def _require(self, path: str, copied: Copied) -> None:
+        if (problem := problem_of(path, copied)) is not None:
+            raise BackupError(f"{path}: {problem}")
+
+    def _segment(self, name: str, copied: Copied) -> None:
+        source, target = f"{self._backup}/commitlog/{name}", f"{self._target}/commitlog/{name}"
+        if self._move:
+            self._files.rename(source, target)
+            self._advance(copied.file_bytes)
+        with self._opened(target) as descriptor:
+            if not self._move:
+                self._copy(source, descriptor, copied)
+            segment_bytes = self.manifest.sizes.commit_log_file_bytes
+            self._files.set_size(descriptor, copied.file_bytes)
+            self._files.set_size(descriptor, segment_bytes)
+            if copied.file_bytes < segment_bytes:
+                # It is written on through a mapping, which must not find the disk full.
+                self._files.allocate(descriptor, segment_bytes)
+            self._files.fdatasync(descriptor)
+
+    @contextmanager
+    def _opened(self, path: str) -> Iterator[int]:
+        descriptor = self._files.open(path, create=True)
+        try:
+            yield descriptor
+        finally:
+            self._files.close(descriptor)
+
+    def _copy(self, source: str, descriptor: int, copied: Copied) -> None:
+        checksum = sha256()
+        position = 0
+        try:
+            file = open(source, "rb")  # noqa: SIM115
+        except FileNotFoundError as error:
+            raise BackupError(f"{source}: the file is missing: take another backup") from error
+        with file:
+            while position < copied.file_bytes:
+                piece = file.read(min(CHUNK_BYTES, copied.file_bytes - position))
+                if not piece:
+                    break
+                checksum.update(piece)
+                if any(piece):
+                    self._files.pwrite(descriptor, piece, position)
+                position += len(piece)
+                self._advance(len(piece))
+        if position < copied.file_bytes or checksum.hexdigest() != copied.sha256:
+            raise BackupError(f"{source}: {problem_of(source, copied) or 'it changed while it was read: try again'}")
+
+    def _advance(self, count: int) -> None:
+        self._done += count
+        self._progress(self._done, self._total)
+
+    def _ended_queues(self) -> None:
+        """Queues whose records are all gone go on counting where they were: their last file, with blank entries."""
+        copied = self.manifest.small_files.get(QUEUES)
+        if copied is None:
+            return
+        data = self._files.read(f"{self._backup}/{self.manifest.tables}/{QUEUES}") or b""
+        file_bytes = self.options().consume_queue_file_bytes
+        entries = file_bytes // ENTRY_BYTES
+        for topic, queue_id, end in decode_ended_queues(data):
+            first = (end - 1) // entries * entries
+            folder = f"{self._target}/consumequeue/{topic}/{queue_id}"
+            os.makedirs(folder, exist_ok=True)
+            with self._opened(f"{folder}/{segment_name(first * ENTRY_BYTES)}") as descriptor:
+                self._files.pwrite(descriptor, BLANK_ENTRY * (end - first), 0)
+                self._files.set_size(descriptor, file_bytes)
