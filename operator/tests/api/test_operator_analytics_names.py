@@ -13,6 +13,7 @@ from delaymq_operator.api.analytics_names import (
     OWNED_SPARK_KEYS,
     analytics_application,
     demanded_token,
+    driver_pod,
     scheduled_token,
     spark_key_owner,
 )
@@ -36,6 +37,8 @@ def test_names_of_applications_leave_room_for_what_spark_adds() -> None:
         for token in (scheduled_token(DUE_S), demanded_token("")):
             name = analytics_application(broker, names.MAX_SIZE - 1, token)
             assert len(name) <= MAX_APPLICATION_NAME_CHARS, name
+            assert driver_pod(name) == f"{name}-driver"
+            assert len(driver_pod(name)) <= 63
             assert LABEL.fullmatch(name)
 
 

@@ -26,6 +26,7 @@ from delaymq_operator.api import (
     without_condition,
 )
 from delaymq_operator.api.broker_status import CorrectedLevel, GroupStatus, ResumedStatus
+from delaymq_operator.api.resource import ms_of_timestamp, timestamp_of_ms
 
 NOW = datetime(2026, 11, 21, 6, 0, 0, 900_000, tzinfo=UTC)
 METADATA = {
@@ -172,6 +173,12 @@ def test_a_message_of_a_condition_has_a_limit() -> None:
 
 def test_a_timestamp_is_read_as_it_was_written() -> None:
     assert parse_timestamp(timestamp(NOW)) == NOW.replace(microsecond=0)
+
+
+def test_a_time_of_a_status_comes_back_in_ms_and_what_is_none_is_none():
+    assert ms_of_timestamp(timestamp_of_ms(1_790_000_000_999)) == 1_790_000_000_000
+    assert ms_of_timestamp("2026-09-21T14:13:20.25+02:00") == 1_789_992_800_250
+    assert [ms_of_timestamp(text) for text in (None, "", "soon", "2026-13-01T00:00:00Z")] == [None] * 4
 
 
 def test_names_of_the_longest_broker_fit_a_label_with_the_hash_of_a_revision() -> None:

@@ -18,8 +18,9 @@ RESULT_STATUS_KEY: Final = "status.json"
 RESULT_SUMMARY_KEY: Final = "summary.json.gz"
 RESULT_REPORT_KEY: Final = "report.html.gz"
 
-MAX_APPLICATION_NAME_CHARS: Final = 56
-"""The Spark operator's pod `<application>-driver` must fit the 63 characters of a label."""
+_DRIVER_SUFFIX: Final = "-driver"
+MAX_APPLICATION_NAME_CHARS: Final = 63 - len(_DRIVER_SUFFIX)
+"""The name of the driver's pod must fit the 63 characters of a label."""
 TOKEN_CHARS: Final = 8
 """Minutes since 1970 have eight digits until the year 2160; those on demand are made as long."""
 _HASH_CHARS: Final = 8
@@ -182,6 +183,11 @@ def analytics_application(broker: str, group: int, token: str) -> str:
     if len(broker) > _MAX_PREFIX_CHARS:
         prefix = f"{broker[: _MAX_PREFIX_CHARS - _HASH_CHARS - 1].rstrip('-')}-{_hash(broker)[:_HASH_CHARS]}"
     return f"{prefix}-analytics-{group}-{token}"
+
+
+def driver_pod(application: str) -> str:
+    """The pod of an application's driver, as the Spark operator names it."""
+    return application + _DRIVER_SUFFIX
 
 
 def _hash(text: str) -> str:

@@ -127,6 +127,14 @@ def parse_timestamp(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
+def ms_of_timestamp(text: str | None) -> int | None:
+    """The same in milliseconds since the epoch; None when there is no time, or none that can be read."""
+    try:
+        return None if text is None else int(parse_timestamp(text).timestamp() * 1000)
+    except ValueError:
+        return None
+
+
 def _plain(value: Any) -> Any:
     """The same as dicts and lists: bodies may come as read-only views."""
     if isinstance(value, Mapping):

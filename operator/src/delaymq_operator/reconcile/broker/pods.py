@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
+from delaymq_operator.api.resource import ms_of_timestamp
 from delaymq_operator.reconcile.endpoints import running_port
 
 REVISION_LABEL = "controller-revision-hash"
@@ -74,7 +74,8 @@ def _condition(status: dict[str, Any], kind: str) -> dict[str, Any]:
 def _problem(name: str, status: dict[str, Any], deleted_at: str | None, now_ms: int) -> str | None:
     if deleted_at is not None:
         # The deletion time includes the grace that the pod has.
-        if now_ms - datetime.fromisoformat(deleted_at).timestamp() * 1000 < _OVERDUE_MS:
+        end_ms = ms_of_timestamp(deleted_at)
+        if end_ms is None or now_ms - end_ms < _OVERDUE_MS:
             return None
         return (
             f"Pod {name} should have ended at {deleted_at}: its node does not answer. If the node is gone for good, "

@@ -5,8 +5,9 @@ from __future__ import annotations
 from msgspec import structs
 
 from delaymq_operator.api.analytics import AnalyticsGroupStatus, AnalyticsSpec
+from delaymq_operator.api.analytics_names import driver_pod
 from delaymq_operator.api.conditions import Reason
-from delaymq_operator.api.resource import parse_timestamp, timestamp_of_ms
+from delaymq_operator.api.resource import ms_of_timestamp, timestamp_of_ms
 from delaymq_operator.reconcile.broker.analytics.following import one_line
 from delaymq_operator.reconcile.broker.analytics.results import ResultError, has_report, result_of, with_figures
 from delaymq_operator.reconcile.broker.analytics.telling import because
@@ -15,10 +16,8 @@ from delaymq_operator.reconcile.broker.state import BrokerPass
 
 def started_ms(entry: AnalyticsGroupStatus, now_ms: int) -> int:
     """When its application was made, or its turn began."""
-    try:
-        return int(parse_timestamp(entry.started_at or "").timestamp() * 1000)
-    except ValueError:
-        return now_ms
+    at_ms = ms_of_timestamp(entry.started_at)
+    return now_ms if at_ms is None else at_ms
 
 
 def is_overdue(p: BrokerPass, spec: AnalyticsSpec, entry: AnalyticsGroupStatus) -> bool:
@@ -56,5 +55,5 @@ async def told_failure(p: BrokerPass, entry: AnalyticsGroupStatus, message: str)
     except ResultError as error:
         if config_map is not None and config_map.get("data"):
             return failed(p, entry, Reason.RUN_FAILED, str(error))
-    advice = f"see `kubectl logs {name}-driver` and `kubectl describe sparkapplication {name}`"
+    advice = f"see `kubectl logs {driver_pod(name)}` and `kubectl describe sparkapplication {name}`"
     return failed(p, entry, Reason.RUN_FAILED, f"{message}; {advice}")

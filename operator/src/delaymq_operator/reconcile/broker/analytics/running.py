@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import structs
 
 from delaymq_operator.api.analytics import AnalyticsGroupStatus, AnalyticsSpec
-from delaymq_operator.api.analytics_names import analytics_application
+from delaymq_operator.api.analytics_names import analytics_application, driver_pod
 from delaymq_operator.api.conditions import Reason
 from delaymq_operator.api.resource import timestamp_of_ms
 from delaymq_operator.reconcile.broker.analytics import telling
@@ -21,7 +21,7 @@ from delaymq_operator.reconcile.broker.analytics.ending import (
 )
 from delaymq_operator.reconcile.broker.analytics.following import SILENT, SILENT_MS, Seen, seen
 from delaymq_operator.reconcile.broker.analytics.state import GOING_ON
-from delaymq_operator.reconcile.broker.analytics.tidying import DRIVER_SUFFIX, remove_application
+from delaymq_operator.reconcile.broker.analytics.tidying import remove_application
 from delaymq_operator.reconcile.broker.pods import Pod
 from delaymq_operator.reconcile.broker.state import BrokerPass, Group
 
@@ -93,7 +93,7 @@ async def _follow(p: BrokerPass, spec: AnalyticsSpec, entry: AnalyticsGroupStatu
         if overdue:
             return failed(p, entry, Reason.DEADLINE_EXCEEDED, f"{deadline} and was ended")
         return failed(p, entry, Reason.RUN_FAILED, f"SparkApplication {name} was deleted while it ran")
-    body = p.cached("Pod", name + DRIVER_SUFFIX)
+    body = p.cached("Pod", driver_pod(name))
     driver = Pod.of(body, p.now_ms) if body is not None else None
     found = seen(application, driver, p.now_ms, started_ms(entry, p.now_ms))
     if found.state == "Completed":

@@ -8,7 +8,7 @@ from typing import Final
 from delaymq_operator.api.analytics import AnalyticsSpec, AnalyticsStatus
 from delaymq_operator.api.analytics_names import demanded_token, scheduled_token
 from delaymq_operator.api.conditions import ConditionType, Reason, find_condition
-from delaymq_operator.api.resource import parse_timestamp, timestamp_of_ms
+from delaymq_operator.api.resource import ms_of_timestamp, timestamp_of_ms
 from delaymq_operator.manifests.hashes import short_hash
 from delaymq_operator.reconcile.broker.analytics import telling
 from delaymq_operator.reconcile.broker.analytics.beginning import for_one_pod
@@ -86,8 +86,8 @@ async def _follow_schedule(p: BrokerPass, spec: AnalyticsSpec) -> None:
         p.analytics.change(next_schedule_time=None)
         return
     minute_ms = p.now_ms - p.now_ms % 60_000
-    last_ms = _ms(status.last_schedule_time)
-    told_ms = _ms(status.next_schedule_time)
+    last_ms = ms_of_timestamp(status.last_schedule_time)
+    told_ms = ms_of_timestamp(status.next_schedule_time)
     # By the minute, so that it is computed once for all passes within it; a clock that was set back repeats no run.
     next_ms = next_time_ms(spec.schedule, spec.time_zone, max(minute_ms, last_ms or 0))
     if told_ms is not None and told_ms <= p.now_ms:
@@ -163,10 +163,3 @@ async def _tell(p: BrokerPass) -> None:
     is_news = before is None or before.reason != verdict.reason
     if p.analytics.obstacle is not None and is_news:
         await p.event("Warning", verdict.reason, verdict.message[:900])
-
-
-def _ms(text: str | None) -> int | None:
-    try:
-        return None if text is None else int(parse_timestamp(text).timestamp()) * 1000
-    except ValueError:
-        return None

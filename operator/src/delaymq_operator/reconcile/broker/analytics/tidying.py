@@ -9,7 +9,7 @@ from msgspec import structs
 
 from delaymq_operator.api import names
 from delaymq_operator.api.analytics import AnalyticsSpec
-from delaymq_operator.api.analytics_names import analytics_objects
+from delaymq_operator.api.analytics_names import analytics_objects, driver_pod
 from delaymq_operator.manifests import component_labels
 from delaymq_operator.reconcile.broker.analytics.history import to_remove
 from delaymq_operator.reconcile.broker.analytics.state import GOING_ON
@@ -17,7 +17,6 @@ from delaymq_operator.reconcile.broker.state import BrokerPass
 from delaymq_operator.reconcile.errors import KubeError
 from delaymq_operator.reconcile.ports import Manifest
 
-DRIVER_SUFFIX = "-driver"
 MISSING_RETRY_S: Final = 60.0
 """How often the API server is asked whether it knows SparkApplications by now."""
 
@@ -103,15 +102,16 @@ async def remove_application(p: BrokerPass, name: str, uid: str | None = None) -
         # Another one of this name is not meant.
         if not (error.conflict or error.absent):
             raise
-    driver = p.cached("Pod", name + DRIVER_SUFFIX)
+    driver = p.cached("Pod", driver_pod(name))
     if driver is not None:
         await _remove_driver(p, driver)
 
 
 async def _remove_drivers(p: BrokerPass, kept: set[str]) -> None:
     """Drivers whose application is gone: before 2.3 the Spark operator made them dependents only with its webhook."""
+    drivers = {driver_pod(name) for name in kept}
     for pod in p.world.cache.labelled("Pod", p.namespace, component_labels(p.broker, "analytics")):
-        if pod["metadata"]["name"].removesuffix(DRIVER_SUFFIX) not in kept:
+        if pod["metadata"]["name"] not in drivers:
             await _remove_driver(p, pod)
 
 
