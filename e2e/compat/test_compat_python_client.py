@@ -3,84 +3,22 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from itertools import count
-from pathlib import Path
 
 import pytest
 from delaymq.client import (
     Admin,
     Client,
-    ConsumeFrom,
     Message,
-    MessageModel,
-    NoRouteError,
     NoSuchDelayError,
-    Outcome,
     Producer,
     PullConsumer,
     PullStatus,
     PushConsumer,
-    PushConsumerOptions,
     ReceivedMessage,
     SendStatus,
 )
-from delaymq.message.names import dead_letter_topic
 from harness.brokers import Cluster
-
-LIMIT_S = 60.0
-NewCluster = Callable[..., Cluster]
-POLL_S = 0.02
-HELD_MS = 10_000
-FROM_FIRST = PushConsumerOptions(consume_from=ConsumeFrom.FIRST, local_retry_ms=200)
-
-_names = count(1)
-
-
-def new_name(kind: str) -> str:
-    """A topic or group that no other test has."""
-    return f"Py{kind}{next(_names)}_{time.monotonic_ns() % 1_000_000}"
-
-
-def run(cluster: Cluster, scenario: Callable[[Client], Awaitable[None]]) -> None:
-    """Runs `scenario` with a client of the cluster, within a limit."""
-
-    async def with_client() -> None:
-        async with asyncio.timeout(LIMIT_S), Client(cluster.namesrv_address) as client:
-            await scenario(client)
-
-    asyncio.run(with_client())
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    """Waits, within the scenario's limit."""
-    while not is_so():  # noqa: ASYNC110 - what it waits for is no event
-        await asyncio.sleep(POLL_S)
-
-
-class Collected:
-    """A handler that keeps what it gets."""
-
-    def __init__(self) -> None:
-        self.messages: list[ReceivedMessage] = []
-
-    async def __call__(self, message: ReceivedMessage) -> None:
-        self.messages.append(message)
-
-    @property
-    def bodies(self) -> list[bytes]:
-        return [message.body for message in self.messages]
-
-
-async def settled(client: Client, topic: str, *consumers: PushConsumer) -> None:
-    """Waits until the consumers have all queues of the topic between them: each at least one, none twice."""
-    queues = set((await client.route(topic)).readable)
-
-    def shared() -> bool:
-        assigned = [{queue for queue in consumer.assigned if queue.topic == topic} for consumer in consumers]
-        return all(assigned) and set().union(*assigned) == queues and sum(map(len, assigned)) == len(queues)
-
-    await until(shared)
+from python_scenario import FROM_FIRST, HELD_MS, POLL_S, Collected, NewCluster, new_name, run, settled, until
 
 
 def test_a_message_arrives_with_tags_keys_and_properties(cluster: Cluster) -> None:
@@ -208,200 +146,6 @@ def test_the_first_send_creates_the_topic(cluster: Cluster) -> None:
         # Brokers tell the NameServer without waiting for it.
         while not await Admin(client).topic_exists(topic):  # noqa: ASYNC110 - at the NameServer
             await asyncio.sleep(POLL_S)
-
-    run(cluster, scenario)
-
-
-def test_only_messages_with_the_subscribed_tags_come(cluster: Cluster) -> None:
-    topic, group = new_name("Topic"), new_name("Group")
-
-    async def scenario(client: Client) -> None:
-        got = Collected()
-        await Admin(client).create_topic(topic, queues=1)
-        consumer = PushConsumer(client, group, got, FROM_FIRST)
-        # "Aa" and "BB" have the same hash: the broker lets both pass, the client must not.
-        consumer.subscribe(topic, "TagA || Aa")
-        async with consumer, Producer(client) as producer:
-            for tag in ("TagB", "BB", "", "TagA", "Aa"):
-                await producer.send(Message(topic=topic, body=tag.encode(), tags=tag))
-            await until(lambda: len(got.messages) >= 2)
-            await asyncio.sleep(0.5)
-        assert got.bodies == [b"TagA", b"Aa"]
-
-    run(cluster, scenario)
-
-
-def test_members_of_a_group_share_and_each_group_gets_everything(cluster: Cluster) -> None:
-    topic, group, other = new_name("Topic"), new_name("Group"), new_name("Group")
-
-    async def scenario(client: Client) -> None:
-        await Admin(client).create_topic(topic, queues=4)
-        async with Client(cluster.namesrv_address) as second_client, Producer(client) as producer:
-            collected = [Collected(), Collected(), Collected()]
-            consumers = [
-                PushConsumer(client, group, collected[0], FROM_FIRST),
-                PushConsumer(second_client, group, collected[1], FROM_FIRST),
-                PushConsumer(client, other, collected[2], FROM_FIRST),
-            ]
-            for consumer in consumers:
-                consumer.subscribe(topic)
-                await consumer.start()
-            await settled(client, topic, *consumers[:2])
-            assert [len([q for q in consumer.assigned if q.topic == topic]) for consumer in consumers[:2]] == [2, 2]
-            bodies = [b"%d" % number for number in range(40)]
-            for body in bodies:
-                await producer.send(Message(topic=topic, body=body))
-            await until(lambda: len(collected[0].messages) + len(collected[1].messages) >= 40)
-            await until(lambda: len(collected[2].messages) >= 40)
-            await second_client.close()
-            await settled(client, topic, consumers[0])
-        assert Counter(collected[0].bodies + collected[1].bodies) == Counter(bodies)
-        assert collected[0].messages
-        assert collected[1].messages
-        assert Counter(collected[2].bodies) == Counter(bodies)
-
-    run(cluster, scenario)
-
-
-def test_in_broadcasting_each_member_gets_each_message(cluster: Cluster, tmp_path: Path) -> None:
-    topic, group = new_name("Topic"), new_name("Group")
-
-    async def scenario(client: Client) -> None:
-        await Admin(client).create_topic(topic, queues=2)
-        async with Client(cluster.namesrv_address) as second_client, Producer(client) as producer:
-            collected = [Collected(), Collected()]
-            for each, handler in zip((client, second_client), collected, strict=True):
-                options = PushConsumerOptions(
-                    model=MessageModel.BROADCASTING,
-                    consume_from=ConsumeFrom.FIRST,
-                    offsets_path=tmp_path / each.client_id / "offsets.json",
-                )
-                consumer = PushConsumer(each, group, handler, options)
-                consumer.subscribe(topic)
-                await consumer.start()
-            for number in range(10):
-                await producer.send(Message(topic=topic, body=b"%d" % number))
-            await until(lambda: all(len(each.messages) >= 10 for each in collected))
-        for each in collected:
-            assert Counter(each.bodies) == Counter(b"%d" % number for number in range(10))
-
-    run(cluster, scenario)
-
-
-def test_a_failed_message_comes_again_and_at_last_goes_to_the_dead_letters(cluster: Cluster) -> None:
-    topic, group = new_name("Topic"), new_name("Group")
-
-    async def scenario(client: Client) -> None:
-        await Admin(client).create_topic(topic, queues=1)
-        times: list[int] = []
-
-        async def fail(message: ReceivedMessage) -> Outcome | None:
-            if message.body == b"good":
-                return None
-            assert message.topic == topic
-            times.append(message.reconsume_times)
-            if len(times) == 1:
-                raise ValueError("the handler's own error")
-            return Outcome.RETRY
-
-        options = PushConsumerOptions(consume_from=ConsumeFrom.FIRST, max_reconsume_times=2)
-        consumer = PushConsumer(client, group, fail, options)
-        consumer.subscribe(topic)
-        async with consumer, Producer(client) as producer:
-            await producer.send(Message(topic=topic, body=b"bad", tags="T", keys=("k",)))
-            await producer.send(Message(topic=topic, body=b"good"))
-            await until(lambda: len(times) == 3)
-            dead = await _first_of(client, dead_letter_topic(group))
-        assert times == [0, 1, 2]
-        assert (dead.body, dead.tags, dead.keys) == (b"bad", "T", ("k",))
-
-    run(cluster, scenario)
-
-
-async def _first_of(client: Client, topic: str) -> ReceivedMessage:
-    async with PullConsumer(client, new_name("Group")) as consumer:
-        while True:
-            try:
-                for queue in await consumer.queues(topic):
-                    result = await consumer.pull(queue, 0)
-                    if result.messages:
-                        return result.messages[0]
-            except NoRouteError:
-                pass
-            await asyncio.sleep(POLL_S * 5)
-
-
-def test_ordered_consumers_handle_a_queue_in_order_also_when_a_message_fails(cluster: Cluster) -> None:
-    topic, group = new_name("Topic"), new_name("Group")
-
-    async def scenario(client: Client) -> None:
-        await Admin(client).create_topic(topic, queues=2)
-        handled: dict[int, list[bytes]] = {0: [], 1: []}
-        failures = Counter[bytes]()
-
-        async def handle(message: ReceivedMessage) -> Outcome | None:
-            await asyncio.sleep(0.001)
-            if message.body == b"3" and failures[message.body] < 2:
-                failures[message.body] += 1
-                return Outcome.RETRY
-            handled[message.queue.queue_id].append(message.body)
-            return None
-
-        options = PushConsumerOptions(consume_from=ConsumeFrom.FIRST, ordered=True, local_retry_ms=100)
-        consumer = PushConsumer(client, group, handle, options)
-        consumer.subscribe(topic)
-        async with consumer, Producer(client) as producer:
-            queues = await producer.queues(topic)
-            for number in range(40):
-                await producer.send(Message(topic=topic, body=b"%d" % number), queue=queues[number % 2])
-            await until(lambda: sum(map(len, handled.values())) >= 40)
-        assert handled[0] == [b"%d" % number for number in range(0, 40, 2)]
-        assert handled[1] == [b"%d" % number for number in range(1, 40, 2)]
-        assert failures[b"3"] == 2
-
-    run(cluster, scenario)
-
-
-def test_a_group_goes_on_where_it_stopped_and_shows_its_progress(cluster: Cluster) -> None:
-    topic, group = new_name("Topic"), new_name("Group")
-
-    async def scenario(client: Client) -> None:
-        await Admin(client).create_topic(topic, queues=2)
-        first, second = Collected(), Collected()
-        async with Producer(client) as producer:
-            for handler, bodies in ((first, (b"1", b"2", b"3")), (second, (b"4", b"5"))):
-                for body in bodies:
-                    await producer.send(Message(topic=topic, body=body))
-                consumer = PushConsumer(client, group, handler, FROM_FIRST)
-                consumer.subscribe(topic)
-                async with consumer:
-                    await until(lambda handler=handler, bodies=bodies: len(handler.messages) >= len(bodies))
-        assert Counter(first.bodies) == Counter((b"1", b"2", b"3"))
-        assert Counter(second.bodies) == Counter((b"4", b"5"))
-        progress = await Admin(client).consumer_progress(group, topic)
-        assert sum(each.consumer_offset for each in progress.values()) == 5
-        assert all(each.consumer_offset == each.broker_offset for each in progress.values())
-
-    run(cluster, scenario)
-
-
-def test_a_new_group_begins_where_it_is_told_to(cluster: Cluster) -> None:
-    topic = new_name("Topic")
-
-    async def scenario(client: Client) -> None:
-        await Admin(client).create_topic(topic, queues=1)
-        async with Producer(client) as producer, PullConsumer(client, new_name("Group")) as consumer:
-            for body in (b"1", b"2"):
-                await producer.send(Message(topic=topic, body=body))
-            await asyncio.sleep(1.2)
-            middle_ms = time.time_ns() // 1_000_000
-            await asyncio.sleep(0.2)
-            await producer.send(Message(topic=topic, body=b"3"))
-            [queue] = await consumer.queues(topic)
-            assert await consumer.calls.min_offset(queue) == 0
-            await consumer.pull(queue, 2, suspend_ms=HELD_MS)
-            assert await consumer.calls.max_offset(queue) == 3
-            assert await consumer.calls.offset_at(queue, middle_ms) == 2
 
     run(cluster, scenario)
 

@@ -119,11 +119,12 @@ class Driver:
     """The JVM; a context manager. Clients are addressed by the name they were started with."""
 
     def __init__(self, *, jvm_options: Sequence[str] = JVM_OPTIONS) -> None:
-        self._home_path = Path(tempfile.mkdtemp(prefix="delaymq-driver-"))
-        self.log_path = self._home_path / "driver.log"
+        self.home_path = Path(tempfile.mkdtemp(prefix="delaymq-driver-"))
+        """What its clients take for the user's home."""
+        self.log_path = self.home_path / "driver.log"
         options = [
             *jvm_options,
-            f"-Duser.home={self._home_path}",
+            f"-Duser.home={self.home_path}",
             f"-Drocketmq.home.dir={HOME_PATH}",
             f"-Dlogback.configurationFile={HOME_PATH / 'conf' / 'logback_tools.xml'}",
             "-Drocketmq.client.logLevel=WARN",
@@ -160,7 +161,7 @@ class Driver:
                 process.kill()
                 process.wait()
             self._process = None
-        shutil.rmtree(self._home_path, ignore_errors=True)
+        shutil.rmtree(self.home_path, ignore_errors=True)
 
     def submit(self, operation: str, **fields: Any) -> "Future[Any]":
         """Send a command; its answer comes with the future, as does ClientError."""

@@ -10,7 +10,7 @@ cancelled call leaves nothing behind; an offset is committed only when all messa
 
 from delaymq.client.admin import EARLIEST, LATEST, Admin, GroupMembers, QueueReset, ResetOutcome
 from delaymq.client.client import Client
-from delaymq.client.consumer_stats import ConsumerStats, TopicStats
+from delaymq.client.consumer_stats import ConsumerStats, QueueStats, TopicStats
 from delaymq.client.errors import (
     AnswerTimeoutError,
     BadAnswerError,
@@ -74,6 +74,7 @@ __all__ = [
     "PushConsumer",
     "PushConsumerOptions",
     "QueueReset",
+    "QueueStats",
     "ReceivedMessage",
     "RefusedError",
     "ResetOutcome",

@@ -34,7 +34,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Assignment:
-    """`subscriptions` are the consumer's and may change at any time; `announce_again` and `look_again` tell of it."""
+    """`subscriptions` are the consumer's and may change at any time; `subscription_changed` tells of it."""
 
     def __init__(
         self,
@@ -107,8 +107,11 @@ class Assignment:
         """Something changed: the shares are worked out soon."""
         self._changed.set()
 
-    def announce_again(self) -> None:
-        """Other topics or tags are subscribed to."""
+    def subscription_changed(self, topic: str) -> None:
+        """Other tags of `topic` are subscribed to, or none. Nothing more is pulled by the former ones."""
+        for reader, task in self._readers.values():
+            if reader.queue.topic == topic:
+                task.cancel()
         self._unannounced = True
         self._changed.set()
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from delaymq.client.messages import ReceivedMessage
+from delaymq.protocol.bodies import MessageQueue
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,18 +21,36 @@ class TopicStats:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class QueueStats:
+    """A queue that the consumer reads now."""
+
+    queue: MessageQueue
+    next_offset: int | None
+    """Of its first message that is not done; None while it is not known where to begin."""
+    cached_messages: int
+    """Pulled and not done."""
+    cached_bytes: int
+    """Of their bodies."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ConsumerStats:
     """A moment's figures of one consumer."""
 
     topics: dict[str, TopicStats] = field(default_factory=dict)
-    queues: int = 0
-    """That it reads now."""
-    cached_messages: int = 0
-    """Pulled and not done."""
-    cached_bytes: int = 0
-    """Of their bodies."""
+    queues: tuple[QueueStats, ...] = ()
     running: int = 0
     """Handlers at work."""
+
+    @property
+    def cached_messages(self) -> int:
+        """Pulled and not done, of all queues."""
+        return sum(each.cached_messages for each in self.queues)
+
+    @property
+    def cached_bytes(self) -> int:
+        """Of their bodies."""
+        return sum(each.cached_bytes for each in self.queues)
 
 
 class Tally:

@@ -8,7 +8,7 @@ from typing import Self
 from delaymq.client.assignment import Assignment
 from delaymq.client.background import Background
 from delaymq.client.client import Client
-from delaymq.client.consumer_stats import ConsumerStats, Tally
+from delaymq.client.consumer_stats import ConsumerStats, QueueStats, Tally
 from delaymq.client.errors import ClosedError
 from delaymq.client.file_offsets import FileOffsets, default_path
 from delaymq.client.handlers import BatchHandler, Handle, Handler, of_batch, of_one
@@ -78,12 +78,12 @@ class _GroupConsumer:
         """
         self._subscriptions[topic] = Subscription(topic, tags, now_ms())
         self._tally.know(topic)
-        self._assignment.announce_again()
+        self._assignment.subscription_changed(topic)
 
     def unsubscribe(self, topic: str) -> None:
         """Takes no more messages of `topic`."""
         self._subscriptions.pop(topic, None)
-        self._assignment.announce_again()
+        self._assignment.subscription_changed(topic)
 
     @property
     def assigned(self) -> list[MessageQueue]:
@@ -92,14 +92,16 @@ class _GroupConsumer:
 
     def stats(self) -> ConsumerStats:
         """This moment's figures."""
-        readers = self._assignment.readers
-        return ConsumerStats(
-            topics=self._tally.topics(),
-            queues=len(readers),
-            cached_messages=sum(reader.cached_messages for reader in readers),
-            cached_bytes=sum(reader.cached_bytes for reader in readers),
-            running=self._handling.running,
+        queues = tuple(
+            QueueStats(
+                queue=reader.queue,
+                next_offset=reader.commit_offset,
+                cached_messages=reader.cached_messages,
+                cached_bytes=reader.cached_bytes,
+            )
+            for reader in self._assignment.readers
         )
+        return ConsumerStats(topics=self._tally.topics(), queues=queues, running=self._handling.running)
 
     async def start(self) -> None:
         """Joins the group; messages come as soon as it has its share of the queues.

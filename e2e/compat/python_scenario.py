@@ -1,0 +1,84 @@
+"""What the tests of the Python client share: scenarios within a limit, handlers that keep what they get, waits."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from itertools import count
+
+from delaymq.client import (
+    Client,
+    ConsumeFrom,
+    NoRouteError,
+    PullConsumer,
+    PushConsumer,
+    PushConsumerOptions,
+    ReceivedMessage,
+)
+from harness.brokers import Cluster
+
+LIMIT_S = 60.0
+POLL_S = 0.02
+HELD_MS = 10_000
+FROM_FIRST = PushConsumerOptions(consume_from=ConsumeFrom.FIRST, local_retry_ms=200)
+NewCluster = Callable[..., Cluster]
+
+_names = count(1)
+
+
+def new_name(kind: str) -> str:
+    """A topic or group that no other test has."""
+    return f"Py{kind}{next(_names)}_{time.monotonic_ns() % 1_000_000}"
+
+
+def run(cluster: Cluster, scenario: Callable[[Client], Awaitable[None]]) -> None:
+    """Runs `scenario` with a client of the cluster, within a limit."""
+
+    async def with_client() -> None:
+        async with asyncio.timeout(LIMIT_S), Client(cluster.namesrv_address) as client:
+            await scenario(client)
+
+    asyncio.run(with_client())
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Waits, within the scenario's limit."""
+    while not is_so():  # noqa: ASYNC110 - what it waits for is no event
+        await asyncio.sleep(POLL_S)
+
+
+class Collected:
+    """A handler that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.messages: list[ReceivedMessage] = []
+
+    async def __call__(self, message: ReceivedMessage) -> None:
+        self.messages.append(message)
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [message.body for message in self.messages]
+
+
+async def settled(client: Client, topic: str, *consumers: PushConsumer) -> None:
+    """Waits until the consumers have all queues of the topic between them: each at least one, none twice."""
+    queues = set((await client.route(topic)).readable)
+
+    def shared() -> bool:
+        assigned = [{queue for queue in consumer.assigned if queue.topic == topic} for consumer in consumers]
+        return all(assigned) and set().union(*assigned) == queues and sum(map(len, assigned)) == len(queues)
+
+    await until(shared)
+
+
+async def first_of(client: Client, topic: str) -> ReceivedMessage:
+    async with PullConsumer(client, new_name("Group")) as consumer:
+        while True:
+            try:
+                for queue in await consumer.queues(topic):
+                    result = await consumer.pull(queue, 0)
+                    if result.messages:
+                        return result.messages[0]
+            except NoRouteError:
+                pass
+            await asyncio.sleep(POLL_S * 5)

@@ -1,0 +1,121 @@
+"""What Python clients leave behind when they are closed: nothing."""
+
+import asyncio
+import os
+from collections import Counter
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from delaymq.client import (
+    Admin,
+    BatchPushConsumer,
+    Client,
+    Message,
+    MessageModel,
+    Outcome,
+    Producer,
+    PushConsumer,
+    ReceivedMessage,
+)
+from harness.brokers import Cluster
+from python_scenario import FROM_FIRST, new_name, until
+
+
+def resources() -> tuple[int, int, int]:
+    """Tasks but this one, descriptors, timers that are still to ring."""
+    loop = asyncio.get_running_loop()
+    timers = [handle for handle in loop._scheduled if not handle.cancelled()]  # type: ignore[attr-defined]
+    return len(asyncio.all_tasks()) - 1, len(os.listdir("/proc/self/fd")), len(timers)
+
+
+async def _until_as_before(before: tuple[int, int, int]) -> None:
+    """Sockets close one step of the loop after their owner; a leak is for ever, and ends in the limit."""
+    while (now := resources()) != before:
+        print(f"tasks, descriptors and timers: {before} before, {now} now")
+        await asyncio.sleep(0.1)
+
+
+def test_after_a_close_no_task_no_descriptor_and_no_timer_is_left(cluster: Cluster, tmp_path: Path) -> None:
+    topic = new_name("Topic")
+    kinds = {
+        "clustering": replace(FROM_FIRST, commit_interval_ms=50),
+        "ordered": replace(FROM_FIRST, ordered=True),
+        "broadcasting": replace(
+            FROM_FIRST, model=MessageModel.BROADCASTING, offsets_path=tmp_path / "own" / "offsets.json"
+        ),
+    }
+
+    async def one_life() -> None:
+        failing = Counter[str]()
+
+        async def handle(message: ReceivedMessage) -> Outcome | None:
+            failing[message.message_id] += 1
+            return Outcome.RETRY if failing[message.message_id] == 1 else None
+
+        async with Client(cluster.namesrv_address) as client, Producer(client) as producer, AsyncExitStack() as stack:
+            consumers = [PushConsumer(client, new_name("Group"), handle, options) for options in kinds.values()]
+            batches = BatchPushConsumer(client, new_name("Group"), _nothing, replace(FROM_FIRST, batch=4))
+            for each in (*consumers, batches):
+                each.subscribe(topic)
+                await stack.enter_async_context(each)
+            for _ in range(10):
+                await producer.send(Message(topic=topic, body=b"x"))
+            # In the middle of retries, pauses and held pulls.
+            await until(lambda: all(_pulled(each, topic) >= 10 for each in (*consumers, batches)))
+
+    async def scenario() -> None:
+        async with asyncio.timeout(60), Client(cluster.namesrv_address) as client:
+            await Admin(client).create_topic(topic, queues=2)
+        await one_life()
+        before = resources()
+        for _ in range(3):
+            await one_life()
+        await _until_as_before((0, *before[1:]))
+
+    asyncio.run(scenario())
+
+
+async def _nothing(messages: list[ReceivedMessage]) -> None:
+    return None
+
+
+def _pulled(consumer: PushConsumer | BatchPushConsumer, topic: str) -> int:
+    return consumer.stats().topics[topic].pulled
+
+
+def test_what_is_cancelled_at_any_moment_leaves_nothing_behind(cluster: Cluster) -> None:
+    topic, group = new_name("Topic"), new_name("Group")
+
+    async def life(started: asyncio.Event) -> None:
+        async def hang(message: ReceivedMessage) -> None:
+            await asyncio.Event().wait()
+
+        async with Client(cluster.namesrv_address) as client, Producer(client) as producer:
+            consumer = PushConsumer(client, group, hang, FROM_FIRST)
+            consumer.subscribe(topic)
+            async with consumer:
+                started.set()
+                while True:
+                    await producer.send(Message(topic=topic, body=b"x"))
+
+    async def scenario() -> None:
+        async with asyncio.timeout(60), Client(cluster.namesrv_address) as client:
+            await Admin(client).create_topic(topic, queues=2)
+        before = resources()
+        for pause_s in (0, 0.001, 0.01, 0.1, 0.3):
+            started = asyncio.Event()
+            task = asyncio.create_task(life(started))
+            await started.wait()
+            await asyncio.sleep(pause_s)
+            task.cancel()
+            # Its close waits for handlers that hang; a second cancellation ends that too.
+            while not task.done():
+                await asyncio.sleep(0.1)
+                task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        await _until_as_before(before)
+
+    asyncio.run(scenario())
