@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from spark_running_broker import SEGMENT_BYTES, RunningBroker, running_broker, write_store
 from spark_store import source_rows, unpack_golden
+from spark_streaming import keys_streamed
 
 COUNT = 3_000
 EVERYTHING = [f"k{number}" for number in range(COUNT)]
@@ -208,19 +209,7 @@ def test_a_stream_follows_a_running_broker(spark: SparkSession, broker: RunningB
     register(spark)
 
     def run() -> list[str]:
-        query = (
-            spark.readStream.format("rocketmq_store")
-            .options(path=broker.url, columns="keys,physical_offset", splitBytes="512k")
-            .load()
-            .writeStream.format("parquet")
-            .option("path", str(tmp_path / "out"))
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        assert query.awaitTermination(120)
-        found = spark.read.parquet(str(tmp_path / "out")).orderBy("physical_offset").collect()
-        return [row["keys"] for row in found]
+        return keys_streamed(spark, broker.url, tmp_path, split_bytes="512k")
 
     assert run() == EVERYTHING
     send(broker, COUNT, 300)

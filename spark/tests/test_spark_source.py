@@ -19,6 +19,7 @@ from delaymq_spark.source_schema import COLUMNS, DEFAULT_COLUMNS
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from spark_store import comparable, reader_rows, unpack_golden
+from spark_streaming import keys_streamed
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 
@@ -156,19 +157,7 @@ def test_a_stream_follows_a_growing_log_without_loss_or_repetition(
     send(own, 0, 200)
 
     def run() -> list[str]:
-        query = (
-            spark.readStream.format("rocketmq_store")
-            .options(path=own.path, columns="keys,physical_offset", splitBytes="16k")
-            .load()
-            .writeStream.format("parquet")
-            .option("path", str(tmp_path / "out"))
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        assert query.awaitTermination(60)
-        found = spark.read.parquet(str(tmp_path / "out")).orderBy("physical_offset").collect()
-        return [row["keys"] for row in found]
+        return keys_streamed(spark, str(own.path), tmp_path, split_bytes="16k")
 
     assert run() == [f"k{number}" for number in range(200)]
     assert run() == [f"k{number}" for number in range(200)]
