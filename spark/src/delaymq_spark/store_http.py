@@ -9,7 +9,15 @@ from typing import Any, Final, TypeVar
 from delaymq.store.reader import SegmentInfo
 
 from delaymq_spark.segments import Listing
-from delaymq_spark.store_address import StoreAddress, StorePath, StorePathError, Token, check_store_path, token_of
+from delaymq_spark.store_address import (
+    StoreAddress,
+    StorePath,
+    StorePathError,
+    Token,
+    check_store_path,
+    is_address,
+    token_of,
+)
 from delaymq_spark.store_client import AnswerError, BrokerClient, NoAnswerError
 
 KNOWN_FORMAT_VERSION: Final = 1
@@ -63,7 +71,7 @@ class RemoteSegment(SegmentInfo):
 def describe_store(path: str) -> StoreDescription:
     """What the broker at `path` says of its store. StorePathError, soon, when none answers there."""
     checked = check_store_path(path)
-    if not checked.startswith(("http://", "https://")):
+    if not is_address(checked):
         return StoreDescription()
     return ask_store(checked, FIRST_PATIENCE_S).description
 
