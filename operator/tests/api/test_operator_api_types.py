@@ -204,7 +204,7 @@ def test_no_two_objects_of_two_brokers_have_one_name() -> None:
 
 
 def test_name_servers_are_addressed_one_by_one() -> None:
-    assert names.namesrv_pod_addresses("demo", "ns", 2) == (
+    assert names.namesrv_pod_addresses("demo", "ns", 2, "svc") == (
         "demo-namesrv-0.demo-namesrv-pods.ns.svc:9876",
         "demo-namesrv-1.demo-namesrv-pods.ns.svc:9876",
     )

@@ -389,6 +389,16 @@ def test_an_ordered_topic_is_told_to_every_name_server() -> None:
     assert world.condition(key)[1] == "InEveryGroup"
 
 
+def test_name_servers_have_the_names_that_the_clusters_domain_gives_them() -> None:
+    world = TopicWorld(groups=1, name_servers=2, cluster_domain="svc.cluster.example")
+    key = world.add_topic("orders", order=True)
+    settle(world, key)
+    assert set(world.brokers.orders_by_address) == {
+        f"demo-namesrv-{number}.demo-namesrv-pods.{NAMESPACE}.svc.cluster.example:9876" for number in (0, 1)
+    }
+    assert world.condition(key)[1] == "InEveryGroup"
+
+
 def test_a_name_server_that_forgot_the_order_is_told_again() -> None:
     world = TopicWorld(groups=1, name_servers=2)
     key = world.add_topic("orders", order=True)

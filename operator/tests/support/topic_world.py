@@ -204,11 +204,11 @@ class MemoryBrokers:
 class TopicWorld:
     """Everything together, with a Broker `demo` of as many groups as asked for, in namespace `ns`."""
 
-    def __init__(self, *, groups: int = 2, name_servers: int = 1) -> None:
+    def __init__(self, *, groups: int = 2, name_servers: int = 1, cluster_domain: str = "svc") -> None:
         self.kube = MemoryKube()
         self.brokers = MemoryBrokers()
         self.now_ms = START_MS
-        self.settings = ReconcileSettings(default_image="none")
+        self.settings = ReconcileSettings(default_image="none", cluster_domain=cluster_domain)
         self._admin: BrokerAdmin = self.brokers
         self.world = self._world()
         if groups:

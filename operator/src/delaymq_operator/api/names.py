@@ -44,6 +44,9 @@ MANAGED_BY_VALUE: Final = "delaymq-operator"
 OWN_LABELS: Final = (NAME_LABEL, INSTANCE_LABEL, COMPONENT_LABEL, MANAGED_BY_LABEL, GROUP_LABEL)
 Component = Literal["broker", "namesrv", "analytics"]
 
+DEFAULT_CLUSTER_DOMAIN: Final = "svc"
+"""What follows the namespace in DNS names: pods find the rest, whatever the cluster's own domain is."""
+
 NAMESRV_PORT: Final = 9876
 NAMESRV_HTTP_PORT: Final = 8081
 BROKER_PORT: Final = 10911
@@ -149,8 +152,8 @@ def namesrv_external_service(broker: str) -> str:
     return f"{broker}-namesrv-external"
 
 
-def namesrv_pod_addresses(broker: str, namespace: str, replicas: int, domain: str = "svc") -> tuple[str, ...]:
-    """What brokers register with: every NameServer by its own name, host:port; `domain` follows the namespace."""
+def namesrv_pod_addresses(broker: str, namespace: str, replicas: int, domain: str) -> tuple[str, ...]:
+    """Every NameServer by its own name, host:port; `domain` follows the namespace."""
     return tuple(
         f"{namesrv_pod(broker, ordinal)}.{namesrv_pods_service(broker)}.{namespace}.{domain}:{NAMESRV_PORT}"
         for ordinal in range(replicas)

@@ -22,7 +22,7 @@ async def settle_order(
     asked each poll.
     """
     own = queues or {}
-    told = (_settle(address, topic, broker, answers, world, own) for address in name_servers_of(broker))
+    told = (_settle(address, topic, broker, answers, world, own) for address in name_servers_of(broker, world))
     return [problem for problem in await asyncio.gather(*told) if problem is not None]
 
 

@@ -47,8 +47,8 @@ def _endpoint(broker: Broker, number: int, world: World) -> Endpoint | None:
     return broker_endpoint(address, port, _NO_TOKEN) if address else None
 
 
-def name_servers_of(broker: Broker) -> tuple[str, ...]:
+def name_servers_of(broker: Broker, world: World) -> tuple[str, ...]:
     """host:port of each NameServer by itself: they do not tell each other anything."""
     return broker.spec.name_servers.addresses or namesrv_pod_addresses(
-        broker.name, broker.namespace, broker.spec.name_servers.replicas
+        broker.name, broker.namespace, broker.spec.name_servers.replicas, world.settings.cluster_domain
     )

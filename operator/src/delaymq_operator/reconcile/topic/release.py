@@ -74,7 +74,7 @@ async def _delete_from_broker(topic: Topic, report: Reporter, world: World) -> s
 async def _delete_from_name_servers(topic: Topic, broker: Broker, answers: BrokerAnswers, world: World) -> list[str]:
     """After the brokers: one that still had the topic would bring its route back."""
     problems = await settle_order(topic, broker, answers, world, None)
-    for address in name_servers_of(broker):
+    for address in name_servers_of(broker, world):
         try:
             await world.admin.delete_route((address,), topic.topic_name, cluster=broker.name)
         except (BrokerUnreachable, BrokerRefused) as error:
