@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
+from delaymq_operator.reconcile.world import ReconcileSettings
+
 ENVIRONMENT_PREFIX: Final = "DELAYMQ_OPERATOR_"
 MAX_TIME_S: Final = 86_400.0
 MAX_DRAIN_LEASE_S: Final = 600.0
@@ -35,30 +37,46 @@ def _setting(default: Any, about: str, *, least: float | None = None, choices: t
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorSettings:
-    """Everything that can be set from outside."""
+    """Everything that can be set from outside. What the reconcilers go by has its default with them."""
 
     namespaces: tuple[str, ...] = _setting((), "namespaces to look after, separated by commas; empty: all")
     default_image: str = _setting("delaymq/broker:0.1.0", "image of brokers whose spec names none")
-    analytics_image: str = _setting("delaymq/spark:0.1.0", "image of analytics whose spec names none")
-    analytics_role: str = _setting("delaymq-analytics", "role that lets a Spark driver make its executors")
-    analytics_role_kind: str = _setting("ClusterRole", "kind of that role: ClusterRole or Role", choices=ROLE_KINDS)
+    analytics_image: str = _setting(ReconcileSettings.analytics_image, "image of analytics whose spec names none")
+    analytics_role: str = _setting(ReconcileSettings.analytics_role, "role that lets a Spark driver make its executors")
+    analytics_role_kind: str = _setting(
+        ReconcileSettings.analytics_role_kind, "kind of that role: ClusterRole or Role", choices=ROLE_KINDS
+    )
     namespace: str = _setting("", "the operator's own namespace; empty: the service account's, else `default`")
     pod_name: str = _setting(
         "", "the operator's own pod: holder of the lease, reporter of Events; empty: the host name"
     )
-    cluster_domain: str = _setting("svc", "what follows the namespace in DNS names: svc, or svc.cluster.local")
-    workers: int = _setting(8, "resources that are reconciled at a time", least=1)
-    poll_interval_s: float = _setting(10.0, "how often settled brokers are asked how they are", least=0.1)
-    progress_interval_s: float = _setting(1.0, "the same while something is going on", least=0.1)
-    status_interval_s: float = _setting(60.0, "how often figures in a status are renewed", least=1)
-    resync_interval_s: float = _setting(600.0, "how often everything is looked at without cause", least=1)
-    withdraw_max_s: float = _setting(45.0, "how long clients get to move their sends away; they read routes every 30 s")
-    quiet_s: float = _setting(3.0, "a broker that got no sends for so long has none any more")
-    refuse_s: float = _setting(2.0, "how long sends are refused before a broker is stopped")
-    drain_lease_s: float = _setting(
-        60.0, "a drained broker takes sends again after so long without the operator", least=1
+    cluster_domain: str = _setting(
+        ReconcileSettings.cluster_domain, "what follows the namespace in DNS names: svc, or svc.cluster.local"
     )
-    event_interval_s: float = _setting(600.0, "the same Event is not said again within this time")
+    workers: int = _setting(8, "resources that are reconciled at a time", least=1)
+    poll_interval_s: float = _setting(
+        ReconcileSettings.poll_interval_s, "how often settled brokers are asked how they are", least=0.1
+    )
+    progress_interval_s: float = _setting(
+        ReconcileSettings.progress_interval_s, "the same while something is going on", least=0.1
+    )
+    status_interval_s: float = _setting(
+        ReconcileSettings.status_interval_s, "how often figures in a status are renewed", least=1
+    )
+    resync_interval_s: float = _setting(600.0, "how often everything is looked at without cause", least=1)
+    withdraw_max_s: float = _setting(
+        ReconcileSettings.withdraw_max_s, "how long clients get to move their sends away; they read routes every 30 s"
+    )
+    quiet_s: float = _setting(ReconcileSettings.quiet_s, "a broker that got no sends for so long has none any more")
+    refuse_s: float = _setting(ReconcileSettings.refuse_s, "how long sends are refused before a broker is stopped")
+    drain_lease_s: float = _setting(
+        ReconcileSettings.drain_lease_s,
+        "a drained broker takes sends again after so long without the operator",
+        least=1,
+    )
+    event_interval_s: float = _setting(
+        ReconcileSettings.event_interval_s, "the same Event is not said again within this time"
+    )
     http_host: str = _setting("0.0.0.0", "address of /livez, /readyz and /metrics")
     http_port: int = _setting(8080, "port of /livez, /readyz and /metrics; 0: any free one", least=0)
     lease: bool = _setting(True, "one replica is active, by a Lease; off: the only replica there is")

@@ -37,7 +37,7 @@ class AnalyticsRun:
     """Of the run."""
     image: str
     read: Literal["HTTP", "Volume"]
-    cluster_domain: str = "svc"
+    cluster_domain: str = names.DEFAULT_CLUSTER_DOMAIN
     settings: Mapping[str, str] = field(default_factory=dict)
     """The broker's, by configuration key. Its volume does not tell them, its HTTP does."""
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from delaymq.message.levels import DEFAULT_LEVELS
 
+from delaymq_operator.api.names import DEFAULT_CLUSTER_DOMAIN
+
 
 @dataclass(frozen=True, kw_only=True)
 class DelayTable:
@@ -24,7 +26,7 @@ class Context:
     token: str
     """What brokers want to see in HTTP requests."""
     delay: DelayTable = DelayTable()
-    cluster_domain: str = "svc"
+    cluster_domain: str = DEFAULT_CLUSTER_DOMAIN
     """What follows the namespace in DNS names."""
     operator_namespace: str = ""
     """Empty: the operator runs outside the cluster."""

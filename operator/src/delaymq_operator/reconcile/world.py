@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
+from delaymq_operator.api.names import DEFAULT_CLUSTER_DOMAIN
 from delaymq_operator.reconcile.ports import BrokerAdmin, Cache, Kube
 
 T = TypeVar("T")
@@ -55,7 +56,7 @@ class ReconcileSettings:
     """Where the operator runs: network policies let it in. Empty: it runs outside the cluster."""
     operator_labels: tuple[tuple[str, str], ...] = (("app.kubernetes.io/name", "delaymq-operator"),)
     """Labels of the operator's pods, for network policies."""
-    cluster_domain: str = "svc"
+    cluster_domain: str = DEFAULT_CLUSTER_DOMAIN
     """What follows the namespace in a DNS name: `svc`, or `svc.cluster.local`."""
     status_interval_s: float = 60.0
     """How often figures in a status are renewed when nothing else changes."""
