@@ -10,6 +10,7 @@ from delaymq_operator import adapters, api, reconcile
 from delaymq_operator.adapters.kinds import KINDS, WATCHED_KINDS
 from delaymq_operator.adapters.permissions import PERMISSIONS
 from delaymq_operator.api import names
+from delaymq_operator.manifests.metadata import API_VERSIONS
 from delaymq_operator.reconcile.broker import objects
 
 RECONCILE = Path(reconcile.__path__[0])
@@ -116,3 +117,7 @@ def test_only_the_adapters_send_requests() -> None:
         if "import kubernetes" in file.read_text() or "from kubernetes" in file.read_text()
     }
     assert users == {"adapters"}
+
+
+def test_manifests_are_of_the_versions_that_are_asked_for() -> None:
+    assert {kind: KINDS[kind].api_version for kind in API_VERSIONS} == API_VERSIONS
