@@ -1,4 +1,4 @@
-"""Warnings that a peer can cause as often as it likes, said once a while; for every layer."""
+"""Fields of events, and warnings that a peer can cause as often as it likes, said once a while; for every layer."""
 
 from __future__ import annotations
 
@@ -7,6 +7,16 @@ from collections.abc import Callable
 
 # One line a minute for each kind of trouble; how much of it there is, the counters say.
 QUIET_MS = 60_000
+FIELDS_ATTRIBUTE = "delaymq_fields"
+"""Under this name a record carries its fields."""
+
+
+def fields(**values: object) -> dict[str, dict[str, object]]:
+    """What an event is about, for `extra`: message id, keys, topic, group, peer. None values are left out.
+
+    Written with the event: `logger.warning("…", extra=fields(topic=topic, peer=address))`.
+    """
+    return {FIELDS_ATTRIBUTE: {name: value for name, value in values.items() if value is not None}}
 
 
 class QuietLog:
@@ -19,8 +29,8 @@ class QuietLog:
         self._next_ms: dict[str, int] = {}
         self._left_out: dict[str, int] = {}
 
-    def warning(self, text: str, *args: object, error: BaseException | None = None) -> None:
-        """Warns with `text % args`; formats are literals of the code, so their number is small."""
+    def warning(self, text: str, *args: object, error: BaseException | None = None, **about: object) -> None:
+        """Warns with `text % args` about something; formats are literals of the code, so their number is small."""
         now_ms = self._now_ms()
         next_ms = self._next_ms.get(text)
         # A clock that was set back must not silence a warning for longer than usual.
@@ -30,4 +40,4 @@ class QuietLog:
         self._next_ms[text] = now_ms + self._quiet_ms
         left_out = self._left_out.pop(text, 0)
         ending = f" ({left_out} more since the last time)" if left_out else ""
-        self._logger.warning(text + ending, *args, exc_info=error)
+        self._logger.warning(text + ending, *args, exc_info=error, extra=fields(**about))

@@ -256,7 +256,12 @@ def test_the_configuration_is_told_and_hot_keys_can_be_changed(harness: Harness)
         (b"brokerConfigPath=/tmp/x", ResponseCode.NO_PERMISSION, "brokerConfigPath"),
         (b"storePathRootDir=/tmp/x", ResponseCode.NO_PERMISSION, "storePathRootDir"),
         (b"httpToken=x", ResponseCode.NO_PERMISSION, "httpToken"),
-        (b"maxMessageSize=2048\nlistenPort=1", ResponseCode.SYSTEM_ERROR, "listenPort: a change needs a restart"),
+        (
+            b"maxMessageSize=2048\nlistenPort=1",
+            ResponseCode.NO_PERMISSION,
+            "listenPort: cannot be changed over the wire",
+        ),
+        (b"maxMessageSize=2048\nbrokerName=b", ResponseCode.SYSTEM_ERROR, "brokerName: a change needs a restart"),
         (b"maxMessageSiez=2048", ResponseCode.SYSTEM_ERROR, "did you mean maxMessageSize?"),
         (b"maxMessageSize=many", ResponseCode.SYSTEM_ERROR, "not a whole number"),
         (b"messageDelayLevel=1s 2x", ResponseCode.SYSTEM_ERROR, "level 2"),

@@ -4,21 +4,25 @@ from pathlib import Path
 
 import pytest
 from delaymq.cli.rocketmq_conf import rocketmq_conf
-from delaymq.cli.serve import (
-    STANDALONE_DEFAULTS,
-    advertised_address,
-    broker_config,
-    disk_note,
-    misspelt_variables,
-    namesrv_config,
-    parser,
-    standalone_namesrv_config,
-)
-from delaymq.config import BrokerConfig, ConfigError
+from delaymq.cli.serve import disk_note, parser
+from delaymq.cli.server_settings import ServerSettings, advertised_address, misspelt_variables, settings_of
+from delaymq.config import STANDALONE_DEFAULTS, BrokerConfig, ConfigError, NamesrvConfig
 
 
 def broker(*words: str, command: str = "standalone", **environment: str) -> BrokerConfig:
-    return broker_config(command, parser(command).parse_args(words), environment)[0]
+    found = settings(command, *words, **environment).broker
+    assert found is not None
+    return found.config
+
+
+def namesrv(command: str, *words: str, **environment: str) -> NamesrvConfig:
+    found = settings(command, *words, **environment).namesrv
+    assert found is not None
+    return found.config
+
+
+def settings(command: str, *words: str, **environment: str) -> ServerSettings:
+    return settings_of(command, parser(command).parse_args(words), environment)
 
 
 def test_flags_go_before_environment_before_file_before_defaults(tmp_path: Path) -> None:
@@ -60,17 +64,16 @@ def test_all_interfaces_without_an_address_for_clients_is_refused() -> None:
 
 
 def test_a_name_server_of_its_own_takes_its_settings_from_its_own_flags(tmp_path: Path) -> None:
-    options = parser("namesrv").parse_args(["--listen-port", "5", "--store-path", str(tmp_path), "--host", "127.0.0.2"])
-    config, _ = namesrv_config(options, {"DELAYMQ_ROUTE_GRACE_MS": "7"})
+    words = ("--listen-port", "5", "--store-path", str(tmp_path), "--host", "127.0.0.2")
+    config = namesrv("namesrv", *words, DELAYMQ_ROUTE_GRACE_MS="7")
     assert (config.listen_port, config.listen_host, config.route_grace_ms) == (5, "127.0.0.2", 7)
     assert config.kv_config_path == str(tmp_path / "kvConfig.json")
 
 
 def test_the_name_server_of_standalone_does_not_take_the_brokers_ports() -> None:
     environment = {"DELAYMQ_LISTEN_PORT": "2", "DELAYMQ_HTTP_PORT": "3", "DELAYMQ_ROUTE_GRACE_MS": "7"}
-    options = parser("standalone").parse_args(["--namesrv-port", "9", "--store-path", "/s"])
-    own, _ = broker_config("standalone", options, environment)
-    config, _ = standalone_namesrv_config(options, environment, own)
+    words = ("--namesrv-port", "9", "--store-path", "/s")
+    own, config = broker(*words, **environment), namesrv("standalone", *words, **environment)
     assert (own.listen_port, own.http_port) == (2, 3)
     assert (config.listen_port, config.http_port, config.route_grace_ms) == (9, 0, 7)
     assert config.kv_config_path == "/s/delaymq/kvConfig.json"

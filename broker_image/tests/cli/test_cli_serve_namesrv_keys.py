@@ -2,14 +2,17 @@
 
 from pathlib import Path
 
-from delaymq.cli.serve import broker_config, parser, standalone_namesrv_config
+from delaymq.cli.serve import parser
+from delaymq.cli.server_settings import settings_of
 
 
 def test_a_standalone_file_may_hold_the_keys_of_broker_and_nameserver(tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text("brokerName=b\nrouteGraceMs=7\nlistenPort=12345\n")
     options = parser("standalone").parse_args(["-c", str(conf), "--store-path", str(tmp_path / "store")])
-    broker, _ = broker_config("standalone", options, {})
-    namesrv, _ = standalone_namesrv_config(options, {"DELAYMQ_SCAN_INTERVAL_MS": "200"}, broker)
+    found = settings_of("standalone", options, {"DELAYMQ_SCAN_INTERVAL_MS": "200"})
+    assert found.broker is not None
+    assert found.namesrv is not None
+    broker, namesrv = found.broker.config, found.namesrv.config
     assert (broker.broker_name, broker.listen_port) == ("b", 12345)
     assert (namesrv.route_grace_ms, namesrv.scan_interval_ms, namesrv.listen_port) == (7, 200, 9876)

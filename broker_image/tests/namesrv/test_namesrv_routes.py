@@ -452,13 +452,13 @@ def test_configuration_is_read_and_changed_over_the_wire(world: World) -> None:
 @pytest.mark.parametrize(
     ("text", "code", "remark"),
     [
-        ("kvConfigPath=/tmp/x", 16, "cannot be changed over the network"),
-        ("configBlackList=", 16, "cannot be changed over the network"),
-        ("listenPort=1", 1, "needs a restart"),
+        ("kvConfigPath=/tmp/x", 16, "cannot be changed over the wire"),
+        ("configBlackList=", 16, "cannot be changed over the wire"),
+        ("scanIntervalMs=1000", 1, "needs a restart"),
         ("routeGraceMs=many", 1, "not a whole number"),
         ("routeGraceMz=1", 1, "did you mean routeGraceMs"),
         ("nonsense", 1, "not key=value"),
-        ("routeGraceMs=1\nlistenPort=1", 1, "needs a restart"),
+        ("routeGraceMs=1\nlistenPort=1", 16, "changed over the wire"),
     ],
 )
 def test_what_cannot_be_changed_is_refused_whole(world: World, text: str, code: int, remark: str) -> None:

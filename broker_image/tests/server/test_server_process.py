@@ -57,6 +57,10 @@ class Server:
         return self.process.wait(BOUND_S)
 
 
+def is_one_error(server: Server, event: str) -> bool:
+    return re.fullmatch(rf'time=\S+ level=error logger=delaymq event="{event}"\n', server.log()) is not None
+
+
 @pytest.fixture
 def servers() -> Iterator[list[Server]]:
     started: list[Server] = []
@@ -81,14 +85,14 @@ def test_a_signal_stops_a_standalone_server_cleanly(tmp_path: Path, servers: lis
     assert line[4] == str(tmp_path / "store")
     server.wait_for(r"NameServer listens on 127\.0\.0\.1:\d+")
     assert server.end(number) == 0
-    assert "delaymq: stopped" in server.log()
+    assert "logger=delaymq event=stopped\n" in server.log()
     assert "Traceback" not in server.log()
     assert not (tmp_path / "store" / "abort").exists()
 
 
 def test_a_name_server_runs_alone(tmp_path: Path, servers: list[Server]) -> None:
     server = start(servers, "namesrv", tmp_path)
-    server.wait_for(r"NameServer listens on 127\.0\.0\.1:\d+\n")
+    server.wait_for(r'event="NameServer listens on 127\.0\.0\.1:\d+" address=127\.0\.0\.1:\d+\n')
     assert server.end(signal.SIGTERM) == 0
 
 
@@ -98,7 +102,7 @@ def test_a_port_in_use_is_one_clear_line_and_exit_code_1(tmp_path: Path, servers
         port = taken.getsockname()[1]
         server = start(servers, what, tmp_path, port)
         assert server.process.wait(BOUND_S) == 1
-    assert re.fullmatch(rf"delaymq: cannot start: .* {HOST}:{port} is in use: .*\n", server.log())
+    assert is_one_error(server, rf"cannot start: .* {HOST}:{port} is in use: .*")
 
 
 def test_a_second_start_on_the_same_store_is_refused(tmp_path: Path, servers: list[Server]) -> None:
@@ -106,7 +110,7 @@ def test_a_second_start_on_the_same_store_is_refused(tmp_path: Path, servers: li
     first.wait_for("broker broker-a listens")
     second = start(servers, "standalone", tmp_path)
     assert second.process.wait(BOUND_S) == 1
-    assert re.fullmatch(r"delaymq: cannot start: .*\n", second.log())
+    assert is_one_error(second, "cannot start: .*")
     assert str(tmp_path / "store") in second.log()
     assert first.end(signal.SIGTERM) == 0
 
@@ -115,7 +119,7 @@ def test_what_is_no_store_is_refused(tmp_path: Path, servers: list[Server]) -> N
     (tmp_path / "store").write_text("a file")
     server = start(servers, "standalone", tmp_path)
     assert server.process.wait(BOUND_S) == 1
-    assert re.fullmatch(r"delaymq: cannot start: .*\n", server.log())
+    assert is_one_error(server, "cannot start: .*")
 
 
 def test_a_killed_server_resets_its_clients_and_loses_nothing(tmp_path: Path, servers: list[Server]) -> None:

@@ -25,6 +25,7 @@ from delaymq.broker.store_settings import make_parent, store_options
 from delaymq.broker.tables import PersistTask, Tables
 from delaymq.broker.topics import Topics
 from delaymq.config import BrokerConfig
+from delaymq.config.running import RunningSettings
 from delaymq.message.ids import pack_host
 from delaymq.message.record import Record
 from delaymq.protocol.bodies import TopicConfig
@@ -58,6 +59,10 @@ class Broker:
         self.stats = stats
         self.now_ms = now_ms
         self.config = config
+        self.settings = RunningSettings(BrokerConfig)
+        """The server says where they are from."""
+        self.on_settings: Callable[[BrokerConfig], None] | None = None
+        """Called with a configuration that was changed."""
         self.topics = Topics(config, config.levels.max_level, now_ms)
         self.groups = Groups(config, now_ms)
         self.offsets = Offsets()
@@ -246,6 +251,8 @@ class Broker:
         self.topics.apply(config)
         self.groups.apply(config)
         self._derive()
+        if self.on_settings is not None:
+            self.on_settings(config)
 
     def _derive(self) -> None:
         # What the hot paths need of the configuration, as plain attributes.

@@ -52,6 +52,9 @@ class BrokerConfig:
     http_host: str = text("127.0.0.1", "what the HTTP port is bound to", ours=True)
     http_token: str = text("", _TOKEN, ours=True, secret=True)
     http_token_file: str = text("", _TOKEN_FILE, ours=True)
+    http_names: str = text(
+        "", "names, joined by `;`, by which HTTP is reached on loopback without a token, besides localhost", ours=True
+    )
     namesrv_addr: str = text("", "NameServers, `host:port` joined by `;`", check=parse_addresses)
     register_name_server_period: int = number(30_000, 10_000, 60_000, "ms between registrations")
     register_broker_timeout_mills: int = number(6_000, 100, 60_000, "ms for one registration")
@@ -154,6 +157,11 @@ class BrokerConfig:
     def deletion_hours(self) -> tuple[int, ...]:
         """`delete_when` as numbers."""
         return parse_hours(self.delete_when)
+
+    @property
+    def own_http_names(self) -> tuple[str, ...]:
+        """`http_names` as names."""
+        return tuple(word.strip().lower() for word in self.http_names.split(";") if word.strip())
 
     @property
     def name_servers(self) -> tuple[tuple[str, int], ...]:

@@ -1,4 +1,4 @@
-"""The tables of docs/operations/configuration.md, made of the code: `python -m delaymq.config.page FILE` writes them."""
+"""The tables of docs/operations/configuration.md, made of the code: `make docs` writes them."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from delaymq.config import NamesrvConfig
+from delaymq.config.running import RunningSettings
 from delaymq.namesrv.kv import KVSettings
 from delaymq.namesrv.routes import Routes
 from delaymq.namesrv.table import PROCESSORS
@@ -32,6 +33,10 @@ class NameServer:
     def __init__(self, config: NamesrvConfig, now_ms: Callable[[], int]) -> None:
         """NamesrvError when the settings' file cannot be read."""
         self.config = config
+        self.settings = RunningSettings(NamesrvConfig)
+        """The server says where they are from."""
+        self.on_settings: Callable[[NamesrvConfig], None] | None = None
+        """Called with settings that were changed."""
         self.now_ms = now_ms
         self.routes = Routes()
         self.kv = KVSettings(Path(config.kv_config_path) if config.kv_config_path else None)
@@ -49,6 +54,12 @@ class NameServer:
         except Exception as error:
             _logger.exception("request %d of %s failed", command.code, session.remote_address)
             return Response(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+
+    def apply(self, config: NamesrvConfig) -> None:
+        """Takes a changed configuration."""
+        self.config = config
+        if self.on_settings is not None:
+            self.on_settings(config)
 
     def session_closed(self, session: NamesrvSession) -> None:
         """A connection ended; its broker's routes stay for the grace period."""

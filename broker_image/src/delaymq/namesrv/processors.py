@@ -5,9 +5,11 @@ Each takes the NameServer, the session and the command, and returns the answer o
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final
 
-from delaymq.config import ConfigError, NamesrvConfig, build, is_hot, to_properties_text
+from delaymq.config import ConfigError, to_properties_text
+from delaymq.config.running import ForbiddenKeyError
 from delaymq.message.names import topic_problem
 from delaymq.namesrv.kv import ORDER_TOPIC_CONFIG
 from delaymq.namesrv.routes import FLAG_UNIT, FLAG_UNIT_SUBSCRIPTION, Registration
@@ -42,12 +44,12 @@ from delaymq.protocol.headers import (
     WipeWritePermOfBrokerRequestHeader,
     WipeWritePermOfBrokerResponseHeader,
 )
+from delaymq.quiet_log import fields
 
 if TYPE_CHECKING:
     from delaymq.namesrv.nameserver import NameServer, NamesrvSession
 
-FIXED_KEYS: Final = frozenset({"configStorePath", "kvConfigPath", "rocketmqHome", "configBlackList"})
-"""Paths of the NameServer's own machine: never changed over the wire."""
+_logger = logging.getLogger(__name__)
 
 MAX_NAME_CHARACTERS: Final = 255
 """Of a broker's name, cluster or address; the longest host name."""
@@ -234,17 +236,18 @@ def get_config(server: NameServer, session: NamesrvSession, command: Command) ->
 
 
 def update_config(server: NameServer, session: NamesrvSession, command: Command) -> Response:
-    """318: changes settings that need no restart, all of the request's or none; they hold until the restart."""
+    """318: changes keys, all of them or none; the remark says which changed now, which wait for a restart, or why."""
     settings = decode_settings(command.body)
-    fixed = sorted(FIXED_KEYS & settings.keys())
-    if fixed:
-        raise RequestError(ResponseCode.NO_PERMISSION, f"{fixed[0]} cannot be changed over the network")
-    cold = [key for key in settings if is_hot(NamesrvConfig, key) is False]
-    if cold:
-        remark = f"{cold[0]} needs a restart: change it in the NameServer's configuration file"
-        raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
+    if not settings:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, "the body has no keys: send key=value lines")
     try:
-        server.config, _ = build(NamesrvConfig, settings, base=server.config)
+        change = server.settings.change(
+            server.config, settings, by=f"code 318 of {session.remote_address}", now_ms=server.now_ms()
+        )
+    except ForbiddenKeyError as error:
+        raise RequestError(ResponseCode.NO_PERMISSION, str(error)) from error
     except ConfigError as error:
         raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
-    return Response()
+    server.apply(change.config)
+    _logger.info("settings: %s", change.remark, extra=fields(peer=session.remote_address))
+    return Response(remark=change.remark)

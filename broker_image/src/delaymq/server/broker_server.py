@@ -13,6 +13,7 @@ from delaymq import clock
 from delaymq.broker.broker import Broker
 from delaymq.broker.results import Deferred, Held
 from delaymq.config import BrokerConfig
+from delaymq.config.running import RunningSettings
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import FLAG_ONEWAY, Command, Response, encode_response
 from delaymq.server.background import Background
@@ -21,6 +22,7 @@ from delaymq.server.draining import Draining
 from delaymq.server.flushing import Flushing
 from delaymq.server.held_pulls import HeldPulls
 from delaymq.server.listening import BACKLOG, bind, bind_broker_ports, port_of
+from delaymq.server.logs import LevelFollower
 from delaymq.server.registration import Registration
 from delaymq.server.scheduling import DeliveryClock
 from delaymq.server.sessions import SERVER_LIMITS, ClientSession, Sessions
@@ -40,8 +42,9 @@ _logger = logging.getLogger(__name__)
 class BrokerServer:
     """One broker process, or its half of a standalone one. `start`, then `stop` once."""
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, settings: RunningSettings[BrokerConfig] | None = None) -> None:
         self.config = config
+        self._settings = settings or RunningSettings(BrokerConfig)
         self.broker: Broker
         """Set by `start`."""
         self.ports_open = False
@@ -65,6 +68,8 @@ class BrokerServer:
             if http:
                 http_bound = bind(config.http_host, config.http_port, "the HTTP port")
             self.broker = Broker.open(config, clock.now_ms)
+            self.broker.settings = self._settings
+            self.broker.on_settings = LevelFollower(config.log_level)
         except BaseException:
             _close_sockets(main, fast, http_bound)
             raise

@@ -5,14 +5,16 @@ import gc
 import logging
 import os
 import signal
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 import uvloop
 
 from delaymq.config import BrokerConfig, NamesrvConfig
+from delaymq.config.running import RunningSettings
 from delaymq.namesrv.errors import NamesrvError
+from delaymq.quiet_log import fields
+from delaymq.server import logs
 from delaymq.server.errors import ServerError
 from delaymq.store.errors import StoreError
 from delaymq.transport.connection import host_and_port
@@ -25,7 +27,10 @@ EXIT_FAILED: Final = 70
 GC_THRESHOLDS: Final = (20_000, 20, 100)
 """Messages make no cycles: a full collection, which stops everything, should be rare."""
 
-_logger = logging.getLogger(__name__)
+LAST_WORDS_S: Final = 0.2
+"""What the log gets when somebody does not want to wait."""
+
+_logger = logging.getLogger("delaymq")
 
 
 class _Server(Protocol):
@@ -34,55 +39,82 @@ class _Server(Protocol):
     async def stop(self) -> None: ...
 
 
-def run_broker(config: BrokerConfig, *, http: bool = True) -> int:
-    """Runs a broker until a signal; the exit code."""
+Event = tuple[str, dict[str, object]]
+"""Text and fields of a line in the log."""
+
+
+def run_broker(
+    config: BrokerConfig,
+    *,
+    http: bool = True,
+    settings: RunningSettings[BrokerConfig] | None = None,
+    notes: Sequence[str] = (),
+) -> int:
+    """Runs a broker until a signal; the exit code. `notes` are warned of at the start."""
+    logs.start_logs(config.log_format, config.log_level)
     from delaymq.server.broker_server import BrokerServer  # what a command does not need, it does not load
 
-    server = BrokerServer(config)
-    return _run(server, lambda: _broker_lines(server), http)
+    server = BrokerServer(config, settings)
+    return _run(server, lambda: _broker_events(server), http, notes)
 
 
-def run_namesrv(config: NamesrvConfig, *, http: bool = True) -> int:
-    """Runs a NameServer until a signal; the exit code."""
+def run_namesrv(
+    config: NamesrvConfig,
+    *,
+    http: bool = True,
+    settings: RunningSettings[NamesrvConfig] | None = None,
+    notes: Sequence[str] = (),
+) -> int:
+    """Runs a NameServer until a signal; the exit code. `notes` are warned of at the start."""
+    logs.start_logs(config.log_format, config.log_level)
     from delaymq.server.namesrv_server import NamesrvServer
 
-    server = NamesrvServer(config)
-    return _run(server, lambda: _namesrv_lines(server), http)
+    server = NamesrvServer(config, settings)
+    return _run(server, lambda: _namesrv_events(server), http, notes)
 
 
-def run_standalone(broker_config: BrokerConfig, namesrv_config: NamesrvConfig, *, http: bool = True) -> int:
-    """Runs both in one process until a signal; the exit code."""
+def run_standalone(
+    broker_config: BrokerConfig,
+    namesrv_config: NamesrvConfig,
+    *,
+    http: bool = True,
+    settings: RunningSettings[BrokerConfig] | None = None,
+    namesrv_settings: RunningSettings[NamesrvConfig] | None = None,
+    notes: Sequence[str] = (),
+) -> int:
+    """Runs both in one process until a signal; the exit code. The log is as the broker's settings say."""
+    logs.start_logs(broker_config.log_format, broker_config.log_level)
     from delaymq.server.standalone import Standalone
 
-    server = Standalone(broker_config, namesrv_config)
-    return _run(server, lambda: _namesrv_lines(server.namesrv) + _broker_lines(server.broker), http)
+    server = Standalone(broker_config, namesrv_config, settings, namesrv_settings)
+    return _run(server, lambda: _namesrv_events(server.namesrv) + _broker_events(server.broker), http, notes)
 
 
-def _run(server: _Server, lines: Callable[[], list[str]], http: bool) -> int:
-    if not logging.getLogger().handlers:
-        logging.basicConfig(
-            level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-        )
+def _run(server: _Server, events: Callable[[], list[Event]], http: bool, notes: Sequence[str]) -> int:
     try:
+        for note in notes:
+            _logger.warning("%s", note)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(server, lines, http))
+            runner.run(_serve(server, events, http))
     except (ServerError, StoreError, NamesrvError) as error:
-        print(f"delaymq: cannot start: {error}", file=sys.stderr, flush=True)
+        _logger.error("cannot start: %s", error)
         return EXIT_CANNOT_START
     except Exception:
         _logger.exception("the server failed")
         return EXIT_FAILED
+    finally:
+        logs.stop_logs()
     return EXIT_STOPPED
 
 
-async def _serve(server: _Server, lines: Callable[[], list[str]], http: bool) -> None:
+async def _serve(server: _Server, events: Callable[[], list[Event]], http: bool) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, stop, number)
     await server.start(http=http)
-    for line in lines():
-        print(line, file=sys.stderr, flush=True)
+    for text, about in events():
+        _logger.info("%s", text, extra=fields(**about))
     # What lives from here on to the end is not looked at again by every collection.
     gc.collect()
     gc.freeze()
@@ -90,30 +122,32 @@ async def _serve(server: _Server, lines: Callable[[], list[str]], http: bool) ->
     await stop.wait()
     _logger.info("stopping")
     await server.stop()
-    print("delaymq: stopped", file=sys.stderr, flush=True)
+    _logger.info("stopped")
 
 
 def _on_signal(stop: asyncio.Event, number: int) -> None:
     if stop.is_set() and number == signal.SIGINT:
         # Somebody at a terminal does not want to wait: as after a crash, the next start recovers.
+        logs.flush_logs(LAST_WORDS_S)
         os._exit(128 + number)
     stop.set()
 
 
-def _broker_lines(server: Any) -> list[str]:
+def _broker_events(server: Any) -> list[Event]:
     config: BrokerConfig = server.config
-    lines = [f"broker {config.broker_name} listens on {host_and_port(config.listen_host, server.port)}"]
+    text = f"broker {config.broker_name} listens on {host_and_port(config.listen_host, server.port)}"
     if server.fast_port is not None:
-        lines[0] += f" and {server.fast_port}"
+        text += f" and {server.fast_port}"
     if server.http_port is not None:
-        lines[0] += f", HTTP on {host_and_port(config.http_host, server.http_port)}"
-    lines[0] += f", store {config.store_path.absolute()}, started in {server.start_seconds:.2f} s"
-    return lines
+        text += f", HTTP on {host_and_port(config.http_host, server.http_port)}"
+    text += f", store {config.store_path.absolute()}, started in {server.start_seconds:.2f} s"
+    return [(text, {"broker": config.broker_name, "address": server.broker.address})]
 
 
-def _namesrv_lines(server: Any) -> list[str]:
+def _namesrv_events(server: Any) -> list[Event]:
     config: NamesrvConfig = server.config
-    line = f"NameServer listens on {host_and_port(config.listen_host, server.port)}"
+    address = host_and_port(config.listen_host, server.port)
+    text = f"NameServer listens on {address}"
     if server.http_port is not None:
-        line += f", HTTP on {host_and_port(config.http_host, server.http_port)}"
-    return [line]
+        text += f", HTTP on {host_and_port(config.http_host, server.http_port)}"
+    return [(text, {"address": address})]

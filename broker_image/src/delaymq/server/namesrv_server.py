@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 from delaymq import clock
 from delaymq.config import NamesrvConfig
+from delaymq.config.running import RunningSettings
 from delaymq.namesrv import NameServer
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import FLAG_ONEWAY, Command, Response, encode_response
 from delaymq.server.listening import BACKLOG, bind, port_of
+from delaymq.server.logs import LevelFollower
 from delaymq.server.sessions import SERVER_LIMITS, ClientSession, Sessions
 from delaymq.transport import RemotingConnection
 
@@ -25,8 +27,9 @@ _logger = logging.getLogger(__name__)
 class NamesrvServer:
     """One NameServer process, or its half of a standalone one. `start`, then `stop` once."""
 
-    def __init__(self, config: NamesrvConfig) -> None:
+    def __init__(self, config: NamesrvConfig, settings: RunningSettings[NamesrvConfig] | None = None) -> None:
         self.config = config
+        self._settings = settings or RunningSettings(NamesrvConfig)
         self.namesrv: NameServer
         """Set by `start`."""
         self._http: HttpServer | None = None
@@ -41,6 +44,8 @@ class NamesrvServer:
             if http and config.http_port:
                 http_bound = bind(config.http_host, config.http_port, "the NameServer's HTTP port")
             self.namesrv = NameServer(config, clock.now_ms)
+            self.namesrv.settings = self._settings
+            self.namesrv.on_settings = LevelFollower(config.log_level)
         except BaseException:
             bound.close()
             if http_bound is not None:

@@ -3,6 +3,7 @@
 import dataclasses
 
 from delaymq.config import BrokerConfig, NamesrvConfig
+from delaymq.config.running import RunningSettings
 from delaymq.server.broker_server import BrokerServer
 from delaymq.server.namesrv_server import NamesrvServer
 from delaymq.transport.connection import host_and_port
@@ -13,9 +14,16 @@ _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 class Standalone:
     """Both servers; the broker registers with this NameServer, and with others that its configuration names."""
 
-    def __init__(self, broker_config: BrokerConfig, namesrv_config: NamesrvConfig) -> None:
+    def __init__(
+        self,
+        broker_config: BrokerConfig,
+        namesrv_config: NamesrvConfig,
+        settings: RunningSettings[BrokerConfig] | None = None,
+        namesrv_settings: RunningSettings[NamesrvConfig] | None = None,
+    ) -> None:
         self._broker_config = broker_config
-        self.namesrv = NamesrvServer(namesrv_config)
+        self._settings = settings
+        self.namesrv = NamesrvServer(namesrv_config, namesrv_settings)
         self.broker: BrokerServer
         """Set by `start`."""
 
@@ -27,7 +35,7 @@ class Standalone:
             own = host_and_port(_ANY_ADDRESS.get(host, host), self.namesrv.port)
             others = [word for word in self._broker_config.namesrv_addr.split(";") if word.strip() not in ("", own)]
             config = dataclasses.replace(self._broker_config, namesrv_addr=";".join([own, *others]))
-            self.broker = BrokerServer(config)
+            self.broker = BrokerServer(config, self._settings)
             await self.broker.start(http=http)
         except BaseException:
             await self.namesrv.stop()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from delaymq.broker.errors import no_permission, system_error, topic_missing
 from delaymq.broker.runtime_info import runtime_info
 from delaymq.broker.topics import checked_topic
-from delaymq.config import BrokerConfig, ConfigError, build, keys_of, to_properties_text
+from delaymq.config import ConfigError, to_properties_text
+from delaymq.config.running import ForbiddenKeyError
 from delaymq.protocol.bodies import (
     KVTable,
     MessageQueue,
@@ -26,26 +27,13 @@ from delaymq.protocol.headers import (
     DeleteTopicRequestHeader,
     GetTopicStatsInfoRequestHeader,
 )
+from delaymq.quiet_log import fields
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
     from delaymq.broker.session import Session
 
 _log = logging.getLogger(__name__)
-
-# A peer on the network must never decide what this process reads, writes, binds or believes.
-FORBIDDEN_KEYS: Final = frozenset(
-    {
-        "brokerConfigPath",
-        "rocketmqHome",
-        "configBlackList",
-        "storePathRootDir",
-        "storePathCommitLog",
-        "listenHost",
-        "httpHost",
-        "httpToken",
-    }
-)
 
 
 def update_and_create_topic(broker: Broker, session: Session, command: Command) -> Response:
@@ -152,31 +140,21 @@ def get_broker_config(broker: Broker, session: Session, command: Command) -> Res
 
 
 def update_broker_config(broker: Broker, session: Session, command: Command) -> Response:
-    """25: changes keys while the broker runs; all of them or, with a remark that says why, none."""
+    """25: changes keys, all of them or none; the remark says which changed now and which wait for a restart, or why."""
     settings = decode_settings(command.body)
     if not settings:
         raise system_error("the body has no keys: send key=value lines")
-    forbidden = sorted(FORBIDDEN_KEYS & settings.keys())
-    if forbidden:
-        raise no_permission(f"{', '.join(forbidden)}: cannot be changed over the wire, set it in broker.conf")
     try:
-        config, _ = build(BrokerConfig, settings, base=broker.config)
+        change = broker.settings.change(
+            broker.config, settings, by=f"code 25 of {session.remote_address}", now_ms=broker.now_ms()
+        )
+    except ForbiddenKeyError as error:
+        raise no_permission(str(error)) from error
     except ConfigError as error:
         raise system_error(str(error)) from error
-    cold = sorted(
-        key
-        for key, field in keys_of(BrokerConfig).items()
-        if key in settings
-        and not field.metadata.get("hot")
-        and getattr(config, field.name) != getattr(broker.config, field.name)
-    )
-    if cold:
-        raise system_error(
-            f"{', '.join(cold)}: a change needs a restart, set it in broker.conf and restart; nothing was changed"
-        )
-    broker.apply(config)
-    _log.info("configuration changed by %s: %s", session.remote_address, ", ".join(sorted(settings)))
-    return Response()
+    broker.apply(change.config)
+    _log.info("settings: %s", change.remark, extra=fields(peer=session.remote_address))
+    return Response(remark=change.remark)
 
 
 def delete_expired_commit_log(broker: Broker, session: Session, command: Command) -> Response:

@@ -1,0 +1,195 @@
+"""What a server would run with: its settings from flags, environment, file and defaults, each with its origin."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import ipaddress
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from delaymq.config import (
+    ENVIRONMENT_PREFIX,
+    STANDALONE_DEFAULTS,
+    BrokerConfig,
+    ConfigError,
+    Given,
+    Layer,
+    NamesrvConfig,
+    Resolved,
+    keys_of,
+    resolve,
+)
+from delaymq.config.describe import STANDALONE_DEFAULT
+from delaymq.config.layers import Config, environment_layer, file_layer, only, same_origin, variable_of
+
+COMMAND_VARIABLES: Final = frozenset(
+    {"DELAYMQ_NAMESRV", "DELAYMQ_HTTP", "DELAYMQ_HTTP_TOKEN", "DELAYMQ_CONTEXT", "DELAYMQ_CONFIG"}
+)
+"""What the other commands read."""
+MAX_TOKEN_BYTES: Final = 4_096
+MAX_SHOWN_KEYS: Final = 12
+_NAMESRV_ONLY: Final = frozenset(keys_of(NamesrvConfig)) - frozenset(keys_of(BrokerConfig))
+
+
+class ServerSettings(NamedTuple):
+    """Of one command: the halves that it runs, and what people should know."""
+
+    broker: Resolved[BrokerConfig] | None
+    namesrv: Resolved[NamesrvConfig] | None
+    notes: list[str]
+
+
+def settings_of(command: str, options: argparse.Namespace, environment: Mapping[str, str]) -> ServerSettings:
+    """The settings of `delaymq standalone|broker|namesrv`. ConfigError with all problems of all halves."""
+    file, notes = file_layer(options.config) if options.config else ({}, [])
+    notes += misspelt_variables(environment)
+    if command == "namesrv":
+        namesrv = namesrv_settings(options, file, environment)
+        return ServerSettings(None, namesrv, notes + _aside_note(namesrv))
+    own = file if command == "broker" else {key: each for key, each in file.items() if key not in _NAMESRV_ONLY}
+    problems: Sequence[str] = ()
+    try:
+        broker = broker_settings(command, options, own, environment)
+    except ConfigError as error:
+        # What else is wrong is said too; where things are is of no matter then.
+        problems = error.problems
+        broker = resolve(BrokerConfig)
+    notes += _aside_note(broker)
+    if command == "broker" and not problems:
+        return ServerSettings(broker, None, notes)
+    if command == "standalone":
+        try:
+            beside = standalone_namesrv_settings(options, file, environment, broker.config)
+        except ConfigError as error:
+            raise ConfigError(*problems, *error.problems) from error
+        if not problems:
+            return ServerSettings(broker, beside, notes)
+    raise ConfigError(*problems)
+
+
+def broker_settings(
+    command: str, options: argparse.Namespace, file: Layer, environment: Mapping[str, str]
+) -> Resolved[BrokerConfig]:
+    """The broker's. ConfigError with all problems."""
+    defaults = same_origin(STANDALONE_DEFAULTS if command == "standalone" else {}, STANDALONE_DEFAULT)
+    variables = environment_layer(BrokerConfig, environment)
+    flags = _host_flags(options)
+    _set(flags, "listenPort", options.listen_port, "--listen-port")
+    _set(flags, "httpPort", options.http_port, "--http-port")
+    _set(flags, "storePathRootDir", options.store_path, "--store-path")
+    _set(flags, "brokerIP1", options.broker_ip, "--broker-ip")
+    if command == "broker":
+        _set(flags, "namesrvAddr", options.namesrv, "--namesrv")
+    layers = [defaults, file, variables, flags]
+    if not any("brokerIP1" in layer for layer in layers):
+        host = next((layer["listenHost"] for layer in reversed(layers) if "listenHost" in layer), None)
+        if host is not None:
+            flags["brokerIP1"] = Given(advertised_address(host.value), f"the host ({host.origin})")
+    return _with_token(resolve(BrokerConfig, *layers))
+
+
+def namesrv_settings(
+    options: argparse.Namespace, file: Layer, environment: Mapping[str, str]
+) -> Resolved[NamesrvConfig]:
+    """Those of a NameServer of its own. ConfigError with all problems."""
+    flags = _host_flags(options)
+    ports = {port for port in (options.namesrv_port, options.listen_port) if port is not None}
+    if len(ports) > 1:
+        raise ConfigError("--namesrv-port and --listen-port mean the same here: give one of them")
+    flag = "--listen-port" if options.namesrv_port is None else "--namesrv-port"
+    _set(flags, "listenPort", next(iter(ports), None), flag)
+    _set(flags, "httpPort", options.http_port, "--http-port")
+    if options.store_path is not None:
+        flags["kvConfigPath"] = Given(str(options.store_path / "kvConfig.json"), "flag --store-path")
+    return _with_token(resolve(NamesrvConfig, file, environment_layer(NamesrvConfig, environment), flags))
+
+
+def standalone_namesrv_settings(
+    options: argparse.Namespace, file: Layer, environment: Mapping[str, str], broker: BrokerConfig
+) -> Resolved[NamesrvConfig]:
+    """Those of the NameServer beside a broker: the broker's host and log, a port and a file of its own."""
+    # listenPort and the like are the broker's here.
+    layers = [only(layer, _NAMESRV_ONLY) for layer in (file, environment_layer(NamesrvConfig, environment))]
+    of_broker = {"listenHost": broker.listen_host, "logLevel": broker.log_level, "logFormat": broker.log_format}
+    flags = same_origin(of_broker | {"httpPort": "0"}, "the broker's settings")
+    _set(flags, "listenPort", options.namesrv_port, "--namesrv-port")
+    kv_config_path = {"kvConfigPath": str(broker.store_path / "delaymq" / "kvConfig.json")}
+    return resolve(NamesrvConfig, same_origin(kv_config_path, STANDALONE_DEFAULT), *layers, flags)
+
+
+def advertised_address(host: str) -> str:
+    """The IP address that clients of a broker on `host` are told. Raises ConfigError when that cannot be known."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        try:
+            return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+        except OSError as error:
+            raise ConfigError(f"--host {host}: not an address, and no name that can be resolved ({error})") from error
+    if address.is_unspecified:
+        raise ConfigError(
+            f"--host {host} is all interfaces: say with --broker-ip (or brokerIP1) which address clients are told"
+        )
+    return str(address)
+
+
+def misspelt_variables(environment: Mapping[str, str]) -> list[str]:
+    """Sentences about variables that look like settings and are none.
+
+    No errors: Kubernetes sets variables by the names of services, which may begin with DELAYMQ_ too.
+    """
+    known = {variable_of(item.name) for kind in (BrokerConfig, NamesrvConfig) for item in dataclasses.fields(kind)}
+    notes = []
+    for name in sorted(environment):
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in known | COMMAND_VARIABLES:
+            nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.85)
+            notes += [f"the variable {name} is no setting: did you mean {each}?" for each in nearest]
+    return notes
+
+
+def _aside_note(resolved: Resolved[Config]) -> list[str]:
+    """One sentence about all keys without a meaning, however many a file has."""
+    keys = list(resolved.left_aside)
+    if not keys:
+        return []
+    shown = ", ".join(keys[:MAX_SHOWN_KEYS])
+    if len(keys) > MAX_SHOWN_KEYS:
+        shown += f" and {len(keys) - MAX_SHOWN_KEYS} more (`delaymq config check FILE` names all)"
+    return [f"without a meaning here and left aside: {shown}"]
+
+
+def _with_token(resolved: Resolved[Config]) -> Resolved[Config]:
+    path = resolved.config.http_token_file
+    if not path:
+        return resolved
+    if resolved.config.http_token:
+        raise ConfigError(
+            f"httpToken ({resolved.origins['httpToken']}) and httpTokenFile ({resolved.origins['httpTokenFile']})"
+            " are both set: keep one of them"
+        )
+    try:
+        with Path(path).open("rb") as file:
+            token = file.read(MAX_TOKEN_BYTES).decode().splitlines()[0].strip()
+    except (OSError, UnicodeDecodeError, IndexError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it has no line of text"
+        raise ConfigError(f"httpTokenFile: {path} cannot be used: {why}") from error
+    if not token:
+        raise ConfigError(f"httpTokenFile: the first line of {path} is empty: write the token there")
+    config = dataclasses.replace(resolved.config, http_token=token)
+    origins = {**resolved.origins, "httpToken": f"the file {path} (httpTokenFile)"}
+    return dataclasses.replace(resolved, config=config, origins=origins)
+
+
+def _host_flags(options: argparse.Namespace) -> dict[str, Given]:
+    if options.host is None:
+        return {}
+    return same_origin({"listenHost": options.host, "httpHost": options.host}, "flag --host")
+
+
+def _set(layer: dict[str, Given], key: str, value: object, flag: str) -> None:
+    if value is not None:
+        layer[key] = Given(str(value), f"flag {flag}")

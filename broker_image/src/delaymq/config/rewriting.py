@@ -1,0 +1,38 @@
+"""Keeping a change in the configuration file: other values for some keys, all else as people wrote it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from delaymq.config.errors import ConfigError
+from delaymq.config.properties_text import parse_properties_text, read_text, with_values
+
+
+def rewrite(path: Path, values: Mapping[str, str]) -> None:
+    """The file has these values afterwards, or is as it was. OSError when it cannot be written, ConfigError if read."""
+    target = Path(os.path.realpath(path))
+    text = with_values(read_text(target), dict(values))
+    written = parse_properties_text(text)
+    if any(written.get(key) != value for key, value in values.items()):
+        raise ConfigError(f"{path}: the values cannot be written as a line each")
+    mode = stat.S_IMODE(target.stat().st_mode)
+    temporary = target.with_name(f".{target.name}.new")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(text.encode(errors="surrogatepass"))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    folder = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,142 @@
+"""Settings of a running server: where they are from, and what a change over the wire (codes 25 and 318) does.
+
+A change is made as a whole or not at all. It is written into the file that the server was started with, as RocketMQ
+does it, so that the next start has it too; paths, addresses, ports and secrets never change that way: a peer on the
+network must not decide what this process reads, writes, binds or believes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, Generic
+
+from delaymq.clock import iso_time
+from delaymq.config.build import Resolved, resolve, to_settings
+from delaymq.config.errors import ConfigError
+from delaymq.config.layers import DEFAULT, Config, Given, keys_of, same_origin
+from delaymq.config.rewriting import rewrite
+
+FORBIDDEN_KEYS: Final = frozenset(
+    """
+    abortFile brokerConfigPath configBlackList configStorePath fastPortEnable haListenPort httpHost httpNames
+    httpPort httpToken httpTokenFile kvConfigPath listenHost listenPort readOnlyCommitLogStorePaths
+    rocketmqHome storeCheckpoint storePathCommitLog storePathConsumeQueue storePathDLedgerCommitLog
+    storePathIndex storePathRootDir
+    """.split()  # noqa: SIM905  (a list of twenty quoted words is harder to read)
+)
+_ABOVE_THE_FILE = ("flag ", "variable ")
+
+
+class ForbiddenKeyError(ConfigError):
+    """A key that nobody may change over the wire."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Change(Generic[Config]):
+    """A change that was made."""
+
+    config: Config
+    """The configuration that holds from now on."""
+    remark: str
+    """What changed now, what waits for a restart, and whether it is kept."""
+
+
+class RunningSettings(Generic[Config]):
+    """Where each value is from, which changes wait for a restart, and the file that keeps changes."""
+
+    def __init__(self, kind: type[Config], resolved: Resolved[Config] | None = None, file: Path | None = None) -> None:
+        self.origins: dict[str, str] = dict.fromkeys(keys_of(kind), DEFAULT)
+        self.waiting: dict[str, Given] = {}
+        """Values that count from the next start on."""
+        self._kind: type[Config] = kind
+        self._file = file
+        if resolved is not None:
+            self.origins |= resolved.origins
+        self._origins_at_start = dict(self.origins)
+
+    def change(self, config: Config, settings: Mapping[str, str], *, by: str, now_ms: int) -> Change[Config]:
+        """Makes a change of `config`, the one that holds now; the caller takes the result's.
+
+        ForbiddenKeyError, ConfigError: nothing was changed; the text says why.
+        """
+        self._refuse_forbidden(config, settings)
+        resolved: Resolved[Config] = resolve(self._kind, same_origin(settings, ""), base=config)
+        known = keys_of(self._kind)
+        stated = {key: text.strip() for key, text in settings.items() if key in known}
+        before, after = to_settings(config), to_settings(resolved.config)
+        cold = [key for key in stated if not known[key].metadata["hot"] and before[key] != after[key]]
+        for key in cold:
+            self._refuse_hidden(key)
+        kept, trouble = self._keep(stated)
+        if cold and not kept:
+            raise ConfigError(f"{', '.join(cold)}: a change needs a restart, and {trouble}; nothing was changed")
+        origin = f"changed at {iso_time(now_ms)} by {by}" + ("" if kept else ", until the restart")
+        fields = {known[key].name: getattr(resolved.config, known[key].name) for key in stated if key not in cold}
+        for key in stated:
+            self.waiting.pop(key, None)
+            if key in cold:
+                self.waiting[key] = Given(after[key], origin)
+            elif before[key] != after[key]:
+                self.origins[key] = origin
+        remark = self._remark([key for key in stated if key not in cold], cold, [*resolved.left_aside], trouble)
+        return Change(config=dataclasses.replace(config, **fields), remark=remark)
+
+    def set_until_restart(self, key: str, *, by: str, now_ms: int) -> None:
+        """Notes that somebody changed a key otherwise, such as by HTTP."""
+        self.origins[key] = f"changed at {iso_time(now_ms)} by {by}, until the restart"
+
+    def _refuse_forbidden(self, config: Config, settings: Mapping[str, str]) -> None:
+        listed = (word.strip() for word in config.config_black_list.split(";"))
+        now = to_settings(config)
+        # Who states what is so anyway changes nothing; that is not said of secrets, which could be guessed then.
+        forbidden = sorted(
+            key for key in FORBIDDEN_KEYS.union(listed) & settings.keys() if not _is_so(now.get(key), settings[key])
+        )
+        if forbidden:
+            raise ForbiddenKeyError(
+                f"{', '.join(forbidden)}: cannot be changed over the wire, set it in the configuration file and"
+                " restart; nothing was changed"
+            )
+
+    def _refuse_hidden(self, key: str) -> None:
+        origin = self._origins_at_start.get(key, DEFAULT)
+        if origin.startswith(_ABOVE_THE_FILE):
+            raise ConfigError(
+                f"{key}: a change needs a restart, and the {origin} goes before the file: change it there;"
+                " nothing was changed"
+            )
+
+    def _keep(self, stated: Mapping[str, str]) -> tuple[bool, str]:
+        if self._file is None:
+            return False, "there is no configuration file (-c) to keep it in"
+        try:
+            rewrite(self._file, stated)
+        except (OSError, ConfigError) as error:
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            return False, f"{self._file} cannot be written ({why})"
+        return True, ""
+
+    def _remark(self, hot: Sequence[str], cold: Sequence[str], aside: Sequence[str], trouble: str) -> str:
+        parts = []
+        if hot:
+            parts.append(f"changed now: {', '.join(hot)}")
+        if cold:
+            parts.append(f"waits for a restart: {', '.join(cold)}")
+        if aside:
+            parts.append(f"without a meaning here and left aside: {', '.join(aside)}")
+        hidden = [key for key in hot if self._origins_at_start.get(key, DEFAULT).startswith(_ABOVE_THE_FILE)]
+        if trouble:
+            parts.append(f"not kept for the next start: {trouble}")
+        elif hidden:
+            parts.append(
+                f"kept in {self._file}, but at the next start {self._origins_at_start[hidden[0]]} goes before it"
+            )
+        else:
+            parts.append(f"kept in {self._file}")
+        return "; ".join(parts)
+
+
+def _is_so(value: str | None, stated: str) -> bool:
+    return bool(value) and value == stated.strip()

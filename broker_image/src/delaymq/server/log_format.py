@@ -1,0 +1,132 @@
+"""One event, one line: key=value text or a JSON object. Nothing that a peer states can begin another line."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from delaymq.clock import iso_time
+from delaymq.quiet_log import FIELDS_ATTRIBUTE
+
+MAX_EVENT_CHARACTERS: Final = 4_096
+MAX_FIELD_CHARACTERS: Final = 1_024
+"""Keys, names and errors of others may be megabytes long; a line is for a screen."""
+MAX_FIELDS: Final = 32
+MAX_FRAMES: Final = 20
+"""Of a stack the innermost ones say what happened."""
+MAX_CAUSES: Final = 4
+
+_RESERVED: Final = frozenset({"time", "level", "logger", "event", "error", "trace"})
+# What may stand without quotes: no blank, no quote, no control or invisible character, nothing outside ASCII.
+_PLAIN: Final = re.compile(r"[!#-<>-\[\]-~]+")
+
+Pairs = list[tuple[str, object]]
+
+
+class OneLine(logging.Formatter):
+    """Formats a record as one line by `render`."""
+
+    def __init__(self, render: Callable[[Pairs], str]) -> None:
+        super().__init__()
+        self._render = render
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without its end."""
+        return self._render(_pairs(record))
+
+
+def formatter(log_format: str) -> logging.Formatter:
+    """For `text` or `json`."""
+    return OneLine(_as_json if log_format == "json" else _as_text)
+
+
+def _pairs(record: logging.LogRecord) -> Pairs:
+    try:
+        event = record.getMessage()
+    except Exception as unfit:  # a wrong number of arguments must not cost the event
+        event = f"{record.msg} (its arguments do not fit: {unfit})"
+    pairs: Pairs = [
+        ("time", iso_time(int(record.created * 1000))),
+        ("level", record.levelname.lower()),
+        ("logger", record.name),
+        ("event", _cut(event, MAX_EVENT_CHARACTERS)),
+    ]
+    stated = getattr(record, FIELDS_ATTRIBUTE, None)
+    if isinstance(stated, Mapping):
+        for name, value in list(stated.items())[:MAX_FIELDS]:
+            pairs.append((f"{name}_" if name in _RESERVED else str(name), _field(value)))
+    if record.exc_info and record.exc_info[1] is not None:
+        error = record.exc_info[1]
+        pairs.append(("error", _cut(f"{type(error).__name__}: {error}", MAX_FIELD_CHARACTERS)))
+        pairs.append(("trace", list(_trace(error))))
+    return pairs
+
+
+def _field(value: object) -> object:
+    if isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, bytes):
+        value = value[: MAX_FIELD_CHARACTERS * 4].decode(errors="backslashreplace")
+    if isinstance(value, list | tuple | set | frozenset):
+        value = " ".join(str(each)[:MAX_FIELD_CHARACTERS] for each in list(value)[:MAX_FIELDS])
+    return _cut(str(value), MAX_FIELD_CHARACTERS)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}… ({len(text) - most} more characters)"
+
+
+def _trace(error: BaseException) -> Iterator[str]:
+    """The calls that led to an error, outermost first, and those of its causes."""
+    cause: BaseException | None = error
+    for number in range(MAX_CAUSES):
+        if cause is None:
+            return
+        if number:
+            yield _cut(f"caused by {type(cause).__name__}: {cause}", MAX_FIELD_CHARACTERS)
+        for frame in traceback.extract_tb(cause.__traceback__)[-MAX_FRAMES:]:
+            yield f"{_short(frame.filename)}:{frame.lineno} {frame.name}"
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+
+
+def _short(path: str) -> str:
+    """The path from the package on."""
+    parts = path.replace("\\", "/").split("/")
+    return "/".join(parts[parts.index("delaymq") :] if "delaymq" in parts else parts[-2:])
+
+
+def _as_json(pairs: Pairs) -> str:
+    return json.dumps(dict(pairs), ensure_ascii=False).translate(_LINE_ENDS).encode(errors="replace").decode()
+
+
+# JSON escapes control characters; these two end a line for some readers.
+_LINE_ENDS: Final = {0x2028: "\\u2028", 0x2029: "\\u2029", 0x85: "\\u0085", 0x7F: "\\u007f"}
+
+
+def _as_text(pairs: Pairs) -> str:
+    return " ".join(f"{_name(name)}={_text(value)}" for name, value in pairs)
+
+
+def _name(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:64]
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list):
+        value = " < ".join(reversed([str(each) for each in value]))
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    if _PLAIN.fullmatch(text):
+        return text
+    return '"' + "".join(map(_escaped, text)) + '"'
+
+
+def _escaped(character: str) -> str:
+    if character in '"\\':
+        return "\\" + character
+    if character.isprintable():
+        return character
+    return {"\n": "\\n", "\r": "\\r", "\t": "\\t"}.get(character) or character.encode("unicode_escape").decode()

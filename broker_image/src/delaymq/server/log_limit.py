@@ -1,0 +1,59 @@
+"""How many lines a logger may write: no peer can flood the log, and no part of the broker can drown the others."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+BURST_LINES: Final = 200
+"""At once: a recovery has something to say about each of many files."""
+LINES_A_SECOND: Final = 20.0
+DEBUG_FACTOR: Final = 50
+"""Debug is asked for, and of no use with gaps."""
+
+
+class LineLimit:
+    """A bucket of lines for each logger; what does not fit is counted, and told with the next line that does."""
+
+    def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic_s = monotonic_s
+        self._buckets: dict[tuple[str, bool], _Bucket] = {}
+
+    def admit(self, record: logging.LogRecord) -> int | None:
+        """How many lines of the logger were left out before this one; None: this one is left out too."""
+        is_debug = record.levelno <= logging.DEBUG
+        key = (record.name, is_debug)
+        bucket = self._buckets.get(key)
+        now_s = self._monotonic_s()
+        factor = DEBUG_FACTOR if is_debug else 1
+        if bucket is None:
+            bucket = self._buckets[key] = _Bucket(BURST_LINES * factor, now_s)
+        return bucket.take(now_s, factor)
+
+    def left_out(self) -> dict[str, int]:
+        """What was left out and not told yet, by logger; it counts as told then."""
+        counts: dict[str, int] = {}
+        for (name, _), bucket in self._buckets.items():
+            if bucket.left_out:
+                counts[name] = counts.get(name, 0) + bucket.left_out
+                bucket.left_out = 0
+        return counts
+
+
+class _Bucket:
+    def __init__(self, lines: float, now_s: float) -> None:
+        self.left_out = 0
+        self._lines = lines
+        self._at_s = now_s
+
+    def take(self, now_s: float, factor: int) -> int | None:
+        grown = self._lines + (now_s - self._at_s) * LINES_A_SECOND * factor
+        self._lines, self._at_s = min(grown, BURST_LINES * factor), now_s
+        if self._lines < 1:
+            self.left_out += 1
+            return None
+        self._lines -= 1
+        left_out, self.left_out = self.left_out, 0
+        return left_out

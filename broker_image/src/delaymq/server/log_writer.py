@@ -1,0 +1,120 @@
+"""The thread that writes log lines: whoever logs never waits for a terminal, a pipe or a disk.
+
+What is not taken is dropped and counted, and said as soon as lines are taken again.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+MAX_WAITING_BYTES: Final = 1 << 20
+"""What may wait for a reader that has stopped reading."""
+WRITE_BYTES: Final = 32 * 1024
+RETRY_S: Final = 0.05
+"""When a descriptor that somebody made non-blocking takes nothing."""
+
+
+class LogWriter:
+    """Writes lines to a descriptor in a thread. `dropped_line` makes the line that says how many were dropped."""
+
+    def __init__(self, descriptor: int, dropped_line: Callable[[int], str]) -> None:
+        self._descriptor = descriptor
+        self._dropped_line = dropped_line
+        self._changed = threading.Condition()
+        self._lines: collections.deque[bytes] = collections.deque()
+        self._waiting_bytes = 0
+        self._dropped = 0
+        self._is_writing = False
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+
+    def put(self, line: str) -> None:
+        """Takes a line, without its end; never waits for the reader."""
+        data = line.encode(errors="backslashreplace") + b"\n"
+        with self._changed:
+            if self._waiting_bytes + len(data) > MAX_WAITING_BYTES:
+                self._dropped += 1
+                return
+            self._lines.append(data)
+            self._waiting_bytes += len(data)
+            if self._thread is None:
+                # A thread that is in a write for ever must not keep the process from ending.
+                self._thread = threading.Thread(target=self._run, name="log writer", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Waits until all lines are written, at most so long; whether they are."""
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while self._lines or self._is_writing or self._dropped:
+                left_s = deadline - time.monotonic()
+                if left_s <= 0 or self._thread is None:
+                    return False
+                self._changed.wait(left_s)
+        return True
+
+    def stop(self, timeout_s: float) -> None:
+        """Writes what waits, at most so long, and ends the thread unless it is stuck."""
+        self.flush(timeout_s)
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    @property
+    def dropped(self) -> int:
+        """Lines that were dropped and not yet said to be."""
+        return self._dropped
+
+    def _run(self) -> None:
+        while True:
+            data = self._next()
+            if data is None:
+                return
+            self._write(data)
+            with self._changed:
+                self._is_writing = False
+                self._changed.notify_all()
+
+    def _next(self) -> bytes | None:
+        with self._changed:
+            while not self._lines and not self._dropped:
+                if self._stopped:
+                    return None
+                self._changed.wait()
+            self._is_writing = True
+            parts = []
+            size = 0
+            while self._lines and size < WRITE_BYTES:
+                parts.append(self._lines.popleft())
+                size += len(parts[-1])
+            self._waiting_bytes -= size
+            if self._dropped and not self._lines:
+                parts.append(self._dropped_line(self._dropped).encode() + b"\n")
+                self._dropped = 0
+        return b"".join(parts)
+
+    def _write(self, data: bytes) -> None:
+        # The descriptor itself: a stream has a lock, which a process that ends would wait for.
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[os.write(self._descriptor, view) :]
+            except BlockingIOError:
+                time.sleep(RETRY_S)
+            except OSError:
+                return  # the reader is gone for good; nobody can be told
+
+
+def standard_error() -> int:
+    """The descriptor of stderr; a closed one is as good as none: what is written is gone."""
+    with contextlib.suppress(OSError):
+        os.fstat(2)
+        return 2
+    return os.open(os.devnull, os.O_WRONLY)

@@ -1,0 +1,105 @@
+"""The log of a server process: where lines go, how many, in which form, and from which level on."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Final
+
+from delaymq.config import BrokerConfig, NamesrvConfig
+from delaymq.config.log_levels import parse_log_levels
+from delaymq.server.log_format import formatter
+from delaymq.server.log_limit import LineLimit
+from delaymq.server.log_writer import LogWriter, standard_error
+
+FLUSH_S: Final = 1.0
+"""How long the end of a process waits for its last lines to be taken."""
+
+_started: LogHandler | None = None
+_levels_set: set[str] = set()
+
+
+class LogHandler(logging.Handler):
+    """Hands records to the writing thread as lines, as many as their loggers may write."""
+
+    def __init__(self, log_format: str, descriptor: int) -> None:
+        super().__init__()
+        self.setFormatter(formatter(log_format))
+        self._limit = LineLimit()
+        self._limit_lock = threading.Lock()
+        self.writer = LogWriter(descriptor, self._dropped_line)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Never waits for the reader of the log, and never raises."""
+        try:
+            with self._limit_lock:
+                left_out = self._limit.admit(record)
+            if left_out is None:
+                return
+            if left_out:
+                self.writer.put(self._line(record.name, f"{left_out} more lines of this logger were left out"))
+            self.writer.put(self.format(record))
+        except Exception:
+            self.writer.put(self._line(record.name, "an event could not be written"))
+
+    def close(self) -> None:
+        """Writes the last lines."""
+        for name, count in self._limit.left_out().items():
+            self.writer.put(self._line(name, f"{count} more lines of this logger were left out"))
+        self.writer.stop(FLUSH_S)
+        super().close()
+
+    def _dropped_line(self, count: int) -> str:
+        return self._line(__name__, f"{count} lines were dropped, since nobody read the log")
+
+    def _line(self, logger: str, text: str) -> str:
+        return self.format(logging.LogRecord(logger, logging.WARNING, "", 0, text, None, None))
+
+
+def start_logs(log_format: str, log_level: str) -> None:
+    """From now on what is logged goes to stderr. Does nothing where somebody, such as a test, handles logs already."""
+    global _started
+    if _started is None and not logging.getLogger().handlers:
+        _started = LogHandler(log_format, standard_error())
+        logging.getLogger().addHandler(_started)
+        logging.captureWarnings(True)
+    set_levels(log_level)
+
+
+def set_levels(log_level: str) -> None:
+    """Sets the levels that `logLevel` states; what an earlier one stated for single loggers is undone."""
+    level, loggers = parse_log_levels(log_level)
+    logging.getLogger().setLevel(level.upper())
+    for name in _levels_set - loggers.keys():
+        logging.getLogger(name).setLevel(logging.NOTSET)
+    for name, each in loggers.items():
+        logging.getLogger(name).setLevel(each.upper())
+    _levels_set.clear()
+    _levels_set.update(loggers)
+
+
+def flush_logs(timeout_s: float) -> None:
+    """Waits until the lines so far are written, at most so long."""
+    if _started is not None:
+        _started.writer.flush(timeout_s)
+
+
+def stop_logs() -> None:
+    """Writes the last lines and ends the thread."""
+    global _started
+    if _started is not None:
+        logging.getLogger().removeHandler(_started)
+        _started.close()
+        _started = None
+
+
+class LevelFollower:
+    """Sets the levels whenever a configuration comes that has others than the one before."""
+
+    def __init__(self, log_level: str) -> None:
+        self._log_level = log_level
+
+    def __call__(self, config: BrokerConfig | NamesrvConfig) -> None:
+        if config.log_level != self._log_level:
+            self._log_level = config.log_level
+            set_levels(config.log_level)
