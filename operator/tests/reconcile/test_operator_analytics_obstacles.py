@@ -1,0 +1,194 @@
+"""What keeps a Broker's analytics from running: it is said, bounded by the deadline, and nothing else suffers."""
+
+import random
+
+import pytest
+from analysed_world import analyse, analysed, analytics_requests, applications, ended, events, group, made, ready, told
+from delaymq_operator.reconcile.errors import KubeError
+from fakes_spark import FakeSpark
+from fakes_world import FakeWorld
+
+
+def test_without_the_spark_operator_it_says_what_to_install_and_the_rest_works():
+    world = FakeWorld()
+    world.kube.unknown.add("SparkApplication")
+    world.create(analytics={"schedule": "* * * * *"})
+    world.run()
+    world.idle(3)
+    assert ready(world)["reason"] == "SparkOperatorMissing"
+    assert "spark.jobNamespaces" in ready(world)["message"]
+    assert "spark-operator/spark-operator" in ready(world)["message"]
+    assert len(events(world, "SparkOperatorMissing")) == 1
+    world.run(lambda: told(world).get("state") == "Starting", ticks=100)
+    world.kube.requests.clear()
+    world.idle(300)
+    attempts = [request for request in analytics_requests(world) if request[0] == "create"]
+    assert 4 <= len(attempts) <= 6
+    assert world.settled
+    assert world.reason("Degraded") == "AsExpected"
+    assert world.failures == []
+
+
+def test_a_run_that_waited_for_the_spark_operator_begins_when_it_comes():
+    world = analysed()
+    world.kube.unknown.add("SparkApplication")
+    world.annotate(analyze="1")
+    world.idle(20)
+    assert ready(world)["reason"] == "SparkOperatorMissing"
+    world.kube.unknown.clear()
+    world.run(lambda: ended(world), ticks=200)
+    world.idle(2)
+    assert ready(world)["reason"] == "RunSucceeded"
+
+
+def test_a_run_that_waits_for_the_spark_operator_too_long_fails_for_all_groups_at_once():
+    world = analysed(size=3, analytics={"deadlineSeconds": 120})
+    world.kube.unknown.add("SparkApplication")
+    world.annotate(analyze="1")
+    world.run(lambda: ended(world), ticks=200)
+    assert told(world)["state"] == "Failed"
+    assert ready(world)["reason"] == "SparkOperatorMissing"
+    assert "DeadlineExceeded" in group(world)["message"]
+    assert group(world, 1) == {}
+
+
+def test_an_application_that_nobody_looks_at_is_said_and_ended_by_the_deadline():
+    world = analysed(analytics={"deadlineSeconds": 100})
+    world.spark.is_silent = True
+    world.annotate(analyze="1")
+    world.run(lambda: ready(world).get("reason") == "SparkOperatorSilent", ticks=80)
+    assert "spark.jobNamespaces" in ready(world)["message"]
+    world.run(lambda: ended(world), ticks=60)
+    world.idle(3)
+    assert ready(world)["reason"] == "DeadlineExceeded"
+    assert applications(world) == []
+
+
+def test_a_driver_that_finds_no_node_is_said():
+    world = analysed()
+    world.spark.driver_waits = "0/3 nodes are available: 3 Insufficient memory"
+    world.annotate(analyze="1")
+    world.run(lambda: "Insufficient memory" in group(world).get("message", ""))
+    assert group(world)["state"] == "Submitted"
+    assert "Insufficient memory" in ready(world)["message"]
+    assert world.reason("Degraded") == "AsExpected"
+
+
+@pytest.mark.parametrize("state", ["UNKNOWN", "SUSPENDED", "INVALIDATING", "PENDING_RERUN", "SOMETHING_NEW"])
+def test_states_in_which_an_application_stays_end_by_the_deadline(state):
+    world = analysed(analytics={"deadlineSeconds": 60})
+    world.spark.last = state
+    world.annotate(analyze="1")
+    world.run(lambda: ended(world), ticks=100)
+    world.idle(3)
+    assert ready(world)["reason"] == "DeadlineExceeded"
+    assert group(world)["message"].startswith("DeadlineExceeded: it took longer than the 60 s")
+    assert applications(world) == []
+    assert not [name for name in world.names("Pod") if name.endswith("-driver")]
+
+
+def test_a_broker_that_is_not_ready_is_waited_for():
+    world = analysed()
+    world.kube.unready.add("demo-broker-0-0")
+    world.idle(5)
+    world.annotate(analyze="1")
+    world.idle(20)
+    assert made(world) == []
+    assert "demo-0 is not ready" in ready(world)["message"]
+    world.kube.unready.clear()
+    world.run(lambda: ended(world))
+    assert told(world)["state"] == "Succeeded"
+
+
+def test_a_broker_that_stays_not_ready_ends_the_run_by_the_deadline():
+    world = analysed(analytics={"deadlineSeconds": 60})
+    world.kube.unready.add("demo-broker-0-0")
+    world.idle(5)
+    world.annotate(analyze="1")
+    world.run(lambda: ended(world), ticks=100)
+    assert "DeadlineExceeded" in group(world)["message"]
+    assert "demo-0 is not ready" in group(world)["message"]
+    assert made(world) == []
+
+
+def test_a_name_that_somebody_else_has_fails_the_run_with_a_sentence():
+    world = analysed()
+    account = {"kind": "ServiceAccount", "metadata": {"name": "demo-analytics", "namespace": "default"}}
+    world.kube.put(account)
+    analyse(world)
+    assert "ServiceAccount demo-analytics is there already" in group(world)["message"]
+    assert made(world) == []
+
+
+@pytest.mark.parametrize(("verb", "kind"), [("create", "SparkApplication"), ("list", "SparkApplication")])
+def test_a_missing_permission_is_said_and_the_rest_works(verb, kind):
+    world = FakeWorld()
+    world.spark = FakeSpark(world.kube)
+    world.others.append(world.spark.tick)
+    world.kube.forbidden.add((verb, kind))
+    world.create(analytics={})
+    world.annotate(analyze="1")
+    world.run()
+    world.idle(30)
+    assert (ready(world)["status"], ready(world)["reason"]) == ("False", "RunFailed")
+    assert f"cannot {verb} resource {kind}" in ready(world)["message"]
+    assert world.settled
+    assert world.failures == []
+    assert world.reason("Degraded") == "AsExpected"
+    world.kube.forbidden.clear()
+    world.run(lambda: ready(world).get("reason") == "RunSucceeded", ticks=200)
+
+
+def test_what_is_not_allowed_for_too_long_ends_the_run_by_the_deadline():
+    world = analysed(analytics={"deadlineSeconds": 60})
+    world.kube.forbidden |= {(verb, "SparkApplication") for verb in ("get", "list", "create")}
+    world.annotate(analyze="1")
+    world.run(lambda: ended(world), ticks=200)
+    assert "DeadlineExceeded" in group(world)["message"]
+
+
+@pytest.mark.parametrize("status", [0, 409, 429, 500, 503])
+def test_an_api_server_that_fails_now_and_then_only_delays_a_run(status):
+    world = analysed(size=2)
+    create, chance = world.kube.create, random.Random(1)
+
+    async def failing(manifest):
+        if chance.random() < 0.6:
+            raise KubeError(status, "Trouble", "not now")
+        return await create(manifest)
+
+    world.kube.create = failing
+    world.annotate(analyze="1")
+    world.run(lambda: ended(world), ticks=400)
+    assert told(world)["state"] == "Succeeded"
+    assert len(made(world)) == 2
+    assert world.failures == []
+
+
+def test_an_application_that_the_api_server_refuses_fails_with_its_words():
+    world = analysed()
+    create = world.kube.create
+
+    async def refusing(manifest):
+        if manifest["kind"] == "SparkApplication":
+            raise KubeError(422, "Invalid", "spec.driver.cores: must be at most 1")
+        return await create(manifest)
+
+    world.kube.create = refusing
+    analyse(world)
+    assert "spec.driver.cores: must be at most 1" in group(world)["message"]
+    assert ready(world)["reason"] == "RunFailed"
+
+
+def test_a_bug_in_it_does_not_keep_the_pass_from_its_work(monkeypatch):
+    from delaymq_operator.reconcile.broker.analytics import step
+
+    async def broken(p, spec):
+        raise TypeError("a bug")
+
+    monkeypatch.setattr(step, "go_on", broken)
+    world = analysed()
+    world.change(size=2)
+    world.run()
+    assert world.status["readyGroups"] == 2
+    assert world.failures == []

@@ -1,0 +1,110 @@
+"""What is told of a run that ended: its figures, what was skipped, or why there are none."""
+
+import pytest
+from analysed_world import analyse, analysed, applications, ended, events, group, made, ready, told
+from fakes_spark import RESULT
+
+
+@pytest.mark.parametrize("state", ["FAILED", "SUBMISSION_FAILED"])
+def test_a_failed_application_is_told_with_the_spark_operator_s_words(state):
+    world = analysed()
+    world.spark.last, world.spark.error, world.spark.result = state, "no such\n image", None
+    analyse(world)
+    assert told(world)["state"] == "Failed"
+    assert (ready(world)["status"], ready(world)["reason"]) == ("False", "RunFailed")
+    assert "no such image" in group(world)["message"]
+    assert "kubectl logs" in group(world)["message"]
+    assert len(events(world, "RunFailed")) == 1
+    assert world.analysed == ["failed"]
+    assert world.settled
+    assert world.reason("Degraded") == "AsExpected"
+
+
+def test_a_failed_driver_s_own_sentence_is_told():
+    world = analysed()
+    world.spark.last, world.spark.error = "FAILED", "driver container failed with ExitCode: 3"
+    world.spark.result = {"formatVersion": 1, "error": "http://demo-broker-0 refused the token: see Secret"}
+    analyse(world)
+    assert group(world)["message"] == "RunFailed: http://demo-broker-0 refused the token: see Secret"
+
+
+def test_figures_of_the_last_success_stay_when_a_run_fails():
+    world = analysed()
+    analyse(world, "1")
+    first = group(world)
+    world.spark.last = "FAILED"
+    world.spark.result = {"formatVersion": 1, "error": "it broke"}
+    analyse(world, "2")
+    assert group(world)["state"] == "Failed"
+    for figure in ("messages", "reclaimableBytes", "worstLatenessMs", "report"):
+        assert group(world)[figure] == first[figure]
+    assert told(world)["messages"] == 100
+    assert first["report"] in applications(world)
+    world.spark.last, world.spark.result = "COMPLETED", dict(RESULT, messages=1)
+    analyse(world, "3")
+    assert told(world)["messages"] == 1
+    assert ready(world)["reason"] == "RunSucceeded"
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        (None, "has no status.json"),
+        ("{", "cannot be read"),
+        ('{"formatVersion": 1, "messages": "many"}', "cannot be read"),
+        ('{"formatVersion": 1, "messages": 1e30}', "cannot be read"),
+        ('{"formatVersion": 1, "messages": -1}', "cannot be read"),
+        ("[]", "cannot be read"),
+        ('{"formatVersion": 2, "messages": {"new": "meaning"}}', "format version 2"),
+        ('{"formatVersion": 1, "error": "disk\\nfull"}', "disk full"),
+        ("x" * 70_000, "too long"),
+    ],
+)
+def test_a_result_that_cannot_be_used_fails_the_run_with_a_sentence(result, said):
+    world = analysed()
+    world.spark.result = result
+    analyse(world)
+    assert told(world)["state"] == "Failed"
+    assert said in group(world)["message"]
+    assert "\n" not in group(world)["message"]
+
+
+def test_a_result_that_was_deleted_fails_the_run():
+    world = analysed()
+    world.spark.last = "RUNNING"
+    world.annotate(analyze="1")
+    world.run(lambda: told(world).get("state") == "Running")
+    world.kube.remove("AnalyticsResult", "default", applications(world)[0])
+    world.spark.last = "COMPLETED"
+    world.run(lambda: ended(world))
+    assert "is not there any more" in group(world)["message"]
+
+
+def test_what_was_skipped_and_a_report_that_is_left_out_are_told():
+    world = analysed()
+    world.spark.result = dict(RESULT, complete=False, skippedCount=3, reportOmitted="the report has 2 MB")
+    world.spark.report = False
+    analyse(world)
+    assert told(world)["state"] == "Succeeded"
+    assert told(world)["complete"] is False
+    assert "report" not in group(world)
+    assert group(world)["message"] == "the report has 2 MB"
+    assert "3 parts of demo-0 could not be read" in ready(world)["message"]
+
+
+def test_unknown_members_of_a_result_are_left_alone():
+    world = analysed()
+    world.spark.result = dict(RESULT, new={"a": 1})
+    analyse(world)
+    assert told(world)["state"] == "Succeeded"
+
+
+def test_a_result_of_an_operator_that_was_away_for_longer_than_the_deadline_is_not_lost():
+    world = analysed(analytics={"deadlineSeconds": 60})
+    world.annotate(analyze="1")
+    world.run(lambda: len(made(world)) == 1)
+    for _ in range(300):
+        world.tick()
+    world.restart_operator()
+    world.run(lambda: ended(world))
+    assert told(world)["state"] == "Succeeded"
