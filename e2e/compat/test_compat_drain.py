@@ -58,7 +58,9 @@ class SecondBroker:
     def ask(self, path: str, **body: object) -> dict[str, Any]:
         """A GET of /api/v1, or with a body a POST."""
         data = json.dumps(body).encode() if body else None
-        with urllib.request.urlopen(f"http://{HOST}:{self.http_port}/api/v1/{path}", data=data, timeout=5) as answer:
+        url = f"http://{HOST}:{self.http_port}/api/v1/{path}"
+        request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=5) as answer:
             said: dict[str, Any] = json.load(answer)
             return said
 

@@ -13,6 +13,8 @@ from running_server import HOST, BrokerPeer, run, standalone
 async def get(port: int | None, path: str, *, method: str = "GET", token: str | None = None) -> tuple[int, Any, str]:
     """Status, JSON body (None if it is something else), text."""
     headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
+    if method == "POST":
+        headers["Content-Type"] = "application/json"
     async with (
         aiohttp.ClientSession() as session,
         session.request(method, f"http://{HOST}:{port}{path}", headers=headers) as answer,
@@ -83,7 +85,7 @@ def test_the_schedule_is_shown(tmp_path: Path) -> None:
             await peer.send("T", DELAY="3")
             status, body, _ = await get(server.broker.http_port, "/api/v1/delay")
             assert status == 200
-            assert set(body) == {"asOfMs", "levels", "corrected"}
+            assert set(body) == {"asOfMs", "levels", "corrected", "held"}
             third = body["levels"][2]
             assert (third["level"], third["pending"], third["maxOffset"], third["offset"]) == (3, 1, 1, 0)
             assert 0 < third["nextDueMs"] - body["asOfMs"] <= 10_000

@@ -16,6 +16,7 @@ from delaymq.config import to_settings
 from delaymq.server.api_route import Api, add_routes
 from delaymq.server.api_routes import ROUTES
 from delaymq.server.console import add_console
+from delaymq.server.delay_http import DelayHttp
 from delaymq.server.http import MAX_BODY_BYTES, HttpServer, alive, error_response, readiness, serve
 from delaymq.server.store_http import StoreHttp
 from delaymq.server.store_pins import PinsHttp
@@ -165,8 +166,11 @@ async def broker_http(server: "BrokerServer", bound: socket.socket) -> HttpServe
     app.router.add_get("/api/v1/store/segments/{name}", store.segment)
     app.router.add_get("/api/v1/store/segments/{name}/starts", store.starts)
     app.on_cleanup.append(store.close)
+    delay = DelayHttp(server)
+    app.router.add_post("/api/v1/delay/pause", delay.pause)
+    app.router.add_post("/api/v1/delay/resume", delay.resume)
     pins = PinsHttp(server)
     app.router.add_post("/api/v1/store/pins", pins.hold)
     app.router.add_delete("/api/v1/store/pins/{holder}", pins.release)
     config = server.config
-    return await serve(app, bound, config.http_host, config.http_token)
+    return await serve(app, bound, config.http_host, config.http_token, config.own_http_names)

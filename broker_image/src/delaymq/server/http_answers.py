@@ -1,0 +1,61 @@
+"""What all answers have in common: one form of errors, and headers that keep browsers from guessing."""
+
+import logging
+from typing import Final
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+SECURITY_HEADERS: Final = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+    "Server": "delaymq",
+}
+"""Of answers that do not bring their own: the console's page has another policy."""
+
+_logger = logging.getLogger(__name__)
+
+
+def error_response(status: int, code: str, message: str) -> web.Response:
+    """The one form of errors."""
+    return web.json_response({"error": {"code": code, "message": message}}, status=status)
+
+
+def readiness(problems: list[str]) -> web.Response:
+    """The answer of /readyz."""
+    if problems:
+        body = {"ready": False, "notReady": problems, "error": {"code": "not_ready", "message": "; ".join(problems)}}
+        return web.json_response(body, status=503)
+    return web.json_response({"ready": True, "notReady": []})
+
+
+@web.middleware
+async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Gives errors of the router and unexpected ones the one form; OPTIONS tells the methods."""
+    try:
+        return await handler(request)
+    except web.HTTPMethodNotAllowed as error:
+        allow = {"Allow": ", ".join(sorted({*error.allowed_methods, "OPTIONS"}))}
+        if request.method == "OPTIONS":
+            return web.Response(status=204, headers=allow)
+        response = error_response(405, "method_not_allowed", f"{request.path} takes {allow['Allow']}")
+        response.headers.update(allow)
+        return response
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        code = (error.reason or "error").lower().replace(" ", "_")
+        return error_response(error.status, code, f"{request.method} {request.path}: {error.reason}")
+    except Exception as error:
+        _logger.exception("%s %s failed", request.method, request.path)
+        return error_response(500, "internal_error", f"{type(error).__name__}: {error}")
+
+
+async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    """A signal's handler: the headers of every answer."""
+    for name, value in SECURITY_HEADERS.items():
+        response.headers.setdefault(name, value)
