@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
+from functools import partial
+from typing import Protocol
 
 from delaymq.client.allocation import queue_order
 from delaymq.client.background import Background
 from delaymq.client.client import Client
 from delaymq.client.errors import ClientError, ClosedError, NoRouteError
-from delaymq.client.handling import Handling
+from delaymq.client.messages import ReceivedMessage
 from delaymq.client.offsets import Offsets
 from delaymq.client.options import PushConsumerOptions
 from delaymq.client.queue_calls import QueueCalls
 from delaymq.client.queue_locks import LOCK_VALID_MS, QueueLocks
 from delaymq.client.queue_reader import QueueReader
-from delaymq.client.rebalance import Share, Shares
+from delaymq.client.rebalance import Share
 from delaymq.client.subscriptions import Subscription
 from delaymq.protocol.bodies import MessageQueue
 
@@ -33,8 +35,26 @@ GATHER_CHANGES_MS = 50
 _logger = logging.getLogger(__name__)
 
 
+class TakesMessages(Protocol):
+    """Whoever gets what the queues' readers pull: handlers, or a buffer that is polled."""
+
+    def hand_over(self, reader: QueueReader, message: ReceivedMessage) -> None: ...
+    def forget(self, reader: QueueReader) -> None: ...
+    async def settle(self, readers: Collection[QueueReader], timeout_ms: int) -> bool: ...
+    async def wait_until_free(self, reader: QueueReader) -> None: ...
+
+
+class SharesOut(Protocol):
+    """Whoever knows this member's share of a topic; None: not yet. May raise ClientError: try again later."""
+
+    async def share(self, topic: str) -> Share | None: ...
+
+
 class Assignment:
-    """`subscriptions` are the consumer's and may change at any time; `subscription_changed` tells of it."""
+    """`subscriptions` are the consumer's and may change at any time; `subscription_changed` tells of it.
+
+    `is_held` may say that nothing is pulled from a queue now; its reader's `wake` lets it be asked again.
+    """
 
     def __init__(
         self,
@@ -45,11 +65,12 @@ class Assignment:
         subscriptions: dict[str, Subscription],
         retry_topic: str,
         calls: QueueCalls,
-        shares: Shares,
+        shares: SharesOut,
         locks: QueueLocks | None,
         offsets: Offsets,
-        handling: Handling,
+        handling: TakesMessages,
         background: Background,
+        is_held: Callable[[MessageQueue], bool] | None = None,
     ) -> None:
         self._client = client
         self._group = group
@@ -62,6 +83,7 @@ class Assignment:
         self._offsets = offsets
         self._handling = handling
         self._background = background
+        self._is_held = is_held
         self._readers: dict[MessageQueue, tuple[QueueReader, asyncio.Task[None]]] = {}
         self._given_up: list[QueueReader] = []
         """Dropped, and their last offsets not yet saved."""
@@ -214,6 +236,7 @@ class Assignment:
                 retry_topic=self._retry_topic,
                 hand_over=self._handling.hand_over,
                 begin_after_ms=TAKE_OVER_MS if share.has_others and self._locks is None else 0,
+                is_held=None if self._is_held is None else partial(self._is_held, queue),
             )
             self._readers[queue] = reader, self._background.spawn(reader.run())
         self._share_limits(subscription.topic)

@@ -157,6 +157,36 @@ class PushConsumerOptions:
         )  # fmt: skip
 
 
+@dataclass(frozen=True, kw_only=True)
+class LitePullOptions:
+    """How a lite pull consumer reads ahead and commits."""
+
+    consume_from: ConsumeFrom = ConsumeFrom.LAST
+    consume_timestamp_ms: int = 0
+    """With ConsumeFrom.TIMESTAMP: begin with the first message stored at or after it; 0: half an hour before now."""
+    allocation: Allocation = Allocation.AVERAGELY
+    auto_commit: bool = True
+    """Whether what is done is committed every commit_interval_ms, when queues are given up, and at close."""
+    commit_interval_ms: int = 5_000
+    pull_batch: int = 32
+    suspend_timeout_ms: int = 15_000
+    """How long a broker may hold a pull for which there is no message."""
+    max_cached_messages: int = 1_000
+    """Of one queue, pulled and not yet done; pulling pauses there."""
+    max_cached_bytes: int = 100 * 1024 * 1024
+    """The same in bytes of bodies."""
+    max_cached_span: int = 2_000
+    """Largest distance of offsets within them: bounds what comes again after a crash."""
+    max_cached_in_all: int = 10_000
+    """Messages of all queues, pulled and not yet done. Pulls that are under way may each bring one batch more."""
+    rebalance_interval_ms: int = 20_000
+
+    def __post_init__(self) -> None:
+        if self.consume_timestamp_ms < 0:
+            raise ValueError("consume_timestamp_ms is a time in ms since 1970, or 0 for half an hour ago")
+        _positive(self, "consume_timestamp_ms")
+
+
 def _positive(options: object, *but: str) -> None:
     for name, value in vars(options).items():
         if type(value) is int and value <= 0 and name not in but:

@@ -1,0 +1,345 @@
+"""Consuming by polls: messages are pulled ahead within limits, the caller takes them when it is ready."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from types import TracebackType
+from typing import Self
+
+from delaymq.client.assignment import Assignment
+from delaymq.client.background import Background
+from delaymq.client.client import Client
+from delaymq.client.errors import ClosedError
+from delaymq.client.lite_offsets import SoughtOffsets
+from delaymq.client.messages import ReceivedMessage
+from delaymq.client.offsets import BrokerOffsets
+from delaymq.client.options import LitePullOptions, PushConsumerOptions
+from delaymq.client.poll_buffer import PollBuffer
+from delaymq.client.queue_calls import QueueCalls
+from delaymq.client.rebalance import Share, Shares
+from delaymq.client.subscriptions import ALL, Subscription
+from delaymq.client.unregistering import unregister
+from delaymq.clock import now_ms
+from delaymq.message.names import group_problem
+from delaymq.protocol.bodies import ConsumerData, MessageQueue, ProducerData
+
+POLL_TIMEOUT_MS = 5_000
+POLL_MESSAGES = 32
+
+
+class LitePullConsumer:
+    """A member of a group that is polled. One task polls; the others may call everything else.
+
+    Either `subscribe`: the group's members share the topics' queues, and they move when members come and go. Or
+    `assign`: exactly these queues, whoever else reads them.
+
+        consumer = LitePullConsumer(client, "group")
+        consumer.subscribe("Topic", "TagA || TagB")
+        async with consumer:
+            async for message in consumer: ...
+
+    A message counts as done when the next one is asked for (by `poll`, `async for`, `commit` or a close without an
+    error), and only what is done is committed: after a crash messages come again, and none is skipped.
+    """
+
+    def __init__(self, client: Client, group: str, options: LitePullOptions | None = None) -> None:
+        problem = group_problem(group)
+        if problem is not None:
+            raise ValueError(problem)
+        self.group = group
+        self.options = options or LitePullOptions()
+        self._client = client
+        self._calls = QueueCalls(client, group)
+        self._offsets = SoughtOffsets(BrokerOffsets(self._calls), saves=self.options.auto_commit)
+        self._buffer = PollBuffer(self.options.max_cached_in_all)
+        self._background = Background(f"lite pull consumer {group}")
+        self._subscriptions: dict[str, Subscription] = {}
+        self._shares = _Shares(Shares(client, group, allocation=self.options.allocation))
+        self._assignment = Assignment(
+            client,
+            group,
+            _reading_options(self.options),
+            subscriptions=self._subscriptions,
+            retry_topic="",
+            calls=self._calls,
+            shares=self._shares,
+            locks=None,
+            offsets=self._offsets,
+            handling=self._buffer,
+            background=self._background,
+            is_held=self._is_held,
+        )
+        self._joined = False
+        self._closed = False
+        self._polls = False
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # What was being worked on when it failed is not done: it comes again.
+        await self._close(finish=kind is None)
+
+    # What is read.
+
+    def subscribe(self, topic: str, tags: str = ALL) -> None:
+        """Takes part in reading `topic`, before or after the start: messages with one of these tags (`A || B`, `*`).
+
+        All members of a group subscribe to the same. ValueError for an illegal topic or tags, or after `assign`.
+        """
+        if self._shares.assigned is not None:
+            raise ValueError("this consumer has assigned queues: make another one to subscribe")
+        self._subscriptions[topic] = Subscription(topic, tags, now_ms())
+        self._assignment.subscription_changed(topic)
+
+    def unsubscribe(self, topic: str) -> None:
+        """Reads `topic` no more."""
+        if self._subscriptions.pop(topic, None) is not None:
+            self._assignment.subscription_changed(topic)
+
+    def assign(self, queues: Iterable[MessageQueue], tags: str = ALL) -> None:
+        """Reads exactly `queues` from now on, before or after the start, whatever the group's other members read.
+
+        ValueError for an illegal topic or tags, or after `subscribe`.
+        """
+        if self._shares.assigned is None and self._subscriptions:
+            raise ValueError("this consumer has subscribed: make another one to assign queues")
+        queues = frozenset(queues)
+        wanted = {topic: Subscription(topic, tags, now_ms()) for topic in {queue.topic for queue in queues}}
+        self._shares.assigned = queues
+        for topic in self._subscriptions.keys() - wanted.keys():
+            del self._subscriptions[topic]
+        for topic, subscription in wanted.items():
+            known = self._subscriptions.get(topic)
+            if known is None or known.expression != tags:
+                self._subscriptions[topic] = subscription
+                self._assignment.subscription_changed(topic)
+        self._assignment.look_again()
+
+    @property
+    def assigned(self) -> list[MessageQueue]:
+        """The queues that are read now; with `subscribe` they are known a moment after the start."""
+        return [reader.queue for reader in self._assignment.readers]
+
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The topic's queues that can be read. Raises NoRouteError."""
+        return (await self._client.route(topic)).readable
+
+    # Messages.
+
+    async def poll(
+        self, timeout_ms: int = POLL_TIMEOUT_MS, *, max_messages: int = POLL_MESSAGES
+    ) -> list[ReceivedMessage]:
+        """The next messages, at least one unless none comes within `timeout_ms` (0: what is there) or it is closed.
+
+        Those of the poll before count as done. Of one queue they are in its order; queues take turns. What brokers
+        refuse or cannot answer meanwhile is logged and tried again.
+        """
+        if max_messages <= 0 or timeout_ms < 0:
+            raise ValueError("max_messages is more than 0, and timeout_ms not negative")
+        if not self._joined:
+            raise ClosedError("the consumer is not started or closed: use `async with LitePullConsumer(client, group)`")
+        if self._shares.assigned is None and not self._subscriptions:
+            raise ValueError("there is nothing to poll: subscribe to a topic or assign queues first")
+        if self._polls:
+            raise RuntimeError("another poll is under way: one task polls, since each poll ends what the last one gave")
+        self._polls = True
+        try:
+            return await self._poll(timeout_ms, max_messages)
+        finally:
+            self._polls = False
+
+    def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
+        """Message by message until the consumer is closed."""
+        return self._messages()
+
+    def pause(self, *queues: MessageQueue) -> None:
+        """Polls give nothing of `queues` and nothing more is pulled from them, until `resume`."""
+        self._buffer.paused |= set(queues)
+
+    def resume(self, *queues: MessageQueue) -> None:
+        """Ends the pause of `queues`."""
+        self._buffer.paused -= set(queues)
+        self._wake()
+
+    @property
+    def paused(self) -> frozenset[MessageQueue]:
+        """The queues that are paused."""
+        return frozenset(self._buffer.paused)
+
+    # Offsets.
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Goes on at `offset` of `queue`; what was pulled of it is dropped. It is committed as any other progress.
+
+        An offset that the queue does not have any more, or not yet, becomes the nearest that it has. ValueError when
+        the queue is not assigned to this consumer now.
+        """
+        if offset < 0:
+            raise ValueError(f"offset {offset}: offsets begin at 0")
+        if queue not in (self._shares.assigned or self.assigned):
+            raise ValueError(f"{queue} is not assigned to this consumer now: it has {self.assigned or 'no queue yet'}")
+        self._offsets.seek(queue, offset)
+        await self._assignment.reset({queue: offset})
+
+    async def seek_to_begin(self, queue: MessageQueue) -> None:
+        """Goes on at the oldest message of `queue`. Errors as `seek`, and ClientError when it cannot be asked."""
+        await self.seek(queue, await self._calls.min_offset(queue))
+
+    async def seek_to_end(self, queue: MessageQueue) -> None:
+        """Goes on at the next message that comes to `queue`. Errors as `seek_to_begin`."""
+        await self.seek(queue, await self._calls.max_offset(queue))
+
+    async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The offset of the first message stored at `timestamp_ms` (since 1970) or later. Raises ClientError."""
+        return await self._calls.offset_at(queue, timestamp_ms)
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """The group's offset at the broker: the next message to consume; None when there is none. ClientError."""
+        return await self._calls.committed_offset(queue)
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Stores `offsets` (the next messages to consume), or those behind all that was polled so far, which then
+        counts as done. Raises ClientError when a broker does not take one; the others are stored all the same.
+        """
+        if offsets is None:
+            self._finish_taken()
+            readers = self._assignment.readers
+            offsets = {reader.queue: at for reader in readers if (at := reader.commit_offset) is not None}
+        stored = await asyncio.gather(
+            *(self._calls.commit(queue, offset) for queue, offset in offsets.items()), return_exceptions=True
+        )
+        for result in stored:
+            if isinstance(result, BaseException):
+                raise result
+
+    # From start to end.
+
+    async def start(self) -> None:
+        """Joins the group; messages can be polled as soon as the queues are shared out. ClosedError after a close."""
+        if self._closed:
+            raise ClosedError(f"the consumer of {self.group} was closed: make a new one")
+        await self._client.join(self)
+        self._joined = True
+        self._assignment.start()
+
+    async def close(self) -> None:
+        """Commits what was polled (with auto commit) and leaves the group. A poll that waits returns nothing."""
+        await self._close(finish=True)
+
+    # What the client asks of its members.
+
+    def producer_data(self) -> ProducerData | None:
+        return None
+
+    def consumer_data(self) -> ConsumerData | None:
+        return ConsumerData(
+            group_name=self.group,
+            consume_type="CONSUME_ACTIVELY",
+            message_model="CLUSTERING",
+            consume_from_where=self.options.consume_from.value,
+            subscription_data_set=[each.data() for each in self._subscriptions.values()],
+        )
+
+    def topics(self) -> Iterable[str]:
+        return list(self._subscriptions)
+
+    def membership_changed(self) -> None:
+        """Members, routes or a connection changed: the shares are worked out again."""
+        self._offsets.forget_saved()
+        self._assignment.look_again()
+
+    def reset_offsets(self, offsets: dict[MessageQueue, int]) -> None:
+        """Goes on at these offsets, as an administrator wants it."""
+        self._background.spawn(self._reset(offsets))
+
+    # Inside.
+
+    async def _reset(self, offsets: dict[MessageQueue, int]) -> None:
+        for queue, offset in offsets.items():
+            self._offsets.seek(queue, offset)
+        await self._offsets.commit(offsets)
+        await self._assignment.reset(offsets)
+
+    async def _poll(self, timeout_ms: int, max_messages: int) -> list[ReceivedMessage]:
+        self._finish_taken()
+        deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
+        while not (messages := self._buffer.take(max_messages)) and self._joined and timeout_ms:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._buffer.wait()
+            except TimeoutError:
+                return self._buffer.take(max_messages)
+        return messages
+
+    async def _messages(self) -> AsyncIterator[ReceivedMessage]:
+        while self._joined:
+            # One at a time: what a caller that leaves its loop has not seen must not count as done.
+            for message in await self.poll(max_messages=1):
+                yield message
+
+    def _finish_taken(self) -> None:
+        was_full = self._buffer.is_full
+        self._buffer.finish_taken()
+        if was_full:
+            self._wake()
+
+    def _is_held(self, queue: MessageQueue) -> bool:
+        return self._buffer.is_full or queue in self._buffer.paused
+
+    def _wake(self) -> None:
+        self._buffer.wake()
+        for reader in self._assignment.readers:
+            reader.wake()
+
+    async def _close(self, *, finish: bool) -> None:
+        if not self._joined:
+            return
+        self._joined = False
+        self._closed = True
+        try:
+            await self._assignment.stop()
+            await self._background.close()
+            if finish:
+                self._buffer.finish_taken()
+            await self._assignment.commit()
+        finally:
+            # Also when the caller is cancelled: nothing of it goes on.
+            self._background.cancel()
+            self._assignment.clear()
+            self._client.leave(self)
+            self._buffer.wake()
+        await unregister(self._client, self._subscriptions, consumer_group=self.group)
+
+
+class _Shares:
+    """The group's shares, or the queues that were assigned."""
+
+    def __init__(self, of_group: Shares) -> None:
+        self.assigned: frozenset[MessageQueue] | None = None
+        self._of_group = of_group
+
+    async def share(self, topic: str) -> Share | None:
+        if self.assigned is None:
+            return await self._of_group.share(topic)
+        return Share(frozenset(queue for queue in self.assigned if queue.topic == topic), has_others=False)
+
+
+def _reading_options(options: LitePullOptions) -> PushConsumerOptions:
+    """What of a push consumer's options its readers are given."""
+    return PushConsumerOptions(
+        consume_from=options.consume_from,
+        consume_timestamp_ms=options.consume_timestamp_ms,
+        allocation=options.allocation,
+        pull_batch=options.pull_batch,
+        suspend_timeout_ms=options.suspend_timeout_ms,
+        max_cached_messages=options.max_cached_messages,
+        max_cached_bytes=options.max_cached_bytes,
+        max_cached_span=options.max_cached_span,
+        rebalance_interval_ms=options.rebalance_interval_ms,
+        commit_interval_ms=options.commit_interval_ms,
+    )
