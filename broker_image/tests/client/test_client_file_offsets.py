@@ -1,0 +1,155 @@
+"""The file of a broadcasting member: where it is, that it is RocketMQ's, and what happens when it is broken."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from client_fake_peer import FakeBroker, run, running, until
+from delaymq.client import (
+    Client,
+    ClientOptions,
+    ConsumeFrom,
+    MessageModel,
+    OffsetsInUseError,
+    PushConsumer,
+    PushConsumerOptions,
+    ReceivedMessage,
+)
+from delaymq.client.file_offsets import FileOffsets, default_path
+from delaymq.protocol.bodies import MessageQueue
+
+QUEUES = {MessageQueue("broker-a", 0, "T"): 41, MessageQueue("broker-a", 1, "T"): 7}
+# As RocketMQ 4.9's LocalFileOffsetStore writes it.
+JAVA = b"""{
+\t"offsetTable":{{
+\t\t\t"brokerName":"broker-a",
+\t\t\t"queueId":0,
+\t\t\t"topic":"T"
+\t\t}:41,{
+\t\t\t"brokerName":"broker-a",
+\t\t\t"queueId":1,
+\t\t\t"topic":"T"
+\t\t}:7
+\t}
+}"""
+OURS = (
+    b'{"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"T"}:41,'
+    b'{"brokerName":"broker-a","queueId":1,"topic":"T"}:7}}'
+)
+
+
+def loaded(path: Path) -> list[int | None]:
+    """The offsets of QUEUES in the file."""
+
+    async def load() -> list[int | None]:
+        offsets = FileOffsets()
+        await offsets.open(path)
+        try:
+            return [await offsets.load(queue) for queue in QUEUES]
+        finally:
+            offsets.close()
+
+    return asyncio.run(load())
+
+
+@pytest.mark.parametrize("text", [JAVA, OURS])
+def test_what_either_client_wrote_is_read(text: bytes, tmp_path: Path) -> None:
+    (tmp_path / "offsets.json").write_bytes(text)
+    assert loaded(tmp_path / "offsets.json") == [41, 7]
+
+
+def test_offsets_are_written_in_rocketmqs_form_and_the_former_ones_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "offsets.json"
+
+    async def save() -> None:
+        offsets = FileOffsets()
+        await offsets.open(path)
+        await offsets.save({MessageQueue("broker-a", 0, "T"): 1})
+        await offsets.save(QUEUES)
+        offsets.close()
+
+    asyncio.run(save())
+    assert path.read_bytes() == OURS
+    former = b'{"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"T"}:1}}'
+    assert path.with_name("offsets.json.bak").read_bytes() == former
+    assert sorted(each.name for each in path.parent.iterdir()) == [
+        "offsets.json", "offsets.json.bak", "offsets.json.lock",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", [None, b"", b"{", b'{"offsetTable":[]}', b'{"offsetTable":{"T":1}}', b"\xff" * 100])
+def test_a_file_that_cannot_be_read_gives_way_to_the_former_one(text: bytes | None, tmp_path: Path) -> None:
+    path = tmp_path / "offsets.json"
+    if text is not None:
+        path.write_bytes(text)
+    assert loaded(path) == [None, None]
+    path.with_name("offsets.json.bak").write_bytes(JAVA)
+    assert loaded(path) == [41, 7]
+
+
+def test_without_a_path_it_is_where_rocketmqs_client_has_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = tmp_path / ".rocketmq_offsets"
+    assert default_path("10.1.2.3@77#1234", "", "G") == folder / "10.1.2.3@DEFAULT" / "G" / "offsets.json"
+    assert default_path("10.1.2.3@a/../b", "a/../b", "G") == folder / "10.1.2.3@a_.._b" / "G" / "offsets.json"
+
+
+def broadcasting(client: Client, got: list[bytes]) -> PushConsumer:
+    async def handle(message: ReceivedMessage) -> None:
+        got.append(message.body)
+
+    options = PushConsumerOptions(model=MessageModel.BROADCASTING, consume_from=ConsumeFrom.FIRST)
+    consumer = PushConsumer(client, "G", handle, options)
+    consumer.subscribe("T")
+    return consumer
+
+
+def test_another_process_goes_on_where_the_last_one_stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    broker = FakeBroker()
+    got: list[bytes] = []
+
+    async def one_life() -> None:
+        broker.add("T", b"%d" % len(broker.records))
+        number = len(got)
+        async with running(broker) as (client, _), broadcasting(client, got):
+            await until(lambda: len(got) > number)
+
+    for _ in range(3):
+        broker.port = 0
+        run(one_life)
+    assert got == [b"0", b"1", b"2"]
+
+
+def test_two_members_cannot_have_one_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    async def scenario() -> None:
+        async with running(FakeBroker()) as (client, name_server), broadcasting(client, []):
+            async with Client(name_server.address) as second:
+                with pytest.raises(OffsetsInUseError, match="give each Client an instance_name"):
+                    await broadcasting(second, []).start()
+            async with (
+                Client(name_server.address, ClientOptions(instance_name="second")) as named,
+                broadcasting(named, []),
+            ):
+                pass
+
+    run(scenario)
+
+
+def test_a_folder_that_cannot_be_written_is_told_once_and_stops_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    path = tmp_path / "file" / "offsets.json"
+
+    async def save() -> list[int | None]:
+        offsets = FileOffsets()
+        await offsets.open(path)
+        for offset in range(3):
+            await offsets.save(dict.fromkeys(QUEUES, offset))
+        return [await offsets.load(queue) for queue in QUEUES]
+
+    assert asyncio.run(save()) == [2, 2]
+    assert caplog.text.count("after a restart messages come again") == 1

@@ -1,0 +1,331 @@
+"""Handlers against a scripted broker: what they may be, what becomes of what they answer, and what the log says."""
+
+import asyncio
+import functools
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+from client_fake_peer import FakeBroker, run, running, until
+from delaymq.client import (
+    BatchPushConsumer,
+    Client,
+    ClosedError,
+    ConsumeFrom,
+    MessageModel,
+    Outcome,
+    PushConsumer,
+    PushConsumerOptions,
+    ReceivedMessage,
+)
+from delaymq.protocol.codes import RequestCode, ResponseCode
+from delaymq.protocol.command import Command, Response
+
+QUICK = PushConsumerOptions(
+    consume_from=ConsumeFrom.FIRST, commit_interval_ms=20, close_timeout_ms=200, local_retry_ms=20, unsent_retry_ms=20
+)
+
+
+def subscribed(client: Client, handler: object, options: PushConsumerOptions = QUICK) -> PushConsumer:
+    consumer = PushConsumer(client, "G", handler, options)  # type: ignore[arg-type]
+    consumer.subscribe("T")
+    return consumer
+
+
+# What a handler may be.
+
+
+class Callee:
+    async def __call__(self, message: ReceivedMessage) -> None:
+        pass
+
+    async def method(self, message: ReceivedMessage) -> None:
+        pass
+
+    def plain(self, message: ReceivedMessage) -> None:
+        pass
+
+
+async def with_argument(argument: int, message: ReceivedMessage) -> None:
+    pass
+
+
+def decorated(handler: Callable[[ReceivedMessage], Awaitable[None]]) -> Callable[[ReceivedMessage], Awaitable[None]]:
+    @functools.wraps(handler)
+    def wrapper(message: ReceivedMessage) -> Awaitable[None]:
+        return handler(message)
+
+    return wrapper
+
+
+@pytest.mark.parametrize(
+    "handler", [Callee(), Callee().method, functools.partial(with_argument, 1), decorated(Callee().method)]
+)
+def test_a_handler_is_anything_that_gives_a_coroutine(handler: object) -> None:
+    subscribed(Client(None), handler)
+
+
+@pytest.mark.parametrize("handler", [Callee().plain, lambda message: None])
+def test_a_plain_function_is_refused_with_what_to_do(handler: object) -> None:
+    with pytest.raises(TypeError, match=r"is a plain function: write `async def`, and `await asyncio.to_thread"):
+        subscribed(Client(None), handler)
+
+
+def test_what_cannot_be_called_is_refused() -> None:
+    with pytest.raises(TypeError, match="must be a coroutine function"):
+        subscribed(Client(None), "handle")
+
+
+def test_lists_are_for_a_consumer_of_batches() -> None:
+    with pytest.raises(ValueError, match="batch=2 is for a BatchPushConsumer"):
+        subscribed(Client(None), Callee(), replace(QUICK, batch=2))
+
+
+# What it may answer.
+
+
+def test_an_answer_without_sense_counts_as_a_failure(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        broker = FakeBroker()
+        broker.add("T", b"0")
+
+        async def handle(message: ReceivedMessage) -> bool:
+            return True
+
+        async with running(broker) as (client, _), subscribed(client, handle):
+            await until(lambda: broker.committed == 1)
+        assert len(broker.asked(RequestCode.CONSUMER_SEND_MSG_BACK)) == 1
+
+    run(scenario)
+    assert "a handler returns None or an Outcome, not True" in caplog.text
+
+
+@pytest.mark.parametrize("answer", [4, -1, True, "all"])
+def test_a_batch_cannot_be_done_beyond_its_end(answer: object, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        broker = FakeBroker()
+        for number in range(3):
+            broker.add("T", b"%d" % number)
+
+        async def handle(messages: list[ReceivedMessage]) -> object:
+            return answer
+
+        async with running(broker) as (client, _):
+            consumer = BatchPushConsumer(client, "G", handle, replace(QUICK, batch=3))  # type: ignore[arg-type]
+            consumer.subscribe("T")
+            async with consumer:
+                await until(lambda: broker.committed == 3)
+        assert len(broker.asked(RequestCode.CONSUMER_SEND_MSG_BACK)) == 3
+
+    run(scenario)
+    assert f"how many are done, not {answer!r}" in caplog.text
+
+
+def test_a_cancellation_inside_a_handler_is_its_failure_and_ends_no_worker() -> None:
+    async def scenario() -> None:
+        broker = FakeBroker()
+        for number in range(5):
+            broker.add("T", b"%d" % number)
+
+        async def handle(message: ReceivedMessage) -> None:
+            other = asyncio.ensure_future(asyncio.sleep(60))
+            other.cancel()
+            await other
+
+        async with (
+            running(broker) as (client, _),
+            subscribed(client, handle, replace(QUICK, concurrency=1)) as consumer,
+        ):
+            await until(lambda: broker.committed == 5)
+            assert consumer.stats().topics["T"].failed == 5
+        assert len(broker.asked(RequestCode.CONSUMER_SEND_MSG_BACK)) == 5
+
+    run(scenario)
+
+
+def test_a_failure_is_logged_with_id_keys_and_topic_and_never_with_the_body(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    async def scenario() -> None:
+        broker = FakeBroker()
+        for code in (RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2):
+            broker.scripts[code] = lambda _: Response(ResponseCode.SYSTEM_BUSY, "no")
+        broker.add("T", b"the secret", KEYS="order-7 customer-3")
+        attempts = 0
+
+        async def handle(message: ReceivedMessage) -> None:
+            nonlocal attempts
+            attempts += 1
+            if attempts == 1:
+                raise ValueError("of the handler")
+
+        async with running(broker) as (client, _), subscribed(client, handle):
+            await until(lambda: broker.committed == 1)
+
+    run(scenario)
+    assert "the handler failed on message ID0 keys order-7 customer-3 of T" in caplog.text
+    assert "ValueError: of the handler" in caplog.text
+    assert "message ID0 keys order-7 customer-3 of T could not be sent back" in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_a_message_that_no_broker_takes_back_is_tried_again_here_with_its_number_of_attempts() -> None:
+    async def scenario() -> None:
+        broker = FakeBroker()
+        for code in (RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2):
+            broker.scripts[code] = lambda _: Response(ResponseCode.SYSTEM_BUSY, "no")
+        broker.add("T", b"0")
+        times: list[int] = []
+
+        async def fail_twice(message: ReceivedMessage) -> Outcome | None:
+            times.append(message.reconsume_times)
+            return Outcome.RETRY if len(times) < 3 else None
+
+        async with running(broker) as (client, _), subscribed(client, fail_twice):
+            await until(lambda: broker.committed == 1)
+        assert times == [0, 1, 2]
+
+    run(scenario)
+
+
+# How long it may take.
+
+
+def test_what_takes_too_long_goes_back_and_its_late_success_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        broker = FakeBroker()
+        broker.add("T", b"slow")
+        end = asyncio.Event()
+
+        async def handle(message: ReceivedMessage) -> None:
+            await end.wait()
+
+        async with (
+            running(broker) as (client, _),
+            subscribed(client, handle, replace(QUICK, consume_timeout_ms=60)) as consumer,
+        ):
+            await until(lambda: broker.committed == 1)
+            assert consumer.stats().running == 1
+            end.set()
+            await until(lambda: consumer.stats().running == 0)
+            assert (consumer.stats().topics["T"].consumed, consumer.stats().topics["T"].failed) == (0, 1)
+        assert len(broker.asked(RequestCode.CONSUMER_SEND_MSG_BACK)) == 1
+
+    run(scenario)
+    assert "message ID0 of T has been at its handler for more than 60 ms" in caplog.text
+    assert "the handler ended too late for message ID0 of T" in caplog.text
+
+
+def test_what_takes_too_long_is_still_its_handlers_while_no_broker_takes_it_back() -> None:
+    async def scenario() -> None:
+        broker = FakeBroker()
+        for code in (RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2):
+            broker.scripts[code] = lambda _: Response(ResponseCode.SYSTEM_BUSY, "no")
+        broker.add("T", b"slow")
+        end = asyncio.Event()
+
+        async def handle(message: ReceivedMessage) -> None:
+            await end.wait()
+
+        async with (
+            running(broker) as (client, _),
+            subscribed(client, handle, replace(QUICK, consume_timeout_ms=60)) as consumer,
+        ):
+            await until(lambda: len(broker.asked(RequestCode.CONSUMER_SEND_MSG_BACK)) >= 2)
+            assert broker.committed in (None, 0)
+            end.set()
+            await until(lambda: broker.committed == 1)
+            assert (consumer.stats().topics["T"].consumed, consumer.stats().topics["T"].failed) == (1, 0)
+
+    run(scenario)
+
+
+def test_in_broadcasting_what_takes_too_long_no_longer_holds_up_the_offset(tmp_path: object) -> None:
+    async def scenario() -> None:
+        broker = FakeBroker()
+        broker.add("T", b"slow")
+
+        async def handle(message: ReceivedMessage) -> None:
+            await asyncio.Event().wait()
+
+        path = tmp_path / "offsets.json"  # type: ignore[operator]
+        options = replace(QUICK, consume_timeout_ms=60, model=MessageModel.BROADCASTING, offsets_path=path)
+        async with running(broker) as (client, _), subscribed(client, handle, options):
+            await until(lambda: path.exists() and b":1}" in path.read_bytes())
+        assert broker.asked(RequestCode.CONSUMER_SEND_MSG_BACK) == []
+
+    run(scenario)
+
+
+# How much is held.
+
+
+def test_a_queue_with_a_backlog_does_not_hold_up_another_one() -> None:
+    async def scenario() -> None:
+        broker = FakeBroker()
+        for number in range(300):
+            broker.add("T", b"%d" % number)
+        order: list[bytes] = []
+        pull = broker.scripts[RequestCode.PULL_MESSAGE]
+        may_pull_second = asyncio.Event()
+
+        def second_later(command: Command) -> Response | None:
+            if command.fields["queueId"] == "1" and not may_pull_second.is_set():
+                return Response(
+                    ResponseCode.PULL_NOT_FOUND,
+                    fields={"suggestWhichBrokerId": "0", "minOffset": "0", "maxOffset": "0", "nextBeginOffset": "0"},
+                )
+            return pull(command)
+
+        broker.scripts[RequestCode.PULL_MESSAGE] = second_later
+        release = asyncio.Event()
+
+        async def handle(message: ReceivedMessage) -> None:
+            await release.wait()
+            order.append(message.body)
+
+        async with (
+            running(broker, queues=2) as (client, _),
+            subscribed(client, handle, replace(QUICK, concurrency=1)) as consumer,
+        ):
+            await until(lambda: consumer.stats().cached_messages == 300)
+            may_pull_second.set()
+            await until(lambda: consumer.stats().cached_messages == 600)
+            release.set()
+            await until(lambda: len(order) == 600)
+        # Both queues of the fake have the same messages: they take turns as soon as both have some.
+        assert len(set(order[:40])) <= 21
+
+    run(scenario)
+
+
+def test_a_topics_limit_is_shared_by_its_queues() -> None:
+    async def scenario() -> None:
+        broker = FakeBroker()
+        for number in range(300):
+            broker.add("T", b"%d" % number)
+
+        async def hang(message: ReceivedMessage) -> None:
+            await asyncio.Event().wait()
+
+        options = replace(QUICK, max_cached_messages_of_topic=100, close_timeout_ms=10)
+        async with running(broker, queues=2) as (client, _), subscribed(client, hang, options) as consumer:
+            await until(lambda: consumer.stats().cached_messages >= 100)
+            await asyncio.sleep(0.05)
+            # A pull brings at most 32 more than 50 that are allowed for each queue.
+            assert [each.cached_messages for each in consumer.stats().queues if each.queue.topic == "T"] == [64, 64]
+
+    run(scenario)
+
+
+def test_a_closed_consumer_cannot_be_started_again() -> None:
+    async def scenario() -> None:
+        async with running(FakeBroker()) as (client, _):
+            consumer = subscribed(client, Callee())
+            async with consumer:
+                pass
+            with pytest.raises(ClosedError, match="make a new one"):
+                await consumer.start()
+
+    run(scenario)
