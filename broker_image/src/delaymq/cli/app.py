@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -10,6 +11,7 @@ import typer
 from delaymq.cli.lazy import Entry, Group, Leaf, group_command
 
 _ABOUT: Final = "Messages that arrive later: a broker that speaks RocketMQ 4.9's protocol, and its tools."
+COMPLETION_VARIABLE: Final = "_DELAYMQ_COMPLETE"
 # main() runs servers without typer; here they stand so that the list of commands is whole.
 _AS_IS: Final = {
     "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True},
@@ -21,22 +23,64 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "standalone": Leaf("server_commands:standalone", "Run a NameServer and a broker in one process.", _AS_IS),
     "broker": Leaf("server_commands:broker", "Run a broker.", _AS_IS),
     "namesrv": Leaf("server_commands:namesrv", "Run a NameServer.", _AS_IS),
-    "send": Leaf("message_commands:send", "Send a message, at once or delayed."),
-    "receive": Leaf("message_commands:receive", "Receive messages and show how late they came."),
+    "send": Leaf("send_command:send", "Send messages, at once or delayed."),
+    "receive": Leaf("receive_command:receive", "Receive messages and show how late they came."),
     "delay": Group(
         "Pending delayed messages of a broker.",
         {
             "status": Leaf("delay_commands:status"),
             "pending": Leaf("delay_commands:pending"),
             "watch": Leaf("delay_watch:watch"),
-            "resume": Leaf("delay_commands:resume"),
+            "pause": Leaf("delay_resume_command:pause"),
+            "resume": Leaf("delay_resume_command:resume"),
         },
     ),
+    "topic": Group(
+        "Topics: which there are, their queues and readers.",
+        {
+            "list": Leaf("topic_commands:list_topics"),
+            "show": Leaf("topic_commands:show"),
+            "create": Leaf("topic_commands:create"),
+            "update": Leaf("topic_commands:update"),
+            "delete": Leaf("topic_commands:delete"),
+        },
+    ),
+    "group": Group(
+        "Consumer groups: who is in them, how far they are.",
+        {
+            "list": Leaf("group_commands:list_groups"),
+            "show": Leaf("group_commands:show"),
+            "members": Leaf("group_commands:members"),
+            "create": Leaf("group_commands:create"),
+            "reset": Leaf("reset_command:reset"),
+            "delete": Leaf("group_commands:delete"),
+        },
+    ),
+    "message": Group(
+        "Messages: where one is, and what became of it.",
+        {
+            "find": Leaf("lookup_commands:find"),
+            "get": Leaf("lookup_commands:get"),
+            "life": Leaf("lookup_commands:life"),
+        },
+    ),
+    "deadletter": Group(
+        "Messages that a group gave up on.",
+        {
+            "list": Leaf("deadletter_commands:list_letters"),
+            "resend": Leaf("deadletter_commands:resend"),
+        },
+    ),
+    "cluster": Group("Brokers and NameServers.", {"show": Leaf("cluster_command:show")}),
     "store": Group(
-        "A store's files, read without a broker and never changed.",
+        "A store's files: checked, looked at, exported, backed up and restored.",
         {
             "verify": Leaf("store_commands:verify"),
             "inspect": Leaf("store_commands:inspect"),
+            "export": Leaf("store_export_command:export"),
+            "backup": Leaf("store_backup_command:backup"),
+            "restore": Leaf("store_restore_command:restore"),
+            "clone": Leaf("store_restore_command:clone"),
         },
     ),
     "context": Group(
@@ -47,6 +91,13 @@ COMMANDS: Final[Mapping[str, Entry]] = {
             "use": Leaf("context_commands:use"),
             "set": Leaf("context_commands:set_context"),
             "delete": Leaf("context_commands:delete"),
+        },
+    ),
+    "completion": Group(
+        "Completion of commands and options by the shell.",
+        {
+            "install": Leaf("completion_commands:install"),
+            "show": Leaf("completion_commands:show"),
         },
     ),
     "demo": Leaf("demo.command:demo", "See delayed messages arrive once and on time, also when the broker is killed."),
@@ -61,5 +112,9 @@ def _options(
 
 def run(words: Sequence[str]) -> int:
     """Runs one command; ends by SystemExit with its exit code, or CommandError."""
+    if COMPLETION_VARIABLE in os.environ:  # the shell asks
+        from typer.completion import completion_init
+
+        completion_init()
     group_command("delaymq", _ABOUT, COMMANDS, _options)(args=list(words), prog_name="delaymq")
     return 0

@@ -11,13 +11,16 @@ import typer
 from rich.console import Console
 
 from delaymq.cli.errors import CommandError
+from delaymq.cli.store_terminal import explained, progress
 from delaymq.cli.terminal import console, print_json, table
 from delaymq.clock import now_ms
 from delaymq.message.errors import LevelTableError
 from delaymq.message.levels import DEFAULT_LEVELS, DelayLevels
+from delaymq.store.backup_check import check_backup
 from delaymq.store.for_rocketmq import Prospect, prospect_for_rocketmq
 from delaymq.store.inspect import Inspection
 from delaymq.store.inspect import inspect as inspect_store
+from delaymq.store.manifest import is_backup
 from delaymq.store.verify import DAMAGED, NOT_A_STORE, SOUND, Finding, Verification
 from delaymq.store.verify import verify as verify_store
 
@@ -39,11 +42,13 @@ def verify(
     ] = DEFAULT_LEVELS,
     as_json: AsJson = False,
 ) -> None:
-    """Check a store: exit code 0 sound or rebuildable, 1 damage, 2 not a store."""
+    """Check a store, or a backup: exit code 0 sound or rebuildable, 1 damage, 2 not a store."""
     try:
         table_of_levels = DelayLevels.parse(levels)
     except LevelTableError as error:
         raise CommandError(f"--levels: {error}", EXIT_USAGE) from error
+    if is_backup(str(path)):
+        raise typer.Exit(_verify_backup(path, as_json))
     prospect: Prospect | None = None
     try:
         result = verify_store(path)
@@ -74,6 +79,23 @@ def inspect(path: StorePath, as_json: AsJson = False) -> None:
         print_json(result.as_json())
     else:
         _show_inspection(console(), result)
+
+
+def _verify_backup(path: Path, as_json: bool) -> int:
+    with explained(str(path), "then try again"), progress("verify", quiet=as_json) as shown:
+        result = check_backup(str(path), shown)
+    if as_json:
+        print_json(result.as_json())
+        return result.exit_code
+    out = console()
+    _show_findings(out, "damage", result.damage)
+    verdict = "DAMAGED" if result.damage else "sound"
+    out.print(
+        f"{verdict}: a backup from {result.start_offset} up to offset {result.end_offset}, {result.files} files,"
+        f" {result.checked_bytes} bytes",
+        markup=False,
+    )
+    return result.exit_code
 
 
 def _show_verification(out: Console, result: Verification) -> None:

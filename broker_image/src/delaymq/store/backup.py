@@ -239,7 +239,7 @@ class Backup:
             files.set_size(descriptor, position)
             synced = position
             while position < wanted:
-                self._source.keep()
+                self._source.keep(base)
                 data = self._source.read(base, position, min(CHUNK_BYTES, wanted - position))
                 checksum.update(data)
                 if any(data):
@@ -247,7 +247,7 @@ class Backup:
                 position += len(data)
                 self._copied_bytes += len(data)
                 self._progress(self._copied_bytes, max(total, self._copied_bytes))
-                self._hold_back()
+                self._hold_back(base)
                 if position - synced >= SYNC_BYTES:
                     files.set_size(descriptor, position)
                     files.fdatasync(descriptor)
@@ -278,14 +278,14 @@ class Backup:
         self._renewed.append(name)
         return 0, sha256()
 
-    def _hold_back(self) -> None:
+    def _hold_back(self, base: int) -> None:
         """Sleep as long as the limit asks for, looking after the source meanwhile."""
         if self._bytes_per_s is None:
             return
         until = self._began + self._copied_bytes / self._bytes_per_s
         while (wait_s := until - time.monotonic()) > 0:
             time.sleep(min(wait_s, 1.0))
-            self._source.keep()
+            self._source.keep(base)
 
     def _note(self, name: str, held: _Held, store_id: str) -> None:
         """Keep what is copied, for a run that goes on after an interruption."""

@@ -59,8 +59,8 @@ class BackupSource(Protocol):
     def read(self, base: int, position: int, count: int) -> bytes:
         """Up to `count` bytes at `position` of the segment at `base`; at least one. SegmentGoneError, BackupError."""
 
-    def keep(self) -> None:
-        """Called all the while, so that nothing is deleted meanwhile."""
+    def keep(self, oldest: int) -> None:
+        """Called all the while, so that nothing from the physical offset `oldest` on is deleted meanwhile."""
 
     def close(self) -> None:
         """The copy is done, or given up."""
@@ -186,7 +186,7 @@ class FolderSource:
             raise BackupError(f"{self._path}/commitlog/{segment_name(base)} is shorter than it was: is it being cut?")
         return data
 
-    def keep(self) -> None:
+    def keep(self, oldest: int) -> None:
         """Nothing to do: a broker on the folder is not asked."""
 
     def close(self) -> None:

@@ -1,0 +1,129 @@
+"""A restored store is opened once before any broker serves it: queues and index are built, overdue messages decided on.
+
+Until that decision is kept the store stands as paused, so that a restore which is killed half-way delivers nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from delaymq.broker.broker import Broker
+from delaymq.broker.delivery.hold import FILE_NAME, LONGEST_SPREAD_MS, Hold, HoldMode, encode_hold
+from delaymq.cli.errors import EXIT_USAGE, CommandError
+from delaymq.cli.store_terminal import parse_duration_ms
+from delaymq.clock import now_ms
+from delaymq.config import BrokerConfig
+from delaymq.store.manifest import Manifest
+from delaymq.store.options import StoreOptions
+
+DROPPED_AT_ONCE: Final = 1_000
+_CHOICES: Final = "deliver, spread=DURATION (such as spread=30m), drop, or pause"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overdue:
+    """What becomes of the messages that came due while there was no broker."""
+
+    what: str
+    """`deliver`, `spread`, `drop` or `pause`."""
+    over_ms: int = 0
+    """Of `spread`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reopened:
+    """What the restored store holds."""
+
+    pending: int
+    """Delayed messages that wait, the overdue ones counted."""
+    overdue: int
+    """Those that were due when the store was restored."""
+    dropped: int
+    paused: bool
+    records: int
+    rebuild_ms: int
+
+
+def parse_overdue(text: str) -> Overdue:
+    """`--overdue`. CommandError."""
+    what, _, duration = text.partition("=")
+    if what in ("deliver", "drop", "pause") and not duration:
+        return Overdue(what=what)
+    if what == "spread" and duration:
+        over_ms = parse_duration_ms(duration, "--overdue")
+        if over_ms > LONGEST_SPREAD_MS:
+            raise CommandError("--overdue: 30 days are the longest spread", EXIT_USAGE)
+        return Overdue(what=what, over_ms=over_ms)
+    raise CommandError(f"--overdue: {text!r} is none of {_CHOICES}", EXIT_USAGE)
+
+
+def hold_back(store: Path) -> None:
+    """Keeps the store paused until it is decided otherwise; before it can be opened."""
+    _write(store, Hold(mode=HoldMode.PAUSED, since_ms=now_ms()))
+
+
+def reopen(
+    store: Path, manifest: Manifest, options: StoreOptions, overdue: Overdue, may_drop: Callable[[int], None]
+) -> Reopened:
+    """Open the store, do what `overdue` says, and stop cleanly. `may_drop` is asked with the number before any goes."""
+    # The terminal is told in the end; what a start logs is for servers.
+    logging.getLogger("delaymq").setLevel(logging.ERROR)
+    broker = Broker.open(_config(store, manifest, options), now_ms)
+    delivery = broker.delivery
+    report = broker.store.recovery
+    at_ms = now_ms()
+    dropped = 0
+    try:
+        count = delivery.holding.overdue(at_ms)
+        if overdue.what == "drop" and count:
+            may_drop(count)
+            delivery.holding.drop(at_ms)
+            # As of that moment: what comes due meanwhile is left to the broker.
+            while delivery.hand_over(at_ms, DROPPED_AT_ONCE):
+                continue
+            dropped = delivery.counters.refused
+        if overdue.what in ("deliver", "drop"):
+            delivery.holding.deliver()
+        pending = sum(delivery.pending().values())
+    finally:
+        broker.close()
+    if overdue.what == "spread":
+        # It begins with the broker that is started here first.
+        _write(store, Hold(mode=HoldMode.SPREAD, since_ms=at_ms, over_ms=overdue.over_ms))
+    return Reopened(
+        pending=pending,
+        overdue=count,
+        dropped=dropped,
+        paused=overdue.what == "pause",
+        records=report.replayed_records,
+        rebuild_ms=report.duration_ms,
+    )
+
+
+def _config(store: Path, manifest: Manifest, options: StoreOptions) -> BrokerConfig:
+    config = BrokerConfig(
+        store_path_root_dir=str(store),
+        mapped_file_size_commit_log=options.commit_log_file_bytes,
+        mapped_file_size_consume_queue=options.consume_queue_file_bytes,
+        max_hash_slot_num=options.index_slots,
+        max_index_num=options.index_entries,
+        message_index_enable=options.index_enable,
+        # Topics that a broker makes for itself are left to the one that will be started.
+        cluster_topic_enable=False,
+        broker_topic_enable=False,
+        auto_create_topic_enable=True,
+    )
+    if manifest.message_delay_level is not None:
+        config = replace(config, message_delay_level=manifest.message_delay_level)
+    return config
+
+
+def _write(store: Path, hold: Hold) -> None:
+    from delaymq.store.config_files import ConfigFiles
+    from delaymq.store.files import Files
+
+    ConfigFiles(Files(), f"{store}/delaymq", str(store), []).save(FILE_NAME, encode_hold(hold))

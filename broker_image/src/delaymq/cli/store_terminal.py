@@ -1,0 +1,73 @@
+"""What the store commands share: progress on a terminal, sizes and durations as people write them, and errors."""
+
+from __future__ import annotations
+
+import errno
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from delaymq.cli.errors import EXIT_USAGE, CommandError
+from delaymq.store.errors import StoreError
+
+_UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_TIMES_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+@contextmanager
+def progress(title: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr while the block runs, if that is a terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    columns = (TextColumn(title), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def explained(what: str, again: str) -> Iterator[None]:
+    """Errors of the store and the disk as CommandError; `again` says what a full disk asks for."""
+    try:
+        yield
+    except StoreError as error:
+        raise CommandError(str(error)) from error
+    except OSError as error:
+        if error.errno in _FULL:
+            raise CommandError(f"{what}: the disk takes no more ({error.strerror}): make room; {again}") from error
+        shown = f" ({error.filename})" if error.filename else ""
+        raise CommandError(f"{what}: {error.strerror or error}{shown}") from error
+
+
+def parse_bytes(text: str, option: str) -> int:
+    """`64M`, `1.5G`, `500k` or plain bytes. CommandError names the option."""
+    match = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)\s*([kKmMgG]?)(?:i?[bB])?(?:/s)?", text.strip())
+    value = int(float(match[1]) * _UNITS[match[2].lower()]) if match else 0
+    if value < 1:
+        raise CommandError(f"{option}: {text!r} is no number of bytes: write such as 500k, 64M or 1G", EXIT_USAGE)
+    return value
+
+
+def parse_duration_ms(text: str, option: str) -> int:
+    """`30m`, `90s`, `1.5h`. CommandError names the option."""
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?)\s*(ms|s|m|h|d)", text.strip())
+    value = int(float(match[1]) * _TIMES_MS[match[2]]) if match else 0
+    if value < 1:
+        raise CommandError(f"{option}: {text!r} is no duration: write such as 90s, 30m or 2h", EXIT_USAGE)
+    return value
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
