@@ -1,4 +1,4 @@
-"""What of a Broker's analytics stays and what goes: with the history's limits, by hand, with the field, with the Broker."""
+"""What of a Broker's analytics stays and what goes: with the history's limits, by hand, with field or Broker."""
 
 from analysed_world import analyse, analysed, applications, ended, group, made, ready, told
 

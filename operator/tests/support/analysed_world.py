@@ -3,6 +3,7 @@
 from fakes_spark import FakeSpark
 from fakes_world import FakeWorld
 
+
 def analysed(size=1, analytics=None, **spec):
     """A settled Broker that allows analytics, and the Spark operator."""
     world = FakeWorld()
