@@ -83,6 +83,16 @@ COMMANDS: Final[Mapping[str, Entry]] = {
             "clone": Leaf("store_restore_command:clone"),
         },
     ),
+    "config": Group(
+        "Settings of servers: what they are, where they are from, what is wrong with a file.",
+        {
+            "print": Leaf(
+                "config_command:print_settings", "Show every setting of a server and where it is from.", _AS_IS
+            ),
+            "check": Leaf("config_command:check"),
+            "keys": Leaf("config_command:keys"),
+        },
+    ),
     "context": Group(
         "Names for clusters, so that addresses need not be typed.",
         {
@@ -113,8 +123,8 @@ def _options(
 def run(words: Sequence[str]) -> int:
     """Runs one command; ends by SystemExit with its exit code, or CommandError."""
     if COMPLETION_VARIABLE in os.environ:  # the shell asks
-        from typer.completion import completion_init
+        from typer.completion import get_completion_inspect_parameters
 
-        completion_init()
+        get_completion_inspect_parameters()  # as a side effect typer learns the shells
     group_command("delaymq", _ABOUT, COMMANDS, _options)(args=list(words), prog_name="delaymq")
     return 0

@@ -2,7 +2,16 @@
 
 from typing import Final
 
-from delaymq.server import api_cluster, api_groups, api_life, api_messages, api_pending, api_topics
+from delaymq.server import (
+    api_cluster,
+    api_groups,
+    api_life,
+    api_messages,
+    api_pending,
+    api_topics,
+    config_http,
+    log_level_http,
+)
 from delaymq.server.api_route import Route
 
 ROUTES: Final[tuple[Route, ...]] = (
@@ -80,5 +89,27 @@ ROUTES: Final[tuple[Route, ...]] = (
         handle=api_pending.next_messages,
         query=api_pending.NextQuery,
         answer=api_pending.NextMessages,
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/config",
+        summary="Every setting, where its value is from, and what waits for a restart",
+        handle=config_http.config,
+        answer=config_http.Settings,
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/log-level",
+        summary="What is logged",
+        handle=log_level_http.log_level,
+        answer=log_level_http.LogLevel,
+    ),
+    Route(
+        method="PUT",
+        path="/api/v1/log-level",
+        summary="Log more or less, until the restart",
+        handle=log_level_http.set_log_level,
+        body=log_level_http.LogLevelChange,
+        answer=log_level_http.LogLevel,
     ),
 )
