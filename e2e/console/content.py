@@ -1,0 +1,131 @@
+"""What the console's tests and pictures show: made with the client, as programs would."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from delaymq.client import (
+    Client,
+    ConsumeFrom,
+    Message,
+    Outcome,
+    Producer,
+    PushConsumer,
+    PushConsumerOptions,
+    ReceivedMessage,
+    SendResult,
+)
+
+LIMIT_S = 60.0
+POLL_S = 0.02
+FROM_FIRST = PushConsumerOptions(consume_from=ConsumeFrom.FIRST, commit_interval_ms=200)
+NO_SECOND_TRY = PushConsumerOptions(consume_from=ConsumeFrom.FIRST, max_reconsume_times=0, commit_interval_ms=200)
+T = TypeVar("T")
+
+
+def run(namesrv_address: str, scenario: Callable[[Client], Awaitable[T]]) -> T:
+    """Runs `scenario` with a client, within a limit, in a thread of its own: playwright has this thread's loop."""
+    results: list[T] = []
+    failures: list[BaseException] = []
+
+    async def bounded() -> None:
+        async with asyncio.timeout(LIMIT_S), Client(namesrv_address) as client:
+            results.append(await scenario(client))
+
+    def work() -> None:
+        try:
+            asyncio.run(bounded())
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    if failures:
+        raise failures[0]
+    return results[0]
+
+
+async def send(client: Client, *messages: Message, delay: str | None = None) -> list[SendResult]:
+    """Sends one after the other, so that they stand in this order."""
+    async with Producer(client, "shop-front") as producer:
+        return [await producer.send(message, delay=delay) for message in messages]
+
+
+async def consume(client: Client, group: str, topic: str, count: int) -> list[ReceivedMessage]:
+    """Takes `count` messages and commits them."""
+    taken: list[ReceivedMessage] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        taken.append(message)
+
+    consumer = PushConsumer(client, group, handle, FROM_FIRST)
+    consumer.subscribe(topic)
+    async with consumer:
+        await until(lambda: len(taken) >= count)
+    return taken
+
+
+async def kill_letters(client: Client, group: str, topic: str, keys: set[str]) -> None:
+    """Consumes a topic as a group that fails for good on the messages with these keys."""
+    failed: set[str] = set()
+
+    async def handle(message: ReceivedMessage) -> Outcome:
+        bad = keys & set(message.keys)
+        failed.update(bad)
+        return Outcome.RETRY if bad else Outcome.DONE
+
+    consumer = PushConsumer(client, group, handle, NO_SECOND_TRY)
+    consumer.subscribe(topic)
+    async with consumer:
+        await until(lambda: failed == keys)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Waits, within the limit of `run`."""
+    while not is_so():  # noqa: ASYNC110 - what it waits for is no event
+        await asyncio.sleep(POLL_S)
+
+
+class Member:
+    """A consumer in a thread of its own, connected from `with` to its end."""
+
+    def __init__(self, namesrv_address: str, group: str, topic: str) -> None:
+        self.client_id = ""
+        self._address, self._group, self._topic = namesrv_address, group, topic
+        self._started = threading.Event()
+        self._ending = threading.Event()
+        self._failures: list[BaseException] = []
+        self._thread = threading.Thread(target=self._work)
+
+    def __enter__(self) -> "Member":
+        self._thread.start()
+        self._started.wait(LIMIT_S)
+        if self._failures:
+            raise self._failures[0]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        self._thread.join(LIMIT_S)
+
+    def _work(self) -> None:
+        try:
+            asyncio.run(self._stay())
+        except BaseException as error:
+            self._failures.append(error)
+        finally:
+            self._started.set()
+
+    async def _stay(self) -> None:
+        async def handle(message: ReceivedMessage) -> None:
+            """Messages are not what it is for."""
+
+        async with Client(self._address) as client:
+            consumer = PushConsumer(client, self._group, handle, FROM_FIRST)
+            consumer.subscribe(self._topic)
+            async with consumer:
+                self.client_id = client.client_id
+                self._started.set()
+                await until(self._ending.is_set)

@@ -1,0 +1,118 @@
+"""The page and its broker: a token, a broker that goes and comes back, screens that are left, an empty store."""
+
+import gzip
+import urllib.error
+import urllib.request
+from http.client import HTTPResponse
+
+import pytest
+from console.conftest import NewCluster, OpenPage
+from delaymq.server.console.pages import STATIC_PATH
+from harness.brokers import BROKER_NAME, OurCluster
+from playwright.sync_api import expect
+
+TOKEN = "s3cret token"
+MAX_PAGE_BYTES = 100_000
+TIMEOUT_S = 60
+
+
+def test_a_broker_with_a_token_is_asked_with_it_while_the_tab_is_open(
+    new_cluster: NewCluster, open_page: OpenPage
+) -> None:
+    seen = open_page(new_cluster(httpToken=TOKEN), "#/topics")
+    field = seen.page.get_by_label("Token")
+    expect(field).to_be_focused()
+    expect(seen.page.locator("#notices")).to_contain_text("This broker asks for its token")
+    field.fill("wrong")
+    field.press("Enter")
+    expect(seen.page.locator("#notices")).to_contain_text("did not take this token")
+    seen.page.get_by_label("Token").fill(TOKEN)
+    seen.page.get_by_role("button", name="Use it").click()
+    expect(seen.page.locator("main")).to_contain_text("No topic yet")
+    expect(seen.page.locator("#whoami")).to_contain_text(BROKER_NAME)
+    expect(seen.page.locator("#notices")).to_be_empty()
+    assert seen.page.evaluate("[localStorage.length, document.cookie]") == [0, ""]
+    seen.page.reload()
+    expect(seen.page.locator("main")).to_contain_text("No topic yet")
+    seen.page.get_by_role("button", name="Forget token").click()
+    expect(seen.page.get_by_label("Token")).to_be_visible()
+
+
+def test_a_broker_that_is_killed_is_missed_and_its_return_is_told(new_cluster: NewCluster, open_page: OpenPage) -> None:
+    cluster = new_cluster()
+    seen = open_page(cluster)
+    expect(seen.section("Brokers")).to_contain_text(BROKER_NAME)
+    cluster.kill()
+    expect(seen.page.get_by_role("status")).to_contain_text("The broker does not answer since")
+    expect(seen.section("Brokers")).to_contain_text(BROKER_NAME)
+    cluster.start()
+    expect(seen.page.get_by_role("status")).to_contain_text("The broker was restarted and answers again")
+    seen.page.get_by_role("link", name="Topics", exact=True).click()
+    expect(seen.page.locator("main")).to_contain_text("No topic yet")
+    seen.page.get_by_role("button", name="Seen").click()
+    expect(seen.page.get_by_role("status")).to_be_empty()
+
+
+def test_an_empty_broker_says_on_each_screen_how_to_begin(new_cluster: NewCluster, open_page: OpenPage) -> None:
+    seen = open_page(new_cluster())
+    expect(seen.page.locator(".state")).to_have_text("All is well.")
+    for place, sentence in {
+        "#/topics": 'delaymq send Orders "hello later" --delay 5s',
+        "#/groups": "delaymq receive Orders",
+        "#/delays": "Nothing waits",
+        "#/messages": "Enter a topic",
+        "#/deadletters": "No dead letter",
+    }.items():
+        seen.go(place)
+        expect(seen.page.locator("main")).to_contain_text(sentence)
+        assert seen.nameless() == [], place
+
+
+def test_a_screen_that_is_left_takes_back_what_it_asked(cluster: OurCluster, open_page: OpenPage) -> None:
+    seen = open_page(cluster)
+    expect(seen.section("Brokers")).to_contain_text(BROKER_NAME)
+    held = []
+    seen.page.route("**/api/v1/topics?*", held.append)
+    failed = []
+    seen.page.on("requestfailed", lambda request: failed.append(request.url))
+    with seen.page.expect_request("**/api/v1/topics?*"):
+        seen.page.get_by_role("link", name="Topics", exact=True).click()
+    with seen.page.expect_event("requestfailed"):
+        seen.page.get_by_role("link", name="Groups", exact=True).click()
+    expect(seen.page.get_by_role("heading", level=1)).to_have_text("Groups")
+    assert any("/api/v1/topics" in url for url in failed)
+
+
+def test_the_page_is_small_open_and_kept_by_its_tag(new_cluster: NewCluster) -> None:
+    cluster = new_cluster(httpToken=TOKEN)
+    total = 0
+    for path in ["/", *(f"/console/{each.name}" for each in STATIC_PATH.iterdir() if each.suffix != ".html")]:
+        answer = fetch(cluster, path)
+        body = answer.read()
+        total += len(body)
+        policy = answer.headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        with pytest.raises(urllib.error.HTTPError) as kept:
+            fetch(cluster, path, {"If-None-Match": answer.headers["ETag"]})
+        assert kept.value.code == 304
+    assert total < MAX_PAGE_BYTES
+    packed = fetch(cluster, "/console/main.js", {"Accept-Encoding": "gzip"})
+    assert gzip.decompress(packed.read()) == (STATIC_PATH / "main.js").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "path", ["/console/pages.py", "/console/..%2fpages.py", "/console/", "/console/%2e%2e/pages.py"]
+)
+def test_nothing_but_the_page_is_sent(cluster: OurCluster, path: str) -> None:
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        fetch(cluster, path)
+    assert refused.value.code == 404
+
+
+def fetch(cluster: OurCluster, path: str, headers: dict[str, str] | None = None) -> HTTPResponse:
+    request = urllib.request.Request(f"http://{cluster.http_address}{path}", headers=headers or {})
+    answer = urllib.request.urlopen(request, timeout=TIMEOUT_S)
+    assert isinstance(answer, HTTPResponse)
+    return answer
