@@ -24,6 +24,7 @@ const TICKS = 4;
 // The bars go on moving for so long after an answer; if none follows they stand still, as the figures do.
 const GLIDE_MS = 1_500;
 const LEAST_WIDTH = 240;
+const OVERDUE_MS = 1_000;
 
 export class DueChart {
   /** Build once, give it to render() each time. */
@@ -46,12 +47,13 @@ export class DueChart {
     }).observe(this.element);
   }
 
-  /** Draws what `rows` ({fromMs, toMs, pending}) say at `nowMs`; `total` counts also what lies beyond the window. */
+  /** Draws what `rows` ({fromMs, toMs, pending, nextDueMs}; the last may have no end) say at `nowMs`, of `total` in all. */
   show({ rows, total, nowMs, windowMs }) {
     this.#shown = { rows, total, nowMs, windowMs };
     const plot = { left: LEFT + OVERDUE_WIDTH, right: this.#width - RIGHT, bottom: HEIGHT - BOTTOM };
     const perMs = (plot.right - plot.left) / windowMs;
-    const overdue = sum(rows.filter((row) => row.toMs <= nowMs));
+    // What fell due this moment is on its way, not overdue.
+    const overdue = sum(rows.filter((row) => row.toMs <= nowMs && row.nextDueMs < nowMs - OVERDUE_MS));
     const ahead = rows.filter((row) => row.toMs > nowMs && row.fromMs < nowMs + windowMs);
     const later = Math.max(0, total - overdue - sum(ahead));
     const highest = niceAbove(Math.max(overdue, ...ahead.map((row) => row.pending)));
@@ -119,7 +121,7 @@ function bar(row, x, perMs, y, bottom) {
   const top = Math.min(y(row.pending), bottom - 2);
   return s(
     "rect",
-    { class: "due-bar", x: x.toFixed(1), y: top.toFixed(1), width: width.toFixed(1), height: (bottom - top).toFixed(1), rx: 1.5, "data-pending": row.pending, "data-key": row.fromMs },
+    { class: "due-bar", x: x.toFixed(1), y: top.toFixed(1), width: width.toFixed(1), height: (bottom - top).toFixed(1), rx: 1.5, "data-pending": row.pending, "data-key": row.toMs },
     s("title", {}, `${counted(row.pending, "message")} due from ${iso(row.fromMs)} to ${iso(row.toMs)}`),
   );
 }

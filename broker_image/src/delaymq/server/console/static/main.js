@@ -23,7 +23,6 @@ const SCREENS = {
   deadletters: [deadLettersScreen, deadLetterGroupScreen],
 };
 const IDENTITY_MS = 5_000;
-const NOTICE_MS = 15_000;
 
 const content = document.getElementById("content");
 const notices = document.getElementById("notices");
@@ -80,10 +79,20 @@ function tell() {
     );
   } else if (restartedAtMs !== null) {
     shown.push(
-      h("p", { class: "notice good", "data-key": "back" }, "The broker was restarted and answers again since ", time(restartedAtMs), ". Counts since the start begin at 0."),
+      h(
+        "div",
+        { class: "notice good", "data-key": "back" },
+        "The broker was restarted and answers again since ", time(restartedAtMs), ". Counts since the start begin at 0. ",
+        h("button", { type: "button", class: "plain", onclick: seenRestart }, "Seen"),
+      ),
     );
   }
   morph(notices, ...shown);
+}
+
+function seenRestart() {
+  restartedAtMs = null;
+  tell();
 }
 
 function tokenForm() {
@@ -148,10 +157,6 @@ connection.addEventListener("answered", () => {
 connection.addEventListener("restarted", () => {
   restartedAtMs = brokerNow();
   tell();
-  setTimeout(() => {
-    restartedAtMs = null;
-    tell();
-  }, NOTICE_MS);
 });
 connection.addEventListener("token", () => {
   isTokenWanted = true;

@@ -25,7 +25,7 @@ export function empty(sentence, command) {
 }
 
 export function loading() {
-  return h("p", { class: "empty" }, "Asking the broker …");
+  return h("p", { class: "empty loading" }, "Asking the broker …");
 }
 
 /** A figure with its name; `note` says more below it. */
@@ -71,7 +71,7 @@ export function table(name, columns, rows, { caption = name } = {}) {
   );
   return h(
     "div",
-    { class: "scroll", "data-key": `table ${name}`, role: "region", "aria-label": caption, tabindex: 0 },
+    { class: "scroll", "data-key": `table ${name}`, role: "group", "aria-label": caption, tabindex: 0 },
     h("table", {}, h("caption", { class: "unseen" }, caption), h("thead", {}, h("tr", {}, head)), h("tbody", {}, body)),
   );
 }
@@ -101,6 +101,7 @@ export function sparkline(values, label, capacity) {
     "svg",
     { class: "spark", role: "img", "aria-label": label, viewBox: `0 0 ${capacity - 1} 24`, preserveAspectRatio: "none" },
     s("title", {}, label),
+    s("line", { x1: 0, x2: capacity - 1, y1: 23.5, y2: 23.5, "vector-effect": "non-scaling-stroke" }),
     values.length > 1
       ? [
           s("polygon", { points: `${first},24 ${points.join(" ")} ${capacity - 1},24` }),

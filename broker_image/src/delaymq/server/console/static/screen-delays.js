@@ -9,6 +9,8 @@ import { badge, bar, choice, empty, heading, link, loading, place, section, tabl
 const POLL_MS = 1_000;
 const TOPICS_POLL_MS = 4_000;
 const NEXT_MESSAGES = 8;
+// Of one topic there may be few among those that are due next.
+const MOST_MESSAGES = 64;
 const TOPICS_SHOWN = 10;
 // The lateness graphic: a hundredth of a second … three hours are each told apart on a scale of powers of ten.
 const DECADES = 7;
@@ -36,10 +38,18 @@ export function delaysScreen(view, { parameters }) {
       filters(filter, chosen.name),
       tiles(delay, due),
       chart.element,
-      due.complete === false ? h("p", { class: "note", "data-key": "incomplete" }, "There is more than the broker counts at once: the picture shows a part.") : null,
-      section("By level", {}, levels(delay, filter)),
-      section("Next", {}, nextMessages(next)),
-      filter.topic === null ? section("By topic", {}, topics === null ? loading() : byTopic(topics)) : null,
+      due.complete === false ? h("p", { class: "note", "data-key": "incomplete" }, "The broker still reads the topics of what waited at its start: the picture shows a part.") : null,
+      h(
+        "div",
+        { class: "two", "data-key": "two" },
+        section("By level", {}, levels(delay, filter)),
+        h(
+          "div",
+          {},
+          section("Next", {}, nextMessages(next, filter)),
+          filter.topic === null ? section("By topic", {}, topics === null ? loading() : byTopic(topics)) : null,
+        ),
+      ),
     );
   };
   view.render(heading("Delays"), loading());
@@ -48,12 +58,10 @@ export function delaysScreen(view, { parameters }) {
       const all = await get("delay/pending", { by: "due", ...filter }, signal);
       chosen = fittingWindow(all.rows, all.total, brokerNow());
     }
-    const { windowMs, bucketMs } = chosen;
-    const untilMs = Math.ceil((brokerNow() + windowMs) / bucketMs) * bucketMs;
     const [delay, due, next] = await Promise.all([
       get("delay", {}, signal),
-      get("delay/pending", { by: "due", bucketMs, untilMs, ...filter }, signal),
-      get("delay/pending/messages", { limit: NEXT_MESSAGES, ...filter }, signal),
+      get("delay/pending", { by: "due", bucketMs: chosen.bucketMs, ...filter }, signal),
+      get("delay/pending/messages", { level: filter.level, limit: filter.topic === null ? NEXT_MESSAGES : MOST_MESSAGES }, signal),
     ]);
     latest = { delay, due, next };
     draw();
@@ -114,11 +122,17 @@ function levels(delay, filter) {
       level.inTable ? delayName(level.delayMs) : badge("not in the table", "warn", "its messages keep their due time"),
       count(level.pending),
       level.pending ? bar(level.pending / highest, `${counted(level.pending, "message")} wait in level ${level.level}`) : null,
-      level.nextDueMs === null ? "–" : h("span", { class: level.nextDueMs < brokerNow() - LATE_WARN_MS ? "bad-text" : null }, until(level.nextDueMs - brokerNow())),
+      dueIn(level.nextDueMs),
       ...late(level),
     ],
   }));
   return table("levels", columns, rows, { caption: "Delayed messages and lateness by level" });
+}
+
+function dueIn(atMs) {
+  if (atMs === null) return "–";
+  const aheadMs = atMs - brokerNow();
+  return h("span", { class: aheadMs < -LATE_WARN_MS ? "nowrap bad-text" : "nowrap" }, until(aheadMs));
 }
 
 function late({ level, offset, lateness: { p50Ms, p99Ms, maxMs } }) {
@@ -141,13 +155,15 @@ function scale(level, p50Ms, p99Ms, maxMs) {
   );
 }
 
-function nextMessages({ messages }) {
+function nextMessages(next, filter) {
+  const messages = next.messages.filter((each) => filter.topic === null || each.topic === filter.topic).slice(0, NEXT_MESSAGES);
+  if (!messages.length && next.messages.length) return empty(`None of the next ${count(MOST_MESSAGES)} messages is for ${filter.topic}.`);
   if (!messages.length) return empty("Nothing waits. Send something for later:", 'delaymq send Orders "hello later" --delay 30s');
   const columns = [{ title: "Due" }, { title: "At", wide: true }, { title: "Topic" }, { title: "Level", numeric: true, wide: true }, { title: "Keys", wide: true }, { title: "Message" }];
   const rows = messages.map((each) => ({
     key: each.offsetMessageId,
     cells: [
-      h("span", { class: "nowrap" }, until(each.dueMs - brokerNow())),
+      dueIn(each.dueMs),
       time(each.dueMs),
       topicLink(each.topic),
       each.delayLevel,
@@ -169,7 +185,7 @@ function byTopic({ rows: found }) {
       topicLink(each.topic),
       count(each.pending),
       bar(each.pending / highest, `${counted(each.pending, "message")} wait for ${each.topic}`),
-      each.nextDueMs === null ? "–" : until(each.nextDueMs - brokerNow()),
+      dueIn(each.nextDueMs),
       link(place(["delays"], { topic: each.topic }), "Only this", { "aria-label": `only ${each.topic}` }),
     ],
   }));

@@ -68,7 +68,7 @@ export function groupScreen(view, { name }) {
       ),
       facts([
         ["Lag", notable(group.lag, "warn-text")],
-        ["Members", count(group.members?.length)],
+        ["Members", count(group.members.length)],
         ["Dead letters", count(group.deadLetters)],
         ["Model", MODELS[group.model] ?? group.model ?? "not known: no member is connected"],
         ["Takes messages by", TYPES[group.consumeType] ?? group.consumeType ?? null],
@@ -91,7 +91,7 @@ function members(group) {
   const columns = [{ title: "Client" }, { title: "Address" }, { title: "Language", wide: true }, { title: "Version", wide: true }];
   const rows = group.members.map((each) => ({
     key: each.clientId,
-    cells: [h("span", { class: "id" }, each.clientId), each.address, each.language, String(each.version ?? "–")],
+    cells: [h("span", { class: "id" }, each.clientId), each.address ?? badge("expected back", "warn", "it was connected before the broker's restart"), each.language ?? "–", String(each.version ?? "–")],
   }));
   return table("members", columns, rows, { caption: `Members of ${group.group}` });
 }
@@ -119,7 +119,7 @@ function progress(group) {
   ];
   const rows = group.progress.map((each) => {
     const whole = each.maxOffset - each.minOffset;
-    const done = Math.max(0, each.consumerOffset - each.minOffset);
+    const done = Math.max(0, (each.consumerOffset ?? 0) - each.minOffset);
     const label = `queue ${each.queueId} of ${each.topic}: ${count(done)} of ${counted(whole, "message")} consumed`;
     return {
       key: `${each.topic} ${each.queueId}`,
@@ -128,7 +128,7 @@ function progress(group) {
         each.queueId,
         notable(each.lag, "warn-text"),
         bar(whole > 0 ? done / whole : 1, label, each.lag > 0 ? "warn" : ""),
-        count(each.consumerOffset),
+        each.consumerOffset === null ? "none yet" : count(each.consumerOffset),
         count(each.maxOffset),
         time(each.lastConsumedMs),
       ],

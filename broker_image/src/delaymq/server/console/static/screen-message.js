@@ -53,7 +53,7 @@ function about(message) {
     ["Born", [time(message.bornMs, { milliseconds: true }), message.bornHost ? ` at ${message.bornHost}` : null]],
     ["Stored", time(message.storedMs, { milliseconds: true })],
     ["Due", message.dueMs === null ? null : [time(message.dueMs, { milliseconds: true }), message.delayLevel ? ` (level ${message.delayLevel})` : null]],
-    ["Queue and offset", `${message.queueId}, ${count(message.queueOffset)}`],
+    ["Queue", message.queueOffset === null ? `${message.queueId}, once it is due` : `${message.queueId}, offset ${count(message.queueOffset)}`],
     ["Offset in the log", count(message.physicalOffset)],
     ["Offset message id", h("span", { class: "id" }, message.offsetMessageId)],
     ["Unique id", h("span", { class: "id" }, message.messageId)],
@@ -68,7 +68,7 @@ function life(message) {
     const [title, kind] = EVENTS[event.event] ?? [event.event, ""];
     const isAhead = event.atMs !== null && event.atMs > now;
     const before = at > 0 ? message.life[at - 1].atMs : null;
-    const since = event.atMs !== null && before !== null && event.atMs > before && !isAhead ? h("span", { class: "quiet" }, ` ${duration(event.atMs - before)} later`) : null;
+    const since = event.atMs !== null && before !== null && event.atMs > before && !isAhead ? `, ${duration(event.atMs - before)} later` : null;
     return h(
       "li",
       { class: `${isAhead || event.event === "pending" ? "ahead" : "past"} ${kind}`, "data-event": event.event, "data-key": `${at} ${event.event} ${event.group ?? ""}` },

@@ -23,6 +23,12 @@ export class View {
     if (!this.signal.aborted) morph(this.#root, ...nodes);
   }
 
+  #tell(error) {
+    // What is shown stays: the next answer may come, and takes the sentence away.
+    for (const old of this.#root.querySelectorAll(":scope > .loading, :scope > .problem")) old.remove();
+    this.#root.firstElementChild?.after(problem(error));
+  }
+
   /** Takes back all that the screen asked for. */
   leave() {
     this.#ending.abort();
@@ -33,7 +39,7 @@ export class View {
    * not answer is asked again, ever less often; what it refuses is given to `onProblem(error)`, by default shown.
    * The function that is returned asks at once, in place of what is under way.
    */
-  poll(intervalMs, work, onProblem = (error) => this.render(problem(error))) {
+  poll(intervalMs, work, onProblem = (error) => this.#tell(error)) {
     let current = new AbortController();
     let timer = null;
     let failures = 0;
