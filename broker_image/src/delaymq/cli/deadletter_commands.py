@@ -1,0 +1,164 @@
+"""`delaymq deadletter`: messages that a group gave up on."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import typer
+
+from delaymq.cli.connecting import with_client
+from delaymq.cli.contexts import Target, target
+from delaymq.cli.errors import EXIT_USAGE, CommandError
+from delaymq.cli.http_api import HttpApi
+from delaymq.cli.message_text import body_text, stored_data
+from delaymq.cli.options import AsJson, ContextName, HttpAddress, NameServers, TokenFile, Yes, confirm
+from delaymq.cli.terminal import console, print_json, progress, reading, table
+from delaymq.cli.times import shown_time
+from delaymq.client import Admin, Client, NoRouteError, ReceivedMessage
+from delaymq.message import names
+from delaymq.message.names import dead_letter_topic
+
+MAX_LISTED: Final = 10_000
+RESENT_AT_ONCE: Final = 64
+"""What the broker takes in one request."""
+SHOWN_BODY: Final = 60
+
+
+def list_letters(
+    group: Annotated[str | None, typer.Argument(metavar="GROUP", help="Default: which groups have any.")] = None,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, max=MAX_LISTED, help="The newest so many.")] = 50,
+    namesrv: NameServers = None,
+    context: ContextName = None,
+    as_json: AsJson = False,
+) -> None:
+    """List a group's dead letters, the newest last; without a group those groups that have some."""
+
+    async def work(client: Client) -> int:
+        if group is None:
+            await _list_groups(client, as_json)
+            return 0
+        found = await _letters(client, group, count)
+        if as_json:
+            for message in found:
+                print_json(stored_data(message) | {"originTopic": _origin(message)})
+        elif found:
+            columns = ("stored", "offset id", "topic", "message id", "keys", "body", "retries")
+            console().print(table(columns, [_cells(message) for message in found], left=6))
+        else:
+            console().print(f"group {group} has no dead letters", markup=False)
+        return 0
+
+    raise typer.Exit(with_client(target(namesrv, context=context), work))
+
+
+async def _list_groups(client: Client, as_json: bool) -> None:
+    admin = Admin(client)
+    rows = []
+    for topic in await admin.topics():
+        if not topic.startswith(names.DLQ_PREFIX):
+            continue
+        offsets = (await admin.topic_stats(topic)).values()
+        messages = sum(each.max_offset - each.min_offset for each in offsets)
+        last_ms = max((each.last_update_timestamp for each in offsets), default=0) or None
+        rows.append((topic.removeprefix(names.DLQ_PREFIX), messages, last_ms))
+    for group, messages, last_ms in rows if as_json else ():
+        print_json({"group": group, "deadLetters": messages, "lastStoredMs": last_ms})
+    if as_json:
+        return
+    if rows:
+        cells = [(group, shown_time(last_ms), str(messages)) for group, messages, last_ms in rows]
+        console().print(table(("group", "last", "dead letters"), cells, left=2))
+    else:
+        console().print("no group has dead letters")
+
+
+async def _letters(client: Client, group: str, count: int) -> list[ReceivedMessage]:
+    try:
+        return await Admin(client).last_messages(dead_letter_topic(group), count)
+    except NoRouteError:
+        return []  # the topic comes with the first of them
+
+
+def _origin(message: ReceivedMessage) -> str:
+    return message.properties.get(names.RETRY_TOPIC, message.topic)
+
+
+def _cells(message: ReceivedMessage) -> tuple[str, ...]:
+    return (
+        shown_time(message.store_timestamp_ms),
+        message.offset_message_id,
+        _origin(message),
+        message.message_id,
+        " ".join(message.keys),
+        " ".join(body_text(message, SHOWN_BODY).split()),
+        str(message.reconsume_times),
+    )
+
+
+def resend(
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The group that is to get them again.")],
+    ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID]...", help="Offset ids, as `deadletter list` shows them.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All that there are (the newest 10,000).")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Those too that were resent before.")] = False,
+    yes: Yes = False,
+    namesrv: NameServers = None,
+    http: HttpAddress = None,
+    token_file: TokenFile = None,
+    context: ContextName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give dead letters to their group again, and to no other. Needs the HTTP interface of the broker that has them.
+
+    Examples: delaymq deadletter resend billing 7F000001…; delaymq deadletter resend billing --all --yes
+    """
+    if bool(ids) == everything:
+        raise CommandError("name offset ids (see `delaymq deadletter list`), or say --all", EXIT_USAGE)
+    where = target(namesrv, http, token_file, context)
+    api = HttpApi(where)
+    chosen = list(ids or ()) if not everything else _all_ids(where, group)
+    if not chosen:
+        console().print(f"group {group} has no dead letters", markup=False)
+        return
+    if everything:
+        confirm(f"Give {len(chosen)} dead letters to group {group} again?", yes)
+    resent, failed = _resend(api, group, chosen, again)
+    if as_json:
+        print_json({"group": group, "resent": resent, "failed": failed})
+    else:
+        for each in failed:
+            console().print(f"not resent: {each['offsetMessageId']}: {each['message']}", markup=False)
+        console().print(f"{len(resent)} of {len(chosen)} dead letters were given to group {group} again", markup=False)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _all_ids(where: Target, group: str) -> list[str]:
+    ids: list[str] = []
+
+    async def work(client: Client) -> int:
+        ids.extend(message.offset_message_id for message in await _letters(client, group, MAX_LISTED))
+        return 0
+
+    with_client(where, work)
+    return ids
+
+
+def _resend(api: HttpApi, group: str, ids: list[str], again: bool) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    from urllib.parse import quote
+
+    resent: list[dict[str, Any]] = []
+    failed: list[dict[str, Any]] = []
+    with progress("dead letters", len(ids)) as step, reading(api.url, "what was resent"):
+        for start in range(0, len(ids), RESENT_AT_ONCE):
+            some = ids[start : start + RESENT_AT_ONCE]
+            body: dict[str, Any] = {"messages": [{"offsetMessageId": each} for each in some]}
+            if again:
+                body["again"] = True
+            answer = api.post(f"deadletters/{quote(group, safe='')}/resend", body)
+            resent += answer["resent"]
+            failed += answer["failed"]
+            for _ in some:
+                step()
+    return resent, failed
