@@ -1,14 +1,15 @@
 """The asyncio client, for DelayMQ and for RocketMQ 4.9 brokers.
 
-Here: a `Client` (connections, routes, heartbeats) and its members `Producer`, `PushConsumer`, `PullConsumer`, and
-`Admin`. Not here: sockets and frames (transport/, protocol/), the broker's side. Invariants: every wait has a limit; a
-cancelled call leaves nothing behind; an offset is committed only when all messages before it are done.
+Here: a `Client` (connections, routes, heartbeats) and its members `Producer`, `PushConsumer`, `LitePullConsumer`,
+`PullConsumer`, and `Admin`. Not here: sockets and frames (transport/, protocol/), the broker's side. Invariants: every
+wait has a limit; a cancelled call leaves nothing behind; an offset is committed only when all before it is done.
 
     async with Client("127.0.0.1:9876") as client, Producer(client) as producer:
         await producer.send(Message(topic="Greetings", body=b"hello"), delay="5s")
 """
 
 from delaymq.client.admin import EARLIEST, LATEST, Admin, GroupMembers, QueueReset, ResetOutcome
+from delaymq.client.batches import split_batches
 from delaymq.client.client import Client
 from delaymq.client.consumer_stats import ConsumerStats, QueueStats, TopicStats
 from delaymq.client.errors import (
@@ -25,11 +26,13 @@ from delaymq.client.errors import (
 from delaymq.client.file_offsets import OffsetsInUseError
 from delaymq.client.group_config import GroupConfig
 from delaymq.client.handlers import BatchHandler, Handler, Outcome
+from delaymq.client.lite_pull_consumer import LitePullConsumer
 from delaymq.client.messages import Message, ReceivedMessage, SendResult, SendStatus
 from delaymq.client.options import (
     Allocation,
     ClientOptions,
     ConsumeFrom,
+    LitePullOptions,
     MessageModel,
     ProducerOptions,
     PushConsumerOptions,
@@ -39,6 +42,7 @@ from delaymq.client.pull_consumer import PullConsumer
 from delaymq.client.push_consumer import BatchPushConsumer, PushConsumer
 from delaymq.client.queue_calls import PullResult, PullStatus
 from delaymq.client.topic_config import TopicConfig
+from delaymq.message.errors import IllegalMessageError
 from delaymq.protocol.bodies import MessageQueue
 
 __all__ = [
@@ -59,6 +63,9 @@ __all__ = [
     "GroupConfig",
     "GroupMembers",
     "Handler",
+    "IllegalMessageError",
+    "LitePullConsumer",
+    "LitePullOptions",
     "Message",
     "MessageModel",
     "MessageQueue",
@@ -84,4 +91,5 @@ __all__ = [
     "TopicConfig",
     "TopicStats",
     "UnreachableError",
+    "split_batches",
 ]
