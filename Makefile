@@ -34,9 +34,9 @@ test-unit: $(SETUP) ## the tests that need no cluster; those on a real API serve
 	@mkdir -p $(REPORTS)
 	$(BIN)/python -m pytest --junitxml=$(REPORTS)/unit.xml
 
-test-compat: $(SETUP) ## RocketMQ's own client, tools and broker against ours; processes killed (needs a JDK and Maven)
+test-compat: $(SETUP) ## RocketMQ's own client, tools and broker against ours; processes killed; the console in a browser (needs a JDK, Maven, Chromium)
 	@mkdir -p $(REPORTS)
-	$(BIN)/python -m pytest e2e/compat e2e/crash --junitxml=$(REPORTS)/compat.xml
+	$(BIN)/python -m pytest e2e/compat e2e/crash e2e/console --junitxml=$(REPORTS)/compat.xml
 
 # PySpark is half a gigabyte: whoever does not touch spark/ need not have it.
 SPARK_BIN := .venv-spark/bin
@@ -74,6 +74,9 @@ bench-spark: .venv-spark/.done ## how fast Spark reads a store, and in how much 
 docs: $(SETUP) ## write the tables in docs/ that are made of the code
 	$(BIN)/python -m delaymq.config.page docs/operations/configuration.md
 
+screenshots: $(SETUP) ## make the pictures of the console in docs/images anew (needs Chromium)
+	PYTHONPATH=e2e $(BIN)/python e2e/console/screenshots.py
+
 pins: ## write the pins in requirements/ anew from the .in files (needs uv); images get the versions that the tests ran with
 	$(PIN) -o requirements/dev.txt requirements/dev.in
 	$(PIN) -c requirements/dev.txt -o requirements/spark.txt requirements/spark.in
@@ -84,4 +87,4 @@ pins: ## write the pins in requirements/ anew from the .in files (needs uv); ima
 clean: ## remove what the targets made, but for the caches outside the checkout
 	rm -rf $(VENV) .venv-spark build bench/results
 
-.PHONY: help setup setup-spark demo check test test-unit test-compat test-spark cluster e2e test-long bench bench-spark docs pins clean
+.PHONY: help setup setup-spark demo check test test-unit test-compat test-spark cluster e2e test-long bench bench-spark docs screenshots pins clean
