@@ -91,7 +91,7 @@ def check(
     if problems:
         raise CommandError("\ndelaymq: ".join(problems), EXIT_USAGE)
     if not as_json:
-        print(f"{file}: no problem" + (f", {len(aside)} keys have no meaning here" if aside else ""))
+        print(f"{file}: no problem; keys without a meaning here: {len(aside)}")
 
 
 def keys(

@@ -62,8 +62,9 @@ _ASIDE = {
         enableBatchPush isEnableBatchPush maxLmqConsumeQueueNum maxMsgsNumBatch storeReplyMessageEnable
         """,
     "often seen in files, but no key of RocketMQ 4.9 either": """
-        abortFile clientIP commitLogReputFromOffset diskSpaceCleanForciblyRatio diskSpaceWarningLevelRatio
-        instanceName logicalDiskSpaceCleanForciblyThreshold maxDeleteFilesNum replicasPerDiskPartition
+        abortFile checkTransactionMessageEnable clientIP commitLogReputFromOffset diskSpaceCleanForciblyRatio diskSpaceWarningLevelRatio
+        instanceName logicalDiskSpaceCleanForciblyThreshold mapedFileSizeCommitLog mapedFileSizeConsumeQueue
+        maxDeleteFilesNum replicasPerDiskPartition
         scheduleAsyncDeliver storeCheckpoint traceTopicName vipChannelEnabled
         """,
 }
@@ -84,7 +85,7 @@ def _refusal(why: str, *harmless: str) -> Refusal:
     return Refusal(frozenset(harmless) | {""}, why)
 
 
-NO_DLEDGER = "there is no dLedger here: remove the key, or move the store with a broker that has a master of its own"
+NO_DLEDGER = "there is no dLedger here: remove the key"
 _NO_TLS = "there is no TLS yet: remove the key, and keep the ports private"
 _NO_LIGHT_QUEUES = "there are no light queues here: set it to false"
 

@@ -1,0 +1,109 @@
+"""What becomes of RocketMQ's keys, and of the configuration files that it brings and people write."""
+
+from pathlib import Path
+
+import pytest
+from delaymq.config import BrokerConfig, ConfigError, NamesrvConfig, keys_of, parse_properties_text, resolve
+from delaymq.config.known_keys import REFUSED, WITHOUT_MEANING
+from delaymq.config.layers import file_layer, same_origin
+
+FILES = Path(__file__).parent / "rocketmq_conf"
+ALL_KEYS = parse_properties_text((FILES / "every-key.conf").read_text())
+
+
+def problems_of(name: str) -> list[str]:
+    try:
+        resolve(BrokerConfig, file_layer(FILES / name)[0])
+    except ConfigError as error:
+        return [problem.rpartition(f"{name}:")[2] for problem in error.problems]
+    return []
+
+
+def test_the_list_of_rocketmq_s_keys_is_whole() -> None:
+    assert len(ALL_KEYS) == 206  # of its five configuration classes and its TLS properties
+
+
+@pytest.mark.parametrize("key", sorted(ALL_KEYS))
+def test_each_key_of_rocketmq_is_used_left_aside_or_refused_and_only_one_of_these(key: str) -> None:
+    is_used = key in keys_of(BrokerConfig) or key in keys_of(NamesrvConfig)
+    assert [is_used, key in WITHOUT_MEANING, key in REFUSED].count(True) == 1
+
+
+def test_a_file_with_every_key_as_rocketmq_writes_it_after_a_change_works_as_it_is() -> None:
+    layer, notes = file_layer(FILES / "every-key.conf")
+    resolved = resolve(BrokerConfig, layer)
+    # RocketMQ has both in two of its classes, and one file for all of them.
+    assert {note.partition(" ")[0] for note in notes} == {
+        "configBlackList",
+        "rocketmqHome",
+        "writeBufferHighWaterMark",
+        "writeBufferLowWaterMark",
+    }
+    assert resolved.config.broker_name == "broker-host"
+    assert resolved.config.store_path_root_dir == "/root/store"
+    assert {"sendMessageThreadPoolNums", "serverWorkerThreads", "kvConfigPath"} <= resolved.left_aside.keys()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "broker.conf",
+        *(f"{folder}-broker-{name}.properties" for folder in ("2m-noslave", "2m-2s-async") for name in "ab"),
+    ],
+)
+def test_files_of_masters_without_slaves_that_must_follow_work_as_they_are(name: str) -> None:
+    layer, notes = file_layer(FILES / name)
+    resolved = resolve(BrokerConfig, layer)
+    assert (notes, dict(resolved.left_aside)) == ([], {})
+    assert resolved.config.file_reserved_time == 48
+    assert resolved.origins["fileReservedTime"] == f"{FILES / name}:5"
+    assert resolved.origins["listenPort"] == "default"
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_a_master_that_must_wait_for_a_slave_is_refused(name: str) -> None:
+    assert problems_of(f"2m-2s-sync-broker-{name}.properties") == [
+        "6: brokerRole=SYNC_MASTER: there is no replication yet: write ASYNC_MASTER"
+    ]
+
+
+@pytest.mark.parametrize("folder", ["2m-2s-async", "2m-2s-sync"])
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_slaves_are_refused_with_both_keys_that_make_them_slaves(folder: str, name: str) -> None:
+    assert problems_of(f"{folder}-broker-{name}-s.properties") == [
+        "3: brokerId: 1 is out of range: there are no slaves yet: write 0, or leave this broker out",
+        "6: brokerRole=SLAVE: there is no replication yet: write ASYNC_MASTER",
+    ]
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_dledger_is_refused_key_by_key(number: int) -> None:
+    assert [problem.partition("=")[0] for problem in problems_of(f"dledger-broker-n{number}.conf")] == [
+        "7: enableDLegerCommitLog",
+        "8: dLegerGroup",
+        "9: dLegerPeers",
+        "11: dLegerSelfId",
+    ]
+
+
+def test_a_file_as_tutorials_write_it_works_and_old_keys_are_named() -> None:
+    resolved = resolve(BrokerConfig, file_layer(FILES / "people.conf")[0])
+    assert resolved.config.name_servers == (("rocketmq-nameserver1", 9876), ("rocketmq-nameserver2", 9876))
+    # Misspelt since RocketMQ 3, left aside by RocketMQ 4.9 too; it does not say so.
+    assert {"mapedFileSizeCommitLog", "checkTransactionMessageEnable", "abortFile"} <= resolved.left_aside.keys()
+    assert resolved.config.mapped_file_size_commit_log == 1 << 30
+
+
+@pytest.mark.parametrize("path", ["/data/commitlog", "/data//commitlog/", "store/commitlog"])
+def test_naming_the_folder_of_the_log_that_is_used_anyway_is_harmless(path: str) -> None:
+    text = f"storePathRootDir={'store' if path.startswith('store') else '/data'}\nstorePathCommitLog={path}\n"
+    layer = parse_properties_text(text)
+    moved = same_origin({"storePathRootDir": "/elsewhere"}, "flag --store-path")
+    assert resolve(BrokerConfig, same_origin(layer, "file"), moved).config.store_path_root_dir == "/elsewhere"
+
+
+@pytest.mark.parametrize("path", ["/other/commitlog", "/data/commitlog,/more/commitlog", "commitlog"])
+def test_another_folder_for_the_log_is_refused(path: str) -> None:
+    layer = same_origin({"storePathRootDir": "/data", "storePathCommitLog": path}, "file")
+    with pytest.raises(ConfigError, match="always in storePathRootDir/commitlog"):
+        resolve(BrokerConfig, layer)

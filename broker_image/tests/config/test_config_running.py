@@ -1,0 +1,145 @@
+"""Changes over the wire: all or nothing, hot or after a restart, kept in the file or not, and never paths."""
+
+from pathlib import Path
+
+import pytest
+from delaymq.config import BrokerConfig, ConfigError, NamesrvConfig, resolve, to_settings
+from delaymq.config.describe import describe
+from delaymq.config.layers import file_layer, same_origin
+from delaymq.config.running import FORBIDDEN_KEYS, Change, ForbiddenKeyError, RunningSettings
+
+NOW_MS = 1_700_000_000_000
+
+
+class Running:
+    """A broker's settings, started with a file."""
+
+    def __init__(self, path: Path | None, **flags: str) -> None:
+        layers = [file_layer(path)[0]] if path is not None else []
+        resolved = resolve(BrokerConfig, *layers, same_origin(flags, "flag --x"))
+        self.config = resolved.config
+        self.settings = RunningSettings(BrokerConfig, resolved, path)
+
+    def change(self, **settings: str) -> Change[BrokerConfig]:
+        change = self.settings.change(self.config, settings, by="code 25 of 127.0.0.1:5", now_ms=NOW_MS)
+        self.config = change.config
+        return change
+
+    def origin(self, key: str) -> str:
+        return self.settings.origins[key]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    file = tmp_path / "broker.conf"
+    file.write_text("# mine\nfileReservedTime=48\n")
+    return file
+
+
+def test_hot_keys_change_now_others_at_the_restart_and_the_file_has_both(path: Path) -> None:
+    running = Running(path)
+    change = running.change(fileReservedTime="24", brokerName="b", sendMessageThreadPoolNums="4")
+    assert (change.config.file_reserved_time, change.config.broker_name) == (24, "broker-a")
+    assert change.remark == (
+        "changed now: fileReservedTime; waits for a restart: brokerName;"
+        f" without a meaning here and left aside: sendMessageThreadPoolNums; kept in {path}"
+    )
+    assert path.read_text() == "# mine\nfileReservedTime=24\nbrokerName=b\n"
+    again = Running(path)
+    assert (again.config.file_reserved_time, again.config.broker_name) == (24, "b")
+
+
+def test_values_say_who_changed_them_and_what_waits(path: Path) -> None:
+    running = Running(path)
+    running.change(fileReservedTime="24", brokerName="b")
+    rows = {row["key"]: row for row in describe(running.config, running.settings.origins, running.settings.waiting)}
+    assert rows["fileReservedTime"]["value"] == "24"
+    origin = rows["fileReservedTime"]["origin"]
+    assert origin.startswith("changed at 2023-11-1")
+    assert origin.endswith(" by code 25 of 127.0.0.1:5")
+    assert (rows["brokerName"]["value"], rows["brokerName"]["waiting"]) == ("broker-a", "b")
+    assert rows["listenPort"]["origin"] == "default"
+    running.change(brokerName="broker-a")
+    assert running.settings.waiting == {}
+
+
+def test_without_a_file_hot_keys_change_until_the_restart_and_others_are_refused() -> None:
+    running = Running(None)
+    change = running.change(fileReservedTime="24")
+    assert change.remark == (
+        "changed now: fileReservedTime; not kept for the next start: there is no configuration file (-c) to keep it in"
+    )
+    assert running.origin("fileReservedTime").endswith(", until the restart")
+    with pytest.raises(ConfigError, match=r"brokerName: a change needs a restart, and there is no .*; nothing was"):
+        running.change(brokerName="b", fileReservedTime="12")
+    assert running.config.file_reserved_time == 24
+
+
+def test_a_file_that_cannot_be_written_is_as_none(path: Path) -> None:
+    running = Running(path)
+    (path.parent / f".{path.name}.new").mkdir()
+    assert f"not kept for the next start: {path} cannot be written" in running.change(fileReservedTime="24").remark
+    with pytest.raises(ConfigError, match="cannot be written"):
+        running.change(brokerName="b")
+    path.unlink()
+    assert "cannot be read" in running.change(fileReservedTime="12").remark
+
+
+def test_what_a_flag_sets_is_said_to_come_back_and_cannot_wait_in_the_file(path: Path) -> None:
+    running = Running(path, fileReservedTime="36", brokerName="flagged")
+    assert "at the next start flag --x goes before it" in running.change(fileReservedTime="24").remark
+    with pytest.raises(ConfigError, match="the flag --x goes before the file"):
+        running.change(brokerName="b")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"fileReservedTime": "24", "maxMessageSize": "many"},
+        {"fileReservedTime": "24", "lisenPort": "1"},
+        {"fileReservedTime": "24", "listenPort": "1"},
+        {"fileReservedTime": "24", "aclEnable": "true"},
+    ],
+)
+def test_a_change_with_one_key_that_cannot_be_changes_nothing(path: Path, settings: dict[str, str]) -> None:
+    running = Running(path)
+    before, text = running.config, path.read_text()
+    with pytest.raises(ConfigError):
+        running.change(**settings)
+    assert (running.config, path.read_text()) == (before, text)
+    assert running.origin("fileReservedTime") == f"{path}:2"
+
+
+@pytest.mark.parametrize("key", sorted(FORBIDDEN_KEYS))
+def test_paths_homes_ports_and_secrets_are_never_changed_over_the_wire(path: Path, key: str) -> None:
+    with pytest.raises(ForbiddenKeyError, match=f"{key}: cannot be changed over the wire"):
+        Running(path).change(**{key: "9"})
+    settings = RunningSettings(NamesrvConfig)
+    with pytest.raises(ForbiddenKeyError):
+        settings.change(NamesrvConfig(), {key: "9"}, by="x", now_ms=NOW_MS)
+
+
+def test_every_key_that_is_a_path_a_port_or_a_secret_is_forbidden() -> None:
+    words = ("port", "path", "dir", "host", "token")
+    for config in (BrokerConfig(), NamesrvConfig()):
+        named = {key for key in [*to_settings(config), "httpToken"] if any(word in key.lower() for word in words)}
+        assert named <= FORBIDDEN_KEYS
+
+
+def test_stating_what_is_so_anyway_changes_nothing_but_a_token_cannot_be_guessed_that_way(path: Path) -> None:
+    running = Running(path, httpToken="secret")
+    running.change(listenPort="10911", fileReservedTime="24")
+    with pytest.raises(ForbiddenKeyError):
+        running.change(httpToken="secret")
+
+
+def test_the_black_list_forbids_further_keys(path: Path) -> None:
+    running = Running(path, configBlackList="namesrvAddr; fileReservedTime")
+    with pytest.raises(ForbiddenKeyError, match="fileReservedTime"):
+        running.change(fileReservedTime="24")
+
+
+def test_secrets_are_described_as_set_and_never_shown() -> None:
+    [row] = [row for row in describe(BrokerConfig(http_token="secret"), {}) if row["key"] == "httpToken"]
+    assert (row["value"], row["isSet"]) == (None, True)
+    assert "secret" not in str(describe(BrokerConfig(http_token="secret"), {}))
