@@ -88,7 +88,7 @@ class PinRequest(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """Body of POST /api/v1/store/pins."""
 
     holder: str
-    offset: Annotated[int, msgspec.Meta(ge=0, lt=1 << 63)]
+    offset: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
     lease_ms: Annotated[int, msgspec.Meta(ge=LEAST_LEASE_MS, le=LONGEST_LEASE_MS)]
 
 
