@@ -100,11 +100,11 @@ def _short(path: str) -> str:
 
 
 def _as_json(pairs: Pairs) -> str:
-    return json.dumps(dict(pairs), ensure_ascii=False).translate(_LINE_ENDS).encode(errors="replace").decode()
-
-
-# JSON escapes control characters; these two end a line for some readers.
-_LINE_ENDS: Final = {0x2028: "\\u2028", 0x2029: "\\u2029", 0x85: "\\u0085", 0x7F: "\\u007f"}
+    line = json.dumps(dict(pairs), ensure_ascii=False)
+    if line.isprintable():
+        return line
+    # JSON escapes control characters; some readers end a line at others too, and some characters turn it around.
+    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in line)
 
 
 def _as_text(pairs: Pairs) -> str:
