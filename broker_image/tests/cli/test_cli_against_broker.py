@@ -74,7 +74,7 @@ def test_a_wrong_kind_of_address_is_told(standalone: Standalone) -> None:
     assert done.returncode == 1
     assert "Is this a broker's address?" in done.stderr
     done = command("delay", "status", "--http", f"127.0.0.1:{standalone.namesrv_port}")
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert "does not speak HTTP" in done.stderr
 
 
@@ -172,7 +172,7 @@ def test_when_the_broker_of_a_route_is_gone_the_error_says_so(tmp_path: Path) ->
     finally:
         namesrv.kill()
         namesrv.wait()
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert f"127.0.0.1:{broker.listen_port}" in done.stderr
     assert "The NameServer says that a broker is there" in done.stderr
 

@@ -3,7 +3,7 @@
 from datetime import datetime
 
 from delaymq.cli.demo.report import Report, Sent
-from delaymq.cli.message_commands import as_data, as_line
+from delaymq.cli.message_text import as_data, as_line
 from delaymq.cli.terminal import duration
 from delaymq.client import MessageQueue, ReceivedMessage
 

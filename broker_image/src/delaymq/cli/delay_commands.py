@@ -86,8 +86,16 @@ def total_line(answer: dict[str, Any]) -> str:
     when = f", the next is due in {duration(min(dues) - as_of_ms)}" if dues else ""
     if dues and min(dues) <= as_of_ms:
         when = f", the next was due {duration(as_of_ms - min(dues))} ago" if min(dues) < as_of_ms else ", due now"
-    held = "; deliveries are held: `delaymq delay resume` lets them go on" if answer.get("paused") else ""
-    return f"{pending} pending{when}{held}"
+    return f"{pending} pending{when}{_held(answer.get('held'))}"
+
+
+def _held(held: dict[str, Any] | None) -> str:
+    """What is said of a pause, or of overdue messages that are spread."""
+    if not held:
+        return ""
+    if held["mode"] == "paused":
+        return f"; deliveries are paused, {held['overdue']} overdue: `delaymq delay resume` lets them go on"
+    return f"; {held['left']} overdue messages are spread over time"
 
 
 def pending(
@@ -184,18 +192,3 @@ def _list_messages(api: HttpApi, answer: dict[str, Any], as_json: bool) -> None:
             console().print(table(("due", "topic", "message id", "keys", "level", "bytes"), rows, left=4))
         else:
             console().print("nothing waits")
-
-
-def resume(
-    http: HttpAddress = None, token_file: TokenFile = None, context: ContextName = None, as_json: AsJson = False
-) -> None:
-    """Let the delayed messages of a restored store be delivered that was told to hold them.
-
-    `delaymq store restore … --overdue pause` makes such a store; nothing happens where nothing is held.
-    """
-    api = HttpApi(target(http=http, token_file=token_file, context=context))
-    answer = api.post("delay/resume")
-    if as_json:
-        print_json(answer)
-    else:
-        console().print("delayed messages are delivered")

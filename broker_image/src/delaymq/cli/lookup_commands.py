@@ -122,11 +122,19 @@ def life(
     """
     from urllib.parse import quote
 
-    from delaymq.cli.http_api import HttpApi
+    from delaymq.cli.http_api import ApiError, HttpApi
 
     where: Target = target(http=http, token_file=token_file, context=context)
     api = HttpApi(where)
-    answer = api.get(f"messages/{quote(message_id, safe='')}", topic=topic)
+    try:
+        answer = api.get(f"messages/{quote(message_id, safe='')}", topic=topic)
+    except ApiError as error:
+        if error.code != "no_such_message" or topic is not None:
+            raise
+        raise CommandError(
+            f"the broker at {api.url} has no message {message_id[:64]}: it was deleted, or another broker has it;"
+            " a unique id needs its --topic"
+        ) from error
     if as_json:
         print_json(answer)
         return

@@ -81,7 +81,7 @@ def receive(
         raise CommandError("with --tail, --count and --timeout go with --follow", EXIT_USAGE)
 
     async def look_on(client: Client) -> int:
-        receiver = _Receiver(client, as_json, count)
+        receiver = _Receiver(client, as_json, count, looks_back=True)
         looking = Tail(client, topic, tags, receiver)
         following = await looking.last(tail, queue, each_queue)
         if follow:
@@ -155,13 +155,14 @@ async def _for_ever() -> None:
 class _Receiver:
     """A handler that shows each message, and ends after so many."""
 
-    def __init__(self, client: Client, as_json: bool, count: int | None) -> None:
+    def __init__(self, client: Client, as_json: bool, count: int | None, *, looks_back: bool = False) -> None:
         self.received = 0
         self.has_reader = True
         """Whether what is shown still goes anywhere."""
         self._client = client
         self._as_json = as_json
         self._count = count
+        self._looks_back = looks_back
         self._console = console()
         self._last = time.monotonic()
         self._full = asyncio.Event()
@@ -182,7 +183,8 @@ class _Receiver:
     async def __call__(self, message: ReceivedMessage) -> None:
         if self._full.is_set():
             await _for_ever()
-        arrived_ms = now_ms()
+        # What was there before has not come late only because somebody looks late.
+        arrived_ms = message.store_timestamp_ms if self._looks_back else now_ms()
         due_ms = await self._due_ms(message)
         try:
             if self._as_json:

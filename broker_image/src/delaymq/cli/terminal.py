@@ -36,7 +36,7 @@ def print_json(value: Any) -> None:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> Table:
     """A table without frames whose first `left` columns are text and the others numbers."""
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for index, name in enumerate(columns):
         made.add_column(name, justify="left" if index < left else "right", no_wrap=True)
     for row in rows:

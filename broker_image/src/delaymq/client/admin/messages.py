@@ -109,7 +109,9 @@ class MessageCalls(AdminCalls):
         found: list[ReceivedMessage] = []
         for start in range(0, len(queues), QUEUES_AT_ONCE):
             some = await _all(read(queue) for queue in queues[start : start + QUEUES_AT_ONCE])
-            found = list(heapq.merge(found, *some, key=lambda message: message.store_timestamp_ms))
+            found = list(
+                heapq.merge(found, *some, key=lambda message: (message.store_timestamp_ms, message.physical_offset))
+            )
         return found
 
 

@@ -1,0 +1,247 @@
+"""Commands that ask over HTTP, against a server that answers what the test says: shapes, limits, every error."""
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from cli_running import called
+from delaymq.cli import http_api
+from delaymq.cli.contexts import Target
+from delaymq.cli.errors import CommandError
+from delaymq.cli.http_api import HttpApi
+
+LEVEL = {
+    "level": 2, "delayMs": 5_000, "inTable": True, "offset": 3, "maxOffset": 5, "pending": 2, "settledAbove": 0,
+    "nextDueMs": 1_700_000_003_000, "lateness": {"p50Ms": 1.0, "p99Ms": 2.0, "maxMs": 3.0},
+}  # fmt: skip
+DELAY = {"asOfMs": 1_700_000_000_000, "levels": [LEVEL], "corrected": []}
+MESSAGE = {
+    "messageId": "AB", "offsetMessageId": "7F", "topic": "Orders", "keys": ["k"], "delayLevel": 2, "bytes": 5,
+    "dueMs": 1_700_000_003_000, "state": "pending",
+}  # fmt: skip
+
+
+class FakeApi:
+    """Keeps requests; answers (status, body) by path."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, tuple[int, Any]] = {}
+        self.requests: list[tuple[str, str, dict[str, str], bytes]] = []
+        self.url = ""
+        self.headers: dict[str, str] = {}
+
+
+@pytest.fixture
+def api() -> Iterator[FakeApi]:
+    fake = FakeApi()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            fake.requests.append((self.command, self.path, dict(self.headers), body))
+            status, answer = fake.answers.get(self.path.partition("?")[0], (404, b"nothing"))
+            data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+            self.send_response(status)
+            for name, value in fake.headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815 - names of http.server
+
+        def log_message(self, *_: object) -> None:
+            """Requests are no output of a test."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    fake.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield fake
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def ask(api: FakeApi, *words: str, **environment: str) -> Any:
+    return called(*words, environment={"DELAYMQ_HTTP": api.url, **environment})
+
+
+def test_a_token_from_the_environment_goes_along_and_is_never_shown(api: FakeApi) -> None:
+    api.answers["/api/v1/delay"] = (200, DELAY)
+    done = ask(api, "delay", "status", DELAYMQ_HTTP_TOKEN="s3cret")
+    assert done.code == 0
+    assert api.requests[0][2]["Authorization"] == "Bearer s3cret"
+    assert "s3cret" not in done.out + done.err
+
+
+def test_a_redirect_is_not_followed_with_the_token(api: FakeApi) -> None:
+    api.answers["/api/v1/delay"] = (302, b"")
+    api.headers["Location"] = f"{api.url}/elsewhere"
+    done = ask(api, "delay", "status", DELAYMQ_HTTP_TOKEN="s3cret")
+    assert done.code == 1
+    assert [path for _, path, _, _ in api.requests] == ["/api/v1/delay"]
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "told"),
+    [
+        (401, {"error": {"code": "unauthorized", "message": "no"}}, "--token-file"),
+        (403, b"", "DELAYMQ_HTTP_TOKEN"),
+        (404, b"<html>", "is --http right?"),
+        (404, {"error": {"code": "not_found", "message": "GET /api/v1/delay: Not Found"}}, "older than this command"),
+        (503, {"error": {"code": "busy", "message": "come later"}}, "refuses: come later (busy)"),
+        (500, {"error": "odd"}, "is --http right?"),
+        (200, b"[1]", "answers something else"),
+        (200, b"{", "answers no JSON"),
+        (200, b"[" * 100_000, "answers no JSON"),
+        (200, {"levels": 5, "asOfMs": 1}, "is it a DelayMQ broker of this version?"),
+        (200, {}, "is it a DelayMQ broker of this version?"),
+    ],
+    ids=str,
+)
+def test_what_goes_wrong_is_one_sentence(api: FakeApi, status: int, answer: Any, told: str) -> None:
+    api.answers["/api/v1/delay"] = (status, answer)
+    done = ask(api, "delay", "status")
+    assert (done.code, done.out) == (1, "")
+    assert told in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_a_larger_answer_than_any_broker_s_is_not_taken(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_api, "MAX_ANSWER_BYTES", 10)
+    api.answers["/api/v1/delay"] = (200, DELAY)
+    assert "answers more than 10 bytes" in ask(api, "delay", "status").err
+
+
+def test_who_does_not_answer_is_given_up(api: FakeApi) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        there = Target("", f"http://127.0.0.1:{silent.getsockname()[1]}", "", "")
+        with pytest.raises(CommandError, match="did not answer within") as caught:
+            HttpApi(there, timeout_s=0.1).get("delay")
+    assert caught.value.exit_code == 3
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "http://", "http://x:99999", "http://[::1", "no-port:x"])
+def test_what_is_no_address_is_wrong_usage(url: str) -> None:
+    done = called("delay", "status", "--http", url)
+    assert done.code == 2
+    assert "is not an HTTP address" in done.err
+
+
+def test_methods_bodies_and_parameters_go_as_they_should(api: FakeApi) -> None:
+    api.answers["/api/v1/thing"] = (200, {"a": 1})
+    client = HttpApi(Target("", api.url, "", ""))
+    for answer in (
+        client.get("thing", x="a b", none=None),
+        client.post("thing", {"b": 2}),
+        client.put("thing", [1]),
+        client.delete("thing"),
+    ):
+        assert answer == {"a": 1}
+    assert [(method, path, body) for method, path, _, body in api.requests] == [
+        ("GET", "/api/v1/thing?x=a+b", b""),
+        ("POST", "/api/v1/thing", b'{"b": 2}'),
+        ("PUT", "/api/v1/thing", b"[1]"),
+        ("DELETE", "/api/v1/thing", b""),
+    ]
+    assert [headers.get("Content-Type") for _, _, headers, _ in api.requests][1:3] == ["application/json"] * 2
+
+
+def test_pending_messages_are_counted_by_level_topic_and_due_time(api: FakeApi) -> None:
+    common = {"asOfMs": 1_700_000_000_000, "total": 7, "complete": False}
+    rows = {
+        "level": {"level": 2, "pending": 7, "nextDueMs": 1_700_000_003_000},
+        "topic": {"topic": "Orders", "pending": 7, "nextDueMs": None},
+        "due": {"fromMs": 1_700_000_000_000, "toMs": 1_700_000_060_000, "pending": 7},
+    }
+    for by, row in rows.items():
+        api.answers["/api/v1/delay/pending"] = (200, {**common, "by": by, "rows": [row]})
+        done = ask(api, "delay", "pending", "--by", by)
+        assert done.code == 0
+        assert "7 pending" in done.out
+        assert "not all is counted yet" in done.out
+        assert json.loads(ask(api, "delay", "pending", "--by", by, "--json").out)["rows"] == [row]
+    ask(api, "delay", "pending", "--by", "due", "--bucket", "1m", "--level", "2", "--topic", "Orders")
+    assert api.requests[-1][1] == "/api/v1/delay/pending?by=due&level=2&topic=Orders&bucketMs=60000"
+
+
+def test_the_next_due_messages_are_listed(api: FakeApi) -> None:
+    api.answers["/api/v1/delay/pending/messages"] = (200, {"asOfMs": 1, "messages": [MESSAGE]})
+    done = ask(api, "delay", "pending", "--messages", "5")
+    assert done.code == 0
+    assert "Orders" in done.out
+    assert json.loads(ask(api, "delay", "pending", "--messages", "5", "--json").out) == MESSAGE
+    assert api.requests[-1][1].endswith("?limit=5")
+    api.answers["/api/v1/delay/pending/messages"] = (200, {"asOfMs": 1, "messages": []})
+    assert "nothing waits" in ask(api, "delay", "pending", "--messages", "5").out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--by", "due", "--bucket", "soon"), "is not a delay"),
+        (("--by", "topic", "--bucket", "1m"), "goes with --by due"),
+        (("--messages", "1", "--topic", "T"), "goes with --level only"),
+    ],
+)
+def test_options_that_do_not_go_together_are_told(words: tuple[str, ...], told: str, api: FakeApi) -> None:
+    done = ask(api, "delay", "pending", *words)
+    assert done.code == 2
+    assert told in done.err
+    assert api.requests == []
+
+
+def test_held_deliveries_are_told(api: FakeApi) -> None:
+    api.answers["/api/v1/delay"] = (200, {**DELAY, "held": {"mode": "paused", "overdue": 4}})
+    assert "deliveries are paused, 4 overdue: `delaymq delay resume`" in ask(api, "delay", "status").out
+    api.answers["/api/v1/delay"] = (200, {**DELAY, "held": {"mode": "spread", "left": 4}})
+    assert "4 overdue messages are spread over time" in ask(api, "delay", "status").out
+
+
+def test_watching_prints_a_line_each_look_where_no_terminal_is(api: FakeApi) -> None:
+    api.answers["/api/v1/delay"] = (200, DELAY)
+    done = ask(api, "delay", "watch", "--every", "0.2", "--times", "2")
+    assert (done.code, len(done.lines)) == (0, 2)
+    assert all("2 pending, the next is due in 3.0 s" in line for line in done.lines)
+    as_json = ask(api, "delay", "watch", "--every", "0.2", "--times", "2", "--json")
+    assert [json.loads(line) for line in as_json.lines] == [DELAY, DELAY]
+
+
+def test_dead_letters_are_resent_in_requests_of_64_and_failures_end_with_one(api: FakeApi) -> None:
+    path = "/api/v1/deadletters/billing/resend"
+    api.answers[path] = (200, {"resent": [{"offsetMessageId": "A", "newOffsetMessageId": "B"}], "failed": []})
+    done = ask(api, "deadletter", "resend", "billing", *(f"ID{number}" for number in range(65)))
+    assert done.code == 0
+    assert "2 of 65 dead letters were given to group billing again" in done.out
+    bodies = [json.loads(body) for _, _, _, body in api.requests]
+    assert [len(body["messages"]) for body in bodies] == [64, 1]
+    assert bodies[1] == {"messages": [{"offsetMessageId": "ID64"}]}
+    api.answers[path] = (200, {"resent": [], "failed": [{"offsetMessageId": "A", "message": "resent before"}]})
+    done = ask(api, "deadletter", "resend", "billing", "A", "--again")
+    assert (done.code, "not resent: A: resent before" in done.out) == (1, True)
+    assert json.loads(api.requests[-1][3])["again"] is True
+    data = json.loads(ask(api, "deadletter", "resend", "billing", "A", "--json").out)
+    assert data == {"group": "billing", "resent": [], "failed": [{"offsetMessageId": "A", "message": "resent before"}]}
+    for words in (("billing",), ("billing", "A", "--all")):
+        assert ask(api, "deadletter", "resend", *words).code == 2
+
+
+def test_the_life_of_a_message_is_shown(api: FakeApi) -> None:
+    life = [{"event": "consumed", "atMs": None, "detail": "offset 3 of 5", "group": "billing"}]
+    body = {"text": "hi", "base64": None, "bytes": 2, "truncated": False}
+    api.answers["/api/v1/messages/AB"] = (200, {**MESSAGE, "life": life, "body": body})
+    done = ask(api, "message", "life", "AB", "--topic", "Orders")
+    assert done.code == 0
+    assert api.requests[-1][1] == "/api/v1/messages/AB?topic=Orders"
+    assert all(word in done.out for word in ("consumed", "billing", "offset 3 of 5", "body, 2 bytes: hi"))
+    assert json.loads(ask(api, "message", "life", "AB", "--json").out)["life"] == life
+    error = {"error": {"code": "no_such_message", "message": "this broker has no message 'X'"}}
+    api.answers["/api/v1/messages/X"] = (404, error)
+    done = ask(api, "message", "life", "X")
+    assert (done.code, "a unique id needs its --topic" in done.err) == (1, True)
