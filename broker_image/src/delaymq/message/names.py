@@ -25,6 +25,8 @@ TIMER_PROPERTIES: Final = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_M
 OWN_PREFIX: Final = "__DMQ_"
 DUE: Final = "__DMQ_DUE"
 MARK: Final = "__DMQ_MARK"
+# On a dead letter that was sent to its group again: the offset message id of the dead letter.
+RESENT: Final = "__DMQ_RESENT"
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"

@@ -18,6 +18,7 @@ from delaymq.server.api_messages import (
     body_of,
     find,
     row_of,
+    rows_of,
 )
 from delaymq.server.api_route import Answer, Api, Name, Query, Turns
 from delaymq.server.api_topics import groups_of
@@ -62,7 +63,7 @@ async def message(api: Api, query: MessageQuery) -> MessageDetails:
     """One message."""
     broker = api.broker
     read = await find(api, query.id, query.topic)
-    row = row_of(broker, read)
+    row = (await rows_of(api, read.record.topic, [read]))[0]
     related = await _related(api, read)
     life = _Life(broker)
     for each in related:

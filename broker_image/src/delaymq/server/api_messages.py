@@ -12,6 +12,7 @@ from delaymq.message.levels import level_of_queue
 from delaymq.message.marks import MarkKind, parse_due, parse_mark
 from delaymq.message.properties import decode_properties
 from delaymq.message.record import Record
+from delaymq.server.api_resent import resent_times_ms
 from delaymq.server.api_route import Answer, Api, ApiError, Name, Query, TimeMs, Turns
 from delaymq.server.api_topics import no_topic, queue_count
 from delaymq.server.log_reading import SHOWN_BODY_BYTES, ReadRecord
@@ -199,15 +200,26 @@ async def messages(api: Api, query: MessagesQuery) -> Messages:
     if names.topic_problem(query.topic) is not None:
         raise no_topic(query.topic)
     if query.key:
-        found, truncated = await by_key(api, query.topic, query.key, query.from_ms, query.to_ms)
+        found, truncated = await _by_key(api, query)
     else:
         found, truncated = await _by_time(api, query)
-    return Messages(as_of_ms=api.broker.now_ms(), messages=found, truncated=truncated)
+    rows = await rows_of(api, query.topic, found)
+    return Messages(as_of_ms=api.broker.now_ms(), messages=rows, truncated=truncated)
 
 
-async def by_key(api: Api, topic: str, key: str, from_ms: int, to_ms: int) -> tuple[list[MessageRow], bool]:
+async def rows_of(api: Api, topic: str, found: list[ReadRecord]) -> list[MessageRow]:
+    """Records of a topic as rows; dead letters say whether they were sent again."""
+    rows = [row_of(api.broker, each) for each in found]
+    if rows and topic.startswith(names.DLQ_PREFIX):
+        times = await resent_times_ms(api, topic.removeprefix(names.DLQ_PREFIX), [each.record for each in found])
+        for row, time_ms in zip(rows, times, strict=True):
+            row.resent_ms = time_ms
+    return rows
+
+
+async def _by_key(api: Api, query: MessagesQuery) -> tuple[list[ReadRecord], bool]:
     """Messages with a key or unique id, pending delayed ones too; and whether there may be more."""
-    broker = api.broker
+    broker, topic, key, from_ms, to_ms = api.broker, query.topic, query.key, query.from_ms, query.to_ms
     stored = broker.store.query_index(topic, key, MAX_FOUND, from_ms, to_ms)
     waiting = broker.store.query_index(names.SCHEDULE_TOPIC, key, MAX_FOUND, from_ms, to_ms)
     async with api.reading():
@@ -220,12 +232,14 @@ async def by_key(api: Api, topic: str, key: str, from_ms: int, to_ms: int) -> tu
         record = each.record
         if not from_ms <= record.store_timestamp_ms <= to_ms:
             continue
+        if query.queue_id is not None and record.queue_id != query.queue_id:
+            continue
         if record.topic == names.SCHEDULE_TOPIC and (record.queue_id, record.queue_offset) in delivered_places:
             continue  # its copy, which is newer, tells all that it tells
         mark = parse_mark(decode_properties(record.raw_properties).get(names.MARK, ""))
         if mark is not None:
             delivered_places.add((mark.queue_id, mark.queue_offset))
-        rows.append(row_of(broker, each))
+        rows.append(each)
     may_be_more = max(len(stored), len(waiting)) >= MAX_FOUND or len(rows) > MAX_FOUND
     return rows[:MAX_FOUND], may_be_more
 
@@ -238,7 +252,7 @@ def has_key(record: Record, topic: str, key: str) -> bool:
     return own_topic == topic and has
 
 
-async def _by_time(api: Api, query: MessagesQuery) -> tuple[list[MessageRow], bool]:
+async def _by_time(api: Api, query: MessagesQuery) -> tuple[list[ReadRecord], bool]:
     broker, turns = api.broker, Turns()
     config = broker.topics.table.get(query.topic)
     if config is None:
@@ -250,19 +264,28 @@ async def _by_time(api: Api, query: MessagesQuery) -> tuple[list[MessageRow], bo
         for queue_id, low, end in ends:
             await turns.give_way()
             first = max(low, end - MAX_FOUND - 1)
-            entries = broker.store.read_entries(query.topic, queue_id, first, end - first)
+            entries = _entries(broker, query.topic, queue_id, first, end)
             offsets += [entry[0] for entry in QUEUE_ENTRY.iter_unpack(entries) if 0 < entry[1] < _BLANK_SIZE]
         # A later record stands behind an earlier one, whatever their queues.
         newest = sorted(offsets, reverse=True)[: MAX_FOUND + 1]
         read = await api.in_thread(api.log_files().records, newest)
     rows = [
-        row_of(broker, each)
+        each
         for each in read
         if each is not None
         and each.record.topic == query.topic
         and query.from_ms <= each.record.store_timestamp_ms <= query.to_ms
     ]
     return rows[:MAX_FOUND], len(rows) > MAX_FOUND
+
+
+def _entries(broker: "Broker", topic: str, queue_id: int, first: int, end: int) -> bytes:
+    """Raw entries `first` to before `end`, a few: an answer of the store ends where a file does."""
+    parts = []
+    while first < end and (part := broker.store.read_entries(topic, queue_id, first, end - first)):
+        parts.append(part)
+        first += len(part) // QUEUE_ENTRY.size
+    return b"".join(parts)
 
 
 async def _ends_by_time(

@@ -1,16 +1,19 @@
 """What all of /api/v1 shares: a route with its parameters and answers, refusals, turns, and reading in threads."""
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import msgspec
 from aiohttp import web
 
+from delaymq.server.http_answers import error_response
 from delaymq.server.log_reading import LogFiles
 
 if TYPE_CHECKING:
@@ -27,6 +30,7 @@ MAX_WAITING: Final = 64
 """Requests that wait for one of these: more get 503."""
 LONGEST_WAIT_S: Final = 5.0
 RETRY_AFTER_S: Final = 1
+JSON: Final = "application/json"
 
 Limit = Annotated[int, msgspec.Meta(ge=1, le=MAX_PAGE, description="rows in the answer")]
 Name = Annotated[str, msgspec.Meta(max_length=255)]
@@ -69,27 +73,39 @@ class ApiError(Exception):
         self.message = message
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Route:
     """One thing that can be asked for, as the router and the description need it."""
 
     method: str
     path: str
-    handle: Callable[..., Awaitable[Any]]
-    """Gets the parsed `query`, or with `raw` the request itself; returns an `answer`, or a whole response."""
     summary: str
-    query: type[Query] | None = None
-    body: type[Body] | None = None
-    """Handed over too when there is one: `handle(api, query, body)`."""
-    answer: Any = None
+    handle: Callable[..., Awaitable[Any]]
+    """`handle(api)`, with the parsed `query` and `body` behind it if there are such, returns an `answer`.
+
+    A method of a class that is made with the server gets the request instead and returns a whole response.
+    """
+    answer: Any
     """Type of the JSON that is answered; None: not JSON."""
+    _: KW_ONLY
+    query: type[Query] | None = None
+    body: type[msgspec.Struct] | None = None
     status: int = 200
-    content: str = "application/json"
+    content: str = JSON
     refusals: tuple[int, ...] = ()
     """Statuses of errors beyond those that every request may get."""
-    raw: bool = False
     is_open: bool = False
     """Whether it is answered without a token."""
+
+    @property
+    def owner(self) -> str | None:
+        """The class whose method answers; None: a function does."""
+        return self.handle.__qualname__.rpartition(".")[0] or None
+
+
+get: Final = partial(Route, "GET")
+post: Final = partial(Route, "POST")
+put: Final = partial(Route, "PUT")
 
 
 class Api:
@@ -97,6 +113,8 @@ class Api:
 
     def __init__(self, server: "BrokerServer") -> None:
         self.server = server
+        self.resending = asyncio.Lock()
+        """Held by whoever sends dead letters again."""
         self._reads = asyncio.Semaphore(MAX_READS)
         self._waiting = 0
         self._threads = ThreadPoolExecutor(MAX_READS, thread_name_prefix="http-api")
@@ -158,16 +176,29 @@ def _busy() -> ApiError:
 def add_routes(app: web.Application, api: Api, routes: tuple[Route, ...]) -> None:
     """Has the application answer these."""
     app.on_cleanup.append(api.close)
+    owners: dict[str, Any] = {}
     for route in routes:
-        app.router.add_route(route.method, route.path, _handler(api, route))
+        if route.owner is None:
+            handler = _handler(api, route)
+        else:
+            if route.owner not in owners:
+                owners[route.owner] = owner = _made(route, api.server)
+                if hasattr(owner, "close"):
+                    app.on_cleanup.append(owner.close)
+            handler = getattr(owners[route.owner], route.handle.__name__)
+        if route.method == "GET":
+            app.router.add_get(route.path, handler)  # and HEAD
+        else:
+            app.router.add_route(route.method, route.path, handler)
+
+
+def _made(route: Route, server: "BrokerServer") -> Any:
+    return getattr(sys.modules[route.handle.__module__], str(route.owner))(server)
 
 
 def _handler(api: Api, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     async def handle(request: web.Request) -> web.StreamResponse:
         try:
-            if route.raw:
-                response: web.StreamResponse = await route.handle(api, request)
-                return response
             arguments: list[Any] = []
             if route.query is not None:
                 arguments.append(_parameters(request, route.query))
@@ -175,7 +206,7 @@ def _handler(api: Api, route: Route) -> Callable[[web.Request], Awaitable[web.St
                 arguments.append(await _json(request, route.body))
             answer = await route.handle(api, *arguments)
         except ApiError as error:
-            refused = web.json_response({"error": {"code": error.code, "message": error.message}}, status=error.status)
+            refused = error_response(error.status, error.code, error.message)
             if error.status == 503:
                 refused.headers["Retry-After"] = str(RETRY_AFTER_S)
             return refused
@@ -197,7 +228,7 @@ def _parameters(request: web.Request, kind: type[Query]) -> Query:
         raise ApiError(400, "bad_request", f"{error}; the parameters are {names}") from None
 
 
-async def _json(request: web.Request, kind: type[Body]) -> Body:
+async def _json(request: web.Request, kind: type[msgspec.Struct]) -> msgspec.Struct:
     try:
         return msgspec.json.decode(await request.read(), type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from delaymq.message import flags
 from delaymq.message.errors import RecordError
+from delaymq.message.names import REAL_TOPIC
 from delaymq.message.record import FIXED_BYTES, MESSAGE_MAGIC, SIZE_AND_MAGIC, Record, decode_record
 from delaymq.store.segments import segment_name
 
@@ -20,6 +21,8 @@ SHOWN_BODY_BYTES: Final = 64 * 1024
 """Of a body more is never read for people: 64 messages of 4 MiB would be a quarter of a GiB."""
 _WHOLE_BYTES: Final = 96 * 1024
 """Records up to this size are read in one go and their checksum is checked."""
+_PAGE_BYTES: Final = 4096
+_ANY_SIZE: Final = 1 << 31
 _WIDEST_HEAD_BYTES: Final = 112
 _BODY_LENGTH_BYTES: Final = 4
 
@@ -52,6 +55,18 @@ class LogFiles:
         with _Segments(self._folder) as segments:
             return [self._record(segments, offset) for offset in offsets]
 
+    def whole(self, offset: int) -> Record | None:
+        """One record with all of its body, whatever its size."""
+        with _Segments(self._folder) as segments:
+            found = self._record(segments, offset, _ANY_SIZE)
+        return None if found is None else found.record
+
+    def real_topics(self, offsets: list[int]) -> list[str]:
+        """For which topics the records of the schedule at these offsets wait; empty where none can be read."""
+        with _Segments(self._folder) as segments:
+            found = [self._record(segments, offset, _PAGE_BYTES, 0) for offset in offsets]
+        return ["" if each is None else each.record.properties.get(REAL_TOPIC, "") for each in found]
+
     def store_times_ms(self, offsets: list[int]) -> list[int | None]:
         """Store times of the records at these physical offsets, from their heads alone."""
         with _Segments(self._folder) as segments:
@@ -74,7 +89,13 @@ class LogFiles:
         at = 68 if head[39] & flags.BORN_HOST_IPV6 else 56
         return int.from_bytes(head[at : at + 8], "big", signed=True)
 
-    def _record(self, segments: "_Segments", offset: int) -> ReadRecord | None:
+    def _record(
+        self,
+        segments: "_Segments",
+        offset: int,
+        whole_bytes: int = _WHOLE_BYTES,
+        body_bytes: int = SHOWN_BODY_BYTES,
+    ) -> ReadRecord | None:
         place = self._place(segments, offset)
         if place is None:
             return None
@@ -86,11 +107,11 @@ class LogFiles:
         if magic != MESSAGE_MAGIC or not FIXED_BYTES <= size <= self._end - offset:
             return None
         try:
-            if size <= _WHOLE_BYTES:
+            if size <= whole_bytes:
                 record = decode_record(os.pread(descriptor, size, position))
                 found = ReadRecord(record, len(record.body))
             else:
-                found = _read_cut(descriptor, position, head, size)
+                found = _read_cut(descriptor, position, head, size, body_bytes)
         except RecordError:
             return None
         return found if found.record.physical_offset == offset else None
@@ -121,7 +142,7 @@ class _Segments:
         return self._open[base]
 
 
-def _read_cut(descriptor: int, position: int, head: bytes, size: int) -> ReadRecord:
+def _read_cut(descriptor: int, position: int, head: bytes, size: int, shown_bytes: int) -> ReadRecord:
     """A large record with the beginning of its body: decoded as one without a body, which the head is changed for."""
     sys_flag = int.from_bytes(head[36:40], "big")
     body_at = 88 + 12 * bool(sys_flag & flags.BORN_HOST_IPV6) + 12 * bool(sys_flag & flags.STORE_HOST_IPV6)
@@ -138,6 +159,6 @@ def _read_cut(descriptor: int, position: int, head: bytes, size: int) -> ReadRec
         )
     )
     record = decode_record(without_body, check_crc=False)
-    record.body = os.pread(descriptor, min(body_bytes, SHOWN_BODY_BYTES), position + body_at)
+    record.body = os.pread(descriptor, min(body_bytes, shown_bytes), position + body_at)
     record.size = size
     return ReadRecord(record, body_bytes)

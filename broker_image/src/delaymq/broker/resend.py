@@ -1,0 +1,104 @@
+"""Sends a dead letter to its group again: into the group's retry topic, so that no other group gets it.
+
+The new message carries the dead letter's id in a property of ours, which ends with it: when the group fails on it once
+more, the next dead letter is another one, which may be sent again too.
+"""
+
+from __future__ import annotations
+
+from random import randrange
+from typing import TYPE_CHECKING, Final
+
+from delaymq.broker.delivery.ingress import strip_own
+from delaymq.broker.errors import group_missing, message_illegal, no_permission, store_refusal, unavailable
+from delaymq.broker.ingress import check_size
+from delaymq.broker.topics import WRITE
+from delaymq.message import names
+from delaymq.message.errors import IllegalMessageError
+from delaymq.message.ids import offset_message_id
+from delaymq.message.properties import decode_properties
+from delaymq.message.record import Record
+from delaymq.store.errors import StoreError
+from delaymq.store.model import Dispatched, NewRecord
+
+if TYPE_CHECKING:
+    from delaymq.broker.broker import Broker
+
+# What the earlier tries left: the message begins anew.
+_OF_EARLIER_TRIES: Final = (
+    names.DELAY,
+    names.REAL_TOPIC,
+    names.REAL_QUEUE_ID,
+    names.WAIT,
+    "RECONSUME_TIME",
+    "MAX_RECONSUME_TIMES",
+)
+
+
+def resend(broker: Broker, name: str, dead_letter: Record) -> Dispatched:
+    """Stores `dead_letter`, a record of the group's dead-letter topic, for the group again, at once.
+
+    RequestError when it cannot be stored. Whether it was resent before is the caller's to look (`is_resent_from`).
+    """
+    group = broker.groups.table.get(name)
+    if group is None:
+        raise group_missing(name)
+    if not broker.writable or broker.config.read_only:
+        raise unavailable("the broker takes nothing: it is being taken out of service, or reads only")
+    if not broker.config.broker_permission & WRITE:
+        raise no_permission(f"the broker[{broker.config.broker_ip1}] sending message is forbidden")
+    if group.retry_queue_nums <= 0:
+        raise no_permission(f"the group[{name}] has no retry queues: set its retryQueueNums")
+    if len(dead_letter.body) > broker.max_message_size:
+        raise message_illegal(f"its body has {len(dead_letter.body)} bytes, above maxMessageSize")
+    topic = names.retry_topic(name)
+    config = broker.topics.create_for_group(topic, group.retry_queue_nums)
+    if not config.perm & WRITE:
+        raise no_permission(f"the topic[{topic}] sending message is forbidden")
+    properties = _properties_of(dead_letter)
+    check_size(properties)
+    record = NewRecord(
+        topic,
+        randrange(group.retry_queue_nums),
+        dead_letter.body,
+        properties,
+        dead_letter.flag,
+        dead_letter.sys_flag,
+        dead_letter.born_timestamp_ms,
+        dead_letter.born_host,
+        broker.store_host,
+    )
+    try:
+        appended = broker.store.append(record)
+    except (StoreError, IllegalMessageError) as error:
+        broker.stats.put_failed += 1
+        raise store_refusal(error) from error
+    broker.stats.put(topic, appended.size)
+    broker.stats.sent_back += 1
+    broker.announce_arrivals()
+    return appended
+
+
+def _properties_of(dead_letter: Record) -> dict[str, str]:
+    properties = decode_properties(dead_letter.raw_properties)
+    strip_own(properties)
+    for name in _OF_EARLIER_TRIES:
+        properties.pop(name, None)
+    dead_letter_id = offset_message_id(dead_letter.store_host, dead_letter.physical_offset)
+    # Without a unique id nobody could find the new message, nor see that it was sent again.
+    properties.setdefault(names.UNIQUE_KEY, dead_letter_id)
+    properties.setdefault(names.ORIGIN_MESSAGE_ID, dead_letter_id)
+    properties[names.RESENT] = dead_letter_id
+    return properties
+
+
+def key_of(dead_letter: Record) -> str:
+    """The unique id by which the messages are found that a dead letter was resent as."""
+    dead_letter_id = offset_message_id(dead_letter.store_host, dead_letter.physical_offset)
+    return decode_properties(dead_letter.raw_properties).get(names.UNIQUE_KEY, dead_letter_id)
+
+
+def is_resent_from(record: Record, dead_letter: Record) -> bool:
+    """Whether `record`, of the retry topic, is `dead_letter` sent again."""
+    dead_letter_id = offset_message_id(dead_letter.store_host, dead_letter.physical_offset)
+    return decode_properties(record.raw_properties).get(names.RESENT) == dead_letter_id

@@ -1,0 +1,33 @@
+"""Which dead letters were sent to their group again: found by the mark that the new message carries."""
+
+from typing import Final
+
+from delaymq.broker.resend import is_resent_from, key_of
+from delaymq.message import names
+from delaymq.message.record import Record
+from delaymq.server.api_route import Api
+
+_LOOKED_AT: Final = 64
+"""Messages of one unique id in a retry topic: a group tries 16 times by default."""
+_EVER_MS: Final = 1 << 53
+
+
+async def resent_as(api: Api, group: str, dead_letters: list[Record]) -> list[Record | None]:
+    """The newest message that each dead letter was sent again as; None: none that the index and the log still have."""
+    store, topic = api.broker.store, names.retry_topic(group)
+    offsets = [store.query_index(topic, key_of(each), _LOOKED_AT, 0, _EVER_MS) for each in dead_letters]
+    async with api.reading():
+        read = await api.in_thread(api.log_files().records, [offset for each in offsets for offset in each])
+    rest = iter(read)
+    found: list[Record | None] = []
+    for dead_letter, there in zip(dead_letters, offsets, strict=True):
+        candidates = [next(rest) for _ in there]
+        sent = [each.record for each in candidates if each is not None and is_resent_from(each.record, dead_letter)]
+        found.append(max(sent, key=lambda record: record.physical_offset, default=None))
+    return found
+
+
+async def resent_times_ms(api: Api, group: str, dead_letters: list[Record]) -> list[int | None]:
+    """When each of these dead letters was last sent again."""
+    found = await resent_as(api, group, dead_letters)
+    return [None if each is None else each.store_timestamp_ms for each in found]
