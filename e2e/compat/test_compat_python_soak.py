@@ -1,0 +1,55 @@
+"""Soaks of the Python client (python_soak.py) in a process of their own: nothing is lost, nothing is left behind."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SOAK = Path(__file__).with_name("python_soak.py")
+SHORT_S, LONG_S = 16.0, 900.0
+SHORT_RESTART_S, LONG_RESTART_S = 4.0, 20.0
+SETTLE_LIMIT_S = 250.0
+MEMORY_LIMIT_KIB = 16 * 1024
+"""More than this at the end than after the first quarter is no longer the allocator's play."""
+SLOPE_LIMIT_MIB_A_MINUTE = 0.5
+"""Of a long run: 30 MiB an hour."""
+
+
+def soaked(seconds: float, restart_s: float) -> dict[str, Any]:
+    """The figures of a run."""
+    command = [sys.executable, str(SOAK), "--seconds", str(seconds), "--restart-s", str(restart_s)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=seconds + SETTLE_LIMIT_S, check=False)
+    assert ended.returncode == 0, ended.stderr[-4_000:]
+    figures: dict[str, Any] = json.loads(ended.stdout)
+    print(json.dumps(figures, indent=1))
+    return figures
+
+
+def judge(figures: dict[str, Any], restarts: int) -> None:
+    assert figures["acknowledged"] > 0
+    assert min(figures["stops"], figures["kills"]) >= restarts
+    assert all(number > 10 for number in figures["consumed"].values())
+    assert not any(figures["lost"].values())
+    assert figures["jumps"] == []
+    for what in ("tasks", "descriptors"):
+        assert figures["after"][what] <= figures["before"][what]
+        assert figures["left"][what] <= figures["unused"][what]
+    assert figures["after"]["memory_kib"] - figures["before"]["memory_kib"] < MEMORY_LIMIT_KIB
+
+
+@pytest.mark.ours_only
+@pytest.mark.timeout(SHORT_S + SETTLE_LIMIT_S)
+def test_under_restarts_and_rebalances_nothing_is_lost_and_nothing_leaks() -> None:
+    judge(soaked(SHORT_S, SHORT_RESTART_S), restarts=1)
+
+
+@pytest.mark.ours_only
+@pytest.mark.long
+@pytest.mark.timeout(LONG_S + SETTLE_LIMIT_S)
+def test_for_a_quarter_of_an_hour_nothing_is_lost_and_memory_stays_flat() -> None:
+    figures = soaked(LONG_S, LONG_RESTART_S)
+    judge(figures, restarts=10)
+    assert figures["memory_slope_mib_a_minute"] < SLOPE_LIMIT_MIB_A_MINUTE
