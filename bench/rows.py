@@ -70,4 +70,20 @@ def killed_row(count: int) -> Row:
     return Row("killed", "recovery", f"kill -9 with {count:,} × 1 KiB: start to first send", "s", "lower", "1 s")
 
 
-GROUPS = ("start", "idle", *SEND_GROUPS, "consume", "latency", "memory", "delay", "overdue", "recovery", "rebuild")
+def client_rate_row(name: str, title: str, size: int) -> Row:
+    return Row(f"client_{name}_{size}_rate", "client", f"client: {title}, {size} B", "messages/s", "higher")
+
+
+def client_processor_row(name: str, title: str, size: int) -> Row:
+    return Row(f"client_{name}_{size}_cpu", "client", f"client: {title}, {size} B: processor", "µs/message", "lower")
+
+
+CLIENT_LATENCY_P50 = Row("client_latency_p50", "client", "client: send to receive, p50", "ms", "lower")
+CLIENT_LATENCY_P99 = Row("client_latency_p99", "client", "client: send to receive, p99", "ms", "lower")
+CLIENT_LATENCY_PROCESSOR = Row(
+    "client_latency_cpu", "client", "client: send to receive, 500/s: processor", "µs/message", "lower"
+)
+
+GROUPS = (
+    "start", "idle", *SEND_GROUPS, "consume", "latency", "memory", "delay", "overdue", "recovery", "rebuild", "client",
+)  # fmt: skip

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import proc
@@ -30,6 +34,7 @@ DELAY_RATE = 2_000
 OVERDUE_TABLE = "1s 25s"
 OVERDUE_DELAY_S = 25.0
 GIB = 1 << 30
+ASYNCIO_LOAD_PATH = Path(__file__).resolve().parent / "asyncio_load.py"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,9 +209,70 @@ def recovery(options: Options, kind: Kind, load: LoadProgram) -> Iterator[list[S
             yield [Sample(rows.REBUILD, seconds / (log_bytes / GIB))]
 
 
+def clients(options: Options, kind: Kind, load: LoadProgram) -> Iterator[list[Sample]]:
+    """Our asyncio client (``ours``) and RocketMQ's Java client (``real``), each on a broker of ours of its own."""
+    with ExitStack() as stack:
+        if kind == "ours":
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="delaymq-bench-client-")))
+            load = stack.enter_context(LoadProgram(folder, command=[sys.executable, str(ASYNCIO_LOAD_PATH)]))
+        subject = stack.enter_context(Subject("ours", load))
+        subject.start()
+        _warm_up_client(options, subject)
+        yield []
+        for size in options.sizes:
+            for group, title in rows.SEND_GROUPS.items():
+                seconds = options.scaled(10, 3)
+                before = proc.processor_s(load.pid)
+                result = subject.send("Bench", seconds=seconds, size=size, **SEND_OPTIONS[group])
+                used = proc.processor_s(load.pid) - before
+                yield _of_client(group, title, size, result["rate"], used, result["acknowledged"])
+            yield _client_consumes(options, subject, size)
+        yield _client_latency(options, subject)
+
+
+def _warm_up_client(options: Options, subject: Subject) -> None:
+    for send_options in SEND_OPTIONS.values():
+        subject.send("Warm", seconds=options.scaled(5, 2), size=options.sizes[0], **send_options)
+    subject.send("WarmConsume", count=20_000, size=options.sizes[0], **SEND_OPTIONS["batch"])
+    subject.call("consume", topic="WarmConsume", group="warm_group", count=20_000)
+
+
+def _of_client(name: str, title: str, size: int, rate: float, processor_s: float, count: int) -> list[Sample]:
+    return [
+        Sample(rows.client_rate_row(name, title, size), rate),
+        Sample(rows.client_processor_row(name, title, size), processor_s / count * 1e6),
+    ]
+
+
+def _client_consumes(options: Options, subject: Subject, size: int) -> list[Sample]:
+    count = options.count(300_000, 60_000)
+    topic = f"Filled{size}"
+    subject.send(topic, count=count, size=size, **SEND_OPTIONS["batch"])
+    before = proc.processor_s(subject.load.pid)
+    result = subject.call("consume", topic=topic, group=f"group_{size}", count=count)
+    used = proc.processor_s(subject.load.pid) - before
+    return _of_client("consume", "push consumer, filled topic", size, result["rate"], used, result["received"])
+
+
+def _client_latency(options: Options, subject: Subject) -> list[Sample]:
+    for topic in ("WarmLatency", "Latency"):
+        subject.send(topic, count=1, size=100)
+    subject.call("latency", topic="WarmLatency", group="warm_latency_group", count=500, rate=500)
+    count = options.count(5_000, 1_500)
+    before = proc.processor_s(subject.load.pid)
+    result = subject.call("latency", topic="Latency", group="latency_group", count=count, rate=500)
+    used = proc.processor_s(subject.load.pid) - before
+    return [
+        Sample(rows.CLIENT_LATENCY_P50, result["p50_us"] / 1000),
+        Sample(rows.CLIENT_LATENCY_P99, result["p99_us"] / 1000),
+        Sample(rows.CLIENT_LATENCY_PROCESSOR, used / count * 1e6),
+    ]
+
+
 SCENARIOS: dict[str, tuple[Scenario, frozenset[str]]] = {
     "serving": (serving, frozenset({"start", "idle", *rows.SEND_GROUPS, "consume", "latency", "memory"})),
     "delay": (delay, frozenset({"delay"})),
     "overdue": (overdue, frozenset({"overdue"})),
     "recovery": (recovery, frozenset({"recovery", "rebuild"})),
+    "client": (clients, frozenset({"client"})),
 }
