@@ -17,11 +17,11 @@ from delaymq.broker.groups import Groups
 from delaymq.broker.half_messages import oldest_half_message
 from delaymq.broker.locks import QueueLocks
 from delaymq.broker.offsets import Offsets
-from delaymq.broker.processors.table import PROCESSORS, SEND_CODES, refusal
+from delaymq.broker.processors.table import PROCESSORS, PROCESSORS_READ_ONLY, SEND_CODES, refusal
 from delaymq.broker.results import Result
 from delaymq.broker.session import Session
 from delaymq.broker.stats import Stats
-from delaymq.broker.store_settings import make_parent, store_options
+from delaymq.broker.store_settings import looked_at, make_parent, store_options
 from delaymq.broker.tables import PersistTask, Tables
 from delaymq.broker.topics import Topics
 from delaymq.config import BrokerConfig
@@ -78,6 +78,7 @@ class Broker:
         self._arrivals = arrivals
         self._tables = Tables(store, self.topics, self.groups, self.offsets, self.clients)
         self._closed = False
+        self._processors = PROCESSORS_READ_ONLY if config.read_only else PROCESSORS
         self._quiet_log = QuietLog(_log, now_ms)
         self.topics.changed = self._topic_changed
         delivery.on_dead_letter = self._make_dead_letter_topic
@@ -95,14 +96,21 @@ class Broker:
         stats = Stats(now_ms())
         delivery = Delivery(config, levels, now_ms, DeliveryCounters())
         arrivals = Arrivals()
-        make_parent(config.store_path)
-        store = MessageStore.open(
+        if config.read_only:
+            config = looked_at(config)
+            open_store = MessageStore.open_read_only
+        else:
+            make_parent(config.store_path)
+            open_store = MessageStore.open
+        store = open_store(
             config.store_path, store_options(config), now_ms=now_ms, levels=levels, observers=(delivery, arrivals)
         )
         try:
             broker = cls(config, store, delivery, arrivals, stats, now_ms)
             broker._tables.load(now_ms())
             delivery.attach(store)
+            if config.read_only:
+                delivery.holding.pause()
             store.pins.hold(delivery.name, delivery.pin)
             oldest_half = oldest_half_message(store, broker.offsets.get)
             store.pins.hold("half messages", lambda: oldest_half)
@@ -115,7 +123,7 @@ class Broker:
 
     def handle(self, session: Session, command: Command) -> Result:
         """What `command` is answered with; None for one-way requests. Never raises."""
-        processor = PROCESSORS.get(command.code)
+        processor = self._processors.get(command.code)
         result: Result
         if processor is None:
             result = refusal(command.code)

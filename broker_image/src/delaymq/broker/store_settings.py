@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from delaymq.config import BrokerConfig
 from delaymq.store.errors import NotAStoreError
@@ -10,6 +12,8 @@ from delaymq.store.options import StoreOptions
 
 # What RocketMQ allows a record beyond the message's body.
 _RECORD_EXTRA_BYTES = 64 * 1024
+READ_ONLY: Final = 4
+"""Of brokerPermission."""
 
 
 def store_options(config: BrokerConfig) -> StoreOptions:
@@ -28,6 +32,11 @@ def store_options(config: BrokerConfig) -> StoreOptions:
         snapshot_interval_bytes=config.snapshot_interval_bytes,
         max_record_bytes=config.max_message_size + _RECORD_EXTRA_BYTES,
     )
+
+
+def looked_at(config: BrokerConfig) -> BrokerConfig:
+    """The configuration of a broker that only reads its store: routes permit reading alone, and nothing is written."""
+    return replace(config, broker_permission=READ_ONLY, offset_moved_event_enable=False)
 
 
 def make_parent(path: Path) -> None:

@@ -92,6 +92,9 @@ def parser(command: str) -> argparse.ArgumentParser:
         "--store-path", type=Path, metavar="DIR", help=f"where the data is kept (default ./{default_store})"
     )
     if command != "namesrv":
+        made.add_argument(
+            "--read-only", action="store_true", help="look at a store, or at a backup, without changing anything in it"
+        )
         made.add_argument("--broker-ip", metavar="IP", help="the address that clients are told (default: the host)")
         made.add_argument(
             "--print-rocketmq-conf", action="store_true",

@@ -81,6 +81,7 @@ def broker_settings(
     _set(flags, "listenPort", options.listen_port, "--listen-port")
     _set(flags, "httpPort", options.http_port, "--http-port")
     _set(flags, "storePathRootDir", options.store_path, "--store-path")
+    _set(flags, "readOnly", "true" if options.read_only else None, "--read-only")
     _set(flags, "brokerIP1", options.broker_ip, "--broker-ip")
     if command == "broker":
         _set(flags, "namesrvAddr", options.namesrv, "--namesrv")

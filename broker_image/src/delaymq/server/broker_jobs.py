@@ -96,15 +96,20 @@ def jobs_of(broker: "Broker", held_pulls: "HeldPulls", sessions: "Sessions") -> 
     def fixed(interval_ms: int) -> Callable[[], int]:
         return lambda: interval_ms
 
+    read = [
+        Job(name="held pulls' deadlines", interval_ms=fixed(HELD_DEADLINE_INTERVAL_MS), run=expire_pulls),
+        Job(name="statistics", interval_ms=fixed(SAMPLE_INTERVAL_MS), run=sample),
+        Job(name="held pulls", interval_ms=fixed(RECHECK_SLICE_INTERVAL_MS), run=recheck),
+        Job(name="silent clients", interval_ms=fixed(EXPIRE_INTERVAL_MS), run=expire_clients),
+    ]
+    if broker.config.read_only:
+        return read
     return [
         Job(name="allocation", interval_ms=fixed(ALLOCATION_INTERVAL_MS), run=allocate),
-        Job(name="held pulls' deadlines", interval_ms=fixed(HELD_DEADLINE_INTERVAL_MS), run=expire_pulls),
         Job(name="write behind", interval_ms=write_behind_interval_ms, run=write_behind),
         Job(name="snapshot", interval_ms=fixed(SNAPSHOT_INTERVAL_MS), run=snapshot),
-        Job(name="statistics", interval_ms=fixed(SAMPLE_INTERVAL_MS), run=sample),
         Job(name="delay offsets", interval_ms=fixed(DELAY_OFFSET_INTERVAL_MS), run=save_delay_offsets),
-        Job(name="held pulls", interval_ms=fixed(RECHECK_SLICE_INTERVAL_MS), run=recheck),
         Job(name="tables", interval_ms=fixed(TABLES_INTERVAL_MS), run=persist),
         Job(name="retention", interval_ms=fixed(CLEAN_INTERVAL_MS), run=clean),
-        Job(name="silent clients", interval_ms=fixed(EXPIRE_INTERVAL_MS), run=expire_clients),
+        *read,
     ]

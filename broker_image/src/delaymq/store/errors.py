@@ -17,6 +17,10 @@ class StoreClosedError(StoreError):
     """The store was closed."""
 
 
+class StoreReadOnlyError(StoreError):
+    """The store was opened to be looked at."""
+
+
 class StoreFailedError(StoreError):
     """The disk refused to keep what was written: nothing more is accepted until a restart."""
 

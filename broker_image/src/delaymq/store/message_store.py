@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from delaymq.message.levels import DelayLevels
@@ -24,7 +25,13 @@ from delaymq.store.commit_log import CommitLog
 from delaymq.store.config_files import ConfigFiles
 from delaymq.store.consume_queue import ConsumeQueues
 from delaymq.store.dispatch import Dispatcher, due_or_tags_code
-from delaymq.store.errors import RecordTooLargeError, StoreClosedError, StoreFailedError, StoreFullError
+from delaymq.store.errors import (
+    RecordTooLargeError,
+    StoreClosedError,
+    StoreFailedError,
+    StoreFullError,
+    StoreReadOnlyError,
+)
 from delaymq.store.files import Files
 from delaymq.store.key_index import KeyIndex
 from delaymq.store.lock import StoreLock
@@ -40,6 +47,9 @@ from delaymq.store.options import StoreOptions
 from delaymq.store.retention import Pins, Retention
 from delaymq.store.search import offset_by_time, store_time_of
 from delaymq.store.snapshot import SnapshotTask
+
+if TYPE_CHECKING:
+    from delaymq.store.read_only import ReadOnlyFiles
 
 _log = logging.getLogger(__name__)
 _DELETED_TOPICS = "deleted_topics.json"
@@ -88,6 +98,30 @@ class MessageStore:
         self._gathering: tuple[SnapshotTask, int] | None = None
         """A captured snapshot whose queues are being written, and `written_count` when they are."""
         self._closed = False
+        self._looked_at: ReadOnlyFiles | None = None
+
+    @classmethod
+    def open_read_only(
+        cls,
+        path: str | os.PathLike[str],
+        options: StoreOptions,
+        *,
+        now_ms: Callable[[], int],
+        levels: DelayLevels,
+        observers: Sequence[DispatchObserver] = (),
+    ) -> MessageStore:
+        """A store, or a backup, as `open` would find it; nothing is appended, and nothing in its folder changes."""
+        from delaymq.store.read_only import files_to_look_at  # no other start needs it
+
+        files, options = files_to_look_at(os.fspath(path).rstrip("/"), options)
+        try:
+            store = opening.open_store(cls, os.fspath(path), options, now_ms, levels, files, observers)
+        except BaseException:
+            files.remove_scratch()
+            raise
+        store._looked_at = files
+        store._closed = True
+        return store
 
     @classmethod
     def open(
@@ -226,6 +260,8 @@ class MessageStore:
         return [self._append(message, encoded) for message, encoded in zip(messages, property_bytes, strict=True)]
 
     def _refuse(self) -> None:
+        if self._looked_at is not None:
+            raise StoreReadOnlyError("the store is only read: start the broker without readOnly to store messages")
         if self._closed:
             raise StoreClosedError("the store is closed")
         if self._log.failure is not None:
@@ -408,6 +444,7 @@ class MessageStore:
     def close(self) -> None:
         """Stop: everything to disk, marked as clean. After a disk failure only let go: the next start recovers."""
         if self._closed:
+            self.abandon()
             return
         self._closed = True
         clean = False
@@ -428,9 +465,12 @@ class MessageStore:
 
     def abandon(self) -> None:
         """Let go of files and lock without writing anything: what a kill leaves, in the same process."""
-        if not self._closed:
+        looked_at, self._looked_at = self._looked_at, None
+        if looked_at is not None or not self._closed:
             self._closed = True
             self._let_go()
+        if looked_at is not None:
+            looked_at.remove_scratch()
 
     def _let_go(self) -> None:
         self._log.close()

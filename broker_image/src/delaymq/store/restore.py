@@ -19,7 +19,7 @@ from delaymq.store.backup_source import decode_ended_queues
 from delaymq.store.consume_queue import BLANK_ENTRY, ENTRY_BYTES
 from delaymq.store.errors import BackupError
 from delaymq.store.files import Files
-from delaymq.store.manifest import NAME, Copied, read_manifest
+from delaymq.store.manifest import NAME, Copied, Manifest, read_manifest
 from delaymq.store.options import StoreOptions
 from delaymq.store.segments import segment_name
 from delaymq.store.setup import make_folders, new_state, read_state_as_it_is, write_state
@@ -71,15 +71,7 @@ class Restore:
 
     def options(self) -> StoreOptions:
         """With which the store is to be opened: the origin's sizes, as far as the backup tells."""
-        sizes = self.manifest.sizes
-        default = StoreOptions()
-        return StoreOptions(
-            commit_log_file_bytes=sizes.commit_log_file_bytes,
-            consume_queue_file_bytes=sizes.consume_queue_file_bytes or default.consume_queue_file_bytes,
-            index_slots=sizes.index_slots or default.index_slots,
-            index_entries=sizes.index_entries or default.index_entries,
-            index_enable=sizes.index_enabled,
-        )
+        return options_of(self.manifest, StoreOptions())
 
     def lay_out(self) -> None:
         """Copy and check everything. BackupError names what is damaged; OSError when the disk refuses."""
@@ -190,3 +182,16 @@ class Restore:
             with self._opened(f"{folder}/{segment_name(first * ENTRY_BYTES)}") as descriptor:
                 self._files.pwrite(descriptor, BLANK_ENTRY * (end - first), 0)
                 self._files.set_size(descriptor, file_bytes)
+
+
+def options_of(manifest: Manifest, default: StoreOptions) -> StoreOptions:
+    """`default` with the origin's sizes and kinds of files, as far as the backup tells them."""
+    sizes = manifest.sizes
+    return replace(
+        default,
+        commit_log_file_bytes=sizes.commit_log_file_bytes,
+        consume_queue_file_bytes=sizes.consume_queue_file_bytes or default.consume_queue_file_bytes,
+        index_slots=sizes.index_slots or default.index_slots,
+        index_entries=sizes.index_entries or default.index_entries,
+        index_enable=sizes.index_enabled,
+    )

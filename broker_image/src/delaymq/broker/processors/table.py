@@ -9,6 +9,7 @@ from delaymq.broker.processors import admin, clients, consumers, offsets, pull, 
 from delaymq.broker.results import Result
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, Response
+from delaymq.protocol.errors import RequestError
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
@@ -62,6 +63,36 @@ PROCESSORS: Final[dict[int, Processor]] = {
     RequestCode.GET_ALL_PRODUCER_INFO: consumers.get_all_producers,
     RequestCode.DELETE_EXPIRED_COMMITLOG: admin.delete_expired_commit_log,
 }
+
+# What would change the store; everything else is served when it is only read.
+_WRITING: Final = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+        RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
+        RequestCode.CLEAN_UNUSED_TOPIC,
+        RequestCode.DELETE_EXPIRED_COMMITLOG,
+    }
+)
+
+
+def _only_read(broker: Broker, session: Session, command: Command) -> Result:
+    raise RequestError(
+        ResponseCode.NO_PERMISSION,
+        f"the broker[{broker.config.broker_name}] only reads its store (readOnly): use another one, or start this"
+        " without it",
+    )
+
+
+PROCESSORS_READ_ONLY: Final[dict[int, Processor]] = PROCESSORS | dict.fromkeys(_WRITING, _only_read)
+"""The table of a broker that only reads its store."""
 
 # Answers to these carry two fields more, also when they are refusals.
 SEND_CODES: Final = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
