@@ -23,6 +23,8 @@ from delaymq.config.page import limits_of
 
 SERVERS: Final = ("standalone", "broker", "namesrv")
 _NOT_CHANGED: Final = (DEFAULT, STANDALONE_DEFAULT)
+MAX_COLUMN: Final = 40
+"""What is longer, such as a table of delays, does not widen its column."""
 Row = Mapping[str, Any]
 
 
@@ -197,9 +199,13 @@ def _cells(row: Row) -> tuple[str, str, str, str]:
 
 
 def _print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from delaymq.cli.terminal import console, table
-
-    console().print(table(columns, rows, left=len(columns)), soft_wrap=True)
+    """Plain columns for eyes and grep: nothing is cut, a long value only pushes what stands behind it."""
+    widths = [
+        max(len(row[index]) for row in [columns, *rows] if len(row[index]) <= MAX_COLUMN)
+        for index in range(len(columns))
+    ]
+    for row in [columns, *rows]:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def _all_keys() -> list[tuple[str, str, Any]]:
