@@ -9,7 +9,7 @@ import pytest
 from console.conftest import NewCluster, OpenPage
 from delaymq.server.console.pages import STATIC_PATH
 from harness.brokers import BROKER_NAME, OurCluster
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 TOKEN = "s3cret token"
 MAX_PAGE_BYTES = 100_000
@@ -54,7 +54,9 @@ def test_a_broker_that_is_killed_is_missed_and_its_return_is_told(new_cluster: N
 
 
 def test_an_empty_broker_says_on_each_screen_how_to_begin(new_cluster: NewCluster, open_page: OpenPage) -> None:
-    seen = open_page(new_cluster())
+    seen = open_page(new_cluster(), "#/nowhere")
+    seen.page.route("**/api/v1/totals", quiet_machine)
+    seen.go("#/")
     expect(seen.page.locator(".state")).to_have_text("All is well.")
     for place, sentence in {
         "#/topics": 'delaymq send Orders "hello later" --delay 5s',
@@ -71,9 +73,9 @@ def test_an_empty_broker_says_on_each_screen_how_to_begin(new_cluster: NewCluste
 def test_a_screen_that_is_left_takes_back_what_it_asked(cluster: OurCluster, open_page: OpenPage) -> None:
     seen = open_page(cluster)
     expect(seen.section("Brokers")).to_contain_text(BROKER_NAME)
-    held = []
-    seen.page.route("**/api/v1/topics?*", held.append)
-    failed = []
+    held: list[Route] = []
+    seen.page.route("**/api/v1/topics?*", lambda route: held.append(route))
+    failed: list[str] = []
     seen.page.on("requestfailed", lambda request: failed.append(request.url))
     with seen.page.expect_request("**/api/v1/topics?*"):
         seen.page.get_by_role("link", name="Topics", exact=True).click()
@@ -109,6 +111,21 @@ def test_nothing_but_the_page_is_sent(cluster: OurCluster, path: str) -> None:
     with pytest.raises(urllib.error.HTTPError) as refused:
         fetch(cluster, path)
     assert refused.value.code == 404
+
+
+def test_a_disk_that_fills_is_told_before_sends_are_refused(cluster: OurCluster, open_page: OpenPage) -> None:
+    seen = open_page(cluster, "#/nowhere")
+    seen.page.route("**/api/v1/totals", lambda route: quiet_machine(route, disk_used=0.93))
+    seen.go("#/")
+    expect(seen.page.get_by_role("list", name="Needs attention")).to_contain_text("The disk is 93 % full")
+
+
+def quiet_machine(route: Route, disk_used: float = 0.5) -> None:
+    """The broker's own answer, but for what the machine under it does at the moment."""
+    answer = route.fetch()
+    totals = answer.json()
+    totals["disk"]["usedRatio"] = disk_used
+    route.fulfill(response=answer, json={**totals, "eventLoopLagMs": 0})
 
 
 def fetch(cluster: OurCluster, path: str, headers: dict[str, str] | None = None) -> HTTPResponse:

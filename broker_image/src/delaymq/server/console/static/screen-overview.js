@@ -13,13 +13,13 @@ const GROUPS_ASKED = 200;
 const GROUPS_SHOWN = 5;
 // Two minutes of rates, one every TOTALS_POLL_MS.
 const KEPT_RATES = 60;
-const DISK_WARN = 0.75;
+const DISK_WARN = 0.8;
 const DISK_BAD = 0.9;
 const OVERDUE_MS = 2_000;
 const LOOP_LAG_MS = 100;
 
 // They outlive the screen, so that coming back shows the line as it was.
-const rates = { bootId: null, last: null, stored: [], delivered: [] };
+const rates = { bootId: null, last: null, stored: [], delivered: [], pulled: [] };
 
 /** #/ */
 export function overviewScreen(view) {
@@ -51,12 +51,12 @@ export function overviewScreen(view) {
 }
 
 function remember(totals) {
-  if (rates.bootId !== totals.bootId) Object.assign(rates, { bootId: totals.bootId, last: null, stored: [], delivered: [] });
+  if (rates.bootId !== totals.bootId) Object.assign(rates, { bootId: totals.bootId, last: null, stored: [], delivered: [], pulled: [] });
   const { last } = rates;
   rates.last = totals;
   if (last === null || totals.asOfMs <= last.asOfMs) return;
   const seconds = (totals.asOfMs - last.asOfMs) / 1000;
-  for (const name of ["stored", "delivered"]) {
+  for (const name of ["stored", "delivered", "pulled"]) {
     rates[name].push((totals[name] - last[name]) / seconds);
     if (rates[name].length > KEPT_RATES) rates[name].shift();
   }
@@ -64,15 +64,15 @@ function remember(totals) {
 
 function attention({ totals, cluster, groups }) {
   const found = [];
-  for (const sentence of totals.notReady ?? []) found.push(["bad", `Not ready: ${sentence}.`]);
+  for (const sentence of totals.notReady) found.push(["bad", `Not ready: ${sentence}.`]);
   for (const each of cluster?.nameServers ?? []) {
     if (!each.registered) found.push(["bad", `NameServer ${each.address}: ${each.problem ?? "not registered"}.`]);
   }
   if (totals.nextDueMs !== null && totals.nextDueMs < brokerNow() - OVERDUE_MS) {
     found.push(["bad", "Delayed messages are overdue: hand-overs do not go on. The log says why."]);
   }
-  const used = totals.disk?.usedRatio;
-  if (used >= DISK_WARN) found.push([used >= DISK_BAD ? "bad" : "warn", `The disk is ${percent(used)} full; above ${percent(DISK_BAD)} sends are refused.`]);
+  const used = totals.disk.usedRatio;
+  if (used >= DISK_WARN) found.push([used >= DISK_BAD ? "bad" : "warn", `The disk is ${percent(used)} full: above 85 % log files are deleted before their time, above 90 % sends are refused.`]);
   if (totals.eventLoopLagMs > LOOP_LAG_MS) found.push(["warn", `The event loop lags by ${duration(totals.eventLoopLagMs)}: the processor is the limit.`]);
   const alone = (groups?.groups ?? []).filter((each) => each.lag > 0 && each.members === 0);
   if (alone.length) found.push(["warn", `${counted(alone.length, "group")} with messages to consume ${alone.length === 1 ? "has" : "have"} no member connected.`]);
@@ -91,10 +91,11 @@ function tiles(totals) {
     { class: "tiles", "data-key": "tiles" },
     tile("Stored a second", now("stored"), `${count(totals.stored)} since the start`, line("stored", "messages stored")),
     tile("Delivered a second", now("delivered"), `${count(totals.delivered)} delayed ones since the start`, line("delivered", "delayed messages delivered")),
+    tile("Taken by consumers a second", now("pulled"), `${count(totals.pulled)} since the start`, line("pulled", "messages handed to consumers")),
     tile("Waiting", link("#/delays", count(totals.pending)), totals.nextDueMs === null ? "nothing is due" : ["next ", until(totals.nextDueMs - brokerNow()), ", ", time(totals.nextDueMs)]),
     tile("Connections", count(totals.connections), `${counted(totals.heldPulls, "pull")} held, loop lag ${duration(totals.eventLoopLagMs)}`),
-    disk ? tile("Disk", percent(disk.usedRatio), `${bytes(disk.freeBytes)} free; log ${bytes(disk.logBytes)}`, diskBar(disk)) : null,
-    typeof totals.residentBytes === "number" ? tile("Memory", bytes(totals.residentBytes), "of the process") : null,
+    tile("Disk", percent(disk.usedRatio), `${bytes(disk.freeBytes)} free; log ${bytes(disk.logBytes)}`, diskBar(disk)),
+    tile("Memory", bytes(totals.residentBytes), `of the process; ${bytes(disk.pinnedBytes)} of the log pinned`),
   );
 }
 

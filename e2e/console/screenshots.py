@@ -1,0 +1,148 @@
+"""Makes the pictures in docs/images/console-*.png anew, from a broker with a small shop's messages.
+
+    make screenshots
+
+It takes about two minutes, most of them for the rates and the messages that wait to have some history.
+"""
+
+import asyncio
+import json
+import random
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from console import chromium
+from console.content import Member, consume, kill_letters, run, send
+from delaymq.client import Client, Message, Producer, SendResult
+from harness.brokers import OurCluster
+from playwright.sync_api import Browser, sync_playwright
+
+IMAGES_PATH = Path(__file__).resolve().parents[2] / "docs" / "images"
+MAX_IMAGE_BYTES = 150_000
+HISTORY_S = 90
+SETTLE_MS = 4_000
+WIDE, NARROW = {"width": 1280, "height": 860}, {"width": 390, "height": 844}
+# The table of RocketMQ; most reminders are for the next ten minutes.
+LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+DELAYS = (*("1m", "2m", "3m", "5m") * 3, "5s", "30s", "4m", "6m", "7m", "8m", "9m", "10m", "20m", "30m", "1h", "2h")
+
+
+@dataclass
+class Picture:
+    """One of the pictures."""
+
+    name: str
+    place: str
+    scheme: str = "light"
+    viewport: dict[str, int] = field(default_factory=lambda: WIDE)
+
+
+def main() -> None:
+    path = chromium.prepare()
+    cluster = OurCluster(config={"messageDelayLevel": LEVELS, "brokerName": "broker-a"})
+    with cluster, traffic(cluster) as order, sync_playwright() as playwright:
+        address = cluster.namesrv_address
+        browser = playwright.chromium.launch(executable_path=path, args=chromium.options())
+        overview = browser.new_page(viewport=WIDE)
+        overview.goto(f"http://{cluster.http_address}/")
+        run(address, fill)
+        overview.wait_for_timeout(HISTORY_S * 1000)
+        overview.screenshot(path=IMAGES_PATH / "console-overview.png")
+        with Member(address, "shipping", "Orders"):
+            for picture in pictures(order):
+                take(browser, cluster, picture)
+        browser.close()
+
+
+def pictures(order: list[SendResult]) -> list[Picture]:
+    return [
+        Picture("delays", "#/delays"),
+        Picture("delays-dark", "#/delays", scheme="dark"),
+        Picture("delays-narrow", "#/delays", viewport=NARROW),
+        Picture("topics", "#/topics", scheme="dark"),
+        Picture("group", "#/groups/shipping"),
+        Picture("message", f"#/messages/{order[0].offset_message_id}"),
+        Picture("deadletters", "#/deadletters/mailer"),
+        Picture("overview-narrow", "#/", scheme="dark", viewport=NARROW),
+    ]
+
+
+def take(browser: Browser, cluster: OurCluster, picture: Picture) -> None:
+    context = browser.new_context(viewport=picture.viewport, color_scheme=picture.scheme)  # type: ignore[arg-type]
+    page = context.new_page()
+    page.goto(f"http://{cluster.http_address}/{picture.place}")
+    page.wait_for_timeout(SETTLE_MS)
+    if picture.name == "deadletters":
+        for box in page.get_by_role("checkbox").all()[1:4]:
+            box.check()
+        page.get_by_role("button", name="Resend").click()
+        page.get_by_role("button", name="Resend", exact=True).click()
+        page.wait_for_timeout(SETTLE_MS)
+    path = IMAGES_PATH / f"console-{picture.name}.png"
+    page.screenshot(path=path)
+    context.close()
+    if path.stat().st_size > MAX_IMAGE_BYTES:
+        raise SystemExit(f"{path} has {path.stat().st_size} bytes, more than {MAX_IMAGE_BYTES}: show less")
+
+
+async def fill(client: Client) -> None:
+    """Consumed orders, dead letters, a group that is behind."""
+    await send(client, *(Message(topic="Orders", body=b"{}", keys=(f"order-{at}",)) for at in range(900, 960)))
+    await consume(client, "shipping", "Orders", 40)
+    await send(client, *(Message(topic="Invoices", body=invoice(at), keys=(f"invoice-{at}",)) for at in range(40)))
+    await kill_letters(client, "mailer", "Invoices", {f"invoice-{at}" for at in range(0, 40, 4)})
+    await consume(client, "bookkeeping", "Invoices", 40)
+    await send(client, *(Message(topic="Invoices", body=invoice(at), keys=(f"invoice-{at}",)) for at in range(40, 75)))
+
+
+def invoice(number: int) -> bytes:
+    return json.dumps({"invoice": number, "customer": f"C-{number * 37 % 1000}", "total": number * 12.5}).encode()
+
+
+@contextmanager
+def traffic(cluster: OurCluster) -> Iterator[list[SendResult]]:
+    """A shop in a thread of its own: orders, and reminders of unpaid ones for later; gives the first reminder."""
+    first: list[SendResult] = []
+    ending = threading.Event()
+
+    async def trade() -> None:
+        chance = random.Random(7)
+        async with Client(cluster.namesrv_address) as client, Producer(client, "shop-front") as producer:
+            body = json.dumps({"order": 1000, "paid": False, "items": [{"sku": "A-17", "count": 2}]}).encode()
+            sent = Message(topic="UnpaidOrders", body=body, keys=("order-1000",), tags="unpaid")
+            first.append(await producer.send(sent, delay="5s"))
+            for number in range(1001, 1_000_000):
+                if ending.is_set():
+                    return
+                key = f"order-{number}"
+                await producer.send(Message(topic="Orders", body=body, keys=(key,), tags="created"))
+                for topic in ("UnpaidOrders", "Reminders", "Carts")[: chance.randint(0, 3)]:
+                    await producer.send(Message(topic=topic, body=body, keys=(key,)), delay=chance.choice(DELAYS))
+                await asyncio.sleep(0.02 + 0.06 * (1 + (number // 150) % 3) * chance.random())
+
+    thread = threading.Thread(target=lambda: asyncio.run(trade()))
+    reader = threading.Thread(
+        target=lambda: run(cluster.namesrv_address, lambda c: consume(c, "payments", "UnpaidOrders", 1))
+    )
+    thread.start()
+    reader.start()
+    began = time.monotonic()
+    while not first and thread.is_alive() and time.monotonic() - began < 60:
+        time.sleep(0.02)
+    try:
+        yield first
+    finally:
+        ending.set()
+        thread.join()
+        reader.join()
+
+
+if __name__ == "__main__":
+    main()
