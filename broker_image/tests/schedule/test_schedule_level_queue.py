@@ -127,11 +127,12 @@ def test_a_million_pending_entries_take_less_than_20_mb_and_load_at_once() -> No
     finally:
         tracemalloc.stop()
     assert peak_bytes < 20_000_000
-    began = time.perf_counter()
+    # Of the processor's time, which a busy machine does not make longer.
+    began_s = time.process_time()
     queue = LevelQueue(0, Settled())
     queue.extend(0, dues)
-    # Some 50 ms; the limit only tells it from an object an entry on a busy machine.
-    assert time.perf_counter() - began < 1.0
+    # Some 50 ms; the limit only tells it from an object an entry.
+    assert time.process_time() - began_s < 1.0
     assert queue.pending == queue.waiting == 1_000_000
     given_out = 0
     while taken := queue.take(1_000_000, 5_000):

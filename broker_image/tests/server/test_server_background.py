@@ -5,7 +5,10 @@ import threading
 
 import pytest
 from delaymq.server.background import Background, Job, Task
+from running_server import until
 from virtual_loop import VirtualLoop, run_virtually
+
+BOUND_S = 60
 
 
 class Work:
@@ -22,7 +25,7 @@ class Work:
 
     def run(self) -> None:
         self.threads.add(threading.get_ident())
-        self.may_end.wait(10)
+        self.may_end.wait(BOUND_S)
 
     def finish(self) -> OSError | None:
         self.finished += 1
@@ -76,16 +79,16 @@ def test_a_task_runs_in_a_thread_and_not_twice_at_once() -> None:
         work = Work()
         background = Background([Job(name="slow", interval_ms=lambda: 1, run=work.begin)])
         background.start()
-        await asyncio.sleep(0.7)
+        await until(lambda: work.threads)
+        await asyncio.sleep(0.5)  # what must not happen has this long
         assert work.runs == 1
         work.may_end.set()
-        await asyncio.sleep(0.5)
-        assert work.runs >= 2
+        await until(lambda: work.finished >= 2)
         assert threading.get_ident() not in work.threads
         await background.stop()
         assert work.finished == work.runs
 
-    asyncio.run(asyncio.wait_for(scenario(), 10))
+    asyncio.run(asyncio.wait_for(scenario(), BOUND_S))
 
 
 def test_an_error_of_a_task_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -95,10 +98,10 @@ def test_an_error_of_a_task_is_logged(caplog: pytest.LogCaptureFixture) -> None:
         work.error = OSError(28, "No space left on device")
         background = Background([Job(name="tables", interval_ms=lambda: 1, run=work.begin)])
         background.start()
-        await asyncio.sleep(0.4)
+        await until(lambda: work.finished)
         await background.stop()
 
-    asyncio.run(asyncio.wait_for(scenario(), 10))
+    asyncio.run(asyncio.wait_for(scenario(), BOUND_S))
     assert "background work (tables) failed: [Errno 28] No space left on device" in caplog.text
 
 

@@ -16,7 +16,7 @@ from delaymq.server.standalone import Standalone
 from delaymq.transport import RemotingConnection, connect
 
 HOST = "127.0.0.1"
-BOUND_S = 30
+BOUND_S = 60
 BROKER_FIELDS = {"listen_port": 0, "http_port": 0, "auto_create_topic_enable": True}
 
 
