@@ -14,9 +14,10 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
-from delaymq.cli.main import main
+from delaymq.cli.main import SERVERS, main
 
 START_TIMEOUT_S = 20.0
 COMMAND_TIMEOUT_S = 60.0
@@ -72,6 +73,15 @@ def called(*words: str, environment: dict[str, str] | None = None, given: str = 
     texts = [stream.buffer.getvalue().decode() for stream in (out, err)]  # type: ignore[attr-defined]
     assert isinstance(code, int), code
     return Done(code, *texts)
+
+
+def ended(*words: str, **options: Any) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command: servers as a process, all others here."""
+    if words and words[0] in SERVERS:
+        run = command(*words, **options)
+        return run.returncode, run.stdout, run.stderr
+    done = called(*words, **options)
+    return done.code, done.out, done.err
 
 
 def free_ports(count: int) -> list[int]:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_running import command
+from cli_running import command, ended
 from delaymq import __version__
 from delaymq.message.ids import pack_host
 from delaymq.message.record import encode_record
@@ -61,9 +61,9 @@ def test_servers_tell_their_own_options(server: str) -> None:
     ],
 )
 def test_wrong_arguments_end_with_two(words: tuple[str, ...]) -> None:
-    done = command(*words)
-    assert done.returncode == 2
-    assert done.stderr
+    code, _, error = ended(*words)
+    assert code == 2
+    assert error
 
 
 @pytest.mark.parametrize(
@@ -78,10 +78,9 @@ def test_wrong_arguments_end_with_two(words: tuple[str, ...]) -> None:
     ],
 )
 def test_where_nothing_listens_the_error_says_what_to_do(words: tuple[str, ...], hint: str) -> None:
-    done = command(*words)
-    assert done.returncode == 3
-    assert done.stdout == ""
-    assert hint in done.stderr
+    code, out, error = ended(*words)
+    assert (code, out) == (3, "")
+    assert hint in error
 
 
 def test_a_wrong_configuration_is_refused_with_the_key(tmp_path: Path) -> None:
@@ -98,10 +97,10 @@ def test_a_wrong_configuration_is_refused_with_the_key(tmp_path: Path) -> None:
 
 def test_what_is_no_store_ends_with_two(tmp_path: Path) -> None:
     for name in ("verify", "inspect"):
-        done = command("store", name, str(tmp_path))
-        assert done.returncode == 2
-        assert "is not a store" in done.stdout + done.stderr
-    assert json.loads(command("store", "verify", str(tmp_path), "--json").stdout)["exit_code"] == 2
+        code, out, error = ended("store", name, str(tmp_path))
+        assert code == 2
+        assert "is not a store" in out + error
+    assert json.loads(ended("store", "verify", str(tmp_path), "--json")[1])["exit_code"] == 2
 
 
 def test_the_configuration_for_the_real_broker_can_be_printed_without_starting(tmp_path: Path) -> None:

@@ -95,7 +95,9 @@ def _held(held: dict[str, Any] | None) -> str:
         return ""
     if held["mode"] == "paused":
         return f"; deliveries are paused, {held['overdue']} overdue: `delaymq delay resume` lets them go on"
-    return f"; {held['left']} overdue messages are spread over time"
+    if held["mode"] == "spread" and held["left"]:
+        return f"; {held['left']} overdue messages are spread over time"
+    return ""
 
 
 def pending(

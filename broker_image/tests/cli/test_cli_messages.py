@@ -1,0 +1,259 @@
+"""Sending many, looking on without a group, finding messages and dead letters: against a broker that runs."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli_running import Done, Standalone, called
+
+LIMIT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    broker = Standalone(tmp_path_factory.mktemp("broker"))
+    with broker.running():
+        yield broker
+
+
+class Ask:
+    """Runs commands against the broker."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self.environment = environment
+
+    def __call__(self, *words: str, given: str = "") -> Done:
+        return called(*words, environment=self.environment, given=given)
+
+    def json(self, *words: str, given: str = "") -> list[dict[str, object]]:
+        done = self(*words, "--json", given=given)
+        assert (done.code, done.err) == (0, "")
+        return [json.loads(line) for line in done.lines]
+
+
+@pytest.fixture
+def ask(standalone: Standalone) -> Ask:
+    return Ask(standalone.environment)
+
+
+def bodies(rows: list[dict[str, object]]) -> list[object]:
+    return [row["body"] for row in rows]
+
+
+def test_several_texts_are_sent_with_keys_tags_and_properties(ask: Ask) -> None:
+    words = ("send", "Many", "a", "b", "--count", "2", "--key", "k1", "--key", "k2", "--keys", "k3", "--tags", "T")
+    sent = ask.json(*words, "-p", "color=red", "-p", "size=a=b")
+    assert len({row["messageId"] for row in sent}) == 4
+    assert list(sent[0]) == [
+        "messageId", "offsetMessageId", "status", "broker", "queueId", "queueOffset", "delay",
+    ]  # fmt: skip
+    got = ask.json("receive", "Many", "--tail", "10")
+    assert bodies(got) == ["a", "a", "b", "b"]
+    assert all((row["keys"], row["tags"]) == (["k1", "k2", "k3"], "T") for row in got)
+    assert all(row["properties"]["color"] == "red" for row in got)  # type: ignore[index]
+    assert all(row["properties"]["size"] == "a=b" for row in got)  # type: ignore[index]
+
+
+def test_lines_of_a_file_or_of_standard_input_are_messages(ask: Ask, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_bytes(b"one\r\ntwo\n\n\xfft\nlast")
+    done = ask("send", "Lines", "--lines", str(tmp_path / "lines"))
+    assert (done.code, len(done.lines)) == (0, 4)
+    got = ask.json("receive", "Lines", "--tail", "9")
+    assert [row.get("body", row.get("bodyBase64")) for row in got] == ["one", "two", "/3Q=", "last"]
+    many = "".join(f"{number}\n" for number in range(200))
+    [said] = ask.json("send", "FromStdin", "--lines", "-", "--at-once", "16", "-q", given=many)
+    assert said["sent"] == 200
+    assert "200 messages sent in" in ask("send", "FromStdin", "--lines", "-", "-q", given=many).out
+    got = ask.json("receive", "FromStdin", "--tail", "1000")
+    assert sorted(int(str(body)) for body in bodies(got)) == sorted([*range(200)] * 2)
+
+
+def test_a_rate_is_kept(ask: Ask) -> None:
+    ask("send", "Rated", *"abcde", "--rate", "50")
+    stored = [int(str(row["bornMs"])) for row in ask.json("receive", "Rated", "--tail", "5")]
+    assert max(stored) - min(stored) >= 75  # 80 ms by the clock that paces, less what two clocks may differ
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (("send", "T"), 2, "give the text of a message, or --lines"),
+        (("send", "T", "x", "--lines", "-"), 2, "give the text of a message, or --lines"),
+        (("send", "T", "--lines", "/no/such/file"), 2, "cannot be read"),
+        (("send", "T", "x", "-p", "novalue"), 2, "write NAME=VALUE"),
+        (("send", "T", "x", "-p", "KEYS=a"), 1, "property KEYS is reserved"),
+        (("send", "Bad!", "x"), 1, "illegal"),
+        (("receive", "T", "--tail", "1", "--group", "g"), 2, "leave --group out"),
+        (("receive", "T", "--tail", "1", "--count", "1"), 2, "go with --follow"),
+        (("receive", "T", "--queue", "1"), 2, "go with --tail"),
+        (("message", "find", "T"), 2, "say what to look for"),
+        (("message", "find", "T", "--key", "a", "--id", "b"), 2, "not both"),
+        (("message", "find", "T", "--key", "a", "--queue", "1"), 2, "goes with --from"),
+        (("message", "find", "T", "--from", "now", "--to", "1h ago"), 2, "turn them round"),
+        (("message", "find", "T", "--from", "whenever"), 2, "is no time"),
+        (("message", "get", "nonsense"), 1, "a unique id needs its --topic"),
+        (("message", "get", "0A0102030000" + "0" * 20), 1, "where no broker is registered"),
+        (("message", "life", "0" * 32), 1, "a unique id needs its --topic"),
+    ],
+    ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "",
+)
+def test_what_cannot_be_done_is_told(ask: Ask, words: tuple[str, ...], code: int, told: str) -> None:
+    done = ask(*words)
+    assert (done.code, done.out) == (code, "")
+    assert told in done.err
+
+
+def test_a_line_that_is_too_long_ends_the_sending_and_says_how_far_it_came(ask: Ask, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_bytes(b"short\n" + b"x" * (4 * 1024 * 1024 + 1) + b"\n")
+    done = ask("send", "TooLong", "--lines", str(tmp_path / "lines"))
+    assert done.code == 1
+    assert "line 2: has more than 4194304 bytes" in done.err
+
+
+def test_when_a_send_fails_it_is_said_how_many_were_sent(ask: Ask) -> None:
+    done = ask("send", "Partly", "a", "b", "--delay", "3s")
+    assert (done.code, "it has: 1s 2s 5s" in done.err, "were sent before" in done.err) == (1, True, False)
+
+
+def test_looking_on_moves_no_group_and_needs_none(ask: Ask) -> None:
+    ask("topic", "create", "Seen", "--queues", "2")
+    ask("send", "Seen", *"abcdef")
+    assert bodies(ask.json("receive", "Seen", "--tail", "3")) == ["d", "e", "f"]
+    assert len(ask.json("receive", "Seen", "--tail", "2", "--each-queue")) == 4
+    assert len(ask.json("receive", "Seen", "--tail", "9", "--queue", "1")) == 3
+    assert "no queue 7" in ask("receive", "Seen", "--tail", "1", "--queue", "7").err
+    shown = ask("receive", "Seen", "--tail", "1")
+    assert (shown.code, len(shown.lines)) == (0, 1)
+    assert ask.json("topic", "show", "Seen")[0]["groups"] == []
+    assert all("Seen" not in str(row["topics"]) for row in ask.json("group", "list", "--all"))
+    ask("topic", "create", "Unseen")
+    nothing = ask("receive", "Unseen", "--tail", "5")
+    assert (nothing.code, "has nothing to show" in nothing.err) == (0, True)
+
+
+def test_what_comes_is_followed_without_a_group(ask: Ask, standalone: Standalone) -> None:
+    ask("topic", "create", "Followed", "--queues", "3")
+    ask("send", "Followed", "old", "older")
+    words = [
+        sys.executable,
+        "-m",
+        "delaymq",
+        "receive",
+        "Followed",
+        "--tail",
+        "1",
+        "--follow",
+        "--count",
+        "4",
+        "--json",
+    ]
+    environment = {**os.environ, **standalone.environment}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        first = json.loads(process.stdout.readline())
+        ask("send", "Followed", "new", "newer")
+        ask("send", "Followed", "late", "--delay", "1s")
+        try:
+            assert process.wait(timeout=LIMIT_S) == 0, process.stderr.read()
+        finally:
+            process.kill()
+        rest = [json.loads(line) for line in process.stdout]
+    assert first["body"] == "older"
+    assert sorted(row["body"] for row in rest) == ["late", "new", "newer"]
+    late = next(row for row in rest if row["body"] == "late")
+    assert late["latenessMs"] == late["storedMs"] - late["dueMs"] >= 0
+    ended = ask("receive", "Followed", "--tail", "0", "--follow", "--timeout", "0.3", "--count", "1")
+    assert (ended.code, "0 of 1 messages came" in ended.err) == (1, True)
+
+
+def test_messages_are_found_by_key_id_and_time_and_while_they_wait(ask: Ask) -> None:
+    ask("topic", "create", "Found", "--queues", "2")
+    [first] = ask.json("send", "Found", "a", "--key", "k1")
+    ask("send", "Found", "b", "--key", "k1")
+    [waits] = ask.json("send", "Found", "later", "--key", "k1", "--delay", "5s")
+    by_key = ask.json("message", "find", "Found", "--key", "k1")
+    assert bodies(by_key) == ["a", "b", "later"]
+    assert [row["state"] for row in by_key] == ["stored", "stored", "waiting"]
+    assert {row["topic"] for row in by_key} == {"Found"}
+    assert [row["messageId"] for row in ask.json("message", "find", "Found", "--id", str(waits["messageId"]))] == [
+        waits["messageId"]
+    ]
+    assert "waits until" in ask("message", "find", "Found", "--key", "k1").out
+    between = ("message", "find", "Found", "--from", str(by_key[0]["storedMs"]))
+    assert bodies(ask.json(*between)) == ["a", "b"]
+    assert bodies(ask.json(*between, "--limit", "1")) == ["a"]
+    assert len(ask.json(*between, "--queue", str(first["queueId"]))) == 1
+    none = ask("message", "find", "Found", "--from", "0", "--to", "1")
+    assert (none.code, none.out, "no message of topic Found" in none.err) == (1, "", True)
+    assert ask("message", "find", "Found", "--key", "other").code == 1
+    [got] = ask.json("message", "get", str(first["offsetMessageId"]))
+    assert (got["body"], got["messageId"]) == ("a", first["messageId"])
+    [by_id] = ask.json("message", "get", str(waits["messageId"]), "--topic", "Found")
+    assert (by_id["body"], by_id["state"]) == ("later", "waiting")
+    text = ask("message", "get", str(waits["offsetMessageId"])).out
+    assert "topic:      Found (waits to be delivered)" in text
+    assert "due:" in text
+    assert ask("message", "get", "A" * 32, "--topic", "Found").code == 1
+
+
+def test_a_message_that_waits_is_counted_listed_and_has_a_life(ask: Ask) -> None:
+    [sent] = ask.json("send", "Waiting", "x", "--delay", "5s", "--key", "w")
+    [by_topic] = ask.json("delay", "pending", "--by", "topic", "--topic", "Waiting")
+    assert [row["topic"] for row in by_topic["rows"]] == ["Waiting"]  # type: ignore[attr-defined]
+    assert ask("delay", "pending", "--by", "due", "--bucket", "1s").code == 0
+    assert ask("delay", "pending").code == 0
+    listed = ask.json("delay", "pending", "--messages", "100")
+    assert sent["messageId"] in [row["messageId"] for row in listed]
+    [life] = ask.json("message", "life", str(sent["messageId"]), "--topic", "Waiting")
+    assert (life["state"], life["topic"]) == ("pending", "Waiting")
+    assert "stored" in ask("message", "life", str(sent["offsetMessageId"])).out
+    watched = ask.json("delay", "watch", "--times", "1")
+    assert watched[0]["levels"]
+
+
+def test_dead_letters_are_listed_and_given_to_their_group_again(ask: Ask, standalone: Standalone) -> None:
+    program = """
+import asyncio, sys
+from delaymq.client import *
+async def fail(message):
+    done.set()
+    raise RuntimeError("no")
+async def main():
+    global done
+    done = asyncio.Event()
+    options = PushConsumerOptions(consume_from=ConsumeFrom.FIRST, max_reconsume_times=0)
+    async with Client(sys.argv[1]) as client:
+        consumer = PushConsumer(client, "failing", fail, options)
+        consumer.subscribe("Fails")
+        async with consumer:
+            await done.wait()
+            admin = Admin(client)
+            while not await admin.topic_exists("%DLQ%failing"):
+                await asyncio.sleep(0.05)
+            while not await admin.last_messages("%DLQ%failing", 1):
+                await asyncio.sleep(0.05)
+asyncio.run(asyncio.wait_for(main(), 60))
+"""
+    assert "has no dead letters" in ask("deadletter", "list", "failing").out
+    ask("send", "Fails", "poison", "--key", "p")
+    words = [sys.executable, "-c", program, standalone.environment["DELAYMQ_NAMESRV"]]
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=90, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert [row["deadLetters"] for row in ask.json("deadletter", "list")] == [1]
+    assert "failing" in ask("deadletter", "list").out
+    [letter] = ask.json("deadletter", "list", "failing")
+    assert (letter["body"], letter["originTopic"], letter["state"]) == ("poison", "Fails", "deadLettered")
+    assert "poison" in ask("deadletter", "list", "failing").out
+    assert ask.json("group", "list", "--contains", "failing")[0]["deadLetters"] == 1
+    assert ask("deadletter", "resend", "failing", "--all").code == 2
+    done = ask("deadletter", "resend", "failing", "--all", "--yes")
+    assert (done.code, "1 of 1 dead letters" in done.out) == (0, True)
+    [again] = [ask("deadletter", "resend", "failing", str(letter["offsetMessageId"]))]
+    assert (again.code, "not resent" in again.out) == (1, True)
+    got = ask("receive", "Fails", "--group", "failing", "--count", "1", "--json")
+    assert json.loads(got.out)["body"] == "poison"
