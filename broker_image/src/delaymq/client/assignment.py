@@ -286,9 +286,10 @@ class Assignment:
         ours, others = await self._locks.lock(list(self._readers))
         for queue in ours & self._readers.keys():
             self._readers[queue][0].lock(LOCK_VALID_MS)
-        # A lock that was lost: whoever has it has moved on, so this member begins anew when it gets it back.
+        # A lock that was lost: whoever has it has moved on. This member begins anew when it gets it back, and must not
+        # set the other one's offset back.
         lost = [queue for queue in others & self._readers.keys() if self._readers[queue][0].locked]
-        await self._drop(lost)
+        await self._drop(lost, commit=False)
         if lost:
             self._changed.set()
         self._waits_for_locks = not self.readers or not all(reader.locked for reader in self.readers)
