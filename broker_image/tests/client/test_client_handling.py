@@ -4,6 +4,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -18,6 +19,7 @@ from delaymq.client import (
     PushConsumer,
     PushConsumerOptions,
     ReceivedMessage,
+    background,
 )
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, Response
@@ -329,3 +331,33 @@ def test_a_closed_consumer_cannot_be_started_again() -> None:
                 await consumer.start()
 
     run(scenario)
+
+
+def test_a_handler_that_ignores_its_cancellation_does_not_hold_up_the_close(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(background, "CANCEL_LIMIT_S", 0.05)
+
+    async def scenario() -> None:
+        broker = FakeBroker()
+        broker.add("T", b"0")
+        end, ended = asyncio.Event(), asyncio.Event()
+        begun = asyncio.Event()
+
+        async def stubborn(message: ReceivedMessage) -> None:
+            begun.set()
+            while not end.is_set():
+                with suppress(asyncio.CancelledError):
+                    await end.wait()
+            ended.set()
+
+        async with running(broker) as (client, _):
+            async with subscribed(client, stubborn, replace(QUICK, close_timeout_ms=50)):
+                await begun.wait()
+            assert not ended.is_set()
+            end.set()
+            await ended.wait()
+            await asyncio.sleep(0.01)
+
+    run(scenario)
+    assert "1 tasks ignore that they were cancelled" in caplog.text

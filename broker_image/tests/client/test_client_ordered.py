@@ -2,10 +2,20 @@
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from client_fake_peer import FakeBroker, run, running, until
-from delaymq.client import Client, ConsumeFrom, Outcome, PushConsumer, PushConsumerOptions, ReceivedMessage, assignment
+from delaymq.client import (
+    Client,
+    ConsumeFrom,
+    MessageModel,
+    Outcome,
+    PushConsumer,
+    PushConsumerOptions,
+    ReceivedMessage,
+    assignment,
+)
 from delaymq.protocol.bodies import MessageQueue, ResetOffset
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Response
@@ -168,6 +178,24 @@ def test_a_queue_that_waits_for_its_next_attempt_holds_up_no_other_one() -> None
         async with running(broker, queues=2) as (client, _), subscribed(client, handle, options):
             await until(lambda: len(done) == 3)
         assert done == [b"0", b"1", b"2"]
+
+    run(scenario)
+
+
+def test_in_broadcasting_order_needs_no_locks(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        broker = FakeBroker()
+        for number in range(5):
+            broker.add("T", b"%d" % number)
+        steps = Stepwise()
+        options = replace(ORDERED, model=MessageModel.BROADCASTING, offsets_path=tmp_path / "offsets.json")
+        async with running(broker) as (client, _), subscribed(client, steps, options):
+            for _ in range(5):
+                steps.go.release()
+            await until(lambda: len(steps.done) == 5)
+        assert steps.done == [b"0", b"1", b"2", b"3", b"4"]
+        assert steps.most == 1
+        assert broker.asked(RequestCode.LOCK_BATCH_MQ) == []
 
     run(scenario)
 

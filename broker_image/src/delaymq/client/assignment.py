@@ -89,6 +89,8 @@ class Assignment:
         """Dropped, and their last offsets not yet saved."""
         self._freeing: set[MessageQueue] = set()
         """Ordered queues that were dropped while a handler was at work: not taken again before it has ended."""
+        self._unknown: set[str] = set()
+        """Topics whose share could not be asked for the last time."""
         self._rebalancing: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._saving = asyncio.Lock()
@@ -188,13 +190,15 @@ class Assignment:
             except ClosedError:
                 return True
             except ClientError as error:
-                _logger.log(
-                    logging.DEBUG if isinstance(error, NoRouteError) else logging.WARNING,
-                    "the share of %s is not known: %s", topic, error,
-                )  # fmt: skip
+                # Tried again every second: one line is enough.
+                quiet = isinstance(error, NoRouteError) or topic in self._unknown
+                level = logging.DEBUG if quiet else logging.WARNING
+                _logger.log(level, "the share of %s is not known, what is read stays: %s", topic, error)
+                self._unknown.add(topic)
                 self._client.refresh_soon(topic)
                 settled = False
                 continue
+            self._unknown.discard(topic)
             if share is None:
                 self._unannounced = True
                 settled = False
@@ -238,6 +242,8 @@ class Assignment:
                 begin_after_ms=TAKE_OVER_MS if share.has_others and self._locks is None else 0,
                 is_held=None if self._is_held is None else partial(self._is_held, queue),
             )
+            if self._locks is None:
+                reader.lock()
             self._readers[queue] = reader, self._background.spawn(reader.run())
         self._share_limits(subscription.topic)
 

@@ -127,10 +127,10 @@ class Handling:
 
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
-        while True:
+        while not self._stopping:
             reader = await self._turns.get()
             self._has_turn.discard(reader)
-            if reader.dropped or self._stopping:
+            if reader.dropped:
                 self.forget(reader)
                 continue
             if not reader.may_handle:

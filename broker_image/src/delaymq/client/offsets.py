@@ -29,6 +29,7 @@ class BrokerOffsets:
     def __init__(self, calls: QueueCalls) -> None:
         self._calls = calls
         self._saved: dict[MessageQueue, int] = {}
+        self._is_told = False
 
     async def load(self, queue: MessageQueue) -> int | None:
         offset = await self._calls.committed_offset(queue)
@@ -37,16 +38,23 @@ class BrokerOffsets:
 
     async def save(self, offsets: dict[MessageQueue, int]) -> None:
         changed = [item for item in offsets.items() if self._saved.get(item[0]) != item[1]]
-        await asyncio.gather(*(self._save(queue, offset) for queue, offset in changed))
+        ends = await asyncio.gather(*(self._save(queue, offset) for queue, offset in changed))
+        errors = [error for error in ends if error is not None]
+        if errors:
+            # Tried again every few seconds, for all queues of a broker: one line is enough.
+            level = logging.DEBUG if self._is_told else logging.WARNING
+            _logger.log(level, "the offsets of %d queues are not committed yet: %s", len(errors), errors[0])
+        if changed:
+            self._is_told = bool(errors)
 
     def forget_saved(self) -> None:
         """What was saved may be lost, since the broker may have been killed: it is all sent again."""
         self._saved.clear()
 
-    async def _save(self, queue: MessageQueue, offset: int) -> None:
+    async def _save(self, queue: MessageQueue, offset: int) -> ClientError | None:
         try:
             await self._calls.commit(queue, offset)
         except ClientError as error:
-            _logger.warning("offset %d of %s/%d not committed: %s", offset, queue.topic, queue.queue_id, error)
-        else:
-            self._saved[queue] = offset
+            return error
+        self._saved[queue] = offset
+        return None

@@ -77,7 +77,8 @@ class _GroupConsumer:
         All members of a group subscribe to the same. ValueError for an illegal topic or tags.
         """
         self._subscriptions[topic] = Subscription(topic, tags, now_ms())
-        self._tally.know(topic)
+        if topic != self._retry_topic:  # its messages count for the topics that they came from
+            self._tally.know(topic)
         self._assignment.subscription_changed(topic)
 
     def unsubscribe(self, topic: str) -> None:

@@ -23,6 +23,8 @@ class QueueLocks:
     def __init__(self, client: Client, group: str) -> None:
         self._client = client
         self._group = group
+        self._told: set[str] = set()
+        """Brokers that could not be asked the last time: one line in the log is enough."""
 
     async def lock(self, queues: Iterable[MessageQueue]) -> tuple[set[MessageQueue], set[MessageQueue]]:
         """Asks for `queues`; those that this client has now, and those that another one has."""
@@ -37,8 +39,11 @@ class QueueLocks:
                     locked = set(LockResponse.decode(answer.body).lock_ok_mq_set) & set(wanted)
             except ClientError as error:
                 # Neither ours nor another's: until it expires a lock that was held is still held.
-                _logger.warning("locks of %s at %s: %s", self._group, wanted[0].broker_name, error)
+                level = logging.DEBUG if wanted[0].broker_name in self._told else logging.WARNING
+                _logger.log(level, "locks of %s at %s: %s", self._group, wanted[0].broker_name, error)
+                self._told.add(wanted[0].broker_name)
                 continue
+            self._told.discard(wanted[0].broker_name)
             ours |= locked
             others |= set(wanted) - locked
         return ours, others
