@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from delaymq.message import names
 
 # One line a minute for each kind of trouble; how much of it there is, the counters say.
 QUIET_MS = 60_000
@@ -17,6 +20,11 @@ def fields(**values: object) -> dict[str, dict[str, object]]:
     Written with the event: `logger.warning("…", extra=fields(topic=topic, peer=address))`.
     """
     return {FIELDS_ATTRIBUTE: {name: value for name, value in values.items() if value is not None}}
+
+
+def about_message(properties: Mapping[str, str]) -> dict[str, Any]:
+    """Fields that name a message."""
+    return {"messageId": properties.get(names.UNIQUE_KEY), "keys": properties.get(names.KEYS)}
 
 
 class QuietLog:

@@ -19,6 +19,7 @@ from delaymq.broker.locks import QueueLocks
 from delaymq.broker.offsets import Offsets
 from delaymq.broker.processors.table import PROCESSORS, PROCESSORS_READ_ONLY, SEND_CODES, refusal
 from delaymq.broker.results import Result
+from delaymq.broker.series import SeriesNames
 from delaymq.broker.session import Session
 from delaymq.broker.stats import Stats
 from delaymq.broker.store_settings import looked_at, make_parent, store_options
@@ -82,6 +83,8 @@ class Broker:
         self._quiet_log = QuietLog(_log, now_ms)
         self.topics.changed = self._topic_changed
         delivery.on_dead_letter = self._make_dead_letter_topic
+        self.topic_series = SeriesNames(config.metrics_max_topics)
+        self.group_series = SeriesNames(config.metrics_max_topics)
         self.waits_for_flush = config.flush_disk_type == "SYNC_FLUSH"
         self.advertise(config.broker_ip1, config.listen_port)
         self._derive()
@@ -109,6 +112,7 @@ class Broker:
             broker = cls(config, store, delivery, arrivals, stats, now_ms)
             broker._tables.load(now_ms())
             delivery.attach(store)
+            delivery.topic_lateness.label = broker.topic_series.label
             if config.read_only:
                 delivery.holding.pause()
             store.pins.hold(delivery.name, delivery.pin)
@@ -133,7 +137,7 @@ class Broker:
             except RequestError as error:
                 result = self._refused(command, error)
             except Exception as error:
-                result = self._failed(command.code, error)
+                result = self._failed(command.code, error, session, command)
             if self._arrivals.waiting:
                 self._arrivals.announce(self.store.confirmed_offset)
         if command.flag & FLAG_ONEWAY:
@@ -149,14 +153,23 @@ class Broker:
         except Exception as error:
             return self._failed(code, error)
 
-    def _failed(self, code: int, error: Exception) -> Response:
+    def _failed(
+        self, code: int, error: Exception, session: Session | None = None, command: Command | None = None
+    ) -> Response:
+        about: dict[str, object] = {"code": code}
+        if session is not None and command is not None:
+            stated = command.fields
+            about |= {"peer": session.remote_address, "topic": stated.get("topic", stated.get("b"))}
+            about |= {"group": stated.get("consumerGroup", stated.get("group"))}
         # A peer may be able to cause this at will, so it is not logged each time.
-        self._quiet_log.warning("a request (code %d) failed unexpectedly", code, error=error)
+        self._quiet_log.warning("a request (code %d) failed unexpectedly", code, error=error, **about)
         return Response(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {str(error)[:_SHOWN_CHARACTERS]}")
 
     def _refused(self, command: Command, error: RequestError) -> Response:
         fields = {}
-        if command.code in SEND_CODES:  # Java clients read these of every answer to a send
+        if command.code in SEND_CODES:
+            self.stats.refused[error.code] = self.stats.refused.get(error.code, 0) + 1
+            # Java clients read these of every answer to a send.
             fields = {"MSG_REGION": self.region, "TRACE_ON": self.trace_on}
         return Response(error.code, error.remark, fields)
 
@@ -258,6 +271,8 @@ class Broker:
         self.store.set_options(store_options(config))
         self.topics.apply(config)
         self.groups.apply(config)
+        self.topic_series.set_limit(config.metrics_max_topics)
+        self.group_series.set_limit(config.metrics_max_topics)
         self._derive()
         if self.on_settings is not None:
             self.on_settings(config)

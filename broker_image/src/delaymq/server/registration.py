@@ -12,6 +12,7 @@ from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, request_command
 from delaymq.protocol.errors import RequestError
 from delaymq.protocol.headers import RegisterBrokerRequestHeader, UnRegisterBrokerRequestHeader
+from delaymq.quiet_log import fields
 from delaymq.transport import RemotingConnection, TransportError, connect
 from delaymq.transport.connection import host_and_port
 
@@ -52,7 +53,8 @@ class NameServerLink:
                 if self.problem is None:
                     backoff_s = FIRST_BACKOFF_S  # it had worked: try again soon
                 if self.problem != str(error):
-                    _logger.warning("not registered with the NameServer %s: %s", self.address, error)
+                    text = "not registered with the NameServer %s: %s"
+                    _logger.warning(text, self.address, error, extra=fields(namesrv=self.address))
                 self.problem = str(error)
             self._drop_connection()
             await asyncio.sleep(backoff_s)
@@ -82,7 +84,7 @@ class NameServerLink:
         if answer.code != ResponseCode.SUCCESS:
             raise RequestError(answer.code, answer.remark or "the registration was refused")
         if self.problem is not None:
-            _logger.info("registered with the NameServer %s", self.address)
+            _logger.info("registered with the NameServer %s", self.address, extra=fields(namesrv=self.address))
         self.problem = None
         self.registered = True
         self.registrations += 1

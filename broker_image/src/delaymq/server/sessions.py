@@ -67,7 +67,7 @@ class Sessions:
         """Takes a new connection, or cuts it off when there are too many."""
         if len(self._sessions) >= self._max_connections:
             text = "%s is cut off: there are %d connections already (maxConnections)"
-            _refused.warning(text, connection.remote_address, len(self._sessions))
+            _refused.warning(text, connection.remote_address, len(self._sessions), peer=connection.remote_address)
             connection.abort()
             return
         session = ClientSession(connection)

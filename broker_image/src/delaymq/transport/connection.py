@@ -369,12 +369,13 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._drop(f"nothing was read for {self._limits.write_stall_ms} ms")
 
     def _drop(self, why: str) -> None:
-        _bad_peers.warning("%s does not read what it is sent (%s): cut off", self.remote_address, why)
+        peer = self.remote_address
+        _bad_peers.warning("%s does not read what it is sent (%s): cut off", peer, why, peer=peer)
         self.abort()
 
     def _cut_off(self, error: ProtocolError) -> None:
         if not self.closing:
-            _bad_peers.warning("%s is cut off: %s", self.remote_address, error)
+            _bad_peers.warning("%s is cut off: %s", self.remote_address, error, peer=self.remote_address)
             self.close()
 
 

@@ -12,7 +12,7 @@ from delaymq.message.errors import IllegalMessageError
 from delaymq.message.levels import DelayLevels, queue_of_level
 from delaymq.message.marks import DUE_WIDTH, format_due
 from delaymq.message.properties import MAX_PROPERTIES_BYTES, encode_properties
-from delaymq.quiet_log import QuietLog
+from delaymq.quiet_log import QuietLog, about_message
 
 # The longest mark with its name and separators: kind 11, queue 4, two offsets of 20 digits, three colons.
 MARK_ROOM_BYTES = 1 + len(names.MARK) + 1 + 11 + 1 + 4 + 1 + 20 + 1 + 20
@@ -81,7 +81,7 @@ class DelayIngress:
         """
         levels = self.levels
         if level > levels.max_level:
-            self._overflow(level, retry)
+            self._overflow(level, retry, topic, properties)
             level = levels.max_level
         schedule_queue = queue_of_level(level)
         if self.next_queue_offset is None:
@@ -99,7 +99,7 @@ class DelayIngress:
         properties.update(added)
         return names.SCHEDULE_TOPIC, schedule_queue, properties
 
-    def _overflow(self, level: int, retry: bool) -> None:
+    def _overflow(self, level: int, retry: bool, topic: str, properties: dict[str, str]) -> None:
         highest = self.levels.max_level
         if self.settings.delay_level_overflow == "reject" and not retry:
             raise IllegalMessageError(
@@ -107,7 +107,8 @@ class DelayIngress:
                 "or add levels to messageDelayLevel"
             )
         self._counters.clamped += 1
-        self._log.warning("delay level %d is above the highest and was clamped to %d", level, highest)
+        text = "delay level %d is above the highest and was clamped to %d"
+        self._log.warning(text, level, highest, topic=topic, **about_message(properties))
 
 
 def _check_room(properties: dict[str, str], added: dict[str, str]) -> None:

@@ -107,6 +107,7 @@ def _pull(broker: Broker, header: PullMessageRequestHeader, deadline_ms: int, fi
     if code == ResponseCode.SUCCESS:
         broker.stats.get_found += 1
         broker.stats.transferred += pulled.messages
+        broker.stats.get_bytes += len(pulled.records)
     else:
         broker.stats.get_miss += 1
         if code == ResponseCode.PULL_NOT_FOUND and deadline_ms and not final and pulled.next_offset == offset:
@@ -230,7 +231,8 @@ def _sound_ones(broker: Broker, entries: bytes, matches: Matcher | None) -> tupl
         if record is not None and record.size == size:
             parts.append(store.read_bytes(physical_offset, size))
         else:
-            _damage_log.warning("the record at %d of the log is damaged: it is left out of pulls", physical_offset)
+            text = "the record at %d of the log is damaged: it is left out of pulls"
+            _damage_log.warning(text, physical_offset, offset=physical_offset)
     return b"".join(parts), len(parts)
 
 
