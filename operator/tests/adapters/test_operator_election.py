@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -11,25 +11,34 @@ import pytest
 from api_server import ApiServer
 from delaymq_operator.adapters.api_requests import ApiRequests
 from delaymq_operator.adapters.credentials import Credentials
-from delaymq_operator.adapters.election import GIVE_UP, Election, LeaseLostError, LeaseName
+from delaymq_operator.adapters.election import GIVE_UP, RENEWALS, Election, LeaseLostError, LeaseName
+from running_server import until
 
 DURATION_S = 3.0
 BOUND_S = 60
+PAUSE_S = 0.05
+
+
+class Clock:
+    """Time by which leases end: it goes when the test says so, however slow the machine is."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
 
 
 class Replica:
-    """One that would be active; its clock can be moved."""
+    """One that would be active."""
 
-    def __init__(self, server: ApiServer, namespace: str, holder: str) -> None:
-        self.ahead_s = 0.0
+    def __init__(self, server: ApiServer, namespace: str, holder: str, clock: Clock) -> None:
+        self.clock = clock
         self.requests = ApiRequests(
-            Credentials(str(server.kubeconfig)).load, threads=1, timeout_s=2, observe=lambda request, status: None
+            Credentials(str(server.kubeconfig)).load, threads=1, timeout_s=20, observe=lambda request, status: None
         )
         self.election = Election(
             self.requests,
             LeaseName(namespace, "delaymq-operator", holder),
             duration_s=DURATION_S,
-            clock=lambda: time.monotonic() + self.ahead_s,
+            clock=lambda: self.clock.now_s,
         )
 
 
@@ -46,13 +55,27 @@ def holder_of(server: ApiServer, namespace: str) -> str:
     return str(server.request("GET", path)["spec"].get("holderIdentity", ""))
 
 
+async def renewed(replica: Replica, times: int) -> None:
+    """Time goes on by a third of the lease after each renewal."""
+
+    def renew_time() -> str | None:
+        known = replica.election._object
+        return None if known is None else str(known["spec"]["renewTime"])
+
+    for _ in range(times):
+        before = renew_time()
+        await until(lambda before=before: renew_time() not in (None, before))
+        replica.clock.now_s += DURATION_S / RENEWALS
+
+
 def test_a_second_replica_waits_until_the_first_gives_the_lease_back(api_server: ApiServer, namespace: str) -> None:
     async def scenario() -> None:
-        first, second = (Replica(api_server, namespace, name) for name in ("first", "second"))
+        clock = Clock()
+        first, second = (Replica(api_server, namespace, name, clock) for name in ("first", "second"))
         await first.election.acquire()
         waiting = asyncio.create_task(second.election.acquire())
         holding = asyncio.create_task(first.election.hold())
-        await asyncio.sleep(DURATION_S * 1.5)
+        await renewed(first, times=RENEWALS + 2)
         assert not waiting.done()
         assert (first.election.active, second.election.active) == (True, False)
         assert "does not hold" in (second.election.fence() or "")
@@ -66,13 +89,22 @@ def test_a_second_replica_waits_until_the_first_gives_the_lease_back(api_server:
     run(scenario)
 
 
-def test_the_lease_of_one_that_died_is_taken_after_its_end(api_server: ApiServer, namespace: str) -> None:
+def test_the_lease_of_one_that_died_is_taken_after_its_end(
+    api_server: ApiServer, namespace: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
     async def scenario() -> None:
-        first, second = (Replica(api_server, namespace, name) for name in ("first", "second"))
+        clock = Clock()
+        first, second = (Replica(api_server, namespace, name, clock) for name in ("first", "second"))
         await first.election.acquire()
-        began_s = time.monotonic()
-        await second.election.acquire()
-        assert time.monotonic() - began_s > DURATION_S - 0.5
+        waiting = asyncio.create_task(second.election.acquire())
+        await until(lambda: "standing by: first is active" in caplog.text)
+        clock.now_s += DURATION_S - 0.1
+        await asyncio.sleep(2 * DURATION_S / RENEWALS)  # what must not happen has this long
+        assert not waiting.done()
+        clock.now_s += 0.2
+        await waiting
         assert holder_of(api_server, namespace) == "second"
 
     run(scenario)
@@ -80,11 +112,14 @@ def test_the_lease_of_one_that_died_is_taken_after_its_end(api_server: ApiServer
 
 def test_one_that_slept_too_long_is_not_active_even_before_it_notices(api_server: ApiServer, namespace: str) -> None:
     async def scenario() -> None:
-        first, second = (Replica(api_server, namespace, name) for name in ("first", "second"))
+        first, second = (Replica(api_server, namespace, name, Clock()) for name in ("first", "second"))
         await first.election.acquire()
-        first.ahead_s = DURATION_S * GIVE_UP + 0.1
+        first.clock.now_s += DURATION_S * GIVE_UP + 0.1
         assert not first.election.active
-        await second.election.acquire()
+        waiting = asyncio.create_task(second.election.acquire())
+        while not waiting.done():
+            second.clock.now_s += 1.0
+            await asyncio.sleep(PAUSE_S)
         with pytest.raises(LeaseLostError):
             await first.election.hold()
         assert holder_of(api_server, namespace) == "second"
@@ -96,12 +131,13 @@ def test_a_lease_that_somebody_else_wrote_meanwhile_is_read_again_and_kept(
     api_server: ApiServer, namespace: str
 ) -> None:
     async def scenario() -> None:
-        only = Replica(api_server, namespace, "only")
+        clock = Clock()
+        only = Replica(api_server, namespace, "only", clock)
         await only.election.acquire()
         path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/delaymq-operator"
         api_server.merge(path, {"metadata": {"annotations": {"somebody": "wrote"}}})
         holding = asyncio.create_task(only.election.hold())
-        await asyncio.sleep(DURATION_S * 1.5)
+        await renewed(only, times=RENEWALS + 1)
         assert not holding.done()
         assert only.election.active
         holding.cancel()
@@ -111,7 +147,7 @@ def test_a_lease_that_somebody_else_wrote_meanwhile_is_read_again_and_kept(
 
 def test_a_lease_that_is_taken_by_force_is_lost(api_server: ApiServer, namespace: str) -> None:
     async def scenario() -> None:
-        only = Replica(api_server, namespace, "only")
+        only = Replica(api_server, namespace, "only", Clock())
         await only.election.acquire()
         path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/delaymq-operator"
         api_server.merge(path, {"spec": {"holderIdentity": "other"}})
@@ -124,10 +160,11 @@ def test_a_lease_that_is_taken_by_force_is_lost(api_server: ApiServer, namespace
 
 def test_of_many_that_begin_together_one_is_active(api_server: ApiServer, namespace: str) -> None:
     async def scenario() -> None:
-        replicas = [Replica(api_server, namespace, f"replica-{n}") for n in range(8)]
+        clock = Clock()
+        replicas = [Replica(api_server, namespace, f"replica-{n}", clock) for n in range(8)]
         tasks = [asyncio.create_task(replica.election.acquire()) for replica in replicas]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.5)  # what must not happen has this long
         assert [replica.election.active for replica in replicas].count(True) == 1
         for task in tasks:
             task.cancel()
