@@ -1,0 +1,192 @@
+"""Deliveries that somebody holds back: paused, spread over a time, or the overdue ones dropped."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from delaymq.broker.delivery.hold import FILE_NAME, HoldMode
+from delaymq.message.names import MARK, MARKS_TOPIC
+from delaymq.schedule import SpreadQueue
+from delaymq.store.errors import StoreFullError
+from delivery_bench import START_MS, Bench
+
+
+def overdue_bench(count: int = 10) -> Bench:
+    """So many messages of two levels that are overdue, and one that is not."""
+    bench = Bench("1s 2s 60s")
+    for number in range(count):
+        bench.now_ms += 10
+        bench.send(f"m{number}", 1 + number % 2)
+    bench.send("later", 3)
+    bench.now_ms += 10_000
+    return bench
+
+
+def bodies(bench: Bench, topic: str = "orders") -> list[str]:
+    return [record.body.decode() for record in bench.store.records() if record.topic == topic]
+
+
+def test_while_paused_nothing_is_handed_over_also_after_a_restart() -> None:
+    bench = overdue_bench()
+    bench.delivery.holding.pause()
+    assert bench.delivery.next_wakeup_ms() is None
+    bench.hand_over()
+    assert bodies(bench) == []
+    bench.kill()
+    bench.start()
+    bench.hand_over()
+    assert bodies(bench) == []
+    held = bench.delivery.status()["held"]
+    assert isinstance(held, dict)
+    assert (held["mode"], held["overdue"]) == ("paused", 10)
+    bench.delivery.holding.deliver()
+    bench.hand_over()
+    assert len(bodies(bench)) == 10
+    assert bench.delivery.status()["held"] is None
+    assert FILE_NAME not in bench.files
+
+
+def test_a_file_that_cannot_be_read_holds_everything_back() -> None:
+    bench = overdue_bench()
+    bench.kill()
+    bench.files[FILE_NAME] = b'{"mode":"deliv'
+    bench.start()
+    bench.hand_over()
+    assert bodies(bench) == []
+    assert bench.delivery.holding.hold is not None
+    assert bench.delivery.holding.hold.mode is HoldMode.PAUSED
+
+
+def test_a_spread_goes_in_due_order_over_its_time_and_holds_up_nothing_newer() -> None:
+    bench = overdue_bench()
+    bench.delivery.holding.spread(10_000)
+    began_ms = bench.now_ms
+    seen_ms: dict[str, int] = {}
+    bench.send("new", 1)
+    for _ in range(101):
+        bench.hand_over()
+        for body in bodies(bench):
+            seen_ms.setdefault(body, bench.now_ms - began_ms)
+        bench.now_ms += 100
+    assert seen_ms.pop("new") == 1_000
+    # The level of one second is due first, and of equal ones the earlier entry.
+    dues = sorted(range(10), key=lambda number: (number * 10 + 1_000 * (1 + number % 2), number))
+    assert list(seen_ms) == [f"m{number}" for number in dues]
+    assert list(seen_ms.values()) == [1_000 * place for place in range(10)]
+    assert bench.delivery.status()["held"] is None
+
+
+def test_a_restart_in_the_middle_spreads_the_rest_over_the_rest_of_the_time() -> None:
+    bench = overdue_bench()
+    bench.delivery.holding.spread(10_000)
+    began_ms = bench.now_ms
+    bench.now_ms += 4_500
+    bench.hand_over()
+    assert len(bodies(bench)) == 5
+    bench.kill()
+    bench.start()
+    bench.hand_over()
+    assert len(bodies(bench)) == 6
+    assert json.loads(bench.files[FILE_NAME])["untilMs"] == began_ms + 10_000
+    bench.now_ms = began_ms + 10_000
+    bench.hand_over()
+    assert sorted(bodies(bench)) == sorted(f"m{number}" for number in range(10))
+
+
+def test_a_spread_that_no_broker_has_begun_begins_with_the_first() -> None:
+    bench = overdue_bench()
+    bench.kill()
+    content = {"mode": "spread", "sinceMs": START_MS, "upToMs": None, "overMs": 1_000, "untilMs": None}
+    bench.files[FILE_NAME] = json.dumps(content).encode()
+    bench.now_ms += 3_600_000
+    bench.start()
+    kept = json.loads(bench.files[FILE_NAME])
+    assert (kept["upToMs"], kept["untilMs"]) == (bench.now_ms, bench.now_ms + 1_000)
+    bench.hand_over()
+    assert len(bodies(bench)) == 1
+    bench.now_ms += 1_000
+    bench.hand_over()
+    assert len(bodies(bench)) == 11
+
+
+def test_what_the_store_did_not_take_stays_in_the_spread() -> None:
+    bench = overdue_bench()
+    bench.delivery.holding.spread(1_000)
+    bench.store.refuse = lambda message: StoreFullError("full")
+    bench.now_ms += 550
+    bench.hand_over()
+    bench.store.refuse = lambda message: None
+    bench.now_ms += 200
+    bench.hand_over()
+    assert len(bodies(bench)) == 8
+    bench.now_ms += 1_000
+    bench.hand_over()
+    assert sorted(bodies(bench)) == sorted(f"m{number}" for number in range(10))
+
+
+def test_a_pause_in_a_spread_loses_nothing() -> None:
+    bench = overdue_bench()
+    bench.delivery.holding.spread(10_000)
+    bench.now_ms += 2_000
+    bench.hand_over()
+    bench.delivery.holding.pause()
+    assert bench.delivery.holding.overdue(bench.now_ms) == 7
+    bench.delivery.holding.deliver()
+    bench.hand_over()
+    assert sorted(bodies(bench)) == sorted(f"m{number}" for number in range(10))
+
+
+@pytest.mark.parametrize("ending", ["kill", "stop", "power"])
+def test_what_is_dropped_is_settled_by_marks_and_stays_so(ending: str) -> None:
+    bench = overdue_bench()
+    bench.delivery.holding.drop(bench.now_ms)
+    bench.hand_over()
+    marks = [record for record in bench.store.records() if record.topic == MARKS_TOPIC]
+    assert sorted(record.body.decode() for record in marks) == sorted(f"m{number}" for number in range(10))
+    assert {record.properties[MARK].split(":")[0] for record in marks} == {"dropped"}
+    assert bench.delivery.counters.refused == 10
+    assert bench.delivery.status()["held"] is None
+    bench.store.flush()
+    {"kill": bench.kill, "stop": bench.stop, "power": bench.lose_power}[ending]()
+    bench.start()
+    bench.hand_over()
+    assert bodies(bench) == []
+    assert bench.delivery.pending() == {1: 0, 2: 0, 3: 1}
+    assert bench.delivery.counters.disbelieved == 0
+    bench.now_ms += 60_000
+    bench.hand_over()
+    assert bodies(bench) == ["later"]
+
+
+def test_a_kill_among_the_drops_goes_on_with_them_and_delivers_none() -> None:
+    bench = overdue_bench()
+    bench.delivery.holding.drop(bench.now_ms)
+    assert bench.delivery.hand_over(bench.now_ms, 4) == 4
+    bench.kill()
+    bench.start()
+    bench.send("new", 1)
+    bench.now_ms += 2_000
+    bench.hand_over()
+    assert bodies(bench) == ["new"]
+    assert len(bodies(bench, MARKS_TOPIC)) == 10
+
+
+def test_what_comes_due_after_the_stated_time_is_delivered() -> None:
+    bench = overdue_bench()
+    bench.delivery.holding.drop(bench.now_ms - 8_950)
+    bench.hand_over()
+    dropped = len(bodies(bench, MARKS_TOPIC))
+    assert 0 < dropped < 10
+    assert dropped + len(bodies(bench)) == 10
+
+
+def test_a_spread_gives_out_nothing_twice_whatever_is_given_back() -> None:
+    spread = SpreadQueue([(number, 3, number, 0) for number in range(100)], 1_000, 2_000)
+    taken = spread.take(1_500, 30)
+    spread.give_back(taken[10:])
+    rest = spread.take(1_495, 100)
+    assert [entry[2] for entry in taken[:10] + rest] == list(range(50))
+    assert spread.left == 50
+    assert [entry[2] for entry in spread.rest()] == list(range(50, 100))
+    assert (spread.left, spread.next_due_ms()) == (0, None)
