@@ -40,6 +40,7 @@ class ClientOptions:
     request_timeout_ms: int = 3_000
     """How long an answer may take where nothing else is said."""
     connect_timeout_ms: int = 3_000
+    """How long a connection may take to come up."""
     route_interval_ms: int = 30_000
     """How often known routes are asked for again."""
     heartbeat_interval_ms: int = 30_000
@@ -98,10 +99,13 @@ class PushConsumerOptions:
     """How a push consumer takes messages. Where RocketMQ has the same setting, its default is the same."""
 
     model: MessageModel = MessageModel.CLUSTERING
+    """Who gets a message: one member of the group, or each."""
     consume_from: ConsumeFrom = ConsumeFrom.LAST
+    """Where a group begins in a queue for which the broker (or the file) has no offset."""
     consume_timestamp_ms: int = 0
     """With ConsumeFrom.TIMESTAMP: begin with the first message stored at or after it; 0: half an hour before now."""
     allocation: Allocation = Allocation.AVERAGELY
+    """How the group's members share the queues; the same at all of them."""
     ordered: bool = False
     """Messages of a queue one after the other, each queue locked for one member of the group."""
     concurrency: int = 20
@@ -115,6 +119,7 @@ class PushConsumerOptions:
     consume_timeout_ms: int = 900_000
     """A message that is longer at its handler is sent back, so that its queue's offset moves on (not if `ordered`)."""
     pull_batch: int = 32
+    """Messages that one pull brings at most."""
     suspend_timeout_ms: int = 15_000
     """How long a broker may hold a pull for which there is no message."""
     max_cached_messages: int = 1_000
@@ -128,11 +133,13 @@ class PushConsumerOptions:
     max_cached_bytes_of_topic: int = -1
     """The same in bytes of bodies."""
     rebalance_interval_ms: int = 20_000
+    """How often the shares are worked out at the latest; when members come or go, at once."""
     lock_renewal_interval_ms: int = 20_000
     """How often an ordered consumer locks its queues again; brokers forget locks after 60 s."""
     lock_retry_ms: int = 3_000
     """How soon an ordered consumer asks again for a queue that another member has locked."""
     commit_interval_ms: int = 5_000
+    """How often the offsets of what is done are saved."""
     close_timeout_ms: int = 10_000
     """How long close() waits for handlers that still run before it cancels them."""
     local_retry_ms: int = 1_000
@@ -162,13 +169,16 @@ class LitePullOptions:
     """How a lite pull consumer reads ahead and commits."""
 
     consume_from: ConsumeFrom = ConsumeFrom.LAST
+    """Where a group begins in a queue for which the broker has no offset."""
     consume_timestamp_ms: int = 0
     """With ConsumeFrom.TIMESTAMP: begin with the first message stored at or after it; 0: half an hour before now."""
     allocation: Allocation = Allocation.AVERAGELY
+    """How the group's members share the queues; the same at all of them."""
     auto_commit: bool = True
     """Whether what is done is committed every commit_interval_ms, when queues are given up, and at close."""
     commit_interval_ms: int = 5_000
     pull_batch: int = 32
+    """Messages that one pull brings at most."""
     suspend_timeout_ms: int = 15_000
     """How long a broker may hold a pull for which there is no message."""
     max_cached_messages: int = 1_000
@@ -180,6 +190,7 @@ class LitePullOptions:
     max_cached_in_all: int = 10_000
     """Messages of all queues, pulled and not yet done. Pulls that are under way may each bring one batch more."""
     rebalance_interval_ms: int = 20_000
+    """How often the shares are worked out at the latest; when members come or go, at once."""
 
     def __post_init__(self) -> None:
         if self.consume_timestamp_ms < 0:

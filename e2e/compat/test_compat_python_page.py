@@ -1,0 +1,40 @@
+"""The programs of docs/client.md run as they stand there, on either broker."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from harness.brokers import Cluster
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "client.md"
+ADDRESS = "127.0.0.1:9876"
+LIMIT_S = 60.0
+
+
+def programs() -> list[tuple[str, str]]:
+    """The programs with the headings that they stand under."""
+    found, heading = [], ""
+    for piece in re.split(r"^(#+ .*)$", PAGE.read_text(), flags=re.MULTILINE):
+        if piece.startswith("#"):
+            heading = piece.strip("# ")
+        found += [(heading, text) for text in re.findall(r"^```python\n(.*?)^```", piece, re.DOTALL | re.MULTILINE)]
+    return found
+
+
+def test_each_way_of_sending_and_consuming_has_a_program() -> None:
+    assert [heading for heading, _ in programs()] == [
+        "Sending", "Consuming with a handler", "In batches", "Consuming by polls",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("heading", "program"), programs(), ids=[heading for heading, _ in programs()])
+def test_a_program_of_the_page_runs_to_its_end(heading: str, program: str, cluster: Cluster, tmp_path: Path) -> None:
+    assert program.count(ADDRESS) == 1
+    path = tmp_path / "program.py"
+    path.write_text(program.replace(ADDRESS, cluster.namesrv_address))
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", str(path)], capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
