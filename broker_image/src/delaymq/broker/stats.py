@@ -27,6 +27,7 @@ class Stats:
     __slots__ = (
         "_samples",
         "boot_ms",
+        "get_bytes",
         "get_found",
         "get_messages_today",
         "get_messages_yesterday",
@@ -37,6 +38,7 @@ class Stats:
         "put_messages",
         "put_today",
         "put_yesterday",
+        "refused",
         "sent_back",
         "stored",
         "transferred",
@@ -54,6 +56,10 @@ class Stats:
         self.get_miss = 0
         self.transferred = 0
         """Messages handed to consumers."""
+        self.get_bytes = 0
+        """Bytes of those, as they are stored."""
+        self.refused: dict[int, int] = {}
+        """Sends that were refused, by response code."""
         self.sent_back = 0
         self.stored: dict[str, int] = {}
         """Messages stored by the topic that the producer named."""

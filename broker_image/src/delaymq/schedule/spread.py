@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from delaymq.schedule.scheduler import Entry, Lane
 
@@ -51,6 +51,15 @@ class SpreadQueue:
     def give_back(self, entries: list[Entry]) -> None:
         """Takes back what was given out and not tried; it is next."""
         self._returned += entries
+
+    def entries(self) -> Iterator[Entry]:
+        """What is left, for looking; it may change between two steps."""
+        yield from list(self._returned)
+        index = self._head
+        while index < len(self._dues):
+            index = max(index, self._head) + 1
+            if index <= len(self._dues):
+                yield self._at(index - 1)
 
     def rest(self) -> Iterable[Entry]:
         """Everything that is left, for those who spread no longer. Ends this source."""

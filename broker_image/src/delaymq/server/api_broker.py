@@ -13,6 +13,7 @@ from delaymq.broker import remaining
 from delaymq.broker.drain import DrainMode
 from delaymq.config import to_settings
 from delaymq.server.http_answers import error_response, readiness
+from delaymq.server.metrics_gather import gather
 
 if TYPE_CHECKING:
     from delaymq.server.broker_server import BrokerServer
@@ -36,6 +37,8 @@ class BrokerHttp:
 
     def __init__(self, server: "BrokerServer") -> None:
         self._server = server
+        self._scraping = asyncio.Lock()
+        """One scrape at a time: nobody who asks again and again gets more than one core's share."""
 
     async def alive(self, request: web.Request) -> web.Response:
         """/livez: the loop runs, or there would be no answer."""
@@ -50,8 +53,10 @@ class BrokerHttp:
         loop = asyncio.get_running_loop()
         # Loaded by the first scrape, in a thread: it takes longer than the loop should stand still.
         module = await loop.run_in_executor(None, importlib.import_module, "delaymq.server.metrics")
-        snapshot = module.Snapshot(self._server)
-        text = await loop.run_in_executor(None, snapshot.text)
+        async with self._scraping:
+            gathered = await gather(self._server)
+            await loop.run_in_executor(None, gathered.look_at_system)
+            text = await loop.run_in_executor(None, module.Snapshot(gathered).text)
         return web.Response(body=text, headers={"Content-Type": module.CONTENT_TYPE})
 
     async def delay(self, request: web.Request) -> web.Response:

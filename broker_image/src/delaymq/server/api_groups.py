@@ -159,6 +159,21 @@ async def _topics_by_group(broker: "Broker", turns: Turns) -> dict[str, list[str
 async def _row(broker: "Broker", name: str, offset_topics: list[str], turns: Turns) -> GroupRow:
     now_ms = broker.now_ms()
     connected = broker.clients.group(name, now_ms)
+    topics, lag = await _topics_and_lag(broker, name, offset_topics, turns)
+    low, high = broker.store.queue_bounds(names.dead_letter_topic(name), 0)
+    return GroupRow(
+        group=name,
+        model=connected.message_model if connected is not None else None,
+        consume_type=connected.consume_type if connected is not None else None,
+        members=len(broker.clients.member_ids(name, now_ms)),
+        topics=topics[:MAX_SHOWN_TOPICS],
+        lag=lag,
+        dead_letters=high - low,
+    )
+
+
+async def _topics_and_lag(broker: "Broker", name: str, offset_topics: list[str], turns: Turns) -> tuple[list[str], int]:
+    connected = broker.clients.group(name, broker.now_ms())
     wanted = set(connected.subscriptions) if connected is not None else set()
     topics = []
     lag = 0
@@ -171,16 +186,12 @@ async def _row(broker: "Broker", name: str, offset_topics: list[str], turns: Tur
         topics.append(topic)
         if connected is None or connected.message_model != BROADCASTING:
             lag += await _lag(broker, topic, name, turns)
-    low, high = broker.store.queue_bounds(names.dead_letter_topic(name), 0)
-    return GroupRow(
-        group=name,
-        model=connected.message_model if connected is not None else None,
-        consume_type=connected.consume_type if connected is not None else None,
-        members=len(broker.clients.member_ids(name, now_ms)),
-        topics=topics[:MAX_SHOWN_TOPICS],
-        lag=lag,
-        dead_letters=high - low,
-    )
+    return topics, lag
+
+
+async def lag_of(broker: "Broker", name: str, offset_topics: list[str], turns: Turns) -> int:
+    """Messages before a group in all its topics."""
+    return (await _topics_and_lag(broker, name, offset_topics, turns))[1]
 
 
 async def _lag(broker: "Broker", topic: str, name: str, turns: Turns) -> int:

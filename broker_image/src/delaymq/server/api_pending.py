@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from heapq import nlargest, nsmallest
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
 
 from delaymq.message import names
 from delaymq.message.levels import MAX_LEVELS, level_of_queue, queue_of_level
-from delaymq.schedule.outlook import Buckets, count_by_due, entries_of, first_by_number, next_entries
+from delaymq.schedule.outlook import MAX_LOOKED_AT, Buckets, count_by_due, entries_of, first_by_number, next_entries
 from delaymq.server.api_messages import MAX_FOUND, MessageRow, row_of
 from delaymq.server.api_route import Answer, Api, Limit, Name, Query, TimeMs, Turns
 from delaymq.store.reader import QUEUE_ENTRY
@@ -176,7 +177,8 @@ async def _by_due(api: Api, query: PendingQuery) -> tuple[list[PendingRow], int]
                 buckets.add(due_ms)
             else:
                 await turns.give_way()
-    for due_ms, queue_id, offset, _ in delivery.waiting_again():
+    for due_ms, queue_id, offset, _ in delivery.waiting_elsewhere():
+        await turns.give_way()
         if query.level is None or queue_id == queue_of_level(query.level):
             queue = delivery.pending_topics.queues.get(queue_id)
             if query.topic is None or (queue is not None and queue.name_at(offset) == query.topic):
@@ -218,7 +220,7 @@ async def next_messages(api: Api, query: NextQuery) -> NextMessages:
     for source in _sources(broker.delivery, query.level):
         first += [(due_ms, source.queue_id, offset) for due_ms, offset in next_entries(source, limit)]
         await turns.give_way()
-    for due_ms, queue_id, offset, _ in broker.delivery.waiting_again():
+    for due_ms, queue_id, offset, _ in islice(broker.delivery.waiting_elsewhere(), MAX_LOOKED_AT):
         if query.level is None or queue_id == queue_of_level(query.level):
             first.append((due_ms, queue_id, offset))
     places = []

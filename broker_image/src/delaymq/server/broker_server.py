@@ -118,6 +118,11 @@ class BrokerServer:
         """The HTTP port; None without one."""
         return self._http.port if self._http is not None else None
 
+    @property
+    def http_connections(self) -> int:
+        """Open connections of HTTP."""
+        return self._http.connections if self._http is not None else 0
+
     def not_ready(self) -> list[str]:
         """What keeps the broker from being ready, as sentences; empty when it is."""
         problems = []

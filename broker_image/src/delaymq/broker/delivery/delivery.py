@@ -8,7 +8,7 @@ from the marks (recovery). Everything here runs on the thread that owns the stor
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from delaymq.broker.delivery.hand_over import HandOver
 from delaymq.broker.delivery.hold import Holding
@@ -27,6 +27,7 @@ from delaymq.broker.delivery.recovery import (
     state_of,
 )
 from delaymq.broker.delivery.status import Correction, DeliveryCounters, LatenessHistogram, status_of
+from delaymq.broker.delivery.topic_lateness import TopicLateness
 from delaymq.message import names
 from delaymq.message.levels import MAX_LEVELS, DelayLevels, level_of_queue, queue_of_level
 from delaymq.quiet_log import QuietLog
@@ -259,9 +260,11 @@ class Delivery:
         """What waits in a queue of the schedule topic; None when nothing ever did."""
         return self._sources.get(queue_id)
 
-    def waiting_again(self) -> list[Entry]:
-        """Entries whose hand-over failed and is tried again."""
-        return list(self._hand_over.retries.entries())
+    def waiting_elsewhere(self) -> Iterator[Entry]:
+        """Entries that wait outside their queues: to be tried again, or spread over a time."""
+        yield from list(self._hand_over.retries.entries())
+        if self._hand_over.spread is not None:
+            yield from self._hand_over.spread.entries()
 
     def next_due_ms(self) -> dict[int, int]:
         """When the next message of each queue is due; one whose hand-over failed counts with its own due time."""
@@ -272,6 +275,11 @@ class Delivery:
             if (due := source.next_due_ms()) is not None:
                 next_ms[queue_id] = min(due, next_ms.get(queue_id, due))
         return next_ms
+
+    @property
+    def topic_lateness(self) -> TopicLateness:
+        """How late messages were, by real topic."""
+        return self._hand_over.topic_lateness
 
     @property
     def lateness(self) -> dict[int, LatenessHistogram]:

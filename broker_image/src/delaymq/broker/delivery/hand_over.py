@@ -9,12 +9,13 @@ from delaymq.broker.delivery.copies import Fate, copy_of, mark_of_unreadable
 from delaymq.broker.delivery.pending_topics import PendingTopics
 from delaymq.broker.delivery.reader import DeliveryStore, Place, ScheduleReader
 from delaymq.broker.delivery.status import DeliveryCounters, LatenessHistogram
+from delaymq.broker.delivery.topic_lateness import TopicLateness
 from delaymq.message import names
 from delaymq.message.levels import level_of_queue
 from delaymq.message.marks import parse_due
 from delaymq.message.properties import decode_properties
 from delaymq.message.record import BLANK_MAGIC, SIZE_AND_MAGIC, Record
-from delaymq.quiet_log import QuietLog
+from delaymq.quiet_log import QuietLog, about_message
 from delaymq.schedule import Backoff, Entry, LevelQueue, RetryQueue, Scheduler, SpreadQueue
 from delaymq.store.errors import SegmentCreateError, StoreClosedError, StoreFailedError, StoreFullError
 from delaymq.store.model import NewRecord
@@ -44,6 +45,7 @@ class HandOver:
     ) -> None:
         self.lateness: dict[int, LatenessHistogram] = {}
         """By queue of the schedule topic."""
+        self.topic_lateness = TopicLateness()
         self.on_dead_letter: Callable[[str], None] | None = None
         self.running = False
         """Whether what the store dispatches now is our own copy."""
@@ -137,7 +139,9 @@ class HandOver:
         place = self._reader.place(queue_id, offset)
         if place is None:
             self._counters.gone += 1
-            self._log.warning("a message of delay level %d is gone: its log file was deleted", level_of_queue(queue_id))
+            level = level_of_queue(queue_id)
+            text = "a message of delay level %d is gone: its log file was deleted"
+            self._log.warning(text, level, delayLevel=level, queueOffset=offset)
             self._settle(source, offset)
             return
         record = self._reader.record(queue_id, offset, place)
@@ -161,7 +165,9 @@ class HandOver:
         store_timestamp_ms = self._append(copy, now_ms)
         self._settle(source, offset)
         if fate is Fate.DELIVERED:
-            self.lateness[queue_id].add(store_timestamp_ms - known_due_ms)
+            lateness_ms = store_timestamp_ms - known_due_ms
+            self.lateness[queue_id].add(lateness_ms)
+            self.topic_lateness.add(copy.topic, lateness_ms)
         self._count(fate, record, copy, own_due_ms is None)
 
     def _settle(self, source: LevelQueue, offset: int) -> None:
@@ -178,7 +184,7 @@ class HandOver:
         except Exception as error:
             if self.copy_seen or self._stands_at(end_before, copy):
                 # It is in the log, and only what came after failed: handing it over again would make it two.
-                self._log.warning("after a hand-over: %s", error, error=error)
+                self._log.warning("after a hand-over: %s", error, error=error, topic=copy.topic)
                 return max(now_ms, self._store.last_store_timestamp_ms)
             raise
 
@@ -207,6 +213,8 @@ class HandOver:
             wait_ms,
             error,
             error=error,
+            delayLevel=level_of_queue(entry[1]),
+            queueOffset=entry[2],
         )
 
     def _pause(self, error: Exception, now_ms: int) -> None:
@@ -238,6 +246,9 @@ class HandOver:
             level_of_queue(queue_id),
             offset,
             place.physical_offset,
+            delayLevel=level_of_queue(queue_id),
+            queueOffset=offset,
+            offset=place.physical_offset,
         )
 
     def _count(self, fate: Fate, record: Record, copy: NewRecord, is_foreign: bool) -> None:
@@ -251,6 +262,8 @@ class HandOver:
                 "a delayed message (log offset %d) has no legal real topic and is now in %s",
                 record.physical_offset,
                 copy.topic,
+                **about_message(decode_properties(record.raw_properties)),
+                offset=record.physical_offset,
             )
         elif fate is Fate.REFUSED:
             counters.refused += 1

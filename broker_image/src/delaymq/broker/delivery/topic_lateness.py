@@ -1,0 +1,55 @@
+"""How late messages were by real topic, for the metrics: a few buckets for a limited number of topics."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from typing import Final
+
+BOUNDS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 5_000, 30_000, 300_000)
+
+
+class LatenessCounts:
+    """One histogram: 14 numbers and a sum."""
+
+    __slots__ = ("counts", "sum_ms")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS_MS) + 1)
+        self.sum_ms = 0
+
+    def add(self, lateness_ms: int) -> None:
+        """Counts one message."""
+        self.counts[bisect_left(BOUNDS_MS, lateness_ms)] += 1
+        self.sum_ms += lateness_ms
+
+    def merge(self, other: LatenessCounts) -> None:
+        """Adds what another one counted."""
+        self.counts = [here + there for here, there in zip(self.counts, other.counts, strict=True)]
+        self.sum_ms += other.sum_ms
+
+
+class TopicLateness:
+    """`label` says under which name a topic is counted; what it answers for a topic must not grow without end."""
+
+    def __init__(self) -> None:
+        self.label: Callable[[str], str] = lambda topic: ""
+        self._table: dict[str, LatenessCounts] = {}
+
+    def add(self, topic: str, lateness_ms: int) -> None:
+        """Counts one message of a topic."""
+        counts = self._table.get(topic)
+        if counts is None:
+            label = self.label(topic)
+            counts = self._table.get(label)
+            if counts is None:
+                counts = self._table[label] = LatenessCounts()
+        counts.add(lateness_ms)
+
+    def copy(self) -> dict[str, LatenessCounts]:
+        """The histograms as they are now, by name."""
+        copied = {}
+        for name, counts in self._table.items():
+            copied[name] = LatenessCounts()
+            copied[name].merge(counts)
+        return copied

@@ -1,0 +1,48 @@
+"""Short forms of the library's families."""
+
+from collections.abc import Iterable, Mapping
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+Buckets = list[tuple[str, float]]
+
+
+def gauge(name: str, text: str, value: float | None) -> Metric:
+    """One number, or none."""
+    family = GaugeMetricFamily(name, text)
+    if value is not None:
+        family.add_metric([], value)
+    return family
+
+
+def gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    """A number for each value of a label."""
+    family = GaugeMetricFamily(name, text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family
+
+
+def counter(name: str, text: str, value: float) -> Metric:
+    """One sum."""
+    family = CounterMetricFamily(name, text)
+    family.add_metric([], value)
+    return family
+
+
+def counters(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    """A sum for each value of a label."""
+    family = CounterMetricFamily(name, text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family
+
+
+def cumulative(bounds: Iterable[float], counts: list[int]) -> Buckets:
+    """Buckets as the format has them, from counts of each."""
+    buckets: Buckets = []
+    total = 0
+    for bound, count in zip((*map(str, bounds), "+Inf"), counts, strict=True):
+        total += count
+        buckets.append((bound, total))
+    return buckets
