@@ -6,8 +6,9 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from delaymq.client.background import Background
 from delaymq.client.consumer_stats import Tally

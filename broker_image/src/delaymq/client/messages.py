@@ -73,8 +73,7 @@ class SendResult(msgspec.Struct, frozen=True):
     queue_offset: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReceivedMessage:
+class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A message as it was taken from a queue."""
 
     topic: str

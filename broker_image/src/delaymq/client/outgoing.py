@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
+
+import msgspec
 
 from delaymq.client.batches import batch_body
 from delaymq.client.messages import Message, outgoing_properties
@@ -17,8 +18,7 @@ from delaymq.protocol.bodies import MessageQueue
 from delaymq.protocol.command import Command
 
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
+class Outgoing(msgspec.Struct, frozen=True):
     """A message or a batch, ready to travel."""
 
     topic: str
