@@ -177,6 +177,7 @@ class LitePullOptions:
     auto_commit: bool = True
     """Whether what is done is committed every commit_interval_ms, when queues are given up, and at close."""
     commit_interval_ms: int = 5_000
+    """How often that is."""
     pull_batch: int = 32
     """Messages that one pull brings at most."""
     suspend_timeout_ms: int = 15_000
