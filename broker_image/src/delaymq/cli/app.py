@@ -11,6 +11,7 @@ import typer
 from delaymq.cli.lazy import Entry, Group, Leaf, group_command
 
 _ABOUT: Final = "Messages that arrive later: a broker that speaks RocketMQ 4.9's protocol, and its tools."
+_DEMO: Final = "Start a broker, send delayed messages, kill it in between, see them arrive once and on time."
 COMPLETION_VARIABLE: Final = "_DELAYMQ_COMPLETE"
 # main() runs servers without typer; here they stand so that the list of commands is whole.
 _AS_IS: Final = {
@@ -86,9 +87,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "config": Group(
         "Settings of servers: what they are, where they are from, what is wrong with a file.",
         {
-            "print": Leaf(
-                "config_command:print_settings", "Show every setting of a server and where it is from.", _AS_IS
-            ),
+            "print": Leaf("config_command:print_settings", settings=_AS_IS),
             "check": Leaf("config_command:check"),
             "keys": Leaf("config_command:keys"),
         },
@@ -110,7 +109,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
             "show": Leaf("completion_commands:show"),
         },
     ),
-    "demo": Leaf("demo.command:demo", "See delayed messages arrive once and on time, also when the broker is killed."),
+    "demo": Leaf("demo.command:demo", _DEMO),
 }
 
 

@@ -53,7 +53,8 @@ def _typer(**settings: Any) -> typer.Typer:
     return typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, **settings)
 
 
-def _load(name: str, entry: Entry) -> TyperCommand | TyperGroup:
+def load(name: str, entry: Entry) -> TyperCommand | TyperGroup:
+    """The command as typer runs it; its module is imported now."""
     if isinstance(entry, Group):
         return cast(TyperGroup, group_command(name, entry.text, entry.commands, None))
     module_name, _, function_name = entry.target.partition(":")
@@ -73,7 +74,7 @@ class _LazyGroup(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         entry = self.entries.get(cmd_name)
-        return None if entry is None else _load(cmd_name, entry)
+        return None if entry is None else load(cmd_name, entry)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         width = formatter.width - 6 - max(map(len, self.entries))

@@ -1,0 +1,117 @@
+"""Every command's help, the page that lists them all, and how little is loaded for it."""
+
+import inspect
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from cli_running import called, command
+from delaymq.cli.app import COMMANDS
+from delaymq.cli.lazy import Group, Leaf
+from delaymq.cli.page import commands, options_of, with_commands
+from delaymq.cli.serve import ABOUT, parser
+
+PAGE = Path(__file__).parents[3] / "docs" / "operations" / "commands.md"
+LEAVES = {
+    (name, *inner): leaf
+    for name, entry in COMMANDS.items()
+    for inner, leaf in (
+        [((each,), leaf) for each, leaf in entry.commands.items()] if isinstance(entry, Group) else [((), entry)]
+    )
+}
+GROUPS = [name for name, entry in COMMANDS.items() if isinstance(entry, Group)]
+
+
+@pytest.mark.parametrize("words", [words for words in LEAVES if words[0] not in ABOUT], ids=" ".join)
+def test_every_command_has_a_help_that_says_what_it_does(words: tuple[str, ...]) -> None:
+    done = called(*words, "--help")
+    assert (done.code, done.err) == (0, "")
+    assert " ".join(words) in done.out
+    assert len(done.out.splitlines()) > 4
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_group_lists_its_commands_alone_or_with_help(group: str) -> None:
+    entry = COMMANDS[group]
+    assert isinstance(entry, Group)
+    shown = called(group, "--help")
+    assert shown.code == 0
+    assert all(f"  {name} " in shown.out for name in entry.commands)
+    assert all(f"  {name} " in called(group).err + called(group).out for name in entry.commands)
+
+
+def test_a_mistyped_command_names_the_one_that_may_have_been_meant() -> None:
+    done = called("topc", "list")
+    assert (done.code, "Did you mean 'topic'?" in done.err) == (2, True)
+    done = called("topic", "lst")
+    assert (done.code, "Did you mean 'list'?" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize(("words", "leaf"), [each for each in LEAVES.items() if each[1].text], ids=str)
+def test_what_the_list_says_of_a_command_is_what_the_command_says(words: tuple[str, ...], leaf: Leaf) -> None:
+    module, _, name = leaf.target.partition(":")
+    told = inspect.getdoc(getattr(import_module(f"delaymq.cli.{module}"), name)) or ""
+    assert told.splitlines()[0] == leaf.text
+    if words[0] in ABOUT:
+        assert leaf.text == ABOUT[words[0]]
+
+
+def test_every_command_and_option_stands_on_the_page_of_commands() -> None:
+    assert PAGE.read_text() == with_commands(PAGE.read_text()), "run `make docs`"
+
+
+def test_the_page_of_commands_leaves_nothing_out() -> None:
+    sections = dict(part.split("\n", 1) for part in PAGE.read_text().split("### delaymq ")[1:])
+    assert set(sections) == {" ".join(words) for words in LEAVES}
+    for name, made in commands():
+        missing = [option for option in options_of(made) if option.startswith("-") and option not in sections[name]]
+        assert (name, missing) == (name, [])
+    for name in ABOUT:
+        assert all(word in sections[name] for word in parser(name).format_help().split() if word.startswith("--l"))
+
+
+def test_what_the_page_tells_of_json_is_what_commands_print() -> None:
+    text = PAGE.read_text()
+    source = Path(inspect.getfile(import_module("delaymq.cli.message_text"))).read_text()
+    for name in ("offsetMessageId", "physicalOffset", "latenessMs", "bodyBase64"):
+        assert f"`{name}`" in text
+        assert f'"{name}"' in source
+
+
+def test_the_list_of_commands_loads_no_command() -> None:
+    program = (
+        "import sys; from delaymq.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'delaymq.client', 'delaymq.broker', 'delaymq.store', 'delaymq.protocol', 'rich', 'asyncio'}\n"
+        "print(sorted(heavy & sys.modules.keys()), file=sys.stderr)"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert run.stderr.strip() == "[]"
+
+
+@pytest.mark.parametrize("module", ["delay_commands", "delay_watch", "lookup_commands", "context_commands"])
+def test_commands_over_http_load_no_client(module: str) -> None:
+    program = f"import sys, delaymq.cli.{module}; sys.exit('delaymq.client' in sys.modules or 'asyncio' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False, timeout=60).returncode == 0
+
+
+def test_shells_are_taught_and_answered() -> None:
+    for shell in ("bash", "zsh", "fish"):
+        shown = called("completion", "show", "--shell", shell)
+        assert (shown.code, "_DELAYMQ_COMPLETE" in shown.out) == (0, True)
+    asked = command(environment={"_DELAYMQ_COMPLETE": "complete_bash", "COMP_WORDS": "delaymq to", "COMP_CWORD": "1"})
+    assert asked.stdout.split() == ["topic"]
+    asked = command(
+        environment={"_DELAYMQ_COMPLETE": "complete_bash", "COMP_WORDS": "delaymq topic s", "COMP_CWORD": "2"}
+    )
+    assert asked.stdout.split() == ["show"]
+    assert called("completion", "show", "--shell", "nonsense").code == 2
+
+
+def test_a_shell_s_start_file_is_written_on_request(tmp_path: Path) -> None:
+    done = command("completion", "install", "--shell", "bash", environment={"HOME": str(tmp_path)})
+    assert done.returncode == 0
+    assert "delaymq" in (tmp_path / ".bashrc").read_text()
