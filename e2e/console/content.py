@@ -91,8 +91,10 @@ async def until(is_so: Callable[[], bool]) -> None:
 class Member:
     """A consumer in a thread of its own, connected from `with` to its end."""
 
-    def __init__(self, namesrv_address: str, group: str, topic: str) -> None:
+    def __init__(self, namesrv_address: str, group: str, topic: str, *, pause_s: float = 0.0) -> None:
         self.client_id = ""
+        self._pause_s = pause_s
+        """How long each message takes."""
         self._address, self._group, self._topic = namesrv_address, group, topic
         self._started = threading.Event()
         self._ending = threading.Event()
@@ -120,7 +122,7 @@ class Member:
 
     async def _stay(self) -> None:
         async def handle(message: ReceivedMessage) -> None:
-            """Messages are not what it is for."""
+            await asyncio.sleep(self._pause_s)
 
         async with Client(self._address) as client:
             consumer = PushConsumer(client, self._group, handle, FROM_FIRST)

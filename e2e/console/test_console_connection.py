@@ -55,7 +55,7 @@ def test_a_broker_that_is_killed_is_missed_and_its_return_is_told(new_cluster: N
 
 def test_an_empty_broker_says_on_each_screen_how_to_begin(new_cluster: NewCluster, open_page: OpenPage) -> None:
     seen = open_page(new_cluster(), "#/nowhere")
-    seen.page.route("**/api/v1/totals", quiet_machine)
+    seen.page.route("**/api/v1/totals", lambda route: quiet_machine(route))
     seen.go("#/")
     expect(seen.page.locator(".state")).to_have_text("All is well.")
     for place, sentence in {

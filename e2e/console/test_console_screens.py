@@ -39,7 +39,7 @@ def test_the_overview_tells_what_runs_and_what_needs_attention(filled: OurCluste
     )
     expect(seen.page.get_by_role("list", name="Needs attention")).to_contain_text("no member connected")
     expect(seen.section("Groups behind").get_by_role("row").filter(has_text=GROUP)).to_contain_text("7")
-    expect(seen.tile("Stored a second")).to_have_text("0")
+    expect(seen.tile("Stored / s")).to_have_text("0")
     expect(seen.tile("Disk")).to_contain_text("%")
     expect(seen.page.locator("#whoami")).to_contain_text(f"{BROKER_NAME}ready")
 

@@ -116,7 +116,7 @@ function levels(delay, filter) {
   ];
   const rows = delay.levels.map((level) => ({
     key: level.level,
-    kind: String(level.level) === filter.level ? "chosen" : null,
+    kind: String(level.level) === filter.level ? "chosen" : level.maxOffset === 0 ? "idle" : null,
     cells: [
       link(place(["delays"], { level: level.level }), level.level, { "aria-label": `only level ${level.level}` }),
       level.inTable ? delayName(level.delayMs) : badge("not in the table", "warn", "its messages keep their due time"),

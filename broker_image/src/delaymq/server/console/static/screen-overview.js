@@ -75,7 +75,7 @@ function attention({ totals, cluster, groups }) {
   if (used >= DISK_WARN) found.push([used >= DISK_BAD ? "bad" : "warn", `The disk is ${percent(used)} full: above 85 % log files are deleted before their time, above 90 % sends are refused.`]);
   if (totals.eventLoopLagMs > LOOP_LAG_MS) found.push(["warn", `The event loop lags by ${duration(totals.eventLoopLagMs)}: the processor is the limit.`]);
   const alone = (groups?.groups ?? []).filter((each) => each.lag > 0 && each.members === 0);
-  if (alone.length) found.push(["warn", `${counted(alone.length, "group")} with messages to consume ${alone.length === 1 ? "has" : "have"} no member connected.`]);
+  if (alone.length) found.push(["warn", [`${counted(alone.length, "group")} with messages to consume ${alone.length === 1 ? "has" : "have"} no member connected. `, link("#/groups", "See them")]]);
   const dead = (groups?.groups ?? []).reduce((all, each) => all + each.deadLetters, 0);
   if (dead) found.push(["warn", [counted(dead, "dead letter"), ". ", link("#/deadletters", "See them")]]);
   if (!found.length) return h("p", { class: "state good", "data-key": "attention" }, "All is well.");
@@ -86,17 +86,24 @@ function tiles(totals) {
   const { disk } = totals;
   const line = (name, words) => sparkline(rates[name], `${words} a second during the last two minutes`, KEPT_RATES);
   const now = (name) => (rates[name].length ? rate(rates[name].at(-1)) : "–");
-  return h(
-    "div",
-    { class: "tiles", "data-key": "tiles" },
-    tile("Stored a second", now("stored"), `${count(totals.stored)} since the start`, line("stored", "messages stored")),
-    tile("Delivered a second", now("delivered"), `${count(totals.delivered)} delayed ones since the start`, line("delivered", "delayed messages delivered")),
-    tile("Taken by consumers a second", now("pulled"), `${count(totals.pulled)} since the start`, line("pulled", "messages handed to consumers")),
-    tile("Waiting", link("#/delays", count(totals.pending)), totals.nextDueMs === null ? "nothing is due" : ["next ", until(totals.nextDueMs - brokerNow()), ", ", time(totals.nextDueMs)]),
-    tile("Connections", count(totals.connections), `${counted(totals.heldPulls, "pull")} held, loop lag ${duration(totals.eventLoopLagMs)}`),
-    tile("Disk", percent(disk.usedRatio), `${bytes(disk.freeBytes)} free; log ${bytes(disk.logBytes)}`, diskBar(disk)),
-    tile("Memory", bytes(totals.residentBytes), `of the process; ${bytes(disk.pinnedBytes)} of the log pinned`),
-  );
+  const next = totals.nextDueMs === null ? "nothing is due" : ["next due ", until(totals.nextDueMs - brokerNow()), ", ", time(totals.nextDueMs)];
+  return [
+    h(
+      "div",
+      { class: "tiles rates", "data-key": "rates" },
+      tile("Stored / s", now("stored"), `${count(totals.stored)} since the start`, line("stored", "messages stored")),
+      tile("Delivered / s", now("delivered"), `${count(totals.delivered)} delayed ones since the start`, line("delivered", "delayed messages delivered")),
+      tile("Consumed / s", now("pulled"), `${count(totals.pulled)} handed out since the start`, line("pulled", "messages handed to consumers")),
+    ),
+    h(
+      "div",
+      { class: "tiles", "data-key": "tiles" },
+      tile("Waiting", link("#/delays", count(totals.pending)), next),
+      tile("Connections", count(totals.connections), `${counted(totals.heldPulls, "pull")} held, loop lag ${duration(totals.eventLoopLagMs)}`),
+      tile("Disk", percent(disk.usedRatio), `${bytes(disk.freeBytes)} free; log ${bytes(disk.logBytes)}`, diskBar(disk)),
+      tile("Memory", bytes(totals.residentBytes), `of the process; ${bytes(disk.pinnedBytes)} of the log pinned`),
+    ),
+  ];
 }
 
 function diskBar(disk) {
