@@ -9,13 +9,14 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from delaymq.cli.errors import CommandError
 from delaymq.cli.rocketmq_conf import rocketmq_conf
-from delaymq.cli.server_settings import settings_of
-from delaymq.config import BrokerConfig, ConfigError, NamesrvConfig
+from delaymq.cli.server_settings import ServerSettings, settings_of
+from delaymq.cli.time_zone import prepare_time_zone
+from delaymq.config import BrokerConfig, ConfigError, NamesrvConfig, Resolved
 from delaymq.config.running import RunningSettings
 
 EXIT_USAGE = 2
@@ -33,42 +34,42 @@ def serve(command: str, arguments: Sequence[str]) -> int:
     options = parser(command).parse_args(arguments)
     environment = dict(os.environ)
     try:
-        if command == "namesrv":
-            return _serve_namesrv(options, environment)
-        return _serve_broker(command, options, environment)
+        found = settings_of(command, options, environment)
+        if found.broker is None:
+            return _serve_namesrv(found, options)
+        return _serve_broker(found, found.broker, options)
     except ConfigError as error:
         raise CommandError("\ndelaymq: ".join(error.problems), EXIT_USAGE) from error
 
 
-def _serve_namesrv(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
-    found = settings_of("namesrv", options, environment)
+def _serve_namesrv(found: ServerSettings, options: argparse.Namespace) -> int:
     assert found.namesrv is not None
     from delaymq.server.main import run_namesrv
 
     settings = RunningSettings(NamesrvConfig, found.namesrv, options.config)
-    return run_namesrv(found.namesrv.config, settings=settings, notes=found.notes)
+    return run_namesrv(found.namesrv.config, settings=settings, notes=[*found.notes, *prepare_time_zone()])
 
 
-def _serve_broker(command: str, options: argparse.Namespace, environment: Mapping[str, str]) -> int:
-    found = settings_of(command, options, environment)
-    assert found.broker is not None
+def _serve_broker(found: ServerSettings, broker: Resolved[BrokerConfig], options: argparse.Namespace) -> int:
     if options.print_rocketmq_conf:
-        print(rocketmq_conf(found.broker.config), end="")
+        print(rocketmq_conf(broker.config), end="")
         return 0
-    notes = [*found.notes, disk_note(found.broker.config)]
-    settings = RunningSettings(BrokerConfig, found.broker, options.config)
+    notes = [*found.notes, *prepare_time_zone()]
+    facts = [disk_note(broker.config)]
+    settings = RunningSettings(BrokerConfig, broker, options.config)
     if found.namesrv is None:
         from delaymq.server.main import run_broker
 
-        return run_broker(found.broker.config, settings=settings, notes=notes)
+        return run_broker(broker.config, settings=settings, notes=notes, facts=facts)
     from delaymq.server.main import run_standalone
 
     return run_standalone(
-        found.broker.config,
+        broker.config,
         found.namesrv.config,
         settings=settings,
         namesrv_settings=RunningSettings(NamesrvConfig, found.namesrv, options.config),
         notes=notes,
+        facts=facts,
     )
 
 

@@ -49,13 +49,14 @@ def run_broker(
     http: bool = True,
     settings: RunningSettings[BrokerConfig] | None = None,
     notes: Sequence[str] = (),
+    facts: Sequence[str] = (),
 ) -> int:
-    """Runs a broker until a signal; the exit code. `notes` are warned of at the start."""
+    """Runs a broker until a signal; the exit code. `notes` are warned of at the start, `facts` told."""
     logs.start_logs(config.log_format, config.log_level)
     from delaymq.server.broker_server import BrokerServer  # what a command does not need, it does not load
 
     server = BrokerServer(config, settings)
-    return _run(server, lambda: _broker_events(server), http, notes)
+    return _run(server, lambda: _broker_events(server), http, notes, facts)
 
 
 def run_namesrv(
@@ -81,19 +82,32 @@ def run_standalone(
     settings: RunningSettings[BrokerConfig] | None = None,
     namesrv_settings: RunningSettings[NamesrvConfig] | None = None,
     notes: Sequence[str] = (),
+    facts: Sequence[str] = (),
 ) -> int:
     """Runs both in one process until a signal; the exit code. The log is as the broker's settings say."""
     logs.start_logs(broker_config.log_format, broker_config.log_level)
     from delaymq.server.standalone import Standalone
 
     server = Standalone(broker_config, namesrv_config, settings, namesrv_settings)
-    return _run(server, lambda: _namesrv_events(server.namesrv) + _broker_events(server.broker), http, notes)
+
+    def events() -> list[Event]:
+        return _namesrv_events(server.namesrv) + _broker_events(server.broker)
+
+    return _run(server, events, http, notes, facts)
 
 
-def _run(server: _Server, events: Callable[[], list[Event]], http: bool, notes: Sequence[str]) -> int:
+def _run(
+    server: _Server,
+    events: Callable[[], list[Event]],
+    http: bool,
+    notes: Sequence[str],
+    facts: Sequence[str] = (),
+) -> int:
     try:
         for note in notes:
             _logger.warning("%s", note)
+        for fact in facts:
+            _logger.info("%s", fact)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(server, events, http))
     except (ServerError, StoreError, NamesrvError) as error:
