@@ -163,6 +163,10 @@ class Handling:
 
     async def _run(self, run: Run) -> None:
         done = await self._done(run)
+        if done == len(run.messages) and not run.given_up:
+            for message in run.messages:
+                run.reader.finish(message)
+            return
         unsent: list[ReceivedMessage] = []
         for place, message in run.kept:
             if place < done:
@@ -247,6 +251,9 @@ class Handling:
             done = 0
         if run.giving_up is not None:
             await run.giving_up.wait()
+        if done == len(run.messages) and not run.given_up:
+            self._tally.consumed(run.messages)
+            return done
         kept = run.kept
         if len(kept) < len(run.messages):
             _logger.warning("the handler ended too late for %s, what it says is ignored", _all_shown(run.messages))
