@@ -6,7 +6,7 @@ import zlib
 from datetime import timedelta
 
 import pytest
-from client_fake_peer import FakeBroker, run, running, until
+from client_fake_peer import FakeBroker, FakeNameServer, run, running, until
 from delaymq.client import (
     Client,
     ClientOptions,
@@ -14,6 +14,7 @@ from delaymq.client import (
     IllegalMessageError,
     Message,
     MessageQueue,
+    NoRouteError,
     NoSuchDelayError,
     Producer,
     ProducerOptions,
@@ -341,6 +342,25 @@ def test_a_name_server_that_is_silent_does_not_take_all_the_time_of_a_send() -> 
                 assert (await producer.send(MESSAGE, timeout_ms=15_000)).status is SendStatus.OK
                 assert len(silent.asked(RequestCode.GET_ROUTEINFO_BY_TOPIC)) == 1
         await silent.stop()
+
+    run(scenario)
+
+
+def test_a_name_server_that_was_just_restarted_does_not_hide_what_another_knows() -> None:
+    async def scenario() -> None:
+        broker = FakeBroker()
+        forgetful = FakeNameServer(broker)
+        forgetful.topics = {}
+        await forgetful.start()
+        async with running(broker) as (_, name_server):
+            async with Client([forgetful.address, name_server.address]) as client:
+                assert [queue.topic for queue in (await client.route("T")).writable] == ["T"]
+                with pytest.raises(NoRouteError, match="topic Nowhere"):
+                    await client.route("Nowhere")
+            async with Client([forgetful.address, "127.0.0.1:1"]) as client:
+                with pytest.raises(NoRouteError, match="topic T"):
+                    await client.route("T")
+        await forgetful.stop()
 
     run(scenario)
 

@@ -223,7 +223,9 @@ class Client:
     async def _ask_route_now(self, topic: str) -> TopicRoute:
         header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
         try:
-            answer = await self.ask_name_server(request_command(RequestCode.GET_ROUTEINFO_BY_TOPIC, header.to_fields()))
+            # A NameServer that was just restarted knows no topic until the brokers have told it again.
+            command = request_command(RequestCode.GET_ROUTEINFO_BY_TOPIC, header.to_fields())
+            answer = await self.ask_name_server(command, unless_all=ResponseCode.TOPIC_NOT_EXIST)
             with reading_answer("the NameServer"):
                 return TopicRoute.decode(answer.body)
         except RefusedError as error:
@@ -249,13 +251,15 @@ class Client:
 
     # Requests.
 
-    async def ask_name_server(self, command: Command) -> Command:
+    async def ask_name_server(self, command: Command, *, unless_all: int | None = None) -> Command:
         """The answer of the first NameServer that is there, beginning with the one that answered last.
 
         A NameServer never answers a request that it does not know: AnswerTimeoutError. When there are several, none
-        of them gets so long that the next ones could not be asked within the timeout of a send.
+        of them gets so long that the next ones could not be asked within the timeout of a send. A refusal with code
+        `unless_all` is believed only when all that answer agree.
         """
         last: ClientError | None = None
+        refused: RefusedError | None = None
         count = len(self.require_name_servers())
         timeout_ms = max(self.options.request_timeout_ms // count, min(NAME_SERVER_MS, self.options.request_timeout_ms))
         for turn in range(count):
@@ -266,15 +270,21 @@ class Client:
                 # Whoever asked gave up waiting: the next one begins elsewhere.
                 self._name_server = (index + 1) % count
                 raise
-            except (RefusedError, ClosedError):
+            except RefusedError as error:
+                if error.code != unless_all:
+                    raise
+                refused = error
+                continue
+            except ClosedError:
                 raise
             except ClientError as error:
                 last = error
                 continue
             self._name_server = index
             return answer
-        assert last is not None
-        raise last
+        failed = refused or last
+        assert failed is not None
+        raise failed
 
     def require_name_servers(self) -> list[str]:
         """The NameServers' addresses. Raises ClientError when this client has none."""

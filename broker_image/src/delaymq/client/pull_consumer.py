@@ -29,12 +29,16 @@ class PullConsumer:
         self._joined = False
 
     async def __aenter__(self) -> Self:
-        await self._client.join(self)
-        self._joined = True
+        await self.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    async def start(self) -> None:
+        """Joins the client; brokers hear of the group with the first heartbeat after the first pull."""
+        await self._client.join(self)
+        self._joined = True
 
     async def close(self) -> None:
         """Tells the brokers that the group is gone from here. Offsets are not committed."""
