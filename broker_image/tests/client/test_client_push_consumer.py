@@ -173,26 +173,6 @@ def test_when_sending_back_is_refused_its_copy_goes_to_the_retry_topic() -> None
     run(scenario)
 
 
-def test_when_nothing_can_be_sent_the_message_is_tried_again_here() -> None:
-    async def scenario() -> None:
-        broker = FakeBroker()
-        for code in (RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2):
-            broker.scripts[code] = lambda _: Response(ResponseCode.SYSTEM_BUSY, "no")
-        attempts = 0
-
-        async def fail_twice(message: ReceivedMessage) -> Outcome | None:
-            nonlocal attempts
-            attempts += 1
-            return Outcome.RETRY if attempts < 3 else None
-
-        broker.add("T", b"0")
-        async with running(broker) as (client, _), subscribed(client, fail_twice):
-            await until(lambda: broker.committed == 1)
-        assert attempts == 3
-
-    run(scenario)
-
-
 def test_in_broadcasting_nothing_is_sent_back_and_offsets_stay_here(tmp_path: object) -> None:
     async def scenario() -> None:
         broker = FakeBroker()
