@@ -1,0 +1,109 @@
+"""Requests that are made together go out together; one that is alone does not wait for others."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from delaymq.protocol.command import Command, Response, encode_response, request_command
+from delaymq.transport import RemotingConnection, connect
+from delaymq.transport.connection import GATHERED_BYTES
+
+LIMIT_S = 20.0
+
+
+class _Writes:
+    """Counts what goes to the socket in the place of the connection's transport."""
+
+    def __init__(self, connection: RemotingConnection) -> None:
+        self.sizes: list[int] = []
+        self._transport = connection._transport
+        connection._transport = self  # type: ignore[assignment]
+
+    def write(self, data: bytes) -> None:
+        self.sizes.append(len(data))
+        self._transport.write(data)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._transport, name)
+
+
+def _echo(connection: RemotingConnection, commands: list[Command]) -> None:
+    for command in commands:
+        if not command.is_oneway:
+            connection.send(encode_response(command, Response(body=command.body)))
+
+
+def run(scenario: Callable[[RemotingConnection, _Writes], Awaitable[None]]) -> None:
+    async def connected() -> None:
+        async with asyncio.timeout(LIMIT_S):
+            server = await asyncio.get_running_loop().create_server(lambda: RemotingConnection(_echo), "127.0.0.1", 0)
+            connection = await connect("127.0.0.1", server.sockets[0].getsockname()[1])
+            try:
+                await scenario(connection, _Writes(connection))
+            finally:
+                connection.close()
+                server.close()
+                await asyncio.sleep(0)
+
+    asyncio.run(connected())
+
+
+def test_what_tasks_ask_in_one_turn_of_the_loop_is_one_write() -> None:
+    async def scenario(connection: RemotingConnection, writes: _Writes) -> None:
+        bodies = [b"%d" % number for number in range(50)]
+        requests = (connection.request(request_command(99, body=body)) for body in bodies)
+        answers = await asyncio.gather(*requests)
+        assert [answer.body for answer in answers] == bodies
+        assert len(writes.sizes) == 1
+
+    run(scenario)
+
+
+def test_a_request_alone_goes_out_before_its_answer_is_waited_for() -> None:
+    async def scenario(connection: RemotingConnection, writes: _Writes) -> None:
+        for number in range(3):
+            assert (await connection.request(request_command(99, body=b"%d" % number))).body == b"%d" % number
+        assert len(writes.sizes) == 3
+
+    run(scenario)
+
+
+def test_much_is_not_gathered_beyond_its_limit() -> None:
+    async def scenario(connection: RemotingConnection, writes: _Writes) -> None:
+        body = bytes(GATHERED_BYTES // 4)
+        await asyncio.gather(*(connection.request(request_command(99, body=body)) for _ in range(16)))
+        assert len(writes.sizes) >= 4
+        assert max(writes.sizes) < 2 * GATHERED_BYTES
+
+    run(scenario)
+
+
+def test_order_is_kept_between_requests_and_what_is_sent_at_once() -> None:
+    async def scenario(connection: RemotingConnection, writes: _Writes) -> None:
+        seen: list[bytes] = []
+
+        def note(_: RemotingConnection, commands: list[Command]) -> None:
+            seen.extend(command.body for command in commands)
+
+        server = await asyncio.get_running_loop().create_server(lambda: RemotingConnection(note), "127.0.0.1", 0)
+        own = await connect("127.0.0.1", server.sockets[0].getsockname()[1])
+        for number in range(0, 20, 2):
+            own.start_request(request_command(99, body=b"%d" % number)).add_done_callback(lambda done: done.exception())
+            own.send_oneway(request_command(99, body=b"%d" % (number + 1)))
+        while len(seen) < 20:  # noqa: ASYNC110 - at the peer
+            await asyncio.sleep(0.005)
+        assert seen == [b"%d" % number for number in range(20)]
+        own.abort()
+        server.close()
+        await asyncio.sleep(0)
+
+    run(scenario)
+
+
+def test_a_close_sends_what_was_gathered() -> None:
+    async def scenario(connection: RemotingConnection, writes: _Writes) -> None:
+        future = connection.start_request(request_command(99, body=b"last"))
+        connection.close()
+        assert len(writes.sizes) == 1
+        await asyncio.gather(future, return_exceptions=True)
+
+    run(scenario)
