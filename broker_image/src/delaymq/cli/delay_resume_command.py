@@ -9,7 +9,7 @@ import typer
 from delaymq.cli.contexts import target
 from delaymq.cli.http_api import HttpApi
 from delaymq.cli.options import AsJson, ContextName, HttpAddress, TokenFile, Yes, confirm
-from delaymq.cli.store_reopening import parse_overdue
+from delaymq.cli.overdue import parse_overdue
 from delaymq.cli.terminal import console, print_json
 
 

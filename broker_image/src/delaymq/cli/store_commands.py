@@ -20,7 +20,7 @@ from delaymq.store.backup_check import check_backup
 from delaymq.store.for_rocketmq import Prospect, prospect_for_rocketmq
 from delaymq.store.inspect import Inspection
 from delaymq.store.inspect import inspect as inspect_store
-from delaymq.store.manifest import is_backup
+from delaymq.store.manifest import holds_backup
 from delaymq.store.verify import DAMAGED, NOT_A_STORE, SOUND, Finding, Verification
 from delaymq.store.verify import verify as verify_store
 
@@ -47,7 +47,7 @@ def verify(
         table_of_levels = DelayLevels.parse(levels)
     except LevelTableError as error:
         raise CommandError(f"--levels: {error}", EXIT_USAGE) from error
-    if is_backup(str(path)):
+    if holds_backup(str(path)):
         raise typer.Exit(_verify_backup(path, as_json))
     prospect: Prospect | None = None
     try:
@@ -88,6 +88,9 @@ def _verify_backup(path: Path, as_json: bool) -> int:
         print_json(result.as_json())
         return result.exit_code
     out = console()
+    if result.exit_code == NOT_A_STORE:
+        out.print(result.damage[0].detail, markup=False)
+        return result.exit_code
     _show_findings(out, "damage", result.damage)
     verdict = "DAMAGED" if result.damage else "sound"
     out.print(

@@ -12,26 +12,16 @@ from pathlib import Path
 from typing import Final
 
 from delaymq.broker.broker import Broker
-from delaymq.broker.delivery.hold import FILE_NAME, LONGEST_SPREAD_MS, Hold, HoldMode, encode_hold
-from delaymq.cli.errors import EXIT_USAGE, CommandError
-from delaymq.cli.store_terminal import parse_duration_ms
+from delaymq.broker.delivery.hold import FILE_NAME, Hold, HoldMode, encode_hold
+from delaymq.cli.overdue import Overdue
 from delaymq.clock import now_ms
 from delaymq.config import BrokerConfig
+from delaymq.store.config_files import ConfigFiles
+from delaymq.store.files import Files
 from delaymq.store.manifest import Manifest
 from delaymq.store.options import StoreOptions
 
 DROPPED_AT_ONCE: Final = 1_000
-_CHOICES: Final = "deliver, spread=DURATION (such as spread=30m), drop, or pause"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Overdue:
-    """What becomes of the messages that came due while there was no broker."""
-
-    what: str
-    """`deliver`, `spread`, `drop` or `pause`."""
-    over_ms: int = 0
-    """Of `spread`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,19 +36,6 @@ class Reopened:
     paused: bool
     records: int
     rebuild_ms: int
-
-
-def parse_overdue(text: str) -> Overdue:
-    """`--overdue`. CommandError."""
-    what, _, duration = text.partition("=")
-    if what in ("deliver", "drop", "pause") and not duration:
-        return Overdue(what=what)
-    if what == "spread" and duration:
-        over_ms = parse_duration_ms(duration, "--overdue")
-        if over_ms > LONGEST_SPREAD_MS:
-            raise CommandError("--overdue: 30 days are the longest spread", EXIT_USAGE)
-        return Overdue(what=what, over_ms=over_ms)
-    raise CommandError(f"--overdue: {text!r} is none of {_CHOICES}", EXIT_USAGE)
 
 
 def hold_back(store: Path) -> None:
@@ -123,7 +100,4 @@ def _config(store: Path, manifest: Manifest, options: StoreOptions) -> BrokerCon
 
 
 def _write(store: Path, hold: Hold) -> None:
-    from delaymq.store.config_files import ConfigFiles
-    from delaymq.store.files import Files
-
     ConfigFiles(Files(), f"{store}/delaymq", str(store), []).save(FILE_NAME, encode_hold(hold))

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from delaymq import __version__
 from delaymq.cli.errors import CommandError
 from delaymq.cli.options import AsJson, Yes, confirm
+from delaymq.cli.overdue import Overdue, parse_overdue
 from delaymq.cli.store_backup_command import open_source
-from delaymq.cli.store_reopening import Overdue, Reopened, hold_back, parse_overdue, reopen
 from delaymq.cli.store_terminal import explained, progress
 from delaymq.cli.terminal import console, print_json
 from delaymq.clock import now_ms
-from delaymq.store.backup import Backup
+from delaymq.store.backup import Backup, Progress
 from delaymq.store.manifest import is_backup
 from delaymq.store.restore import Restore
+
+if TYPE_CHECKING:
+    from delaymq.cli.store_reopening import Reopened
 
 CLONING = ".clone"
 """Below the new store: where a store that is cloned without a backup is copied first."""
@@ -85,7 +88,7 @@ def clone(
     _tell(work, store, done, choice, as_json, is_clone=True)
 
 
-def _by_backup(source: str, store: Path, token_file: str | None, left_out: frozenset[str], shown: object) -> Restore:
+def _by_backup(source: str, store: Path, token_file: str | None, left_out: frozenset[str], shown: Progress) -> Restore:
     """Copies a store into a folder beside where it goes, and moves the segments from there."""
     if store.exists() and any(each.name not in ("lost+found", CLONING) for each in store.iterdir()):
         raise CommandError(f"{store} is not empty: a clone goes into an empty folder; name another one")
@@ -93,7 +96,7 @@ def _by_backup(source: str, store: Path, token_file: str | None, left_out: froze
     folder = store / CLONING
     opened = open_source(source, str(folder), token_file)
     try:
-        Backup(opened, str(folder), program=__version__, now_ms=now_ms, progress=shown).run()  # type: ignore[arg-type]
+        Backup(opened, str(folder), program=__version__, now_ms=now_ms, progress=shown).run()
     finally:
         opened.close()
     work = Restore(str(folder), str(store), new_store_id=True, move=True, left_out=left_out)
@@ -103,6 +106,9 @@ def _by_backup(source: str, store: Path, token_file: str | None, left_out: froze
 
 
 def _finish(work: Restore, store: Path, choice: Overdue, yes: bool) -> Reopened:
+    # The broker's half takes a while to load, and `--help` does not need it.
+    from delaymq.cli.store_reopening import hold_back, reopen
+
     hold_back(store)
     work.finish()
 

@@ -16,7 +16,6 @@ from delaymq.cli.errors import EXIT_USAGE, CommandError
 from delaymq.store.errors import StoreError
 
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-_TIMES_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -52,15 +51,6 @@ def parse_bytes(text: str, option: str) -> int:
     value = int(float(match[1]) * _UNITS[match[2].lower()]) if match else 0
     if value < 1:
         raise CommandError(f"{option}: {text!r} is no number of bytes: write such as 500k, 64M or 1G", EXIT_USAGE)
-    return value
-
-
-def parse_duration_ms(text: str, option: str) -> int:
-    """`30m`, `90s`, `1.5h`. CommandError names the option."""
-    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?)\s*(ms|s|m|h|d)", text.strip())
-    value = int(float(match[1]) * _TIMES_MS[match[2]]) if match else 0
-    if value < 1:
-        raise CommandError(f"{option}: {text!r} is no duration: write such as 90s, 30m or 2h", EXIT_USAGE)
     return value
 
 

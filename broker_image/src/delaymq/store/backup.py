@@ -18,7 +18,7 @@ from typing import Any, Final
 from delaymq.store.backup_source import BackupSource, SourceState, encode_ended_queues
 from delaymq.store.errors import BackupError, SegmentGoneError
 from delaymq.store.files import Files
-from delaymq.store.manifest import NAME, Copied, Manifest, read_manifest, write_manifest
+from delaymq.store.manifest import NAME, PARTIAL, Copied, Manifest, read_manifest, write_manifest
 from delaymq.store.segments import is_segment_name, segment_name
 
 CHUNK_BYTES: Final = 4 << 20
@@ -26,7 +26,6 @@ SYNC_BYTES: Final = 64 << 20
 """What an interruption may cost to copy again."""
 SAMPLE_BYTES: Final = 64 << 10
 """Compared with the source at both ends of a segment: a log that lost its tail to a power failure goes on otherwise."""
-PARTIAL: Final = "partial.json"
 LOCK: Final = "lock"
 TABLES_PREFIX: Final = "tables-"
 QUEUES: Final = "delaymq/queues.json"
@@ -93,6 +92,7 @@ class Backup:
             state = self._source.look()
             self._check_same_store(before, state)
             self._forget_what_differs(state)
+            self._keep_partial(state.store_id)
             while True:
                 try:
                     segments = self._copy_log(state)
@@ -290,6 +290,9 @@ class Backup:
     def _note(self, name: str, held: _Held, store_id: str) -> None:
         """Keep what is copied, for a run that goes on after an interruption."""
         self._held[name] = held
+        self._keep_partial(store_id)
+
+    def _keep_partial(self, store_id: str) -> None:
         content = {
             "storeId": store_id,
             "segments": {key: [each.file_bytes, each.sha256] for key, each in sorted(self._held.items())},

@@ -17,6 +17,8 @@ from delaymq.store.files import Files
 from delaymq.store.segments import is_segment_name
 
 NAME: Final = "manifest.json"
+PARTIAL: Final = "partial.json"
+"""What an unfinished backup has copied so far."""
 FORMAT_VERSION: Final = 1
 MAX_MANIFEST_BYTES: Final = 256 * 1024 * 1024
 """A million segments; another file of that name must not fill the memory."""
@@ -155,6 +157,11 @@ def _is_plain(name: str) -> bool:
 def is_backup(folder: str) -> bool:
     """Whether a finished backup is there."""
     return os.path.isfile(f"{folder}/{NAME}")
+
+
+def holds_backup(folder: str) -> bool:
+    """Whether a backup is there, finished or begun."""
+    return is_backup(folder) or os.path.isfile(f"{folder}/{PARTIAL}")
 
 
 def read_manifest(files: Files, folder: str) -> Manifest | None:

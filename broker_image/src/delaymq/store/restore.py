@@ -99,7 +99,9 @@ class Restore:
         files, target = self._files, self._target
         if os.path.exists(target) and not files.is_folder(target):
             raise BackupError(f"{target} is not a folder: name another one")
-        if not [name for name in files.names_in(target) if name not in _MAY_BE_THERE]:
+        # A clone is copied into a folder of its own in here, and moved from there.
+        ignored = _MAY_BE_THERE | {os.path.relpath(self._backup, target)}
+        if not [name for name in files.names_in(target) if name not in ignored]:
             return
         state = read_state_as_it_is(files, target)
         if state is None or state.unfinished != UNFINISHED:
