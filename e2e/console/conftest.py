@@ -32,8 +32,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             chromium.prepare()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """One a module: while playwright runs, no other test of this process can use asyncio in this thread."""
     try:
         path = chromium.executable()
     except HarnessError as error:

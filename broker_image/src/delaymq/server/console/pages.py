@@ -41,6 +41,7 @@ HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     # Kept, but asked for each time by its tag: an upgraded broker never meets the scripts of the one before.
     "Cache-Control": "no-cache",
+    "Vary": "Accept-Encoding",
 }
 
 
@@ -73,7 +74,7 @@ class Pages:
         found = (await self._all()).get(name)
         if found is None:
             raise web.HTTPNotFound
-        headers = {**HEADERS, "ETag": f'"{found.tag}"'}
+        headers = {**HEADERS, "ETag": f'W/"{found.tag}"'}
         if any(tag.value in (found.tag, "*") for tag in request.if_none_match or ()):
             return web.Response(status=304, headers=headers)
         response = web.Response(body=found.body, headers={**headers, "Content-Type": found.content_type})

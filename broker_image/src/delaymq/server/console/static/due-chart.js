@@ -3,13 +3,13 @@
 import { h, morph, s } from "./dom.js";
 import { count, counted, duration, iso } from "./format.js";
 
-/** What may be shown: how far ahead, and how wide a bar is; about 60 bars each. */
+/** What may be shown: how far ahead, how wide a bar is (about 60 each), and in how many steps the axis is marked. */
 export const WINDOWS = [
-  { name: "1 min", windowMs: 60_000, bucketMs: 1_000 },
-  { name: "10 min", windowMs: 600_000, bucketMs: 10_000 },
-  { name: "1 h", windowMs: 3_600_000, bucketMs: 60_000 },
-  { name: "1 day", windowMs: 86_400_000, bucketMs: 1_800_000 },
-  { name: "30 days", windowMs: 2_592_000_000, bucketMs: 43_200_000 },
+  { name: "1 min", windowMs: 60_000, bucketMs: 1_000, steps: 4 },
+  { name: "10 min", windowMs: 600_000, bucketMs: 10_000, steps: 5 },
+  { name: "1 h", windowMs: 3_600_000, bucketMs: 60_000, steps: 4 },
+  { name: "1 day", windowMs: 86_400_000, bucketMs: 1_800_000, steps: 4 },
+  { name: "30 days", windowMs: 2_592_000_000, bucketMs: 43_200_000, steps: 5 },
 ];
 
 const HEIGHT = 240;
@@ -20,7 +20,7 @@ const RIGHT = 14;
 // Left of "now": what is due and has not been handed over.
 const OVERDUE_WIDTH = 46;
 const GAP = 1;
-const TICKS = 4;
+const FEW_STEPS = 2;
 // The bars go on moving for so long after an answer; if none follows they stand still, as the figures do.
 const GLIDE_MS = 1_500;
 const LEAST_WIDTH = 240;
@@ -48,8 +48,8 @@ export class DueChart {
   }
 
   /** Draws what `rows` ({fromMs, toMs, pending, nextDueMs}; the last may have no end) say at `nowMs`, of `total` in all. */
-  show({ rows, total, nowMs, windowMs }) {
-    this.#shown = { rows, total, nowMs, windowMs };
+  show({ rows, total, nowMs, windowMs, steps }) {
+    this.#shown = { rows, total, nowMs, windowMs, steps };
     const plot = { left: LEFT + OVERDUE_WIDTH, right: this.#width - RIGHT, bottom: HEIGHT - BOTTOM };
     const perMs = (plot.right - plot.left) / windowMs;
     // What fell due this moment is on its way, not overdue.
@@ -66,7 +66,7 @@ export class DueChart {
       this.#svg,
       s("defs", {}, s("clipPath", { id: "due-plot" }, s("rect", { x: plot.left, y: 0, width: plot.right - plot.left, height: HEIGHT }))),
       this.#grid(highest, y, plot),
-      this.#ticks(windowMs, plot),
+      this.#ticks(windowMs, steps, plot),
       overdue ? this.#overdue(overdue, y, plot.bottom) : null,
       this.#plot,
       s("line", { class: "now", x1: plot.left, x2: plot.left, y1: TOP - 8, y2: plot.bottom + 5 }),
@@ -94,7 +94,7 @@ export class DueChart {
   }
 
   #grid(highest, y, plot) {
-    const steps = highest < 4 ? highest : 4;
+    const steps = Math.min(highest, 5);
     const lines = Array.from({ length: steps + 1 }, (_, at) => {
       const value = (highest * at) / steps;
       return [
@@ -105,8 +105,8 @@ export class DueChart {
     return s("g", { "data-key": `grid ${highest} ${this.#width}` }, lines);
   }
 
-  #ticks(windowMs, plot) {
-    const steps = plot.right - plot.left < 420 ? TICKS / 2 : TICKS;
+  #ticks(windowMs, many, plot) {
+    const steps = plot.right - plot.left < 420 ? FEW_STEPS : many;
     const texts = Array.from({ length: steps + 1 }, (_, at) => {
       const x = plot.left + ((plot.right - plot.left) * at) / steps;
       const text = at === 0 ? "now" : `+${duration((windowMs * at) / steps)}`;

@@ -146,7 +146,9 @@ class DeadLetterGroup {
     const isFirst = this.#ends.length === 1;
     if (isFirst && !this.#truncated) return null;
     const older = () => {
-      this.#ends.push(this.#messages.at(-1).storedMs);
+      const [newest, oldest] = [this.#messages[0].storedMs, this.#messages.at(-1).storedMs];
+      // The end is included; a page of one moment must lead on nevertheless.
+      this.#ends.push(newest === oldest ? oldest - 1 : oldest);
       this.#refresh();
     };
     const newer = () => {

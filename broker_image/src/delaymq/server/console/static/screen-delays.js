@@ -32,7 +32,7 @@ export function delaysScreen(view, { parameters }) {
   const draw = () => {
     if (latest === null) return;
     const { delay, due, next } = latest;
-    chart.show({ rows: due.rows, total: due.total, nowMs: brokerNow(), windowMs: chosen.windowMs });
+    chart.show({ rows: due.rows, total: due.total, nowMs: brokerNow(), windowMs: chosen.windowMs, steps: chosen.steps });
     view.render(
       heading("Delays", choice("How far ahead", WINDOWS.map(({ name }) => [name, name]), chosen.name, choose)),
       filters(filter, chosen.name),
