@@ -19,6 +19,7 @@ from delaymq.client.errors import (
     UnreachableError,
     reading_answer,
 )
+from delaymq.client.name_servers import NameServers
 from delaymq.client.network import Network, own_address, plain_text
 from delaymq.client.options import ClientOptions
 from delaymq.client.routes import Route, route_of, route_of_new_topic
@@ -41,9 +42,6 @@ from delaymq.protocol.command import Command, Response, encode_response, request
 from delaymq.protocol.errors import RequestError
 from delaymq.protocol.headers import GetRouteInfoRequestHeader
 from delaymq.transport import RemotingConnection, TransportError
-
-NAME_SERVER_MS = 500
-"""The least that each of several NameServers gets to answer; a part of the request timeout if that is more."""
 
 _logger = logging.getLogger(__name__)
 
@@ -75,6 +73,7 @@ class Client:
             )
         self.options = options or ClientOptions()
         self.network = Network(self._commanded, self._connected, self.options.connect_timeout_ms)
+        self._name_servers = NameServers(self.network, self.name_servers, self.options.request_timeout_ms)
         self.background = Background("client")
         self.client_id = ""
         self.unique_ids = UniqueIds()
@@ -85,7 +84,6 @@ class Client:
         self._route_calls: SharedCalls[str, TopicRoute] = SharedCalls()
         self._levels: dict[str, tuple[int, DelayLevels]] = {}
         self._level_calls: SharedCalls[str, DelayLevels] = SharedCalls()
-        self._name_server = 0
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -252,45 +250,12 @@ class Client:
     # Requests.
 
     async def ask_name_server(self, command: Command, *, unless_all: int | None = None) -> Command:
-        """The answer of the first NameServer that is there, beginning with the one that answered last.
-
-        A NameServer never answers a request that it does not know: AnswerTimeoutError. When there are several, none
-        of them gets so long that the next ones could not be asked within the timeout of a send. A refusal with code
-        `unless_all` is believed only when all that answer agree.
-        """
-        last: ClientError | None = None
-        refused: RefusedError | None = None
-        count = len(self.require_name_servers())
-        timeout_ms = max(self.options.request_timeout_ms // count, min(NAME_SERVER_MS, self.options.request_timeout_ms))
-        for turn in range(count):
-            index = (self._name_server + turn) % count
-            try:
-                answer = await self.network.ask(self.name_servers[index], command, timeout_ms)
-            except asyncio.CancelledError:
-                # Whoever asked gave up waiting: the next one begins elsewhere.
-                self._name_server = (index + 1) % count
-                raise
-            except RefusedError as error:
-                if error.code != unless_all:
-                    raise
-                refused = error
-                continue
-            except ClosedError:
-                raise
-            except ClientError as error:
-                last = error
-                continue
-            self._name_server = index
-            return answer
-        failed = refused or last
-        assert failed is not None
-        raise failed
+        """The first NameServer's answer that has code 0 (errors and `unless_all` as NameServers.ask)."""
+        return await self._name_servers.ask(command, unless_all=unless_all)
 
     def require_name_servers(self) -> list[str]:
         """The NameServers' addresses. Raises ClientError when this client has none."""
-        if not self.name_servers:
-            raise ClientError("this client has no NameServers: make one with their addresses")
-        return self.name_servers
+        return self._name_servers.require()
 
     async def ask(self, address: str, command: Command, timeout_ms: int | None = None) -> Command:
         """The answer with code 0 (errors as Network.ask)."""

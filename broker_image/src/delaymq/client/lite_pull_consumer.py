@@ -12,12 +12,13 @@ from delaymq.client.background import Background
 from delaymq.client.client import Client
 from delaymq.client.errors import ClosedError
 from delaymq.client.lite_offsets import SoughtOffsets
+from delaymq.client.lite_reading import SharedOrAssigned, reading_options
 from delaymq.client.messages import ReceivedMessage
 from delaymq.client.offsets import BrokerOffsets
-from delaymq.client.options import LitePullOptions, PushConsumerOptions
+from delaymq.client.options import LitePullOptions
 from delaymq.client.poll_buffer import PollBuffer
 from delaymq.client.queue_calls import QueueCalls
-from delaymq.client.rebalance import Share, Shares
+from delaymq.client.rebalance import Shares
 from delaymq.client.subscriptions import ALL, Subscription
 from delaymq.client.unregistering import unregister
 from delaymq.clock import now_ms
@@ -55,11 +56,11 @@ class LitePullConsumer:
         self._buffer = PollBuffer(self.options.max_cached_in_all)
         self._background = Background(f"lite pull consumer {group}")
         self._subscriptions: dict[str, Subscription] = {}
-        self._shares = _Shares(Shares(client, group, allocation=self.options.allocation))
+        self._shares = SharedOrAssigned(Shares(client, group, allocation=self.options.allocation))
         self._assignment = Assignment(
             client,
             group,
-            _reading_options(self.options),
+            reading_options(self.options),
             subscriptions=self._subscriptions,
             retry_topic="",
             calls=self._calls,
@@ -314,32 +315,3 @@ class LitePullConsumer:
             self._client.leave(self)
             self._buffer.wake()
         await unregister(self._client, self._subscriptions, consumer_group=self.group)
-
-
-class _Shares:
-    """The group's shares, or the queues that were assigned."""
-
-    def __init__(self, of_group: Shares) -> None:
-        self.assigned: frozenset[MessageQueue] | None = None
-        self._of_group = of_group
-
-    async def share(self, topic: str) -> Share | None:
-        if self.assigned is None:
-            return await self._of_group.share(topic)
-        return Share(frozenset(queue for queue in self.assigned if queue.topic == topic), has_others=False)
-
-
-def _reading_options(options: LitePullOptions) -> PushConsumerOptions:
-    """What of a push consumer's options its readers are given."""
-    return PushConsumerOptions(
-        consume_from=options.consume_from,
-        consume_timestamp_ms=options.consume_timestamp_ms,
-        allocation=options.allocation,
-        pull_batch=options.pull_batch,
-        suspend_timeout_ms=options.suspend_timeout_ms,
-        max_cached_messages=options.max_cached_messages,
-        max_cached_bytes=options.max_cached_bytes,
-        max_cached_span=options.max_cached_span,
-        rebalance_interval_ms=options.rebalance_interval_ms,
-        commit_interval_ms=options.commit_interval_ms,
-    )
