@@ -170,6 +170,8 @@ def test_broker_conf_is_what_the_spec_says_and_a_broker_reads_it_so():
 
 def test_hot_settings_have_a_default_for_what_the_spec_does_not_say_and_leave_permissions_alone():
     found = hot_settings({"fileReservedTime": "48", "maxConnections": "5"})
+    assert "logLevel" not in found
+    assert hot_settings({"logLevel": "debug"})["logLevel"] == "debug"
     assert found["fileReservedTime"] == "48"
     assert found["messageDelayLevel"].startswith("1s 5s")
     assert "maxConnections" not in found

@@ -11,6 +11,8 @@ from delaymq_operator.manifests.context import DelayTable
 
 # Hot keys that are no setting of ours: drains and people set them on a running broker.
 _LEFT_ALONE = frozenset({"brokerPermission"})
+# Whoever looks for something changes it on a running broker: it goes back only when the spec says so.
+_LEFT_UNLESS_STATED = frozenset({"logLevel"})
 _HOT_KEYS = tuple(key for key in keys_of(BrokerConfig) if is_hot(BrokerConfig, key) and key not in _LEFT_ALONE)
 _COLD_KEYS = frozenset(key for key in keys_of(BrokerConfig) if not is_hot(BrokerConfig, key))
 
@@ -41,10 +43,13 @@ def check_settings(settings: Mapping[str, str]) -> list[str]:
 
 
 def hot_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    """What a running broker shall have for every key that can be changed without a restart, defaults included."""
+    """What a running broker shall have for every key that can be changed without a restart, defaults included.
+
+    But for the log's level, unless it is stated.
+    """
     config, _ = build(BrokerConfig, settings)
     everything = to_settings(config)
-    return {key: everything[key] for key in _HOT_KEYS}
+    return {key: everything[key] for key in _HOT_KEYS if key in settings or key not in _LEFT_UNLESS_STATED}
 
 
 def cold_keys(config: Mapping[str, str]) -> dict[str, str]:
