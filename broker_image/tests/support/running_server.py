@@ -20,11 +20,11 @@ BOUND_S = 60
 BROKER_FIELDS = {"listen_port": 0, "http_port": 0, "auto_create_topic_enable": True}
 
 
-def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+def run(scenario: Callable[[], Coroutine[Any, Any, None]], *, bound_s: float = BOUND_S) -> None:
     """Runs it on the loop that servers use, with a time limit."""
 
     async def bounded() -> None:
-        async with asyncio.timeout(BOUND_S):
+        async with asyncio.timeout(bound_s):
             await scenario()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -12,7 +12,7 @@ from delaymq import __version__
 from delaymq.broker import remaining
 from delaymq.broker.drain import DrainMode
 from delaymq.config import to_settings
-from delaymq.server.http_answers import error_response, readiness
+from delaymq.server.http_answers import decode_json, error_response, readiness
 from delaymq.server.metrics_gather import gather
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class BrokerHttp:
     async def set_drain(self, request: web.Request) -> web.Response:
         """POST /api/v1/drain: holds producers off until the lease ends, or lets them come again."""
         try:
-            wanted = msgspec.json.decode(await request.read(), type=DrainRequest)
+            wanted = decode_json(await request.read(), DrainRequest)
             if wanted.mode is not DrainMode.NONE and wanted.lease_ms is None:
                 raise msgspec.ValidationError(f"{wanted.mode} needs leaseMs, after which writes are taken again")
         except msgspec.DecodeError as error:

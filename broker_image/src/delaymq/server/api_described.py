@@ -1,11 +1,14 @@
 """Forms of the answers that are older than the description: it is made of these, and a test holds them to be true."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
+from delaymq.broker.delivery.hold import LONGEST_SPREAD_MS
 from delaymq.broker.drain import DrainMode
-from delaymq.server.api_route import Answer, Problem, Query
+from delaymq.config.log_levels import MAX_LOGGERS
+from delaymq.server.api_broker import LEAST_LEASE_MS, LONGEST_LEASE_MS
+from delaymq.server.api_route import Answer, Body, Problem, Query
 from delaymq.server.store_http import MIN_EVERY_BYTES
 
 SegmentName = Annotated[str, msgspec.Meta(max_length=64)]
@@ -163,7 +166,8 @@ class Positions(Answer):
     delay_offsets: dict[str, int]
     consumer_offsets: dict[str, dict[str, int]]
     deleted_topics: dict[str, int]
-    queues: list[tuple[str, int, int, int]]
+    queues: list[list[str | int]]
+    """Rows of topic, queue, number of the first entry, number of the next one."""
 
 
 class Files(Answer):
@@ -186,7 +190,7 @@ class StartsQuery(Query):
     """Which segment, and how far the starts are apart."""
 
     name: SegmentName
-    every: Annotated[int, msgspec.Meta(ge=MIN_EVERY_BYTES, le=1 << 53)]
+    every: Annotated[int, msgspec.Meta(ge=MIN_EVERY_BYTES, le=10**18 - 1)]
 
 
 class Starts(Answer):
@@ -195,6 +199,76 @@ class Starts(Answer):
     as_of_ms: int
     every: int
     starts: list[int]
+
+
+class _Resume(Body, tag_field="overdue"):
+    over_ms: Annotated[int, msgspec.Meta(ge=1, le=LONGEST_SPREAD_MS)] | None = None
+    up_to_ms: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)] | None = None
+
+
+class ResumeDeliver(_Resume, tag="deliver"):
+    """What is overdue is delivered at once."""
+
+
+class ResumeSpread(Body, tag="spread", tag_field="overdue"):
+    """What is overdue is spread over a time."""
+
+    over_ms: Annotated[int, msgspec.Meta(ge=1, le=LONGEST_SPREAD_MS)]
+    up_to_ms: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)] | None = None
+
+
+class ResumeDrop(Body, tag="drop", tag_field="overdue"):
+    """What was due at or before a time is dropped."""
+
+    up_to_ms: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
+    over_ms: Annotated[int, msgspec.Meta(ge=1, le=LONGEST_SPREAD_MS)] | None = None
+
+
+Resume = ResumeDeliver | ResumeSpread | ResumeDrop
+
+LeaseMs = Annotated[int, msgspec.Meta(ge=LEAST_LEASE_MS, le=LONGEST_LEASE_MS)]
+
+
+class NoDrain(Body, tag="none", tag_field="mode"):
+    """Producers may come again."""
+
+    lease_ms: LeaseMs | None = None
+
+
+class Withdraw(Body, tag="withdraw", tag_field="mode"):
+    """Routes say read-only until the lease ends."""
+
+    lease_ms: LeaseMs
+
+
+class Refuse(Body, tag="refuse", tag_field="mode"):
+    """Sends are refused, too."""
+
+    lease_ms: LeaseMs
+
+
+DrainChange = NoDrain | Withdraw | Refuse
+
+
+LevelName = Literal["debug", "info", "warning", "error"]
+LoggerName = Annotated[str, msgspec.Meta(pattern=r"^(delaymq|asyncio|aiohttp)(\.[a-z0-9_]{1,40}){0,5}$")]
+
+
+class LogLevelBody(Body):
+    """What shall be logged; both parts are replaced as a whole."""
+
+    level: LevelName = "info"
+    loggers: Annotated[dict[LoggerName, LevelName], msgspec.Meta(max_length=MAX_LOGGERS)] = msgspec.field(
+        default_factory=dict
+    )
+
+
+class PinBody(Body):
+    """Which part of the log is kept, and for how long."""
+
+    holder: Annotated[str, msgspec.Meta(pattern="^backup-[A-Za-z0-9._-]{1,57}$")]
+    offset: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+    lease_ms: LeaseMs
 
 
 class PinQuery(Query):

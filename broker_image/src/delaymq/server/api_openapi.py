@@ -33,7 +33,7 @@ async def openapi(api: Api) -> dict[str, Any]:
 
 def description(routes: tuple[Route, ...]) -> dict[str, Any]:
     """OpenAPI 3.1 of these routes."""
-    types = [each for route in routes for each in (route.answer, route.body) if each not in (None, dict)]
+    types = [each for route in routes for each in (route.answer, _body(route)) if each not in (None, dict, object)]
     types += [Refusal]
     schemas, components = msgspec.json.schema_components(types, ref_template=_TEMPLATE)
     by_type = {id(kind): schema for kind, schema in zip(types, schemas, strict=True)}
@@ -67,9 +67,13 @@ def _operation(route: Route, by_type: dict[int, dict[str, Any]]) -> dict[str, An
         # Without a token on loopback nothing is asked for.
         "security": [] if route.is_open else [{"token": []}, {}],
     }
-    if route.body is not None:
-        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": by_type[id(route.body)]}}}
+    if (body := _body(route)) is not None:
+        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": by_type.get(id(body), {})}}}
     return operation
+
+
+def _body(route: Route) -> Any:
+    return route.described or route.body
 
 
 def _operation_id(route: Route) -> str:

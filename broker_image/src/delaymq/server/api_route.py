@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import msgspec
 from aiohttp import web
 
-from delaymq.server.http_answers import error_response
+from delaymq.server.http_answers import decode_json, error_response
 from delaymq.server.log_reading import LogFiles
 
 if TYPE_CHECKING:
@@ -89,7 +89,10 @@ class Route:
     """Type of the JSON that is answered; None: not JSON."""
     _: KW_ONLY
     query: type[Query] | None = None
-    body: type[msgspec.Struct] | None = None
+    body: Any = None
+    """Its type; `object` for any JSON, of which nothing is used."""
+    described: Any = None
+    """The body's type in the description, where it says more than `body`."""
     status: int = 200
     content: str = JSON
     refusals: tuple[int, ...] = ()
@@ -222,7 +225,11 @@ def _parameters(request: web.Request, kind: type[Query]) -> Query:
             raise ApiError(400, "bad_request", f"the parameter {name[:64]!r} stands there twice: state it once")
         values[name] = value
     try:
-        return msgspec.convert(values, kind, strict=False)
+        converted = msgspec.convert(values, kind, strict=False)
+        for field in msgspec.structs.fields(kind):
+            if field.encode_name in values and getattr(converted, field.name) is None:
+                raise msgspec.ValidationError(f"{field.encode_name} has no value: leave it out")
+        return converted
     except msgspec.ValidationError as error:
         names = ", ".join(field.encode_name for field in msgspec.structs.fields(kind))
         raise ApiError(400, "bad_request", f"{error}; the parameters are {names}") from None
@@ -230,7 +237,7 @@ def _parameters(request: web.Request, kind: type[Query]) -> Query:
 
 async def _json(request: web.Request, kind: type[msgspec.Struct]) -> msgspec.Struct:
     try:
-        return msgspec.json.decode(await request.read(), type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return decode_json(await request.read(), kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         names = ", ".join(field.encode_name for field in msgspec.structs.fields(kind))
         raise ApiError(400, "bad_request", f"{error}: send a JSON object with {names}") from None

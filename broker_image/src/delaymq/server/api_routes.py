@@ -16,11 +16,11 @@ from delaymq.server import (
     log_level_http,
 )
 from delaymq.server import api_described as forms
-from delaymq.server.api_broker import BrokerHttp, DrainRequest
+from delaymq.server.api_broker import BrokerHttp
 from delaymq.server.api_route import Route, get, post, put
-from delaymq.server.delay_http import DelayHttp, ResumeRequest
+from delaymq.server.delay_http import DelayHttp
 from delaymq.server.store_http import StoreHttp
-from delaymq.server.store_pins import PinRequest, PinsHttp
+from delaymq.server.store_pins import PinsHttp
 
 ROUTES: Final[tuple[Route, ...]] = (
     # Probes and metrics
@@ -40,13 +40,17 @@ ROUTES: Final[tuple[Route, ...]] = (
         *("/api/v1/log-level", "Change what is logged, until the restart"),
         *(log_level_http.set_log_level, log_level_http.LogLevel),
         body=log_level_http.LogLevelChange,
+        described=forms.LogLevelBody,
     ),
     get("/api/v1/drain", "Whether producers are held off", BrokerHttp.drain, forms.Drain),
-    post("/api/v1/drain", "Hold producers off, or no longer", BrokerHttp.set_drain, forms.Drain, body=DrainRequest),
+    post(
+        "/api/v1/drain", "Hold producers off, or no longer", BrokerHttp.set_drain, forms.Drain, body=forms.DrainChange
+    ),
     get("/api/v1/remaining", "What consumers would miss without it", BrokerHttp.remaining, forms.Remaining),
     post(
         *("/api/v1/decommission", "Take it out of service: no more writes"),
         *(BrokerHttp.decommission, forms.Decommissioned),
+        body=object,
         status=202,
     ),
     # Topics, groups, messages
@@ -91,12 +95,13 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     post(
         *("/api/v1/delay/pause", "Hand nothing over until somebody resumes", DelayHttp.pause, forms.Held),
+        body=object,
         status=202,
         refusals=(409,),
     ),
     post(
         *("/api/v1/delay/resume", "Hand over again; what becomes of overdue ones", DelayHttp.resume, forms.Held),
-        body=ResumeRequest,
+        body=forms.Resume,
         status=202,
         refusals=(409,),
     ),
@@ -117,7 +122,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     post(
         *("/api/v1/store/pins", "Keep the log from deletion, for a while", PinsHttp.hold, forms.PinHeld),
-        body=PinRequest,
+        body=forms.PinBody,
         status=201,
         refusals=(409, 429),
     ),

@@ -7,7 +7,7 @@ import msgspec
 from aiohttp import web
 
 from delaymq.broker.delivery.hold import LONGEST_SPREAD_MS
-from delaymq.server.http import error_response
+from delaymq.server.http_answers import decode_json, error_response
 
 if TYPE_CHECKING:
     from delaymq.server.broker_server import BrokerServer
@@ -41,7 +41,7 @@ class DelayHttp:
         """POST /api/v1/delay/resume: deliveries go on; the body says what becomes of what is overdue."""
         holding = self._server.broker.delivery.holding
         try:
-            wanted = msgspec.json.decode(await request.read(), type=ResumeRequest)
+            wanted = decode_json(await request.read(), ResumeRequest)
         except msgspec.DecodeError as error:
             return error_response(400, "bad_request", f"{error}: send {_EXAMPLES}")
         if wanted.overdue == "spread":

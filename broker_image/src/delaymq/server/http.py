@@ -1,6 +1,7 @@
 """HTTP for people, probes and Prometheus. Importing this module loads aiohttp: do it late."""
 
 import asyncio
+import logging
 import socket
 from typing import TYPE_CHECKING, Final
 
@@ -58,6 +59,8 @@ async def serve(
     app.middlewares.append(guard(host, token, own_names))
     app.middlewares.append(_whole_bodies)
     app.on_response_prepare.append(add_headers)
+    # What it would say of a malformed request, with a trace, is the client's affair; our own failures are logged here.
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     runner = web.AppRunner(
         app,
         access_log=None,

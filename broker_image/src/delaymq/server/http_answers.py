@@ -1,8 +1,9 @@
 """What all answers have in common: one form of errors, and headers that keep browsers from guessing."""
 
 import logging
-from typing import Final
+from typing import Any, Final, TypeVar
 
+import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
@@ -18,6 +19,33 @@ SECURITY_HEADERS: Final = {
 """Of answers that do not bring their own: the console's page has another policy."""
 
 _logger = logging.getLogger(__name__)
+
+
+T = TypeVar("T")
+
+
+def decode_json(data: bytes, kind: type[T]) -> T:
+    """The JSON `data` as `kind`; msgspec.DecodeError says what does not fit. 5.0 is a whole number, as JSON has it."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        if "got `float`" not in str(error):
+            raise
+        try:
+            plain = _with_integers(msgspec.json.decode(data))
+        except RecursionError:
+            raise error from None
+        return msgspec.convert(plain, kind)
+
+
+def _with_integers(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, list):
+        return [_with_integers(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _with_integers(each) for name, each in value.items()}
+    return value
 
 
 def error_response(status: int, code: str, message: str) -> web.Response:

@@ -67,8 +67,8 @@ def _foreign(request: web.Request, names: frozenset[str]) -> web.Response | None
     if stated is not None and not _is_own(stated, names):
         message = "without a token the Host must be an IP address, localhost or one of httpNames"
         return error_response(403, "host_not_allowed", message)
-    if request.method in READING_METHODS:
-        return None
+    if request.method in READING_METHODS or request.match_info.http_exception is not None:
+        return None  # it changes nothing: there is no such path, or it does not take the method
     origin = request.headers.get("Origin")
     if origin is not None and urlsplit(origin).netloc.lower() != (stated or "").lower():
         return error_response(403, "origin_not_allowed", "pages of other origins may change nothing here")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 from aiohttp import web
 
-from delaymq.server.http import error_response
+from delaymq.server.http_answers import decode_json, error_response
 
 if TYPE_CHECKING:
     from delaymq.server.broker_server import BrokerServer
@@ -103,7 +103,7 @@ class PinsHttp:
     async def hold(self, request: web.Request) -> web.Response:
         """POST /api/v1/store/pins: takes a pin, or renews it."""
         try:
-            wanted = msgspec.json.decode(await request.read(), type=PinRequest)
+            wanted = decode_json(await request.read(), PinRequest)
         except msgspec.DecodeError as error:
             return error_response(400, "bad_request", f"{error}: send {_EXAMPLE}")
         if not _HOLDER.fullmatch(wanted.holder) or not wanted.holder.startswith("backup-"):

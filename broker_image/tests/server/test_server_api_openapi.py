@@ -1,0 +1,106 @@
+"""The description of HTTP: it names what is answered and nothing else, and answers are as it says."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from delaymq.server.api_openapi import description
+from delaymq.server.api_routes import ROUTES
+from delaymq.server.console import is_console_path
+from running_server import HOST, BrokerPeer, run, standalone
+
+FUZZED_S = 8
+"""What schemathesis may take of its fuzzing phases; the deadline of the test is far beyond."""
+
+
+def test_every_route_has_its_row_and_every_row_its_route(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path, http=True) as server:
+            assert server.broker._http is not None
+            app = server.broker._http._runner.app
+            routed = {
+                (route.method, route.resource.canonical)
+                for route in app.router.routes()
+                if route.resource is not None and route.method != "HEAD"
+            }
+            described = {
+                (method.upper(), path) for path, methods in description(ROUTES)["paths"].items() for method in methods
+            }
+            assert {each for each in routed if not is_console_path(each[1].replace("{name}", "x"))} == described
+
+    run(scenario)
+
+
+def test_ids_of_operations_are_unique_and_parameters_of_paths_are_all_described() -> None:
+    ids = []
+    for path, methods in description(ROUTES)["paths"].items():
+        for operation in methods.values():
+            ids.append(operation["operationId"])
+            in_path = {each["name"] for each in operation["parameters"] if each["in"] == "path"}
+            assert in_path == {part[1:-1] for part in path.split("/") if part.startswith("{")}
+    assert len(set(ids)) == len(ids) == len(ROUTES)
+
+
+def test_open_paths_are_those_that_the_guard_lets_through() -> None:
+    from delaymq.server.http_guard import OPEN_PATHS
+
+    assert {route.path for route in ROUTES if route.is_open} == OPEN_PATHS
+
+
+@pytest.mark.timeout(180)
+def test_schemathesis_finds_no_answer_that_is_not_as_described(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path, http=True, message_delay_level="1s 1h 2h") as server:
+            await _fill(server.broker.port)
+            url = f"http://{HOST}:{server.broker.http_port}/api/v1/openapi.json"
+            options = [
+                "--checks",
+                "all",
+                "--max-examples",
+                "4",
+                "--max-time",
+                str(FUZZED_S),
+                "--seed",
+                "1",
+                "--no-color",
+            ]
+            process = await asyncio.create_subprocess_exec(
+                *(str(Path(sys.executable).parent / "schemathesis"), "run", url, *options),
+                cwd=tmp_path,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+            )
+            said, _ = await process.communicate()
+            assert process.returncode == 0, said.decode()
+
+    run(scenario, bound_s=150)
+
+
+async def _fill(port: int) -> None:
+    """Messages of all kinds: plain, delayed, delivered, with keys and without."""
+    peer = await BrokerPeer.connect(port)
+    await peer.send("T", b"plain", UNIQ_KEY="A" * 32, KEYS="k1 k2", TAGS="a")
+    await peer.send("T", bytes(range(256)), KEYS="k1")
+    await peer.send("T", b"large" * 40_000, UNIQ_KEY="D" * 32)
+    await peer.send("T", b"later", UNIQ_KEY="B" * 32, KEYS="k1", DELAY="2")
+    await peer.send("T", b"soon", UNIQ_KEY="C" * 32, DELAY="1")
+    await peer.pull("T", 3)
+
+
+@pytest.mark.parametrize("path", ["/api/v1/openapi.json", "/api/v1/totals", "/readyz"])
+def test_heads_are_answered_without_a_body_and_options_tell_the_methods(tmp_path: Path, path: str) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path, http=True) as server, aiohttp.ClientSession() as session:
+            url = f"http://{HOST}:{server.broker.http_port}{path}"
+            answers: dict[str, Any] = {}
+            for method in ("HEAD", "OPTIONS", "TRACE"):
+                async with session.request(method, url) as answer:
+                    answers[method] = answer.status, await answer.read(), answer.headers.get("Allow")
+            assert answers["HEAD"] == (200, b"", None)
+            assert answers["OPTIONS"] == (204, b"", "GET, HEAD, OPTIONS")
+            assert answers["TRACE"][0] == 405
+
+    run(scenario)
