@@ -78,6 +78,9 @@ docs: $(SETUP) ## write the tables in docs/ that are made of the code
 screenshots: $(SETUP) ## make the pictures of the console in docs/images anew (needs Chromium)
 	PYTHONPATH=e2e $(BIN)/python e2e/console/screenshots.py
 
+pictures-cli: $(SETUP) ## make the pictures of the command line in docs/images anew, from a broker that runs
+	$(BIN)/python docs/images/make_cli_pictures.py
+
 pins: ## write the pins in requirements/ anew from the .in files (needs uv); images get the versions that the tests ran with
 	$(PIN) -o requirements/dev.txt requirements/dev.in
 	$(PIN) -c requirements/dev.txt -o requirements/spark.txt requirements/spark.in
@@ -88,4 +91,4 @@ pins: ## write the pins in requirements/ anew from the .in files (needs uv); ima
 clean: ## remove what the targets made, but for the caches outside the checkout
 	rm -rf $(VENV) .venv-spark build bench/results
 
-.PHONY: help setup setup-spark demo check test test-unit test-compat test-spark cluster e2e test-long bench bench-spark docs screenshots pins clean
+.PHONY: help setup setup-spark demo check test test-unit test-compat test-spark cluster e2e test-long bench bench-spark docs screenshots pictures-cli pins clean

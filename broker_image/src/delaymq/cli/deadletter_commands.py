@@ -43,7 +43,7 @@ def list_letters(
                 print_json(stored_data(message) | {"originTopic": _origin(message)})
         elif found:
             columns = ("stored", "offset id", "topic", "message id", "keys", "body", "retries")
-            console().print(table(columns, [_cells(message) for message in found], left=6))
+            console().print(table(columns, [_cells(message) for message in found], left=6, elastic=5))
         else:
             console().print(f"group {group} has no dead letters", markup=False)
         return 0

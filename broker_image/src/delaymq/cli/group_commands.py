@@ -52,7 +52,7 @@ def list_groups(
                 )
                 for each in seen
             ]
-            console().print(table(columns, rows, left=3))
+            console().print(table(columns, rows, left=3, elastic=2))
         else:
             console().print("no groups yet: one comes into being with its first consumer")
         return 0

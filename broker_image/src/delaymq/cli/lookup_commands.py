@@ -100,7 +100,7 @@ def find(
                 print_json(stored_data(message))
         elif found:
             columns = ("stored", "message id", "queue", "offset", "tags", "keys", "state", "body")
-            console().print(table(columns, found_rows(found, SHOWN_BODY), left=8))
+            console().print(table(columns, found_rows(found, SHOWN_BODY), left=8, elastic=7))
         if not found:
             raise CommandError(f"no message of topic {topic} was found{f' with {word}' if word else ''}")
         return 0
@@ -147,7 +147,7 @@ def _show_life(answer: dict[str, Any]) -> None:
     keys = f", keys {' '.join(answer['keys'])}" if answer["keys"] else ""
     out.print(f"{answer['messageId']} of {answer['topic']}{keys}: {answer['state']}", markup=False)
     rows = [(shown_time(each["atMs"]), each["event"], each["group"] or "", each["detail"]) for each in answer["life"]]
-    out.print(table(("when", "what", "group", "how"), rows, left=4))
+    out.print(table(("when", "what", "group", "how"), rows, left=4, elastic=3))
     body = answer["body"]
     text = body["text"] if body["text"] is not None else f"base64 {body['base64']}"
     shown = text if len(text) <= 400 else f"{text[:400]}…"

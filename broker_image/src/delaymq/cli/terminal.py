@@ -34,11 +34,21 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, ensure_ascii=False), flush=True)
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> Table:
-    """A table without frames whose first `left` columns are text and the others numbers."""
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1, elastic: int | None = None) -> Table:
+    """A table without frames whose first `left` columns are text and the others numbers.
+
+    On a narrow terminal the column `elastic` gives way first, by several lines in it: ids and times are to be copied.
+    """
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for index, name in enumerate(columns):
-        made.add_column(name, justify="left" if index < left else "right", no_wrap=True)
+        is_elastic = index == elastic
+        made.add_column(
+            name,
+            justify="left" if index < left else "right",
+            no_wrap=not is_elastic,
+            overflow="fold" if is_elastic else "ellipsis",
+            min_width=8 if is_elastic else None,
+        )
     for row in rows:
         made.add_row(*row)
     return made
