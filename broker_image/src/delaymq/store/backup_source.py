@@ -18,7 +18,7 @@ from delaymq.store.manifest import FileSizes
 from delaymq.store.options import StoreOptions
 from delaymq.store.reader import INDEX_HEADER, QUEUE_ENTRY, LogEnd, StoreReader
 from delaymq.store.segments import segment_name
-from delaymq.store.setup import read_state, sizes_of_existing
+from delaymq.store.setup import read_state, sizes_found
 from delaymq.store.snapshot import NAME as SNAPSHOT
 from delaymq.store.snapshot import decode_snapshot
 from delaymq.store.verify import slot_bytes
@@ -116,8 +116,7 @@ class FolderSource:
         return None
 
     def _sizes(self) -> FileSizes:
-        options = sizes_of_existing(self._files, self._path, StoreOptions())
-        queue_files = any(self._files.names_in(f"{self._path}/consumequeue"))
+        log_bytes, queue_bytes = sizes_found(self._files, self._path)
         slots = entries = None
         index = self._reader.index_files()
         if index:
@@ -126,8 +125,8 @@ class FolderSource:
                 slots = found // 4
                 entries = (file_bytes - INDEX_HEADER.size - found) // 20
         return FileSizes(
-            commit_log_file_bytes=options.commit_log_file_bytes,
-            consume_queue_file_bytes=options.consume_queue_file_bytes if queue_files else None,
+            commit_log_file_bytes=log_bytes or StoreOptions().commit_log_file_bytes,
+            consume_queue_file_bytes=queue_bytes,
             index_slots=slots,
             index_entries=entries,
         )

@@ -119,8 +119,9 @@ def make_folders(files: Files, path: str) -> None:
 
 def sizes_of_existing(files: Files, path: str, options: StoreOptions) -> StoreOptions:
     """`options` with the sizes of the files that are there."""
-    log_bytes = SegmentFolder(files, f"{path}/commitlog", "", 0).size_of_existing() or options.commit_log_file_bytes
-    queue_bytes = _queue_file_bytes(files, path) or options.consume_queue_file_bytes
+    found_log_bytes, found_queue_bytes = sizes_found(files, path)
+    log_bytes = found_log_bytes or options.commit_log_file_bytes
+    queue_bytes = found_queue_bytes or options.consume_queue_file_bytes
     if (log_bytes, queue_bytes) != (options.commit_log_file_bytes, options.consume_queue_file_bytes):
         _log.warning(
             "the store's files have %d (log) and %d bytes (queues), not the configured %d and %d: theirs hold",
@@ -137,6 +138,11 @@ def sizes_of_existing(files: Files, path: str, options: StoreOptions) -> StoreOp
             _log.warning("index/%s has %d bytes, not the configured %d", name, facts.file_bytes, index_bytes)
             break
     return options
+
+
+def sizes_found(files: Files, path: str) -> tuple[int | None, int | None]:
+    """Bytes of the log's and of the queues' files; None where none tell."""
+    return SegmentFolder(files, f"{path}/commitlog", "", 0).size_of_existing(), _queue_file_bytes(files, path)
 
 
 def _queue_file_bytes(files: Files, path: str) -> int | None:
