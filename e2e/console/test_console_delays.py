@@ -62,7 +62,7 @@ def is_seen_waiting(seen: Watched, due: float) -> bool:
 
 
 def test_the_bars_move_towards_now(waiting: OurCluster, open_page: OpenPage) -> None:
-    seen = open_page(waiting, f"#/delays?topic={TOPIC}&window=1%20h")
+    seen = open_page(waiting, f"#/delays?topic={TOPIC}&window=1%20h", reduced_motion="no-preference")
     bar = seen.page.locator(".due-bar").first
     expect(bar).to_be_visible()
     begun = float(bar.get_attribute("x") or "nan")

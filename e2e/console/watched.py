@@ -21,7 +21,8 @@ class Watched:
         self.complaints: list[str] = []
         self.asked: list[str] = []
         """Paths that the page asked for, in order."""
-        self._context = browser.new_context(**options)
+        # Painting what moves is most of the work of a machine without a graphics card.
+        self._context = browser.new_context(**{"reduced_motion": "reduce", **options})
         self.page = self._context.new_page()
         self._context.route("**/*", self._guard)
         self.page.on("console", self._logged)
