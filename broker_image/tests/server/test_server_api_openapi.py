@@ -56,19 +56,17 @@ def test_schemathesis_finds_no_answer_that_is_not_as_described(tmp_path: Path) -
         async with standalone(tmp_path, http=True, message_delay_level="1s 1h 2h") as server:
             await _fill(server.broker.port)
             url = f"http://{HOST}:{server.broker.http_port}/api/v1/openapi.json"
-            options = [
-                "--checks",
-                "all",
-                "--max-examples",
-                "4",
-                "--max-time",
-                str(FUZZED_S),
-                "--seed",
-                "1",
-                "--no-color",
-            ]
+            bounds = ["--max-examples", "4", "--max-time", str(FUZZED_S), "--seed", "1"]
             process = await asyncio.create_subprocess_exec(
-                *(str(Path(sys.executable).parent / "schemathesis"), "run", url, *options),
+                *(
+                    str(Path(sys.executable).parent / "schemathesis"),
+                    "run",
+                    url,
+                    "--checks",
+                    "all",
+                    "--no-color",
+                    *bounds,
+                ),
                 cwd=tmp_path,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,

@@ -6,6 +6,7 @@ from delaymq.broker.resend import is_resent_from, key_of
 from delaymq.message import names
 from delaymq.message.record import Record
 from delaymq.server.api_route import Api
+from delaymq.server.log_reading import LogFiles
 
 _LOOKED_AT: Final = 64
 """Messages of one unique id in a retry topic: a group tries 16 times by default."""
@@ -16,8 +17,10 @@ async def resent_as(api: Api, group: str, dead_letters: list[Record]) -> list[Re
     """The newest message that each dead letter was sent again as; None: none that the index and the log still have."""
     store, topic = api.broker.store, names.retry_topic(group)
     offsets = [store.query_index(topic, key_of(each), _LOOKED_AT, 0, _EVER_MS) for each in dead_letters]
+    # One that is not on the disk yet was sent all the same.
+    files = LogFiles(store, unconfirmed=True)
     async with api.reading():
-        read = await api.in_thread(api.log_files().records, [offset for each in offsets for offset in each])
+        read = await api.in_thread(files.records, [offset for each in offsets for offset in each])
     rest = iter(read)
     found: list[Record | None] = []
     for dead_letter, there in zip(dead_letters, offsets, strict=True):

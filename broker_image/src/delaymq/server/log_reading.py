@@ -42,12 +42,12 @@ class ReadRecord:
 
 
 class LogFiles:
-    """The log as it is now, to be read in any thread: nothing behind `end`."""
+    """The log as it is now, to be read in any thread: what is confirmed, or all that is appended."""
 
-    def __init__(self, store: "MessageStore") -> None:
+    def __init__(self, store: "MessageStore", *, unconfirmed: bool = False) -> None:
         self._folder = f"{store.path}/commitlog"
         self._first = store.min_offset
-        self._end = store.confirmed_offset
+        self._end = store.end_offset if unconfirmed else store.confirmed_offset
         self._file_bytes = store.options.commit_log_file_bytes
 
     def records(self, offsets: list[int]) -> list[ReadRecord | None]:

@@ -54,7 +54,9 @@ class PendingReader:
     async def _learn(self, thread: ThreadPoolExecutor, queue_id: int, offsets: list[int]) -> None:
         broker = self._broker
         places = [self._place(queue_id, offset) for offset in offsets]
-        topics = await asyncio.get_running_loop().run_in_executor(thread, LogFiles(broker.store).real_topics, places)
+        topics = await asyncio.get_running_loop().run_in_executor(
+            thread, LogFiles(broker.store, unconfirmed=True).real_topics, places
+        )
         queue = broker.delivery.pending_topics.queue(queue_id)
         for offset, topic in zip(offsets, topics, strict=True):
             if not broker.delivery.is_settled(queue_id, offset):

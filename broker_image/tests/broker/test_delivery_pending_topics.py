@@ -1,0 +1,154 @@
+"""For which topics messages wait, as it is counted on the way, against a count of every entry's own record."""
+
+import dataclasses
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from broker_harness import Harness
+from delaymq.broker.broker import Broker
+from delaymq.broker.delivery.pending_topics import QueueTopics
+from delaymq.message.names import REAL_TOPIC, SCHEDULE_TOPIC
+from delaymq.protocol.codes import RequestCode
+from delaymq.schedule.outlook import Buckets, count_by_due, entries_of, next_entries
+from delaymq.store.reader import QUEUE_ENTRY
+
+LEVELS = "1s 5s 10s 1m"
+
+
+def kill(harness: Harness) -> None:
+    """What the kernel keeps is there at the next start, as after kill -9."""
+    harness.broker.store.abandon()
+    harness.broker = Broker.open(harness.config, harness.clock)
+
+
+def set_levels(harness: Harness, table: str) -> None:
+    harness.config = dataclasses.replace(harness.config, message_delay_level=table)
+    harness.broker.apply(harness.config)
+
+
+def brute_force(harness: Harness) -> Counter[tuple[int, str]]:
+    """(queue, topic) → what waits, from every entry's record."""
+    store, delivery = harness.broker.store, harness.broker.delivery
+    counts: Counter[tuple[int, str]] = Counter()
+    for topic, queue_id in store.queues():
+        if topic != SCHEDULE_TOPIC:
+            continue
+        _, end = store.queue_bounds(topic, queue_id)
+        for offset in range(end):
+            if not delivery.is_settled(queue_id, offset):
+                place = QUEUE_ENTRY.unpack(store.read_entries(topic, queue_id, offset, 1))
+                record = store.record_at(place[0])
+                assert record is not None
+                counts[(queue_id, record.properties.get(REAL_TOPIC, ""))] += 1
+    return counts
+
+
+def counted(harness: Harness) -> Counter[tuple[int, str]]:
+    queues = harness.broker.delivery.pending_topics.queues
+    return Counter(
+        {(queue_id, topic): count for queue_id, queue in queues.items() for topic, count in queue.counts().items()}
+    )
+
+
+def learn(harness: Harness, rng: random.Random, most: int) -> None:
+    """Reads some of what the start left unknown, as the server does in the background."""
+    delivery, store = harness.broker.delivery, harness.broker.store
+    for queue_id, offsets in delivery.pending_topics.unknown_ranges(
+        lambda *place: not delivery.is_settled(*place), rng.randint(1, 7)
+    ):
+        for offset in offsets:
+            record = store.record_at(QUEUE_ENTRY.unpack(store.read_entries(SCHEDULE_TOPIC, queue_id, offset, 1))[0])
+            delivery.pending_topics.queue(queue_id).learn(offset, record.properties[REAL_TOPIC] if record else "")
+            most -= 1
+        if most <= 0:
+            return
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_counts_equal_those_of_every_record_through_sends_deliveries_kills_and_level_changes(
+    tmp_path: Path, seed: int
+) -> None:
+    rng = random.Random(seed)
+    harness = Harness(tmp_path, message_delay_level=LEVELS)
+    topics = [f"T{number}" for number in range(6)]
+    for _ in range(250):
+        match rng.randrange(12):
+            case 0:
+                harness.clock.advance(rng.choice((100, 2_000, 20_000)))
+            case 1 | 2:
+                harness.broker.hand_over(harness.clock(), rng.randint(1, 9))
+            case 3:
+                kill(harness)
+            case 4:
+                learn(harness, rng, rng.randint(1, 20))
+            case 5:
+                changed = rng.choice((LEVELS, "2s 2s", "10s 1s 1s 1s 3s"))
+                set_levels(harness, changed)
+            case 6:
+                harness.answer(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": rng.choice(topics)})
+            case _:
+                harness.send(rng.choice(topics), b"x", {"DELAY": str(rng.randint(1, 4))})
+        if harness.broker.delivery.pending_topics.complete:
+            assert counted(harness) == brute_force(harness)
+    learn(harness, rng, 1 << 30)
+    assert harness.broker.delivery.pending_topics.complete
+    assert counted(harness) == brute_force(harness)
+    assert sum(counted(harness).values()) == sum(harness.broker.delivery.pending().values())
+
+
+def test_before_a_start_is_learned_nothing_is_told_of_a_topic(tmp_path: Path) -> None:
+    harness = Harness(tmp_path, message_delay_level=LEVELS)
+    harness.send("T", b"x", {"DELAY": "4"})
+    assert harness.broker.delivery.pending_of_topic("T") == 1
+    harness.restart()
+    assert harness.broker.delivery.pending_of_topic("T") is None
+    learn(harness, random.Random(0), 10)
+    assert harness.broker.delivery.pending_of_topic("T") == 1
+    assert harness.broker.delivery.pending_of_topic("U") == 0
+
+
+def test_what_is_settled_takes_no_memory_for_long() -> None:
+    queue = QueueTopics()
+    for offset in range(100_000):
+        queue.add(offset, f"T{offset}")
+        queue.settle(offset, offset + 1)
+    assert len(queue.entries) < 20_000
+    assert queue.counts() == {}
+    assert len(queue._names) == 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_buckets_by_due_time_equal_a_count_one_by_one(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    harness = Harness(tmp_path, message_delay_level=LEVELS)
+    for _ in range(120):
+        harness.send(rng.choice("TU"), b"x", {"DELAY": str(rng.randint(1, 4))})
+        harness.clock.advance(rng.randint(0, 400))
+        if rng.random() < 0.1:
+            harness.broker.hand_over(harness.clock(), rng.randint(1, 5))
+        if rng.random() < 0.05:
+            table = rng.choice((LEVELS, "3s 1s 20s 2s"))
+            set_levels(harness, table)
+    now_ms, delivery = harness.clock(), harness.broker.delivery
+    width_ms, until_ms = rng.choice((500, 1_000, 7_000)), now_ms + rng.choice((3_000, 90_000))
+    buckets = Buckets(now_ms, width_ms, 8, until_ms)
+    expected = Buckets(now_ms, width_ms, 8, until_ms)
+    for queue_id in range(4):
+        source = delivery.source(queue_id)
+        if source is None:
+            continue
+        # What is settled out of order is counted out as well.
+        if source.pending > 3:
+            source.settled.settle(source.settled.low + 2)
+        for _ in count_by_due(source, buckets):
+            pass
+        for due_ms in entries_of(source, lambda offset: True):
+            if due_ms is not None:
+                expected.add(due_ms)
+        coming = next_entries(source, 5)
+        assert coming == sorted(coming)
+        assert all(offset not in source.settled for _, offset in coming)
+    assert buckets.counts == expected.counts
+    assert buckets.first_ms[1:] == expected.first_ms[1:]

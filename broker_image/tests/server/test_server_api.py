@@ -1,0 +1,349 @@
+"""/api/v1: topics, groups, messages with their life, what waits, dead letters."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+import pytest
+from delaymq.broker.broker import Broker
+from delaymq.message.properties import decode_properties
+from delaymq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
+from delaymq.protocol.codes import RequestCode
+from delaymq.protocol.command import request_command
+from running_server import HOST, BrokerPeer, run, standalone, until
+
+KEY = "7F00000100002A9F18B4AAC2D1F20001"
+
+
+class Asked:
+    """A broker, a client of it, and HTTP."""
+
+    def __init__(self, server: Any, peer: BrokerPeer, session: aiohttp.ClientSession) -> None:
+        self.broker: Broker = server.broker.broker
+        self.peer = peer
+        self._session = session
+        self._url = f"http://{HOST}:{server.broker.http_port}/api/v1/"
+
+    async def get(self, path: str, status: int = 200) -> Any:
+        async with self._session.get(self._url + path) as answer:
+            assert answer.status == status, await answer.text()
+            return await answer.json()
+
+    async def post(self, path: str, body: object, status: int = 200) -> Any:
+        async with self._session.post(self._url + path, json=body) as answer:
+            assert answer.status == status, await answer.text()
+            return await answer.json()
+
+    async def send_back(self, group: str, offset: int, level: int = 0) -> None:
+        fields = {"offset": str(offset), "group": group, "delayLevel": str(level), "maxReconsumeTimes": "16"}
+        assert (
+            await self.peer.connection.request(request_command(RequestCode.CONSUMER_SEND_MSG_BACK, fields))
+        ).code == 0
+
+    async def commit(self, group: str, topic: str, offset: int) -> None:
+        fields = {"consumerGroup": group, "topic": topic, "queueId": "0", "commitOffset": str(offset)}
+        command = request_command(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+        assert (await self.peer.connection.request(command)).code == 0
+
+
+@asynccontextmanager
+async def asked(path: Path, **changes: Any) -> AsyncIterator[Asked]:
+    async with (
+        standalone(path, http=True, **({"message_delay_level": "1s 1h 1s"} | changes)) as server,
+        aiohttp.ClientSession() as session,
+    ):
+        yield Asked(server, await BrokerPeer.connect(server.broker.port), session)
+
+
+def test_topics_are_paged_by_name_and_told_by_kind(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with asked(tmp_path) as api:
+            for name in ("Orders", "orders2", "Bills"):
+                await api.peer.send(name)
+            await api.peer.send("Orders", DELAY="2")
+            first = await api.get("topics?limit=2")
+            assert [row["topic"] for row in first["topics"]] == ["Bills", "Orders"]
+            assert (first["total"], first["next"]) == (3, "Orders")
+            rest = await api.get("topics?limit=2&after=Orders")
+            assert [row["topic"] for row in rest["topics"]] == ["orders2"]
+            assert rest["next"] is None
+            found = (await api.get("topics?contains=ORDERS"))["topics"]
+            assert [row["topic"] for row in found] == ["Orders", "orders2"]
+            row = found[0]
+            assert (row["messages"], row["stored"], row["pending"], row["permission"]) == (1, 2, 1, "rw")
+            assert row["lastStoredMs"] == api.broker.store.store_time_of("Orders", 0, 0)
+            assert "TBW102" in [row["topic"] for row in (await api.get("topics?kind=system"))["topics"]]
+            details = await api.get("topics/Orders")
+            assert details["queues"][0] == {
+                "queueId": 0,
+                "minOffset": 0,
+                "maxOffset": 1,
+                "lastStoredMs": row["lastStoredMs"],
+            }
+            assert (await api.get("topics/None", 404))["error"]["code"] == "no_such_topic"
+
+    run(scenario)
+
+
+def test_a_group_shows_its_members_lag_and_progress(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with asked(tmp_path) as api:
+            for _ in range(3):
+                await api.peer.send("Orders")
+            await api.commit("readers", "Orders", 2)
+            consumer = ConsumerData(
+                group_name="readers",
+                consume_type="CONSUME_PASSIVELY",
+                message_model="CLUSTERING",
+                consume_from_where="CONSUME_FROM_LAST_OFFSET",
+                subscription_data_set=[SubscriptionData("Orders", sub_string="a || b")],
+                unit_mode=False,
+            )
+            beat = HeartbeatData(client_id="c1", producer_data_set=[], consumer_data_set=[consumer])
+            await api.peer.connection.request(request_command(RequestCode.HEART_BEAT, {}, beat.encode()))
+            row = (await api.get("groups?contains=READ"))["groups"][0]
+            assert (row["group"], row["members"], row["lag"], row["model"]) == ("readers", 1, 1, "CLUSTERING")
+            assert row["topics"] == ["%RETRY%readers", "Orders"] or row["topics"] == ["Orders"]
+            group = await api.get("groups/readers")
+            assert group["members"][0]["clientId"] == "c1"
+            assert group["subscriptions"] == [{"topic": "Orders", "expression": "a || b", "type": "TAG"}]
+            progress = next(each for each in group["progress"] if each["topic"] == "Orders")
+            assert (progress["consumerOffset"], progress["maxOffset"], progress["lag"]) == (2, 3, 1)
+            assert progress["lastConsumedMs"] == api.broker.store.store_time_of("Orders", 0, 1)
+            assert (await api.get("topics/Orders"))["groups"] == ["readers"]
+            assert (await api.get("groups/nobody", 404))["error"]["code"] == "no_such_group"
+
+    run(scenario)
+
+
+def test_messages_are_found_by_key_by_unique_id_and_by_time_the_newest_first(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with asked(tmp_path, mapped_file_size_consume_queue=200) as api:
+            for number in range(70):
+                await api.peer.send("Orders", b"%d" % number, KEYS=f"all k{number}")
+            await api.peer.send("Orders", b"later", KEYS="k3", UNIQ_KEY=KEY, DELAY="2")
+            found = await api.get("messages?topic=Orders&key=k3")
+            assert [(row["state"], row["keys"]) for row in found["messages"]] == [
+                ("pending", ["k3"]),
+                ("stored", ["all", "k3"]),
+            ]
+            assert found["truncated"] is False
+            assert (await api.get("messages?topic=Orders&key=all"))["truncated"] is True
+            assert [row["messageId"] for row in (await api.get(f"messages?topic=Orders&key={KEY}"))["messages"]] == [
+                KEY
+            ]
+            newest = await api.get("messages?topic=Orders")
+            assert [row["queueOffset"] for row in newest["messages"]] == list(range(69, 5, -1))
+            assert newest["truncated"] is True
+            times = [api.broker.store.store_time_of("Orders", 0, number) or 0 for number in range(70)]
+            until_ms = times[20]
+            older = await api.get(f"messages?topic=Orders&fromMs={times[10]}&toMs={until_ms}")
+            expected = [number for number in range(70) if times[10] <= times[number] <= until_ms]
+            assert [row["queueOffset"] for row in older["messages"]] == expected[::-1]
+            assert (await api.get("messages?topic=Orders&fromMs=2&toMs=1"))["messages"] == []
+
+    run(scenario)
+
+
+def test_a_large_body_is_cut_and_bytes_that_are_no_text_are_base64(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with asked(tmp_path) as api:
+            large = ("ä" * 100_000).encode()
+            for body in (large, b"\xff\x00", "plain ä".encode()):
+                await api.peer.send("Orders", body)
+            rows = (await api.get("messages?topic=Orders"))["messages"]
+            text, raw, cut = [(await api.get(f"messages/{row['offsetMessageId']}"))["body"] for row in rows]
+            assert text == {"text": "plain ä", "base64": None, "bytes": 8, "truncated": False}
+            assert raw == {"text": None, "base64": "/wA=", "bytes": 2, "truncated": False}
+            assert (cut["bytes"], cut["truncated"]) == (200_000, True)
+            assert cut["text"] == "ä" * (64 * 1024 // 2)
+            assert (await api.get("messages/" + "0" * 32, 404))["error"]["code"] == "no_such_message"
+
+    run(scenario)
+
+
+def test_the_life_of_a_message_from_its_store_to_its_dead_letter(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with asked(tmp_path) as api:
+            await api.peer.send("Orders", b"x", UNIQ_KEY=KEY, DELAY="1")
+            path = f"messages/{KEY}?topic=Orders"
+            life = (await api.get(path))["life"]
+            assert [event["event"] for event in life] == ["stored", "due", "pending"]
+            assert life[1]["atMs"] - life[0]["atMs"] >= 1_000
+            assert (await api.peer.pull("Orders", 0)).code == 0
+            await api.commit("readers", "Orders", 1)
+            life = (await api.get(path))["life"]
+            assert [event["event"] for event in life] == ["stored", "due", "delivered", "consumed"]
+            assert life[2]["atMs"] >= life[1]["atMs"]
+            assert (life[3]["group"], life[3]["atMs"]) == ("readers", None)
+            copy = (await api.get(path))["physicalOffset"]
+            await api.send_back("readers", copy, level=1)
+            assert (await api.peer.pull("%RETRY%readers", 0)).code == 0
+            rows = (await api.get(f"messages?topic={quote('%RETRY%readers')}"))["messages"]
+            await api.send_back("readers", rows[0]["physicalOffset"], level=-1)
+            life = (await api.get(path))["life"]
+            assert [(event["event"], event["group"]) for event in life if event["group"]] == [
+                ("consumed", "readers"),
+                ("retried", "readers"),
+                ("due", "readers"),
+                ("delivered", "readers"),
+                ("deadLettered", "readers"),
+            ]
+            times = [event["atMs"] for event in life if event["atMs"] is not None]
+            assert times == sorted(times)
+
+    run(scenario)
+
+
+async def dead_letter(api: Asked, topic: str = "Orders", **properties: str) -> str:
+    """One dead letter of the group readers; its offset message id."""
+    await api.peer.send(topic, b"bad", **properties)
+    offset = (await api.get(f"messages?topic={topic}"))["messages"][0]["physicalOffset"]
+    await api.send_back("readers", offset, level=-1)
+    return str((await api.get(f"messages?topic={quote('%DLQ%readers')}"))["messages"][0]["offsetMessageId"])
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+@pytest.mark.parametrize("properties", [{"UNIQ_KEY": KEY, "TAGS": "a"}, {}])
+def test_a_dead_letter_goes_to_its_group_again_once(tmp_path: Path, flush: str, properties: dict[str, str]) -> None:
+    async def scenario() -> None:
+        async with asked(tmp_path, flush_disk_type=flush) as api:
+            dead = await dead_letter(api, **properties)
+            body = {"messages": [{"offsetMessageId": dead}]}
+            # Of two at once only one is sent.
+            answers = await asyncio.gather(*(api.post("deadletters/readers/resend", body) for _ in range(2)))
+            assert sorted(len(answer["resent"]) for answer in answers) == [0, 1]
+            failed = next(answer["failed"] for answer in answers if answer["failed"])
+            assert failed[0]["code"] == "resent_before"
+            again = await api.get("messages?topic=" + quote("%RETRY%readers"))
+            assert len(again["messages"]) == 1
+            row = again["messages"][0]
+            assert (row["reconsumeTimes"], row["tags"]) == (0, properties.get("TAGS"))
+            assert row["properties"]["RETRY_TOPIC"] == "Orders"
+            assert row["properties"]["__DMQ_RESENT"] == dead
+            assert "DELAY" not in row["properties"]
+            assert api.broker.store.flushed_offset > row["physicalOffset"] or flush == "ASYNC_FLUSH"
+            pulled = await api.peer.pull("%RETRY%readers", 0)
+            assert pulled.code == 0
+            shown = (await api.get(f"messages?topic={quote('%DLQ%readers')}"))["messages"]
+            assert shown[0]["resentMs"] == row["storedMs"]
+            once_more = await api.post("deadletters/readers/resend", {**body, "again": True})
+            assert len(once_more["resent"]) == 1
+
+    run(scenario)
+
+
+def test_a_second_dead_letter_of_one_message_may_be_resent_too_and_its_mark_ends_with_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with asked(tmp_path) as api:
+            dead = await dead_letter(api, UNIQ_KEY=KEY)
+            resent = (await api.post("deadletters/readers/resend", {"messages": [{"offsetMessageId": dead}]}))["resent"]
+            offset = int(resent[0]["newOffsetMessageId"][-16:], 16)
+            await api.send_back("readers", offset, level=-1)
+            rows = (await api.get(f"messages?topic={quote('%DLQ%readers')}"))["messages"]
+            assert len(rows) == 2
+            assert "__DMQ_RESENT" not in rows[0]["properties"]
+            body = {"messages": [{"offsetMessageId": rows[0]["offsetMessageId"]}]}
+            assert len((await api.post("deadletters/readers/resend", body))["resent"]) == 1
+
+    run(scenario)
+
+
+def test_what_is_no_dead_letter_of_the_group_is_not_resent_and_says_why(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with asked(tmp_path) as api:
+            await dead_letter(api)
+            plain = (await api.get("messages?topic=Orders"))["messages"][0]["offsetMessageId"]
+            body = {"messages": [{"offsetMessageId": plain}, {"offsetMessageId": "0" * 32}]}
+            failed = (await api.post("deadletters/readers/resend", body))["failed"]
+            assert [each["code"] for each in failed] == ["not_a_dead_letter", "no_such_message"]
+            assert (await api.post("deadletters/nobody/resend", body, 404))["error"]["code"] == "no_such_group"
+            for wrong in ({"messages": []}, {"messages": [{"offsetMessageId": "x"}]}, {}, {"messages": [{}] * 65}):
+                await api.post("deadletters/readers/resend", wrong, 400)
+
+    run(scenario)
+
+
+def test_what_waits_is_counted_by_level_topic_and_due_time(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with asked(tmp_path, message_delay_level="1h 2h") as api:
+            for topic, level in (("Orders", 1), ("Orders", 2), ("Bills", 2)):
+                await api.peer.send(topic, DELAY=str(level))
+            by_level = await api.get("delay/pending")
+            assert [(row["level"], row["pending"]) for row in by_level["rows"]] == [(1, 1), (2, 2)]
+            by_topic = await api.get("delay/pending?by=topic")
+            assert [(row["topic"], row["pending"]) for row in by_topic["rows"]] == [("Orders", 2), ("Bills", 1)]
+            assert (by_topic["total"], by_topic["complete"]) == (3, True)
+            assert by_topic["rows"][0]["nextDueMs"] == by_level["rows"][0]["nextDueMs"]
+            of_level = await api.get("delay/pending?by=topic&level=2")
+            assert [(row["topic"], row["pending"]) for row in of_level["rows"]] == [("Orders", 1), ("Bills", 1)]
+            of_topic = await api.get("delay/pending?by=level&topic=Bills")
+            assert [(row["level"], row["pending"]) for row in of_topic["rows"]] == [(2, 1)]
+            by_due = await api.get("delay/pending?by=due&bucketMs=60000")
+            assert [row["pending"] for row in by_due["rows"]] == [1, 2]
+            assert all(row["fromMs"] <= row["nextDueMs"] < row["toMs"] for row in by_due["rows"])
+            soon = await api.get(f"delay/pending?by=due&untilMs={by_due['rows'][1]['fromMs']}")
+            assert soon["total"] == 1
+            assert (await api.get("delay/pending?by=due&topic=Bills"))["total"] == 1
+            coming = (await api.get("delay/pending/messages"))["messages"]
+            assert [(row["topic"], row["delayLevel"]) for row in coming] == [
+                ("Orders", 1),
+                ("Orders", 2),
+                ("Bills", 2),
+            ]
+
+    run(scenario)
+
+
+def test_what_waited_before_a_start_is_learned_in_the_background(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with asked(tmp_path) as api:
+            for number in range(300):
+                await api.peer.send(f"T{number % 3}", b"x" * 10_000, DELAY="2")
+        async with asked(tmp_path) as api:
+            await api.peer.send("T0", DELAY="2")
+            await until(lambda: api.broker.delivery.pending_topics.complete)
+            answer = await api.get("delay/pending?by=topic")
+            counts = {row["topic"]: row["pending"] for row in answer["rows"]}
+            assert counts == {"T0": 101, "T1": 100, "T2": 100}
+            assert answer["complete"] is True
+
+    run(scenario)
+
+
+def test_a_parameter_that_is_wrong_unknown_or_there_twice_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with asked(tmp_path) as api:
+            for path in ("topics?limit=0", "topics?limit=1001", "topics?lmit=5", "topics?limit=1&limit=2", "messages"):
+                error = (await api.get(path, 400))["error"]
+                assert error["code"] == "bad_request"
+                assert len(error["message"]) > 20
+
+    run(scenario)
+
+
+def test_the_cluster_is_what_a_name_server_tells_and_else_this_broker(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path, http=True) as server, aiohttp.ClientSession() as session:
+            url = f"http://{HOST}:{server.broker.http_port}/api/v1/cluster"
+            for expected in (True, False):
+                async with session.get(url) as answer:
+                    told = await answer.json()
+                assert [row["brokerName"] for row in told["brokers"]] == ["broker-a"]
+                assert told["nameServers"][0]["registered"] is expected
+                link = server.broker.registration.links[0]
+                link.problem = "it sleeps"
+                link.tell(request_command(RequestCode.HEART_BEAT, {}))
+
+    run(scenario)
+
+
+def test_properties_that_are_no_utf8_are_shown_all_the_same(tmp_path: Path) -> None:
+    assert decode_properties(b"KEYS\x01\xff") == {"KEYS": "\udcff"}
+    from delaymq.server.api_messages import _clean
+
+    assert _clean("\udcff") == "�"
