@@ -15,10 +15,11 @@ import struct
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from delaymq.client import (
+    BatchPushConsumer,
     Client,
     ClientError,
     ClientOptions,
@@ -26,7 +27,6 @@ from delaymq.client import (
     Message,
     Producer,
     ProducerOptions,
-    PushConsumer,
     PushConsumerOptions,
     ReceivedMessage,
 )
@@ -36,6 +36,9 @@ SETTLE_S = 1.0
 """Until queues are shared out and pulls are held."""
 PAUSE_AFTER_FAILURE_S = 0.02
 _STAMP = struct.Struct(">qqq")  # the run · when it was sent, ns · number in the run
+
+CONSUMER = PushConsumerOptions(consume_from=ConsumeFrom.FIRST, batch=32)
+"""The Java consumer's listener gets as many at a time."""
 
 Options = dict[str, str]
 Result = dict[str, object]
@@ -77,16 +80,16 @@ class Load:
         received, first, last = 0, 0, 0
         done = asyncio.Event()
 
-        async def handle(_: ReceivedMessage) -> None:
+        async def handle(messages: Sequence[ReceivedMessage]) -> None:
             nonlocal received, first, last
             if not received:
                 first = time.monotonic_ns()
-            received += 1
-            if received == count:
+            received += len(messages)
+            if received >= count and not last:
                 last = time.monotonic_ns()
                 done.set()
 
-        consumer = PushConsumer(client, options["group"], handle, PushConsumerOptions(consume_from=ConsumeFrom.FIRST))
+        consumer = BatchPushConsumer(client, options["group"], handle, CONSUMER)
         consumer.subscribe(options["topic"])
         async with asyncio.timeout(AT_MOST_S), consumer:
             await done.wait()
@@ -102,21 +105,22 @@ class Load:
         received = 0
         done = asyncio.Event()
 
-        async def handle(message: ReceivedMessage) -> None:
+        async def handle(messages: Sequence[ReceivedMessage]) -> None:
             nonlocal received
             now = time.monotonic_ns()
-            if len(message.body) < _STAMP.size:
-                return
-            of_run, sent, number = _STAMP.unpack_from(message.body)
-            if of_run != run:
-                return  # what the topic held before
-            if number >= skipped:
-                durations_ns.append(now - sent)
-            received += 1
-            if received == count:
+            for message in messages:
+                if len(message.body) < _STAMP.size:
+                    continue
+                of_run, sent, number = _STAMP.unpack_from(message.body)
+                if of_run != run:
+                    continue  # what the topic held before
+                if number >= skipped:
+                    durations_ns.append(now - sent)
+                received += 1
+            if received >= count:
                 done.set()
 
-        consumer = PushConsumer(client, options["group"], handle, PushConsumerOptions(consume_from=ConsumeFrom.FIRST))
+        consumer = BatchPushConsumer(client, options["group"], handle, CONSUMER)
         consumer.subscribe(topic)
         async with asyncio.timeout(AT_MOST_S), consumer:
             await asyncio.sleep(SETTLE_S)

@@ -9,7 +9,7 @@ from delaymq.client.allocation import allocate_averagely, allocate_by_circle
 from delaymq.client.cached_queue import CachedQueue
 from delaymq.client.delays import level_for, table_of
 from delaymq.client.errors import UnreachableError
-from delaymq.client.messages import MAX_INFLATED_BYTES, decode_messages, inflate, outgoing_properties
+from delaymq.client.messages import MAX_INFLATED_BYTES, decode_messages, inflate, outgoing_properties, properties_text
 from delaymq.client.network import split_address
 from delaymq.client.options import ConsumeFrom, ProducerOptions
 from delaymq.client.routes import QueueRound, Route, route_of, route_of_new_topic
@@ -212,7 +212,7 @@ def test_what_may_be_committed_is_the_first_unfinished_offset(data: st.DataObjec
 )
 def test_what_cannot_travel_is_refused_with_a_reason(message: Message, why: str) -> None:
     with pytest.raises(IllegalMessageError, match=why):
-        outgoing_properties(message, "ID")
+        properties_text(outgoing_properties(message, "ID"))
 
 
 def record(body: bytes, sys_flag: int = 0, topic: bytes = b"T", properties: bytes = b"") -> bytes:
@@ -277,6 +277,14 @@ def test_options_without_sense_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=r"\w"):
             wrong()
+
+
+def test_a_topics_limits_are_divided_by_its_queues_and_never_raise_a_queues_own() -> None:
+    options = PushConsumerOptions(max_cached_messages_of_topic=2_500, max_cached_bytes_of_topic=3)
+    assert options.queue_limits(0) == (1_000, 3)
+    assert options.queue_limits(2) == (1_000, 1)
+    assert options.queue_limits(10) == (250, 1)
+    assert PushConsumerOptions().queue_limits(10) == (1_000, 100 * 1024 * 1024)
 
 
 def test_addresses_are_host_and_port() -> None:

@@ -47,13 +47,13 @@ def run(scenario: Callable[[RemotingConnection, _Writes], Awaitable[None]]) -> N
     asyncio.run(connected())
 
 
-def test_what_tasks_ask_in_one_turn_of_the_loop_is_one_write() -> None:
+def test_the_first_request_goes_out_at_once_and_the_others_of_one_turn_of_the_loop_together() -> None:
     async def scenario(connection: RemotingConnection, writes: _Writes) -> None:
         bodies = [b"%d" % number for number in range(50)]
         requests = (connection.request(request_command(99, body=body)) for body in bodies)
         answers = await asyncio.gather(*requests)
         assert [answer.body for answer in answers] == bodies
-        assert len(writes.sizes) == 1
+        assert len(writes.sizes) == 2
 
     run(scenario)
 
@@ -101,9 +101,10 @@ def test_order_is_kept_between_requests_and_what_is_sent_at_once() -> None:
 
 def test_a_close_sends_what_was_gathered() -> None:
     async def scenario(connection: RemotingConnection, writes: _Writes) -> None:
-        future = connection.start_request(request_command(99, body=b"last"))
-        connection.close()
+        futures = [connection.start_request(request_command(99, body=body)) for body in (b"first", b"last")]
         assert len(writes.sizes) == 1
-        await asyncio.gather(future, return_exceptions=True)
+        connection.close()
+        assert len(writes.sizes) == 2
+        await asyncio.gather(*futures, return_exceptions=True)
 
     run(scenario)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from delaymq.client.messages import Message, outgoing_properties
+from delaymq.client.messages import Message, outgoing_properties, properties_text
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
 from delaymq.message.properties import encode_properties
@@ -30,8 +30,8 @@ def batch_body(messages: Sequence[Message], unique_ids: Sequence[str]) -> bytes:
         if message.topic != topic or message.wait_stored != wait:
             raise IllegalMessageError("messages of one batch have one topic and one wait_stored: see split_batches")
         _check_batchable(message)
-        properties = encode_properties(outgoing_properties(message, unique_id))
-        entries.append(BatchMessage(message.flag, message.body, properties))
+        properties = properties_text(outgoing_properties(message, unique_id))
+        entries.append(BatchMessage(message.flag, message.body, properties.encode("utf-8", "surrogateescape")))
     return encode_batch(entries)
 
 

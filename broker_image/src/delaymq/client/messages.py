@@ -6,6 +6,7 @@ import logging
 import zlib
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -15,7 +16,7 @@ from delaymq.message.errors import IllegalMessageError, RecordError
 from delaymq.message.ids import offset_message_id
 from delaymq.message.marks import DUE_WIDTH
 from delaymq.message.names import topic_problem
-from delaymq.message.properties import MAX_PROPERTIES_BYTES, encode_properties, is_storable
+from delaymq.message.properties import MAX_PROPERTIES_BYTES, format_properties, is_storable
 from delaymq.message.record import FIXED_BYTES, MESSAGE_MAGIC, SIZE_AND_MAGIC, Record, decode_record
 from delaymq.protocol.bodies import MessageQueue
 
@@ -118,9 +119,13 @@ class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True):
         return int(head) if len(text) == DUE_WIDTH and head.isascii() and head.isdigit() else None
 
 
+_topic_problem = lru_cache(maxsize=1_024)(topic_problem)
+"""Each send asks, mostly for the same few topics."""
+
+
 def outgoing_properties(message: Message, unique_id: str, delay_level: int = 0) -> dict[str, str]:
     """The properties that travel with `message`; IllegalMessageError when something in it cannot."""
-    problem = topic_problem(message.topic)
+    problem = _topic_problem(message.topic)
     if problem is not None:
         raise IllegalMessageError(problem)
     properties = dict(message.properties)
@@ -143,10 +148,16 @@ def outgoing_properties(message: Message, unique_id: str, delay_level: int = 0) 
         raise IllegalMessageError(f"delay level {level}: a level is 0 (at once) or more")
     if level:
         properties[names.DELAY] = str(level)
-    size = len(encode_properties(properties))
+    return properties
+
+
+def properties_text(properties: dict[str, str]) -> str:
+    """The form in which they travel; IllegalMessageError when no record can hold them."""
+    text = format_properties(properties)
+    size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogateescape"))
     if size > MAX_PROPERTIES_BYTES:
         raise IllegalMessageError(f"{size} bytes of properties, at most {MAX_PROPERTIES_BYTES} fit: send fewer")
-    return properties
+    return text
 
 
 def _plain(text: str, what: str) -> str:

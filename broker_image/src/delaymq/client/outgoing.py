@@ -8,12 +8,11 @@ from datetime import timedelta
 import msgspec
 
 from delaymq.client.batches import batch_body
-from delaymq.client.messages import Message, outgoing_properties
+from delaymq.client.messages import Message, outgoing_properties, properties_text
 from delaymq.client.options import ProducerOptions
 from delaymq.client.sending import check_size, compressed_beside, request_of
 from delaymq.message import names
 from delaymq.message.ids import UniqueIds
-from delaymq.message.properties import format_properties
 from delaymq.protocol.bodies import MessageQueue
 from delaymq.protocol.command import Command
 
@@ -27,7 +26,8 @@ class Outgoing(msgspec.Struct, frozen=True):
     """For the log."""
     body: bytes
     """As it travels, compressed if that was worth it."""
-    properties: dict[str, str]
+    properties: str
+    """In the form of the wire."""
     delay: str | timedelta | None = None
     """Becomes a level at the broker that is chosen."""
     flag: int = 0
@@ -38,9 +38,9 @@ class Outgoing(msgspec.Struct, frozen=True):
         """The request that sends it to `queue`."""
         properties = self.properties
         if delay_level:
-            properties = properties | {names.DELAY: str(delay_level)}
+            properties += f"\x02{names.DELAY}\x01{delay_level}"
         return request_of(
-            group, queue, self.body, format_properties(properties), sys_flag=self.sys_flag, flag=self.flag,
+            group, queue, self.body, properties, sys_flag=self.sys_flag, flag=self.flag,
             new_topic_queues=new_topic_queues, is_batch=self.is_batch,
         )  # fmt: skip
 
@@ -51,13 +51,14 @@ async def outgoing_message(
     """`message` with an id of its own. IllegalMessageError when no broker would take it."""
     message_id = ids.next()
     properties = outgoing_properties(message, message_id)
+    if delay is not None:
+        properties.pop(names.DELAY, None)
     body, sys_flag = message.body, 0
     check_size(body, options)
     if len(body) > options.compress_above_bytes:
         body, sys_flag = await compressed_beside(body, options)
-    return Outgoing(
-        message.topic, message_id, properties.get(names.KEYS, ""), body, properties, delay, message.flag, sys_flag
-    )
+    text, keys = properties_text(properties), properties.get(names.KEYS, "")
+    return Outgoing(message.topic, message_id, keys, body, text, delay, message.flag, sys_flag)
 
 
 def outgoing_batch(messages: Sequence[Message], ids: UniqueIds, options: ProducerOptions) -> Outgoing:
@@ -67,5 +68,5 @@ def outgoing_batch(messages: Sequence[Message], ids: UniqueIds, options: Produce
     check_size(body, options, is_batch=True)
     first = messages[0]
     keys = ",".join(" ".join(message.keys) for message in messages if message.keys)
-    properties = {names.WAIT: "true" if first.wait_stored else "false"}
+    properties = properties_text({names.WAIT: "true" if first.wait_stored else "false"})
     return Outgoing(first.topic, ",".join(message_ids), keys, body, properties, is_batch=True)

@@ -221,7 +221,10 @@ class RemotingConnection(asyncio.BufferedProtocol):
         command.opaque = requests.next_opaque()
         data = encode_command(command)
         future = requests.add(command.opaque, command.code, timeout_ms)
-        self._gather(data)
+        if len(requests) == 1:
+            self.send(data)  # nobody to share a write with: the answer is not made to wait
+        else:
+            self._gather(data)
         return future
 
     async def request(self, command: Command, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> Command:
@@ -340,7 +343,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _gather(self, data: bytes) -> None:
-        """Sends what all tasks that run now ask in one write: system calls cost more than all else of a small request."""
+        """Sends what all tasks that run now ask in one write: a system call costs more than a small request's bytes."""
         self._pieces.append(data)
         self._gathered_bytes += len(data)
         if self._corked:
