@@ -12,6 +12,7 @@ from delaymq.client import (
     Admin,
     BatchPushConsumer,
     Client,
+    LitePullConsumer,
     Message,
     MessageModel,
     Outcome,
@@ -60,8 +61,11 @@ def test_after_a_close_no_task_no_descriptor_and_no_timer_is_left(cluster: Clust
             for each in (*consumers, batches):
                 each.subscribe(topic)
                 await stack.enter_async_context(each)
+            polled = await stack.enter_async_context(LitePullConsumer(client, new_name("Group")))
+            polled.subscribe(topic)
             for _ in range(10):
                 await producer.send(Message(topic=topic, body=b"x"))
+            assert await polled.poll(timeout_ms=30_000)
             # In the middle of retries, pauses and held pulls.
             await until(lambda: all(_pulled(each, topic) >= 10 for each in (*consumers, batches)))
 

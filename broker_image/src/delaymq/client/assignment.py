@@ -249,13 +249,8 @@ class Assignment:
 
     def _share_limits(self, topic: str) -> None:
         """Each queue of a topic may cache its part of what the topic may."""
-        options = self._options
         readers = [reader for reader in self.readers if reader.queue.topic == topic]
-        messages, size_bytes = options.max_cached_messages, options.max_cached_bytes
-        if options.max_cached_messages_of_topic > 0 and readers:
-            messages = min(messages, max(options.max_cached_messages_of_topic // len(readers), 1))
-        if options.max_cached_bytes_of_topic > 0 and readers:
-            size_bytes = min(size_bytes, max(options.max_cached_bytes_of_topic // len(readers), 1))
+        messages, size_bytes = self._options.queue_limits(len(readers))
         for reader in readers:
             reader.limit(messages=messages, size_bytes=size_bytes)
 

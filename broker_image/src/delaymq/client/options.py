@@ -163,6 +163,15 @@ class PushConsumerOptions:
             "max_cached_bytes_of_topic",
         )  # fmt: skip
 
+    def queue_limits(self, queues: int) -> tuple[int, int]:
+        """Messages and bytes that each of a topic's `queues` at this member may cache."""
+        messages, size_bytes = self.max_cached_messages, self.max_cached_bytes
+        if self.max_cached_messages_of_topic > 0:
+            messages = min(messages, max(self.max_cached_messages_of_topic // max(queues, 1), 1))
+        if self.max_cached_bytes_of_topic > 0:
+            size_bytes = min(size_bytes, max(self.max_cached_bytes_of_topic // max(queues, 1), 1))
+        return messages, size_bytes
+
 
 @dataclass(frozen=True, kw_only=True)
 class LitePullOptions:
