@@ -4,15 +4,14 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 
-import pytest
 from delaymq.client import (
     Admin,
     Allocation,
     Client,
     ConsumeFrom,
+    GroupConfig,
     Message,
     Producer,
     PullConsumer,
@@ -21,7 +20,7 @@ from delaymq.client import (
     ReceivedMessage,
 )
 from harness.brokers import Cluster
-from python_scenario import FROM_FIRST, HELD_MS, Collected, NewCluster, new_name, run, settled, until
+from python_scenario import FROM_FIRST, HELD_MS, Collected, new_name, run, settled, until
 
 
 def test_only_messages_with_the_subscribed_tags_come(cluster: Cluster) -> None:
@@ -158,19 +157,16 @@ def test_topics_and_tags_can_change_while_it_runs(cluster: Cluster) -> None:
     run(cluster, scenario)
 
 
-@pytest.fixture(scope="module")
-def forgetful_cluster(new_cluster: NewCluster) -> Iterator[Cluster]:
-    """Takes no message for one in memory: only then brokers leave it to a new group where it begins."""
-    with new_cluster(accessMessageInMemoryMaxRatio="0") as cluster:
-        yield cluster
-
-
-def test_a_new_group_begins_where_it_is_told_to(forgetful_cluster: Cluster) -> None:
+def test_a_new_group_begins_where_it_is_told_to(strict_cluster: Cluster) -> None:
+    # It takes no message for one in memory: only then brokers leave it to a new group where it begins.
     topic = new_name("Topic")
 
     async def scenario(client: Client) -> None:
+        groups = {where: new_name("Group") for where in ("pulls", *ConsumeFrom)}
         await Admin(client).create_topic(topic, queues=1)
-        async with Producer(client) as producer, PullConsumer(client, new_name("Group")) as pulling:
+        for group in groups.values():
+            await Admin(client).put_group(GroupConfig(group=group))
+        async with Producer(client) as producer, PullConsumer(client, groups["pulls"]) as pulling:
             for body in (b"1", b"2"):
                 await producer.send(Message(topic=topic, body=body))
             await asyncio.sleep(1.2)
@@ -192,7 +188,7 @@ def test_a_new_group_begins_where_it_is_told_to(forgetful_cluster: Cluster) -> N
             for where in wanted:
                 got[where] = Collected()
                 options = PushConsumerOptions(consume_from=where, consume_timestamp_ms=middle_ms)
-                consumer = PushConsumer(client, new_name("Group"), got[where], options)
+                consumer = PushConsumer(client, groups[where], got[where], options)
                 consumer.subscribe(topic)
                 await consumer.start()
                 consumers.append(consumer)
@@ -202,7 +198,7 @@ def test_a_new_group_begins_where_it_is_told_to(forgetful_cluster: Cluster) -> N
             await until(lambda: all(len(got[where].messages) >= len(wanted[where]) for where in wanted))
         assert {where: sorted(each.bodies) for where, each in got.items()} == wanted
 
-    run(forgetful_cluster, scenario)
+    run(strict_cluster, scenario)
 
 
 def _has_begun(consumer: PushConsumer, topic: str) -> bool:

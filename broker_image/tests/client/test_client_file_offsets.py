@@ -7,6 +7,7 @@ import pytest
 from client_fake_peer import FakeBroker, run, running, until
 from delaymq.client import (
     Client,
+    ClientError,
     ClientOptions,
     ConsumeFrom,
     MessageModel,
@@ -92,6 +93,15 @@ def test_without_a_path_it_is_where_rocketmqs_client_has_it(monkeypatch: pytest.
     folder = tmp_path / ".rocketmq_offsets"
     assert default_path("10.1.2.3@77#1234", "", "G") == folder / "10.1.2.3@DEFAULT" / "G" / "offsets.json"
     assert default_path("10.1.2.3@a/../b", "a/../b", "G") == folder / "10.1.2.3@a_.._b" / "G" / "offsets.json"
+
+
+def test_without_a_home_it_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", nowhere)
+    with pytest.raises(ClientError, match="set HOME, or offsets_path"):
+        default_path("10.1.2.3@77", "", "G")
 
 
 def broadcasting(client: Client, got: list[bytes]) -> PushConsumer:

@@ -35,10 +35,14 @@ class OffsetsInUseError(ClientError):
 
 
 def default_path(client_id: str, instance_name: str, group: str) -> Path:
-    """The file that RocketMQ's client of the same address, instance and group uses."""
+    """The file that RocketMQ's client of the same address, instance and group uses. ClientError without a home folder."""
+    try:
+        home = Path.home()
+    except RuntimeError as error:
+        raise ClientError("there is no home folder to keep a member's offsets in: set HOME, or offsets_path") from error
     address = client_id.partition("@")[0]
     instance = (instance_name or DEFAULT_INSTANCE).replace("/", "_")
-    return Path.home() / FOLDER / f"{address}@{instance}" / group / FILE_NAME
+    return home / FOLDER / f"{address}@{instance}" / group / FILE_NAME
 
 
 class FileOffsets:
