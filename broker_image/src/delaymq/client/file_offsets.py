@@ -35,7 +35,7 @@ class OffsetsInUseError(ClientError):
 
 
 def default_path(client_id: str, instance_name: str, group: str) -> Path:
-    """The file that RocketMQ's client of the same address, instance and group uses. ClientError without a home folder."""
+    """The file that RocketMQ's client of the same address, instance and group uses. ClientError where no home is."""
     try:
         home = Path.home()
     except RuntimeError as error:
