@@ -100,6 +100,13 @@ def test_the_real_broker_gets_the_sizes_of_the_index_that_is_there(tmp_path: Pat
     assert {"maxHashSlotNum=6000", "maxIndexNum=3000"} <= set(lines)
 
 
+def test_what_is_printed_for_the_real_broker_is_taken_by_ours_too(tmp_path: Path) -> None:
+    file = tmp_path / "printed.conf"
+    file.write_text(rocketmq_conf(broker("--store-path", str(tmp_path / "store"), "--listen-port", "5")))
+    config = broker("-c", str(file), command="broker")
+    assert (config.listen_port, config.store_path, config.max_index_num) == (5, tmp_path / "store", 2_000_000)
+
+
 def test_an_index_of_an_unknown_division_is_pointed_out_to_who_moves_to_the_real_broker(tmp_path: Path) -> None:
     index = tmp_path / "index" / "20240101000000000"
     index.parent.mkdir()

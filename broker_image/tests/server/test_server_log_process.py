@@ -108,6 +108,31 @@ def test_a_pipe_that_nobody_reads_holds_up_neither_start_nor_service_nor_end(
         os.close(reading)
 
 
+def test_what_fails_in_a_thread_or_a_destructor_is_one_line_too(tmp_path: Path) -> None:
+    program = """
+import logging, threading
+from delaymq.server import logs
+class Bad:
+    def __del__(self):
+        raise ValueError("in a destructor")
+def fail():
+    raise ValueError("in a thread")
+logs.start_logs("json", "info")
+thread = threading.Thread(target=fail, name="worker")
+thread.start()
+thread.join()
+Bad()
+logs.stop_logs()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=BOUND_S, check=True)
+    events = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [(event["level"], event["error"]) for event in events] == [
+        ("error", "ValueError: in a thread"),
+        ("error", "ValueError: in a destructor"),
+    ]
+    assert events[0]["event"] == "a thread (worker) failed"
+
+
 def test_the_level_in_the_environment_holds_from_the_first_line_on(tmp_path: Path, started: list[Process]) -> None:
     log = tmp_path / "log"
     with log.open("wb") as file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from typing import Final
 
@@ -14,6 +15,8 @@ from delaymq.server.log_writer import LogWriter, standard_error
 
 FLUSH_S: Final = 1.0
 """How long the end of a process waits for its last lines to be taken."""
+
+_logger = logging.getLogger(__name__)
 
 _started: LogHandler | None = None
 _levels_set: set[str] = set()
@@ -63,7 +66,20 @@ def start_logs(log_format: str, log_level: str) -> None:
         _started = LogHandler(log_format, standard_error())
         logging.getLogger().addHandler(_started)
         logging.captureWarnings(True)
+        threading.excepthook = _thread_failed
+        sys.unraisablehook = _nobody_saw
     set_levels(log_level)
+
+
+def _thread_failed(failed: threading.ExceptHookArgs) -> None:
+    # Python would print it as many lines, past the log.
+    error = failed.exc_value
+    name = failed.thread.name if failed.thread is not None else "?"
+    _logger.error("a thread (%s) failed", name, exc_info=error)
+
+
+def _nobody_saw(failed: sys.UnraisableHookArgs) -> None:
+    _logger.error("%s", failed.err_msg or "an error had nobody to be told", exc_info=failed.exc_value)
 
 
 def set_levels(log_level: str) -> None:
