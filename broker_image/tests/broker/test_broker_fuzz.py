@@ -122,7 +122,7 @@ def answers_of(result: Any) -> list[Response]:
 def surprises_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the broker would log as unexpected fails the test."""
 
-    def fail(self: Any, text: str, *args: object, error: BaseException | None = None) -> None:
+    def fail(self: Any, text: str, *args: object, error: BaseException | None = None, **about: object) -> None:
         if error is not None:
             raise AssertionError(text % args) from error
 

@@ -22,7 +22,7 @@ class SlowStore:
 
 
 def write_behind_job(store: SlowStore) -> Job:
-    broker = SimpleNamespace(store=store, delivery=None, config=None)
+    broker = SimpleNamespace(store=store, delivery=None, config=SimpleNamespace(read_only=False))
     jobs = broker_jobs.jobs_of(broker, None, None)  # type: ignore[arg-type]
     return next(job for job in jobs if job.name == "write behind")
 
