@@ -43,9 +43,9 @@ async def log_level(api: Api) -> LogLevel:
 async def set_log_level(api: Api, wanted: LogLevelChange) -> LogLevel:
     """PUT: holds at once and until the restart; `logLevel` in the file is what holds after that."""
     broker = api.broker
-    for name in wanted.loggers:
-        if any(character in name for character in "=;"):
-            raise ApiError(400, "bad_request", f"{name[:64]!r} is no logger's name: write such as delaymq.store")
+    for word in (wanted.level, *wanted.loggers, *wanted.loggers.values()):
+        if any(character in word for character in "=;"):
+            raise ApiError(400, "bad_request", f"{word[:64]!r} is neither a level nor a logger such as delaymq.store")
     try:
         text = format_log_levels(*parse_log_levels(format_log_levels(wanted.level, wanted.loggers)))
         config = dataclasses.replace(broker.config, log_level=text)
