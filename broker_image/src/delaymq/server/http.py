@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import socket
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -103,8 +103,7 @@ class _Site(web.SockSite):
 
 class _CutOff(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        transport.abort()
+        cast("asyncio.Transport", transport).abort()  # uvloop's are none of asyncio's classes
 
 
 class _Stalls:

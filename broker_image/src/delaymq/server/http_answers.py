@@ -14,7 +14,6 @@ SECURITY_HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
-    "Server": "delaymq",
 }
 """Of answers that do not bring their own: the console's page has another policy."""
 
@@ -87,3 +86,4 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
     """A signal's handler: the headers of every answer."""
     for name, value in SECURITY_HEADERS.items():
         response.headers.setdefault(name, value)
+    response.headers["Server"] = "delaymq"  # not which libraries in which versions

@@ -1,0 +1,154 @@
+"""Who may ask: foreign pages, slow and silent clients, and how answers keep browsers from guessing."""
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+import aiohttp
+import pytest
+from delaymq.server import http as http_server
+from running_server import HOST, run, standalone, until
+
+JSON = {"Content-Type": "application/json"}
+
+
+async def until_its_end(reader: asyncio.StreamReader) -> bytes:
+    """What comes until the connection ends, by a reset or as it should."""
+    said = b""
+    with contextlib.suppress(ConnectionResetError):
+        while part := await reader.read(65_536):
+            said += part
+    return said
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:8080", 200),
+        ("localhost", 200),
+        ("console.localhost:1", 200),
+        ("[::1]:8080", 200),
+        ("192.0.2.7", 200),
+        ("broker.example", 200),
+        ("BROKER.example:8080", 200),
+        ("attacker.example", 403),
+        ("127.0.0.1.attacker.example", 403),
+        ("localhost.attacker.example", 403),
+        ("[::1", 403),
+        ("", 403),
+    ],
+)
+def test_a_name_that_somebody_leads_here_is_refused(tmp_path: Path, host: str, status: int) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path, http=True, http_names="broker.example") as server:
+            reader, writer = await asyncio.open_connection(HOST, server.broker.http_port)
+            writer.write(f"GET /api/v1/drain HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+            answer = await until_its_end(reader)
+            writer.close()
+            assert int(answer.split()[1]) in (status, 400 if status == 403 else status)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        (JSON, 200),
+        (JSON | {"Origin": "http://127.0.0.1:{port}"}, 200),
+        (JSON | {"Origin": "http://attacker.example"}, 403),
+        (JSON | {"Origin": "null"}, 403),
+        ({"Content-Type": "text/plain"}, 415),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
+        ({"Content-Type": "application/json; charset=utf-8"}, 200),
+    ],
+)
+def test_a_foreign_page_changes_nothing(tmp_path: Path, headers: dict[str, str], status: int) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path, http=True) as server, aiohttp.ClientSession() as session:
+            port = server.broker.http_port
+            sent = {name: value.format(port=port) for name, value in headers.items()}
+            url, body = f"http://{HOST}:{port}/api/v1/drain", b'{"mode":"refuse","leaseMs":60000}'
+            async with session.post(url, data=body, headers=sent) as answer:
+                assert answer.status == status
+            assert (server.broker.broker.drain.mode == "refuse") is (status == 200)
+
+    run(scenario)
+
+
+def test_who_has_the_token_needs_nothing_else(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path, http=True, http_token="secret") as server, aiohttp.ClientSession() as session:
+            url = f"http://{HOST}:{server.broker.http_port}/api/v1/drain"
+            headers = {"Authorization": "Bearer secret", "Host": "anything.example", "Content-Type": "text/plain"}
+            async with session.post(url, data=b'{"mode":"none"}', headers=headers) as answer:
+                assert answer.status == 200
+            async with session.get(url) as answer:
+                assert answer.status == 401
+                assert answer.headers["WWW-Authenticate"].startswith("Bearer")
+
+    run(scenario)
+
+
+def test_every_answer_has_the_headers_that_keep_browsers_from_guessing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path, http=True) as server, aiohttp.ClientSession() as session:
+            for path in ("/livez", "/api/v1/drain", "/api/v1/nothing", "/metrics", "/"):
+                async with session.get(f"http://{HOST}:{server.broker.http_port}{path}") as answer:
+                    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+                    assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
+                    assert answer.headers["Server"] == "delaymq"
+
+    run(scenario)
+
+
+def test_connections_beyond_the_limit_are_cut_off_and_others_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 3)
+
+    async def scenario() -> None:
+        async with standalone(tmp_path, http=True) as server:
+            held = [await asyncio.open_connection(HOST, server.broker.http_port) for _ in range(3)]
+            await until(lambda: server.broker.http_connections == 3)
+            reader, writer = await asyncio.open_connection(HOST, server.broker.http_port)
+            assert await until_its_end(reader) == b""
+            writer.close()
+            held[0][1].close()
+            await until(lambda: server.broker.http_connections == 2)
+            reader, writer = await asyncio.open_connection(HOST, server.broker.http_port)
+            writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            assert (await until_its_end(reader)).startswith(b"HTTP/1.1 200")
+            for _, other in (*held, (reader, writer)):
+                other.close()
+
+    run(scenario)
+
+
+def test_who_says_nothing_or_trickles_a_request_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "IDLE_S", 0.3)
+
+    async def scenario() -> None:
+        async with standalone(tmp_path, http=True) as server:
+            silent, quiet = await asyncio.open_connection(HOST, server.broker.http_port)
+            slow, trickling = await asyncio.open_connection(HOST, server.broker.http_port)
+            trickling.write(b"GET /livez HT")
+            assert await until_its_end(silent) == b""
+            assert await until_its_end(slow) == b""
+            quiet.close()
+            trickling.close()
+
+    run(scenario)
+
+
+def test_a_body_that_does_not_come_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "BODY_TIMEOUT_S", 0.2)
+
+    async def scenario() -> None:
+        async with standalone(tmp_path, http=True) as server:
+            reader, writer = await asyncio.open_connection(HOST, server.broker.http_port)
+            head = "POST /api/v1/drain HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+            writer.write(f"{head}Content-Length: 50\r\n\r\n{{".encode())
+            assert (await reader.readuntil(b"\r\n")).split()[1] == b"408"
+            writer.close()
+
+    run(scenario)

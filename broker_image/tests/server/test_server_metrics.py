@@ -1,0 +1,191 @@
+"""/metrics: as Prometheus' own parser reads it, named as its rules want, and bounded whatever topics there are."""
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from delaymq.broker.series import OTHER, SeriesNames
+from delaymq.protocol.bodies import TopicConfig
+from prometheus_client.parser import text_string_to_metric_families
+from running_server import HOST, BrokerPeer, run, standalone, until
+
+TOPICS = 10_000
+MAX_SERIES = 200 * (3 + 16) + 200 * 3 + 1_200
+"""Of 200 topics: three sums and a histogram of 14 buckets, count and sum; of 200 groups three numbers; and the rest."""
+_BASE_UNITS = re.compile(r"_(milliseconds|ms|kilobytes|kb|minutes|percent)(_|$)")
+
+
+async def scrape(port: int | None) -> str:
+    async with aiohttp.ClientSession() as session, session.get(f"http://{HOST}:{port}/metrics") as answer:
+        assert answer.status == 200
+        assert answer.content_type == "text/plain"
+        return await answer.text()
+
+
+def values(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            key = sample.name, tuple(sorted(sample.labels.items()))
+            assert key not in found, f"{key} stands there twice"
+            found[key] = sample.value
+    return found
+
+
+def test_names_and_helps_are_as_prometheus_wants_them(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path, http=True, message_delay_level="1s 1h") as server:
+            peer = await BrokerPeer.connect(server.broker.port)
+            await peer.send("T", DELAY="1")
+            await peer.pull("T", 0)
+            families = list(text_string_to_metric_families(await scrape(server.broker.http_port)))
+            assert len({family.name for family in families}) == len(families) > 40
+            for family in families:
+                assert re.fullmatch(r"(delaymq|process)_[a-z0-9_]+", family.name)
+                assert family.documentation.endswith(".")
+                assert family.type in ("counter", "gauge", "histogram")
+                assert not _BASE_UNITS.search(family.name)
+                assert not re.search(r"_(counter|gauge|histogram|count|sum|bucket|total)$", family.name)
+                for sample in family.samples:
+                    assert sample.name.endswith("_total") is (family.type == "counter")
+                    assert re.fullmatch(r"[a-z_]+", "".join(sample.labels) or "x")
+
+    run(scenario)
+
+
+def test_what_comes_in_goes_out_and_is_refused_is_counted(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path, http=True, message_delay_level="1s 1h", max_message_size=2_000) as server:
+            peer = await BrokerPeer.connect(server.broker.port)
+            before = values(await scrape(server.broker.http_port))
+            await peer.send("T")
+            await peer.send("T", DELAY="1")
+            await peer.send("T", DELAY="2")
+            assert (await peer.send("T", b"x" * 3_000)).code == 13
+            assert (await peer.send("T", b"x", TRAN_MSG="true")).code == 16
+            assert (await peer.pull("T", 0)).code == 0
+            assert (await peer.pull("T", 1)).code == 0
+            after = values(await scrape(server.broker.http_port))
+
+            def grown(name: str, **labels: str) -> float:
+                key = name, tuple(sorted(labels.items()))
+                return after[key] - before.get(key, 0)
+
+            assert grown("delaymq_messages_sent_total") == 3
+            assert grown("delaymq_messages_stored_total", topic="T") == 3
+            assert grown("delaymq_messages_delivered_total", topic="T") == 1
+            assert grown("delaymq_topic_delay_pending", topic="T") == 1
+            assert grown("delaymq_topic_delay_lateness_seconds_count", topic="T") == 1
+            assert grown("delaymq_delay_lateness_seconds_count", level="1") == 1
+            assert grown("delaymq_sends_refused_total", reason="message_illegal") == 1
+            assert grown("delaymq_sends_refused_total", reason="no_permission") == 1
+            assert grown("delaymq_pulls_total", result="found") == 2
+            assert grown("delaymq_messages_pulled_total") == 2
+            assert grown("delaymq_stored_bytes_total") > grown("delaymq_pulled_bytes_total") * 0.9 > 0
+            assert grown("process_cpu_seconds_total") > 0
+            assert after[("process_resident_memory_bytes", ())] > after[("delaymq_anonymous_memory_bytes", ())] > 1e6
+            assert after[("process_open_fds", ())] > 5
+            assert after[("delaymq_disk_free_bytes", ())] > 0
+            assert after[("delaymq_delay_held", (("mode", "paused"),))] == 0
+
+    run(scenario)
+
+
+def test_ten_thousand_topics_and_groups_have_a_bounded_number_of_series(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path, http=True) as server:
+            broker = server.broker.broker
+            for number in range(TOPICS):
+                name = f"T{number}"
+                broker.topics.table[name] = TopicConfig(name, 8, 8, 6)
+                broker.stats.stored[name] = broker.delivery.counters.delivered[name] = 1
+                broker.delivery.topic_lateness.add(name, number)
+                broker.delivery.pending_topics.queue(0).add(number, name)
+                broker.offsets.table[f"{name}@G{number}"] = dict.fromkeys(range(8), 0)
+            turns = await _turns_during(scrape(server.broker.http_port))
+            # The walks give way: a scrape that held the loop would leave it a handful of turns.
+            assert turns > 20
+            text = await scrape(server.broker.http_port)
+            found = values(text)
+            assert len(found) <= MAX_SERIES
+            assert len(text) < 1_000_000
+            for name in ("delaymq_messages_stored_total", "delaymq_topic_delay_pending"):
+                rows = {labels[0][1]: value for (each, labels), value in found.items() if each == name}
+                assert len(rows) == 201
+                assert rows[OTHER] == TOPICS - 200
+                assert sum(rows.values()) == TOPICS
+            buckets = [
+                value
+                for (each, labels), value in found.items()
+                if each == "delaymq_topic_delay_lateness_seconds_bucket" and ("le", "+Inf") in labels
+            ]
+            assert sum(buckets) == TOPICS
+            groups = {labels for each, labels in found if each == "delaymq_group_lag_messages"}
+            assert len(groups) == 200
+            # Who has a series keeps it, whoever comes or is busier.
+            kept = {labels for each, labels in found if each == "delaymq_messages_stored_total"}
+            broker.stats.stored["A-new-one"] = 10**9
+            again = values(await scrape(server.broker.http_port))
+            assert {labels for each, labels in again if each == "delaymq_messages_stored_total"} == kept
+
+    run(scenario)
+
+
+async def _turns_during(scraping: Any) -> int:
+    """How many turns of the loop others got meanwhile."""
+    task = asyncio.ensure_future(scraping)
+    turns = 0
+    while not task.done():
+        await asyncio.sleep(0)
+        turns += 1
+    await task
+    return turns
+
+
+def test_a_changed_limit_counts_at_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path, http=True, metrics_max_topics=2) as server:
+            import dataclasses
+
+            peer = await BrokerPeer.connect(server.broker.port)
+            broker = server.broker.broker
+            for topic in ("A", "B", "C"):
+                await peer.send(topic)
+
+            async def topics() -> set[str]:
+                found = values(await scrape(server.broker.http_port))
+                return {labels[0][1] for name, labels in found if name == "delaymq_messages_stored_total"}
+
+            assert await topics() == {"A", "B", OTHER}
+            for limit, expected in ((3, {"A", "B", "C"}), (1, {"A", OTHER}), (0, {OTHER})):
+                broker.apply(dataclasses.replace(broker.config, metrics_max_topics=limit))
+                assert await topics() == expected
+
+    run(scenario)
+
+
+def test_names_join_in_the_order_in_which_they_are_active_and_stay() -> None:
+    names = SeriesNames(2)
+    assert [names.label(each) for each in ("a", "b", "c", "a", "c")] == ["a", "b", OTHER, "a", OTHER]
+    names.set_limit(1)
+    assert [names.label(each) for each in ("a", "b")] == ["a", OTHER]
+
+
+def test_topics_of_what_waited_before_a_start_are_left_out_until_they_are_counted(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path, message_delay_level="1h") as server:
+            peer = await BrokerPeer.connect(server.broker.port)
+            await peer.send("T", DELAY="1")
+        async with standalone(tmp_path, message_delay_level="1h", http=True) as server:
+            topics = server.broker.broker.delivery.pending_topics
+            await until(lambda: topics.complete)
+            found = values(await scrape(server.broker.http_port))
+            assert found[("delaymq_topic_delay_pending", (("topic", "T"),))] == 1
+            topics.queue(0).unknown = 1
+            assert ("delaymq_topic_delay_pending", (("topic", "T"),)) not in values(
+                await scrape(server.broker.http_port)
+            )
+
+    run(scenario)
