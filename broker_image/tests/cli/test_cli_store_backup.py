@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_running import COMMAND_TIMEOUT_S, called
+from cli_running import COMMAND_TIMEOUT_S, Standalone, called
 from delaymq import clock
 from delaymq.broker.broker import Broker
 from delaymq.broker.delivery import hold
@@ -220,3 +220,25 @@ def test_an_export_has_each_message_as_a_line(origin: Path, backup: Path, tmp_pa
 
 def test_the_limits_of_command_and_broker_are_the_same() -> None:
     assert overdue.LONGEST_SPREAD_MS == hold.LONGEST_SPREAD_MS
+
+
+def test_a_running_broker_is_backed_up_cloned_paused_and_resumed_by_commands(tmp_path: Path) -> None:
+    server = Standalone(tmp_path)
+    with server.running():
+        known = server.environment
+        url = known["DELAYMQ_HTTP"]
+        assert called("send", "Orders", "one", environment=known).code == 0
+        assert "deliveries are paused; 0 messages are overdue" in called("delay", "pause", environment=known).out
+        assert called("send", "Orders", "two", "--delay", "1s", environment=known).code == 0
+        told = json.loads(called("store", "backup", url, str(tmp_path / "b"), "--json").out)
+        assert (told["startOffset"], told["segments"], told["copiedBytes"]) == (0, 1, told["endOffset"])
+        assert called("store", "clone", url, str(tmp_path / "clone")).code == 0
+        assert called("store", "verify", str(tmp_path / "clone")).code == 0
+        assert restore(tmp_path / "b", tmp_path / "again")["overdueChoice"] == "pause"
+
+        done = called("delay", "resume", "--overdue", "drop", environment=known)
+        assert (done.code, "add --yes" in done.err) == (2, True)
+        done = called("delay", "resume", "--overdue", "spread=1s", "--json", environment=known)
+        assert json.loads(done.out)["held"]["mode"] == "spread"
+        assert "deliveries go on" in called("delay", "resume", environment=known).out
+        assert called("delay", "status", "--json", environment=known).code == 0
