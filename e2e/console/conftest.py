@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, expect, sync_playwright
 LIMIT_MS = 60_000
 START_TIMEOUT_MS = 60_000
 # Level 1 to 6; 3 and 4 are the first and second retry of a failed message.
-LEVELS = {"messageDelayLevel": "1s 3s 1s 1s 1h 2h"}
+LEVELS = {"messageDelayLevel": "1s 50s 1s 1s 1h 2h"}
 
 NewCluster = Callable[..., OurCluster]
 OpenPage = Callable[..., Watched]

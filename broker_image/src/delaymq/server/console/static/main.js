@@ -128,9 +128,13 @@ function identify() {
   identity.poll(IDENTITY_MS, showIdentity, () => morph(whoami));
 }
 
+let broker = null;
+
 async function showIdentity(signal) {
-  const broker = await get("broker", {}, signal);
-  const state = broker.ready ? badge("ready", "good") : badge("not ready", "bad", (broker.notReady ?? []).join("; "));
+  const { bootId, ready, notReady } = await get("totals", {}, signal);
+  // The long answer only once a start of the broker.
+  if (broker?.bootId !== bootId) broker = await get("broker", {}, signal);
+  const state = ready ? badge("ready", "good") : badge("not ready", "bad", notReady.join("; "));
   const forget = () => {
     setToken(null);
     location.reload();

@@ -35,6 +35,7 @@ export function delaysScreen(view, { parameters }) {
     chart.show({ rows: due.rows, total: due.total, nowMs: brokerNow(), windowMs: chosen.windowMs, steps: chosen.steps });
     view.render(
       heading("Delays", choice("How far ahead", WINDOWS.map(({ name }) => [name, name]), chosen.name, choose)),
+      held(delay.held),
       filters(filter, chosen.name),
       tiles(delay, due),
       chart.element,
@@ -72,6 +73,17 @@ export function delaysScreen(view, { parameters }) {
       draw();
     });
   }
+}
+
+function held(hold) {
+  if (!hold) return null;
+  const since = hold.sinceMs ? [" since ", time(hold.sinceMs)] : null;
+  const text = {
+    paused: ["Deliveries are paused", since, ". They go on after ", h("code", {}, "delaymq delay resume"), "."],
+    spread: ["What was overdue goes out evenly until ", time(hold.untilMs), "."],
+    drop: ["What was overdue is dropped, not delivered", since, "."],
+  }[hold.mode] ?? [`Deliveries are held: ${hold.mode}.`];
+  return h("p", { class: "hold", role: "note", "data-key": "held" }, text);
 }
 
 function filters(filter, windowName) {

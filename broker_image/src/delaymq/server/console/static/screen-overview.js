@@ -69,7 +69,7 @@ function attention({ totals, cluster, groups }) {
     if (!each.registered) found.push(["bad", `NameServer ${each.address}: ${each.problem ?? "not registered"}.`]);
   }
   if (totals.nextDueMs !== null && totals.nextDueMs < brokerNow() - OVERDUE_MS) {
-    found.push(["bad", "Delayed messages are overdue: hand-overs do not go on. The log says why."]);
+    found.push(["bad", ["Delayed messages are overdue: hand-overs do not go on. ", link("#/delays", "Delays"), " or the log says why."]]);
   }
   const used = totals.disk.usedRatio;
   if (used >= DISK_WARN) found.push([used >= DISK_BAD ? "bad" : "warn", `The disk is ${percent(used)} full: above 85 % log files are deleted before their time, above 90 % sends are refused.`]);
