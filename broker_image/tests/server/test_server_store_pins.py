@@ -14,6 +14,7 @@ from delaymq.server.standalone import Standalone
 from delaymq.server.store_pins import MAX_HOLDERS, LeasedPins, PinRefusedError
 from delaymq.store.backup import Backup, BackupResult
 from delaymq.store.backup_check import check_backup
+from delaymq.store.errors import BackupError
 from delaymq.store.message_store import MessageStore
 from delaymq.store.retention import PinReport
 from running_server import HOST, BrokerPeer, run, standalone, until
@@ -260,5 +261,24 @@ def test_a_backup_of_nobody_and_one_without_the_token_say_what_to_do(tmp_path: P
                 await asyncio.to_thread(backup_of, server, tmp_path / "backup")
         with pytest.raises(CommandError, match=r"no broker at http://127.0.0.1:1 .*is it running"):
             RemoteSource("http://127.0.0.1:1", "", str(tmp_path)).look()
+
+    run(scenario)
+
+
+def test_an_address_that_leads_to_another_store_meanwhile_ends_the_backup(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path / "a", http=True) as server, standalone(tmp_path / "b", http=True) as other:
+            await fill(server, 3)
+            await fill(other, 3)
+
+            class Switching(RemoteSource):
+                def read(self, base: int, position: int, count: int) -> bytes:
+                    self._drop()
+                    self._url = self._url._replace(netloc=f"{HOST}:{other.broker.http_port}")
+                    return super().read(base, position, count)
+
+            source = Switching(f"http://{HOST}:{server.broker.http_port}", "", str(tmp_path / "backup"))
+            with pytest.raises(BackupError, match="leads to another store by now"):
+                await asyncio.to_thread(backup_of, server, tmp_path / "backup", source)
 
     run(scenario)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -94,6 +95,21 @@ def test_a_second_backup_copies_what_is_new_and_touches_no_complete_segment(open
     assert {path: path.stat().st_mtime_ns for path in complete} == complete
     assert check_backup(str(tmp_path / "backup")).exit_code == 0
     assert back_up(tmp_path / "store", tmp_path / "backup").copied_bytes == 0
+
+
+def test_a_copy_made_of_links_stays_a_backup_of_its_own(open_store: Open, tmp_path: Path) -> None:
+    store = open_store()
+    fill(store, 50)
+    first = back_up(tmp_path / "store", tmp_path / "backup")
+    shutil.copytree(tmp_path / "backup", tmp_path / "monday", copy_function=os.link)
+    fill(store, 30, prefix="v")
+    back_up(tmp_path / "store", tmp_path / "backup")
+    last = max((tmp_path / "backup/commitlog").iterdir())
+    last.rename(tmp_path / "moved")
+    back_up(tmp_path / "store", tmp_path / "backup")
+    assert check_backup(str(tmp_path / "monday")).exit_code == 0
+    again = open_store(restored(tmp_path / "monday", tmp_path / "again"))
+    assert again.end_offset == first.manifest.end_offset
 
 
 class Breaking(FolderSource):

@@ -41,12 +41,14 @@ class RemoteSource:
         self._connection: http.client.HTTPConnection | None = None
         self._pinned: int | None = None
         self._renewed_at = 0.0
+        self._store_id = ""
+        self._answered_of: str | None = None
 
     def look(self) -> SourceState:
         """See BackupSource: first a pin, then the tables, then the end."""
         for _ in range(100):
             told = self._get_json("/api/v1/store")
-            start = int(told["startOffset"])
+            start, self._store_id = int(told["startOffset"]), str(told["storeId"])
             if not self._pin(start):
                 continue
             files = self._get_json("/api/v1/store/files")
@@ -90,6 +92,10 @@ class RemoteSource:
         headers = {"Range": f"bytes={position}-{position + count - 1}"}
         status, data = self._ask("GET", f"/api/v1/store/segments/{segment_name(base)}", headers=headers)
         if status == 206 and data:
+            if self._answered_of != self._store_id:
+                raise BackupError(
+                    f"{self._shown} leads to another store by now: back up each broker by its own address"
+                )
             return data
         code, message = _error_of(data)
         if status == 404 and code == "segment_gone":
@@ -180,6 +186,7 @@ class RemoteSource:
                 self._connection = http.client.HTTPConnection(host, self._url.port, timeout=TIMEOUT_S)
         self._connection.request(method, self._url.path.rstrip("/") + path, body=body, headers=headers)
         answer = self._connection.getresponse()
+        self._answered_of = answer.getheader("DelayMQ-Store-Id")
         data = answer.read(MAX_ANSWER_BYTES + 1)
         if len(data) > MAX_ANSWER_BYTES:
             raise CommandError(f"{self._shown} answers more than {MAX_ANSWER_BYTES} bytes: is it a DelayMQ broker?")

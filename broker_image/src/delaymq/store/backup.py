@@ -233,9 +233,13 @@ class Backup:
     def _copy_segment(self, base: int, wanted: int, total: int, store_id: str) -> Copied:
         """Copy a segment, or what it grew by, up to `wanted` bytes."""
         files, name = self._files, segment_name(base)
-        descriptor = files.open(f"{self._folder}/commitlog/{name}", create=True)
+        path = f"{self._folder}/commitlog/{name}"
+        position, checksum = self._continued(path, name, wanted)
+        if position == 0:
+            # A new file, not new bytes: a copy of this backup made of links keeps what it has.
+            files.unlink(path)
+        descriptor = files.open(path, create=True)
         try:
-            position, checksum = self._continued(descriptor, name, wanted)
             files.set_size(descriptor, position)
             synced = position
             while position < wanted:
@@ -261,20 +265,17 @@ class Backup:
         self._note(name, _Held(wanted, copied.sha256), store_id)
         return copied
 
-    def _continued(self, descriptor: int, name: str, wanted: int) -> tuple[int, Any]:
+    def _continued(self, path: str, name: str, wanted: int) -> tuple[int, Any]:
         """Where to go on, and the checksum of what is there; from the beginning when that is damaged."""
         checksum = sha256()
         held = self._held.get(name)
-        if held is None or held.file_bytes > wanted:
+        if held is None or held.file_bytes > wanted or not self._is_there(name, held.file_bytes):
             return 0, checksum
-        for position in range(0, held.file_bytes, CHUNK_BYTES):
-            piece = self._files.pread(descriptor, min(CHUNK_BYTES, held.file_bytes - position), position)
-            checksum.update(piece)
-            if len(piece) < min(CHUNK_BYTES, held.file_bytes - position):
-                break
-        else:
-            if held.sha256 is None or checksum.hexdigest() == held.sha256:
-                return held.file_bytes, checksum
+        with open(path, "rb") as file:
+            for position in range(0, held.file_bytes, CHUNK_BYTES):
+                checksum.update(file.read(min(CHUNK_BYTES, held.file_bytes - position)))
+        if held.sha256 is None or checksum.hexdigest() == held.sha256:
+            return held.file_bytes, checksum
         self._renewed.append(name)
         return 0, sha256()
 
