@@ -62,10 +62,10 @@ _ASIDE = {
         enableBatchPush isEnableBatchPush maxLmqConsumeQueueNum maxMsgsNumBatch storeReplyMessageEnable
         """,
     "often seen in files, but no key of RocketMQ 4.9 either": """
-        abortFile checkTransactionMessageEnable clientIP commitLogReputFromOffset diskSpaceCleanForciblyRatio diskSpaceWarningLevelRatio
-        instanceName logicalDiskSpaceCleanForciblyThreshold mapedFileSizeCommitLog mapedFileSizeConsumeQueue
-        maxDeleteFilesNum replicasPerDiskPartition
-        scheduleAsyncDeliver storeCheckpoint traceTopicName vipChannelEnabled
+        abortFile checkTransactionMessageEnable clientIP commitLogReputFromOffset diskSpaceCleanForciblyRatio
+        diskSpaceWarningLevelRatio instanceName logicalDiskSpaceCleanForciblyThreshold mapedFileSizeCommitLog
+        mapedFileSizeConsumeQueue maxDeleteFilesNum replicasPerDiskPartition scheduleAsyncDeliver
+        storeCheckpoint traceTopicName vipChannelEnabled
         """,
 }
 WITHOUT_MEANING = {key: why for why, keys in _ASIDE.items() for key in keys.split()}
