@@ -45,7 +45,7 @@ _ASIDE = {
         filterDataCleanTimeSpan filterServerNums filterSupportRetry mappedFileSizeConsumeQueueExt
         maxErrorRateOfBloomFilter
         """,
-    "RocketMQ's statistics and throttles; see the [metrics](running.md#metrics)": """
+    "RocketMQ's statistics and throttles; see the [metrics](http.md#metrics)": """
         autoDeleteUnusedStats commercialBaseCount commercialBigCount commercialEnable commercialTimerCount
         commercialTransCount consumerFallbehindThreshold disableConsumeIfConsumerReadSlowly diskFallRecorded
         enableDetailStat enableScheduleMessageStats highSpeedMode isolateLogEnable
