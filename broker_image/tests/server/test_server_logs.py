@@ -236,6 +236,27 @@ def _read(descriptor: int) -> list[str]:
         return file.read().splitlines()
 
 
+def test_what_was_left_out_is_told_also_when_nothing_more_is_logged(pipe: Pipe) -> None:
+    handler = logs.LogHandler("text", pipe.writing, late_s=0.01)
+    for _ in range(BURST_LINES + 50):
+        handler.emit(record("x"))
+    give_up = threading.Timer(BOUND_S, os.close, [pipe.writing])  # then the loop ends, and with it the test
+    give_up.start()
+    with open(pipe.reading, encoding="utf-8") as file:
+        lines = [file.readline() for _ in range(BURST_LINES)]  # as many, and no more, are taken at once
+        owed = 0
+        for line in file:
+            told = re.search(r'event="(\d+) more lines of this logger were left out"', line)
+            owed += int(told[1]) if told is not None else 0
+            lines += [] if told is not None else [line]
+            if owed + len(lines) == BURST_LINES + 50:
+                break
+    give_up.cancel()
+    assert owed > 0
+    assert owed + len(lines) == BURST_LINES + 50
+    handler.close()
+
+
 # Levels
 
 

@@ -16,6 +16,8 @@ from typing import Final
 MAX_WAITING_BYTES: Final = 1 << 20
 """What may wait for a reader that has stopped reading."""
 WRITE_BYTES: Final = 32 * 1024
+LATE_S: Final = 5.0
+"""After so long without a line what is owed is said."""
 RETRY_S: Final = 0.05
 """When a descriptor that somebody made non-blocking takes nothing."""
 
@@ -23,9 +25,18 @@ RETRY_S: Final = 0.05
 class LogWriter:
     """Writes lines to a descriptor in a thread. `dropped_line` makes the line that says how many were dropped."""
 
-    def __init__(self, descriptor: int, dropped_line: Callable[[int], str]) -> None:
+    def __init__(
+        self,
+        descriptor: int,
+        dropped_line: Callable[[int], str],
+        late_lines: Callable[[], list[str]] = list,
+        late_s: float = LATE_S,
+    ) -> None:
         self._descriptor = descriptor
         self._dropped_line = dropped_line
+        self._late_lines = late_lines
+        self._late_s = late_s
+        self._expects_late = False
         self._changed = threading.Condition()
         self._lines: collections.deque[bytes] = collections.deque()
         self._waiting_bytes = 0
@@ -48,6 +59,13 @@ class LogWriter:
                 self._thread = threading.Thread(target=self._run, name="log writer", daemon=True)
                 self._thread.start()
             self._changed.notify()
+
+    def expect_late(self) -> None:
+        """`late_lines` has something to say, if nothing else is written for a while."""
+        if not self._expects_late:
+            with self._changed:
+                self._expects_late = True
+                self._changed.notify()
 
     def flush(self, timeout_s: float) -> bool:
         """Waits until all lines are written, at most so long; whether they are."""
@@ -87,7 +105,10 @@ class LogWriter:
             while not self._lines and not self._dropped:
                 if self._stopped:
                     return None
-                self._changed.wait()
+                if not self._changed.wait(self._late_s if self._expects_late else None):
+                    self._expects_late = False
+                    self._lines.extend(line.encode(errors="backslashreplace") + b"\n" for line in self._late_lines())
+                    self._waiting_bytes += sum(map(len, self._lines))
             self._is_writing = True
             parts = []
             size = 0

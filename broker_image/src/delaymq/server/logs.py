@@ -11,7 +11,7 @@ from delaymq.config import BrokerConfig, NamesrvConfig
 from delaymq.config.log_levels import parse_log_levels
 from delaymq.server.log_format import formatter
 from delaymq.server.log_limit import LineLimit
-from delaymq.server.log_writer import LogWriter, standard_error
+from delaymq.server.log_writer import LATE_S, LogWriter, standard_error
 
 FLUSH_S: Final = 1.0
 """How long the end of a process waits for its last lines to be taken."""
@@ -25,12 +25,12 @@ _levels_set: set[str] = set()
 class LogHandler(logging.Handler):
     """Hands records to the writing thread as lines, as many as their loggers may write."""
 
-    def __init__(self, log_format: str, descriptor: int) -> None:
+    def __init__(self, log_format: str, descriptor: int, late_s: float = LATE_S) -> None:
         super().__init__()
         self.setFormatter(formatter(log_format))
         self._limit = LineLimit()
         self._limit_lock = threading.Lock()
-        self.writer = LogWriter(descriptor, self._dropped_line)
+        self.writer = LogWriter(descriptor, self._dropped_line, self._late_lines, late_s)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Never waits for the reader of the log, and never raises."""
@@ -38,19 +38,28 @@ class LogHandler(logging.Handler):
             with self._limit_lock:
                 left_out = self._limit.admit(record)
             if left_out is None:
+                self.writer.expect_late()
                 return
             if left_out:
-                self.writer.put(self._line(record.name, f"{left_out} more lines of this logger were left out"))
+                self.writer.put(self._left_out_line(record.name, left_out))
             self.writer.put(self.format(record))
         except Exception:
             self.writer.put(self._line(record.name, "an event could not be written"))
 
     def close(self) -> None:
         """Writes the last lines."""
-        for name, count in self._limit.left_out().items():
-            self.writer.put(self._line(name, f"{count} more lines of this logger were left out"))
+        for line in self._late_lines():
+            self.writer.put(line)
         self.writer.stop(FLUSH_S)
         super().close()
+
+    def _late_lines(self) -> list[str]:
+        with self._limit_lock:
+            counts = self._limit.left_out()
+        return [self._left_out_line(name, count) for name, count in counts.items()]
+
+    def _left_out_line(self, name: str, count: int) -> str:
+        return self._line(name, f"{count} more lines of this logger were left out")
 
     def _dropped_line(self, count: int) -> str:
         return self._line(__name__, f"{count} lines were dropped, since nobody read the log")
