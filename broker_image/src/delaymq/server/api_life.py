@@ -22,6 +22,7 @@ from delaymq.server.api_messages import (
 )
 from delaymq.server.api_route import Answer, Api, Name, Query, Turns
 from delaymq.server.api_topics import groups_of
+from delaymq.server.index_search import search_index
 from delaymq.server.log_reading import ReadRecord
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 MAX_GROUPS: Final = 64
 """Whose progress is told of one message."""
-_EVER_MS: Final = 1 << 53
 
 Event = Literal["stored", "due", "delivered", "consumed", "retried", "deadLettered", "dropped", "pending"]
 
@@ -91,8 +91,7 @@ async def _related(api: Api, read: ReadRecord) -> list[ReadRecord]:
         topics += [names.retry_topic(name), names.dead_letter_topic(name)]
     offsets = {read.record.physical_offset}
     for each in topics:
-        await turns.give_way()
-        offsets.update(broker.store.query_index(each, unique_id, MAX_FOUND, 0, _EVER_MS))
+        offsets.update(await search_index(broker.store, each, unique_id, MAX_FOUND, turns))
     async with api.reading():
         found = await api.in_thread(api.log_files().records, sorted(offsets))
     return [each for each in found if each is not None and _is_of(each, unique_id, topic)]

@@ -15,6 +15,7 @@ from delaymq.message.record import Record
 from delaymq.server.api_resent import resent_times_ms
 from delaymq.server.api_route import Answer, Api, ApiError, Name, Query, TimeMs, Turns
 from delaymq.server.api_topics import no_topic, queue_count
+from delaymq.server.index_search import search_index
 from delaymq.server.log_reading import SHOWN_BODY_BYTES, ReadRecord
 from delaymq.store.reader import QUEUE_ENTRY
 
@@ -218,8 +219,9 @@ async def rows_of(api: Api, topic: str, found: list[ReadRecord]) -> list[Message
 async def _by_key(api: Api, query: MessagesQuery) -> tuple[list[ReadRecord], bool]:
     """Messages with a key or unique id, pending delayed ones too; and whether there may be more."""
     broker, topic, key, from_ms, to_ms = api.broker, query.topic, query.key, query.from_ms, query.to_ms
-    stored = broker.store.query_index(topic, key, MAX_FOUND, from_ms, to_ms)
-    waiting = broker.store.query_index(names.SCHEDULE_TOPIC, key, MAX_FOUND, from_ms, to_ms)
+    turns = Turns()
+    stored = await search_index(broker.store, topic, key, MAX_FOUND, turns, from_ms, to_ms)
+    waiting = await search_index(broker.store, names.SCHEDULE_TOPIC, key, MAX_FOUND, turns, from_ms, to_ms)
     async with api.reading():
         read = await api.in_thread(api.log_files().records, sorted({*stored, *waiting}, reverse=True))
     rows = []
@@ -342,9 +344,9 @@ async def find(api: Api, message_id: str, topic: str) -> ReadRecord:
 
 async def by_unique_id(api: Api, topic: str, unique_id: str) -> list[ReadRecord]:
     """Records of a topic, and of the schedule for it, with a unique id: the newest that consumers see first."""
-    store = api.broker.store
-    stored = store.query_index(topic, unique_id, MAX_FOUND, 0, _LATEST_MS)
-    waiting = store.query_index(names.SCHEDULE_TOPIC, unique_id, MAX_FOUND, 0, _LATEST_MS)
+    store, turns = api.broker.store, Turns()
+    stored = await search_index(store, topic, unique_id, MAX_FOUND, turns)
+    waiting = await search_index(store, names.SCHEDULE_TOPIC, unique_id, MAX_FOUND, turns)
     async with api.reading():
         read = await api.in_thread(api.log_files().records, [*stored, *waiting])
     return [each for each in read if each is not None and _has_unique_id(each.record, topic, unique_id)]

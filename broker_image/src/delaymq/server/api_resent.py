@@ -5,18 +5,19 @@ from typing import Final
 from delaymq.broker.resend import is_resent_from, key_of
 from delaymq.message import names
 from delaymq.message.record import Record
-from delaymq.server.api_route import Api
+from delaymq.server.api_route import Api, Turns
+from delaymq.server.index_search import search_index
 from delaymq.server.log_reading import LogFiles
 
 _LOOKED_AT: Final = 64
 """Messages of one unique id in a retry topic: a group tries 16 times by default."""
-_EVER_MS: Final = 1 << 53
 
 
 async def resent_as(api: Api, group: str, dead_letters: list[Record]) -> list[Record | None]:
     """The newest message that each dead letter was sent again as; None: none that the index and the log still have."""
     store, topic = api.broker.store, names.retry_topic(group)
-    offsets = [store.query_index(topic, key_of(each), _LOOKED_AT, 0, _EVER_MS) for each in dead_letters]
+    turns = Turns()
+    offsets = [await search_index(store, topic, key_of(each), _LOOKED_AT, turns) for each in dead_letters]
     # One that is not on the disk yet was sent all the same.
     files = LogFiles(store, unconfirmed=True)
     async with api.reading():

@@ -10,6 +10,7 @@ import mmap
 import struct
 import sys
 from array import array
+from collections.abc import Iterator
 from typing import Final
 
 from delaymq.store.files import Files
@@ -40,6 +41,8 @@ MAX_INT: Final = (1 << 31) - 1
 SLOTS_INTERVAL_ENTRIES: Final = 400_000
 # RocketMQ answers no more (maxMsgsNumBatch).
 MAX_QUERY: Final = 64
+# Entries of a chain that are followed between two turns of others: some 0.2 ms.
+STEP_ENTRIES: Final = 64
 
 
 class IndexFile:
@@ -163,6 +166,24 @@ class IndexFile:
             if entry_hash == key_hash and time_ms + 999 >= begin_ms and time_ms <= end_ms:
                 found.append(offset)
             if previous == number or time_ms + 999 < begin_ms:
+                return
+            number = previous
+
+    def steps(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int | None]:
+        """As `query` without a limit; None now and then, where others may have their turn, even if nothing matches."""
+        number = self.head_of_chain(key_hash)
+        looked_at = 0
+        while 0 < number < self.count:
+            entry_hash, offset, seconds, previous = self.entry(number)
+            time_ms = self.begin_timestamp_ms + seconds * 1000
+            if seconds < 0 or time_ms + 999 < begin_ms:
+                return
+            if entry_hash == key_hash and time_ms <= end_ms:
+                yield offset
+            looked_at += 1
+            if looked_at % STEP_ENTRIES == 0:
+                yield None
+            if previous == number:
                 return
             number = previous
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
 from typing import NamedTuple
 
@@ -105,6 +106,19 @@ class KeyIndex:
             if len(found) >= limit or file.begin_timestamp_ms < begin_ms:
                 break
         return found
+
+    def steps(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int | None]:
+        """As `query` without a limit, in steps: None where others may have their turn, and files may go meanwhile."""
+        key_hash = index_key_hash(topic, key)
+        for file in list(reversed(self.files)):
+            yield None
+            try:
+                if file.is_in_time(begin_ms, end_ms):
+                    yield from file.steps(key_hash, begin_ms, end_ms)
+            except FileNotFoundError:
+                return  # deleted meanwhile, and so are all older ones
+            if file.begin_timestamp_ms < begin_ms:
+                return
 
     def last_update(self) -> tuple[int, int]:
         """Store time and physical offset of the newest indexed record; zeroes without one."""

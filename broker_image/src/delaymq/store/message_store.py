@@ -338,6 +338,11 @@ class MessageStore:
         """Physical offsets of records that may have `key`, newest first."""
         return self._index.query(topic, key, max_count, begin_ms, end_ms) if self._index is not None else []
 
+    def index_steps(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int | None]:
+        """As `query_index`, all of them, in steps: None where others may have their turn."""
+        if self._index is not None:
+            yield from self._index.steps(topic, key, begin_ms, end_ms)
+
     @property
     def index_last_update(self) -> tuple[int, int]:
         """Store time and physical offset of the newest indexed record."""
