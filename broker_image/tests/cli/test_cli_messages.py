@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -169,6 +170,22 @@ def test_what_comes_is_followed_without_a_group(ask: Ask, standalone: Standalone
     assert late["latenessMs"] == late["storedMs"] - late["dueMs"] >= 0
     ended = ask("receive", "Followed", "--tail", "0", "--follow", "--timeout", "0.3", "--count", "1")
     assert (ended.code, "0 of 1 messages came" in ended.err) == (1, True)
+
+
+def test_ctrl_c_ends_with_130(ask: Ask, standalone: Standalone) -> None:
+    ask("send", "Interrupted", "x")
+    words = [sys.executable, "-m", "delaymq", "receive", "Interrupted", "--tail", "1", "--follow"]
+    environment = {**os.environ, **standalone.environment}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            assert process.stdout.readline()
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=LIMIT_S) == 130
+        finally:
+            process.kill()
+        assert "Traceback" not in process.stderr.read()
 
 
 def test_messages_are_found_by_key_id_and_time_and_while_they_wait(ask: Ask) -> None:

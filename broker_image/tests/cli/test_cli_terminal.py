@@ -1,0 +1,84 @@
+"""What commands do on a terminal only: questions, live pictures, columns that give way."""
+
+import io
+import sys
+
+import pytest
+from delaymq.cli import options, terminal
+from delaymq.cli.delay_watch import _Looks
+from delaymq.cli.errors import CommandError
+from rich.console import Console
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def answered(monkeypatch: pytest.MonkeyPatch, text: str) -> Terminal:
+    shown = Terminal()
+    monkeypatch.setattr(sys, "stdin", Terminal(text))
+    monkeypatch.setattr(sys, "stderr", shown)
+    return shown
+
+
+@pytest.mark.parametrize("answer", ["y\n", "YES\n"])
+def test_on_a_terminal_a_yes_is_enough(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    shown = answered(monkeypatch, answer)
+    options.confirm("Delete it?", False)
+    assert shown.getvalue() == "Delete it? [y/N] "
+
+
+@pytest.mark.parametrize("answer", ["\n", "n\n", "", "yess\n"])
+def test_on_a_terminal_everything_else_is_a_no(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    answered(monkeypatch, answer)
+    with pytest.raises(CommandError, match="nothing was done") as caught:
+        options.confirm("Delete it?", False)
+    assert caught.value.exit_code == 1
+
+
+def text_of(thing: object, width: int = 120) -> str:
+    shown = Console(file=io.StringIO(), width=width)
+    shown.print(thing)
+    assert isinstance(shown.file, io.StringIO)
+    return shown.file.getvalue()
+
+
+def level(offset: int, pending: int) -> dict[str, object]:
+    return {
+        "level": 2, "delayMs": 5_000, "inTable": True, "offset": offset, "maxOffset": offset + pending,
+        "pending": pending, "nextDueMs": None, "lateness": None,
+    }  # fmt: skip
+
+
+def test_the_live_picture_shows_what_waits_and_how_fast_it_goes() -> None:
+    looks = _Looks()
+    first = text_of(looks.picture({"asOfMs": 1_000, "levels": [level(10, 5)]}))
+    assert "5 pending" in first
+    assert "/s" not in first
+    assert "20/s" in text_of(looks.picture({"asOfMs": 2_000, "levels": [level(30, 0)]}))
+    assert "no broker at" in text_of(looks.picture("no broker at http://x"))
+    # A broker that was restored counts from another place: no negative rate.
+    assert "0/s" in text_of(looks.picture({"asOfMs": 3_000, "levels": [level(1, 0)]}))
+
+
+def test_on_a_narrow_terminal_long_text_gives_way_and_ids_do_not() -> None:
+    message_id = "A" * 32
+    shown = text_of(terminal.table(("id", "how"), [(message_id, "word " * 20)], left=2, elastic=1), width=60)
+    assert message_id in shown
+    assert shown.count("word") == 20
+
+
+def test_progress_is_shown_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    quiet = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", quiet)
+    with terminal.progress("topics", 2) as step:
+        step()
+    assert quiet.getvalue() == ""
+    shown = Terminal()
+    monkeypatch.setattr(sys, "stderr", shown)
+    monkeypatch.setenv("TERM", "xterm")
+    with terminal.progress("topics", 2) as step:
+        step()
+        step()
+    assert "topics" in shown.getvalue()
