@@ -78,10 +78,13 @@ class Figures:
 class Soak:
     """One run against one broker."""
 
-    def __init__(self, cluster: OurCluster, seconds: float, restart_s: float) -> None:
+    def __init__(self, cluster: OurCluster, seconds: float, restart_s: float, *, leave_any_time: bool) -> None:
         self.cluster = cluster
         self.seconds = seconds
         self.restart_s = restart_s
+        self.leave_any_time = leave_any_time
+        self._is_up = asyncio.Event()
+        self._is_up.set()
         capacity = int((seconds + SETTLE_LIMIT_S) * CAPACITY_A_SECOND)
         self.plain = Ledger(capacity, [GROUP, GROUP_OF_BATCHES, GROUP_OF_POLLS])
         self.in_order = Ledger(capacity, [GROUP_IN_ORDER])
@@ -157,6 +160,9 @@ class Soak:
             async with AsyncExitStack() as stack:
                 await self.join(stack, kind)
                 await asyncio.sleep(stay_s)
+                if not self.leave_any_time:
+                    # Who leaves while the broker is down counts as a member for 40 s after its start.
+                    await self._is_up.wait()
             await asyncio.sleep(stay_s)
 
     async def send(self, producer: Producer, topic: str, ledger: Ledger) -> None:
@@ -178,9 +184,11 @@ class Soak:
         while (left_s := end - time.monotonic()) > 0:
             await asyncio.sleep(min(self.restart_s, left_s))
             clean = self.stops <= self.kills
+            self._is_up.clear()
             await asyncio.to_thread(self.cluster.stop if clean else self.cluster.kill)
             await asyncio.sleep(self._random.uniform(0, 1))
             await asyncio.to_thread(self.cluster.start)
+            self._is_up.set()
             self.stops, self.kills = self.stops + clean, self.kills + (not clean)
 
     async def watch(self) -> None:
@@ -278,13 +286,20 @@ class Soak:
         )
 
 
+async def soaked(cluster: OurCluster, arguments: argparse.Namespace) -> Figures:
+    """The figures of a run."""
+    soak = Soak(cluster, arguments.seconds, arguments.restart_s, leave_any_time=arguments.leave_any_time)
+    return await soak.run()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=30)
     parser.add_argument("--restart-s", type=float, default=5, help="pause between restarts of the broker")
+    parser.add_argument("--leave-any-time", action="store_true", help="also while the broker is down")
     arguments = parser.parse_args()
     with OurCluster(config={"messageDelayLevel": LEVELS}) as cluster:
-        figures = asyncio.run(Soak(cluster, arguments.seconds, arguments.restart_s).run())
+        figures = asyncio.run(soaked(cluster, arguments))
     print(json.dumps(asdict(figures)))
 
 

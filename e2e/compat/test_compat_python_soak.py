@@ -18,9 +18,9 @@ SLOPE_LIMIT_MIB_A_MINUTE = 0.5
 """Of a long run: 30 MiB an hour."""
 
 
-def soaked(seconds: float, restart_s: float) -> dict[str, Any]:
+def soaked(seconds: float, restart_s: float, *more: str) -> dict[str, Any]:
     """The figures of a run."""
-    command = [sys.executable, str(SOAK), "--seconds", str(seconds), "--restart-s", str(restart_s)]
+    command = [sys.executable, str(SOAK), "--seconds", str(seconds), "--restart-s", str(restart_s), *more]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=seconds + SETTLE_LIMIT_S, check=False)
     assert ended.returncode == 0, ended.stderr[-4_000:]
     figures: dict[str, Any] = json.loads(ended.stdout)
@@ -50,6 +50,6 @@ def test_under_restarts_and_rebalances_nothing_is_lost_and_nothing_leaks() -> No
 @pytest.mark.long
 @pytest.mark.timeout(LONG_S + SETTLE_LIMIT_S)
 def test_for_a_quarter_of_an_hour_nothing_is_lost_and_memory_stays_flat() -> None:
-    figures = soaked(LONG_S, LONG_RESTART_S)
+    figures = soaked(LONG_S, LONG_RESTART_S, "--leave-any-time")
     judge(figures, restarts=10)
     assert figures["memory_slope_mib_a_minute"] < SLOPE_LIMIT_MIB_A_MINUTE

@@ -476,3 +476,20 @@ def test_a_close_while_shares_are_worked_out_commits_what_is_done() -> None:
                 assert broker.committed == 2
 
     run(scenario)
+
+
+def test_a_member_that_leaves_right_after_a_brokers_restart_tells_it() -> None:
+    async def scenario() -> None:
+        broker = FakeBroker()
+        async with running(broker) as (client, _):
+            async with subscribed(client, Collected()):
+                await until(lambda: bool(broker.members))
+                await broker.stop()
+                broker.requests.clear()
+                # A pause between two tries of the readers: nobody else connects before the close.
+                await asyncio.sleep(0.05)
+                await broker.start()
+            [goodbye] = broker.asked(RequestCode.UNREGISTER_CLIENT)
+            assert goodbye.fields["consumerGroup"] == "G"
+
+    run(scenario)
