@@ -163,6 +163,8 @@ class Positions(Answer):
     in_use: bool
     start_offset: int
     end_offset: int
+    log_end_offset: int
+    """`endOffset` is what may be read of it."""
     delay_offsets: dict[str, int]
     consumer_offsets: dict[str, dict[str, int]]
     deleted_topics: dict[str, int]

@@ -232,7 +232,7 @@ async def _by_key(api: Api, query: MessagesQuery) -> tuple[list[ReadRecord], boo
         record = each.record
         if not from_ms <= record.store_timestamp_ms <= to_ms:
             continue
-        if query.queue_id is not None and record.queue_id != query.queue_id:
+        if query.queue_id is not None and row_of(broker, each).queue_id != query.queue_id:
             continue
         if record.topic == names.SCHEDULE_TOPIC and (record.queue_id, record.queue_offset) in delivered_places:
             continue  # its copy, which is newer, tells all that it tells
