@@ -90,6 +90,11 @@ def test_counts_equal_those_of_every_record_through_sends_deliveries_kills_and_l
                 harness.answer(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": rng.choice(topics)})
             case _:
                 harness.send(rng.choice(topics), b"x", {"DELAY": str(rng.randint(1, 4))})
+        # What is known and what is not make up all that waits, at any time.
+        for queue_id, queue in harness.broker.delivery.pending_topics.queues.items():
+            source = harness.broker.delivery.source(queue_id)
+            assert source is not None
+            assert sum(queue.counts().values()) + queue.unknown == source.pending
         if harness.broker.delivery.pending_topics.complete:
             assert counted(harness) == brute_force(harness)
     learn(harness, rng, 1 << 30)
