@@ -82,7 +82,14 @@ def put_foreign_file_beside(work: Workload) -> tuple[Path, int]:
 def claim_newer_format(work: Workload) -> tuple[Path, int]:
     """As a later version would write it."""
     file = work.path / "delaymq/state.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "formatVersion": 2}))
+    file.write_text(json.dumps({**json.loads(file.read_text()), "formatVersion": 2, "minimumReader": 2}))
+    return file, 0
+
+
+def leave_a_restore_half_done(work: Workload) -> tuple[Path, int]:
+    """As `delaymq store restore` leaves it when it is killed."""
+    file = work.path / "delaymq/state.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "unfinished": "an unfinished restore"}))
     return file, 0
 
 
@@ -96,7 +103,16 @@ def garble_offsets(work: Workload) -> tuple[Path, int]:
 
 @pytest.mark.parametrize(
     "damage",
-    [truncate, tear, put_directory_in_its_place, delete, put_foreign_file_beside, claim_newer_format, garble_offsets],
+    [
+        truncate,
+        tear,
+        put_directory_in_its_place,
+        delete,
+        put_foreign_file_beside,
+        claim_newer_format,
+        leave_a_restore_half_done,
+        garble_offsets,
+    ],
 )
 def test_damage_is_named_and_the_rest_analysed(
     spark: SparkSession, work: Workload, capsys: pytest.CaptureFixture[str], damage: Callable[..., tuple[Path, int]]
@@ -114,6 +130,15 @@ def test_damage_is_named_and_the_rest_analysed(
     if damage is put_directory_in_its_place:
         assert summary["skippedCount"] == 1
     assert analyse(work, capsys, "--skipped-ok")[0] == 0
+
+
+def test_a_newer_store_that_this_version_may_read_is_read(
+    spark: SparkSession, work: Workload, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = work.path / "delaymq/state.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "formatVersion": 2, "minimumReader": 1}))
+    code, summary, _ = analyse(work, capsys)
+    assert (code, summary["complete"], summary["totals"]["messages"]) == (0, True, MESSAGES)
 
 
 def test_a_write_under_way_at_the_logs_end_is_no_damage(

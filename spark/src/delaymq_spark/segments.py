@@ -157,7 +157,7 @@ def _list_folder(path: str) -> Listing:
         raise StorePathError(f"{folder} cannot be listed: {error.strerror}") from error
     found: list[SegmentInfo] = []
     unreadable: list[tuple[SegmentInfo, str]] = []
-    skipped = list(_newer_format(path))
+    skipped = list(_told_by_state(path))
     for name in names:
         file = f"{folder}/{name}"
         if not (len(name) == NAME_DIGITS and name.isascii() and name.isdigit() and int(name) < 1 << 63):
@@ -194,20 +194,24 @@ def _gaps(folder: str, segments: list[SegmentInfo], whole_bytes: int) -> Iterato
             yield Skipped(file, 0, before.end, lost_bytes, "the file is missing")
 
 
-def _newer_format(path: str) -> Iterator[Skipped]:
+def _told_by_state(path: str) -> Iterator[Skipped]:
     file = f"{path}/delaymq/state.json"
     try:
         with open(file, "rb") as state:
-            version = json.loads(state.read(65_536))["formatVersion"]
-        if int(version) > KNOWN_FORMAT_VERSION:
+            content = json.loads(state.read(65_536))
+        version, unfinished = content["formatVersion"], content.get("unfinished")
+        # A newer version may say that older programs read it, too.
+        if int(content.get("minimumReader", version)) > KNOWN_FORMAT_VERSION:
             yield Skipped(
                 file, 0, -1, 0,
                 f"the store has format version {version}, this program knows {KNOWN_FORMAT_VERSION}: what it does not "
                 "recognise is left out; use the version that wrote it, or a later one",
             )  # fmt: skip
+        if unfinished:
+            yield Skipped(file, 0, -1, 0, f"the store holds {str(unfinished)[:200]}: what is not there yet is missing")
     except (FileNotFoundError, NotADirectoryError):
         return
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         yield Skipped(file, 0, -1, 0, f"cannot be read ({str(error)[:200]}): the format's version is not known")
 
 
