@@ -28,7 +28,7 @@ LABELS = {
 
 
 def metrics_of_the_broker() -> set[str]:
-    text = (ROOT / "broker_image/src/delaymq/server/metrics.py").read_text()
+    text = (ROOT / "broker_image/src/delaymq/server/metrics/exposition.py").read_text()
     return series(re.findall(r'(\w+)\(\s*"(delaymq_\w+)"', text))
 
 

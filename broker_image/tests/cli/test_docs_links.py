@@ -8,10 +8,10 @@ from unittest.mock import MagicMock
 
 import pytest
 from delaymq.config import BrokerConfig, NamesrvConfig, keys_of
-from delaymq.server.api_routes import ROUTES
+from delaymq.server.api.routes import ROUTES
 from delaymq.server.flushing import FlushTimes
-from delaymq.server.metrics import Snapshot
-from delaymq.server.metrics_gather import Gathered
+from delaymq.server.metrics.exposition import Snapshot
+from delaymq.server.metrics.gather import Gathered
 
 ROOT = Path(__file__).parents[3]
 OPERATIONS = ROOT / "docs/operations"

@@ -7,8 +7,8 @@ from typing import Any
 
 import aiohttp
 import pytest
-from delaymq.server.api_openapi import description
-from delaymq.server.api_routes import ROUTES
+from delaymq.server.api.openapi import description
+from delaymq.server.api.routes import ROUTES
 from delaymq.server.console import is_console_path
 from running_server import HOST, BrokerPeer, run, standalone
 
@@ -45,7 +45,7 @@ def test_ids_of_operations_are_unique_and_parameters_of_paths_are_all_described(
 
 
 def test_open_paths_are_those_that_the_guard_lets_through() -> None:
-    from delaymq.server.http_guard import OPEN_PATHS
+    from delaymq.server.http.guard import OPEN_PATHS
 
     assert {route.path for route in ROUTES if route.is_open} == OPEN_PATHS
 

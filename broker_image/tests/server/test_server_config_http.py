@@ -13,7 +13,7 @@ import pytest
 from delaymq.config.log_levels import MAX_LOGGERS
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command, request_command
-from delaymq.server import logs
+from delaymq.server.logs import output as logs
 from delaymq.server.standalone import Standalone
 from running_server import BOUND_S, HOST, BrokerPeer, run, standalone
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from delaymq.server import http as http_server
+from delaymq.server.http import serving as http_server
 from running_server import HOST, run, standalone, until
 
 JSON = {"Content-Type": "application/json"}

@@ -111,7 +111,7 @@ def test_a_pipe_that_nobody_reads_holds_up_neither_start_nor_service_nor_end(
 def test_what_fails_in_a_thread_or_a_destructor_is_one_line_too(tmp_path: Path) -> None:
     program = """
 import logging, threading
-from delaymq.server import logs
+from delaymq.server.logs import output as logs
 class Bad:
     def __del__(self):
         raise ValueError("in a destructor")

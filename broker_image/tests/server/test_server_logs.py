@@ -13,10 +13,10 @@ import pytest
 from delaymq.clock import iso_time
 from delaymq.config import BrokerConfig
 from delaymq.quiet_log import QuietLog, fields
-from delaymq.server import logs
-from delaymq.server.log_format import MAX_EVENT_CHARACTERS, MAX_FIELD_CHARACTERS, MAX_FIELDS, formatter
-from delaymq.server.log_limit import BURST_LINES, LineLimit
-from delaymq.server.log_writer import MAX_WAITING_BYTES, LogWriter
+from delaymq.server.logs import output as logs
+from delaymq.server.logs.format import MAX_EVENT_CHARACTERS, MAX_FIELD_CHARACTERS, MAX_FIELDS, formatter
+from delaymq.server.logs.limit import BURST_LINES, LineLimit
+from delaymq.server.logs.writer import MAX_WAITING_BYTES, LogWriter
 
 BOUND_S = 60.0
 HEAD = r"time=\S+ level=warning logger=delaymq\.x "

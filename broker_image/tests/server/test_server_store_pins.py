@@ -10,8 +10,8 @@ import aiohttp
 import pytest
 from delaymq.cli.errors import CommandError
 from delaymq.cli.store_remote import RemoteSource
+from delaymq.server.api.store_pins import MAX_HOLDERS, LeasedPins, PinRefusedError
 from delaymq.server.standalone import Standalone
-from delaymq.server.store_pins import MAX_HOLDERS, LeasedPins, PinRefusedError
 from delaymq.store.backup import Backup, BackupResult
 from delaymq.store.backup_check import check_backup
 from delaymq.store.errors import BackupError

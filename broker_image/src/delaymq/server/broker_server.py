@@ -22,7 +22,7 @@ from delaymq.server.draining import Draining
 from delaymq.server.flushing import Flushing
 from delaymq.server.held_pulls import HeldPulls
 from delaymq.server.listening import BACKLOG, bind, bind_broker_ports, port_of
-from delaymq.server.logs import LevelFollower
+from delaymq.server.logs.output import LevelFollower
 from delaymq.server.registration import Registration
 from delaymq.server.scheduling import DeliveryClock
 from delaymq.server.sessions import SERVER_LIMITS, ClientSession, Sessions
@@ -30,7 +30,7 @@ from delaymq.transport import RemotingConnection
 from delaymq.transport.connection import OnCommands, refuse_all
 
 if TYPE_CHECKING:
-    from delaymq.server.http import HttpServer
+    from delaymq.server.http.serving import HttpServer
 
 DRAIN_TIMEOUT_S: Final = 3.0
 """How long a stop waits for clients to take their last answers."""
@@ -89,7 +89,7 @@ class BrokerServer:
         self.registration.start()
         if http_bound is not None:
             # HTTP's libraries are loaded when clients are served already, and in a thread: that takes a while.
-            module = await loop.run_in_executor(None, importlib.import_module, "delaymq.server.broker_http")
+            module = await loop.run_in_executor(None, importlib.import_module, "delaymq.server.http.broker")
             self._http = await module.broker_http(self, http_bound)
 
     def _prepare(self, broker: Broker) -> None:

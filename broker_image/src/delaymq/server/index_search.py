@@ -4,7 +4,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from delaymq.server.api_route import Turns
+    from delaymq.server.api.route import Turns
     from delaymq.store.message_store import MessageStore
 
 MAX_STEPS: Final = 50_000

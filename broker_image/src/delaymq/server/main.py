@@ -14,8 +14,8 @@ from delaymq.config import BrokerConfig, NamesrvConfig
 from delaymq.config.running import RunningSettings
 from delaymq.namesrv.errors import NamesrvError
 from delaymq.quiet_log import fields
-from delaymq.server import logs
 from delaymq.server.errors import ServerError
+from delaymq.server.logs import output as logs
 from delaymq.store.errors import StoreError
 from delaymq.transport.connection import host_and_port
 

@@ -11,12 +11,12 @@ from delaymq.namesrv import NameServer
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import FLAG_ONEWAY, Command, Response, encode_response
 from delaymq.server.listening import BACKLOG, bind, port_of
-from delaymq.server.logs import LevelFollower
+from delaymq.server.logs.output import LevelFollower
 from delaymq.server.sessions import SERVER_LIMITS, ClientSession, Sessions
 from delaymq.transport import RemotingConnection
 
 if TYPE_CHECKING:
-    from delaymq.server.http import HttpServer
+    from delaymq.server.http.serving import HttpServer
 
 DRAIN_TIMEOUT_S: Final = 2.0
 SHORTEST_WAIT_MS: Final = 10
@@ -64,7 +64,7 @@ class NamesrvServer:
         self.sessions.start()
         self._expire()
         if http_bound is not None:
-            from delaymq.server.http import namesrv_http  # loaded when clients are served already
+            from delaymq.server.http.serving import namesrv_http  # loaded when clients are served already
 
             self._http = await namesrv_http(self, http_bound)
 

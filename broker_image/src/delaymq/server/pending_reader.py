@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from delaymq.message.names import SCHEDULE_TOPIC
-from delaymq.server.log_reading import LogFiles
+from delaymq.server.logs.reading import LogFiles
 from delaymq.store.reader import QUEUE_ENTRY
 
 if TYPE_CHECKING:

@@ -1,0 +1,146 @@
+"""The broker as a whole: probes, metrics, delays, drains, what remains, taking it out of service."""
+
+import asyncio
+import importlib
+import time
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+from aiohttp import web
+
+from delaymq import __version__
+from delaymq.broker import remaining
+from delaymq.broker.drain import DrainMode
+from delaymq.config import to_settings
+from delaymq.server.http.answers import decode_json, error_response, readiness
+from delaymq.server.metrics.gather import gather
+
+if TYPE_CHECKING:
+    from delaymq.server.broker_server import BrokerServer
+
+LEAST_LEASE_MS: Final = 1_000
+LONGEST_LEASE_MS: Final = 600_000
+"""A broker that nobody looks after any more takes writes again after this long at the latest."""
+SCAN_TURN_S: Final = 0.005
+"""How long a scan of all groups and topics holds the loop before others have their turn."""
+
+
+class DrainRequest(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """Body of POST /api/v1/drain."""
+
+    mode: DrainMode
+    lease_ms: Annotated[int, msgspec.Meta(ge=LEAST_LEASE_MS, le=LONGEST_LEASE_MS)] | None = None
+
+
+class BrokerHttp:
+    """Handlers over one broker."""
+
+    def __init__(self, server: "BrokerServer") -> None:
+        self._server = server
+        self._scraping = asyncio.Lock()
+        """One scrape at a time: nobody who asks again and again gets more than one core's share."""
+
+    async def alive(self, request: web.Request) -> web.Response:
+        """/livez: the loop runs, or there would be no answer."""
+        return web.json_response({"alive": True})
+
+    async def ready(self, request: web.Request) -> web.Response:
+        """/readyz."""
+        return readiness(self._server.not_ready())
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """/metrics, in Prometheus' text format."""
+        loop = asyncio.get_running_loop()
+        # Loaded by the first scrape, in a thread: it takes longer than the loop should stand still.
+        module = await loop.run_in_executor(None, importlib.import_module, "delaymq.server.metrics.exposition")
+        async with self._scraping:
+            gathered = await gather(self._server)
+            await loop.run_in_executor(None, gathered.look_at_system)
+            text = await loop.run_in_executor(None, module.Snapshot(gathered).text)
+        return web.Response(body=text, headers={"Content-Type": module.CONTENT_TYPE})
+
+    async def delay(self, request: web.Request) -> web.Response:
+        """/api/v1/delay."""
+        return web.json_response(self._server.broker.delivery.status())
+
+    async def about(self, request: web.Request) -> web.Response:
+        """/api/v1/broker: what it is, how it stands, its settings and delays, in one answer."""
+        server, broker = self._server, self._server.broker
+        not_ready = server.not_ready()
+        return web.json_response(
+            {
+                "asOfMs": broker.now_ms(),
+                "version": __version__,
+                "brokerName": broker.config.broker_name,
+                "clusterName": broker.config.broker_cluster_name,
+                "storeId": broker.store.store_id,
+                "bootId": server.boot_id,
+                "startedAtMs": broker.stats.boot_ms,
+                "ready": not not_ready,
+                "notReady": not_ready,
+                "address": broker.address,
+                "drain": self._drain(),
+                "decommissioned": server.decommissioned,
+                "settings": to_settings(broker.config),
+                "delay": broker.delivery.status(),
+            }
+        )
+
+    async def drain(self, request: web.Request) -> web.Response:
+        """GET /api/v1/drain."""
+        return web.json_response(self._drain())
+
+    async def set_drain(self, request: web.Request) -> web.Response:
+        """POST /api/v1/drain: holds producers off until the lease ends, or lets them come again."""
+        try:
+            wanted = decode_json(await request.read(), DrainRequest)
+            if wanted.mode is not DrainMode.NONE and wanted.lease_ms is None:
+                raise msgspec.ValidationError(f"{wanted.mode} needs leaseMs, after which writes are taken again")
+        except msgspec.DecodeError as error:
+            example = '{"mode": "withdraw", "leaseMs": 30000}'
+            return error_response(400, "bad_request", f"{error}: send {example}; modes are none, withdraw, refuse")
+        self._server.draining.set(wanted.mode, wanted.lease_ms or 0)
+        return web.json_response(self._drain())
+
+    def _drain(self) -> dict[str, object]:
+        broker = self._server.broker
+        return {
+            "mode": broker.drain.mode,
+            "sinceMs": broker.drain.since_ms,
+            "leaseEndsMs": broker.drain.lease_ends_ms,
+            "lastSendMs": broker.stats.last_send_ms,
+            "sends": broker.stats.sends,
+        }
+
+    async def remaining(self, request: web.Request) -> web.Response:
+        """/api/v1/remaining: what consumers would miss if this broker and its store were gone now."""
+        broker = self._server.broker
+        now_ms = broker.now_ms()
+        pending = self._pending()
+        found = remaining.Remaining()
+        give_way_at = time.monotonic() + SCAN_TURN_S
+        for row in remaining.scan(broker, now_ms):
+            found.add(row)
+            if time.monotonic() >= give_way_at:
+                await asyncio.sleep(0)
+                give_way_at = time.monotonic() + SCAN_TURN_S
+        return web.json_response(
+            {
+                "asOfMs": now_ms,
+                # What was handed over or sent back meanwhile is in one of the two.
+                "pendingDelays": max(pending, self._pending()),
+                "unconsumed": [
+                    {"group": row.group, "topic": row.topic, "messages": row.messages} for row in found.largest()
+                ],
+                "unconsumedMessages": found.messages,
+                "activeGroups": sorted(found.groups)[: remaining.MAX_SHOWN],
+            }
+        )
+
+    async def decommission(self, request: web.Request) -> web.Response:
+        """POST /api/v1/decommission: no more writes; the next stop unregisters the broker. May be repeated."""
+        self._server.decommission()
+        return web.json_response({"decommissioned": True, "pendingDelays": self._pending()}, status=202)
+
+    def _pending(self) -> int:
+        return sum(self._server.broker.delivery.pending().values())

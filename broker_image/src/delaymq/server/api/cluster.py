@@ -1,0 +1,82 @@
+"""GET /api/v1/cluster: which brokers there are, as NameServers tell, and how this one stands with them."""
+
+from delaymq.protocol.bodies import ClusterInfo
+from delaymq.protocol.codes import RequestCode, ResponseCode
+from delaymq.protocol.command import request_command
+from delaymq.protocol.errors import RequestError
+from delaymq.server.api.route import Answer, Api
+from delaymq.server.registration import NameServerLink
+from delaymq.transport import TransportError
+
+ASK_TIMEOUT_MS = 2_000
+"""A NameServer that does not answer must not hold up a page: the next is asked."""
+MAX_BROKERS = 1_000
+"""Shown of a cluster."""
+
+
+class BrokerRow(Answer):
+    """One broker."""
+
+    broker_name: str
+    broker_id: int
+    """0 is the master."""
+    address: str
+    cluster: str
+
+
+class NameServerRow(Answer):
+    """One NameServer of this broker."""
+
+    address: str
+    registered: bool
+    problem: str | None
+
+
+class Cluster(Answer):
+    """The cluster."""
+
+    as_of_ms: int
+    cluster_name: str
+    brokers: list[BrokerRow]
+    name_servers: list[NameServerRow]
+
+
+async def cluster(api: Api) -> Cluster:
+    """The brokers that the first NameServer knows which answers; only this one when none does."""
+    config = api.broker.config
+    links = api.server.registration.links
+    brokers: list[BrokerRow] = []
+    for link in links:
+        if brokers := await _brokers_of(link):
+            break
+    if not any(row.broker_name == config.broker_name for row in brokers):
+        own = BrokerRow(
+            broker_name=config.broker_name,
+            broker_id=config.broker_id,
+            address=api.broker.address,
+            cluster=config.broker_cluster_name,
+        )
+        brokers.insert(0, own)
+    return Cluster(
+        as_of_ms=api.broker.now_ms(),
+        cluster_name=config.broker_cluster_name,
+        brokers=brokers[:MAX_BROKERS],
+        name_servers=[
+            NameServerRow(address=link.address, registered=link.problem is None, problem=link.problem) for link in links
+        ],
+    )
+
+
+async def _brokers_of(link: NameServerLink) -> list[BrokerRow]:
+    try:
+        answer = await link.ask(request_command(RequestCode.GET_BROKER_CLUSTER_INFO, {}), ASK_TIMEOUT_MS)
+        if answer.code != ResponseCode.SUCCESS:
+            return []
+        table = ClusterInfo.decode(answer.body).broker_addr_table
+    except (TransportError, RequestError):
+        return []
+    return [
+        BrokerRow(broker_name=name, broker_id=broker_id, address=address, cluster=data.cluster)
+        for name, data in sorted(table.items())
+        for broker_id, address in sorted(data.broker_addrs.items())
+    ]

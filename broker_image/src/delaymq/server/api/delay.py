@@ -1,0 +1,76 @@
+"""Pausing and resuming deliveries over HTTP: POST /api/v1/delay/pause and /api/v1/delay/resume."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import msgspec
+from aiohttp import web
+
+from delaymq.broker.delivery.hold import LONGEST_SPREAD_MS
+from delaymq.server.http.answers import decode_json, error_response
+
+if TYPE_CHECKING:
+    from delaymq.server.broker_server import BrokerServer
+
+_EXAMPLES: Final = (
+    '{"overdue": "deliver"}, {"overdue": "spread", "overMs": 1800000} or {"overdue": "drop", "upToMs": 1700000000000}'
+)
+
+
+class ResumeRequest(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """Body of POST /api/v1/delay/resume: what becomes of the messages that are overdue."""
+
+    overdue: Literal["deliver", "spread", "drop"]
+    over_ms: Annotated[int, msgspec.Meta(ge=1, le=LONGEST_SPREAD_MS)] | None = None
+    """Of `spread`: how long it takes."""
+    up_to_ms: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)] | None = None
+    """Of `drop`: what is due at or before this time is dropped, as it was looked at before."""
+
+
+class DelayHttp:
+    """Handlers over the delivery of one broker."""
+
+    def __init__(self, server: "BrokerServer") -> None:
+        self._server = server
+
+    async def pause(self, request: web.Request) -> web.Response:
+        """POST /api/v1/delay/pause: nothing is delivered until somebody resumes, also after a restart."""
+        return self._change(self._server.broker.delivery.holding.pause)
+
+    async def resume(self, request: web.Request) -> web.Response:
+        """POST /api/v1/delay/resume: deliveries go on; the body says what becomes of what is overdue."""
+        holding = self._server.broker.delivery.holding
+        try:
+            wanted = decode_json(await request.read(), ResumeRequest)
+        except msgspec.DecodeError as error:
+            return error_response(400, "bad_request", f"{error}: send {_EXAMPLES}")
+        if wanted.overdue == "spread":
+            if wanted.over_ms is None:
+                return error_response(400, "bad_request", "overMs is missing: over how many ms are they spread?")
+            over_ms = wanted.over_ms
+            return self._change(lambda: holding.spread(over_ms))
+        if wanted.overdue == "drop":
+            if wanted.up_to_ms is None:
+                return error_response(
+                    400, "bad_request", "upToMs is missing: look at /api/v1/delay first, and state its asOfMs"
+                )
+            up_to_ms = wanted.up_to_ms
+            return self._change(lambda: holding.drop(up_to_ms))
+        return self._change(holding.deliver)
+
+    def _change(self, change: Callable[[], None]) -> web.Response:
+        broker = self._server.broker
+        if broker.config.read_only:
+            return error_response(409, "read_only", "the broker was started read-only: it delivers nothing")
+        now_ms = broker.now_ms()
+        overdue = broker.delivery.holding.overdue(now_ms)
+        try:
+            change()
+        except OSError as error:
+            return error_response(
+                503, "not_kept", f"delaymq/delivery.json cannot be written ({error}): nothing changed"
+            )
+        broker.delivery.wake()
+        return web.json_response(
+            {"asOfMs": now_ms, "overdue": overdue, "held": broker.delivery.holding.as_json(now_ms)}, status=202
+        )

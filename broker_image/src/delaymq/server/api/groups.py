@@ -1,0 +1,266 @@
+"""Consumer groups: GET /api/v1/groups and /api/v1/groups/{group}."""
+
+from typing import TYPE_CHECKING, Final
+
+from delaymq.message import names
+from delaymq.server.api.route import Answer, Api, ApiError, Limit, Name, Query, Turns
+from delaymq.server.api.topics import page_of, queue_count
+from delaymq.store.reader import QUEUE_ENTRY
+
+if TYPE_CHECKING:
+    from delaymq.broker.broker import Broker
+
+BROADCASTING: Final = "BROADCASTING"
+MAX_SHOWN_TOPICS: Final = 1_000
+"""Of one group; the sums count all."""
+MAX_SHOWN_MEMBERS: Final = 1_000
+MAX_SHOWN_QUEUES: Final = 4_096
+"""Rows of one group's progress."""
+
+
+class GroupsQuery(Query):
+    """Which groups."""
+
+    contains: Name = ""
+    limit: Limit = 100
+    after: Name = ""
+
+
+class _Group(Answer):
+    group: str
+    model: str | None
+    """Known while it has members."""
+    consume_type: str | None
+    topics: list[str]
+    lag: int
+    """Messages before it; 0 for broadcasting groups, which keep their offsets themselves."""
+    dead_letters: int
+
+
+class GroupRow(_Group):
+    """One group."""
+
+    members: int
+
+
+class Groups(Answer):
+    """A page of groups by name."""
+
+    as_of_ms: int
+    groups: list[GroupRow]
+    total: int
+    """Matching ones on all pages."""
+    next: str | None
+
+
+class GroupQuery(Query):
+    """Which group."""
+
+    group: Name
+
+
+class Member(Answer):
+    """One consumer; one that is expected back after a restart has an id only."""
+
+    client_id: str
+    address: str | None
+    language: str | None
+    version: int | None
+
+
+class Subscription(Answer):
+    """What a group wants of a topic."""
+
+    topic: str
+    expression: str
+    type: str
+
+
+class Progress(Answer):
+    """How far a group is in one queue."""
+
+    topic: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    consumer_offset: int | None
+    """The next one that it consumes; None: it has committed none."""
+    lag: int
+    last_consumed_ms: int | None
+    """When the message before that offset was stored."""
+
+
+class GroupDetails(_Group):
+    """One group with its members and its progress."""
+
+    as_of_ms: int
+    members: list[Member]
+    subscriptions: list[Subscription]
+    progress: list[Progress]
+    truncated: bool
+    """Whether there are more rows than shown."""
+
+
+async def groups(api: Api, query: GroupsQuery) -> Groups:
+    """A page of groups."""
+    broker, turns = api.broker, Turns()
+    wanted = query.contains.lower()
+    offset_topics = await _topics_by_group(broker, turns)
+    known = {*broker.groups.table, *broker.clients.group_names(broker.now_ms())}
+    candidates = []
+    total = 0
+    for name in known:
+        await turns.give_way()
+        if wanted in name.lower() and (not names.is_system_group(name) or name in offset_topics):
+            total += 1
+            if name > query.after:
+                candidates.append(name)
+    page, following = await page_of(candidates, query.limit)
+    rows = [await _row(broker, name, offset_topics.get(name, []), turns) for name in page]
+    return Groups(as_of_ms=broker.now_ms(), groups=rows, total=total, next=following)
+
+
+async def group(api: Api, query: GroupQuery) -> GroupDetails:
+    """One group."""
+    broker, turns, name = api.broker, Turns(), query.group
+    now_ms = broker.now_ms()
+    offset_topics = [
+        topic for topic in (await _topics_by_group(broker, turns)).get(name, []) if topic in broker.topics.table
+    ]
+    if name not in broker.groups.table and broker.clients.group(name, now_ms) is None and not offset_topics:
+        raise ApiError(404, "no_such_group", f"there is no group {name[:255]!r} on this broker: see /api/v1/groups")
+    row = await _row(broker, name, offset_topics, turns)
+    progress, truncated = await _progress(api, name, row.topics, turns)
+    connected = broker.clients.group(name, now_ms)
+    subscriptions = list(connected.subscriptions.values()) if connected is not None else []
+    members = _members(broker, name, now_ms)
+    return GroupDetails(
+        as_of_ms=now_ms,
+        members=members[:MAX_SHOWN_MEMBERS],
+        subscriptions=[
+            Subscription(topic=each.topic, expression=each.sub_string, type=each.expression_type or "TAG")
+            for each in sorted(subscriptions, key=lambda each: each.topic)[:MAX_SHOWN_TOPICS]
+        ],
+        progress=progress,
+        truncated=truncated or max(len(subscriptions), len(row.topics)) >= MAX_SHOWN_TOPICS,
+        **{field: getattr(row, field) for field in _Group.__struct_fields__},
+    )
+
+
+async def _topics_by_group(broker: "Broker", turns: Turns) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for key in list(broker.offsets.table):
+        await turns.give_way()
+        topic, _, name = key.partition("@")
+        found.setdefault(name, []).append(topic)
+    return found
+
+
+async def _row(broker: "Broker", name: str, offset_topics: list[str], turns: Turns) -> GroupRow:
+    now_ms = broker.now_ms()
+    connected = broker.clients.group(name, now_ms)
+    topics, lag = await _topics_and_lag(broker, name, offset_topics, turns)
+    low, high = broker.store.queue_bounds(names.dead_letter_topic(name), 0)
+    return GroupRow(
+        group=name,
+        model=connected.message_model if connected is not None else None,
+        consume_type=connected.consume_type if connected is not None else None,
+        members=len(broker.clients.member_ids(name, now_ms)),
+        topics=topics[:MAX_SHOWN_TOPICS],
+        lag=lag,
+        dead_letters=high - low,
+    )
+
+
+async def _topics_and_lag(broker: "Broker", name: str, offset_topics: list[str], turns: Turns) -> tuple[list[str], int]:
+    connected = broker.clients.group(name, broker.now_ms())
+    wanted = set(connected.subscriptions) if connected is not None else set()
+    topics = []
+    lag = 0
+    for topic in sorted({*offset_topics, *wanted}):
+        await turns.give_way()
+        # A connected group says what it wants; one that is away is taken at its offsets.
+        gone = wanted and topic not in wanted and topic != names.retry_topic(name)
+        if topic not in broker.topics.table or gone:
+            continue
+        topics.append(topic)
+        if connected is None or connected.message_model != BROADCASTING:
+            lag += await _lag(broker, topic, name, turns)
+    return topics, lag
+
+
+async def lag_of(broker: "Broker", name: str, offset_topics: list[str], turns: Turns) -> int:
+    """Messages before a group in all its topics."""
+    return (await _topics_and_lag(broker, name, offset_topics, turns))[1]
+
+
+async def _lag(broker: "Broker", topic: str, name: str, turns: Turns) -> int:
+    """Messages before the group; a queue in which it has committed no offset counts whole, as RocketMQ counts."""
+    lag = 0
+    offsets = broker.offsets.queues_of(topic, name)
+    config = broker.topics.table.get(topic)
+    for queue_id in range(queue_count(config) if config is not None else 0):
+        await turns.give_way()
+        low, high = broker.store.queue_bounds(topic, queue_id)
+        lag += max(high - max(low, offsets.get(queue_id, 0)), 0)
+    return lag
+
+
+def _members(broker: "Broker", name: str, now_ms: int) -> list[Member]:
+    connected = broker.clients.consumers.get(name)
+    members = [
+        Member(
+            client_id=client.client_id,
+            address=client.session.remote_address,
+            language=client.language,
+            version=client.version,
+        )
+        for client in (list(connected.members.values()) if connected is not None else [])
+    ]
+    there = {member.client_id for member in members}
+    members += [
+        Member(client_id=client_id, address=None, language=None, version=None)
+        for client_id in broker.clients.member_ids(name, now_ms)
+        if client_id not in there
+    ]
+    return sorted(members, key=lambda member: member.client_id)
+
+
+async def _progress(api: Api, name: str, topics: list[str], turns: Turns) -> tuple[list[Progress], bool]:
+    """Rows of the queues that hold something or have an offset, and whether there are more than are shown."""
+    broker = api.broker
+    store = broker.store
+    rows: list[Progress] = []
+    consumed: list[int] = []
+    truncated = False
+    for topic in topics:
+        config = broker.topics.table.get(topic)
+        if config is None:
+            continue
+        offsets = broker.offsets.queues_of(topic, name)
+        for queue_id in range(queue_count(config)):
+            await turns.give_way()
+            low, high = store.queue_bounds(topic, queue_id)
+            offset = offsets.get(queue_id)
+            if high == 0 and offset is None:
+                continue
+            if len(rows) >= MAX_SHOWN_QUEUES:
+                truncated = True
+                break
+            row = Progress(
+                topic=topic,
+                queue_id=queue_id,
+                min_offset=low,
+                max_offset=high,
+                consumer_offset=offset,
+                lag=max(high - max(low, offset or 0), 0),
+                last_consumed_ms=None,
+            )
+            entry = store.read_entries(topic, queue_id, offset - 1, 1) if offset else b""
+            consumed.append(QUEUE_ENTRY.unpack(entry)[0] if len(entry) == QUEUE_ENTRY.size else -1)
+            rows.append(row)
+    async with api.reading():
+        times = await api.in_thread(api.log_files().store_times_ms, consumed)
+    for row, time_ms in zip(rows, times, strict=True):
+        row.last_consumed_ms = time_ms
+    return rows, truncated

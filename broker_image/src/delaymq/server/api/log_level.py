@@ -1,0 +1,58 @@
+"""GET and PUT /api/v1/log-level: what is logged, and of which logger, until the restart."""
+
+import dataclasses
+import logging
+from typing import Annotated
+
+import msgspec
+
+from delaymq.config.errors import ConfigError
+from delaymq.config.log_levels import MAX_LOGGERS, format_log_levels, parse_log_levels
+from delaymq.server.api.route import Answer, Api, ApiError, Body
+
+LevelName = Annotated[str, msgspec.Meta(max_length=16, description="debug, info, warning or error")]
+LoggerName = Annotated[str, msgspec.Meta(max_length=255, description="such as delaymq.store")]
+
+_logger = logging.getLogger(__name__)
+
+
+class LogLevel(Answer):
+    """Which events are written to the log."""
+
+    level: LevelName
+    """Of all loggers that have none of their own."""
+    loggers: dict[LoggerName, LevelName]
+    """Of single ones and what is below them."""
+
+
+class LogLevelChange(Body):
+    """What shall hold from now on; both parts are replaced as a whole."""
+
+    level: LevelName = "info"
+    loggers: Annotated[dict[LoggerName, LevelName], msgspec.Meta(max_length=MAX_LOGGERS)] = msgspec.field(
+        default_factory=dict
+    )
+
+
+async def log_level(api: Api) -> LogLevel:
+    """GET."""
+    level, loggers = parse_log_levels(api.broker.config.log_level)
+    return LogLevel(level=level, loggers=loggers)
+
+
+async def set_log_level(api: Api, wanted: LogLevelChange) -> LogLevel:
+    """PUT: holds at once and until the restart; `logLevel` in the file is what holds after that."""
+    broker = api.broker
+    for word in (wanted.level, *wanted.loggers, *wanted.loggers.values()):
+        if any(character in word for character in "=;"):
+            raise ApiError(400, "bad_request", f"{word[:64]!r} is neither a level nor a logger such as delaymq.store")
+    try:
+        text = format_log_levels(*parse_log_levels(format_log_levels(wanted.level, wanted.loggers)))
+        config = dataclasses.replace(broker.config, log_level=text)
+    except ConfigError as error:
+        raise ApiError(400, "bad_request", str(error)) from None
+    if text != broker.config.log_level:
+        broker.settings.set_until_restart("logLevel", by="HTTP", now_ms=broker.now_ms())
+        broker.apply(config)
+        _logger.warning("the log's level is %s, until the restart", text)
+    return await log_level(api)

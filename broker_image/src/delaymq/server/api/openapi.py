@@ -1,0 +1,103 @@
+"""GET /api/v1/openapi.json: the description, made of the table of routes and of the types of their answers."""
+
+import http
+from typing import Any, Final
+
+import msgspec
+
+from delaymq import __version__
+from delaymq.server.api.route import JSON, Api, Query, Refusal, Route
+
+_TEMPLATE: Final = "#/components/schemas/{name}"
+_ABOUT: Final = (
+    "What a DelayMQ broker tells and does over HTTP. Times are ms since the epoch. Lists are paged by name: `next` of"
+    " an answer is the `after` of the next request. Errors have one form."
+)
+_ALWAYS: Final = {
+    400: "a parameter or the body cannot be used; the message says why",
+    401: "a token is configured and was not sent",
+    403: "no token is configured for this address, or a foreign page asks",
+    408: "the body did not come in time",
+    413: "the body is too large",
+    415: "the body is not said to be JSON",
+    503: "busy, or not able to at the moment",
+}
+
+
+async def openapi(api: Api) -> dict[str, Any]:
+    """The description."""
+    from delaymq.server.api.routes import ROUTES  # the table names this function
+
+    return description(ROUTES)
+
+
+def description(routes: tuple[Route, ...]) -> dict[str, Any]:
+    """OpenAPI 3.1 of these routes."""
+    types = [each for route in routes for each in (route.answer, _body(route)) if each not in (None, dict, object)]
+    types += [Refusal]
+    schemas, components = msgspec.json.schema_components(types, ref_template=_TEMPLATE)
+    by_type = {id(kind): schema for kind, schema in zip(types, schemas, strict=True)}
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, by_type)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "DelayMQ broker", "version": __version__, "description": _ABOUT},
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "description": "httpToken"}},
+        },
+    }
+
+
+def _operation(route: Route, by_type: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "object"} if route.answer is dict else by_type.get(id(route.answer), {})
+    answers = {route.status: {"description": "done", "content": {route.content: {"schema": schema}}}}
+    for status in sorted({*_ALWAYS, *route.refusals} - ({401, 403} if route.is_open else set())):
+        answers[status] = {
+            "description": _ALWAYS.get(status, http.HTTPStatus(status).phrase),
+            "content": {JSON: {"schema": by_type[id(Refusal)]}},
+        }
+    operation: dict[str, Any] = {
+        "operationId": _operation_id(route),
+        "summary": route.summary,
+        "parameters": _parameters(route.query, route.path) if route.query is not None else [],
+        "responses": {str(status): answer for status, answer in answers.items()},
+        # Without a token on loopback nothing is asked for.
+        "security": [] if route.is_open else [{"token": []}, {}],
+    }
+    if (body := _body(route)) is not None:
+        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": by_type.get(id(body), {})}}}
+    return operation
+
+
+def _body(route: Route) -> Any:
+    return route.described or route.body
+
+
+def _operation_id(route: Route) -> str:
+    words = [word.strip("{}") for word in route.path.removeprefix("/api/v1").split("/") if word]
+    return "-".join([route.method.lower(), *words])
+
+
+def _parameters(kind: type[Query], path: str) -> list[dict[str, Any]]:
+    (_,), components = msgspec.json.schema_components([kind], ref_template=_TEMPLATE)
+    properties = components[kind.__name__]["properties"]
+    required = components[kind.__name__].get("required", [])
+    return [
+        {
+            "name": name,
+            "in": "path" if f"{{{name}}}" in path else "query",
+            "required": name in required,
+            "schema": _plain(schema),
+        }
+        for name, schema in properties.items()
+    ]
+
+
+def _plain(schema: dict[str, Any]) -> dict[str, Any]:
+    """A parameter is left out or has a value: there is no null in a query string."""
+    choices = [each for each in schema.get("anyOf", ()) if each != {"type": "null"}]
+    plain = choices[0] if len(choices) == 1 else schema
+    return {name: value for name, value in plain.items() if not (name == "default" and value is None)}

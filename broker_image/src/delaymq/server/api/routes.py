@@ -1,0 +1,134 @@
+"""What a broker answers over HTTP, all of it: a row a request. The description (OpenAPI) is made of this table."""
+
+from typing import Final
+
+from delaymq.server.api import (
+    cluster,
+    config,
+    deadletters,
+    groups,
+    life,
+    log_level,
+    messages,
+    openapi,
+    pending,
+    topics,
+    totals,
+)
+from delaymq.server.api import described as forms
+from delaymq.server.api.broker import BrokerHttp
+from delaymq.server.api.delay import DelayHttp
+from delaymq.server.api.route import Route, get, post, put
+from delaymq.server.api.store import StoreHttp
+from delaymq.server.api.store_pins import PinsHttp
+
+ROUTES: Final[tuple[Route, ...]] = (
+    # Probes and metrics
+    get("/livez", "Whether the event loop runs", BrokerHttp.alive, forms.Alive, is_open=True),
+    get(
+        "/readyz", "Whether it is ready, and if not, why", BrokerHttp.ready, forms.Ready, is_open=True, refusals=(503,)
+    ),
+    get("/metrics", "Prometheus' text format", BrokerHttp.metrics, None, is_open=True, content="text/plain"),
+    get("/api/v1/openapi.json", "This description", openapi.openapi, dict),
+    # The broker
+    get("/api/v1/cluster", "Brokers of the cluster, and NameServers", cluster.cluster, cluster.Cluster),
+    get("/api/v1/totals", "A few figures, light enough for every two seconds", totals.totals, totals.Totals),
+    get("/api/v1/broker", "What it is, how it stands, settings, delays", BrokerHttp.about, forms.About),
+    get("/api/v1/config", "Settings, and where they are from", config.config, config.Settings),
+    get("/api/v1/log-level", "What is logged", log_level.log_level, log_level.LogLevel),
+    put(
+        *("/api/v1/log-level", "Change what is logged, until the restart"),
+        *(log_level.set_log_level, log_level.LogLevel),
+        body=log_level.LogLevelChange,
+        described=forms.LogLevelBody,
+    ),
+    get("/api/v1/drain", "Whether producers are held off", BrokerHttp.drain, forms.Drain),
+    post(
+        "/api/v1/drain", "Hold producers off, or no longer", BrokerHttp.set_drain, forms.Drain, body=forms.DrainChange
+    ),
+    get("/api/v1/remaining", "What consumers would miss without it", BrokerHttp.remaining, forms.Remaining),
+    post(
+        *("/api/v1/decommission", "Take it out of service: no more writes"),
+        *(BrokerHttp.decommission, forms.Decommissioned),
+        body=object,
+        status=202,
+    ),
+    # Topics, groups, messages
+    get("/api/v1/topics", "Topics by name", topics.topics, topics.Topics, query=topics.TopicsQuery),
+    get(
+        *("/api/v1/topics/{topic}", "One topic with its queues", topics.topic, topics.TopicDetails),
+        query=topics.TopicQuery,
+        refusals=(404,),
+    ),
+    get("/api/v1/groups", "Groups by name", groups.groups, groups.Groups, query=groups.GroupsQuery),
+    get(
+        *("/api/v1/groups/{group}", "One group: members, progress", groups.group, groups.GroupDetails),
+        query=groups.GroupQuery,
+        refusals=(404,),
+    ),
+    get(
+        *("/api/v1/messages", "Messages of a topic by key or store time", messages.messages, messages.Messages),
+        query=messages.MessagesQuery,
+        refusals=(404,),
+    ),
+    get(
+        *("/api/v1/messages/{id}", "One message: body, life", life.message, life.MessageDetails),
+        query=life.MessageQuery,
+        refusals=(404,),
+    ),
+    post(
+        *("/api/v1/deadletters/{group}/resend", "Send dead letters to their group again"),
+        *(deadletters.resend_dead_letters, deadletters.Resends),
+        query=deadletters.ResendQuery,
+        body=deadletters.ResendBody,
+        refusals=(404,),
+    ),
+    # Delays
+    get("/api/v1/delay", "Each level: positions, lateness", BrokerHttp.delay, forms.Delay),
+    get(
+        *("/api/v1/delay/pending", "What waits, by level, topic or due time", pending.pending, pending.Pending),
+        query=pending.PendingQuery,
+    ),
+    get(
+        *("/api/v1/delay/pending/messages", "What is due next", pending.next_messages, pending.NextMessages),
+        query=pending.NextQuery,
+    ),
+    post(
+        *("/api/v1/delay/pause", "Hand nothing over until somebody resumes", DelayHttp.pause, forms.Held),
+        body=object,
+        status=202,
+        refusals=(409,),
+    ),
+    post(
+        *("/api/v1/delay/resume", "Hand over again; what becomes of overdue ones", DelayHttp.resume, forms.Held),
+        body=forms.Resume,
+        status=202,
+        refusals=(409,),
+    ),
+    # The store, for those who read it from elsewhere
+    get("/api/v1/store", "What of the log may be read", StoreHttp.store, forms.Store),
+    get("/api/v1/store/positions", "How far consumers and delays are", StoreHttp.positions, forms.Positions),
+    get("/api/v1/store/files", "The small files, of one moment", StoreHttp.files, forms.Files),
+    get(
+        *("/api/v1/store/segments/{name}", "A segment's bytes; a Range of them too", StoreHttp.segment, None),
+        query=forms.SegmentQuery,
+        content="application/octet-stream",
+        refusals=(404, 416),
+    ),
+    get(
+        *("/api/v1/store/segments/{name}/starts", "Where its records begin", StoreHttp.starts, forms.Starts),
+        query=forms.StartsQuery,
+        refusals=(404,),
+    ),
+    post(
+        *("/api/v1/store/pins", "Keep the log from deletion, for a while", PinsHttp.hold, forms.PinHeld),
+        body=forms.PinBody,
+        status=201,
+        refusals=(409, 429),
+    ),
+    Route(
+        *("DELETE", "/api/v1/store/pins/{holder}", "End a pin", PinsHttp.release, forms.PinReleased),
+        query=forms.PinQuery,
+        refusals=(404,),
+    ),
+)

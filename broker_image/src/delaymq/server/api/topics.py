@@ -1,0 +1,209 @@
+"""Topics: GET /api/v1/topics and /api/v1/topics/{topic}."""
+
+from heapq import nsmallest
+from typing import TYPE_CHECKING, Literal
+
+from delaymq.broker.topics import READ, WRITE
+from delaymq.message import names
+from delaymq.protocol.bodies import TopicConfig
+from delaymq.server.api.route import Answer, Api, ApiError, Limit, Name, Query, Turns
+from delaymq.store.reader import QUEUE_ENTRY
+
+if TYPE_CHECKING:
+    from delaymq.broker.broker import Broker
+
+Kind = Literal["normal", "retry", "deadLetter", "system"]
+MAX_SHOWN_QUEUES = 16_384
+"""Of one topic: as many as it can have."""
+MAX_SHOWN_GROUPS = 1_000
+"""Of one topic."""
+
+
+class TopicsQuery(Query):
+    """Which topics."""
+
+    kind: Literal["normal", "retry", "deadLetter", "system", "all"] = "normal"
+    contains: Name = ""
+    limit: Limit = 100
+    after: Name = ""
+
+
+class TopicRow(Answer):
+    """One topic."""
+
+    topic: str
+    kind: Kind
+    permission: Literal["", "r", "w", "rw"]
+    read_queues: int
+    write_queues: int
+    messages: int
+    """That can be read."""
+    stored: int
+    """By producers since the start."""
+    delivered: int
+    """Delayed ones since the start."""
+    pending: int | None
+    """Delayed ones that wait; None: not counted yet."""
+    last_stored_ms: int | None
+
+
+class Topics(Answer):
+    """A page of topics by name."""
+
+    as_of_ms: int
+    topics: list[TopicRow]
+    total: int
+    """Matching ones on all pages."""
+    next: str | None
+
+
+class TopicQuery(Query):
+    """Which topic."""
+
+    topic: Name
+
+
+class QueueRow(Answer):
+    """One queue."""
+
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    last_stored_ms: int | None
+
+
+class TopicDetails(TopicRow):
+    """One topic with its queues, and groups that have offsets or members for it."""
+
+    as_of_ms: int
+    queues: list[QueueRow]
+    groups: list[str]
+
+
+def kind_of(broker: "Broker", topic: str) -> Kind:
+    """What a topic is for."""
+    if topic.startswith(names.RETRY_PREFIX):
+        return "retry"
+    if topic.startswith(names.DLQ_PREFIX):
+        return "deadLetter"
+    return "system" if broker.topics.is_system(topic) else "normal"
+
+
+def queue_count(topic: TopicConfig) -> int:
+    """How many queues may hold something."""
+    return max(topic.read_queue_nums, topic.write_queue_nums)
+
+
+async def page_of(candidates: list[str], limit: int) -> tuple[list[str], str | None]:
+    """The first `limit` names and what `next` says."""
+    page = nsmallest(limit + 1, candidates)
+    return page[:limit], page[limit - 1] if len(page) > limit else None
+
+
+async def topics(api: Api, query: TopicsQuery) -> Topics:
+    """A page of topics."""
+    broker, turns = api.broker, Turns()
+    wanted = query.contains.lower()
+    total = 0
+    candidates = []
+    for name in list(broker.topics.table):
+        await turns.give_way()
+        if wanted in name.lower() and query.kind in ("all", kind_of(broker, name)):
+            total += 1
+            if name > query.after:
+                candidates.append(name)
+    page, following = await page_of(candidates, query.limit)
+    rows = []
+    newest: list[int] = []
+    for name in page:
+        config = broker.topics.table.get(name)
+        if config is None:
+            continue  # deleted meanwhile
+        row, last_offset = await _row(broker, config, turns)
+        rows.append(row)
+        newest.append(last_offset)
+    async with api.reading():
+        times = await api.in_thread(api.log_files().store_times_ms, newest)
+    for row, time_ms in zip(rows, times, strict=True):
+        row.last_stored_ms = time_ms
+    return Topics(as_of_ms=broker.now_ms(), topics=rows, total=total, next=following)
+
+
+async def topic(api: Api, query: TopicQuery) -> TopicDetails:
+    """One topic."""
+    broker, turns = api.broker, Turns()
+    config = broker.topics.table.get(query.topic)
+    if config is None:
+        raise no_topic(query.topic)
+    row, last_offset = await _row(broker, config, turns)
+    queues = []
+    newest = [last_offset]
+    for queue_id in range(min(queue_count(config), MAX_SHOWN_QUEUES)):
+        await turns.give_way()
+        low, high = broker.store.queue_bounds(query.topic, queue_id)
+        queues.append(QueueRow(queue_id=queue_id, min_offset=low, max_offset=high, last_stored_ms=None))
+        newest.append(_last_offset(broker, query.topic, queue_id, low, high))
+    async with api.reading():
+        times = await api.in_thread(api.log_files().store_times_ms, newest)
+    row.last_stored_ms = times[0]
+    for queue, time_ms in zip(queues, times[1:], strict=True):
+        queue.last_stored_ms = time_ms
+    groups = await groups_of(broker, query.topic, turns)
+    return TopicDetails(
+        as_of_ms=broker.now_ms(),
+        queues=queues,
+        groups=groups[:MAX_SHOWN_GROUPS],
+        **{field: getattr(row, field) for field in TopicRow.__struct_fields__},
+    )
+
+
+def no_topic(name: str) -> ApiError:
+    """The answer about a topic that is not there."""
+    return ApiError(404, "no_such_topic", f"there is no topic {name[:127]!r} on this broker: see /api/v1/topics")
+
+
+async def groups_of(broker: "Broker", topic: str, turns: Turns) -> list[str]:
+    """Groups that have offsets or members for a topic."""
+    found = set(broker.clients.groups_of_topic(topic))
+    for key in list(broker.offsets.table):
+        await turns.give_way()
+        if key.startswith(topic) and key.partition("@")[0] == topic:
+            found.add(key.partition("@")[2])
+    return sorted(found)
+
+
+async def _row(broker: "Broker", config: TopicConfig, turns: Turns) -> tuple[TopicRow, int]:
+    """A topic's row without the time, and where its newest record is (-1: nowhere)."""
+    name, store = config.topic_name, broker.store
+    messages, last_offset = 0, -1
+    for queue_id in range(queue_count(config)):
+        low, high = store.queue_bounds(name, queue_id)
+        if high > low:
+            messages += high - low
+            last_offset = max(last_offset, _last_offset(broker, name, queue_id, low, high))
+        await turns.give_way()
+    row = TopicRow(
+        topic=name,
+        kind=kind_of(broker, name),
+        permission=_permission(config.perm),
+        read_queues=config.read_queue_nums,
+        write_queues=config.write_queue_nums,
+        messages=messages,
+        stored=broker.stats.stored.get(name, 0),
+        delivered=broker.delivery.counters.delivered.get(name, 0),
+        pending=broker.delivery.pending_of_topic(name),
+        last_stored_ms=None,
+    )
+    return row, last_offset
+
+
+def _last_offset(broker: "Broker", topic: str, queue_id: int, low: int, high: int) -> int:
+    """Physical offset of a queue's newest record; -1 when there is none."""
+    entry = broker.store.read_entries(topic, queue_id, high - 1, 1) if high > low else b""
+    return int(QUEUE_ENTRY.unpack(entry)[0]) if len(entry) == QUEUE_ENTRY.size else -1
+
+
+def _permission(perm: int) -> Literal["", "r", "w", "rw"]:
+    if perm & READ:
+        return "rw" if perm & WRITE else "r"
+    return "w" if perm & WRITE else ""

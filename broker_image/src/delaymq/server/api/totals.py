@@ -1,0 +1,86 @@
+"""GET /api/v1/totals: a few figures in one light answer, for whoever asks every two seconds."""
+
+import shutil
+
+from delaymq.server.api.route import Answer, Api
+from delaymq.server.metrics import process_facts
+
+
+class Pin(Answer):
+    """Who keeps the log from being deleted."""
+
+    holder: str
+    bytes: int
+
+
+class Disk(Answer):
+    """The store's disk."""
+
+    path: str
+    total_bytes: int
+    free_bytes: int
+    used_ratio: float
+    log_bytes: int
+    pinned_bytes: int
+    pinned_by: list[Pin]
+
+
+class Totals(Answer):
+    """Sums since the start, and how things stand."""
+
+    as_of_ms: int
+    started_at_ms: int
+    boot_id: str
+    stored: int
+    """Messages of producers, and those sent back."""
+    stored_bytes: int
+    delivered: int
+    """Delayed ones."""
+    pulled: int
+    """Messages handed to consumers."""
+    pending: int
+    next_due_ms: int | None
+    connections: int
+    held_pulls: int
+    event_loop_lag_ms: float
+    resident_bytes: int | None
+    disk: Disk
+    ready: bool
+    not_ready: list[str]
+
+
+async def totals(api: Api) -> Totals:
+    """The figures."""
+    server, broker = api.server, api.broker
+    store, delivery, stats = broker.store, broker.delivery, broker.stats
+    async with api.reading():
+        usage = await api.in_thread(shutil.disk_usage, store.path)
+        memory = await api.in_thread(process_facts.memory)
+    pins = [Pin(holder=pin.holder, bytes=pin.pinned_bytes) for pin in store.pins.report()]
+    not_ready = server.not_ready()
+    return Totals(
+        as_of_ms=broker.now_ms(),
+        started_at_ms=stats.boot_ms,
+        boot_id=server.boot_id,
+        stored=stats.put_messages,
+        stored_bytes=stats.put_bytes,
+        delivered=sum(delivery.counters.delivered.values()),
+        pulled=stats.transferred,
+        pending=sum(delivery.pending().values()),
+        next_due_ms=min(delivery.next_due_ms().values(), default=None),
+        connections=len(server.sessions),
+        held_pulls=len(server.held_pulls),
+        event_loop_lag_ms=round(server.background.lag_s * 1000, 3),
+        resident_bytes=memory.resident if memory is not None else None,
+        disk=Disk(
+            path=store.path,
+            total_bytes=usage.total,
+            free_bytes=usage.free,
+            used_ratio=round(1 - usage.free / max(usage.total, 1), 4),
+            log_bytes=store.end_offset - store.min_offset,
+            pinned_bytes=max((pin.bytes for pin in pins), default=0),
+            pinned_by=pins,
+        ),
+        ready=not not_ready,
+        not_ready=not_ready,
+    )

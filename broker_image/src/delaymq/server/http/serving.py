@@ -1,0 +1,153 @@
+"""HTTP for people, probes and Prometheus. Importing this module loads aiohttp: do it late."""
+
+import asyncio
+import logging
+import socket
+from typing import TYPE_CHECKING, Final, cast
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from delaymq.server.http.answers import add_headers, error_response, errors_as_json, readiness
+from delaymq.server.http.guard import guard
+from delaymq.server.listening import BACKLOG, port_of
+
+if TYPE_CHECKING:
+    from delaymq.server.namesrv_server import NamesrvServer
+
+MAX_BODY_BYTES: Final = 64 * 1024
+"""No request here has a body worth mentioning."""
+SHUTDOWN_TIMEOUT_S: Final = 1.0
+MAX_CONNECTIONS: Final = 256
+"""At once: people, probes and tools; what comes beyond is cut off. Each costs a descriptor and some memory."""
+IDLE_S: Final = 30.0
+"""A connection whose next request does not come whole within this time is closed, the first one included."""
+BODY_TIMEOUT_S: Final = 10.0
+"""How long a request's body may take."""
+STALLED_S: Final = 30.0
+"""Who takes nothing of an answer for so long is cut off."""
+_STALL_CHECK_S: Final = 5.0
+
+__all__ = ["MAX_BODY_BYTES", "HttpServer", "alive", "error_response", "namesrv_http", "readiness", "serve"]
+
+
+class HttpServer:
+    """A listening HTTP server."""
+
+    def __init__(self, runner: web.AppRunner, stalls: "_Stalls", port: int) -> None:
+        self._runner = runner
+        self._stalls = stalls
+        self.port = port
+
+    @property
+    def connections(self) -> int:
+        """Open ones."""
+        server = self._runner.server
+        return len(server.connections) if server is not None else 0
+
+    async def stop(self) -> None:
+        """Closes it."""
+        self._stalls.stop()
+        await self._runner.cleanup()
+
+
+async def serve(
+    app: web.Application, bound: socket.socket, host: str, token: str, own_names: tuple[str, ...] = ()
+) -> HttpServer:
+    """Listens with `app` on a bound socket; `host` is what it was bound to, `own_names` what else leads here."""
+    app.middlewares.append(errors_as_json)
+    app.middlewares.append(guard(host, token, own_names))
+    app.middlewares.append(_whole_bodies)
+    app.on_response_prepare.append(add_headers)
+    # What it would say of a malformed request, with a trace, is the client's affair; our own failures are logged here.
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        handle_signals=False,
+        shutdown_timeout=SHUTDOWN_TIMEOUT_S,
+        keepalive_timeout=IDLE_S,
+    )
+    await runner.setup()
+    await _Site(runner, bound, backlog=BACKLOG).start()
+    stalls = _Stalls(runner)
+    return HttpServer(runner, stalls, port_of(bound))
+
+
+@web.middleware
+async def _whole_bodies(request: web.Request, handler: Handler) -> web.StreamResponse:
+    if request.can_read_body:
+        try:
+            async with asyncio.timeout(BODY_TIMEOUT_S):
+                await request.read()
+        except TimeoutError:
+            return error_response(408, "request_timeout", f"the body did not come within {BODY_TIMEOUT_S:g} s")
+    return await handler(request)
+
+
+class _Site(web.SockSite):
+    """A socket that is listened on, for a limited number of connections."""
+
+    async def start(self) -> None:
+        await web.BaseSite.start(self)
+        self._server = await asyncio.get_running_loop().create_server(
+            self._accept, sock=self._sock, backlog=self._backlog
+        )
+
+    def _accept(self) -> asyncio.Protocol:
+        server = self._runner.server
+        if server is None or len(server.connections) >= MAX_CONNECTIONS:
+            return _CutOff()
+        return server()
+
+
+class _CutOff(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast("asyncio.Transport", transport).abort()  # uvloop's are none of asyncio's classes
+
+
+class _Stalls:
+    """Cuts off connections whose peer takes nothing of what waits for it."""
+
+    def __init__(self, runner: web.AppRunner) -> None:
+        self._runner = runner
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[asyncio.Transport, tuple[int, float]] = {}
+        self._timer = self._loop.call_later(_STALL_CHECK_S, self._check)
+
+    def stop(self) -> None:
+        """Ends."""
+        self._timer.cancel()
+
+    def _check(self) -> None:
+        now = self._loop.time()
+        waiting: dict[asyncio.Transport, tuple[int, float]] = {}
+        for connection in self._runner.server.connections if self._runner.server is not None else []:
+            transport = connection.transport
+            unsent = transport.get_write_buffer_size() if transport is not None else 0
+            if transport is None or not unsent:
+                continue
+            known = self._waiting.get(transport)
+            waiting[transport] = known if known is not None and known[0] == unsent else (unsent, now)
+            if now - waiting[transport][1] >= STALLED_S:
+                transport.abort()
+        self._waiting = waiting
+        self._timer = self._loop.call_later(_STALL_CHECK_S, self._check)
+
+
+async def alive(request: web.Request) -> web.Response:
+    """/livez: the loop runs, or there would be no answer."""
+    return web.json_response({"alive": True})
+
+
+async def namesrv_http(server: "NamesrvServer", bound: socket.socket) -> HttpServer:
+    """The HTTP side of a NameServer: probes only."""
+
+    async def ready(request: web.Request) -> web.Response:
+        return readiness([])
+
+    app = web.Application(client_max_size=MAX_BODY_BYTES)
+    app.router.add_get("/livez", alive)
+    app.router.add_get("/readyz", ready)
+    config = server.config
+    return await serve(app, bound, config.http_host, config.http_token)

@@ -1,0 +1,130 @@
+"""The log of a server process: where lines go, how many, in which form, and from which level on."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from typing import Final
+
+from delaymq.config import BrokerConfig, NamesrvConfig
+from delaymq.config.log_levels import parse_log_levels
+from delaymq.server.logs.format import formatter
+from delaymq.server.logs.limit import LineLimit
+from delaymq.server.logs.writer import LATE_S, LogWriter, standard_error
+
+FLUSH_S: Final = 1.0
+"""How long the end of a process waits for its last lines to be taken."""
+
+_logger = logging.getLogger(__name__)
+
+_started: LogHandler | None = None
+_levels_set: set[str] = set()
+
+
+class LogHandler(logging.Handler):
+    """Hands records to the writing thread as lines, as many as their loggers may write."""
+
+    def __init__(self, log_format: str, descriptor: int, late_s: float = LATE_S) -> None:
+        super().__init__()
+        self.setFormatter(formatter(log_format))
+        self._limit = LineLimit()
+        self._limit_lock = threading.Lock()
+        self.writer = LogWriter(descriptor, self._dropped_line, self._late_lines, late_s)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Never waits for the reader of the log, and never raises."""
+        try:
+            with self._limit_lock:
+                left_out = self._limit.admit(record)
+            if left_out is None:
+                self.writer.expect_late()
+                return
+            if left_out:
+                self.writer.put(self._left_out_line(record.name, left_out))
+            self.writer.put(self.format(record))
+        except Exception:
+            self.writer.put(self._line(record.name, "an event could not be written"))
+
+    def close(self) -> None:
+        """Writes the last lines."""
+        for line in self._late_lines():
+            self.writer.put(line)
+        self.writer.stop(FLUSH_S)
+        super().close()
+
+    def _late_lines(self) -> list[str]:
+        with self._limit_lock:
+            counts = self._limit.left_out()
+        return [self._left_out_line(name, count) for name, count in counts.items()]
+
+    def _left_out_line(self, name: str, count: int) -> str:
+        return self._line(name, f"{count} more lines of this logger were left out")
+
+    def _dropped_line(self, count: int) -> str:
+        return self._line(__name__, f"{count} lines were dropped, since nobody read the log")
+
+    def _line(self, logger: str, text: str) -> str:
+        return self.format(logging.LogRecord(logger, logging.WARNING, "", 0, text, None, None))
+
+
+def start_logs(log_format: str, log_level: str) -> None:
+    """From now on what is logged goes to stderr. Does nothing where somebody, such as a test, handles logs already."""
+    global _started
+    if _started is None and not logging.getLogger().handlers:
+        _started = LogHandler(log_format, standard_error())
+        logging.getLogger().addHandler(_started)
+        logging.captureWarnings(True)
+        threading.excepthook = _thread_failed
+        sys.unraisablehook = _nobody_saw
+    set_levels(log_level)
+
+
+def _thread_failed(failed: threading.ExceptHookArgs) -> None:
+    # Python would print it as many lines, past the log.
+    error = failed.exc_value
+    name = failed.thread.name if failed.thread is not None else "?"
+    _logger.error("a thread (%s) failed", name, exc_info=error)
+
+
+def _nobody_saw(failed: sys.UnraisableHookArgs) -> None:
+    _logger.error("%s", failed.err_msg or "an error had nobody to be told", exc_info=failed.exc_value)
+
+
+def set_levels(log_level: str) -> None:
+    """Sets the levels that `logLevel` states; what an earlier one stated for single loggers is undone."""
+    level, loggers = parse_log_levels(log_level)
+    logging.getLogger().setLevel(level.upper())
+    for name in _levels_set - loggers.keys():
+        logging.getLogger(name).setLevel(logging.NOTSET)
+    for name, each in loggers.items():
+        logging.getLogger(name).setLevel(each.upper())
+    _levels_set.clear()
+    _levels_set.update(loggers)
+
+
+def flush_logs(timeout_s: float) -> None:
+    """Waits until the lines so far are written, at most so long."""
+    if _started is not None:
+        _started.writer.flush(timeout_s)
+
+
+def stop_logs() -> None:
+    """Writes the last lines and ends the thread."""
+    global _started
+    if _started is not None:
+        logging.getLogger().removeHandler(_started)
+        _started.close()
+        _started = None
+
+
+class LevelFollower:
+    """Sets the levels whenever a configuration comes that has others than the one before."""
+
+    def __init__(self, log_level: str) -> None:
+        self._log_level = log_level
+
+    def __call__(self, config: BrokerConfig | NamesrvConfig) -> None:
+        if config.log_level != self._log_level:
+            self._log_level = config.log_level
+            set_levels(config.log_level)

@@ -1,0 +1,59 @@
+"""Families of the schedule."""
+
+from collections.abc import Iterator
+
+from prometheus_client.core import HistogramMetricFamily, Metric
+
+from delaymq.broker.delivery.hold import HoldMode
+from delaymq.broker.delivery.status import LatenessHistogram
+from delaymq.broker.delivery.topic_lateness import BOUNDS_MS
+from delaymq.message.levels import level_of_queue
+from delaymq.server.metrics.families import Buckets, counter, counters, cumulative, gauge, gauges
+from delaymq.server.metrics.gather import Gathered
+
+
+def families(gathered: Gathered) -> Iterator[Metric]:
+    """One after the other."""
+    delivery = gathered.server.broker.delivery
+    counted = delivery.counters
+    for name, text, value in (
+        ("clamped", "Messages whose delay level was above the table.", counted.clamped),
+        ("dead", "Delayed messages that can never be delivered.", counted.dead),
+        ("failed", "Hand-overs that failed and are tried again.", counted.failed),
+        ("dropped", "Delayed messages for the half topic, dropped.", counted.dropped),
+        ("refused", "Overdue messages dropped on request.", counted.refused),
+        ("corrupt", "Delayed messages whose record cannot be read.", counted.corrupt),
+        ("gone", "Pending messages whose log another broker deleted.", counted.gone),
+        ("foreign", "Messages delayed by another broker and handed over here.", counted.foreign),
+        ("disbelieved", "Origin marks that match no record.", counted.disbelieved),
+    ):
+        yield counter(f"delaymq_delay_{name}", text, value)
+    yield counters(
+        "delaymq_delay_corrected", "Delay positions corrected from the log.", "reason", dict(counted.corrected)
+    )
+    pending = {str(level): float(count) for level, count in delivery.pending().items()}
+    yield gauges("delaymq_delay_pending", "Delayed messages that wait.", "level", pending)
+    lateness = HistogramMetricFamily(
+        "delaymq_delay_lateness_seconds", "Store time of the copy minus due time.", labels=["level"]
+    )
+    for queue_id, histogram in list(delivery.lateness.items()):
+        lateness.add_metric([str(level_of_queue(queue_id))], _buckets(histogram), histogram.sum_ms / 1000)
+    yield lateness
+    due_ms = min(gathered.next_due_ms.values(), default=None)
+    due_s = None if due_ms is None else due_ms / 1000
+    yield gauge("delaymq_delay_next_due_timestamp_seconds", "When something is due next.", due_s)
+    skew_s = delivery.clock_skew_ms() / 1000
+    yield gauge("delaymq_clock_skew_seconds", "How far the clock is behind the newest record.", skew_s)
+    hold = delivery.holding.hold
+    held = {mode.value: float(hold is not None and hold.mode is mode) for mode in HoldMode}
+    yield gauges("delaymq_delay_held", "1 in the mode in which deliveries are held back.", "mode", held)
+
+
+def _buckets(histogram: LatenessHistogram) -> Buckets:
+    counts = [0] * (len(BOUNDS_MS) + 1)
+    for bucket, count in enumerate(histogram.counts):
+        if count:
+            highest_ms = histogram.highest_ms(bucket)
+            fits = (at for at, bound in enumerate(BOUNDS_MS) if highest_ms <= bound)
+            counts[next(fits, len(BOUNDS_MS))] += count
+    return cumulative([bound / 1000 for bound in BOUNDS_MS], counts)

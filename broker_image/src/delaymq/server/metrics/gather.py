@@ -1,0 +1,107 @@
+"""What the metrics need of a running broker, copied in turns on the loop's thread: no walk over it holds the loop."""
+
+import shutil
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from delaymq import __version__
+from delaymq.broker.delivery.topic_lateness import LatenessCounts
+from delaymq.broker.series import OTHER, SeriesNames
+from delaymq.message import names
+from delaymq.server.api.groups import lag_of
+from delaymq.server.api.route import Turns
+from delaymq.server.metrics import process_facts
+
+if TYPE_CHECKING:
+    from delaymq.broker.broker import Broker
+    from delaymq.server.broker_server import BrokerServer
+
+MAX_TOPICS_OF_A_GROUP: Final = 100
+"""Whose lag is counted at each scrape."""
+
+
+@dataclass
+class Gathered:
+    """Numbers; by topic and by group they are sums under the names that have series of their own."""
+
+    server: "BrokerServer"
+    stored: dict[str, int] = field(default_factory=dict)
+    delivered: dict[str, int] = field(default_factory=dict)
+    pending: dict[str, int] | None = None
+    """By topic; None while what waited at the start is not counted."""
+    lateness: dict[str, LatenessCounts] = field(default_factory=dict)
+    lag: dict[str, int] = field(default_factory=dict)
+    dead_letters: dict[str, int] = field(default_factory=dict)
+    members: dict[str, int] = field(default_factory=dict)
+    next_due_ms: dict[int, int] = field(default_factory=dict)
+    pins: dict[str, int] = field(default_factory=dict)
+    version: str = __version__
+    disk_total_bytes: int = 0
+    disk_free_bytes: int = 0
+    memory: process_facts.Memory | None = None
+    descriptors: int | None = None
+
+    def look_at_system(self) -> None:
+        """What the system has to be asked for; in any thread."""
+        usage = shutil.disk_usage(self.server.broker.store.path)
+        self.disk_total_bytes, self.disk_free_bytes = usage.total, usage.free
+        self.memory = process_facts.memory()
+        self.descriptors = process_facts.open_descriptors()
+
+
+async def gather(server: "BrokerServer") -> Gathered:
+    """The numbers of now; the walks over topics and groups are done in turns."""
+    broker, turns = server.broker, Turns()
+    gathered = Gathered(server, next_due_ms=broker.delivery.next_due_ms())
+    gathered.stored = await _summed(broker.stats.stored, broker.topic_series, turns)
+    gathered.delivered = await _summed(broker.delivery.counters.delivered, broker.topic_series, turns)
+    if broker.delivery.pending_topics.complete:
+        gathered.pending = {}
+        for queue in list(broker.delivery.pending_topics.queues.values()):
+            await _add(gathered.pending, queue.counts(), broker.topic_series, turns)
+    for topic, counts in broker.delivery.topic_lateness.copy().items():
+        label = broker.topic_series.label(topic) if topic != OTHER else OTHER
+        gathered.lateness.setdefault(label, LatenessCounts()).merge(counts)
+    await turns.give_way()
+    await _gather_groups(gathered, broker, turns)
+    for pin in broker.store.pins.report():
+        gathered.pins[pin.holder] = pin.pinned_bytes
+    return gathered
+
+
+async def _summed(counts: dict[str, int], series: SeriesNames, turns: Turns) -> dict[str, int]:
+    sums: dict[str, int] = {}
+    await _add(sums, counts, series, turns)
+    return sums
+
+
+async def _add(sums: dict[str, int], counts: dict[str, int], series: SeriesNames, turns: Turns) -> None:
+    for name, count in list(counts.items()):
+        label = series.label(name)
+        sums[label] = sums.get(label, 0) + count
+        await turns.give_way()
+
+
+async def _gather_groups(gathered: Gathered, broker: "Broker", turns: Turns) -> None:
+    """Lag, dead letters and members of the groups that have series; of the others only their members and dead letters.
+
+    The lag of thousands of groups would cost more than it tells.
+    """
+    topics: dict[str, list[str]] = {}
+    for key in list(broker.offsets.table):
+        await turns.give_way()
+        topic, _, name = key.partition("@")
+        if len(there := topics.setdefault(name, [])) < MAX_TOPICS_OF_A_GROUP:
+            there.append(topic)
+    now_ms = broker.now_ms()
+    for name in broker.clients.group_names(now_ms):
+        topics.setdefault(name, [])
+    for name, offset_topics in topics.items():
+        await turns.give_way()
+        label = broker.group_series.label(name)
+        low, high = broker.store.queue_bounds(names.dead_letter_topic(name), 0)
+        gathered.dead_letters[label] = gathered.dead_letters.get(label, 0) + high - low
+        members = broker.clients.consumers.get(name)
+        gathered.members[label] = gathered.members.get(label, 0) + (len(members.members) if members else 0)
+        if label != OTHER:
+            gathered.lag[label] = await lag_of(broker, name, offset_topics, turns)
