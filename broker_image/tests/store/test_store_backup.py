@@ -8,16 +8,17 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 from delaymq.message.levels import DelayLevels
-from delaymq.store.backup import Backup, BackupResult
+from delaymq.store.backup import QUEUES, Backup, BackupResult
 from delaymq.store.backup_check import check_backup
-from delaymq.store.backup_source import FolderSource
+from delaymq.store.backup_source import FolderSource, SourceState
 from delaymq.store.errors import BackupError, NotAStoreError
 from delaymq.store.files import Files
-from delaymq.store.manifest import encode_manifest, read_manifest
+from delaymq.store.manifest import Copied, encode_manifest, read_manifest
 from delaymq.store.message_store import MessageStore
 from delaymq.store.reader import StoreReader
 from delaymq.store.restore import Restore
@@ -344,6 +345,68 @@ def test_a_manifest_does_not_lead_out_of_its_folder(open_store: Open, tmp_path: 
         (tmp_path / "backup/manifest.json").write_bytes(encode_manifest(bad))
         with pytest.raises(BackupError, match="cannot be read"):
             Restore(str(tmp_path / "backup"), str(tmp_path / "again"))
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"small_files": {"config/../../../escaped": b"x"}},
+        {"small_files": {"../escaped": b"x"}},
+        {"small_files": {"commitlog/00000000000000000000": b"x"}},
+        {"ended_queues": [("../../../escaped", 0, 7)]},
+        {"ended_queues": [("Orders", -1, 7)]},
+        {"ended_queues": [("Orders", 0, 1 << 62)]},
+        {"end_offset": 1 << 62},
+        {"start_offset": 1},
+    ],
+    ids=str,
+)
+def test_a_source_that_names_what_no_store_has_writes_nothing(
+    open_store: Open, tmp_path: Path, lie: dict[str, object]
+) -> None:
+    fill(open_store(), 5)
+
+    class Lying(FolderSource):
+        def look(self) -> SourceState:
+            return replace(super().look(), **lie)  # type: ignore[arg-type]
+
+    with pytest.raises(BackupError):
+        back_up(Lying(str(tmp_path / "store")), tmp_path / "deep" / "backup")
+    assert sorted(path.name for path in tmp_path.rglob("*escaped*")) == []
+    assert sorted(path.name for path in (tmp_path / "deep/backup").iterdir()) == ["commitlog", "lock"]
+
+
+def test_a_backup_made_to_harm_writes_nothing_outside_the_target(open_store: Open, tmp_path: Path) -> None:
+    fill(open_store(), 5)
+    manifest = back_up(tmp_path / "store", tmp_path / "backup").manifest
+    queues = json.dumps([["../../../escaped", 0, 7]]).encode()
+    (tmp_path / "backup" / manifest.tables / QUEUES).write_bytes(queues)
+    copied = Copied(len(queues), sha256(queues).hexdigest())
+    bad = replace(manifest, small_files=dict(manifest.small_files) | {QUEUES: copied})
+    (tmp_path / "backup/manifest.json").write_bytes(encode_manifest(bad))
+    with pytest.raises(BackupError, match="no store has a queue"):
+        restored(tmp_path / "backup", tmp_path / "deep" / "again")
+    assert list(tmp_path.rglob("*escaped*")) == []
+
+
+@pytest.mark.parametrize("sizes", [{"commit_log_file_bytes": 1 << 50}, {"index_slots": "many"}, {"index_entries": 0}])
+def test_a_manifest_with_sizes_that_no_store_has_is_refused(
+    open_store: Open, tmp_path: Path, sizes: dict[str, int]
+) -> None:
+    fill(open_store(), 5)
+    manifest = back_up(tmp_path / "store", tmp_path / "backup").manifest
+    bad = replace(manifest, sizes=replace(manifest.sizes, **sizes))
+    (tmp_path / "backup/manifest.json").write_bytes(encode_manifest(bad))
+    with pytest.raises(BackupError, match="not a number from"):
+        Restore(str(tmp_path / "backup"), str(tmp_path / "again"))
+
+
+def test_a_manifest_that_states_an_endless_log_is_refused_at_once(open_store: Open, tmp_path: Path) -> None:
+    fill(open_store(), 5)
+    manifest = back_up(tmp_path / "store", tmp_path / "backup").manifest
+    (tmp_path / "backup/manifest.json").write_bytes(encode_manifest(replace(manifest, end_offset=1 << 62)))
+    with pytest.raises(BackupError, match="do not reach"):
+        Restore(str(tmp_path / "backup"), str(tmp_path / "again"))
 
 
 def test_a_store_opened_read_only_is_the_same_byte_for_byte_afterwards(

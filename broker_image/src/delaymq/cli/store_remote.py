@@ -48,14 +48,14 @@ class RemoteSource:
         """See BackupSource: first a pin, then the tables, then the end."""
         for _ in range(100):
             told = self._get_json("/api/v1/store")
-            start, self._store_id = int(told["startOffset"]), str(told["storeId"])
-            if not self._pin(start):
-                continue
-            files = self._get_json("/api/v1/store/files")
-            positions = self._get_json("/api/v1/store/positions")
             try:
+                start, self._store_id = int(told["startOffset"]), str(told["storeId"])
+                if not self._pin(start):
+                    continue
+                files = self._get_json("/api/v1/store/files")
+                positions = self._get_json("/api/v1/store/positions")
                 return self._state(told, files, positions, start)
-            except (KeyError, TypeError, ValueError) as error:
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise CommandError(
                     f"{self._shown} does not tell what a backup needs ({error!r}): is the broker of this version?"
                 ) from error
@@ -91,6 +91,8 @@ class RemoteSource:
         """See BackupSource."""
         headers = {"Range": f"bytes={position}-{position + count - 1}"}
         status, data = self._ask("GET", f"/api/v1/store/segments/{segment_name(base)}", headers=headers)
+        if status == 206 and len(data) > count:
+            raise BackupError(f"{self._shown} gives more of its log than it was asked for: is it a DelayMQ broker?")
         if status == 206 and data:
             if self._answered_of != self._store_id:
                 raise BackupError(
@@ -141,7 +143,7 @@ class RemoteSource:
             raise CommandError(f"{self._shown}{path} answers {status} {code}: {message or 'is it a DelayMQ broker?'}")
         try:
             answer = json.loads(data)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CommandError(f"{self._shown} answers no JSON: is it a DelayMQ broker?") from error
         if not isinstance(answer, dict):
             raise CommandError(f"{self._shown} answers something else than a store: is it a DelayMQ broker?")

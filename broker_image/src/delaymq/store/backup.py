@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final
 
-from delaymq.store.backup_source import BackupSource, SourceState, encode_ended_queues
+from delaymq.store.backup_source import BackupSource, SourceState, encode_ended_queues, require_plausible
 from delaymq.store.errors import BackupError, SegmentGoneError
 from delaymq.store.files import Files
 from delaymq.store.manifest import NAME, PARTIAL, Copied, Manifest, read_manifest, write_manifest
@@ -89,7 +89,7 @@ class Backup:
         started_ms = self._now_ms()
         with _locked(self._files, self._folder):
             before = self._read_folder()
-            state = self._source.look()
+            state = self._look()
             self._check_same_store(before, state)
             self._forget_what_differs(state)
             self._keep_partial(state.store_id)
@@ -100,7 +100,7 @@ class Backup:
                 except SegmentGoneError as error:
                     # What was pending in it may have been handed over since: only a later end is whole.
                     first = state.start_offset
-                    state = self._source.look()
+                    state = self._look()
                     if state.start_offset <= first:
                         raise BackupError(
                             f"{error}, though the log still begins at {first}: is the disk sound?"
@@ -130,6 +130,11 @@ class Backup:
             deleted_segments=deleted,
             duration_ms=int((time.monotonic() - self._began) * 1000),
         )
+
+    def _look(self) -> SourceState:
+        state = self._source.look()
+        require_plausible(state)
+        return state
 
     # -- what is there --------------------------------------------------------------------------------------------
 

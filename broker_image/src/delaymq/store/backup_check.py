@@ -73,12 +73,11 @@ def files_of(manifest: Manifest) -> Iterator[tuple[str, Copied]]:
 def _gap(manifest: Manifest) -> str | None:
     """What is wrong with the row of segments; None: they reach from the start to the end."""
     segment_bytes, end = manifest.sizes.commit_log_file_bytes, manifest.end_offset
-    if segment_bytes <= 0 or manifest.start_offset % segment_bytes or end < manifest.start_offset:
+    if segment_bytes <= 0 or manifest.start_offset % segment_bytes or not 0 <= manifest.start_offset <= end < 1 << 63:
         return "its offsets and sizes do not fit each other: take another backup"
-    expected = {
-        segment_name(base): min(end - base, segment_bytes) for base in range(manifest.start_offset, end, segment_bytes)
-    }
-    if {name: each.file_bytes for name, each in manifest.segments.items()} != expected:
+    bases = range(manifest.start_offset, end, segment_bytes)
+    expected = {segment_name(base): min(end - base, segment_bytes) for base in bases[: len(manifest.segments)]}
+    if len(bases) != len(expected) or {name: each.file_bytes for name, each in manifest.segments.items()} != expected:
         return "its segments do not reach from its start to its end: take another backup"
     return None
 

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from delaymq.store.errors import BackupError, NotAStoreError, SegmentGoneError
 from delaymq.store.files import Files
-from delaymq.store.manifest import FileSizes
+from delaymq.store.manifest import MAX_SEGMENTS, FileSizes, is_plain, is_small_file
 from delaymq.store.options import StoreOptions
 from delaymq.store.reader import INDEX_HEADER, QUEUE_ENTRY, LogEnd, StoreReader
 from delaymq.store.segments import segment_name
@@ -208,6 +208,23 @@ def _begins_with_data(path: str) -> bool:
         return any(file.read(8))
 
 
+def require_plausible(state: SourceState) -> None:
+    """BackupError for what no store tells: names and numbers of a source are used for paths and loops."""
+    segment_bytes, start, end = state.sizes.commit_log_file_bytes, state.start_offset, state.end_offset
+    if not 0 <= start <= end < 1 << 63 or start % segment_bytes or (end - start) // segment_bytes > MAX_SEGMENTS:
+        raise BackupError(f"no store has a log from {start} to {end} in segments of {segment_bytes} bytes")
+    for name in state.small_files:
+        if not is_small_file(name):
+            raise BackupError(f"the source names a small file that no store has ({name[:100]!r}): is it a broker?")
+    for queue in state.ended_queues:
+        _require_queue(*queue)
+
+
+def _require_queue(topic: str, queue_id: int, end: int) -> None:
+    if not is_plain(topic) or not 0 <= queue_id < 1 << 31 or not 0 < end < 1 << 58:
+        raise BackupError(f"no store has a queue {queue_id} of {topic[:100]!r} that ends at {end}")
+
+
 def encode_ended_queues(queues: Sequence[tuple[str, int, int]]) -> bytes:
     """queues.json of a backup."""
     return json.dumps(sorted(queues)).encode() + b"\n"
@@ -216,6 +233,9 @@ def encode_ended_queues(queues: Sequence[tuple[str, int, int]]) -> bytes:
 def decode_ended_queues(data: bytes) -> list[tuple[str, int, int]]:
     """What `encode_ended_queues` wrote; BackupError."""
     try:
-        return [(str(topic), int(queue_id), int(end)) for topic, queue_id, end in json.loads(data)]
-    except (ValueError, TypeError) as error:
+        queues = [(str(topic), int(queue_id), int(end)) for topic, queue_id, end in json.loads(data)]
+    except (ValueError, TypeError, RecursionError) as error:
         raise BackupError(f"queues.json cannot be read ({error}): take another backup") from error
+    for queue in queues:
+        _require_queue(*queue)
+    return queues

@@ -20,8 +20,17 @@ NAME: Final = "manifest.json"
 PARTIAL: Final = "partial.json"
 """What an unfinished backup has copied so far."""
 FORMAT_VERSION: Final = 1
+MAX_SEGMENTS: Final = 1_000_000
+"""A petabyte of RocketMQ's segments; a source or a manifest that states more is none."""
 MAX_MANIFEST_BYTES: Final = 256 * 1024 * 1024
 """A million segments; another file of that name must not fill the memory."""
+_BOUNDS: Final = {
+    "commitLogFileBytes": (1, 1 << 31),
+    "consumeQueueFileBytes": (20, 1 << 30),
+    "indexSlots": (1, 100_000_000),
+    "indexEntries": (2, 400_000_000),
+}
+"""As the configuration has them; a log segment of another program may be smaller."""
 _PREFIX: Final = b'{"crc32":"'
 _PREFIX_BYTES: Final = len(_PREFIX) + 8 + 2
 
@@ -111,7 +120,7 @@ def decode_manifest(data: bytes) -> Manifest:
                 f"version that made it ({content.get('program')}), or a later one"
             )
         return _manifest(content)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise BackupError(f"{NAME} cannot be read ({error!r}): take another backup") from error
 
 
@@ -131,27 +140,44 @@ def _manifest(content: dict[str, Any]) -> Manifest:
         tables=str(content["tables"]),
         small_files={path: Copied(int(each[0]), str(each[1])) for path, each in content["smallFiles"].items()},
     )
-    if not all(map(is_segment_name, manifest.segments)) or not _is_plain(manifest.tables):
+    if not all(map(is_segment_name, manifest.segments)) or not is_plain(manifest.tables):
         raise ValueError("it names files that no backup has")
-    if not all(path.count("/") == 1 and all(map(_is_plain, path.split("/"))) for path in manifest.small_files):
+    if not all(map(is_small_file, manifest.small_files)):
         raise ValueError("it names files that no store has")
     return manifest
 
 
 def sizes_from(sizes: Mapping[str, Any]) -> FileSizes:
     """The sizes as manifests and /api/v1/store tell them; KeyError, TypeError, ValueError."""
+    log_bytes = _bounded(sizes, "commitLogFileBytes")
+    if log_bytes is None:
+        raise ValueError("commitLogFileBytes is missing")
     return FileSizes(
-        commit_log_file_bytes=int(sizes["commitLogFileBytes"]),
-        consume_queue_file_bytes=sizes["consumeQueueFileBytes"],
-        index_slots=sizes["indexSlots"],
-        index_entries=sizes["indexEntries"],
+        commit_log_file_bytes=log_bytes,
+        consume_queue_file_bytes=_bounded(sizes, "consumeQueueFileBytes"),
+        index_slots=_bounded(sizes, "indexSlots"),
+        index_entries=_bounded(sizes, "indexEntries"),
         index_enabled=bool(sizes["indexEnabled"]),
     )
 
 
-def _is_plain(name: str) -> bool:
-    """A name, not a path that leads out of the backup."""
+def _bounded(sizes: Mapping[str, Any], name: str) -> int | None:
+    """A size that a store may have; nobody makes us fill a disk or the memory by stating another."""
+    value, (least, most) = sizes[name], _BOUNDS[name]
+    if value is not None and not (type(value) is int and least <= value <= most):
+        raise ValueError(f"{name} is {str(value)[:40]}, not a number from {least} to {most}")
+    return None if value is None else int(value)
+
+
+def is_plain(name: str) -> bool:
+    """A name, not a path that leads out of the folder that it stands in."""
     return bool(name) and "/" not in name and "\0" not in name and not name.startswith(".")
+
+
+def is_small_file(path: str) -> bool:
+    """Whether it is the path of one of a store's small files, as backups have them."""
+    folder, _, name = path.partition("/")
+    return folder in ("config", "delaymq") and is_plain(name)
 
 
 def is_backup(folder: str) -> bool:
