@@ -303,14 +303,15 @@ def test_positions_are_the_brokers_own(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_positions_of_thousands_of_queues_leave_the_loop_to_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("what", ["positions", "files"])
+def test_positions_and_files_of_thousands_of_queues_leave_the_loop_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server:
             broker = server.broker.broker
             for number in range(3_000):
-                broker.offsets.commit(f"Topic{number}", "G", number, number)
+                broker.offsets.commit(f"Tópic{number}", "G", number, number)
             turns = 0
             sleep = asyncio.sleep
 
@@ -320,9 +321,19 @@ def test_positions_of_thousands_of_queues_leave_the_loop_to_others(
                 await sleep(seconds)
 
             monkeypatch.setattr(store_http, "TURN_BYTES", 1_000)
+            monkeypatch.setattr(store_http, "QUOTED_AT_ONCE", 1_000)
             monkeypatch.setattr(asyncio, "sleep", counted)
-            told = await get_json(server, "/api/v1/store/positions")
-            assert len(told["consumerOffsets"]) == 3_000
+            told = await get_json(server, f"/api/v1/store/{what}")
+            if what == "files":
+                assert json.loads(told["files"]["config/consumerOffset.json"]) == {
+                    "offsetTable": {
+                        key: {str(queue): offset for queue, offset in queues.items()}
+                        for key, queues in broker.offsets.table.items()
+                    }
+                }
+                assert told["logEndOffset"] == broker.store.end_offset
+            else:
+                assert len(told["consumerOffsets"]) == 3_000
             assert turns > 30
 
     run(scenario)

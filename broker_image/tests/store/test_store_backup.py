@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 from delaymq.message.levels import DelayLevels
@@ -391,7 +392,7 @@ def test_a_backup_made_to_harm_writes_nothing_outside_the_target(open_store: Ope
 
 @pytest.mark.parametrize("sizes", [{"commit_log_file_bytes": 1 << 50}, {"index_slots": "many"}, {"index_entries": 0}])
 def test_a_manifest_with_sizes_that_no_store_has_is_refused(
-    open_store: Open, tmp_path: Path, sizes: dict[str, int]
+    open_store: Open, tmp_path: Path, sizes: dict[str, Any]
 ) -> None:
     fill(open_store(), 5)
     manifest = back_up(tmp_path / "store", tmp_path / "backup").manifest

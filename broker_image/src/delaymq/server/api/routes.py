@@ -108,7 +108,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     # The store, for those who read it from elsewhere
     get("/api/v1/store", "What of the log may be read", StoreHttp.store, forms.Store),
     get("/api/v1/store/positions", "How far consumers and delays are", StoreHttp.positions, forms.Positions),
-    get("/api/v1/store/files", "The small files, of one moment", StoreHttp.files, forms.Files),
+    get("/api/v1/store/files", "The small files, each of one moment", StoreHttp.files, forms.Files),
     get(
         *("/api/v1/store/segments/{name}", "A segment's bytes; a Range of them too", StoreHttp.segment, None),
         query=forms.SegmentQuery,

@@ -1,6 +1,7 @@
 """What of a store is no log: its small files as a backup takes them, and the sizes of its large ones."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,19 +32,16 @@ def file_sizes(store: "MessageStore") -> dict[str, object]:
     }
 
 
-def small_files(broker: "Broker") -> dict[str, str]:
-    """Path below the store → content, all of one moment."""
+def small_files(broker: "Broker") -> Iterator[tuple[str, str]]:
+    """Path below the store and content; each of the moment at which it is asked for."""
     store = broker.store
-    found = {
-        f"config/{topics.FILE_NAME}": broker.topics.encode().decode(),
-        f"config/{groups.FILE_NAME}": broker.groups.encode().decode(),
-        f"config/{offsets.FILE_NAME}": broker.offsets.encode().decode(),
-        f"config/{DELAY_OFFSETS}": DelayOffsets(broker.delivery.delay_offsets()).encode().decode(),
-        f"delaymq/{DELETED_TOPICS}": json.dumps(dict(store.deleted_topics)),
-    }
+    yield f"config/{topics.FILE_NAME}", broker.topics.encode().decode()
+    yield f"config/{groups.FILE_NAME}", broker.groups.encode().decode()
+    yield f"config/{offsets.FILE_NAME}", broker.offsets.encode().decode()
+    yield f"config/{DELAY_OFFSETS}", DelayOffsets(broker.delivery.delay_offsets()).encode().decode()
+    yield f"delaymq/{DELETED_TOPICS}", json.dumps(dict(store.deleted_topics))
     if (hold := broker.delivery.holding.hold) is not None:
-        found[f"delaymq/{HOLD}"] = encode_hold(hold).decode()
+        yield f"delaymq/{HOLD}", encode_hold(hold).decode()
     consumer_filter = Path(store.path, "config", CONSUMER_FILTER)
     if consumer_filter.is_file():
-        found[f"config/{CONSUMER_FILTER}"] = consumer_filter.read_text(encoding="utf-8", errors="replace")
-    return found
+        yield f"config/{CONSUMER_FILTER}", consumer_filter.read_text(encoding="utf-8", errors="replace")
