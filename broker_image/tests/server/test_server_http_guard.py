@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 from pathlib import Path
 
 import aiohttp
@@ -152,3 +153,40 @@ def test_a_body_that_does_not_come_is_given_up(tmp_path: Path, monkeypatch: pyte
             writer.close()
 
     run(scenario)
+
+
+def test_an_answer_that_ends_its_connection_comes_whole_to_a_slow_reader(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path, http=True) as server:
+            with socket.socket() as slow:
+                slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+                slow.setblocking(False)
+                loop = asyncio.get_running_loop()
+                await loop.sock_connect(slow, (HOST, server.broker.http_port))
+                request = f"GET /api/v1/openapi.json HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n"
+                await loop.sock_sendall(slow, request.encode())
+                # The server has handed all of it to the kernel, and is done with the connection.
+                await until(lambda: server.broker.http_connections == 1)
+                await until(lambda: server.broker.http_connections == 0)
+                answer = b""
+                while part := await loop.sock_recv(slow, 4_096):
+                    answer += part
+            head, _, body = answer.partition(b"\r\n\r\n")
+            assert f"content-length: {len(body)}".encode() in head.lower()
+
+    run(scenario)
+
+
+def test_a_body_that_is_not_packed_as_it_says_is_a_bad_request(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path, http=True) as server, aiohttp.ClientSession() as session:
+            url = f"http://{HOST}:{server.broker.http_port}/api/v1/drain"
+            headers = JSON | {"Content-Encoding": "gzip"}
+            async with session.post(url, data=b"no gzip", headers=headers, compress=None) as answer:
+                assert answer.status == 400
+                assert (await answer.json())["error"]["code"] == "bad_request"
+
+    run(scenario)
+    assert "failed" not in caplog.text

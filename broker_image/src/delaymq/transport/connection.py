@@ -29,7 +29,7 @@ that began with the old one is sent there to its end: only a new one finds the n
 
 LINGER_RESET: Final = struct.pack("ii", 1, 0)
 """SO_LINGER of accepted sockets: a killed process resets its connections, and its peers notice at once."""
-_LINGER_OFF: Final = struct.pack("ii", 0, 0)
+LINGER_OFF: Final = struct.pack("ii", 0, 0)
 _INTEGER: Final = struct.Struct("i")
 TAKEN_AT_ONCE: Final = 4
 """Pipelined requests that are handled before it is looked how much the peer has been sent. One read holds hundreds of
@@ -281,7 +281,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         # With a linger time of 0 the kernel would discard what it has not sent yet.
         own = self._transport.get_extra_info("socket")
         if own is not None:
-            own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_OFF)
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_OFF)
         self._transport.close()
         if self._transport.get_write_buffer_size():
             self._loop.call_later(self._limits.close_timeout_ms / 1000, self._transport.abort)
