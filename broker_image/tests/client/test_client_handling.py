@@ -243,6 +243,56 @@ def test_what_takes_too_long_is_still_its_handlers_while_no_broker_takes_it_back
     run(scenario)
 
 
+def test_what_ends_while_others_are_sent_back_is_not_sent_back() -> None:
+    async def scenario() -> None:
+        broker = FakeBroker()
+        for body in (b"0", b"1"):
+            broker.add("T", body)
+        ends = [asyncio.Event(), asyncio.Event()]
+        sent_back: list[int] = []
+
+        def release_the_other(command: Command) -> Response | None:
+            number = int(command.fields["offset"]) // 1000
+            sent_back.append(number)
+            ends[1 - number].set()
+            return None  # its copy is sent instead, after a while
+
+        async def handle(message: ReceivedMessage) -> None:
+            await ends[int(message.body)].wait()
+
+        broker.scripts[RequestCode.CONSUMER_SEND_MSG_BACK] = release_the_other
+        options = replace(QUICK, consume_timeout_ms=60)
+        async with running(broker) as (client, _), subscribed(client, handle, options) as consumer:
+            await until(lambda: broker.committed == 2)
+            assert (consumer.stats().topics["T"].consumed, consumer.stats().topics["T"].failed) == (1, 1)
+        assert len(sent_back) == 1
+
+    run(scenario)
+
+
+def test_whatever_a_handler_raises_its_worker_goes_on() -> None:
+    class NoException(BaseException):
+        pass
+
+    async def scenario() -> None:
+        broker = FakeBroker()
+        broker.add("T", b"bad")
+        broker.add("T", b"good")
+        tries: list[bytes] = []
+
+        async def handle(message: ReceivedMessage) -> None:
+            tries.append(message.body)
+            if tries == [b"bad"]:
+                raise NoException
+
+        options = replace(QUICK, ordered=True, concurrency=1)
+        async with running(broker) as (client, _), subscribed(client, handle, options):
+            await until(lambda: broker.committed == 2)
+        assert tries == [b"bad", b"bad", b"good"]
+
+    run(scenario)
+
+
 def test_in_broadcasting_what_takes_too_long_no_longer_holds_up_the_offset(tmp_path: object) -> None:
     async def scenario() -> None:
         broker = FakeBroker()

@@ -29,7 +29,7 @@ _logger = logging.getLogger(__name__)
 class Run:
     """A handler at work on messages of one queue."""
 
-    __slots__ = ("began_s", "given_up", "giving_up", "messages", "reader", "told")
+    __slots__ = ("began_s", "ended", "given_up", "giving_up", "messages", "reader", "told")
 
     def __init__(self, reader: QueueReader, messages: Sequence[ReceivedMessage], began_s: float) -> None:
         self.reader = reader
@@ -39,6 +39,8 @@ class Run:
         """Offsets of messages that took too long and are not this handler's any more."""
         self.giving_up: asyncio.Event | None = None
         """Set when it is known what was given up."""
+        self.ended = False
+        """Whether the handler has said how it ended: nothing is given up any more."""
         self.told = False
 
     @property
@@ -239,9 +241,6 @@ class Handling:
         """How many of the run's messages, from the first on, the handler is done with."""
         try:
             done = await self._handle_messages(run.messages)
-        except Exception:
-            _logger.warning("the handler failed on %s", _all_shown(run.messages), exc_info=True)
-            done = 0
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():
@@ -249,8 +248,14 @@ class Handling:
             # Something that the handler waited for was cancelled; this worker was not.
             _logger.warning("the handler was cancelled on %s", _all_shown(run.messages), exc_info=True)
             done = 0
+        except (SystemExit, KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException:  # more than Exception: a worker that ended by it would be missing for good
+            _logger.warning("the handler failed on %s", _all_shown(run.messages), exc_info=True)
+            done = 0
         if run.giving_up is not None:
             await run.giving_up.wait()
+        run.ended = True
         if done == len(run.messages) and not run.given_up:
             self._tally.consumed(run.messages)
             return done
@@ -266,6 +271,8 @@ class Handling:
         limit_ms = self._options.consume_timeout_ms
         before_s = asyncio.get_running_loop().time() - limit_ms / 1000
         for run in [run for run in self._runs if run.began_s <= before_s]:
+            if run.ended:
+                continue  # perhaps while the ones before it were sent back
             if not run.told:
                 run.told = True
                 _logger.warning("%s has been at its handler for more than %d ms", _all_shown(run.messages), limit_ms)
