@@ -116,6 +116,6 @@ def _show(brokers: list[dict[str, Any]], name_servers: list[dict[str, Any]]) -> 
         out.print("no broker is registered: is one running, with this NameServer as namesrvAddr?")
     for each in brokers:
         if each["problem"]:
-            out.print(f"{each['brokerName']}: {each['problem']}", markup=False)
+            out.print(f"{each['brokerName']}: {each['problem']}")
     for each in name_servers:
-        out.print(f"NameServer {each['address']}: {each['problem'] or 'answers'}", markup=False)
+        out.print(f"NameServer {each['address']}: {each['problem'] or 'answers'}")

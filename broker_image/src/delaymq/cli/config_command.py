@@ -14,6 +14,7 @@ from delaymq.cli.errors import EXIT_USAGE, CommandError
 from delaymq.cli.options import AsJson
 from delaymq.cli.serve import parser
 from delaymq.cli.server_settings import settings_of
+from delaymq.cli.visible import on_one_line, visible
 from delaymq.config import STANDALONE_DEFAULTS, BrokerConfig, ConfigError, NamesrvConfig, keys_of, resolve
 from delaymq.config.build import Resolved, to_text, unknown_key
 from delaymq.config.describe import STANDALONE_DEFAULT, describe
@@ -87,9 +88,9 @@ def check(
         print_json({"file": str(file), "problems": problems, "notes": notes, "leftAside": left_aside})
     else:
         for note in notes:
-            print(note)
+            print(visible(note))
         for key, at in aside.items():
-            print(f"{at}: {key} is left aside: {_why_aside(key)}")
+            print(visible(f"{at}: {key} is left aside: {_why_aside(key)}"))
     if problems:
         raise CommandError("\ndelaymq: ".join(problems), EXIT_USAGE)
     if not as_json:
@@ -186,7 +187,7 @@ def _show(parts: Mapping[str, Sequence[Row]], options: argparse.Namespace, notes
             print({"broker": "Broker", "namesrv": "NameServer"}[name])
         _print_table(("KEY", "VALUE", "CHANGE", "FROM"), [_cells(row) for row in rows])
     for note in notes:
-        print(f"note: {note}")
+        print(visible(f"note: {note}"))
 
 
 def _cells(row: Row) -> tuple[str, str, str, str]:
@@ -200,6 +201,7 @@ def _cells(row: Row) -> tuple[str, str, str, str]:
 
 def _print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Plain columns for eyes and grep: nothing is cut, a long value only pushes what stands behind it."""
+    rows = [[on_one_line(cell) for cell in row] for row in rows]
     widths = [
         max(len(row[index]) for row in [columns, *rows] if len(row[index]) <= MAX_COLUMN)
         for index in range(len(columns))

@@ -66,7 +66,7 @@ def show(
         print_json(data)
         return
     for key, value in data.items():
-        console().print(f"{key}: {'-' if value is None or value == '' else value}", markup=False)
+        console().print(f"{key}: {'-' if value is None or value == '' else value}")
 
 
 def use(name: Name) -> None:
@@ -74,7 +74,7 @@ def use(name: Name) -> None:
     contexts = load(path_of_file())
     _known(contexts, name)
     save(path_of_file(), Contexts(name, contexts.table))
-    console().print(f"commands use {name} now", markup=False)
+    console().print(f"commands use {name} now")
 
 
 def set_context(
@@ -107,7 +107,7 @@ def set_context(
     changed = with_context(contexts, name, after)
     save(path_of_file(), changed)
     current = ", the current one" if changed.current == name else ""
-    console().print(f"{name} is set in {path_of_file()}{current}", markup=False)
+    console().print(f"{name} is set in {path_of_file()}{current}")
 
 
 def delete(name: Name, yes: Yes = False) -> None:
@@ -116,7 +116,7 @@ def delete(name: Name, yes: Yes = False) -> None:
     _known(contexts, name)
     confirm(f"Forget context {name}?", yes)
     save(path_of_file(), with_context(contexts, name, None))
-    console().print(f"{name} is forgotten", markup=False)
+    console().print(f"{name} is forgotten")
 
 
 def _check_addresses(namesrv: str | None, http: str | None) -> None:

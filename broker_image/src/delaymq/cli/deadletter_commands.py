@@ -45,7 +45,7 @@ def list_letters(
             columns = ("stored", "offset id", "topic", "message id", "keys", "body", "retries")
             console().print(table(columns, [_cells(message) for message in found], left=6, elastic=5))
         else:
-            console().print(f"group {group} has no dead letters", markup=False)
+            console().print(f"group {group} has no dead letters")
         return 0
 
     raise typer.Exit(with_client(target(namesrv, context=context), work))
@@ -119,7 +119,7 @@ def resend(
     api = HttpApi(where)
     chosen = list(ids or ()) if not everything else _all_ids(where, group)
     if not chosen:
-        console().print(f"group {group} has no dead letters", markup=False)
+        console().print(f"group {group} has no dead letters")
         return
     if everything:
         confirm(f"Give {len(chosen)} dead letters to group {group} again?", yes)
@@ -128,8 +128,8 @@ def resend(
         print_json({"group": group, "resent": resent, "failed": failed})
     else:
         for each in failed:
-            console().print(f"not resent: {each['offsetMessageId']}: {each['message']}", markup=False)
-        console().print(f"{len(resent)} of {len(chosen)} dead letters were given to group {group} again", markup=False)
+            console().print(f"not resent: {each['offsetMessageId']}: {each['message']}")
+        console().print(f"{len(resent)} of {len(chosen)} dead letters were given to group {group} again")
     if failed:
         raise typer.Exit(1)
 

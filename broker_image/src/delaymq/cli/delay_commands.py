@@ -51,12 +51,11 @@ def status(
         rows = [status_row(level, as_of_ms) for level in levels if everything or level["pending"] or level["offset"]]
         if rows:
             out.print(table(STATUS_COLUMNS, rows, left=0))
-        out.print(total_line(answer), markup=False)
+        out.print(total_line(answer))
         for each in answer.get("corrected", ()):
             out.print(
                 f"level {each['level']}: the offset was corrected from {each['from']} to {each['to']}"
                 f" at the start ({each['reason']})",
-                markup=False,
             )
 
 
@@ -165,11 +164,9 @@ def _show_counts(answer: dict[str, Any], by: By) -> None:
         shown = table((by.value, "pending", "next due"), cells)
     if rows:
         out.print(shown)
-    out.print(f"{answer['total']} pending", markup=False)
+    out.print(f"{answer['total']} pending")
     if not answer["complete"]:
-        out.print(
-            "not all is counted yet: the broker still reads what waited before its start, ask again", markup=False
-        )
+        out.print("not all is counted yet: the broker still reads what waited before its start, ask again")
 
 
 def _list_messages(api: HttpApi, answer: dict[str, Any], as_json: bool) -> None:

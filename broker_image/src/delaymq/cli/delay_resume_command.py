@@ -47,7 +47,7 @@ def resume(
         "spread": f"are delivered over {choice.over_ms / 1000:g} s",
         "drop": "are dropped, each with a mark in the log",
     }
-    console().print(f"deliveries go on; {answer['overdue']} overdue messages {fate[choice.what]}", markup=False)
+    console().print(f"deliveries go on; {answer['overdue']} overdue messages {fate[choice.what]}")
 
 
 def pause(
@@ -58,4 +58,4 @@ def pause(
     if as_json:
         print_json(answer)
     else:
-        console().print(f"deliveries are paused; {answer['overdue']} messages are overdue by now", markup=False)
+        console().print(f"deliveries are paused; {answer['overdue']} messages are overdue by now")

@@ -18,6 +18,7 @@ from delaymq.cli.http_api import HttpApi
 from delaymq.cli.options import AsJson, ContextName, HttpAddress, TokenFile
 from delaymq.cli.terminal import console, print_json, reading, table
 from delaymq.cli.times import shown_time
+from delaymq.cli.visible import visible
 
 MAX_TIMES: Final = 1_000_000
 
@@ -92,7 +93,7 @@ class _Looks:
     def picture(self, answer: dict[str, Any] | str) -> RenderableType:
         """What the terminal shows of one look."""
         if isinstance(answer, str):
-            return Text(answer)
+            return Text(visible(answer))
         before, self._last = self._last, answer
         as_of_ms = answer["asOfMs"]
         old = {} if before is None else {each["level"]: each["offset"] for each in before["levels"]}

@@ -38,7 +38,7 @@ def list_groups(
                 print_json({"group": each.group} if names_only else each.row())
         elif names_only:
             for each in seen:
-                console().print(each.group, markup=False)
+                console().print(each.group)
         elif seen:
             columns = ("group", "model", "topics", "members", "lag", "dead letters")
             rows = [
@@ -77,12 +77,12 @@ def show(group: GroupName, namesrv: NameServers = None, context: ContextName = N
 def _show(out: Console, seen: GroupSeen) -> None:
     model = f"{seen.members.model.lower()}, " if seen.members.model else ""
     count = len(seen.members.members)
-    out.print(f"{seen.group}: {model}{count} members, lag {seen.lag}, {seen.dead_letters} dead letters", markup=False)
+    out.print(f"{seen.group}: {model}{count} members, lag {seen.lag}, {seen.dead_letters} dead letters")
     for name, config in sorted(seen.configs.items()):
         off = "" if config.consume else ", may not consume"
-        out.print(f"on {name}: {config.retry_max_times} retries in {config.retry_queues} queues{off}", markup=False)
+        out.print(f"on {name}: {config.retry_max_times} retries in {config.retry_queues} queues{off}")
     for topic, each in sorted(seen.members.subscriptions.items()):
-        out.print(f"subscribes {topic}: {each.sub_string}", markup=False)
+        out.print(f"subscribes {topic}: {each.sub_string}")
     _show_members(out, seen)
     rows = [
         (
@@ -123,7 +123,7 @@ def members(
         elif seen.members.members:
             _show_members(console(), seen)
         else:
-            console().print(f"nobody is in group {group} now", markup=False)
+            console().print(f"nobody is in group {group} now")
         return 0
 
     raise typer.Exit(with_client(target(namesrv, context=context), work))
@@ -161,7 +161,7 @@ def create(
         if as_json:
             print_json({"group": group, "brokers": sorted(masters)})
         else:
-            console().print(f"group {group} is set on {', '.join(sorted(masters))}", markup=False)
+            console().print(f"group {group} is set on {', '.join(sorted(masters))}")
         return 0
 
     raise typer.Exit(with_client(target(namesrv, context=context), work))
@@ -190,7 +190,7 @@ def delete(
         kept = " (they are kept)" if keep_dead_letters else ""
         confirm(f"Delete group {group}, {seen.lag} messages behind, with {seen.dead_letters} dead letters{kept}?", yes)
         await Admin(client).delete_group(group, keep_offsets=keep_offsets, keep_dead_letters=keep_dead_letters)
-        console().print(f"group {group} is deleted", markup=False)
+        console().print(f"group {group} is deleted")
         return 0
 
     raise typer.Exit(with_client(target(namesrv, context=context), work))

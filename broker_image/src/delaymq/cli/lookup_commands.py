@@ -45,7 +45,7 @@ def get(
                 print_json(stored_data(message))
                 continue
             for line in ["", *as_lines(message)] if number else as_lines(message):
-                console().print(line, markup=False)
+                console().print(line, soft_wrap=True)
         return 0
 
     raise typer.Exit(with_client(target(namesrv, context=context), work))
@@ -145,10 +145,10 @@ def life(
 def _show_life(answer: dict[str, Any]) -> None:
     out = console()
     keys = f", keys {' '.join(answer['keys'])}" if answer["keys"] else ""
-    out.print(f"{answer['messageId']} of {answer['topic']}{keys}: {answer['state']}", markup=False)
+    out.print(f"{answer['messageId']} of {answer['topic']}{keys}: {answer['state']}")
     rows = [(shown_time(each["atMs"]), each["event"], each["group"] or "", each["detail"]) for each in answer["life"]]
     out.print(table(("when", "what", "group", "how"), rows, left=4, elastic=3))
     body = answer["body"]
     text = body["text"] if body["text"] is not None else f"base64 {body['base64']}"
     shown = text if len(text) <= 400 else f"{text[:400]}…"
-    out.print(f"body, {body['bytes']} bytes: {shown}", markup=False)
+    out.print(f"body, {body['bytes']} bytes: {shown}", soft_wrap=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import signal
@@ -10,14 +11,17 @@ from collections.abc import Sequence
 
 from delaymq import __version__
 from delaymq.cli.errors import CommandError
+from delaymq.cli.visible import visible
 
 SERVERS = ("standalone", "broker", "namesrv")
 EXIT_INTERRUPTED = 130
+_OUTPUT_FAILS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs one command and ends the process with its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         # Names in a damaged store need not be text, and a terminal need not know all characters.
         if isinstance(stream, io.TextIOWrapper):
@@ -26,15 +30,33 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = _run(words)
         sys.stdout.flush()
     except CommandError as error:
-        print(f"delaymq: {error}", file=sys.stderr)
+        print(f"delaymq: {visible(str(error))}", file=sys.stderr)
         code = error.exit_code
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
     except BrokenPipeError:
         # The reader of a pipe, such as `head`, has gone; nothing may be flushed to it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_output()
+        code = 1
+    except OSError as error:
+        if error.errno not in _OUTPUT_FAILS:
+            raise
+        print(f"delaymq: what this prints cannot be written: {error.strerror}", file=sys.stderr)
+        _give_up_output()
         code = 1
     sys.exit(code)
+
+
+def _open_closed_streams() -> None:
+    """Whoever closed a standard stream (`>&-`) gets a silent one: else the next socket would be standard output."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # The lowest free descriptor, which is the one that was closed.
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+
+
+def _give_up_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(words: list[str]) -> int:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from delaymq.cli.terminal import duration
 from delaymq.cli.times import shown_time
+from delaymq.cli.visible import on_one_line
 from delaymq.client import ReceivedMessage
 from delaymq.message import names
 
@@ -38,7 +39,7 @@ def as_line(message: ReceivedMessage, arrived_ms: int, due_ms: int | None) -> st
         parts.append(f"delayed {duration(due_ms - message.born_timestamp_ms)}")
         parts.append(f"late by {duration(arrived_ms - due_ms)}")
     parts.append(f"queue {message.queue.queue_id}, offset {message.queue_offset}")
-    return "  ".join(parts)
+    return on_one_line("  ".join(parts))
 
 
 def as_data(message: ReceivedMessage, arrived_ms: int, due_ms: int | None) -> dict[str, Any]:
@@ -109,4 +110,5 @@ def as_lines(message: ReceivedMessage) -> list[str]:
         lines.append(f"retries:    {message.reconsume_times}")
     lines += [f"property:   {name}={value}" for name, value in sorted(message.properties.items())]
     lines.append(f"body:       {len(message.body)} bytes")
-    return [*lines, body_text(message, 4_000)]
+    # A property must not look like another line of these; the body comes last and may have lines of its own.
+    return [*map(on_one_line, lines), body_text(message, 4_000)]

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from delaymq.cli.errors import EXIT_USAGE, CommandError
+from delaymq.cli.visible import visible
 
 NameServers = Annotated[
     str | None,
@@ -39,6 +40,6 @@ def confirm(question: str, yes: bool) -> None:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise CommandError(f"{question} Nobody can be asked here: add --yes to do it", EXIT_USAGE)
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    print(f"{visible(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise CommandError("nothing was done")

@@ -18,6 +18,7 @@ from delaymq.cli.message_text import as_data, as_line
 from delaymq.cli.options import AsJson, ContextName, NameServers
 from delaymq.cli.tailing import Tail
 from delaymq.cli.terminal import console, print_json
+from delaymq.cli.visible import visible
 from delaymq.client import (
     Client,
     ClientError,
@@ -87,7 +88,7 @@ def receive(
         if follow:
             await _until_done(looking.follow(following), receiver.wait(timeout))
         elif not receiver.received:
-            print(f"delaymq: topic {topic} has nothing to show", file=sys.stderr)
+            print(visible(f"delaymq: topic {topic} has nothing to show"), file=sys.stderr)
         return _ended(receiver, count, timeout)
 
     raise typer.Exit(with_client(where, look_on))
@@ -125,7 +126,7 @@ async def _by_group(
         await receiver.wait(wait_s)
     code = _ended(receiver, count, wait_s)
     if not receiver.received:
-        print(await _why_nothing(client, topic, group, wait_s or 0), file=sys.stderr)
+        print(visible(await _why_nothing(client, topic, group, wait_s or 0)), file=sys.stderr)
     return code
 
 
@@ -190,7 +191,7 @@ class _Receiver:
             if self._as_json:
                 print_json(as_data(message, arrived_ms, due_ms))
             else:
-                self._console.print(as_line(message, arrived_ms, due_ms), markup=False)
+                self._console.print(as_line(message, arrived_ms, due_ms), soft_wrap=True)
         except (BrokenPipeError, SystemExit):  # rich turns the one into the other
             self.has_reader = False
             self._full.set()

@@ -154,7 +154,7 @@ def _show_line(topic: str, delay: str | None) -> Callable[[SendResult], None]:
         place = f"{result.queue.broker_name}, queue {result.queue.queue_id}"
         due = f", due in {delay}" if delay else f", offset {result.queue_offset}"
         status = "" if result.status == 0 else f" ({result.status.name})"
-        out.print(f"sent {result.message_id} to {topic} ({place}{due}){status}", markup=False)
+        out.print(f"sent {result.message_id} to {topic} ({place}{due}){status}")
 
     return show
 
@@ -163,7 +163,7 @@ def _report(sent: int, seconds: float, as_json: bool) -> None:
     if as_json:
         print_json({"sent": sent, "seconds": round(seconds, 3)})
     else:
-        console().print(f"{sent} messages sent in {seconds:.1f} s", markup=False)
+        console().print(f"{sent} messages sent in {seconds:.1f} s")
 
 
 def _with_body(message: Message, body: bytes) -> Message:

@@ -102,14 +102,12 @@ def _show(result: BackupResult, folder: str) -> None:
     when = datetime.fromtimestamp(manifest.finished_ms / 1000).strftime("%Y-%m-%d %H:%M:%S")
     out.print(
         f"{folder} holds everything from {manifest.start_offset} up to offset {manifest.end_offset} ({when})",
-        markup=False,
         soft_wrap=True,
     )
     out.print(
         f"{size(result.copied_bytes)} copied in {seconds:.1f} s{rate}; {result.kept_segments} complete segments were"
         f" there already, {result.deleted_segments} are gone as the store deleted them",
-        markup=False,
         soft_wrap=True,
     )
     for name in result.renewed:
-        out.print(f"segment {name} was copied anew: it was damaged, or the log went on otherwise", markup=False)
+        out.print(f"segment {name} was copied anew: it was damaged, or the log went on otherwise")

@@ -89,21 +89,20 @@ def _verify_backup(path: Path, as_json: bool) -> int:
         return result.exit_code
     out = console()
     if result.exit_code == NOT_A_STORE:
-        out.print(result.damage[0].detail, markup=False)
+        out.print(result.damage[0].detail)
         return result.exit_code
     _show_findings(out, "damage", result.damage)
     verdict = "DAMAGED" if result.damage else "sound"
     out.print(
         f"{verdict}: a backup from {result.start_offset} up to offset {result.end_offset}, {result.files} files,"
         f" {result.checked_bytes} bytes",
-        markup=False,
     )
     return result.exit_code
 
 
 def _show_verification(out: Console, result: Verification) -> None:
     if result.exit_code == NOT_A_STORE:
-        out.print(result.damage[0].detail, markup=False)
+        out.print(result.damage[0].detail)
         return
     _show_findings(out, "damage", result.damage)
     _show_findings(out, "rebuilt when a broker opens the store", result.rebuildable)
@@ -111,18 +110,17 @@ def _show_verification(out: Console, result: Verification) -> None:
     out.print(
         f"{verdicts[result.exit_code]}: {result.records} records from {result.log_begin} to {result.log_end},"
         f" {result.queue_entries} queue entries, {result.index_entries} index entries",
-        markup=False,
     )
 
 
 def _show_findings(out: Console, title: str, findings: list[Finding]) -> None:
     if not findings:
         return
-    out.print(f"{title}:", markup=False)
+    out.print(f"{title}:")
     for finding in findings[:SHOWN_FINDINGS]:
-        out.print(f"  {finding.what}: {finding.file} at {finding.offset}: {finding.detail}", markup=False)
+        out.print(f"  {finding.what}: {finding.file} at {finding.offset}: {finding.detail}")
     if len(findings) > SHOWN_FINDINGS:
-        out.print(f"  … and {len(findings) - SHOWN_FINDINGS} more, see --json", markup=False)
+        out.print(f"  … and {len(findings) - SHOWN_FINDINGS} more, see --json")
 
 
 def _show_prospect(out: Console, prospect: Prospect) -> None:
@@ -135,14 +133,14 @@ def _show_prospect(out: Console, prospect: Prospect) -> None:
         out.print("RocketMQ's own broker would deliver every pending message once and on time")
     for what, messages in parts:
         if messages:
-            out.print(f"{len(messages)} {what} by RocketMQ's own broker:", markup=False)
+            out.print(f"{len(messages)} {what} by RocketMQ's own broker:")
         for each in messages[:SHOWN_FINDINGS]:
             due = _time(each.due_ms)
             out.print(
                 f"  level {each.level}, queue offset {each.queue_offset}, log offset {each.physical_offset}, due {due}"
             )
         if len(messages) > SHOWN_FINDINGS:
-            out.print(f"  … and {len(messages) - SHOWN_FINDINGS} more, see --json", markup=False)
+            out.print(f"  … and {len(messages) - SHOWN_FINDINGS} more, see --json")
 
 
 def _show_inspection(out: Console, result: Inspection) -> None:
@@ -164,12 +162,11 @@ def _show_inspection(out: Console, result: Inspection) -> None:
     out.print(
         f"{result.records} records from {result.first_offset} to {result.end_offset} in {len(result.segments)}"
         f" segments and {result.queues} queues",
-        markup=False,
     )
     if result.open_or_killed:
-        out.print("a broker has the store open, or was killed: counts may be a moment old", markup=False)
+        out.print("a broker has the store open, or was killed: counts may be a moment old")
     if result.damaged_places:
-        out.print(f"{result.damaged_places} damaged places: run `delaymq store verify {result.path}`", markup=False)
+        out.print(f"{result.damaged_places} damaged places: run `delaymq store verify {result.path}`")
 
 
 def _counts(kinds: Iterable[str], by_kind: dict[str, int]) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ import typer
 from delaymq.cli.errors import EXIT_USAGE, CommandError
 from delaymq.cli.store_terminal import explained, progress
 from delaymq.cli.times import parse_time
+from delaymq.cli.visible import json_line
 from delaymq.client.messages import inflate
 from delaymq.message import names
 from delaymq.message.errors import RecordError
@@ -57,7 +57,7 @@ def export(
                 if until_ms is not None and record.store_timestamp_ms >= until_ms:
                     break  # store times never go back
                 if _is_wanted(record, topic, delayed=delayed):
-                    out.write(json.dumps(as_data(record), ensure_ascii=False) + "\n")
+                    out.write(json_line(as_data(record)) + "\n")
                     count += 1
         out.flush()
     print(f"{count} messages", file=sys.stderr)

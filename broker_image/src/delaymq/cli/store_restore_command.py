@@ -163,7 +163,7 @@ def _tell(
     if manifest.message_delay_level is not None:
         lines.append(f"the origin's messageDelayLevel was: {manifest.message_delay_level}")
     for line in lines:
-        out.print(line, markup=False, soft_wrap=True)
+        out.print(line, soft_wrap=True)
 
 
 def _fate(choice: Overdue, done: Reopened) -> str:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from delaymq.cli.visible import visible
 from delaymq.client import Admin, Client, ClientError, MessageQueue, PullStatus, ReceivedMessage, RefusedError
 from delaymq.client.admin.reading import QueueReading
 from delaymq.client.subscriptions import Subscription
@@ -67,7 +68,7 @@ class Tail:
             except ClientError as error:
                 if not is_gone:
                     what = "refuses" if isinstance(error, RefusedError) else "is waited for"
-                    print(f"delaymq: {queue.broker_name} {what}: {error}", file=sys.stderr)
+                    print(visible(f"delaymq: {queue.broker_name} {what}: {error}"), file=sys.stderr)
                 is_gone = True
                 await asyncio.sleep(AGAIN_AFTER_S)
                 continue

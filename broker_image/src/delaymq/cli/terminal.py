@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,8 +10,10 @@ from typing import Any
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from delaymq.cli.errors import CommandError
+from delaymq.cli.visible import json_line, visible
 
 WIDTH_IN_A_PIPE = 200
 """Not a terminal: lines stay whole for grep."""
@@ -20,18 +21,38 @@ WIDTH_IN_A_PIPE = 200
 
 def console() -> Console:
     """Where text for people goes: as wide as the terminal, or plain and wide in a pipe."""
-    made = Console(highlight=False)
-    return made if made.is_terminal else Console(highlight=False, width=WIDTH_IN_A_PIPE)
+    made = _PlainConsole()
+    return made if made.is_terminal else _PlainConsole(width=WIDTH_IN_A_PIPE)
+
+
+class _PlainConsole(Console):
+    """Shows texts as they are: [names] are no markup, :words: no emoji, and nothing in them acts on the terminal."""
+
+    def __init__(self, width: int | None = None) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, width=width)
+
+    def render_str(self, text: str, **settings: Any) -> Text:
+        """All texts come by here, in tables too."""
+        return super().render_str(visible(text), **settings)
+
+
+class _VisibleLines(logging.Formatter):
+    """What a broker answers can stand in a warning."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return visible(super().format(record))
 
 
 def show_warnings(level: int = logging.WARNING) -> None:
     """The client's warnings as lines on stderr, from `level` on."""
-    logging.basicConfig(level=level, format="delaymq: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(_VisibleLines("delaymq: %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler])
 
 
 def print_json(value: Any) -> None:
     """One value on one line, at once."""
-    print(json.dumps(value, ensure_ascii=False), flush=True)
+    print(json_line(value), flush=True)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1, elastic: int | None = None) -> Table:

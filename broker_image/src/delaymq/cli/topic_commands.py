@@ -54,7 +54,7 @@ def list_topics(
             return 0
         if names_only:
             for each in seen:
-                console().print(each.topic, markup=False)
+                console().print(each.topic)
         elif seen:
             columns = ("topic", "kind", "perm", "last stored", "brokers", "queues", "messages")
             console().print(table(columns, [each.cells() for each in seen], left=4))
@@ -82,7 +82,7 @@ def show(topic: TopicName, namesrv: NameServers = None, context: ContextName = N
 def _show(seen: TopicSeen) -> None:
     out = console()
     last = shown_time(seen.last_stored_ms) or "never"
-    out.print(f"{seen.topic}: {seen.kind}, {seen.messages} messages, last stored {last}", markup=False)
+    out.print(f"{seen.topic}: {seen.kind}, {seen.messages} messages, last stored {last}")
     rows = [
         (name, PERMISSIONS.get(config.permission & 6, ""), str(config.read_queues), str(config.write_queues))
         for name, config in sorted(seen.configs.items())
@@ -100,7 +100,7 @@ def _show(seen: TopicSeen) -> None:
         for queue, offset in seen.offsets
     ]
     out.print(table(("broker", "last stored", "queue", "min", "max", "messages"), queues, left=2))
-    out.print(f"groups: {', '.join(seen.groups) or 'none'}", markup=False)
+    out.print(f"groups: {', '.join(seen.groups) or 'none'}")
 
 
 def create(
@@ -187,7 +187,7 @@ def delete(topic: TopicName, yes: Yes = False, namesrv: NameServers = None, cont
         readers = f", which {', '.join(seen.groups)} read" if seen.groups else ""
         confirm(f"Delete topic {topic} with its {seen.messages} messages{readers}?", yes)
         await admin.delete_topic(topic)
-        console().print(f"topic {topic} is deleted", markup=False)
+        console().print(f"topic {topic} is deleted")
         return 0
 
     raise typer.Exit(with_client(target(namesrv, context=context), work))
@@ -210,4 +210,4 @@ async def _told(client: Client, topic: str, as_json: bool, done: str) -> None:
         ]  # fmt: skip
         print_json({"topic": topic, "brokers": brokers})
     else:
-        console().print(f"topic {topic} is {done} on {', '.join(sorted(found))}", markup=False)
+        console().print(f"topic {topic} is {done} on {', '.join(sorted(found))}")
