@@ -245,3 +245,12 @@ def test_the_life_of_a_message_is_shown(api: FakeApi) -> None:
     api.answers["/api/v1/messages/X"] = (404, error)
     done = ask(api, "message", "life", "X")
     assert (done.code, "a unique id needs its --topic" in done.err) == (1, True)
+
+
+@pytest.mark.parametrize("url", ["http://me:pass-word@127.0.0.1:8080", "me:pass-word@127.0.0.1", "http://pass-word@x/"])
+def test_a_password_in_an_address_is_refused_and_not_shown(url: str) -> None:
+    with pytest.raises(CommandError) as caught:
+        http_api.checked_url(url)
+    assert caught.value.exit_code == 2
+    assert "--token-file" in str(caught.value)
+    assert "pass-word" not in str(caught.value)

@@ -153,6 +153,11 @@ def checked_url(url: str) -> str:
         is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
     except ValueError:
         is_good = False
+    if "@" in full.partition("://")[2].partition("/")[0]:
+        # Not shown: what stands there is a password most likely.
+        raise CommandError(
+            "an HTTP address has no name and password before an @: give the token with --token-file", EXIT_USAGE
+        )
     if not is_good:
         raise CommandError(f"{url} is not an HTTP address: write one such as http://127.0.0.1:8080", EXIT_USAGE)
     return full.rstrip("/")
