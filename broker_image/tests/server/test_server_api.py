@@ -344,6 +344,6 @@ def test_the_cluster_is_what_a_name_server_tells_and_else_this_broker(tmp_path: 
 
 def test_properties_that_are_no_utf8_are_shown_all_the_same(tmp_path: Path) -> None:
     assert decode_properties(b"KEYS\x01\xff") == {"KEYS": "\udcff"}
-    from delaymq.server.api.messages import _clean
+    from delaymq.server.logs.reading import clean_text
 
-    assert _clean("\udcff") == "�"
+    assert clean_text("\udcff") == "�"

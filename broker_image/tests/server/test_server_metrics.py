@@ -1,13 +1,19 @@
 """/metrics: as Prometheus' own parser reads it, named as its rules want, and bounded whatever topics there are."""
 
 import asyncio
+import errno
 import re
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 from delaymq.broker.series import OTHER, SeriesNames
-from delaymq.protocol.bodies import TopicConfig
+from delaymq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
+from delaymq.protocol.codes import RequestCode
+from delaymq.protocol.command import request_command
+from delaymq.server import pending_reader
+from delaymq.server.logs.reading import LogFiles
 from prometheus_client.parser import text_string_to_metric_families
 from running_server import HOST, BrokerPeer, run, standalone, until
 
@@ -103,6 +109,7 @@ def test_ten_thousand_topics_and_groups_have_a_bounded_number_of_series(tmp_path
                 broker.stats.stored[name] = broker.delivery.counters.delivered[name] = 1
                 broker.delivery.topic_lateness.add(name, number)
                 broker.delivery.pending_topics.queue(0).add(number, name)
+                broker.groups.table[f"G{number}"] = SubscriptionGroupConfig(f"G{number}")
                 broker.offsets.table[f"{name}@G{number}"] = dict.fromkeys(range(8), 0)
             turns = await _turns_during(scrape(server.broker.http_port))
             # The walks give way: a scrape that held the loop would leave it a handful of turns.
@@ -187,5 +194,69 @@ def test_topics_of_what_waited_before_a_start_are_left_out_until_they_are_counte
             assert ("delaymq_topic_delay_pending", (("topic", "T"),)) not in values(
                 await scrape(server.broker.http_port)
             )
+
+    run(scenario)
+
+
+def test_offsets_under_names_of_no_group_take_no_series(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path, http=True, metrics_max_topics=2) as server:
+            peer = await BrokerPeer.connect(server.broker.port)
+            await peer.send("T")
+            for group in ("<made-up>", "DELETED-BEFORE", "G"):
+                fields = {"consumerGroup": group, "topic": "T", "queueId": "0", "commitOffset": "0"}
+                await peer.connection.request(request_command(RequestCode.UPDATE_CONSUMER_OFFSET, fields))
+            server.broker.broker.groups.find("G")
+            found = values(await scrape(server.broker.http_port))
+            lag = {
+                labels[0][1]: value for (name, labels), value in found.items() if name == "delaymq_group_lag_messages"
+            }
+            assert lag == {"G": 1}
+
+    run(scenario)
+
+
+def test_topics_of_what_waits_are_read_again_after_a_read_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = [OSError(errno.EMFILE, "Too many open files")]
+    read = LogFiles.real_topics
+
+    def fails_once(files: LogFiles, offsets: list[int]) -> list[str]:
+        if failures:
+            raise failures.pop()
+        return read(files, offsets)
+
+    monkeypatch.setattr(LogFiles, "real_topics", fails_once)
+    monkeypatch.setattr(pending_reader, "_AGAIN_S", 0.01)
+
+    async def scenario() -> None:
+        async with standalone(tmp_path, message_delay_level="1h") as server:
+            peer = await BrokerPeer.connect(server.broker.port)
+            await peer.send("T", DELAY="1")
+        async with standalone(tmp_path, message_delay_level="1h", http=True) as server:
+            topics = server.broker.broker.delivery.pending_topics
+            await until(lambda: topics.complete)
+            assert topics.count("T") == 1
+            assert not failures
+
+    run(scenario)
+
+
+def test_a_name_in_the_log_that_is_no_text_spoils_no_answer(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path, message_delay_level="1h") as server:
+            peer = await BrokerPeer.connect(server.broker.port)
+            await peer.send("T-XX", DELAY="1")
+        # As another program, or a damaged disk, may have left it; the checksum covers the body only.
+        (segment,) = (tmp_path / "store/commitlog").iterdir()
+        with segment.open("r+b") as log:
+            data = log.read(1 << 16)
+            log.seek(data.index(b"REAL_TOPIC\x01T-XX") + len(b"REAL_TOPIC\x01T-"))
+            log.write(b"\xff\xfe")
+        async with standalone(tmp_path, message_delay_level="1h", http=True) as server:
+            await until(lambda: server.broker.broker.delivery.pending_topics.complete)
+            found = values(await scrape(server.broker.http_port))
+            assert found[("delaymq_topic_delay_pending", (("topic", "T-\ufffd\ufffd"),))] == 1
 
     run(scenario)

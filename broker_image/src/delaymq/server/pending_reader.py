@@ -1,11 +1,14 @@
 """Learns in the background, in small turns, for which topics waited what was pending at the start."""
 
 import asyncio
+import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
+from delaymq.clock import now_ms
 from delaymq.message.names import SCHEDULE_TOPIC
+from delaymq.quiet_log import QuietLog
 from delaymq.server.logs.reading import LogFiles
 from delaymq.store.reader import QUEUE_ENTRY
 
@@ -18,6 +21,8 @@ PAUSES: Final = 3
 """How many times as long as it reads it pauses: messages that are due and producers come first."""
 LONGEST_PAUSE_S: Final = 0.5
 _AGAIN_S: Final = 5.0
+
+_problems = QuietLog(logging.getLogger(__name__), now_ms)
 
 
 class PendingReader:
@@ -46,10 +51,18 @@ class PendingReader:
                 for queue_id, offsets in ranges:
                     began = time.monotonic()
                     if offsets:
-                        await self._learn(thread, queue_id, list(offsets))
+                        await self._try_to_learn(thread, queue_id, list(offsets))
                     await asyncio.sleep(min(PAUSES * (time.monotonic() - began), LONGEST_PAUSE_S))
                 if not delivery.pending_topics.complete:
                     await asyncio.sleep(_AGAIN_S)
+
+    async def _try_to_learn(self, thread: ThreadPoolExecutor, queue_id: int, offsets: list[int]) -> None:
+        """A disk or a limit that refuses a read now may not do so later: what is unknown yet is tried again."""
+        try:
+            await self._learn(thread, queue_id, offsets)
+        except OSError as error:
+            _problems.warning("cannot read for which topics messages wait, trying again: %s", error)
+            await asyncio.sleep(_AGAIN_S)
 
     async def _learn(self, thread: ThreadPoolExecutor, queue_id: int, offsets: list[int]) -> None:
         broker = self._broker

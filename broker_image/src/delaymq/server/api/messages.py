@@ -16,7 +16,7 @@ from delaymq.server.api.resent import resent_times_ms
 from delaymq.server.api.route import Answer, Api, ApiError, Name, Query, TimeMs, Turns
 from delaymq.server.api.topics import no_topic, queue_count
 from delaymq.server.index_search import search_index
-from delaymq.server.logs.reading import SHOWN_BODY_BYTES, ReadRecord
+from delaymq.server.logs.reading import SHOWN_BODY_BYTES, ReadRecord, clean_text
 from delaymq.store.reader import QUEUE_ENTRY
 
 if TYPE_CHECKING:
@@ -99,14 +99,14 @@ def row_of(broker: "Broker", read: ReadRecord) -> MessageRow:
     host, port = unpack_host(record.born_host)
     real_queue = properties.get(names.REAL_QUEUE_ID, "")
     return MessageRow(
-        message_id=_clean(properties.get(names.UNIQUE_KEY, offset_id)),
+        message_id=clean_text(properties.get(names.UNIQUE_KEY, offset_id)),
         offset_message_id=offset_id,
-        topic=_clean(properties.get(names.REAL_TOPIC, record.topic) if is_waiting_place else record.topic),
+        topic=clean_text(properties.get(names.REAL_TOPIC, record.topic) if is_waiting_place else record.topic),
         queue_id=int(real_queue) if is_waiting_place and real_queue.isdecimal() else record.queue_id,
         queue_offset=None if is_waiting_place else record.queue_offset,
         physical_offset=record.physical_offset,
-        tags=_clean(properties[names.TAGS]) if names.TAGS in properties else None,
-        keys=[_clean(key) for key in properties.get(names.KEYS, "").split(" ") if key],
+        tags=clean_text(properties[names.TAGS]) if names.TAGS in properties else None,
+        keys=[clean_text(key) for key in properties.get(names.KEYS, "").split(" ") if key],
         born_ms=record.born_timestamp_ms,
         born_host=f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
         stored_ms=record.store_timestamp_ms,
@@ -115,7 +115,7 @@ def row_of(broker: "Broker", read: ReadRecord) -> MessageRow:
         state=state_of(broker, record, properties),
         reconsume_times=record.reconsume_times,
         bytes=read.body_bytes,
-        properties={_clean(name): _clean(value) for name, value in properties.items()},
+        properties={clean_text(name): clean_text(value) for name, value in properties.items()},
         resent_ms=None,
     )
 
@@ -187,11 +187,6 @@ def _text_of(data: bytes, is_cut: bool) -> str | None:
             continue
         return None if "\0" in text else text
     return None
-
-
-def _clean(text: str) -> str:
-    """Property text as JSON can carry it: bytes that are not UTF-8 become the replacement character."""
-    return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 async def messages(api: Api, query: MessagesQuery) -> Messages:

@@ -41,6 +41,11 @@ class ReadRecord:
         return len(self.record.body) < self.body_bytes
 
 
+def clean_text(text: str) -> str:
+    """Text of a record as answers can carry it: bytes that are not UTF-8 become the replacement character."""
+    return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
 class LogFiles:
     """The log as it is now, to be read in any thread: what is confirmed, or all that is appended."""
 
@@ -65,7 +70,7 @@ class LogFiles:
         """For which topics the records of the schedule at these offsets wait; empty where none can be read."""
         with _Segments(self._folder) as segments:
             found = [self._record(segments, offset, _PAGE_BYTES, 0) for offset in offsets]
-        return ["" if each is None else each.record.properties.get(REAL_TOPIC, "") for each in found]
+        return ["" if each is None else clean_text(each.record.properties.get(REAL_TOPIC, "")) for each in found]
 
     def store_times_ms(self, offsets: list[int]) -> list[int | None]:
         """Store times of the records at these physical offsets, from their heads alone."""

@@ -85,17 +85,18 @@ async def _add(sums: dict[str, int], counts: dict[str, int], series: SeriesNames
 async def _gather_groups(gathered: Gathered, broker: "Broker", turns: Turns) -> None:
     """Lag, dead letters and members of the groups that have series; of the others only their members and dead letters.
 
-    The lag of thousands of groups would cost more than it tells.
+    The lag of thousands of groups would cost more than it tells. Offsets alone make no group: made-up names must not
+    take the series of those that there are, and a group that was deleted may have left its own.
     """
     topics: dict[str, list[str]] = {}
     for key in list(broker.offsets.table):
         await turns.give_way()
         topic, _, name = key.partition("@")
-        if len(there := topics.setdefault(name, [])) < MAX_TOPICS_OF_A_GROUP:
+        if name in broker.groups.table and len(there := topics.setdefault(name, [])) < MAX_TOPICS_OF_A_GROUP:
             there.append(topic)
-    now_ms = broker.now_ms()
-    for name in broker.clients.group_names(now_ms):
-        topics.setdefault(name, [])
+    for name in broker.clients.group_names(broker.now_ms()):
+        if name in broker.groups.table:
+            topics.setdefault(name, [])
     for name, offset_topics in topics.items():
         await turns.give_way()
         label = broker.group_series.label(name)
