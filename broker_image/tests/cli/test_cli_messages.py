@@ -274,3 +274,22 @@ asyncio.run(asyncio.wait_for(main(), 60))
     assert (again.code, "not resent" in again.out) == (1, True)
     got = ask("receive", "Fails", "--group", "failing", "--count", "1", "--json")
     assert json.loads(got.out)["body"] == "poison"
+
+
+def test_looking_back_ends_when_enough_is_shown(ask: Ask) -> None:
+    ask("send", "Enough", "a", "b", "c")
+    done = ask("receive", "Enough", "--tail", "3", "--follow", "--count", "2")
+    assert done.code == 0
+    assert len(done.lines) == 2
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
+def test_looking_back_ends_when_nobody_reads(ask: Ask, form: list[str]) -> None:
+    ask("send", "NobodyReads", "a", "b", "c")
+    words = [sys.executable, "-m", "delaymq", "receive", "NobodyReads", "--tail", "3", *form]
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as pipe:
+        environment = {**os.environ, **ask.environment}
+        done = subprocess.run(words, stdout=pipe, stderr=subprocess.PIPE, env=environment, timeout=LIMIT_S, check=False)
+    assert (done.returncode, done.stderr) == (1, b"")

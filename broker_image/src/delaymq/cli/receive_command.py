@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import sys
 import time
@@ -84,10 +85,11 @@ def receive(
     async def look_on(client: Client) -> int:
         receiver = _Receiver(client, as_json, count, looks_back=True)
         looking = Tail(client, topic, tags, receiver)
-        following = await looking.last(tail, queue, each_queue)
-        if follow:
-            await _until_done(looking.follow(following), receiver.wait(timeout))
-        elif not receiver.received:
+        with contextlib.suppress(_EnoughError):
+            following = await looking.last(tail, queue, each_queue)
+            if follow:
+                await _until_done(looking.follow(following), receiver.wait(timeout))
+        if not follow and receiver.has_reader and not receiver.received:
             print(visible(f"delaymq: topic {topic} has nothing to show"), file=sys.stderr)
         return _ended(receiver, count, timeout)
 
@@ -153,6 +155,10 @@ async def _for_ever() -> None:
     await asyncio.Event().wait()
 
 
+class _EnoughError(Exception):
+    """Who looks on without a group is to stop: nothing is left uncommitted by that."""
+
+
 class _Receiver:
     """A handler that shows each message, and ends after so many."""
 
@@ -183,7 +189,7 @@ class _Receiver:
 
     async def __call__(self, message: ReceivedMessage) -> None:
         if self._full.is_set():
-            await _for_ever()
+            await self._leave()
         # What was there before has not come late only because somebody looks late.
         arrived_ms = message.store_timestamp_ms if self._looks_back else now_ms()
         due_ms = await self._due_ms(message)
@@ -195,11 +201,16 @@ class _Receiver:
         except (BrokenPipeError, SystemExit):  # rich turns the one into the other
             self.has_reader = False
             self._full.set()
-            await _for_ever()
+            await self._leave()
         self._last = time.monotonic()
         self.received += 1
         if self._count is not None and self.received >= self._count:
             self._full.set()
+
+    async def _leave(self) -> None:
+        if self._looks_back:
+            raise _EnoughError
+        await _for_ever()
 
     async def _due_ms(self, message: ReceivedMessage) -> int | None:
         if message.delay_level == 0:
