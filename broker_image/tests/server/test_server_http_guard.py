@@ -102,25 +102,51 @@ def test_every_answer_has_the_headers_that_keep_browsers_from_guessing(tmp_path:
     run(scenario)
 
 
-def test_connections_beyond_the_limit_are_cut_off_and_others_served(
+def test_the_oldest_idle_connection_makes_room_for_one_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 3)
+
+    async def scenario() -> None:
+        async with standalone(tmp_path, http=True) as server:
+            held = []
+            for count in range(1, 4):
+                held.append(await asyncio.open_connection(HOST, server.broker.http_port))
+                await until(lambda count=count: server.broker.http_connections == count)
+            reader, writer = await asyncio.open_connection(HOST, server.broker.http_port)
+            writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            assert (await until_its_end(reader)).startswith(b"HTTP/1.1 200")
+            assert await until_its_end(held[0][0]) == b""
+            for kept, asking in held[1:]:
+                asking.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert (await kept.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200")
+            for _, other in (*held, (reader, writer)):
+                other.close()
+
+    run(scenario)
+
+
+def test_connections_beyond_the_limit_are_cut_off_while_all_have_a_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 3)
 
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server:
-            held = [await asyncio.open_connection(HOST, server.broker.http_port) for _ in range(3)]
-            await until(lambda: server.broker.http_connections == 3)
+            held = []
+            head = b"POST /api/v1/drain HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+            for count in range(1, 4):
+                _, asking = connection = await asyncio.open_connection(HOST, server.broker.http_port)
+                held.append(connection)
+                # The handler waits for the body; its going on says that the request has come.
+                asking.write(head + b"Expect: 100-continue\r\nContent-Length: 16\r\n\r\n")
+                assert (await connection[0].readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100")
+                assert server.broker.http_connections == count
             reader, writer = await asyncio.open_connection(HOST, server.broker.http_port)
             assert await until_its_end(reader) == b""
             writer.close()
-            held[0][1].close()
-            await until(lambda: server.broker.http_connections == 2)
-            reader, writer = await asyncio.open_connection(HOST, server.broker.http_port)
-            writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-            assert (await until_its_end(reader)).startswith(b"HTTP/1.1 200")
-            for _, other in (*held, (reader, writer)):
-                other.close()
+            for kept, asking in held:
+                asking.write(b'{"mode": "none"}')
+                assert (await kept.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200")
+                asking.close()
 
     run(scenario)
 

@@ -6,7 +6,7 @@ import socket
 from typing import TYPE_CHECKING, Final, cast
 
 from aiohttp import web
-from aiohttp.typedefs import Handler
+from aiohttp.typedefs import Handler, Middleware
 
 from delaymq.server.http.answers import add_headers, error_response, errors_as_json, readiness
 from delaymq.server.http.guard import guard
@@ -20,7 +20,11 @@ MAX_BODY_BYTES: Final = 64 * 1024
 """No request here has a body worth mentioning."""
 SHUTDOWN_TIMEOUT_S: Final = 1.0
 MAX_CONNECTIONS: Final = 256
-"""At once: people, probes and tools; what comes beyond is cut off. Each costs a descriptor and some memory."""
+"""At once: people, probes and tools. Each costs a descriptor and some memory.
+
+For one more the oldest makes room that has no request under way: whoever opens connections and holds them must not keep
+probes out, for which the broker would be restarted. When all have one, what comes beyond is cut off.
+"""
 IDLE_S: Final = 30.0
 """A connection whose next request does not come whole within this time is closed, the first one included."""
 BODY_TIMEOUT_S: Final = 10.0
@@ -56,6 +60,8 @@ async def serve(
     app: web.Application, bound: socket.socket, host: str, token: str, own_names: tuple[str, ...] = ()
 ) -> HttpServer:
     """Listens with `app` on a bound socket; `host` is what it was bound to, `own_names` what else leads here."""
+    busy: set[asyncio.BaseTransport] = set()
+    app.middlewares.append(_marks_busy(busy))
     app.middlewares.append(errors_as_json)
     app.middlewares.append(guard(host, token, own_names))
     app.middlewares.append(_whole_bodies)
@@ -72,9 +78,28 @@ async def serve(
         keepalive_timeout=IDLE_S,
     )
     await runner.setup()
-    await _Site(runner, bound, backlog=BACKLOG).start()
+    site = _Site(runner, bound, backlog=BACKLOG)
+    site.busy = busy
+    await site.start()
     stalls = _Stalls(runner)
     return HttpServer(runner, stalls, port_of(bound))
+
+
+def _marks_busy(busy: set[asyncio.BaseTransport]) -> Middleware:
+    """Keeps in `busy` the connections that have a request under way."""
+
+    @web.middleware
+    async def marked(request: web.Request, handler: Handler) -> web.StreamResponse:
+        transport = request.transport
+        if transport is None:
+            return await handler(request)
+        busy.add(transport)
+        try:
+            return await handler(request)
+        finally:
+            busy.discard(transport)
+
+    return marked
 
 
 @web.middleware
@@ -93,6 +118,9 @@ async def _whole_bodies(request: web.Request, handler: Handler) -> web.StreamRes
 class _Site(web.SockSite):
     """A socket that is listened on, for a limited number of connections."""
 
+    busy: set[asyncio.BaseTransport]
+    """Connections with a request under way."""
+
     async def start(self) -> None:
         await web.BaseSite.start(self)
         self._server = await asyncio.get_running_loop().create_server(
@@ -101,9 +129,20 @@ class _Site(web.SockSite):
 
     def _accept(self) -> asyncio.Protocol:
         server = self._runner.server
-        if server is None or len(server.connections) >= MAX_CONNECTIONS:
+        if server is None or (len(server.connections) >= MAX_CONNECTIONS and not self._make_room(server)):
             return _CutOff()
         return server()
+
+    def _make_room(self, server: web.Server) -> bool:
+        """Whether there is a place, now that the oldest connection without a request was closed if need be."""
+        there = [each.transport for each in server.connections]
+        live = [transport for transport in there if transport is not None and not transport.is_closing()]
+        if len(live) < MAX_CONNECTIONS:
+            return True
+        idle = next((each for each in live if each not in self.busy and not each.get_write_buffer_size()), None)
+        if idle is not None:
+            idle.close()
+        return idle is not None
 
 
 class _CutOff(asyncio.Protocol):
