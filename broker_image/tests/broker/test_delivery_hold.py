@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from random import Random
 
 import pytest
 from delaymq.broker.delivery.hold import FILE_NAME, HoldMode
 from delaymq.message.names import MARK, MARKS_TOPIC
-from delaymq.schedule import SpreadQueue
+from delaymq.schedule import LevelQueue, Settled, SpreadQueue
 from delaymq.store.errors import StoreFullError
 from delivery_bench import START_MS, Bench
 
@@ -182,11 +184,73 @@ def test_what_comes_due_after_the_stated_time_is_delivered() -> None:
 
 
 def test_a_spread_gives_out_nothing_twice_whatever_is_given_back() -> None:
-    spread = SpreadQueue([(number, 3, number, 0) for number in range(100)], 1_000, 2_000)
+    spread = SpreadQueue([queue_of(range(100))], 99, 1_000, 2_000)
     taken = spread.take(1_500, 30)
     spread.give_back(taken[10:])
     rest = spread.take(1_495, 100)
     assert [entry[2] for entry in taken[:10] + rest] == list(range(50))
     assert spread.left == 50
-    assert [entry[2] for entry in spread.rest()] == list(range(50, 100))
+    spread.give_back(rest[-2:])
+    runs, returned = spread.rest()
+    assert [offset for _, run in runs for _, offset in run.pairs()] == list(range(50, 100))
+    assert [entry[2] for entry in returned] == [48, 49]
     assert (spread.left, spread.next_due_ms()) == (0, None)
+
+
+def queue_of(dues: Iterable[int]) -> LevelQueue:
+    queue = LevelQueue(3, Settled())
+    for offset, due_ms in enumerate(dues):
+        queue.add(offset, due_ms)
+    return queue
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_spread_takes_what_is_overdue_however_it_lies_and_gives_the_rest_back(seed: int) -> None:
+    random = Random(seed)
+    dues = sorted(random.choices(range(1_000), k=300))
+    for _ in range(random.choice((0, 3, 150))):
+        dues.insert(random.randrange(300), random.randrange(1_000))
+    queue = queue_of(dues)
+    for offset in random.sample(range(len(dues)), 40):
+        queue.settled.settle(offset)
+    waits = {(due, offset) for offset, due in enumerate(dues) if offset not in queue.settled}
+    overdue = {pair for pair in waits if pair[0] <= 600}
+    assert queue.due_count(600) == len(overdue)
+    spread = SpreadQueue([queue], 600, 1_000, 2_000)
+    assert (spread.left, queue.due_count(600)) == (len(overdue), 0)
+    assert [entry[::2] for entry in spread.entries()] == sorted(overdue)
+    half = spread.take(1_499, 1_000)
+    assert [entry[::2] for entry in half] == sorted(overdue)[: len(half)]
+    assert abs(len(half) - len(overdue) / 2) <= 1
+    for entry in half:
+        queue.settled.settle(entry[2])
+    queue.add(len(dues), 5)
+    runs, _ = spread.rest()
+    for _, run in runs:
+        queue.put_back(run)
+    rest = queue.take(2_000, 1_000)
+    assert [entry[::2] for entry in rest] == sorted((waits - {entry[::2] for entry in half}) | {(5, len(dues))})
+
+
+def test_what_is_settled_while_it_is_spread_is_not_given_out_and_the_spread_ends() -> None:
+    queue = queue_of(range(100))
+    spread = SpreadQueue([queue], 99, 1_000, 2_000)
+    for offset in range(90, 100):
+        queue.settled.settle(offset)
+    assert len(spread.take(2_000, 1_000)) == 90
+    assert (spread.left, spread.next_due_ms()) == (0, None)
+
+
+def test_a_pause_whose_file_cannot_be_removed_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = overdue_bench()
+    bench.delivery.holding.pause()
+
+    def refuse(name: str) -> None:
+        raise OSError(5, "no")
+
+    monkeypatch.setattr(bench.store.own_files, "remove", refuse)
+    with pytest.raises(OSError, match="no"):
+        bench.delivery.holding.deliver()
+    bench.hand_over()
+    assert bodies(bench) == []
+    assert bench.delivery.holding.hold is not None

@@ -42,6 +42,11 @@ class Run:
     def offset_at(self, index: int) -> int:
         return self.first + index if self.offsets is None else self.offsets[index]
 
+    def part(self, start: int, stop: int) -> Run:
+        """A run of its own with these entries."""
+        offsets = None if self.offsets is None else self.offsets[start:stop]
+        return Run(self.first + start, self.dues[start:stop], offsets)
+
     def pairs(self) -> list[tuple[int, int]]:
         """(due, offset) of what is not given out yet."""
         return [(self.dues[index], self.offset_at(index)) for index in range(self.head, len(self.dues))]
@@ -125,14 +130,41 @@ class LevelQueue:
 
     def due_count(self, now_ms: int) -> int:
         """How many entries are due at `now_ms` and were not given out."""
-        settled, count = self.settled, 0
+        return sum(self.count(run, run.head, bisect_right(run.dues, now_ms, run.head)) for _, _, run in self._heap)
+
+    def count(self, run: Run, start: int, stop: int) -> int:
+        """How many entries of this part of a run are not settled: by ranges, as long as its offsets ascend."""
+        settled = self.settled
+        if run.offsets is None:
+            first, end = max(run.first + start, settled.low), run.first + stop
+            return max(end - first - settled.above.count_between(first, end), 0) if first < end else 0
+        offsets = run.offsets[start:stop]
+        if not settled.above.count and min(offsets, default=settled.low) >= settled.low:
+            return len(offsets)
+        return sum(offset not in settled for offset in offsets)
+
+    def take_runs(self, now_ms: int) -> list[Run]:
+        """Takes out everything that is due at `now_ms`, as it lies here: for a million entries one copy of memory."""
+        taken: list[Run] = []
+        left: list[Run] = []
         for _, _, run in self._heap:
             stop = bisect_right(run.dues, now_ms, run.head)
-            if settled.above.count or run.offset_at(run.head) < settled.low:
-                count += sum(run.offset_at(index) not in settled for index in range(run.head, stop))
-            else:
-                count += stop - run.head
-        return count
+            if stop < len(run.dues):
+                left.append(run)
+            elif run is self._last:
+                self._last = None
+            if run.head < stop:
+                taken.append(run if stop == len(run.dues) else run.part(run.head, stop))
+                if stop < len(run.dues):
+                    run.head = stop
+                    run.trim()
+        self._heap = [(run.dues[run.head], run.offset_at(run.head), run) for run in left]
+        heapify(self._heap)
+        return taken
+
+    def put_back(self, run: Run) -> None:
+        """Takes back what is left of a run that `take_runs` gave."""
+        self._push(run)
 
     def take(self, now_ms: int, count: int) -> list[Entry]:
         """Gives out at most `count` entries due at `now_ms`, earliest first."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -71,6 +71,14 @@ class OffsetRanges:
                 break
             total += min(end, offset) - start
         return total
+
+    def count_between(self, start: int, end: int) -> int:
+        """How many offsets of the set are from `start` on and lower than `end`; quick for many ranges, too."""
+        low, high = bisect_right(self._ends, start), bisect_left(self._starts, end)
+        if low >= high:
+            return 0
+        count = sum(self._ends[low:high]) - sum(self._starts[low:high])
+        return count - max(start - self._starts[low], 0) - max(self._ends[high - 1] - end, 0)
 
     def drop_below(self, offset: int) -> None:
         """Forgets what is lower than `offset`."""

@@ -2,50 +2,57 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Iterator
+from heapq import heapify, heappop, heapreplace, merge
 
+from delaymq.schedule.level_queue import LevelQueue, Run
 from delaymq.schedule.scheduler import Entry, Lane
 
 
 class SpreadQueue:
-    """A due source with a slot of time for each entry: 18 bytes an entry. What comes due later never waits for it."""
+    """A due source with a slot of time for each entry. What comes due later never waits for it.
+
+    It takes the queues' runs as they are and draws from their heads: neither its beginning nor its end goes through
+    the entries one by one, of which there may be millions.
+    """
 
     lane = Lane.USERS
 
-    def __init__(self, entries: Iterable[Entry], start_ms: int, until_ms: int) -> None:
-        """`entries` in the order in which they are to be given out, from `start_ms` to `until_ms`."""
-        self._dues = array("q")
-        self._queue_ids = array("H")
-        self._offsets = array("q")
-        for due_ms, queue_id, offset, _ in entries:
-            self._dues.append(due_ms)
-            self._queue_ids.append(queue_id)
-            self._offsets.append(offset)
+    def __init__(self, sources: Iterable[LevelQueue], up_to_ms: int, start_ms: int, until_ms: int) -> None:
+        """Takes what is due at `up_to_ms` out of `sources`, to be given out from `start_ms` to `until_ms`."""
+        self._settled = {source.queue_id: source.settled for source in sources}
+        runs = [(source, run) for source in sources for run in source.take_runs(up_to_ms)]
+        self._total = sum(source.count(run, run.head, len(run.dues)) for source, run in runs)
+        self._given = 0
+        self._heap = [(run.dues[run.head], source.queue_id, run.offset_at(run.head), run) for source, run in runs]
+        heapify(self._heap)
         self._start_ms = start_ms
         self._span_ms = max(until_ms - start_ms, 0)
-        self._head = 0
         self._returned: list[Entry] = []
 
     @property
     def left(self) -> int:
         """Entries that were not given out."""
-        return len(self._dues) - self._head + len(self._returned)
+        return (self._total - self._given if self._heap else 0) + len(self._returned)
 
     def next_due_ms(self) -> int | None:
         """The next entry's slot."""
         if self._returned:
             return self._start_ms
-        if self._head == len(self._dues):
+        if not self._heap:
             return None
-        return self._start_ms + self._head * self._span_ms // len(self._dues)
+        return self._start_ms + self._given * self._span_ms // max(self._total, 1)
 
     def take(self, now_ms: int, count: int) -> list[Entry]:
         """Gives out at most `count` entries whose slots have come."""
         taken, self._returned = self._returned[:count], self._returned[count:]
         while len(taken) < count and (slot_ms := self.next_due_ms()) is not None and slot_ms <= now_ms:
-            taken.append(self._at(self._head))
-            self._head += 1
+            due_ms, queue_id, offset, run = self._heap[0]
+            self._advance(queue_id, run)
+            if offset not in self._settled[queue_id]:
+                taken.append((due_ms, queue_id, offset, 0))
+                # Of what was settled meanwhile the last ones would have no slot.
+                self._given = min(self._given + 1, self._total - 1) if self._heap else self._total
         return taken
 
     def give_back(self, entries: list[Entry]) -> None:
@@ -53,21 +60,26 @@ class SpreadQueue:
         self._returned += entries
 
     def entries(self) -> Iterator[Entry]:
-        """What is left, for looking; it may change between two steps."""
+        """What is left, for looking, by due time; it may change between two steps."""
         yield from list(self._returned)
-        index = self._head
-        while index < len(self._dues):
-            index = max(index, self._head) + 1
-            if index <= len(self._dues):
-                yield self._at(index - 1)
+        yield from merge(*(self._entries_of(queue_id, run) for _, queue_id, _, run in list(self._heap)))
 
-    def rest(self) -> Iterable[Entry]:
-        """Everything that is left, for those who spread no longer. Ends this source."""
+    def rest(self) -> tuple[list[tuple[int, Run]], list[Entry]]:
+        """Everything that is left, by queue, for those who spread no longer. Ends this source."""
+        heap, self._heap = self._heap, []
         returned, self._returned = self._returned, []
-        yield from returned
-        while self._head < len(self._dues):
-            self._head += 1
-            yield self._at(self._head - 1)
+        return [(queue_id, run) for _, queue_id, _, run in heap], returned
 
-    def _at(self, index: int) -> Entry:
-        return self._dues[index], self._queue_ids[index], self._offsets[index], 0
+    def _advance(self, queue_id: int, run: Run) -> None:
+        run.head += 1
+        if run.head < len(run.dues):
+            heapreplace(self._heap, (run.dues[run.head], queue_id, run.offset_at(run.head), run))
+        else:
+            heappop(self._heap)
+
+    def _entries_of(self, queue_id: int, run: Run) -> Iterator[Entry]:
+        index = run.head
+        while index < len(run.dues):
+            index = max(index, run.head) + 1
+            if index <= len(run.dues) and (offset := run.offset_at(index - 1)) not in self._settled[queue_id]:
+                yield run.dues[index - 1], queue_id, offset, 0

@@ -87,8 +87,11 @@ class HandOver:
         spread, self.spread = self.spread, None
         if spread is not None:
             self._scheduler.remove(spread)
-            for entry in spread.rest():
-                self._sources[entry[1]].give_back([entry])
+            runs, returned = spread.rest()
+            for queue_id, run in runs:
+                self._sources[queue_id].put_back(run)
+            for queue_id in {entry[1] for entry in returned}:
+                self._sources[queue_id].give_back([entry for entry in returned if entry[1] == queue_id])
 
     def next_wakeup_ms(self) -> int | None:
         """Wall-clock time of the next hand-over, perhaps past; None when nothing is pending, or all is held back."""

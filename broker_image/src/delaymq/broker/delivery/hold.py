@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from heapq import merge
 from typing import TYPE_CHECKING, Final
 
-from delaymq.schedule import Entry, LevelQueue, SpreadQueue
+from delaymq.schedule import LevelQueue, SpreadQueue
 
 if TYPE_CHECKING:
     from delaymq.broker.delivery.hand_over import HandOver
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 
 FILE_NAME: Final = "delivery.json"
 LONGEST_SPREAD_MS: Final = 30 * 86_400_000
-# Entries taken out of a queue at once, to be sorted among those of the others.
-_TAKEN_AT_ONCE: Final = 8_192
 
 logger = logging.getLogger(__name__)
 
@@ -109,8 +106,8 @@ class Holding:
 
     def deliver(self) -> None:
         """Everything is handed over when it is due, and what is overdue at once. OSError."""
-        self._release()
         self._remove()
+        self._release()
 
     def spread(self, over_ms: int) -> None:
         """What is overdue now goes out evenly over so many ms, in due order. OSError."""
@@ -189,19 +186,9 @@ class Holding:
         elif begun.mode is HoldMode.DROP:
             self._hand_over.drop_up_to_ms = begun.up_to_ms
         else:
-            self._hand_over.begin_spread(
-                SpreadQueue(self._overdue_entries(begun.up_to_ms or 0), now_ms, begun.until_ms or 0),
-                begun.up_to_ms or 0,
-            )
-
-    def _overdue_entries(self, up_to_ms: int) -> Iterator[Entry]:
-        """Takes the overdue entries out of their queues, all of them by due time."""
-
-        def of(source: LevelQueue) -> Iterator[Entry]:
-            while entries := source.take(up_to_ms, _TAKEN_AT_ONCE):
-                yield from entries
-
-        return merge(*map(of, self._sources.values()))
+            up_to_ms = begun.up_to_ms or 0
+            spread = SpreadQueue(list(self._sources.values()), up_to_ms, now_ms, begun.until_ms or 0)
+            self._hand_over.begin_spread(spread, up_to_ms)
 
     def _release(self) -> None:
         self.hold = None
