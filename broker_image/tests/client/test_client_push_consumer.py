@@ -409,6 +409,31 @@ def test_a_body_that_cannot_be_inflated_does_not_hold_up_the_queue() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("at", [1, 0, -5])
+def test_an_answer_that_does_not_move_on_is_refused_and_the_queue_is_asked_again(at: int) -> None:
+    async def scenario() -> None:
+        broker = FakeBroker()
+        got = Collected()
+        for body in (b"0", b"1", b"2"):
+            broker.add("T", body)
+        pull = broker.scripts[RequestCode.PULL_MESSAGE]
+        wrong = []
+
+        def goes_back(command: Command) -> Response | None:
+            response = pull(command)
+            if response is None or wrong:
+                return response
+            wrong.append(command)
+            return Response(response.code, fields={**response.fields, "nextBeginOffset": str(at)}, body=response.body)
+
+        broker.scripts[RequestCode.PULL_MESSAGE] = goes_back
+        async with running(broker) as (client, _), subscribed(client, got):
+            await until(lambda: broker.committed == 3)
+        assert got.bodies == [b"0", b"1", b"2"]
+
+    run(scenario)
+
+
 def test_a_queue_is_given_up_with_what_its_running_handlers_have_done() -> None:
     async def scenario() -> None:
         broker = FakeBroker()

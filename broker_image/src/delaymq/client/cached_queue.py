@@ -48,7 +48,10 @@ class CachedQueue:
         return self._order[0] if self._order else self._pulled_to
 
     def add(self, messages: Iterable[ReceivedMessage], next_offset: int) -> None:
-        """Takes in what a pull brought, in order; `next_offset` is where the next pull begins."""
+        """Takes in what a pull brought, in order; `next_offset` is where the next pull begins.
+
+        The offsets of `messages` rise, from `pulled_to` on and below `next_offset`.
+        """
         for message in messages:
             offset = message.queue_offset
             self._order.append(offset)

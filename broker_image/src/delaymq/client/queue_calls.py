@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from delaymq.client.client import Client
-from delaymq.client.errors import RefusedError, reading_answer
+from delaymq.client.errors import BadAnswerError, RefusedError, reading_answer
 from delaymq.client.messages import ReceivedMessage, decode_messages
 from delaymq.client.subscriptions import Subscription
 from delaymq.protocol.bodies import MessageQueue
@@ -88,6 +88,7 @@ class QueueCalls:
             messages = []
             if status is PullStatus.FOUND:
                 messages = decode_messages(answer.body, queue.broker_name, retry_topic=retry_topic)
+                _check_order(address, offset, messages, found.next_begin_offset)
         return PullResult(
             status=status,
             messages=[message for message in messages if subscription.accepts(message.tags)],
@@ -146,3 +147,20 @@ class QueueCalls:
         answer = await self._client.ask(address, request_command(code, header.to_fields()))
         with reading_answer(address):
             return GetMaxOffsetResponseHeader.from_fields(answer.fields).offset
+
+
+def _check_order(address: str, offset: int, messages: list[ReceivedMessage], next_offset: int) -> None:
+    """BadAnswerError for messages that would come again without end, or whose progress could not be told."""
+    at = offset - 1
+    for message in messages:
+        if message.queue_offset <= at:
+            break
+        at = message.queue_offset
+    else:
+        if at < next_offset and offset < next_offset:
+            return
+    raise BadAnswerError(
+        address,
+        f"a pull from offset {offset} brought offsets {[each.queue_offset for each in messages[:8]]}"
+        f" and goes on at {next_offset}",
+    )
