@@ -1,6 +1,7 @@
 """The file of a broadcasting member: where it is, that it is RocketMQ's, and what happens when it is broken."""
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from delaymq.client import (
     PushConsumer,
     PushConsumerOptions,
     ReceivedMessage,
+    file_offsets,
 )
 from delaymq.client.file_offsets import FileOffsets, default_path
 from delaymq.protocol.bodies import MessageQueue
@@ -85,6 +87,52 @@ def test_a_file_that_cannot_be_read_gives_way_to_the_former_one(text: bytes | No
         path.write_bytes(text)
     assert loaded(path) == [None, None]
     path.with_name("offsets.json.bak").write_bytes(JAVA)
+    assert loaded(path) == [41, 7]
+
+
+def test_a_start_that_is_cancelled_leaves_the_file_to_others(tmp_path: Path) -> None:
+    path = tmp_path / "offsets.json"
+
+    async def scenario() -> None:
+        opening = asyncio.create_task(FileOffsets().open(path))
+        await asyncio.sleep(0)
+        opening.cancel()
+        await asyncio.wait([opening])
+        assert opening.cancelled()
+        while True:
+            offsets = FileOffsets()
+            try:
+                await offsets.open(path)
+            except OffsetsInUseError:  # the thread of the first one has not ended yet
+                continue
+            offsets.close()
+            return
+
+    run(scenario)
+
+
+def test_saves_that_overlap_are_written_one_after_the_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "offsets.json"
+    first, second = QUEUES
+    write, at_work, overlaps = file_offsets._write, [], []
+
+    def slow_write(path: Path, offsets: dict[MessageQueue, int]) -> None:
+        overlaps.extend(at_work)
+        at_work.append(offsets)
+        time.sleep(0.05)
+        write(path, offsets)
+        at_work.clear()
+
+    monkeypatch.setattr(file_offsets, "_write", slow_write)
+
+    async def scenario() -> None:
+        offsets = FileOffsets()
+        await offsets.open(path)
+        await asyncio.gather(offsets.save({first: 41}), offsets.save({second: 7}))
+        offsets.close()
+
+    run(scenario)
+    assert overlaps == []
     assert loaded(path) == [41, 7]
 
 

@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import logging
 import os
+import threading
 from pathlib import Path
 
 from delaymq.client.allocation import queue_order
@@ -53,11 +54,18 @@ class FileOffsets:
         self._lock: int | None = None
         self._offsets: dict[MessageQueue, int] = {}
         self._is_told = False
+        self._writing = threading.Lock()
+        """A save may begin before the last one's thread has ended: that one may have been cancelled."""
 
     async def open(self, path: Path) -> None:
         """Takes the file for this consumer alone and reads it. OffsetsInUseError when another one has it."""
         self._path = path
-        await asyncio.to_thread(self._open)
+        opening = asyncio.ensure_future(asyncio.to_thread(self._open))
+        try:
+            await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(self._opened_too_late)
+            raise
 
     def close(self) -> None:
         """Leaves the file to others."""
@@ -73,7 +81,7 @@ class FileOffsets:
         if self._offsets == before or self._path is None:
             return
         try:
-            await asyncio.to_thread(_write, self._path, self._offsets)
+            await asyncio.to_thread(self._write_all, self._path)
         except OSError as error:
             # Tried again every few seconds: one line is enough.
             if not self._is_told:
@@ -84,6 +92,14 @@ class FileOffsets:
 
     def forget_saved(self) -> None:
         """A file loses nothing."""
+
+    def _opened_too_late(self, opening: asyncio.Future[None]) -> None:
+        if not opening.cancelled() and opening.exception() is None:
+            self.close()
+
+    def _write_all(self, path: Path) -> None:
+        with self._writing:
+            _write(path, self._offsets)
 
     def _open(self) -> None:
         assert self._path is not None
