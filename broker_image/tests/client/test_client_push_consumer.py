@@ -1,6 +1,7 @@
 """Consumers against a scripted broker: what is committed, what goes back, and how it goes on after trouble."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from client_fake_peer import FakeBroker, run, running, until
@@ -358,6 +359,31 @@ def test_after_a_broker_was_killed_offsets_are_committed_again() -> None:
             broker.committed = 0  # what was not yet on its disk
             await broker.start()
             await until(lambda: broker.committed == 1)
+
+    run(scenario)
+
+
+def test_a_client_that_is_closed_while_a_consumer_closes_lets_it_commit_first() -> None:
+    async def scenario() -> None:
+        broker = FakeBroker()
+        broker.add("T", b"0")
+        started, end = asyncio.Event(), asyncio.Event()
+
+        async def handle(message: ReceivedMessage) -> None:
+            started.set()
+            await end.wait()
+
+        async with running(broker) as (client, _):
+            consumer = subscribed(client, handle, replace(QUICK, close_timeout_ms=10_000))
+            await consumer.start()
+            await started.wait()
+            closes = [asyncio.create_task(consumer.close())]
+            await asyncio.sleep(0.01)
+            closes += [asyncio.create_task(client.close()), asyncio.create_task(client.close())]
+            await asyncio.sleep(0.05)
+            end.set()
+            await asyncio.gather(*closes)
+            assert broker.committed == 1
 
     run(scenario)
 

@@ -7,7 +7,8 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, Self
+from contextlib import suppress
+from typing import Final, Protocol, Self
 
 from delaymq.client.background import Background
 from delaymq.client.delays import table_of
@@ -42,6 +43,9 @@ from delaymq.protocol.command import Command, Response, encode_response, request
 from delaymq.protocol.errors import RequestError
 from delaymq.protocol.headers import GetRouteInfoRequestHeader
 from delaymq.transport import RemotingConnection, TransportError
+
+CLOSE_LIMIT_S: Final = 60.0
+"""How long a close waits for the closes of members that others have begun; each has limits of its own."""
 
 _logger = logging.getLogger(__name__)
 
@@ -79,6 +83,7 @@ class Client:
         self.unique_ids = UniqueIds()
         self.closed = False
         self._members: list[Member] = []
+        self._left = asyncio.Event()
         self._routes: dict[str, Route] = {}
         self._refreshing: set[str] = set()
         self._route_calls: SharedCalls[str, TopicRoute] = SharedCalls()
@@ -113,6 +118,7 @@ class Client:
                 except Exception as error:
                     # The other members are closed all the same.
                     failed = failed or error
+            await self._all_left()
         finally:
             self.closed = True
             self.background.cancel()
@@ -135,12 +141,22 @@ class Client:
         if data is not None and any(_group(other) == data.group_name for other in self._members):
             # Brokers tell members apart by the client's id.
             raise ValueError(f"this client has a consumer of group {data.group_name}: make another Client for it")
-        self._members.append(member)
+        if member not in self._members:
+            self._members.append(member)
 
     def leave(self, member: Member) -> None:
         """The member is not told about any more."""
         if member in self._members:
             self._members.remove(member)
+        self._left.set()
+
+    async def _all_left(self) -> None:
+        """Waits for members whose close was begun by others and is under way: they still need the connections."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_LIMIT_S):
+                while self._members:
+                    self._left.clear()
+                    await self._left.wait()
 
     def has_producer(self, group: str) -> bool:
         """Whether a producer of this group is a member."""
