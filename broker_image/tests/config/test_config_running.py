@@ -143,3 +143,26 @@ def test_secrets_are_described_as_set_and_never_shown() -> None:
     [row] = [row for row in describe(BrokerConfig(http_token="secret"), {}) if row["key"] == "httpToken"]
     assert (row["value"], row["isSet"]) == (None, True)
     assert "secret" not in str(describe(BrokerConfig(http_token="secret"), {}))
+
+
+@pytest.mark.parametrize(
+    "value", ["\x1b[31m", "a\nlistenPort=9", "a\x00", "a\x85b", "a\u2028b", "\ud800", "x" * 20_000]
+)
+def test_a_peer_cannot_leave_a_value_with_which_no_start_succeeds(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text("brokerName=before\n")
+    running = Running(path)
+    with pytest.raises(ConfigError, match="regionId: has"):
+        running.change(regionId=value)
+    assert path.read_text() == "brokerName=before\n"
+    assert running.change(regionId="eu-1").remark == f"waits for a restart: regionId; kept in {path}"
+
+
+def test_a_file_does_not_grow_beyond_what_a_start_reads(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    text = "brokerName=before\n" + "# a comment\n" * (((1 << 20) - 100) // 12)
+    path.write_text(text)
+    running = Running(path)
+    with pytest.raises(ConfigError, match="more than 1048576 bytes"):
+        running.change(regionId="x" * 1_000)
+    assert path.read_text() == text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import os
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Generic
 
@@ -15,6 +16,10 @@ from delaymq.config.layers import DEFAULT, Config, Given, Layer, keys_of, same_o
 from delaymq.config.model import BrokerConfig, NamesrvConfig
 
 MAX_PROBLEMS = 50
+MAX_VALUE_CHARACTERS = 16_384
+"""A table of 1,000 delays has half of it; what a peer sends must not become a file that no start can read."""
+# Control characters, ends of lines, lone surrogates: a file cannot hold them, and no name, path or address has them.
+_UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 """Naming the nearest key takes a millisecond, and a file of another kind has nothing but unknown ones."""
 
 
@@ -111,6 +116,10 @@ def unknown_key(key: str, known: Iterable[str]) -> str:
 
 def _parse_value(text: str, item: dataclasses.Field[Any]) -> Any:
     text = text.strip()
+    if len(text) > MAX_VALUE_CHARACTERS:
+        raise ConfigError(f"has {len(text)} characters: write at most {MAX_VALUE_CHARACTERS}")
+    if _UNFIT.search(text):
+        raise ConfigError("has a control character: remove it")
     if item.type == "bool":
         if text.lower() not in ("true", "false"):
             raise ConfigError(f"{text[:100]!r} is neither true nor false")

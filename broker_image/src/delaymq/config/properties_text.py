@@ -100,6 +100,11 @@ def read_text(path: Path) -> str:
             data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    return as_text(path, data)
+
+
+def as_text(path: Path, data: bytes) -> str:
+    """The text of `data`, which stands in the file or is about to. ConfigError when no server could start with it."""
     if len(data) > MAX_FILE_BYTES:
         raise ConfigError(f"{path}: has more than {MAX_FILE_BYTES} bytes: is it a configuration file?")
     try:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from delaymq.config.errors import ConfigError
-from delaymq.config.properties_text import parse_properties_text, read_text, with_values
+from delaymq.config.properties_text import as_text, parse_properties_text, read_text, with_values
 
 
 def rewrite(path: Path, values: Mapping[str, str]) -> None:
@@ -18,13 +18,15 @@ def rewrite(path: Path, values: Mapping[str, str]) -> None:
     written = parse_properties_text(text)
     if any(written.get(key) != value for key, value in values.items()):
         raise ConfigError(f"{path}: the values cannot be written as a line each")
+    data = text.encode(errors="surrogatepass")
+    as_text(target, data)
     mode = stat.S_IMODE(target.stat().st_mode)
     temporary = target.with_name(f".{target.name}.new")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
             os.fchmod(file.fileno(), mode)
-            file.write(text.encode(errors="surrogatepass"))
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)
