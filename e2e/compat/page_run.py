@@ -1,0 +1,133 @@
+"""Follows a page of docs/ as a reader does: saves its programs, types its commands, compares what they print.
+
+A fenced block below a line that ends with the name of a file in backticks and a colon is saved under that name. `sh`
+blocks are run in order; a `text` block after one is what they print. Comments that readers do not see say what differs:
+`<!-- page: stays -->` (the command runs until the page ends), `<!-- page: not run -->`.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+COMMAND_LIMIT_S = 60.0
+BLOCK = re.compile(r"(?P<before>[^\n]*)\n+```(?P<language>\w+)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
+SAVED_AS = re.compile(r"`([\w.-]+)`:$")
+VARYING = (
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d",
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}",
+    r"\d\d:\d\d:\d\d(?:\.\d{3})?",
+    r"[0-9A-F]{32}",
+    r"[\d.]+ m?s\b",
+    r"broker-a, queue \d+, offset \d+",
+)
+"""What is another at each run: times, ids, how long something took, which queue was chosen."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One block of a page."""
+
+    mark: str
+    language: str
+    saved_as: str | None
+    text: str
+
+
+def steps_of(page: Path) -> list[Step]:
+    """The blocks of a page in order."""
+    found = []
+    for match in BLOCK.finditer(page.read_text()):
+        mark = re.fullmatch(r"<!-- page: (.*) -->", match["before"])
+        name = SAVED_AS.search(match["before"])
+        found.append(Step(mark[1] if mark else "", match["language"], name[1] if name else None, match["text"]))
+    return found
+
+
+def without_widths(text: str) -> str:
+    """Without the padding of tables, which follows from what stands in them."""
+    return "\n".join(re.sub(r" {2,}", "  ", re.sub("─+", "─", line)).strip() for line in text.strip().splitlines())
+
+
+def pattern_of(expected: str) -> re.Pattern[str]:
+    """Matches what a command prints if it is as the page shows it, but for what varies."""
+    pieces = re.split(f"({'|'.join(VARYING)})", without_widths(expected))
+    kinds = [next((kind for kind in VARYING if re.fullmatch(kind, piece)), None) for piece in pieces]
+    return re.compile("".join(kind or re.escape(piece) for kind, piece in zip(kinds, pieces, strict=True)))
+
+
+@dataclass
+class PageRun:
+    """One page in a folder of its own. `places` are texts of its commands for which the test has others."""
+
+    folder: Path
+    path_folders: list[Path]
+    places: Mapping[str, str] = field(default_factory=dict)
+    ran: list[str] = field(default_factory=list)
+    _staying: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def follow(self, page: Path) -> None:
+        """Do what the page says, from its first block to its last; AssertionError where it is not as shown."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        steps = steps_of(page)
+        for step, following in zip(steps, [*steps[1:], None], strict=True):
+            if step.mark == "not run":
+                continue
+            if step.saved_as is not None:
+                (self.folder / step.saved_as).write_text(step.text)
+            elif step.language == "sh":
+                shown = following.text if following and following.language == "text" else None
+                self._type(step, shown)
+
+    def close(self) -> None:
+        """End what stayed, as Ctrl-C does."""
+        for process in reversed(self._staying):
+            os.killpg(process.pid, signal.SIGINT)
+            try:
+                process.wait(COMMAND_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def _type(self, step: Step, shown: str | None) -> None:
+        text = step.text
+        for place, other in self.places.items():
+            text = text.replace(place, other)
+        self.ran.append(step.text)
+        if step.mark == "stays":
+            self._start(text)
+            return
+        # `timeout` ends the block's programs too, and leaves what they said.
+        words = ["timeout", str(COMMAND_LIMIT_S), "bash", "-e", "-c", text]
+        done = subprocess.run(
+            words, cwd=self.folder, env=self._environment(), stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{text}{done.stdout}{done.stderr}"
+        if shown is not None:
+            found = pattern_of(shown).fullmatch(without_widths(done.stdout))
+            assert found, f"{text}printed\n{done.stdout}\nbut the page shows\n{shown}"
+
+    def _start(self, text: str) -> None:
+        log_path = self.folder / f"stays-{len(self._staying)}.log"
+        with log_path.open("wb") as log:
+            process = subprocess.Popen(
+                ["bash", "-c", f"exec {text}"], cwd=self.folder, env=self._environment(), stdin=subprocess.DEVNULL,
+                stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+        self._staying.append(process)
+        deadline = time.monotonic() + COMMAND_LIMIT_S
+        # The line that the page tells the reader to wait for.
+        while "listens on 127.0.0.1:10911" not in log_path.read_text():
+            assert process.poll() is None, log_path.read_text()
+            assert time.monotonic() < deadline, log_path.read_text()
+            time.sleep(0.05)
+
+    def _environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("DELAYMQ_")}
+        path = os.pathsep.join([*map(str, self.path_folders), kept["PATH"]])
+        return {**kept, "PATH": path, "HOME": str(self.folder), "COLUMNS": "200", "PYTHONUNBUFFERED": "1"}

@@ -1,0 +1,66 @@
+"""The quick starts, followed word by word: their ports are free here, where the network has only loopback."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from harness import java
+from harness.brokers import HOME_PATH
+from page_run import PageRun, pattern_of, steps_of
+
+# The pages start brokers of ours themselves, whatever --against says.
+pytestmark = pytest.mark.ours_only
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+MQADMIN = "org.apache.rocketmq.tools.command.MQAdminStartup"
+STORE = "/tmp/delaymq"
+PROGRAMS = Path(sys.executable).parent
+
+
+@pytest.fixture
+def page_run(tmp_path: Path) -> Iterator[PageRun]:
+    run = PageRun(tmp_path / "reader", [tmp_path / "bin", PROGRAMS], {STORE: str(tmp_path / "store")})
+    try:
+        yield run
+    finally:
+        run.close()
+
+
+def test_what_a_page_shows_is_compared_but_for_times_ids_and_queues() -> None:
+    shown = "sent 7F000001461A0FF4DAD069F1FCF50000 at 13:00:01 in 0.2 s\n"
+    printed = "sent 7F000001461A0FF4DAD069F1FCF50001 at 14:11:59 in 12.8 s"
+    assert pattern_of(shown).fullmatch(printed)
+    assert not pattern_of(shown).fullmatch(printed.replace("sent", "lost"))
+    assert not pattern_of(shown).fullmatch(printed + "\nand more")
+
+
+def test_the_python_page_can_be_followed(page_run: PageRun) -> None:
+    page_run.follow(DOCS / "quickstart-python.md")
+    saved = {step.saved_as for step in steps_of(DOCS / "quickstart-python.md") if step.language == "python"}
+    assert saved == {"send.py", "receive.py", "ordered.py", "pay.py", "batch.py", "poll.py"}
+    commands = "".join(page_run.ran)
+    assert all(f"python {name}" in commands for name in saved if name)
+
+
+def test_the_page_for_rocketmq_users_can_be_followed(page_run: PageRun, tmp_path: Path) -> None:
+    _put_rocketmq_there(page_run, tmp_path / "bin")
+    page_run.follow(DOCS / "quickstart-rocketmq.md")
+    commands = "".join(page_run.ran)
+    assert "Later.java" in commands
+    assert "mqadmin topicStatus" in commands
+
+
+def _put_rocketmq_there(run: PageRun, programs: Path) -> None:
+    """What the reader has: the client's libraries, as Maven copies them to lib, and RocketMQ's mqadmin."""
+    run.folder.mkdir()
+    (run.folder / "lib").mkdir()
+    for jar in java.libraries("client").iterdir():
+        # The tools bring a logger, which the client alone does not have.
+        if not jar.name.startswith(("logback", "slf4j")):
+            (run.folder / "lib" / jar.name).symlink_to(jar)
+    programs.mkdir()
+    words = java.command(java.class_path("client"), MQADMIN, options=[f"-Drocketmq.home.dir={HOME_PATH}"])
+    mqadmin = programs / "mqadmin"
+    mqadmin.write_text("#!/bin/bash\nexec " + " ".join(f"'{word}'" for word in words) + ' "$@" 2>/dev/null\n')
+    mqadmin.chmod(0o755)
