@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import resource
 import shutil
 import subprocess
@@ -15,8 +16,13 @@ from delaymq import clock
 from delaymq.broker.broker import Broker
 from delaymq.broker.delivery import hold
 from delaymq.cli import overdue
+from delaymq.cli.overdue import Overdue
+from delaymq.cli.store_reopening import hold_back, reopen
 from delaymq.config import BrokerConfig
-from delaymq.store.model import NewRecord
+from delaymq.store.errors import StoreFullError
+from delaymq.store.message_store import MessageStore
+from delaymq.store.model import Dispatched, NewRecord
+from delaymq.store.restore import Restore
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 SMALL = {"mapped_file_size_commit_log": 65_536, "max_hash_slot_num": 100, "max_index_num": 400}
@@ -110,6 +116,30 @@ def test_dropping_is_asked_for_and_without_an_answer_the_store_stays_paused(back
     assert f"{OVERDUE} delayed messages are overdue and would be dropped for good" in done.err
     assert "paused" in done.err
     assert delivered(tmp_path / "again") == ([], {1: OVERDUE, 2: PENDING})
+
+
+def test_what_a_full_store_does_not_let_drop_is_dropped_by_the_broker_and_never_delivered(
+    backup: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = Restore(str(backup), str(tmp_path / "again"))
+    work.lay_out()
+    hold_back(tmp_path / "again")
+    work.finish()
+    append, left = MessageStore.append, [2]
+
+    def until_full(self: MessageStore, record: NewRecord) -> Dispatched:
+        left[0] -= 1
+        if left[0] < 0:
+            raise StoreFullError("full")
+        return append(self, record)
+
+    level = logging.getLogger("delaymq").level
+    with monkeypatch.context() as patched:
+        patched.setattr(MessageStore, "append", until_full)
+        done = reopen(tmp_path / "again", work.manifest, work.options(), Overdue(what="drop"), lambda count: None)
+    logging.getLogger("delaymq").setLevel(level)
+    assert (done.overdue, done.dropped) == (OVERDUE, 2)
+    assert delivered(tmp_path / "again") == ([], {1: 0, 2: PENDING})
 
 
 def test_a_store_that_was_paused_is_restored_paused_unless_said_otherwise(origin: Path, tmp_path: Path) -> None:

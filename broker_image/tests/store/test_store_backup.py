@@ -269,6 +269,41 @@ def test_a_log_that_lost_its_tail_and_went_on_otherwise_is_copied_from_there(
     assert log_of(tmp_path / "again", store.end_offset) == log_of(tmp_path / "cut", store.end_offset)
 
 
+def test_two_restores_into_one_folder_do_not_run_at_once(open_store: Open, tmp_path: Path) -> None:
+    fill(open_store(), 5)
+    back_up(tmp_path / "store", tmp_path / "backup")
+    first = Restore(str(tmp_path / "backup"), str(tmp_path / "again"))
+    first.lay_out()
+    with pytest.raises(BackupError, match=r"another restore into .* is under way"):
+        Restore(str(tmp_path / "backup"), str(tmp_path / "again")).lay_out()
+    first.finish()
+    assert open_store(tmp_path / "again").end_offset > 0
+
+
+def test_an_interrupted_restore_leaves_nothing_in_the_restore_of_another_backup(
+    open_store: Open, tmp_path: Path
+) -> None:
+    store = open_store()
+    fill(store, 5)
+    store.own_files.save("delivery.json", b"{}")
+    back_up(tmp_path / "store", tmp_path / "backup")
+    fill(open_store(tmp_path / "other"), 5)
+    back_up(tmp_path / "other", tmp_path / "second")
+
+    class Full(Files):
+        def sync_folder(self, path: str) -> None:
+            if path.endswith("config"):
+                raise OSError(errno.ENOSPC, "full")
+            super().sync_folder(path)
+
+    with pytest.raises(OSError, match="full"):
+        Restore(str(tmp_path / "backup"), str(tmp_path / "again"), files=Full()).lay_out()
+    (tmp_path / "again/consumequeue/Gone/0").mkdir(parents=True)
+    restored(tmp_path / "second", tmp_path / "again")
+    assert [path.name for path in (tmp_path / "again/delaymq").iterdir()] == ["state.json"]
+    assert list((tmp_path / "again/consumequeue").iterdir()) == []
+
+
 def test_a_folder_with_something_else_in_it_is_left_alone(open_store: Open, tmp_path: Path) -> None:
     fill(open_store(), 5)
     (tmp_path / "other").mkdir()

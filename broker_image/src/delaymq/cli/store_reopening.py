@@ -63,7 +63,9 @@ def reopen(
             while delivery.hand_over(at_ms, DROPPED_AT_ONCE):
                 continue
             dropped = delivery.counters.refused
-        if overdue.what in ("deliver", "drop"):
+        # What the store did not take, being full, is for the broker to drop, and not to deliver.
+        is_dropping = delivery.holding.hold is not None and delivery.holding.hold.mode is HoldMode.DROP
+        if overdue.what in ("deliver", "drop") and not is_dropping:
             delivery.holding.deliver()
         pending = sum(delivery.pending().values())
     finally:

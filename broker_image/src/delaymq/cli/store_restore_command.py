@@ -170,6 +170,7 @@ def _fate(choice: Overdue, done: Reopened) -> str:
     return {
         "deliver": "the broker delivers them as soon as it starts",
         "spread": f"the broker delivers them over {choice.over_ms / 1000:g} s from its start on",
-        "drop": f"{done.dropped} were dropped, each with a mark in the log",
+        "drop": f"{done.dropped} were dropped, each with a mark in the log"
+        + ("" if done.dropped == done.overdue else "; the broker drops the others: is the disk full?"),
         "pause": "they wait until deliveries are resumed",
     }[choice.what]

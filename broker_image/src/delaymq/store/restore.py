@@ -7,6 +7,7 @@ refuses to be opened (state.json says why), so that half of one is never served.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,8 +18,9 @@ from delaymq.store.backup import QUEUES
 from delaymq.store.backup_check import files_of, problem_of, require_whole_row
 from delaymq.store.backup_source import decode_ended_queues
 from delaymq.store.consume_queue import BLANK_ENTRY, ENTRY_BYTES
-from delaymq.store.errors import BackupError
+from delaymq.store.errors import BackupError, StoreLockedError
 from delaymq.store.files import Files
+from delaymq.store.lock import StoreLock
 from delaymq.store.manifest import NAME, Copied, Manifest, read_manifest
 from delaymq.store.options import StoreOptions
 from delaymq.store.segments import segment_name
@@ -26,8 +28,10 @@ from delaymq.store.setup import make_folders, new_state, read_state_as_it_is, wr
 
 CHUNK_BYTES: Final = 4 << 20
 UNFINISHED: Final = "an unfinished restore"
-_MAY_BE_THERE: Final = frozenset({"lost+found"})
-"""A volume's own: it may be mounted where the store goes."""
+LOCK: Final = "lock"
+_MAY_BE_THERE: Final = frozenset({"lost+found", LOCK})
+"""A volume's own, which may be mounted where the store goes; and what a restore begins with."""
+_STATE: Final = "state.json"
 
 
 class Restore:
@@ -61,6 +65,7 @@ class Restore:
         if manifest.store_id and not new_store_id:
             state = replace(state, store_id=manifest.store_id)
         self._state = state
+        self._lock: StoreLock | None = None
         self._done = 0
         self._total = sum(each.file_bytes for _, each in files_of(manifest))
 
@@ -74,10 +79,26 @@ class Restore:
         return options_of(self.manifest, StoreOptions())
 
     def lay_out(self) -> None:
-        """Copy and check everything. BackupError names what is damaged; OSError when the disk refuses."""
-        files, target = self._files, self._target
+        """Copy and check everything. BackupError names what is damaged; OSError when the disk refuses.
+
+        From here to `finish` no other restore, and no broker, has the folder.
+        """
         self._require_empty()
-        os.makedirs(target, exist_ok=True)
+        os.makedirs(self._target, exist_ok=True)
+        try:
+            self._lock = StoreLock(self._files, f"{self._target}/{LOCK}")
+        except StoreLockedError as error:
+            raise BackupError(f"another restore into {self._target} is under way, or a broker uses it") from error
+        try:
+            if self._require_empty():
+                self._clear()
+            self._lay_out()
+        except BaseException:
+            self._release()
+            raise
+
+    def _lay_out(self) -> None:
+        files, target = self._files, self._target
         make_folders(files, target)
         write_state(files, target, replace(self._state, unfinished=UNFINISHED))
         # The start that follows rebuilds what the log tells, and clamps what is ahead of it.
@@ -93,22 +114,36 @@ class Restore:
     def finish(self) -> None:
         """From here on it is a store. On disk when this returns."""
         write_state(self._files, self._target, self._state)
+        self._release()
 
-    def _require_empty(self) -> None:
-        """Refuse to touch what is there, unless it is a restore that was interrupted."""
+    def _release(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.release()
+
+    def _require_empty(self) -> bool:
+        """Refuse to touch what is there, unless it is a restore that was interrupted; whether it is one."""
         files, target = self._files, self._target
         if os.path.exists(target) and not files.is_folder(target):
             raise BackupError(f"{target} is not a folder: name another one")
         # A clone is copied into a folder of its own in here, and moved from there.
         ignored = _MAY_BE_THERE | {os.path.relpath(self._backup, target)}
         if not [name for name in files.names_in(target) if name not in ignored]:
-            return
+            return False
         state = read_state_as_it_is(files, target)
         if state is None or state.unfinished != UNFINISHED:
             raise BackupError(f"{target} is not empty: a store is restored into an empty folder; name another one")
-        for folder in ("commitlog", "config"):
+        return True
+
+    def _clear(self) -> None:
+        """Removes what an interrupted restore left, which may have been one of another backup."""
+        files, target = self._files, self._target
+        for folder in ("commitlog", "config", "delaymq"):
             for name in files.names_in(f"{target}/{folder}"):
-                files.unlink(f"{target}/{folder}/{name}")
+                if name != _STATE:
+                    files.unlink(f"{target}/{folder}/{name}")
+        for name in files.names_in(f"{target}/consumequeue"):
+            shutil.rmtree(f"{target}/consumequeue/{name}")
 
     def _small_file(self, name: str, copied: Copied) -> None:
         path = f"{self._backup}/{self.manifest.tables}/{name}"
