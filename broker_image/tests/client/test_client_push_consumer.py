@@ -363,6 +363,32 @@ def test_after_a_broker_was_killed_offsets_are_committed_again() -> None:
     run(scenario)
 
 
+def test_a_group_is_set_back_also_when_the_broker_does_not_take_the_offset() -> None:
+    async def scenario() -> None:
+        broker = FakeBroker()
+        got = Collected()
+        commit = broker.scripts[RequestCode.UPDATE_CONSUMER_OFFSET]
+
+        def refuse_the_first(command: Command) -> Response | None:
+            if command.fields["commitOffset"] == "1" and len(got.messages) == 2:
+                return Response(ResponseCode.SYSTEM_BUSY, "no")
+            return commit(command)
+
+        for body in (b"0", b"1"):
+            broker.add("T", body)
+        async with running(broker) as (client, _), subscribed(client, got):
+            await until(lambda: broker.committed == 2)
+            broker.scripts[RequestCode.UPDATE_CONSUMER_OFFSET] = refuse_the_first
+            table = ResetOffset(offset_table={MessageQueue("broker-a", 0, "T"): 1})
+            fields = {"topic": "T", "group": "G", "timestamp": "0", "isForce": "true"}
+            broker.tell(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, table.encode())
+            await until(lambda: len(got.messages) == 3)
+        assert got.bodies == [b"0", b"1", b"1"]
+        assert broker.committed == 2
+
+    run(scenario)
+
+
 def test_a_client_that_is_closed_while_a_consumer_closes_lets_it_commit_first() -> None:
     async def scenario() -> None:
         broker = FakeBroker()

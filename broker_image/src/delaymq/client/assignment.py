@@ -89,6 +89,8 @@ class Assignment:
         """Dropped, and their last offsets not yet saved."""
         self._freeing: set[MessageQueue] = set()
         """Ordered queues that were dropped while a handler was at work: not taken again before it has ended."""
+        self._reset_to: dict[MessageQueue, int] = {}
+        """Where an administrator wants the next readers to begin, whatever the broker could be told of it."""
         self._unknown: set[str] = set()
         """Topics whose share could not be asked for the last time."""
         self._rebalancing: asyncio.Task[None] | None = None
@@ -119,9 +121,9 @@ class Assignment:
             task.cancel()
 
     async def unlock(self) -> None:
-        """Releases the locks of all queues."""
+        """Releases the locks of all queues, also of those whose last handlers were waited for."""
         if self._locks is not None:
-            await self._locks.unlock(list(self._readers))
+            await self._locks.unlock([*self._readers, *self._freeing])
 
     def clear(self) -> None:
         """There is no queue any more."""
@@ -136,6 +138,8 @@ class Assignment:
         for reader, task in self._readers.values():
             if reader.queue.topic == topic:
                 task.cancel()
+        if topic not in self._subscriptions:
+            self._forget_resets(topic)
         self._unannounced = True
         self._changed.set()
 
@@ -148,8 +152,10 @@ class Assignment:
 
     async def reset(self, offsets: dict[MessageQueue, int]) -> None:
         """Goes on at these offsets, in those queues that this member has."""
-        ours = {queue: offset for queue, offset in offsets.items() if queue in self._readers}
-        for queue in ours:
+        known = self._readers.keys() | self._reset_to.keys()
+        ours = {queue: offset for queue, offset in offsets.items() if queue in known}
+        self._reset_to |= ours
+        for queue in ours.keys() & self._readers.keys():
             self._readers[queue][0].dropped = True
         # Not before a commit that is under way, and before anybody reads the queue's offset anew.
         async with self._saving:
@@ -229,6 +235,7 @@ class Assignment:
             or self._readers[queue][0].subscription is not subscription
             or self._readers[queue][1].done()
         )
+        self._forget_resets(subscription.topic, share.queues)
         new = share.queues - self._readers.keys() - self._freeing
         for queue in sorted(new, key=queue_order):
             reader = QueueReader(
@@ -241,11 +248,17 @@ class Assignment:
                 hand_over=self._handling.hand_over,
                 begin_after_ms=TAKE_OVER_MS if share.has_others and self._locks is None else 0,
                 is_held=None if self._is_held is None else partial(self._is_held, queue),
+                start_at=self._reset_to.pop(queue, None),
             )
             if self._locks is None:
                 reader.lock()
             self._readers[queue] = reader, self._background.spawn(reader.run())
         self._share_limits(subscription.topic)
+
+    def _forget_resets(self, topic: str, but: Collection[MessageQueue] = ()) -> None:
+        """Of queues that another member has now: it was told too."""
+        for queue in [each for each in self._reset_to if each.topic == topic and each not in but]:
+            del self._reset_to[queue]
 
     def _share_limits(self, topic: str) -> None:
         """Each queue of a topic may cache its part of what the topic may."""
@@ -258,14 +271,16 @@ class Assignment:
         dropped: list[QueueReader] = []
         for queue in list(queues):
             reader, task = self._readers.pop(queue)
+            commit_it = commit and not reader.dropped  # if it is dropped already: its queue was just reset
             reader.dropped = True
             task.cancel()
             self._handling.forget(reader)
-            dropped.append(reader)
+            if commit_it:
+                dropped.append(reader)
             if self._locks is not None:
                 self._freeing.add(queue)
-                self._background.spawn(self._unlock_when_free(reader, commit=commit))
-        if commit and dropped:
+                self._background.spawn(self._unlock_when_free(reader, commit=commit_it))
+        if dropped:
             self._given_up += dropped
             await self._handling.settle(dropped, HAND_OVER_MS)
             await self._save(dropped)

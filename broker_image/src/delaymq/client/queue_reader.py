@@ -32,6 +32,7 @@ class QueueReader:
     """Runs until it is dropped. `hand_over` gets each message; whoever handles it calls `finish`.
 
     `is_held` may say that nothing is pulled now, for a reason of the owner's; `wake` lets it be asked again.
+    `start_at` goes before the offset that the group has stored.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class QueueReader:
         hand_over: Callable[[QueueReader, ReceivedMessage], None],
         begin_after_ms: int = 0,
         is_held: Callable[[], bool] | None = None,
+        start_at: int | None = None,
     ) -> None:
         self.queue = queue
         self.subscription = subscription
@@ -62,6 +64,7 @@ class QueueReader:
         self._hand_over = hand_over
         self._begin_after_ms = begin_after_ms
         self._is_held = is_held
+        self._start_at = start_at
         self._cached: CachedQueue | None = None
         self._changed = asyncio.Event()
         self._pause_ms = 0
@@ -141,6 +144,8 @@ class QueueReader:
 
     async def _start_offset(self) -> int:
         known = await self._offsets.load(self.queue)
+        if self._start_at is not None:
+            return self._start_at
         if known is not None and known >= 0:
             return known
         options = self._options
