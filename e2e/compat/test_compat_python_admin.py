@@ -13,11 +13,13 @@ from delaymq.client import (
     Admin,
     Client,
     ClientError,
+    ClientOptions,
     ConsumeFrom,
     GroupConfig,
     Message,
     NoRouteError,
     Producer,
+    ProducerOptions,
     PushConsumer,
     PushConsumerOptions,
     ReceivedMessage,
@@ -27,6 +29,8 @@ from delaymq.message.names import retry_topic
 from harness.brokers import Cluster
 
 LIMIT_S = 90.0
+# Every request is an assertion here: on a loaded machine a broker may stand still for more than the usual 3 s.
+PATIENT_MS = 30_000
 POLL_S = 0.05
 _names = count(1)
 
@@ -38,7 +42,8 @@ def new_name(kind: str) -> str:
 
 def run(cluster: Cluster, scenario: Callable[[Client], Awaitable[None]]) -> None:
     async def with_client() -> None:
-        async with asyncio.timeout(LIMIT_S), Client(cluster.namesrv_address) as client:
+        options = ClientOptions(request_timeout_ms=PATIENT_MS, connect_timeout_ms=PATIENT_MS)
+        async with asyncio.timeout(LIMIT_S), Client(cluster.namesrv_address, options) as client:
             await scenario(client)
 
     asyncio.run(with_client())
@@ -51,7 +56,7 @@ async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def send(client: Client, topic: str, *bodies: bytes) -> list[SendResult]:
-    async with Producer(client) as producer:
+    async with Producer(client, options=ProducerOptions(send_timeout_ms=PATIENT_MS)) as producer:
         return [await producer.send(Message(topic=topic, body=body)) for body in bodies]
 
 
