@@ -1,0 +1,63 @@
+"""The texts that docs/operations/troubleshooting.md explains are those of the code; the tests that durability.md names exist."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+OPERATIONS = ROOT / "docs/operations"
+SOURCES = ROOT / "broker_image/src/delaymq"
+VALUE = "…"
+"""In a quoted text: whatever the code puts there."""
+
+
+@cache
+def texts_of_the_code() -> tuple[str, ...]:
+    """All strings of the package, with VALUE where a value is put in."""
+    found = []
+    for path in SOURCES.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                parts = [part.value if isinstance(part, ast.Constant) else VALUE for part in node.values]
+                found.append("".join(map(str, parts)))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(re.sub(r"%[sdr]", VALUE, node.value))
+    return tuple(found)
+
+
+def is_said(quoted: str) -> bool:
+    """Whether one string of the code has the pieces of a quoted text, in order."""
+    pieces = [re.escape(piece.strip()) for piece in quoted.split(VALUE)]
+    wanted = re.compile(".*".join(pieces), re.DOTALL)
+    return any(wanted.search(text) for text in texts_of_the_code())
+
+
+def quoted_texts() -> list[str]:
+    section = (OPERATIONS / "troubleshooting.md").read_text().split("## Messages of", 1)[1].split("\n## Response", 1)[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("|")]
+    return [text for row in rows for text in re.findall(r"`([^`]+)`", row) if " " in text]
+
+
+def test_the_page_quotes_many_texts() -> None:
+    assert len(quoted_texts()) >= 40
+
+
+@pytest.mark.parametrize("quoted", quoted_texts())
+def test_a_text_of_the_page_stands_in_the_code(quoted: str) -> None:
+    assert is_said(quoted), f"no string of the code has: {quoted}"
+
+
+def test_a_text_that_nobody_says_is_found_out() -> None:
+    assert not is_said("the broker has no more biscuits for …")
+
+
+def test_the_tests_that_the_durability_page_names_exist() -> None:
+    named = re.findall(r"`(test_\w+)`", (OPERATIONS / "durability.md").read_text())
+    sources = "".join(
+        path.read_text() for folder in ("broker_image/tests", "e2e") for path in (ROOT / folder).rglob("test_*.py")
+    )
+    assert len(named) >= 8
+    assert [name for name in named if f"def {name}(" not in sources] == []
