@@ -293,3 +293,23 @@ def test_looking_back_ends_when_nobody_reads(ask: Ask, form: list[str]) -> None:
         environment = {**os.environ, **ask.environment}
         done = subprocess.run(words, stdout=pipe, stderr=subprocess.PIPE, env=environment, timeout=LIMIT_S, check=False)
     assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_a_line_is_sent_before_the_next_one_comes(ask: Ask) -> None:
+    words = [sys.executable, "-m", "delaymq", "send", "Typed", "--lines", "-", "--json"]
+    environment = {**os.environ, **ask.environment}
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        for line in ("first", "second"):
+            process.stdin.write(f"{line}\n")
+            process.stdin.flush()
+            assert json.loads(process.stdout.readline())["status"] == "OK"
+        # The third never comes: one Ctrl-C is enough.
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=LIMIT_S) == 130
+        assert process.stderr.read() == ""
+    assert bodies(ask.json("receive", "Typed", "--tail", "5")) == ["first", "second"]

@@ -1,6 +1,8 @@
 """What commands do on a terminal only: questions, live pictures, columns that give way."""
 
 import io
+import os
+import subprocess
 import sys
 
 import pytest
@@ -82,3 +84,30 @@ def test_progress_is_shown_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -
         step()
         step()
     assert "topics" in shown.getvalue()
+
+
+def test_one_interrupt_ends_a_question_within_an_event_loop() -> None:
+    code = """
+import asyncio, os, signal, sys
+from delaymq.cli import options
+class Terminal:
+    def isatty(self): return True
+    def readline(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        return sys.__stdin__.readline()
+sys.stdin = Terminal()
+sys.stderr.isatty = lambda: True
+async def ask():
+    options.confirm("Delete it?", False)
+try:
+    asyncio.run(ask())
+except KeyboardInterrupt:
+    os._exit(130)
+"""
+    reading, writing = os.pipe()
+    try:
+        done = subprocess.run([sys.executable, "-c", code], stdin=reading, capture_output=True, timeout=60, check=False)
+    finally:
+        os.close(reading)
+        os.close(writing)
+    assert done.returncode == 130, done.stderr

@@ -9,6 +9,7 @@ import typer
 
 from delaymq.cli.errors import EXIT_USAGE, CommandError
 from delaymq.cli.visible import visible
+from delaymq.cli.waiting_input import interruptible
 
 NameServers = Annotated[
     str | None,
@@ -41,5 +42,7 @@ def confirm(question: str, yes: bool) -> None:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise CommandError(f"{question} Nobody can be asked here: add --yes to do it", EXIT_USAGE)
     print(f"{visible(question)} [y/N] ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    with interruptible():
+        answer = sys.stdin.readline()
+    if answer.strip().lower() not in ("y", "yes"):
         raise CommandError("nothing was done")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import nullcontext
 from itertools import chain, repeat
 from pathlib import Path
@@ -19,6 +18,7 @@ from delaymq.cli.contexts import target
 from delaymq.cli.errors import EXIT_USAGE, CommandError
 from delaymq.cli.options import AsJson, ContextName, NameServers
 from delaymq.cli.terminal import console, print_json, progress
+from delaymq.cli.waiting_input import in_thread, standard_input
 from delaymq.client import Client, ClientError, Message, Producer, SendResult
 from delaymq.message.errors import IllegalMessageError
 
@@ -78,7 +78,7 @@ def send(
         try:
             with bar as step:
                 async with Producer(client, "delaymq-send") as producer:
-                    await sending.all(producer, messages, delay, step)
+                    await sending.all(producer, in_thread(messages), delay, step)
         except (ClientError, IllegalMessageError, ValueError) as error:
             if not sending.sent:
                 raise
@@ -101,18 +101,21 @@ class _Sending:
         self._rate = rate
 
     async def all(
-        self, producer: Producer, messages: Iterator[Message], delay: str | None, step: Callable[[], None]
+        self, producer: Producer, messages: AsyncIterator[Message], delay: str | None, step: Callable[[], None]
     ) -> None:
         """Sends all; the first failure ends it, after what was under way before has been shown."""
         under_way: deque[asyncio.Task[SendResult]] = deque()
         began = time.monotonic()
         try:
-            for number, message in enumerate(messages):
+            number = 0
+            async for message in messages:
                 if self._rate is not None:
                     await asyncio.sleep(max(began + number / self._rate - time.monotonic(), 0))
-                if len(under_way) >= self._at_once:
-                    self._done(await under_way.popleft(), step)
+                number += 1
                 under_way.append(asyncio.create_task(producer.send(message, delay=delay)))
+                # Before the next is read: who types or pipes slowly sees what became of each.
+                while under_way and (len(under_way) >= self._at_once or under_way[0].done()):
+                    self._done(await under_way.popleft(), step)
             while under_way:
                 self._done(await under_way.popleft(), step)
         finally:
@@ -183,7 +186,7 @@ def _properties(words: list[str]) -> dict[str, str]:
 def _body(text: str) -> bytes:
     if text != "-":
         return text.encode(errors="surrogateescape")
-    data = sys.stdin.buffer.read(MAX_INPUT_BYTES + 1)
+    data = standard_input().read(MAX_INPUT_BYTES + 1)
     if len(data) > MAX_INPUT_BYTES:
         raise CommandError(f"standard input has more than {MAX_INPUT_BYTES} bytes: a message cannot be larger")
     return data
@@ -192,7 +195,7 @@ def _body(text: str) -> bytes:
 def _lines(name: str) -> Iterator[bytes]:
     """The lines of a file, without their ends; read as they are sent."""
     if name == "-":
-        yield from _lines_of(sys.stdin.buffer, "standard input")
+        yield from _lines_of(standard_input(), "standard input")
         return
     try:
         with Path(name).open("rb") as file:

@@ -1,0 +1,61 @@
+"""Input that may let wait, a pipe or a person: meanwhile what is under way goes on, and Ctrl-C ends at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import BinaryIO, Final, TypeVar
+
+Item = TypeVar("Item")
+MAX_AHEAD: Final = 16
+"""Items that are read before they are wanted; each may be a message of megabytes."""
+
+
+async def in_thread(source: Iterator[Item]) -> AsyncIterator[Item]:
+    """What `source` gives, read in a thread of its own, which an end of the command does not wait for."""
+    loop = asyncio.get_running_loop()
+    read: asyncio.Queue[tuple[Item] | BaseException | None] = asyncio.Queue()
+    room = threading.Semaphore(MAX_AHEAD)
+
+    def run() -> None:
+        end: BaseException | None = None
+        try:
+            for item in source:
+                room.acquire()
+                loop.call_soon_threadsafe(read.put_nowait, (item,))
+        except BaseException as error:  # raised where the items are taken
+            end = error
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(read.put_nowait, end)
+
+    threading.Thread(target=run, name="input", daemon=True).start()
+    while isinstance(given := await read.get(), tuple):
+        room.release()
+        yield given[0]
+    if given is not None:
+        raise given
+
+
+def standard_input() -> BinaryIO:
+    """Stdin by a reader of its own: the interpreter's, held by a thread that waits, would abort the process's end."""
+    try:
+        return open(sys.stdin.fileno(), "rb", closefd=False)
+    except OSError:  # a test's, which is no file
+        return sys.stdin.buffer
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Ctrl-C ends a question at once; a running event loop would only note it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
