@@ -1,6 +1,7 @@
 """Consumers against a scripted broker: what is committed, what goes back, and how it goes on after trouble."""
 
 import asyncio
+import zlib
 from dataclasses import replace
 
 import pytest
@@ -13,8 +14,10 @@ from delaymq.client import (
     PushConsumer,
     PushConsumerOptions,
     ReceivedMessage,
+    queue_calls,
 )
 from delaymq.client.options import ClientOptions
+from delaymq.message.flags import COMPRESSED
 from delaymq.message.properties import parse_properties
 from delaymq.protocol.bodies import HeartbeatData, MessageQueue, ResetOffset
 from delaymq.protocol.codes import RequestCode, ResponseCode
@@ -482,6 +485,32 @@ def test_an_answer_that_does_not_move_on_is_refused_and_the_queue_is_asked_again
         async with running(broker) as (client, _), subscribed(client, got):
             await until(lambda: broker.committed == 3)
         assert got.bodies == [b"0", b"1", b"2"]
+
+    run(scenario)
+
+
+def test_what_inflates_to_much_is_not_inflated_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_calls, "ENOUGH_BYTES", 250_000)
+
+    async def scenario() -> None:
+        broker = FakeBroker()
+        release = asyncio.Event()
+        got: list[int] = []
+
+        async def handle(message: ReceivedMessage) -> None:
+            await release.wait()
+            got.append(len(message.body))
+
+        for _ in range(10):
+            broker.add("T", zlib.compress(bytes(100_000)), sys_flag=COMPRESSED)
+        options = replace(QUICK, max_cached_bytes=250_000)
+        async with running(broker) as (client, _), subscribed(client, handle, options) as consumer:
+            await until(lambda: consumer.stats().cached_messages > 0)
+            await asyncio.sleep(0.05)  # for what would come too much
+            assert consumer.stats().cached_messages == 3
+            release.set()
+            await until(lambda: broker.committed == 10)
+        assert got == [100_000] * 10
 
     run(scenario)
 

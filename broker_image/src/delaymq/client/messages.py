@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import zlib
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -166,15 +167,18 @@ def _plain(text: str, what: str) -> str:
     return text
 
 
-def decode_messages(data: bytes, broker_name: str, *, retry_topic: str = "") -> list[ReceivedMessage]:
-    """The messages of a pull's or a query's body; messages in `retry_topic` show the topic that they came from.
+def decode_messages(
+    data: bytes, broker_name: str, *, retry_topic: str = "", enough_bytes: int = sys.maxsize
+) -> list[ReceivedMessage]:
+    """The messages of a pull's or a query's body; messages in `retry_topic` show the topic that they came from. The
+    last one is that with which their bodies have `enough_bytes`.
 
     A record that was damaged on the broker's disk is left out: it will not get better, and must not hold up all behind
     it. RecordError when it cannot even be told where it ends.
     """
-    messages = []
-    at = 0
-    while at < len(data):
+    messages: list[ReceivedMessage] = []
+    at = taken_bytes = 0
+    while at < len(data) and taken_bytes < enough_bytes:
         try:
             record = decode_record(data, at)
         except RecordError as error:
@@ -184,7 +188,9 @@ def decode_messages(data: bytes, broker_name: str, *, retry_topic: str = "") -> 
             _logger.error("a message from %s is damaged and is left out: %s", broker_name, error)
             at += size
             continue
-        messages.append(received(record, broker_name, retry_topic))
+        message = received(record, broker_name, retry_topic)
+        messages.append(message)
+        taken_bytes += len(message.body)
         at += record.size
     return messages
 
