@@ -33,6 +33,8 @@ class PollBuffer:
     @property
     def is_full(self) -> bool:
         """Whether nothing more may be pulled. What waits in paused queues does not count: others must go on."""
+        if len(self) < self._max_messages or not self.paused:
+            return len(self) >= self._max_messages  # each of thousands of readers asks when there is room again
         waits_paused = sum(len(ready) for reader, ready in self._ready.items() if reader.queue in self.paused)
         return len(self) - waits_paused >= self._max_messages
 
