@@ -1,4 +1,4 @@
-"""The texts that docs/operations/troubleshooting.md explains are those of the code; the tests that durability.md names exist."""
+"""The texts that troubleshooting.md explains stand in the code, and the tests that durability.md names exist."""
 
 import ast
 import re
