@@ -13,6 +13,17 @@ import pytest
 from cli_running import Standalone, command, free_ports
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.py"))
+SHOWN_BY_EXAMPLES = {
+    "administer": "goes on at 0 instead of 5",
+    "batches": "20 rows in the table",
+    "by_hand": "message 4",
+    "ordered_steps": "each in order: True",
+    "polling": "the same again: 45",
+    "reminder": "'water the plants' arrived after",
+    "resend_dead_letters": "3 paid",
+    "retries": "dead letter: 'pay 5 EUR'",
+    "unpaid_orders": "not paid in time, cancelled",
+}
 
 
 @pytest.fixture(scope="module")
@@ -125,10 +136,10 @@ def test_the_examples_run(standalone: Standalone, path: Path, tmp_path: Path) ->
     source = path.read_text()
     done = subprocess.run(
         [sys.executable, str(path), f"127.0.0.1:{standalone.namesrv_port}"],
-        capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, **standalone.environment}, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stdout
+    assert SHOWN_BY_EXAMPLES[path.stem] in done.stdout
     assert source.startswith('"""')
 
 
