@@ -11,7 +11,8 @@ from delaymq.broker.broker import Broker
 from delaymq.broker.delivery.pending_topics import QueueTopics
 from delaymq.message.names import REAL_TOPIC, SCHEDULE_TOPIC
 from delaymq.protocol.codes import RequestCode
-from delaymq.schedule.outlook import Buckets, count_by_due, entries_of, next_entries
+from delaymq.schedule import LevelQueue, Settled
+from delaymq.schedule.outlook import STEP_ENTRIES, Buckets, count_by_due, entries_of, next_entries
 from delaymq.store.reader import QUEUE_ENTRY
 
 LEVELS = "1s 5s 10s 1m"
@@ -157,3 +158,16 @@ def test_buckets_by_due_time_equal_a_count_one_by_one(tmp_path: Path, seed: int)
         assert all(offset not in source.settled for _, offset in coming)
     assert buckets.counts == expected.counts
     assert buckets.first_ms[1:] == expected.first_ms[1:]
+
+
+def test_a_look_at_entries_out_of_order_lets_others_have_their_turn() -> None:
+    count = 5 * STEP_ENTRIES
+    queue = LevelQueue(0, Settled())
+    queue.give_back([(count - offset, 0, offset, 0) for offset in range(count)])
+    assert [len(run.dues) for run in queue.runs() if run.offsets is not None] == [count]
+    buckets = Buckets(0, count, 1)
+    assert sum(1 for _ in count_by_due(queue, buckets)) == count // STEP_ENTRIES + 1
+    assert sum(buckets.counts) == count
+    found = list(entries_of(queue, lambda offset: offset % 2 == 0))
+    assert found.count(None) == count // STEP_ENTRIES
+    assert sorted(each for each in found if each is not None) == list(range(2, count + 1, 2))

@@ -67,9 +67,11 @@ def count_by_due(queue: LevelQueue, buckets: Buckets) -> Iterator[None]:
     """Counts what waits in `queue`, a run a step: by searching, so that a million entries cost microseconds."""
     for run in queue.runs():
         if run.offsets is not None:
-            for index in range(run.head, len(run.dues)):
-                if run.offsets[index] not in queue.settled:
-                    buckets.add(run.dues[index])
+            for pairs in _steps_of(run):
+                for due_ms, offset in pairs:
+                    if offset not in queue.settled:
+                        buckets.add(due_ms)
+                yield
         else:
             _add_part(run, run.head, len(run.dues), buckets, 1)
             for first, end in queue.settled.above.pairs():
@@ -109,10 +111,17 @@ def entries_of(queue: LevelQueue, is_wanted: Callable[[int], bool]) -> Iterator[
 
 
 def _listed(run: Run, queue: LevelQueue, is_wanted: Callable[[int], bool]) -> Iterator[int | None]:
-    for due_ms, offset in run.pairs():
-        if is_wanted(offset) and offset not in queue.settled:
-            yield due_ms
-    yield None
+    for pairs in _steps_of(run):
+        yield from [due_ms for due_ms, offset in pairs if is_wanted(offset) and offset not in queue.settled]
+        yield None
+
+
+def _steps_of(run: Run) -> Iterator[list[tuple[int, int]]]:
+    """(due, offset) of what was not given out when asked for; the run may change between two steps."""
+    dues, offsets = run.dues[run.head :], run.offsets[run.head :] if run.offsets is not None else ()
+    for start in range(0, len(dues), STEP_ENTRIES):
+        stop = start + STEP_ENTRIES
+        yield list(zip(dues[start:stop], offsets[start:stop], strict=True))
 
 
 def first_by_number(
