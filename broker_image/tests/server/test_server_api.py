@@ -1,6 +1,7 @@
 """/api/v1: topics, groups, messages with their life, what waits, dead letters."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +15,9 @@ from delaymq.message.properties import decode_properties
 from delaymq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import request_command
-from running_server import HOST, BrokerPeer, run, standalone, until
+from delaymq.server.api.route import MAX_READS
+from delaymq.server.logs.reading import LogFiles
+from running_server import BOUND_S, HOST, BrokerPeer, run, standalone, until
 
 KEY = "7F00000100002A9F18B4AAC2D1F20001"
 
@@ -347,3 +350,37 @@ def test_properties_that_are_no_utf8_are_shown_all_the_same(tmp_path: Path) -> N
     from delaymq.server.logs.reading import clean_text
 
     assert clean_text("\udcff") == "�"
+
+
+def test_totals_are_told_while_all_who_read_old_messages_are_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_go = threading.Event()
+    reading: list[int] = []
+
+    def waits(files: LogFiles, offsets: list[int]) -> list[None]:
+        reading.append(len(offsets))
+        let_go.wait(BOUND_S)
+        return [None for _ in offsets]
+
+    monkeypatch.setattr(LogFiles, "records", waits)
+
+    async def scenario() -> None:
+        async with standalone(tmp_path, http=True) as server, aiohttp.ClientSession() as session:
+            url = f"http://{HOST}:{server.broker.http_port}/api/v1"
+            peer = await BrokerPeer.connect(server.broker.port)
+            await peer.send("T")
+            searches = [asyncio.create_task(_status(session, f"{url}/messages?topic=T")) for _ in range(MAX_READS)]
+            try:
+                await until(lambda: len(reading) == MAX_READS)
+                assert await _status(session, f"{url}/totals") == 200
+            finally:
+                let_go.set()
+            assert await asyncio.gather(*searches) == [200] * MAX_READS
+
+    run(scenario)
+
+
+async def _status(session: aiohttp.ClientSession, url: str) -> int:
+    async with session.get(url) as answer:
+        return answer.status

@@ -1,5 +1,6 @@
 """GET /api/v1/totals: a few figures in one light answer, for whoever asks every two seconds."""
 
+import asyncio
 import shutil
 
 from delaymq.server.api.route import Answer, Api
@@ -53,9 +54,8 @@ async def totals(api: Api) -> Totals:
     """The figures."""
     server, broker = api.server, api.broker
     store, delivery, stats = broker.store, broker.delivery, broker.stats
-    async with api.reading():
-        usage = await api.in_thread(shutil.disk_usage, store.path)
-        memory = await api.in_thread(process_facts.memory)
+    # In other threads than those that read old messages: nobody's long search may take this away from who watches.
+    usage, memory = await asyncio.to_thread(lambda: (shutil.disk_usage(store.path), process_facts.memory()))
     pins = [Pin(holder=pin.holder, bytes=pin.pinned_bytes) for pin in store.pins.report()]
     not_ready = server.not_ready()
     return Totals(
