@@ -79,7 +79,7 @@ screenshots: $(SETUP) ## make the pictures of the console in docs/images anew (n
 	PYTHONPATH=e2e $(BIN)/python e2e/console/screenshots.py
 
 pictures-cli: $(SETUP) ## make the pictures of the command line in docs/images anew, from a broker that runs
-	$(BIN)/python docs/images/make_cli_pictures.py
+	$(BIN)/python docs/tools/make_cli_pictures.py
 
 pins: ## write the pins in requirements/ anew from the .in files (needs uv); images get the versions that the tests ran with
 	$(PIN) -o requirements/dev.txt requirements/dev.in

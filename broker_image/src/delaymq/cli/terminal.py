@@ -21,15 +21,15 @@ WIDTH_IN_A_PIPE = 200
 
 def console() -> Console:
     """Where text for people goes: as wide as the terminal, or plain and wide in a pipe."""
-    made = _PlainConsole()
-    return made if made.is_terminal else _PlainConsole(width=WIDTH_IN_A_PIPE)
+    made = PlainConsole()
+    return made if made.is_terminal else PlainConsole(width=WIDTH_IN_A_PIPE)
 
 
-class _PlainConsole(Console):
+class PlainConsole(Console):
     """Shows texts as they are: [names] are no markup, :words: no emoji, and nothing in them acts on the terminal."""
 
-    def __init__(self, width: int | None = None) -> None:
-        super().__init__(highlight=False, markup=False, emoji=False, width=width)
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, **settings)
 
     def render_str(self, text: str, **settings: Any) -> Text:
         """All texts come by here, in tables too."""

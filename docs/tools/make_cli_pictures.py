@@ -23,9 +23,8 @@ from unittest import mock
 
 from delaymq.cli import terminal
 from delaymq.cli.main import main
-from rich.console import Console
 
-HERE = Path(__file__).parent
+PICTURES = Path(__file__).parents[1] / "images"
 WIDTH = 150
 START_TIMEOUT_S = 60.0
 LEVELS = "1s 5s 30s 1m 10m 1h 2h 1d"
@@ -73,15 +72,15 @@ def run(line: str) -> str:
 def picture(name: str, lines: list[str]) -> None:
     """One picture of commands and what they print, one after the other."""
     with open(os.devnull, "w") as nowhere:
-        shown = Console(record=True, width=WIDTH, file=nowhere, highlight=False, color_system="truecolor")
+        shown = terminal.PlainConsole(record=True, width=WIDTH, file=nowhere, color_system="truecolor")
         for line in lines:
-            shown.print(f"[bold green]$[/] [bold]delaymq {line}[/]", highlight=False)
-            with mock.patch.object(terminal, "Console", return_value=shown), contextlib.suppress(SystemExit):
+            shown.print(f"[bold green]$[/] [bold]delaymq {line}[/]", markup=True)
+            with mock.patch.object(terminal, "PlainConsole", return_value=shown), contextlib.suppress(SystemExit):
                 main(shlex.split(line))
             shown.print()
     svg = shown.export_svg(title="delaymq", unique_id=f"cli-{name}")
     # A picture in a document should load nothing from elsewhere: what is there has a font of one width too.
-    (HERE / f"cli-{name}.svg").write_text(re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL) + "\n")
+    (PICTURES / f"cli-{name}.svg").write_text(re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL) + "\n")
 
 
 def fill() -> str:
