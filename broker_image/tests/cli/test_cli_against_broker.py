@@ -1,4 +1,4 @@
-"""The commands and the examples against `delaymq standalone` as a process."""
+"""The commands against `delaymq standalone` as a process."""
 
 import json
 import os
@@ -10,20 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_running import Standalone, command, free_ports
-
-EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.py"))
-SHOWN_BY_EXAMPLES = {
-    "administer": "goes on at 0 instead of 5",
-    "batches": "20 rows in the table",
-    "by_hand": "message 4",
-    "ordered_steps": "each in order: True",
-    "polling": "the same again: 45",
-    "reminder": "'water the plants' arrived after",
-    "resend_dead_letters": "3 paid",
-    "retries": "dead letter: 'pay 5 EUR'",
-    "unpaid_orders": "not paid in time, cancelled",
-}
+from cli_running import Standalone, called, command, free_ports
 
 
 @pytest.fixture(scope="module")
@@ -35,58 +22,58 @@ def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]
 
 def test_what_is_sent_with_a_delay_is_received_on_time(standalone: Standalone) -> None:
     words = ("send", "Plants", "water them", "--delay", "2s", "--keys", "a b", "--tags", "Home")
-    sent = command(*words, environment=standalone.environment)
-    assert sent.returncode == 0
-    assert re.fullmatch(r"sent \w{32} to Plants \(broker-a, queue \d, due in 2s\)\n", sent.stdout)
-    got = command("receive", "Plants", "--count", "1", "--json", environment=standalone.environment)
-    assert got.returncode == 0
-    message = json.loads(got.stdout)
+    sent = called(*words, environment=standalone.environment)
+    assert sent.code == 0
+    assert re.fullmatch(r"sent \w{32} to Plants \(broker-a, queue \d, due in 2s\)\n", sent.out)
+    got = called("receive", "Plants", "--count", "1", "--json", environment=standalone.environment)
+    assert got.code == 0
+    message = json.loads(got.out)
     assert (message["body"], message["tags"], message["keys"]) == ("water them", "Home", ["a", "b"])
-    assert message["messageId"] in sent.stdout
+    assert message["messageId"] in sent.out
     assert 0 <= message["latenessMs"] < 10_000
     assert message["storedMs"] - message["bornMs"] >= 2_000
 
 
 def test_a_group_receives_each_message_once_and_no_more_than_asked_for(standalone: Standalone) -> None:
-    sent = command("send", "Counted", "-", "--count", "5", "--json", environment=standalone.environment, given="text")
-    ids = [json.loads(line)["messageId"] for line in sent.stdout.splitlines()]
+    sent = called("send", "Counted", "-", "--count", "5", "--json", environment=standalone.environment, given="text")
+    ids = [json.loads(line)["messageId"] for line in sent.out.splitlines()]
     assert len(set(ids)) == 5
     words = ("receive", "Counted", "--group", "g", "--json")
-    first = command(*words, "--count", "2", environment=standalone.environment)
-    rest = command(*words, "--timeout", "1", environment=standalone.environment)
-    received = [json.loads(line) for line in (first.stdout + rest.stdout).splitlines()]
-    assert (first.returncode, rest.returncode) == (0, 0)
-    assert len(first.stdout.splitlines()) == 2
+    first = called(*words, "--count", "2", environment=standalone.environment)
+    rest = called(*words, "--timeout", "1", environment=standalone.environment)
+    received = [json.loads(line) for line in (first.out + rest.out).splitlines()]
+    assert (first.code, rest.code) == (0, 0)
+    assert len(first.out.splitlines()) == 2
     assert sorted(each["messageId"] for each in received) == sorted(ids)
     assert {each["body"] for each in received} == {"text"}
 
 
 def test_a_receiver_that_gets_too_few_says_so(standalone: Standalone) -> None:
-    command("send", "Few", "x", environment=standalone.environment)
+    called("send", "Few", "x", environment=standalone.environment)
     words = ("receive", "Few", "--count", "2", "--timeout", "1")
-    done = command(*words, environment=standalone.environment)
-    assert done.returncode == 1
-    assert "1 of 2 messages came" in done.stderr
+    done = called(*words, environment=standalone.environment)
+    assert done.code == 1
+    assert "1 of 2 messages came" in done.err
 
 
 def test_a_receiver_that_gets_nothing_says_why(standalone: Standalone) -> None:
-    done = command("receive", "NotYet", "--timeout", "0.5", environment=standalone.environment)
-    assert (done.returncode, done.stdout) == (0, "")
-    assert "there is no topic NotYet yet" in done.stderr
-    command("send", "Read", "x", environment=standalone.environment)
-    command("receive", "Read", "--count", "1", environment=standalone.environment)
-    done = command("receive", "Read", "--timeout", "0.5", environment=standalone.environment)
-    assert (done.returncode, done.stdout) == (0, "")
-    assert "has read all that topic Read has" in done.stderr
+    done = called("receive", "NotYet", "--timeout", "0.5", environment=standalone.environment)
+    assert (done.code, done.out) == (0, "")
+    assert "there is no topic NotYet yet" in done.err
+    called("send", "Read", "x", environment=standalone.environment)
+    called("receive", "Read", "--count", "1", environment=standalone.environment)
+    done = called("receive", "Read", "--timeout", "0.5", environment=standalone.environment)
+    assert (done.code, done.out) == (0, "")
+    assert "has read all that topic Read has" in done.err
 
 
 def test_a_wrong_kind_of_address_is_told(standalone: Standalone) -> None:
-    done = command("send", "T", "x", "--namesrv", f"127.0.0.1:{standalone.listen_port}")
-    assert done.returncode == 1
-    assert "Is this a broker's address?" in done.stderr
-    done = command("delay", "status", "--http", f"127.0.0.1:{standalone.namesrv_port}")
-    assert done.returncode == 3
-    assert "does not speak HTTP" in done.stderr
+    done = called("send", "T", "x", "--namesrv", f"127.0.0.1:{standalone.listen_port}")
+    assert done.code == 1
+    assert "Is this a broker's address?" in done.err
+    done = called("delay", "status", "--http", f"127.0.0.1:{standalone.namesrv_port}")
+    assert done.code == 3
+    assert "does not speak HTTP" in done.err
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
@@ -94,33 +81,33 @@ def test_when_the_reader_of_a_pipe_goes_no_message_is_lost(standalone: Standalon
     topic = f"Pipe{len(form)}"
     environment = {**os.environ, **standalone.environment}
     words = [sys.executable, "-m", "delaymq", "receive", topic, "--follow", "--group", topic, *form]
-    command("send", topic, "first", environment=standalone.environment)
+    called("send", topic, "first", environment=standalone.environment)
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert "first" in process.stdout.readline()
         process.stdout.close()
-        command("send", topic, "second", environment=standalone.environment)
+        called("send", topic, "second", environment=standalone.environment)
         assert process.wait(timeout=30) == 1
         assert "Traceback" not in process.stderr.read()
-    again = command("receive", topic, "--group", topic, "--count", "1", environment=standalone.environment)
-    assert "second" in again.stdout
-    assert "retry" not in again.stdout
+    again = called("receive", topic, "--group", topic, "--count", "1", environment=standalone.environment)
+    assert "second" in again.out
+    assert "retry" not in again.out
 
 
 def test_a_delay_that_the_broker_does_not_have_is_refused_with_its_list(standalone: Standalone) -> None:
-    done = command("send", "Plants", "x", "--delay", "3s", environment=standalone.environment)
-    assert done.returncode == 1
-    assert "it has: 1s 2s 5s" in done.stderr
+    done = called("send", "Plants", "x", "--delay", "3s", environment=standalone.environment)
+    assert done.code == 1
+    assert "it has: 1s 2s 5s" in done.err
 
 
 def test_the_status_shows_what_waits(standalone: Standalone) -> None:
-    command("send", "Later", "x", "--delay", "5s", "--count", "3", environment=standalone.environment)
-    status = command("delay", "status", environment=standalone.environment)
-    assert status.returncode == 0
-    assert re.search(r"^\s*3\s+5s\s+3\s+\d\d:\d\d:\d\d", status.stdout, re.MULTILINE)
-    assert "3 pending, the next is due in" in status.stdout
-    data = json.loads(command("delay", "status", "--json", environment=standalone.environment).stdout)
+    called("send", "Later", "x", "--delay", "5s", "--count", "3", environment=standalone.environment)
+    status = called("delay", "status", environment=standalone.environment)
+    assert status.code == 0
+    assert re.search(r"^\s*3\s+5s\s+3\s+\d\d:\d\d:\d\d", status.out, re.MULTILINE)
+    assert "3 pending, the next is due in" in status.out
+    data = json.loads(called("delay", "status", "--json", environment=standalone.environment).out)
     assert [level["pending"] for level in data["levels"]][2] == 3
 
 
@@ -131,40 +118,28 @@ def test_a_second_start_on_the_same_store_is_refused(standalone: Standalone) -> 
     assert "cannot start" in done.stderr
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_the_examples_run(standalone: Standalone, path: Path, tmp_path: Path) -> None:
-    source = path.read_text()
-    done = subprocess.run(
-        [sys.executable, str(path), f"127.0.0.1:{standalone.namesrv_port}"],
-        env={**os.environ, **standalone.environment}, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert SHOWN_BY_EXAMPLES[path.stem] in done.stdout
-    assert source.startswith('"""')
-
-
 def test_a_store_that_was_stopped_cleanly_is_sound_and_can_be_looked_into(tmp_path: Path) -> None:
     broker = Standalone(tmp_path)
     with broker.running() as process:
-        command("send", "Kept", "x", "--delay", "1s", environment=broker.environment)
-        command("send", "Kept", "x", "--count", "3", environment=broker.environment)
-        command("receive", "Kept", "--count", "4", environment=broker.environment)
+        called("send", "Kept", "x", "--delay", "1s", environment=broker.environment)
+        called("send", "Kept", "x", "--count", "3", environment=broker.environment)
+        called("receive", "Kept", "--count", "4", environment=broker.environment)
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=20) == 0
-    verified = command("store", "verify", str(broker.store_path))
-    assert (verified.returncode, verified.stdout.split(":")[0]) == (0, "sound")
-    inspected = json.loads(command("store", "inspect", str(broker.store_path), "--json").stdout)
+    verified = called("store", "verify", str(broker.store_path))
+    assert (verified.code, verified.out.split(":")[0]) == (0, "sound")
+    inspected = json.loads(called("store", "inspect", str(broker.store_path), "--json").out)
     assert inspected["topics"]["Kept"] == {"delivered copy": 1, "normal": 3}
-    assert "Kept" in command("store", "inspect", str(broker.store_path)).stdout
+    assert "Kept" in called("store", "inspect", str(broker.store_path)).out
     _moves_to_the_real_broker_without_loss(broker)
     # The first record's body begins behind 88 bytes; sound records follow, so a flipped bit in it is damage.
     log = broker.store_path / "commitlog" / "00000000000000000000"
     data = bytearray(log.read_bytes())
     data[88] ^= 1
     log.write_bytes(data)
-    damaged = command("store", "verify", str(broker.store_path))
-    assert damaged.returncode == 1
-    assert "log-hole" in damaged.stdout
+    damaged = called("store", "verify", str(broker.store_path))
+    assert damaged.code == 1
+    assert "log-hole" in damaged.out
 
 
 def test_when_the_broker_of_a_route_is_gone_the_error_says_so(tmp_path: Path) -> None:
@@ -176,39 +151,26 @@ def test_when_the_broker_of_a_route_is_gone_the_error_says_so(tmp_path: Path) ->
         with broker.config_path.open("a") as file:
             file.write(f"namesrvAddr=127.0.0.1:{own_port}\n")
         with broker.running() as process:
-            command("send", "Route", "x", environment=broker.environment)
+            called("send", "Route", "x", environment=broker.environment)
             process.kill()
             process.wait()
-        done = command("send", "Route", "x", "--namesrv", f"127.0.0.1:{own_port}")
+        done = called("send", "Route", "x", "--namesrv", f"127.0.0.1:{own_port}")
     finally:
         namesrv.kill()
         namesrv.wait()
-    assert done.returncode == 3
-    assert f"127.0.0.1:{broker.listen_port}" in done.stderr
-    assert "The NameServer says that a broker is there" in done.stderr
+    assert done.code == 3
+    assert f"127.0.0.1:{broker.listen_port}" in done.err
+    assert "The NameServer says that a broker is there" in done.err
 
 
 def _moves_to_the_real_broker_without_loss(broker: Standalone) -> None:
     verify = ("store", "verify", str(broker.store_path), "--for-rocketmq")
-    assert "would deliver every pending message once and on time" in command(*verify).stdout
+    assert "would deliver every pending message once and on time" in called(*verify).out
     # A position at the queue's begin is how delayOffset.json looks when it is lost.
     (broker.store_path / "config" / "delayOffset.json").write_text('{"offsetTable":{1:0}}')
-    done = command(*verify, "--json")
-    assert done.returncode == 0
-    prospect = json.loads(done.stdout)["for_rocketmq"]
+    done = called(*verify, "--json")
+    assert done.code == 0
+    prospect = json.loads(done.out)["for_rocketmq"]
     assert [each["level"] for each in prospect["repeated"]] == [1]
-    assert "1 would be delivered again by RocketMQ's own broker" in command(*verify).stdout
-    assert command(*verify, "--levels", "soon").returncode == 2
-
-
-def test_the_demo_ends_well_and_leaves_its_store_where_it_was_told(tmp_path: Path) -> None:
-    kept = tmp_path / "kept"
-    done = command("demo", "--keep", str(kept))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "kill -9" in done.stdout
-    assert "everything arrived once and on time: 12 sent, 12 arrived, 0 lost, 0 twice, 0 early" in done.stdout
-    inspected = json.loads(command("store", "inspect", str(kept / "store"), "--json").stdout)
-    assert inspected["topics"]["Reminders"] == {"delivered copy": 12}
-    again = command("demo", "--keep", str(kept))
-    assert again.returncode == 1
-    assert "give a folder that is not there yet" in again.stderr
+    assert "1 would be delivered again by RocketMQ's own broker" in called(*verify).out
+    assert called(*verify, "--levels", "soon").code == 2
