@@ -368,6 +368,10 @@ def test_a_backup_says_which_program_reads_it(open_store: Open, tmp_path: Path) 
     path.write_bytes(b'{"crc32":"%08x",' % crc32(rest) + rest)
     with pytest.raises(BackupError, match=r"reads format version 2, this one reads 1"):
         Restore(str(tmp_path / "backup"), str(tmp_path / "again"))
+    there = path.read_bytes()
+    with pytest.raises(BackupError, match=r"reads format version 2, this one reads 1"):
+        back_up(tmp_path / "store", tmp_path / "backup")
+    assert path.read_bytes() == there
 
 
 def test_a_manifest_does_not_lead_out_of_its_folder(open_store: Open, tmp_path: Path) -> None:

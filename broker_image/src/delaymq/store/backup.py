@@ -16,7 +16,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from delaymq.store.backup_source import BackupSource, SourceState, encode_ended_queues, require_plausible
-from delaymq.store.errors import BackupError, SegmentGoneError
+from delaymq.store.errors import BackupError, NewerBackupError, SegmentGoneError
 from delaymq.store.files import Files
 from delaymq.store.manifest import NAME, PARTIAL, Copied, Manifest, read_manifest, write_manifest
 from delaymq.store.segments import is_segment_name, segment_name
@@ -142,6 +142,8 @@ class Backup:
         files, folder = self._files, self._folder
         try:
             before = read_manifest(files, folder)
+        except NewerBackupError:
+            raise
         except BackupError:
             before = None  # what it names is looked at as if it had been interrupted: the checksums decide
         if before is not None:

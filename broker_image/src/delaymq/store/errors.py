@@ -41,5 +41,9 @@ class BackupError(StoreError):
     """A backup that cannot be made, read or restored."""
 
 
+class NewerBackupError(BackupError):
+    """A backup of a later version, which this one neither reads nor overwrites."""
+
+
 class SegmentGoneError(StoreError):
     """The log was deleted up to somewhere while it was being copied: look at the source anew."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from zlib import crc32
 
-from delaymq.store.errors import BackupError
+from delaymq.store.errors import BackupError, NewerBackupError
 from delaymq.store.files import Files
 from delaymq.store.segments import is_segment_name
 
@@ -115,7 +115,7 @@ def decode_manifest(data: bytes) -> Manifest:
         content = json.loads(data)
         least = content.get("minimumReader", content["formatVersion"])
         if least > FORMAT_VERSION:
-            raise BackupError(
+            raise NewerBackupError(
                 f"{NAME} needs a program that reads format version {least}, this one reads {FORMAT_VERSION}: use the "
                 f"version that made it ({content.get('program')}), or a later one"
             )
