@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import socket
 import subprocess
@@ -63,6 +64,7 @@ def called(*words: str, environment: dict[str, str] | None = None, given: str = 
     with (
         mock.patch.dict(os.environ, known, clear=True),
         mock.patch.object(sys, "stdin", given_in),
+        logging_left_alone(),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
@@ -73,6 +75,24 @@ def called(*words: str, environment: dict[str, str] | None = None, given: str = 
     texts = [stream.buffer.getvalue().decode() for stream in (out, err)]  # type: ignore[attr-defined]
     assert isinstance(code, int), code
     return Done(code, *texts)
+
+
+@contextlib.contextmanager
+def logging_left_alone() -> Iterator[None]:
+    """A command sets the log up as its process wants it; the tests after it want theirs."""
+    root = logging.getLogger()
+    loggers = [root, *(logging.getLogger(name) for name in [*root.manager.loggerDict] if name.startswith("delaymq"))]
+    levels = [(logger, logger.level) for logger in loggers]
+    handlers = list(root.handlers)
+    try:
+        yield
+    finally:
+        root.handlers[:] = handlers
+        for logger, level in levels:
+            logger.setLevel(level)
+        for name in [*root.manager.loggerDict]:
+            if name.startswith("delaymq") and logging.getLogger(name) not in loggers:
+                logging.getLogger(name).setLevel(logging.NOTSET)
 
 
 def ended(*words: str, **options: Any) -> tuple[int, str, str]:

@@ -3,6 +3,7 @@
 import inspect
 import subprocess
 import sys
+import tomllib
 from importlib import import_module
 from pathlib import Path
 
@@ -90,6 +91,23 @@ def test_the_list_of_commands_loads_no_command() -> None:
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert run.stderr.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("words", "missing", "extra"),
+    [(["topic", "list"], "typer", "cli"), (["standalone"], "uvloop", "server"), (["topic", "list"], "msgspec", "cli")],
+)
+def test_the_distribution_without_its_extras_says_what_to_install(
+    words: list[str], missing: str, extra: str, tmp_path: Path
+) -> None:
+    program = f"import sys; sys.modules[{missing!r}] = None; from delaymq.cli.main import main; main({words!r})"
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60, cwd=tmp_path
+    )
+    assert (run.returncode, run.stdout) == (1, "")
+    assert run.stderr.endswith(f"delaymq: this needs {missing}: install 'delaymq[{extra}]'\n")
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert any(wanted.startswith(missing) for wanted in project["optional-dependencies"][extra])
 
 
 @pytest.mark.parametrize("module", ["delay_commands", "delay_watch", "lookup_commands", "context_commands"])

@@ -15,6 +15,11 @@ from delaymq.cli.visible import visible
 
 SERVERS = ("standalone", "broker", "namesrv")
 EXIT_INTERRUPTED = 130
+_EXTRA_OF = {
+    "aiohttp": "server", "prometheus_client": "server", "uvloop": "server", "tzdata": "server",
+    "msgspec": "cli", "rich": "cli", "typer": "cli",
+}  # fmt: skip
+"""Which extra of the distribution brings a library: without any it has the core alone."""
 _OUTPUT_FAILS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
@@ -29,6 +34,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         code = _run(words)
         sys.stdout.flush()
+    except ModuleNotFoundError as error:
+        extra = _EXTRA_OF.get(error.name or "")
+        if extra is None:
+            raise
+        print(f"delaymq: this needs {error.name}: install 'delaymq[{extra}]'", file=sys.stderr)
+        code = 1
     except CommandError as error:
         print(f"delaymq: {visible(str(error))}", file=sys.stderr)
         code = error.exit_code

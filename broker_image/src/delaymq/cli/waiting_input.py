@@ -1,10 +1,9 @@
-"""Input that may let wait, a pipe or a person: meanwhile what is under way goes on, and Ctrl-C ends at once."""
+"""Input that may let wait: meanwhile what is under way goes on."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -46,16 +45,3 @@ def standard_input() -> BinaryIO:
         return open(sys.stdin.fileno(), "rb", closefd=False)
     except OSError:  # a test's, which is no file
         return sys.stdin.buffer
-
-
-@contextlib.contextmanager
-def interruptible() -> Iterator[None]:
-    """Ctrl-C ends a question at once; a running event loop would only note it."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
