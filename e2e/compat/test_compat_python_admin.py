@@ -2,9 +2,7 @@
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from itertools import count
 
 import pytest
 from delaymq.client import (
@@ -27,26 +25,12 @@ from delaymq.client import (
 )
 from delaymq.message.names import retry_topic
 from harness.brokers import Cluster
+from python_scenario import new_name, run
 
-LIMIT_S = 90.0
 # Every request is an assertion here: on a loaded machine a broker may stand still for more than the usual 3 s.
 PATIENT_MS = 30_000
 POLL_S = 0.05
-_names = count(1)
-
-
-def new_name(kind: str) -> str:
-    """A topic or group that no other test has."""
-    return f"PyAdmin{kind}{next(_names)}_{time.monotonic_ns() % 1_000_000}"
-
-
-def run(cluster: Cluster, scenario: Callable[[Client], Awaitable[None]]) -> None:
-    async def with_client() -> None:
-        options = ClientOptions(request_timeout_ms=PATIENT_MS, connect_timeout_ms=PATIENT_MS)
-        async with asyncio.timeout(LIMIT_S), Client(cluster.namesrv_address, options) as client:
-            await scenario(client)
-
-    asyncio.run(with_client())
+PATIENT = ClientOptions(request_timeout_ms=PATIENT_MS, connect_timeout_ms=PATIENT_MS)
 
 
 async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
@@ -97,7 +81,7 @@ def test_groups_are_put_listed_and_deleted(cluster: Cluster) -> None:
         assert group not in await admin.groups()
         await admin.delete_group(group)  # nothing is left, and that is no error
 
-    run(cluster, scenario)
+    run(cluster, scenario, PATIENT)
 
 
 def test_members_and_readers_of_a_topic_are_told(cluster: Cluster) -> None:
@@ -120,7 +104,7 @@ def test_members_and_readers_of_a_topic_are_told(cluster: Cluster) -> None:
             assert set(seen.subscriptions) == {topic, retry_topic(group)}
             assert group in await admin.topic_groups(topic)
 
-    run(cluster, scenario)
+    run(cluster, scenario, PATIENT)
 
 
 def test_a_group_without_members_goes_on_where_it_is_set(cluster: Cluster) -> None:
@@ -159,7 +143,7 @@ def test_a_group_without_members_goes_on_where_it_is_set(cluster: Cluster) -> No
             await until(has_come)
         assert again == [b"3", b"4"]
 
-    run(cluster, scenario)
+    run(cluster, scenario, PATIENT)
 
 
 def test_members_that_run_are_told_of_a_reset(cluster: Cluster) -> None:
@@ -186,7 +170,7 @@ def test_members_that_run_are_told_of_a_reset(cluster: Cluster) -> None:
             await until(has_come_again)
             assert got == [b"a", b"b", b"c"] * 2
 
-    run(cluster, scenario)
+    run(cluster, scenario, PATIENT)
 
 
 def test_a_reset_by_time_begins_with_what_was_stored_then(cluster: Cluster) -> None:
@@ -205,7 +189,7 @@ def test_a_reset_by_time_begins_with_what_was_stored_then(cluster: Cluster) -> N
         future_ms = stored[-1].store_timestamp_ms + 3_600_000
         assert [each.new for each in (await admin.reset_offset(group, topic, future_ms)).queues.values()] == [41]
 
-    run(cluster, scenario)
+    run(cluster, scenario, PATIENT)
 
 
 def test_messages_are_read_by_time_and_from_the_end_without_a_group(cluster: Cluster) -> None:
@@ -242,7 +226,7 @@ def test_messages_are_read_by_time_and_from_the_end_without_a_group(cluster: Clu
             with pytest.raises(ValueError, match=r"no queue 9|can be read at once"):
                 await wrong
 
-    run(cluster, scenario)
+    run(cluster, scenario, PATIENT)
 
 
 def test_what_is_not_there_is_an_error_of_the_client(cluster: Cluster) -> None:
@@ -258,4 +242,4 @@ def test_what_is_not_there_is_an_error_of_the_client(cluster: Cluster) -> None:
         with pytest.raises(ClientError, match="in cluster Nowhere"):
             await admin.put_group(GroupConfig(group="g"), cluster="Nowhere")
 
-    run(cluster, scenario)
+    run(cluster, scenario, PATIENT)

@@ -1,10 +1,7 @@
 """Polling with the Python client on either broker: shares, seeks, pauses, commits, and what comes after a crash."""
 
 import asyncio
-import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from itertools import count
 
 from delaymq.client import (
     Admin,
@@ -18,32 +15,9 @@ from delaymq.client import (
     ReceivedMessage,
 )
 from harness.brokers import Cluster
+from python_scenario import POLL_S, new_name, run, until
 
-LIMIT_S = 90.0
-POLL_S = 0.02
 FIRST = LitePullOptions(consume_from=ConsumeFrom.FIRST)
-_names = count(1)
-
-
-def new_name(kind: str) -> str:
-    """A topic or group that no other test has."""
-    return f"PyLite{kind}{next(_names)}_{time.monotonic_ns() % 1_000_000}"
-
-
-def run(cluster: Cluster, scenario: Callable[[Client], Awaitable[None]]) -> None:
-    """Runs `scenario` with a client of the cluster, within a limit."""
-
-    async def with_client() -> None:
-        async with asyncio.timeout(LIMIT_S), Client(cluster.namesrv_address) as client:
-            await scenario(client)
-
-    asyncio.run(with_client())
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    """Waits, within the scenario's limit."""
-    while not is_so():  # noqa: ASYNC110 - what it waits for is no event
-        await asyncio.sleep(POLL_S)
 
 
 async def filled(client: Client, topic: str, number: int, *, queues: int = 1) -> None:

@@ -1,12 +1,10 @@
 """What the Python client sends, on either broker: order by key, any number of batches, limits, a broker that dies."""
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
-from itertools import count
 
 import pytest
 from delaymq.client import (
@@ -25,26 +23,9 @@ from delaymq.client import (
     split_batches,
 )
 from harness.brokers import Cluster
+from python_scenario import LIMIT_S, NewCluster, new_name, run
 
-LIMIT_S = 110.0
 SYSTEM_BUSY = 2
-NewCluster = Callable[..., Cluster]
-_names = count(1)
-
-
-def new_name(kind: str) -> str:
-    """A topic or group that no other test has."""
-    return f"PySend{kind}{next(_names)}_{time.monotonic_ns() % 1_000_000}"
-
-
-def run(cluster: Cluster, scenario: Callable[[Client], Awaitable[None]]) -> None:
-    """Runs `scenario` with a client of the cluster, within a limit."""
-
-    async def with_client() -> None:
-        async with asyncio.timeout(LIMIT_S), Client(cluster.namesrv_address) as client:
-            await scenario(client)
-
-    asyncio.run(with_client())
 
 
 async def taken(send: Callable[[], Awaitable[SendResult]]) -> SendResult:
