@@ -29,8 +29,10 @@ from harness.processes import ServerProcess
 # Both brokers run in each test, whatever --against says.
 pytestmark = pytest.mark.ours_only
 
-CONFIG = {"messageDelayLevel": "1s 2s 4s 1h"}
+CONFIG = {"messageDelayLevel": "1s 2s 4s 15s"}
 LEVEL_4S = 3
+LEVEL_15S = 4
+"""Long enough for mqadmin to look at what waits: it starts a Java machine each time."""
 QUEUES = 4
 COUNT = 10
 POLL_NAMESRV_MS = 200
@@ -149,7 +151,15 @@ def test_a_broker_of_ours_takes_over_by_routes_and_gives_back(
     # And back: the other way round, by what our broker has for it.
     clients.mqadmin("updateBrokerConfig", "-b", real.broker_address, "-k", "brokerPermission", "-v", "6")
     wait_until(lambda: len(producer.queue_ids(topic)) == 2 * QUEUES, "a route with both brokers again")
-    last, _ = send(producer, topic, "last", delayLevel=LEVEL_4S)
+    last: list[str] = []
+
+    def goes_to_both() -> bool:
+        bodies, brokers = send(producer, topic, f"last{len(last)}-", delayLevel=LEVEL_4S)
+        last.extend(bodies)
+        return brokers == {"broker-a", "broker-b"}
+
+    # The admin's route is new before the producer's: without the other broker in it a refused send has nowhere to go.
+    wait_until(goes_to_both, "sends to both brokers again")
     ours.ask("decommission", post=True)
     wait_until(lambda: len(producer.queue_ids(topic)) == QUEUES, "a route for sends with broker-a alone")
     back, brokers = send(producer, topic, "back")
@@ -172,7 +182,7 @@ def test_two_clusters_side_by_side_lose_and_repeat_nothing(new_workbench: NewWor
         new.admin.update_topic(topic, broker=new.broker_address, queues=QUEUES)
         new.wait_for_route(topic, queues=QUEUES)
         consumers = [side.push(topic, group=group) for side in (old, new)]
-        early, _ = send(old.producer, topic, "early", delayLevel=LEVEL_4S)
+        early, _ = send(old.producer, topic, "early", delayLevel=LEVEL_15S)
         assert pending_of(old, real) == COUNT
         late, _ = send(new.producer, topic, "late", delayLevel=LEVEL_4S)
         wait_for_bodies(consumers[0], early)
