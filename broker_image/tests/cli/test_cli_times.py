@@ -51,5 +51,5 @@ def test_times_are_shown_with_their_offset_and_read_again() -> None:
 
 def test_what_is_not_of_today_is_shown_with_its_day() -> None:
     assert len(shown_clock(NOW_MS + 1_000, NOW_MS)) == len("12:00:00")
-    assert shown_clock(NOW_MS + 90_000_000, NOW_MS).startswith("2026-01-0")
+    assert shown_clock(NOW_MS + 86_400_000, NOW_MS).startswith("2026-01-0")
     assert (shown_clock(None, NOW_MS), shown_clock(1 << 60, NOW_MS)) == ("", f"{1 << 60} ms")

@@ -53,11 +53,12 @@ def shown_time(ms: int | None) -> str:
 
 
 def shown_clock(ms: int | None, now_ms: int) -> str:
-    """`12:00:00` within a day of now, else with the day."""
+    """`12:00:00` today, else with the day: tomorrow's time alone would look as if it were over."""
     if ms is None:
         return ""
     try:
         at = datetime.fromtimestamp(ms / 1000)
+        is_today = at.date() == datetime.fromtimestamp(now_ms / 1000).date()
     except (ValueError, OverflowError, OSError):
         return f"{ms} ms"
-    return at.strftime("%H:%M:%S" if abs(ms - now_ms) <= 86_400_000 else "%Y-%m-%d %H:%M")
+    return at.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M")
