@@ -21,7 +21,12 @@ def message(body: bytes = b"hello", **properties: str) -> ReceivedMessage:
 def test_a_delayed_message_shows_its_delay_and_its_lateness() -> None:
     line = as_line(message(TAGS="A", KEYS="k1 k2", DELAY="2"), BORN_MS + 5_003, BORN_MS + 5_000)
     clock = datetime.fromtimestamp((BORN_MS + 5_003) / 1000).strftime("%H:%M:%S.003")
-    assert line == f"{clock}  hello  tags A  keys k1 k2  delayed 5.0 s  late by 3 ms  queue 3, offset 9"
+    assert line == f"{clock}  hello  tags A  keys k1 k2  delayed 5.0 s  late by 1 ms  queue 3, offset 9"
+
+
+def test_a_message_that_was_on_time_and_is_read_later_is_not_late() -> None:
+    line = as_line(message(DELAY="2"), BORN_MS + 65_001, BORN_MS + 5_000)
+    assert "late by 1 ms  read 1m 0s later" in line
 
 
 def test_a_body_that_is_no_text_or_very_long_is_still_one_readable_line() -> None:
@@ -31,7 +36,7 @@ def test_a_body_that_is_no_text_or_very_long_is_still_one_readable_line() -> Non
 
 def test_as_json_a_message_has_its_text_or_its_bytes() -> None:
     data = as_data(message(DELAY="2"), BORN_MS + 5_003, BORN_MS + 5_000)
-    assert (data["body"], data["latenessMs"], data["delayLevel"]) == ("hello", 3, 2)
+    assert (data["body"], data["latenessMs"], data["delayLevel"]) == ("hello", 1, 2)
     assert as_data(message(b"\xff"), BORN_MS, None)["bodyBase64"] == "/w=="
     assert as_data(message(), BORN_MS, None)["latenessMs"] is None
 

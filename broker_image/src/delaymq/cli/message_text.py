@@ -13,6 +13,8 @@ from delaymq.client import ReceivedMessage
 from delaymq.message import names
 
 SHOWN_CHARACTERS: Final = 200
+WORTH_TELLING_MS: Final = 1_000
+"""Between a message being there and being read; less is the way to the consumer."""
 """Of a body in a line."""
 
 
@@ -37,15 +39,20 @@ def as_line(message: ReceivedMessage, arrived_ms: int, due_ms: int | None) -> st
         parts.append(f"retry {message.reconsume_times}")
     if due_ms is not None:
         parts.append(f"delayed {duration(due_ms - message.born_timestamp_ms)}")
-        parts.append(f"late by {duration(arrived_ms - due_ms)}")
+        parts.append(f"late by {duration(message.store_timestamp_ms - due_ms)}")
+        read_after_ms = arrived_ms - message.store_timestamp_ms
+        if read_after_ms >= WORTH_TELLING_MS:
+            parts.append(f"read {duration(read_after_ms)} later")
     parts.append(f"queue {message.queue.queue_id}, offset {message.queue_offset}")
     return on_one_line("  ".join(parts))
 
 
 def as_data(message: ReceivedMessage, arrived_ms: int, due_ms: int | None) -> dict[str, Any]:
-    """One received message as JSON; a body that is no text is in bodyBase64."""
+    """One received message as JSON; a body that is no text is in bodyBase64. Lateness is the broker's: consumers may
+    come later."""
     data = stored_data(message, due_ms)
-    return data | {"arrivedMs": arrived_ms, "latenessMs": None if due_ms is None else arrived_ms - due_ms}
+    late_ms = None if due_ms is None else message.store_timestamp_ms - due_ms
+    return data | {"arrivedMs": arrived_ms, "latenessMs": late_ms}
 
 
 def stored_data(message: ReceivedMessage, due_ms: int | None = None) -> dict[str, Any]:
