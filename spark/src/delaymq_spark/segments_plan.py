@@ -140,13 +140,14 @@ class _Planner:
         starts = self._starts(file, begin)
         # What lies between the records here is told by the tasks that read them.
         walk = Walk(file, starts[-1], info.end, lambda skipped: None, info.end, to_log_end=True)
-        for _ in walk.windows():
-            pass
+        holds_records = sum(1 for _ in walk.windows()) > 0
         end = walk.reached
         torn = walk.torn_bytes
         if torn:
             reason = "no whole record stands at the log's end"
             self.skipped.append(Skipped(info.path, end - info.base, end, torn, reason, at_end=True))
+        if starts[-1] == info.base and not holds_records:
+            return None  # a file that was cut to a few bytes is no end of a log
         return (_parts(info, starts, end), end) if end > begin else None
 
     def _starts(self, file: SegmentFile, begin: int) -> list[int]:
