@@ -98,13 +98,7 @@ class HttpApi:
             return {}
         if len(content) > MAX_ANSWER_BYTES:
             raise CommandError(f"{self.url} answers more than {MAX_ANSWER_BYTES} bytes: is it a DelayMQ broker?")
-        try:
-            answer = json.loads(content)
-        except (ValueError, RecursionError) as error:
-            raise CommandError(f"{self.url} answers no JSON: is it a DelayMQ broker?") from error
-        if not isinstance(answer, dict):
-            raise CommandError(f"{self.url} answers something else than expected: is it a DelayMQ broker?")
-        return answer
+        return json_object(content, self.url)
 
     def _nobody(self, reason: object) -> CommandError:
         if isinstance(reason, TimeoutError):
@@ -119,7 +113,7 @@ class HttpApi:
         )
 
     def _refusal(self, error: urllib.error.HTTPError, path: str) -> CommandError:
-        code, message = _error_of(error)
+        code, message = _told_by(error)
         status = error.code
         if status in (401, 403):
             hint = "give the broker's httpToken in a file with --token-file, or in DELAYMQ_HTTP_TOKEN"
@@ -136,13 +130,31 @@ class HttpApi:
         return ApiError(f"{self.url} refuses: {message or error.reason} ({code})", status, code)
 
 
-def _error_of(error: urllib.error.HTTPError) -> tuple[str, str]:
+def _told_by(error: urllib.error.HTTPError) -> tuple[str, str]:
+    try:
+        return error_of(error.read(MAX_ERROR_BYTES))
+    except (OSError, http.client.HTTPException):
+        return "", ""
+
+
+def error_of(data: bytes) -> tuple[str, str]:
     """Code and message of an error's body; empty where it is not ours."""
     try:
-        told = json.loads(error.read(MAX_ERROR_BYTES))["error"]
+        told = json.loads(data)["error"]
         return str(told["code"]), str(told["message"])
-    except (OSError, http.client.HTTPException, ValueError, RecursionError, KeyError, TypeError):
+    except (ValueError, RecursionError, KeyError, TypeError):
         return "", ""
+
+
+def json_object(content: bytes, url: str, expected: str = "expected") -> dict[str, Any]:
+    """The object that an answer is. CommandError for anything else."""
+    try:
+        answer = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise CommandError(f"{url} answers no JSON: is it a DelayMQ broker?") from error
+    if not isinstance(answer, dict):
+        raise CommandError(f"{url} answers something else than {expected}: is it a DelayMQ broker?")
+    return answer
 
 
 def checked_url(url: str) -> str:

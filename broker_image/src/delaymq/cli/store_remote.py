@@ -13,7 +13,7 @@ import urllib.parse
 from typing import Any, Final
 
 from delaymq.cli.errors import EXIT_UNREACHABLE, CommandError
-from delaymq.cli.http_api import checked_url
+from delaymq.cli.http_api import checked_url, error_of, json_object
 from delaymq.store.backup_source import SourceState
 from delaymq.store.errors import BackupError, SegmentGoneError
 from delaymq.store.manifest import FileSizes, sizes_from
@@ -99,7 +99,7 @@ class RemoteSource:
                     f"{self._shown} leads to another store by now: back up each broker by its own address"
                 )
             return data
-        code, message = _error_of(data)
+        code, message = error_of(data)
         if status == 404 and code == "segment_gone":
             raise SegmentGoneError(message)
         raise BackupError(f"{self._shown} does not give its log ({status} {code}): {message}")
@@ -127,7 +127,7 @@ class RemoteSource:
         if status == 201:
             self._pinned, self._renewed_at = offset, time.monotonic()
             return True
-        code, message = _error_of(data)
+        code, message = error_of(data)
         if status == 409 and code == "offset_gone":
             # Of a segment that is copied already, or a read finds that it is gone.
             self._renewed_at = time.monotonic()
@@ -139,15 +139,9 @@ class RemoteSource:
     def _get_json(self, path: str) -> dict[str, Any]:
         status, data = self._ask("GET", path)
         if status != 200:
-            code, message = _error_of(data)
+            code, message = error_of(data)
             raise CommandError(f"{self._shown}{path} answers {status} {code}: {message or 'is it a DelayMQ broker?'}")
-        try:
-            answer = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise CommandError(f"{self._shown} answers no JSON: is it a DelayMQ broker?") from error
-        if not isinstance(answer, dict):
-            raise CommandError(f"{self._shown} answers something else than a store: is it a DelayMQ broker?")
-        return answer
+        return json_object(data, self._shown, "a store")
 
     def _ask(
         self, method: str, path: str, *, body: bytes | None = None, headers: dict[str, str] | None = None
@@ -198,11 +192,3 @@ class RemoteSource:
         if self._connection is not None:
             self._connection.close()
         self._connection = None
-
-
-def _error_of(data: bytes) -> tuple[str, str]:
-    try:
-        told = json.loads(data)["error"]
-        return str(told["code"]), str(told["message"])
-    except (ValueError, KeyError, TypeError):
-        return "", ""
