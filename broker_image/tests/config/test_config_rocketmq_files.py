@@ -40,7 +40,7 @@ def test_a_file_with_every_key_as_rocketmq_writes_it_after_a_change_works_as_it_
         "writeBufferLowWaterMark",
     }
     assert resolved.config.broker_name == "broker-host"
-    assert resolved.config.store_path_root_dir == "/root/store"
+    assert resolved.config.store_path_root_dir == "/home/rocketmq/store"
     assert {"sendMessageThreadPoolNums", "serverWorkerThreads", "kvConfigPath"} <= resolved.left_aside.keys()
 
 
