@@ -16,7 +16,7 @@ from delaymq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionDat
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import request_command
 from delaymq.server.api.route import MAX_READS
-from delaymq.server.logs.reading import LogFiles
+from delaymq.server.record_reading import LogFiles
 from running_server import BOUND_S, HOST, BrokerPeer, run, standalone, until
 
 KEY = "7F00000100002A9F18B4AAC2D1F20001"
@@ -347,7 +347,7 @@ def test_the_cluster_is_what_a_name_server_tells_and_else_this_broker(tmp_path: 
 
 def test_properties_that_are_no_utf8_are_shown_all_the_same(tmp_path: Path) -> None:
     assert decode_properties(b"KEYS\x01\xff") == {"KEYS": "\udcff"}
-    from delaymq.server.logs.reading import clean_text
+    from delaymq.server.record_reading import clean_text
 
     assert clean_text("\udcff") == "�"
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from delaymq.clock import now_ms
 from delaymq.message.names import SCHEDULE_TOPIC
 from delaymq.quiet_log import QuietLog
-from delaymq.server.logs.reading import LogFiles
+from delaymq.server.record_reading import LogFiles
 from delaymq.store.reader import QUEUE_ENTRY
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from delaymq.message import names
 from delaymq.message.hashing import tags_code
 from delaymq.message.marks import parse_mark
 from delaymq.message.properties import decode_properties
+from delaymq.server.api.index_search import search_index
 from delaymq.server.api.messages import (
     MAX_FOUND,
     MessageBody,
@@ -22,8 +23,7 @@ from delaymq.server.api.messages import (
 )
 from delaymq.server.api.route import Answer, Api, Name, Query, Turns
 from delaymq.server.api.topics import groups_of
-from delaymq.server.index_search import search_index
-from delaymq.server.logs.reading import ReadRecord
+from delaymq.server.record_reading import ReadRecord
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker

@@ -12,11 +12,11 @@ from delaymq.message.levels import level_of_queue
 from delaymq.message.marks import MarkKind, parse_due, parse_mark
 from delaymq.message.properties import decode_properties
 from delaymq.message.record import Record
+from delaymq.server.api.index_search import search_index
 from delaymq.server.api.resent import resent_times_ms
 from delaymq.server.api.route import Answer, Api, ApiError, Name, Query, TimeMs, Turns
 from delaymq.server.api.topics import no_topic, queue_count
-from delaymq.server.index_search import search_index
-from delaymq.server.logs.reading import SHOWN_BODY_BYTES, ReadRecord, clean_text
+from delaymq.server.record_reading import SHOWN_BODY_BYTES, ReadRecord, clean_text
 from delaymq.store.reader import QUEUE_ENTRY
 
 if TYPE_CHECKING:

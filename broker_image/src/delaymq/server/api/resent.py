@@ -5,9 +5,9 @@ from typing import Final
 from delaymq.broker.resend import is_resent_from, key_of
 from delaymq.message import names
 from delaymq.message.record import Record
+from delaymq.server.api.index_search import search_index
 from delaymq.server.api.route import Api, Turns
-from delaymq.server.index_search import search_index
-from delaymq.server.logs.reading import LogFiles
+from delaymq.server.record_reading import LogFiles
 
 _LOOKED_AT: Final = 64
 """Messages of one unique id in a retry topic: a group tries 16 times by default."""

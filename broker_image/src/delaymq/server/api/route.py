@@ -14,7 +14,7 @@ import msgspec
 from aiohttp import web
 
 from delaymq.server.http.answers import decode_json, error_response
-from delaymq.server.logs.reading import LogFiles
+from delaymq.server.record_reading import LogFiles
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
