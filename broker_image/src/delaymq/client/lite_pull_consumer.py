@@ -11,11 +11,12 @@ from delaymq.client.assignment import Assignment
 from delaymq.client.background import Background
 from delaymq.client.client import Client
 from delaymq.client.errors import ClosedError
+from delaymq.client.group_member import GroupMember
 from delaymq.client.lite_offsets import SoughtOffsets
 from delaymq.client.lite_reading import SharedOrAssigned, reading_options
 from delaymq.client.messages import ReceivedMessage
 from delaymq.client.offsets import BrokerOffsets
-from delaymq.client.options import LitePullOptions
+from delaymq.client.options import LitePullOptions, MessageModel
 from delaymq.client.poll_buffer import PollBuffer
 from delaymq.client.queue_calls import QueueCalls
 from delaymq.client.rebalance import Shares
@@ -23,13 +24,13 @@ from delaymq.client.subscriptions import ALL, Subscription
 from delaymq.client.unregistering import unregister
 from delaymq.clock import now_ms
 from delaymq.message.names import group_problem
-from delaymq.protocol.bodies import ConsumerData, MessageQueue, ProducerData
+from delaymq.protocol.bodies import ConsumerData, MessageQueue
 
 POLL_TIMEOUT_MS = 5_000
 POLL_MESSAGES = 32
 
 
-class LitePullConsumer:
+class LitePullConsumer(GroupMember):
     """A member of a group that is polled. One task polls; the others may call everything else.
 
     Either `subscribe`: the group's members share the topics' queues, and they move when members come and go. Or
@@ -43,6 +44,8 @@ class LitePullConsumer:
     A message counts as done when the next one is asked for (by `poll`, `async for`, `commit` or a close without an
     error), and only what is done is committed: after a crash messages come again, and none is skipped.
     """
+
+    _offsets: SoughtOffsets
 
     def __init__(self, client: Client, group: str, options: LitePullOptions | None = None) -> None:
         problem = group_problem(group)
@@ -234,25 +237,8 @@ class LitePullConsumer:
 
     # What the client asks of its members.
 
-    def producer_data(self) -> ProducerData | None:
-        return None
-
     def consumer_data(self) -> ConsumerData | None:
-        return ConsumerData(
-            group_name=self.group,
-            consume_type="CONSUME_ACTIVELY",
-            message_model="CLUSTERING",
-            consume_from_where=self.options.consume_from.value,
-            subscription_data_set=[each.data() for each in self._subscriptions.values()],
-        )
-
-    def topics(self) -> Iterable[str]:
-        return list(self._subscriptions)
-
-    def membership_changed(self) -> None:
-        """Members, routes or a connection changed: the shares are worked out again."""
-        self._offsets.forget_saved()
-        self._assignment.look_again()
+        return self._consumer_data("CONSUME_ACTIVELY", MessageModel.CLUSTERING, self.options.consume_from)
 
     def reset_offsets(self, offsets: dict[MessageQueue, int]) -> None:
         """Goes on at these offsets, as an administrator wants it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Self
 
 from delaymq.client.assignment import Assignment
@@ -11,22 +10,23 @@ from delaymq.client.client import Client
 from delaymq.client.consumer_stats import ConsumerStats, QueueStats, Tally
 from delaymq.client.errors import ClosedError
 from delaymq.client.file_offsets import FileOffsets, default_path
+from delaymq.client.group_member import GroupMember
 from delaymq.client.handlers import BatchHandler, Handle, Handler, of_batch, of_one
 from delaymq.client.handling import Handling
 from delaymq.client.offsets import BrokerOffsets
 from delaymq.client.options import MessageModel, PushConsumerOptions
-from delaymq.client.producer import unregister
 from delaymq.client.queue_calls import QueueCalls
 from delaymq.client.queue_locks import QueueLocks
 from delaymq.client.rebalance import Shares
 from delaymq.client.retries import Retries
 from delaymq.client.subscriptions import ALL, Subscription
+from delaymq.client.unregistering import unregister
 from delaymq.clock import now_ms
 from delaymq.message.names import group_problem, retry_topic
-from delaymq.protocol.bodies import ConsumerData, MessageQueue, ProducerData
+from delaymq.protocol.bodies import ConsumerData, MessageQueue
 
 
-class _GroupConsumer:
+class _GroupConsumer(GroupMember):
     """What consumers with a handler have in common."""
 
     def __init__(self, client: Client, group: str, handle: Handle, options: PushConsumerOptions) -> None:
@@ -154,25 +154,8 @@ class _GroupConsumer:
 
     # What the client asks of its members.
 
-    def producer_data(self) -> ProducerData | None:
-        return None
-
     def consumer_data(self) -> ConsumerData | None:
-        return ConsumerData(
-            group_name=self.group,
-            consume_type="CONSUME_PASSIVELY",
-            message_model=self.options.model.value,
-            consume_from_where=self.options.consume_from.value,
-            subscription_data_set=[each.data() for each in self._subscriptions.values()],
-        )
-
-    def topics(self) -> Iterable[str]:
-        return list(self._subscriptions)
-
-    def membership_changed(self) -> None:
-        """Members, routes or a connection changed: the shares are worked out again."""
-        self._offsets.forget_saved()
-        self._assignment.look_again()
+        return self._consumer_data("CONSUME_PASSIVELY", self.options.model, self.options.consume_from)
 
     def reset_offsets(self, offsets: dict[MessageQueue, int]) -> None:
         """Goes on at these offsets, as an administrator wants it."""

@@ -1,0 +1,40 @@
+"""What consumers that share their group's queues tell the client, whether they are pushed to or polled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from delaymq.client.assignment import Assignment
+from delaymq.client.offsets import Offsets
+from delaymq.client.options import ConsumeFrom, MessageModel
+from delaymq.client.subscriptions import Subscription
+from delaymq.protocol.bodies import ConsumerData, ProducerData
+
+
+class GroupMember:
+    """Most of a `Member` of the client; who reads, and how, is said by what is derived from it."""
+
+    group: str
+    _subscriptions: dict[str, Subscription]
+    _offsets: Offsets
+    _assignment: Assignment
+
+    def producer_data(self) -> ProducerData | None:
+        return None
+
+    def topics(self) -> Iterable[str]:
+        return list(self._subscriptions)
+
+    def membership_changed(self) -> None:
+        """Members, routes or a connection changed: the shares are worked out again."""
+        self._offsets.forget_saved()
+        self._assignment.look_again()
+
+    def _consumer_data(self, consume_type: str, model: MessageModel, consume_from: ConsumeFrom) -> ConsumerData:
+        return ConsumerData(
+            group_name=self.group,
+            consume_type=consume_type,
+            message_model=model.value,
+            consume_from_where=consume_from.value,
+            subscription_data_set=[each.data() for each in self._subscriptions.values()],
+        )
