@@ -71,6 +71,7 @@ def test_metrics_have_their_names_and_count(tmp_path: Path) -> None:
             assert float(values["delaymq_delay_next_due_timestamp_seconds"]) > 1_700_000_000
             assert float(values['delaymq_store_pinned_bytes{holder="schedule"}']) > 0
             assert float(values["delaymq_event_loop_lag_seconds"]) < 10
+            assert float(values["delaymq_event_loop_tasks"]) >= 1
             for name in ("delay_dead_total", "flush_seconds_count", 'log_offset_bytes{which="end"}', "ready"):
                 assert f"delaymq_{name}" in values
             assert "# TYPE delaymq_delay_corrected_total counter" in text

@@ -62,6 +62,7 @@ def _store(gathered: Gathered) -> Iterator[Metric]:
 def _process(gathered: Gathered) -> Iterator[Metric]:
     server = gathered.server
     yield gauge("delaymq_event_loop_lag_seconds", "Longest lag of the last 10 s.", server.background.lag_s)
+    yield gauge("delaymq_event_loop_tasks", "Tasks of the event loop, the one that asks among them.", gathered.tasks)
     yield gauge("delaymq_connections", "Open connections of clients.", len(server.sessions))
     yield gauge("delaymq_http_connections", "Open connections of HTTP.", server.http_connections)
     yield gauge("delaymq_held_pulls", "Pulls that wait for messages.", len(server.held_pulls))

@@ -1,5 +1,6 @@
 """What the metrics need of a running broker, copied in turns on the loop's thread: no walk over it holds the loop."""
 
+import asyncio
 import shutil
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -40,6 +41,7 @@ class Gathered:
     disk_free_bytes: int = 0
     memory: process_facts.Memory | None = None
     descriptors: int | None = None
+    tasks: int = 0
 
     def look_at_system(self) -> None:
         """What the system has to be asked for; in any thread."""
@@ -66,6 +68,7 @@ async def gather(server: "BrokerServer") -> Gathered:
     await _gather_groups(gathered, broker, turns)
     for pin in broker.store.pins.report():
         gathered.pins[pin.holder] = pin.pinned_bytes
+    gathered.tasks = len(asyncio.all_tasks())
     return gathered
 
 
