@@ -18,7 +18,7 @@ from delaymq.broker.half_messages import oldest_half_message
 from delaymq.broker.locks import QueueLocks
 from delaymq.broker.offsets import Offsets
 from delaymq.broker.processors.table import PROCESSORS, PROCESSORS_READ_ONLY, SEND_CODES, refusal
-from delaymq.broker.results import Result
+from delaymq.broker.results import Asked, Result
 from delaymq.broker.series import SeriesNames
 from delaymq.broker.session import Session
 from delaymq.broker.stats import Stats
@@ -140,7 +140,7 @@ class Broker:
                 result = self._failed(command.code, error, session, command)
             if self._arrivals.waiting:
                 self._arrivals.announce(self.store.confirmed_offset)
-        if command.flag & FLAG_ONEWAY:
+        if command.flag & FLAG_ONEWAY and type(result) is not Asked:
             return None
         return result
 

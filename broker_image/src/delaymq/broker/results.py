@@ -1,11 +1,15 @@
-"""What a processor can hand back: an answer, one that waits for the disk, or one that waits for a message."""
+"""What a processor can hand back: an answer, or one that waits for the disk, for a message, or for other clients."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from delaymq.protocol.command import Response
+from delaymq.protocol.command import Command, Response
+
+if TYPE_CHECKING:
+    from delaymq.broker.session import Session
 
 
 @dataclass(slots=True)
@@ -34,4 +38,19 @@ class Held:
     """Runs the pull again; with True the result is an answer in any case. Never raises."""
 
 
-Result = Response | Deferred | Held | None
+@dataclass(slots=True)
+class Asked:
+    """Requests that go to clients over their own connections; what they answer makes up the answer.
+
+    They are sent also for a one-way request; only nobody is told the result then.
+    """
+
+    questions: list[tuple[Session, Command]]
+    """A command of its own for each: the connection numbers it."""
+    timeout_ms: int
+    answer: Callable[[list[Command | None]], Response | Deferred]
+    """Called once, with the answers in the order of the questions: None where none came in time, where the connection
+    ended or is behind, or where there was too much to keep. Never raises."""
+
+
+Result = Response | Deferred | Held | Asked | None

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 from delaymq import clock
 from delaymq.broker.broker import Broker
-from delaymq.broker.results import Deferred, Held
+from delaymq.broker.results import Asked, Deferred, Held
 from delaymq.config import BrokerConfig
 from delaymq.config.running import RunningSettings
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import FLAG_ONEWAY, Command, Response, encode_response
+from delaymq.server.asking import Asking
 from delaymq.server.background import Background
 from delaymq.server.broker_jobs import jobs_of
 from delaymq.server.draining import Draining
@@ -99,6 +100,7 @@ class BrokerServer:
         self.flushing = Flushing(
             broker.store, lambda: broker.config.flush_interval_commit_log, self._reply, broker.announce_arrivals
         )
+        self.asking = Asking(self._reply, self.flushing.wait)
         self.clock = DeliveryClock(broker.delivery, self._hand_over, broker.now_ms)
         self.registration = Registration(broker, config.name_servers)
         self.draining = Draining(broker, self.registration.register_soon)
@@ -157,6 +159,7 @@ class BrokerServer:
         if self.decommissioned:
             await self.registration.unregister()
         self.held_pulls.close()
+        self.asking.close()
         await self.flushing.stop()
         broker.announce_arrivals()
         await self.sessions.close_all(DRAIN_TIMEOUT_S)
@@ -186,6 +189,8 @@ class BrokerServer:
                 self.flushing.wait(session, command, result)
             elif type(result) is Held:
                 self.held_pulls.hold(session, command, result)
+            elif type(result) is Asked:
+                self.asking.ask(session, command, result)
 
     def _on_fast_commands(self, connection: RemotingConnection, commands: list[Command]) -> None:
         pulls = [command for command in commands if command.code == RequestCode.PULL_MESSAGE]

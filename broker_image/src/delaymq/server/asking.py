@@ -1,0 +1,145 @@
+"""Questions of the broker to its clients on behalf of others: sent, waited for, and put together to one answer."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from delaymq.broker.results import Asked, Deferred
+from delaymq.protocol.codes import ResponseCode
+from delaymq.protocol.command import MAX_FRAME_BYTES, Command, Response
+from delaymq.server.sessions import ClientSession
+from delaymq.transport import TransportError
+
+MAX_OPEN_PER_ASKER: Final = 1_000
+"""Requests of one connection that wait for clients: as many replies a program may have under way, and each costs memory
+until a client that does not answer has used up its time."""
+MAX_OPEN_QUESTIONS: Final = 20_000
+"""Of all askers: a group of thousands can be asked, but not again and again at once."""
+MAX_ANSWER_BYTES: Final = MAX_FRAME_BYTES
+"""Bodies that are kept for one asker: more could not be sent on in one frame."""
+MAX_KEPT_BYTES: Final = 4 * MAX_FRAME_BYTES
+"""The same for all askers: clients that answer with all they have would fill the memory."""
+SENT_AT_ONCE: Final = 50
+"""Questions that are sent in one turn of the loop, each a system call: others have their turn in between."""
+
+Reply = Callable[[ClientSession, Command, Response], None]
+Defer = Callable[[ClientSession, Command, Deferred], None]
+
+
+class _Asking:
+    """One request that waits for clients."""
+
+    __slots__ = ("answers", "asked", "kept_bytes", "open", "request", "sent", "session")
+
+    def __init__(self, session: ClientSession, request: Command, asked: Asked) -> None:
+        self.session = session
+        self.request = request
+        self.asked = asked
+        self.answers: list[Command | None] = [None] * len(asked.questions)
+        self.open = len(asked.questions)
+        self.sent = 0
+        self.kept_bytes = 0
+
+
+class Asking:
+    """All requests that wait for clients. `defer` takes an answer that waits for the disk."""
+
+    def __init__(self, reply: Reply, defer: Defer) -> None:
+        self._reply = reply
+        self._defer = defer
+        self._loop = asyncio.get_running_loop()
+        self._of_asker: dict[int, int] = {}
+        self._open_questions = 0
+        self._kept_bytes = 0
+        self._closing = False
+
+    @property
+    def open_questions(self) -> int:
+        """Questions whose answers may still come."""
+        return self._open_questions
+
+    def ask(self, session: ClientSession, request: Command, asked: Asked) -> None:
+        """Sends the questions; `request` is answered when each has its answer or its time is over.
+
+        An asker that goes away changes nothing: its clients were asked already.
+        """
+        if self._closing:
+            return
+        count = len(asked.questions)
+        of_asker = self._of_asker.get(session.id, 0)
+        if of_asker >= MAX_OPEN_PER_ASKER or self._open_questions + count > MAX_OPEN_QUESTIONS:
+            self._reply(session, request, _busy(of_asker, self._open_questions))
+            return
+        self._of_asker[session.id] = of_asker + 1
+        self._open_questions += count
+        asking = _Asking(session, request, asked)
+        if count:
+            self._send(asking)
+        else:
+            self._finish(asking)
+
+    def close(self) -> None:
+        """Answers nothing any more: the server stops, and the reset of their connections tells the askers."""
+        self._closing = True
+
+    def _send(self, asking: _Asking) -> None:
+        questions, timeout_ms = asking.asked.questions, asking.asked.timeout_ms
+        end = min(asking.sent + SENT_AT_ONCE, len(questions))
+        for index in range(asking.sent, end):
+            future = None if self._closing else _start(*questions[index], timeout_ms)
+            if future is None:
+                self._answered(asking, index, None)
+            else:
+                future.add_done_callback(partial(self._ended, asking, index))
+        asking.sent = end
+        if end < len(questions):
+            self._loop.call_soon(self._send, asking)
+
+    def _ended(self, asking: _Asking, index: int, future: "asyncio.Future[Command]") -> None:
+        failed = future.cancelled() or future.exception() is not None
+        self._answered(asking, index, None if failed else future.result())
+
+    def _answered(self, asking: _Asking, index: int, answer: Command | None) -> None:
+        if answer is not None:
+            kept = len(answer.body)
+            if asking.kept_bytes + kept <= MAX_ANSWER_BYTES and self._kept_bytes + kept <= MAX_KEPT_BYTES:
+                asking.answers[index] = answer
+                asking.kept_bytes += kept
+                self._kept_bytes += kept
+        self._open_questions -= 1
+        asking.open -= 1
+        if asking.open == 0:
+            self._finish(asking)
+
+    def _finish(self, asking: _Asking) -> None:
+        self._kept_bytes -= asking.kept_bytes
+        session = asking.session
+        left = self._of_asker.pop(session.id) - 1
+        if left:
+            self._of_asker[session.id] = left
+        if self._closing:
+            return
+        result = asking.asked.answer(asking.answers)
+        if isinstance(result, Deferred):
+            self._defer(session, asking.request, result)
+        else:
+            self._reply(session, asking.request, result)
+
+
+def _start(session: object, question: Command, timeout_ms: int) -> "asyncio.Future[Command] | None":
+    """The future of an answer; None when the question cannot be sent."""
+    if not isinstance(session, ClientSession) or session.connection.is_behind:
+        return None
+    try:
+        return session.connection.start_request(question, timeout_ms)
+    except (TransportError, ValueError):  # gone, too many open already, or larger than a frame
+        return None
+
+
+def _busy(of_asker: int, in_all: int) -> Response:
+    return Response(
+        ResponseCode.SYSTEM_BUSY,
+        f"[REJECTREQUEST]system busy, start flow control for a while: {of_asker} requests of this connection and"
+        f" {in_all} in all wait for clients to answer",
+    )
