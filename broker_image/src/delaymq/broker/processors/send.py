@@ -66,8 +66,8 @@ def send_batch_message(broker: Broker, session: Session, command: Command) -> Re
 def _send(broker: Broker, session: Session, command: Command, header: SendMessageRequestHeader) -> Response | Deferred:
     body = command.body
     if len(body) > broker.max_message_size:
-        raise _too_large(broker, len(body))
-    config, topic, queue_id = _place(broker, session, header)
+        raise too_large(broker, len(body))
+    config, topic, queue_id = place(broker, session, header)
     answered_queue_id = queue_id
     dead_letter = False
     reconsume_times = header.reconsume_times or 0
@@ -114,8 +114,8 @@ def _send(broker: Broker, session: Session, command: Command, header: SendMessag
     return Response(0, None, fields)
 
 
-def _place(broker: Broker, session: Session, header: SendMessageRequestHeader) -> tuple[TopicConfig, str, int]:
-    """The topic's config, its name and the queue, checked in RocketMQ's order."""
+def place(broker: Broker, session: Session, header: SendMessageRequestHeader) -> tuple[TopicConfig, str, int]:
+    """The topic's config, its name and the queue of what is sent, checked in RocketMQ's order."""
     if not (broker.writable and broker.drain.takes_sends):
         raise unavailable("the broker is being taken out of service: send to another one")
     topic = header.topic
@@ -173,8 +173,8 @@ def _send_batch(
     broker: Broker, session: Session, command: Command, header: SendMessageRequestHeader
 ) -> Response | Deferred:
     if len(command.body) > broker.max_message_size:
-        raise _too_large(broker, len(command.body))
-    config, topic, queue_id = _place(broker, session, header)
+        raise too_large(broker, len(command.body))
+    config, topic, queue_id = place(broker, session, header)
     if topic.startswith(names.RETRY_PREFIX):
         raise message_illegal(f"batch request does not support retry group {topic}: send its messages one by one")
     sys_flag = header.sys_flag
@@ -290,7 +290,8 @@ def _when_flushed(broker: Broker, fields: dict[str, str], until: int) -> Deferre
     return Deferred(Response(0, None, fields), until, broker.config.sync_flush_timeout, late)
 
 
-def _too_large(broker: Broker, body_bytes: int) -> Exception:
+def too_large(broker: Broker, body_bytes: int) -> Exception:
+    """13: a body above maxMessageSize."""
     return message_illegal(
         f"message body size exceeded: {body_bytes} bytes, at most maxMessageSize={broker.max_message_size} are stored"
     )
