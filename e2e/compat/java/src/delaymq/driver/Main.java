@@ -63,7 +63,9 @@ public final class Main {
         operations.put("admin.updateTopic", admin::updateTopic);
         operations.put("admin.consumeStats", admin::consumeStats);
         operations.put("admin.consumers", admin::consumers);
-        operations.put("mqadmin", new MqAdmin()::run);
+        MqAdmin mqAdmin = new MqAdmin();
+        operations.put("mqadmin", mqAdmin::run);
+        operations.put("mqadmin.names", mqAdmin::names);
         operations.put("stop", clients::stop);
     }
 

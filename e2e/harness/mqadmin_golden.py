@@ -1,0 +1,73 @@
+"""Lists of mqadmin commands, and the golden files with what the real broker's side of them prints.
+
+A golden folder holds one file a command, normalised (mqadmin_output.py). To write them anew:
+``pytest e2e/compat/test_compat_mqadmin_x.py --against real --write-golden``.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from harness import mqadmin_output as output
+from harness.clients import Workbench
+from harness.mqadmin_output import Normaliser
+
+GOLDEN_PATH = Path(__file__).resolve().parent.parent / "compat" / "golden"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One command; the file of its golden output has its name. In words, {broker} and the like name the scene's parts.
+
+    ``lines``: a command that never ends by itself is interrupted when it has printed so many.
+    ``file``: what it writes to a file is shown in place of what it prints.
+    ``code_only``: it is refused, and our remark says more than RocketMQ's: the code is compared.
+    """
+
+    name: str
+    words: str
+    normaliser: Normaliser = output.plain
+    lines: int | None = None
+    file: str | None = None
+    code_only: bool = False
+
+
+def play(clients: Workbench, cases: Iterable[Case], scene: dict[str, str]) -> dict[str, list[str]]:
+    """What each command printed, normalised, one after the other: later ones may see what earlier ones changed."""
+    return {case.name: _run(clients, case, scene) for case in cases}
+
+
+def _run(clients: Workbench, case: Case, scene: dict[str, str]) -> list[str]:
+    arguments = [word.format_map(scene) for word in case.words.split()]
+    fields = {} if case.lines is None else {"lines": case.lines}
+    answer = clients.driver.call("mqadmin", arguments=[*arguments, "-n", clients.namesrv_address], **fields)
+    # Where a command fails, the exception's message is what the user sees; its stack is the client's own.
+    complaints = [line for line in str(answer["errors"]).splitlines() if "CODE:" in line]
+    printed = str(answer["output"])
+    if case.file is not None:
+        printed = Path(case.file.format_map(scene)).read_text()
+    elif not printed.strip() and not complaints and str(answer["errors"]).strip():
+        # No refusal by the broker, but one by the command itself.
+        complaints = [line for line in str(answer["errors"]).splitlines() if not line.strip().startswith("at ")][:4]
+    if case.code_only:
+        complaints = [line.partition(" DESC:")[0] for line in complaints]
+    return case.normaliser(output.common(printed)) + output.common("\n".join(complaints))
+
+
+def compare(
+    request: pytest.FixtureRequest, against: str, folder: str, name: str, printed: dict[str, list[str]]
+) -> None:
+    """That a command printed what its golden file says; with --write-golden the file is written first."""
+    golden_path = GOLDEN_PATH / folder / f"{name}.txt"
+    if request.config.getoption("--write-golden"):
+        assert against == "real", "golden files come from the real broker: add --against real"
+        golden_path.parent.mkdir(parents=True, exist_ok=True)
+        golden_path.write_text("\n".join(printed[name]) + "\n")
+    assert printed[name] == golden_path.read_text().splitlines()
+
+
+def files(folder: str) -> set[str]:
+    """The names of a folder's golden files."""
+    return {path.stem for path in (GOLDEN_PATH / folder).glob("*.txt")}
