@@ -36,7 +36,7 @@ test-unit: $(SETUP) ## the tests that need no cluster; those on a real API serve
 
 test-compat: $(SETUP) ## RocketMQ's own client, tools and broker against ours; processes killed; the console in a browser (needs a JDK, Maven, Chromium)
 	@mkdir -p $(REPORTS)
-	$(BIN)/python -m pytest e2e/compat e2e/crash e2e/console --junitxml=$(REPORTS)/compat.xml
+	$(BIN)/python -m pytest e2e/compat e2e/crash e2e/soak e2e/console --junitxml=$(REPORTS)/compat.xml
 
 # PySpark is half a gigabyte: whoever does not touch spark/ need not have it.
 SPARK_BIN := .venv-spark/bin
@@ -62,7 +62,7 @@ e2e: cluster ## brokers on real kind clusters: pods killed, nodes lost, rolled, 
 
 test-long: $(SETUP) ## what takes too long for every change: all kill instants, the real broker as control, more fuzzing
 	DELAYMQ_FUZZ_INPUTS=100000 $(BIN)/python -m pytest
-	$(BIN)/python -m pytest e2e/compat e2e/crash --long
+	$(BIN)/python -m pytest e2e/compat e2e/crash e2e/soak --long
 	$(BIN)/python -m pytest e2e/kind --long
 
 bench: $(SETUP) ## ours and the real RocketMQ broker side by side, as ratios (about 30 minutes; see bench/README.md)

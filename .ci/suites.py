@@ -28,7 +28,7 @@ REQUIRED = {
         "operator.tests.manifests",
         "operator.tests.reconcile",
     ],
-    "compat": ["e2e.compat", "e2e.console", "e2e.crash"],
+    "compat": ["e2e.compat", "e2e.console", "e2e.crash", "e2e.soak"],
     "spark": [
         "tests.test_spark_compaction_truth",
         "tests.test_spark_entrypoint",
