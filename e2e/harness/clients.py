@@ -131,6 +131,25 @@ class Producer(Client):
         return sorted(queue["queueId"] for queue in self.call("producer.queues", topic=topic))
 
 
+    def request(self, topic: str, body: str | bytes | int, *, timeout_ms: int, **fields: Any) -> Received:
+        """Ask and wait for the reply; `callback=True` asks by a callback."""
+        callback = fields.pop("callback", False)
+        request = {"message": message(topic, body, **fields), "timeoutMs": timeout_ms, "callback": callback}
+        return Received.from_json(self.call("request.request", **request))
+
+
+class Replier(Client):
+    """A consumer that replies to each request with a prefix and the request's body."""
+
+    def __init__(self, driver: Driver, name: str, **fields: Any) -> None:
+        self.inbox = driver.inbox(name)
+        super().__init__(driver, "replier", name, **fields)
+
+    def outcomes(self) -> list[dict[str, Any]]:
+        """How its replies ended so far: `status` and ids, or `error`."""
+        return list(self.call("replier.outcomes"))
+
+
 class PushConsumer(Client):
     def __init__(self, driver: Driver, name: str, **fields: Any) -> None:
         self.inbox = driver.inbox(name)
@@ -252,6 +271,10 @@ class Workbench:
         subscriptions = {topic: expression}
         name = self.name("push")
         return self._kept(PushConsumer(self.driver, name, group=group, subscriptions=subscriptions, **fields))
+
+    def replier(self, topic: str, *, group: str, prefix: str = "re: ", **options: Any) -> Replier:
+        fields = {"group": group, "topic": topic, "prefix": prefix, **self._address(), **options}
+        return self._kept(Replier(self.driver, self.name("replier"), **fields))
 
     def pull(self, *, group: str, **options: Any) -> PullConsumer:
         fields = {**self._address(), **options}

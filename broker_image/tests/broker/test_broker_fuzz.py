@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from broker_harness import START_MS, FakeSession, Harness
 from delaymq.broker.processors.table import PROCESSORS
-from delaymq.broker.results import Deferred, Held
+from delaymq.broker.results import Asked, Deferred, Held
 from delaymq.protocol import headers
 from delaymq.protocol.command import Command, Response, encode_response
 
@@ -43,6 +43,8 @@ HEADERS: dict[int, type[headers.Header]] = {
     317: headers.GetConsumeStatsInBrokerHeader,
     320: headers.SendMessageRequestHeaderV2,
     321: headers.QueryConsumeQueueRequestHeader,
+    324: headers.SendMessageRequestHeader,
+    325: headers.SendMessageRequestHeaderV2,
 }
 TOPICS = ["Orders"] * 6 + [
     *("BenchmarkTest", "TBW102", "%RETRY%readers", "%DLQ%readers", "SCHEDULE_TOPIC_XXXX", "OFFSET_MOVED_EVENT"),
@@ -52,6 +54,7 @@ GROUPS = ["readers"] * 4 + ["", "a b", "g" * 125, "x" * 300, "DEFAULT_PRODUCER"]
 PROPERTIES = [
     *("", "DELAY\x013", "DELAY\x0199", "DELAY\x01x", "TAGS\x01A\x02KEYS\x01k", "TRAN_MSG\x01true", "KEYS\x01a a  b"),
     *("__DMQ_MARK\x01delivered:0:0:0:0", "UNIQ_KEY\x01U\x02WAIT\x01false", "\x02\x01\x02", "P\x01" + "x" * 32_700),
+    *("REPLY_TO_CLIENT\x01c", "REPLY_TO_CLIENT\x01nobody\x02TTL\x013000"),
 ]
 OTHERS = ["", "*", "A || B", "||", "TAG", "SQL92", "SINGLE_TAG", "k", "c"]
 TEXTS = {
@@ -114,6 +117,10 @@ def answers_of(result: Any) -> list[Response]:
         answer = result.resume(True)
         assert isinstance(answer, Response)
         return [answer]
+    if isinstance(result, Asked):
+        count = len(result.questions)
+        heard = Command(0, flag=1)
+        return [each for told in (heard, Command(1, flag=1), None) for each in answers_of(result.answer([told] * count))]
     assert isinstance(result, Response)
     return [result]
 

@@ -65,6 +65,8 @@ class Clients:
     def __init__(self, may_notify: Callable[[str], bool]) -> None:
         self._may_notify = may_notify
         self.producers: dict[str, dict[int, Client]] = {}
+        self._producing: dict[str, dict[tuple[int, str], Client]] = {}
+        """Client id → session id and group → the producer, the one that was heard of last at the end."""
         self.consumers: dict[str, ConsumerGroup] = {}
         self._remembered: dict[str, ConsumerGroup] = {}
         self._remembered_ids: dict[str, set[str]] = {}
@@ -83,7 +85,12 @@ class Clients:
         groups = self._session_groups(client.session)[0]
         if group in groups or len(groups) < MAX_GROUPS_PER_SESSION:
             groups.add(group)
-            self.producers.setdefault(group, {})[client.session.id] = client
+            members = self.producers.setdefault(group, {})
+            before = members.get(client.session.id)
+            if before is not None:
+                self._forget_producing(before, group)
+            members[client.session.id] = client
+            self._producing.setdefault(client.client_id, {})[client.session.id, group] = client
 
     def register_consumer(self, client: Client, data: ConsumerData) -> None:
         """A member of a consumer group, or its next sign of life; tells the others when something changed."""
@@ -165,9 +172,16 @@ class Clients:
 
     def _drop_producer(self, session_id: int, group: str) -> None:
         members = self.producers[group]
-        del members[session_id]
+        client = members.pop(session_id)
         if not members:
             del self.producers[group]
+        self._forget_producing(client, group)
+
+    def _forget_producing(self, client: Client, group: str) -> None:
+        known = self._producing[client.client_id]
+        del known[client.session.id, group]
+        if not known:
+            del self._producing[client.client_id]
 
     def _drop_consumer(self, session_id: int, name: str) -> None:
         group = self.consumers[name]
@@ -211,6 +225,31 @@ class Clients:
     def groups_of_topic(self, topic: str) -> list[str]:
         """Groups with a member that subscribes `topic`."""
         return [group.name for group in self.consumers.values() if topic in group.subscriptions]
+
+    def producer(self, client_id: str) -> Client | None:
+        """The producer with this client id that was heard of last; None when none is connected."""
+        known = self._producing.get(client_id)
+        return None if known is None else next(reversed(known.values()))
+
+    def members(self, name: str) -> list[Client]:
+        """The connected members of a group, each client id once: by its newest connection."""
+        group = self.consumers.get(name)
+        newest: dict[str, Client] = {}
+        for client in group.members.values() if group is not None else ():
+            known = newest.get(client.client_id)
+            if known is None or known.session.id < client.session.id:
+                newest[client.client_id] = client
+        return list(newest.values())
+
+    def member(self, name: str, client_id: str) -> Client | None:
+        """The member with this client id, as its newest connection said; None when it is not connected."""
+        group = self.consumers.get(name)
+        clients = group.members.values() if group is not None else ()
+        return max(
+            (client for client in clients if client.client_id == client_id),
+            key=lambda client: client.session.id,
+            default=None,
+        )
 
     def notify_group(self, name: str, make: Callable[[Client], Command]) -> int:
         """Sends each member of a group a one-way request of its own; how many."""

@@ -7,16 +7,14 @@ from typing import NamedTuple
 # Accepted, so that a broker.conf works as it is, and reported: why → the keys.
 _ASIDE = {
     "threads and queues of a Java broker; one event loop serves all requests here": """
-        adminBrokerThreadPoolNums brokerFastFailureEnable clientManageThreadPoolNums
-        clientManagerThreadPoolQueueCapacity consumerManageThreadPoolNums consumerManagerThreadPoolQueueCapacity
-        endTransactionPoolQueueCapacity endTransactionThreadPoolNums heartbeatThreadPoolNums
-        heartbeatThreadPoolQueueCapacity litePullMessageThreadPoolNums litePullThreadPoolQueueCapacity
-        osPageCacheBusyTimeOutMills processReplyMessageThreadPoolNums pullMessageThreadPoolNums
-        pullThreadPoolQueueCapacity putMessageFutureThreadPoolNums putThreadPoolQueueCapacity
-        queryMessageThreadPoolNums queryThreadPoolQueueCapacity replyThreadPoolQueueCapacity
-        sendMessageThreadPoolNums sendThreadPoolQueueCapacity startAcceptSendRequestTimeStamp
-        useReentrantLockWhenPutMessage waitTimeMillsInHeartbeatQueue waitTimeMillsInLitePullQueue
-        waitTimeMillsInPullQueue waitTimeMillsInSendQueue waitTimeMillsInTransactionQueue
+        adminBrokerThreadPoolNums clientManageThreadPoolNums clientManagerThreadPoolQueueCapacity
+        consumerManageThreadPoolNums consumerManagerThreadPoolQueueCapacity endTransactionPoolQueueCapacity
+        endTransactionThreadPoolNums heartbeatThreadPoolNums heartbeatThreadPoolQueueCapacity
+        litePullMessageThreadPoolNums litePullThreadPoolQueueCapacity processReplyMessageThreadPoolNums
+        pullMessageThreadPoolNums pullThreadPoolQueueCapacity putMessageFutureThreadPoolNums
+        putThreadPoolQueueCapacity queryMessageThreadPoolNums queryThreadPoolQueueCapacity
+        replyThreadPoolQueueCapacity sendMessageThreadPoolNums startAcceptSendRequestTimeStamp
+        useReentrantLockWhenPutMessage waitTimeMillsInLitePullQueue
         """,
     "Netty's settings; `maxConnections` and `channelIdleMs` are the limits here": """
         channelNotActiveInterval clientAsyncSemaphoreValue clientCallbackExecutorThreads
@@ -58,8 +56,8 @@ _ASIDE = {
         brokerConfigPath clusterTest compressedRegister configStorePath forceRegister productEnvName rocketmqHome
         rmqAddressServerDomain rmqAddressServerSubGroup storePathDLedgerCommitLog
         """,
-    "batches, replies and light queues, which have limits of their own or none here": """
-        enableBatchPush isEnableBatchPush maxLmqConsumeQueueNum maxMsgsNumBatch storeReplyMessageEnable
+    "batches and light queues, which have limits of their own or none here": """
+        enableBatchPush isEnableBatchPush maxLmqConsumeQueueNum maxMsgsNumBatch
         """,
     "often seen in files, but no key of RocketMQ 4.9 either": """
         abortFile checkTransactionMessageEnable clientIP commitLogReputFromOffset diskSpaceCleanForciblyRatio

@@ -73,6 +73,9 @@ class BrokerConfig:
     msg_trace_topic_name: str = text("RMQ_SYS_TRACE_TOPIC", "its name")
     region_id: str = text("DefaultRegion", "told to producers")
     trace_on: bool = flag(True, "told to producers", hot=True)
+    store_reply_message_enable: bool = flag(
+        True, "whether replies to requests are also kept in the topic named as the cluster, with _REPLY_TOPIC", hot=True
+    )
     reject_transaction_message: bool = flag(False, "transactions are refused anyway so far", hot=True)
     notify_consumer_ids_changed_enable: bool = flag(True, "whether members are told when a group changes", hot=True)
     enable_property_filter: bool = flag(False, "SQL92 is refused anyway so far", hot=True)
@@ -93,6 +96,21 @@ class BrokerConfig:
     max_transfer_bytes_on_message_in_disk: int = number(64 << 10, 1_024, 15 << 20, "the same", hot=True)
     access_message_in_memory_max_ratio: int = number(
         40, 0, 100, "percent of the memory: what lies further behind the log's end counts as on disk", hot=True
+    )
+    broker_fast_failure_enable: bool = flag(
+        True, "whether requests are refused that [waited too long](flow-control.md)", hot=True
+    )
+    wait_time_mills_in_send_queue: int = number(200, 1, _MS_A_DAY, "ms after which a send counts so", hot=True)
+    wait_time_mills_in_pull_queue: int = number(5_000, 1, _MS_A_DAY, "the same for a pull", hot=True)
+    wait_time_mills_in_heartbeat_queue: int = number(31_000, 1, _MS_A_DAY, "the same for a heartbeat", hot=True)
+    wait_time_mills_in_transaction_queue: int = number(
+        3_000, 1, _MS_A_DAY, "the same for the end of a transaction", hot=True
+    )
+    os_page_cache_busy_time_out_mills: int = number(
+        1_000, 1, _MS_A_DAY, "ms of a write to the log, or of a sync, after which sends are rejected", hot=True
+    )
+    send_thread_pool_queue_capacity: int = number(
+        10_000, 1, 10_000_000, "sends that may wait for the disk (SYNC_FLUSH); more are rejected", hot=True
     )
     default_query_max_num: int = number(32, 1, 64, "messages in the answer to a query that states no number", hot=True)
 
@@ -146,6 +164,14 @@ class BrokerConfig:
         200, 0, 10_000, "topics (and groups) with metrics of their own; the others share `(other)`", hot=True, ours=True
     )
     max_connections: int = number(10_000, 1, 1_000_000, "further ones are cut off", ours=True)
+    max_connections_per_address: int = number(
+        0, 0, 1_000_000, "of one address; 0: as many as `maxConnections`", ours=True
+    )
+    max_buffered_bytes: int = number(
+        128 << 20, 16 << 20, 1 << 40,
+        "bytes of half-received requests and of unsent answers on all connections; above it the slowest are cut off",
+        ours=True,
+    )  # fmt: skip
     channel_idle_ms: int = number(
         120_000, 1_000, _MS_A_DAY, "a connection that says nothing for so long is closed", ours=True
     )

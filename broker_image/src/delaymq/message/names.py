@@ -19,6 +19,13 @@ UNIQUE_KEY: Final = "UNIQ_KEY"
 CLUSTER: Final = "CLUSTER"
 MSG_REGION: Final = "MSG_REGION"
 TRACE_ON: Final = "TRACE_ON"
+# Of requests and their replies.
+CORRELATION_ID: Final = "CORRELATION_ID"
+REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
+TTL: Final = "TTL"
+MESSAGE_TYPE: Final = "MSG_TYPE"
+PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
+REPLY_ARRIVE_TIME: Final = "ARRIVE_TIME"
 # Due times of RocketMQ 5: refused, since a 4.9 broker would deliver them at once.
 TIMER_PROPERTIES: Final = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "__STARTDELIVERTIME")
 # Ours; see marks.py.

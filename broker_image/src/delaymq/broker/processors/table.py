@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from delaymq.broker.processors import admin, clients, consumers, offsets, pull, query, send
+from delaymq.broker.processors import admin, clients, consumers, offsets, pull, query, replies, send
 from delaymq.broker.results import Result
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, Response
@@ -60,6 +60,8 @@ PROCESSORS: Final[dict[int, Processor]] = {
     RequestCode.GET_BROKER_CONSUME_STATS: consumers.get_broker_consume_stats,
     RequestCode.SEND_BATCH_MESSAGE: send.send_batch_message,
     RequestCode.QUERY_CONSUME_QUEUE: query.query_consume_queue,
+    RequestCode.SEND_REPLY_MESSAGE: replies.send_reply,
+    RequestCode.SEND_REPLY_MESSAGE_V2: replies.send_reply,
     RequestCode.GET_ALL_PRODUCER_INFO: consumers.get_all_producers,
     RequestCode.DELETE_EXPIRED_COMMITLOG: admin.delete_expired_commit_log,
 }
@@ -70,6 +72,8 @@ _WRITING: Final = frozenset(
         RequestCode.SEND_MESSAGE,
         RequestCode.SEND_MESSAGE_V2,
         RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
         RequestCode.CONSUMER_SEND_MSG_BACK,
         RequestCode.UPDATE_AND_CREATE_TOPIC,
         RequestCode.DELETE_TOPIC_IN_BROKER,
@@ -95,12 +99,19 @@ PROCESSORS_READ_ONLY: Final[dict[int, Processor]] = PROCESSORS | dict.fromkeys(_
 """The table of a broker that only reads its store."""
 
 # Answers to these carry two fields more, also when they are refusals.
-SEND_CODES: Final = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
+SEND_CODES: Final = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+    }
+)
 
 _TRANSACTIONS: Final = "transactions come with a later version: send without TRAN_MSG"
 _ACCESS_CONTROL: Final = "access control comes with a later version: keep the ports private"
 _ASKING_CLIENTS: Final = "asking clients comes with a later version: see consumerConnection and consumerProgress"
-_REPLIES: Final = "request and reply come with a later version: send to a topic of your own"
 _OFFSETS: Final = "comes with a later version: set the group's offsets with code 15"
 
 # What to do instead, for codes that RocketMQ's broker serves and this one does not.
@@ -117,8 +128,6 @@ NOT_SERVED: Final[dict[int, str]] = {
     RequestCode.CLONE_GROUP_OFFSET: _OFFSETS,
     RequestCode.VIEW_BROKER_STATS_DATA: "statistics by name come with a later version: see brokerStatus and /metrics",
     RequestCode.RESUME_CHECK_HALF_MESSAGE: _TRANSACTIONS,
-    RequestCode.SEND_REPLY_MESSAGE: _REPLIES,
-    RequestCode.SEND_REPLY_MESSAGE_V2: _REPLIES,
 }
 
 

@@ -66,6 +66,10 @@ public final class Main {
         MqAdmin mqAdmin = new MqAdmin();
         operations.put("mqadmin", mqAdmin::run);
         operations.put("mqadmin.names", mqAdmin::names);
+        Requests requests = new Requests(clients, output);
+        operations.put("request.request", requests::request);
+        operations.put("replier.start", requests::start);
+        operations.put("replier.outcomes", requests::outcomes);
         operations.put("stop", clients::stop);
     }
 

@@ -1,0 +1,123 @@
+"""Replies (324, 325): pushed to the producer that asked, and kept in the cluster's reply topic if so configured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from delaymq.broker.ingress import admit
+from delaymq.broker.processors.send import place, too_large
+from delaymq.broker.results import Asked, Deferred
+from delaymq.message import names
+from delaymq.message.errors import IllegalMessageError
+from delaymq.message.flags import TRANSACTION_MASK
+from delaymq.message.properties import format_properties, parse_properties
+from delaymq.protocol.codes import RequestCode, ResponseCode
+from delaymq.protocol.command import Command, Response, request_command
+from delaymq.protocol.headers import ReplyMessageRequestHeader, SendMessageRequestHeader, send_request_header
+from delaymq.store.errors import StoreError
+from delaymq.store.model import NewRecord
+
+if TYPE_CHECKING:
+    from delaymq.broker.broker import Broker
+    from delaymq.broker.session import Session
+
+PUSH_TIMEOUT_MS: Final = 10_000
+"""How long a producer may take to say that it has a reply; RocketMQ waits as long. The one who replied has usually
+given up by then, and sends again: the producer takes the first."""
+_SHOWN_CHARACTERS: Final = 128
+
+
+def send_reply(broker: Broker, session: Session, command: Command) -> Response | Asked | Deferred:
+    """324 and 325: the answer says whether the producer that asked has the reply.
+
+    As with RocketMQ it is kept in either case (`storeReplyMessageEnable`), so that one with no producer left is found.
+    """
+    header = send_request_header(command.code, command.fields)
+    if len(command.body) > broker.max_message_size:
+        raise too_large(broker, len(command.body))
+    _, topic, queue_id = place(broker, session, header)
+    properties = parse_properties(header.properties or "")
+    requester = properties.get(names.REPLY_TO_CLIENT)
+    if requester is None:
+        remark = f"reply message properties[{names.REPLY_TO_CLIENT}] is null"
+        return _kept(broker, session, command, header, topic, queue_id, Response(ResponseCode.SYSTEM_ERROR, remark))
+    producer = broker.clients.producer(requester)
+    shown = requester[:_SHOWN_CHARACTERS]
+    if producer is None:
+        remark = f"push reply message fail, channel of <{shown}> not found."
+        return _kept(broker, session, command, header, topic, queue_id, Response(ResponseCode.SYSTEM_ERROR, remark))
+    properties[names.PUSH_REPLY_TIME] = str(broker.now_ms())
+    push = _push(broker, session, header, format_properties(properties), command.body)
+
+    def answer(answers: list[Command | None]) -> Response | Deferred:
+        pushed = answers[0]
+        if pushed is not None and pushed.code == ResponseCode.SUCCESS:
+            # Clients read an id of every answer; "0" is what RocketMQ says of a reply that is not kept.
+            outcome = Response(0, None, {"msgId": "0", "queueId": str(queue_id), "queueOffset": "0"})
+        else:
+            outcome = Response(ResponseCode.SYSTEM_ERROR, f"push reply message to {shown}fail.")
+        return broker.guarded(command.code, lambda: _kept(broker, session, command, header, topic, queue_id, outcome))
+
+    return Asked([(producer.session, push)], PUSH_TIMEOUT_MS, answer)
+
+
+def _push(broker: Broker, session: Session, header: SendMessageRequestHeader, properties: str, body: bytes) -> Command:
+    """326: the reply as the producer that asked gets it."""
+    pushed = ReplyMessageRequestHeader(
+        producer_group=header.producer_group,
+        topic=header.topic,
+        default_topic=header.default_topic,
+        default_topic_queue_nums=header.default_topic_queue_nums,
+        queue_id=header.queue_id,
+        sys_flag=header.sys_flag,
+        born_timestamp=header.born_timestamp,
+        flag=header.flag,
+        born_host=session.remote_address,
+        store_host=broker.address,
+        store_timestamp=broker.now_ms(),
+        properties=properties,
+        reconsume_times=header.reconsume_times,
+        unit_mode=bool(header.unit_mode),
+    )
+    return request_command(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, pushed.to_fields(), body)
+
+
+def _kept(
+    broker: Broker, session: Session, command: Command, header: SendMessageRequestHeader, topic: str, queue_id: int,
+    outcome: Response,
+) -> Response | Deferred:  # fmt: skip
+    """`outcome`, with where the reply was kept; that it could not be kept does not change whether it was pushed."""
+    outcome.fields |= {"MSG_REGION": broker.region, "TRACE_ON": broker.trace_on}
+    if not broker.config.store_reply_message_enable:
+        return outcome
+    stored_topic, stored_queue_id, properties, waits = admit(broker, topic, queue_id, header.properties or "", False)
+    try:
+        appended = broker.store.append(
+            NewRecord(
+                stored_topic,
+                stored_queue_id,
+                command.body,
+                properties,
+                header.flag,
+                header.sys_flag & ~TRANSACTION_MASK,
+                header.born_timestamp,
+                session.remote_host,
+                broker.store_host,
+                header.reconsume_times or 0,
+            )
+        )
+    except (StoreError, IllegalMessageError):
+        broker.stats.put_failed += 1
+        return outcome
+    broker.stats.put(topic, appended.size)
+    broker.stats.last_send_ms = appended.store_timestamp_ms
+    offset = appended.physical_offset
+    outcome.fields |= {
+        "msgId": f"{broker.message_id_prefix}{offset:016X}",
+        "queueId": str(queue_id),
+        "queueOffset": str(appended.queue_offset),
+    }
+    if waits and broker.waits_for_flush:
+        # Late or not: the producer has the reply, or it does not.
+        return Deferred(outcome, offset + appended.size, broker.config.sync_flush_timeout, outcome)
+    return outcome
