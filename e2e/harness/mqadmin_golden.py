@@ -46,8 +46,9 @@ def _run(clients: Workbench, case: Case, scene: dict[str, str]) -> list[str]:
     # Where a command fails, the exception's message is what the user sees; its stack is the client's own.
     complaints = [line for line in str(answer["errors"]).splitlines() if "CODE:" in line]
     printed = str(answer["output"])
-    if case.file is not None:
-        printed = Path(case.file.format_map(scene)).read_text()
+    written = Path(case.file.format_map(scene)) if case.file is not None else None
+    if written is not None and "success" in printed:
+        printed = written.read_text()
     elif not printed.strip() and not complaints and str(answer["errors"]).strip():
         # No refusal by the broker, but one by the command itself.
         complaints = [line for line in str(answer["errors"]).splitlines() if not line.strip().startswith("at ")][:4]

@@ -3,8 +3,10 @@
 Everything else stays and is compared: names, counts, offsets, sizes, versions, permissions, order of messages.
 """
 
+import json
 import re
 from collections.abc import Callable
+from typing import Any
 
 TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(,\d{3})?")
 ADDRESS = re.compile(r"127\.0\.0\.1:\d+")
@@ -71,6 +73,61 @@ def all_progress(lines: list[str]) -> list[str]:
         line if line.startswith("#") or not line else " ".join([*line.split()[:5], "MEASURED", *line.split()[6:]])
         for line in lines
     ]
+
+
+def settings(*keys: str) -> "Normaliser":
+    """Of a configuration only these keys, by name; what names a place is each one's own."""
+
+    def normalise(lines: list[str]) -> list[str]:
+        pairs = sorted(line.partition("= ")[::2] for line in lines if "= " in line or line.endswith("="))
+        found = {key.rstrip(" ="): value for key, value in pairs}
+        return [f"{key} = {_without_place(key, found[key])}" if key in found else f"no {key}" for key in sorted(keys)]
+
+    return normalise
+
+
+def _without_place(key: str, value: str) -> str:
+    return "PLACE" if key.endswith(("Path", "List", "Dir")) else value
+
+
+def headlines(lines: list[str]) -> list[str]:
+    """Whose configuration it is."""
+    return [line for line in lines if line.startswith("=")]
+
+
+# Rates, times, shares and what counts changes, by key.
+_VOLATILE = re.compile(
+    r"(?i)tps$|timestamp$|^exportTime$|ratio$|cpuNum$|totalMemKBytes$|counter$|dataVersion$|averageSize$"
+)
+
+
+def exported(lines: list[str]) -> list[str]:
+    """JSON of an export: sorted, with placeholders for what is measured or counts changes."""
+    return json.dumps(_exported(json.loads("\n".join(lines))), indent=1, sort_keys=True).splitlines()
+
+
+def _exported(value: Any, key: str = "") -> Any:
+    if isinstance(value, dict):
+        return {name: _exported(part, name) for name, part in value.items()}
+    return "MEASURED" if _VOLATILE.search(key) and value is not None else value
+
+
+def send_times(lines: list[str]) -> list[str]:
+    """Cluster, broker, milliseconds (measured), sent, failed."""
+    return [line if line.startswith("#") else re.sub(r" \d+\.\d+ ", " MEASURED ", line) for line in lines]
+
+
+_OF_A_SEND = re.compile(r"rt=\d+ms|queueId=\d+|queueOffset=\d+|msgId=\w+|offsetMsgId=\w+")
+
+
+def send_results(lines: list[str]) -> list[str]:
+    """Of sends what does not depend on the moment or on the order of queues."""
+    return [_OF_A_SEND.sub("MEASURED", line) for line in lines]
+
+
+def all_statistics(lines: list[str]) -> list[str]:
+    """Topic, group, lag; rates are measured, and counts are those of the last full minutes."""
+    return [line if line.startswith("#") else " ".join([*line.split()[:3], "MEASURED"]) for line in lines]
 
 
 def plain(lines: list[str]) -> list[str]:

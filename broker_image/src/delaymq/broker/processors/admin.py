@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from delaymq.broker.errors import no_permission, system_error, topic_missing
 from delaymq.broker.runtime_info import runtime_info
+from delaymq.broker.told_settings import told_settings
 from delaymq.broker.topics import checked_topic
-from delaymq.config import ConfigError, to_properties_text
+from delaymq.config import ConfigError
 from delaymq.config.running import ForbiddenKeyError
 from delaymq.protocol.bodies import (
     KVTable,
@@ -136,7 +137,7 @@ def get_runtime_info(broker: Broker, session: Session, command: Command) -> Resp
 def get_broker_config(broker: Broker, session: Session, command: Command) -> Response:
     """26: the configuration as properties text."""
     version = broker.topics.version.encode().decode()
-    return Response(fields={"version": version}, body=to_properties_text(broker.config).encode())
+    return Response(fields={"version": version}, body=told_settings(broker.config))
 
 
 def update_broker_config(broker: Broker, session: Session, command: Command) -> Response:

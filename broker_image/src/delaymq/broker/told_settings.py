@@ -1,0 +1,23 @@
+"""What request code 26 answers: the broker's settings, and facts that RocketMQ's tools look up among its keys."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from delaymq.config import BrokerConfig
+from delaymq.config.build import to_settings
+from delaymq.protocol.bodies import encode_settings
+
+# mqadmin exportConfigs and exportMetrics fail, or show nothing, where one of them is missing.
+_FACTS: Final = {
+    "brokerRole": "ASYNC_MASTER",
+    "filterServerNums": "0",
+    "useTLS": "false",
+    "clientCallbackExecutorThreads": str(os.cpu_count() or 1),  # by which exportMetrics tells the processors
+}
+
+
+def told_settings(config: BrokerConfig) -> bytes:
+    """`key=value` lines; secrets are left out."""
+    return encode_settings(_FACTS | to_settings(config))
