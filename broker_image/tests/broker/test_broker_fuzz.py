@@ -13,7 +13,7 @@ from delaymq.broker.results import Asked, Deferred, Held
 from delaymq.protocol import headers
 from delaymq.protocol.command import Command, Response, encode_response
 
-REQUESTS = 4_000
+REQUESTS = 12_000
 
 HEADERS: dict[int, type[headers.Header]] = {
     10: headers.SendMessageRequestHeader,
@@ -37,9 +37,14 @@ HEADERS: dict[int, type[headers.Header]] = {
     208: headers.GetConsumeStatsRequestHeader,
     215: headers.DeleteTopicRequestHeader,
     222: headers.ResetOffsetRequestHeader,
+    223: headers.GetConsumerStatusRequestHeader,
     300: headers.QueryTopicConsumeByWhoRequestHeader,
     303: headers.QueryConsumeTimeSpanRequestHeader,
+    307: headers.GetConsumerRunningInfoRequestHeader,
+    308: headers.QueryCorrectionOffsetHeader,
+    309: headers.ConsumeMessageDirectlyResultRequestHeader,
     310: headers.SendMessageRequestHeaderV2,
+    314: headers.CloneGroupOffsetRequestHeader,
     317: headers.GetConsumeStatsInBrokerHeader,
     320: headers.SendMessageRequestHeaderV2,
     321: headers.QueryConsumeQueueRequestHeader,
@@ -59,7 +64,9 @@ PROPERTIES = [
 OTHERS = ["", "*", "A || B", "||", "TAG", "SQL92", "SINGLE_TAG", "k", "c"]
 TEXTS = {
     **dict.fromkeys(("topic", "b", "originTopic"), TOPICS),
-    **dict.fromkeys(("consumerGroup", "producerGroup", "group", "groupName", "a"), GROUPS),
+    **dict.fromkeys(("consumerGroup", "producerGroup", "group", "groupName", "a", "srcGroup", "destGroup"), GROUPS),
+    **{name: ["c", "c", "", "nobody"] for name in ("clientId", "clientAddr")},
+    "msgId": ["0" * 32] * 3 + ["", "0" * 56, "f" * 32, "x" * 32],
     **dict.fromkeys(("properties", "i"), PROPERTIES),
     **{name: ["TBW102"] * 5 + ["BenchmarkTest", "Nothing"] for name in ("defaultTopic", "c")},
 }
@@ -120,7 +127,8 @@ def answers_of(result: Any) -> list[Response]:
     if isinstance(result, Asked):
         count = len(result.questions)
         heard = Command(0, flag=1)
-        return [each for told in (heard, Command(1, flag=1), None) for each in answers_of(result.answer([told] * count))]
+        heard_or_not = (heard, Command(1, flag=1), None)
+        return [each for told in heard_or_not for each in answers_of(result.answer([told] * count))]
     assert isinstance(result, Response)
     return [result]
 
@@ -142,7 +150,9 @@ def test_every_request_has_an_answer_that_somebody_wrote(open_harness: Callable[
     chance = random.Random(17)
     codes = [int(code) for code in PROCESSORS]
     # Mostly what moves messages; a topic is deleted rarely, so that there is something to find.
-    weights = [8 if code in (10, 11, 310, 320) else 0.2 if code == 215 else 1 for code in codes]
+    weights = [
+        8 if code in (10, 11, 310, 320) else 4 if code in (324, 325) else 0.2 if code == 215 else 1 for code in codes
+    ]
     served = Counter[int]()
     sessions = [FakeSession(port) for port in range(1, 6)]
     for number in range(REQUESTS):

@@ -10,6 +10,7 @@ from delaymq.protocol.bodies import (
     ConsumerOffsets,
     ConsumeStats,
     ConsumeStatsList,
+    CorrectionOffsets,
     DelayOffsets,
     MessageQueue,
     ResetOffset,
@@ -180,3 +181,70 @@ def test_after_an_unclean_stop_offsets_ahead_of_the_log_come_back_to_its_end(har
     assert not harness.broker.store.recovery.clean
     assert offset_of(harness, RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="readers") == 1
     assert offset_of(harness, RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="honest") == 1
+
+
+def test_a_group_goes_on_where_another_one_is(harness: Harness) -> None:
+    for topic in ("Orders", "Refunds"):
+        harness.send(topic)
+        fields = {"consumerGroup": "readers", "topic": topic, "queueId": 0, "commitOffset": 1}
+        harness.answer(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+    commit(harness, 9, queue_id=3, group="others")
+    fields = {"srcGroup": "readers", "destGroup": "others", "topic": "Orders", "offline": "false"}
+    assert harness.answer(RequestCode.CLONE_GROUP_OFFSET, fields).code == ResponseCode.SUCCESS
+    table = harness.broker.offsets.table
+    assert table["Orders@others"] == {0: 1}
+    assert "Refunds@others" not in table
+    commit(harness, 0)
+    assert table["Orders@others"] == {0: 1}
+    del fields["topic"]
+    assert harness.answer(RequestCode.CLONE_GROUP_OFFSET, fields).code == ResponseCode.SUCCESS
+    assert (table["Orders@others"], table["Refunds@others"]) == ({0: 0}, {0: 1})
+
+
+def test_only_what_the_connected_group_subscribes_is_cloned_unless_it_counts_as_offline(harness: Harness) -> None:
+    harness.send()
+    commit(harness, 1)
+    heartbeat = (
+        b'{"clientID":"c1","consumerDataSet":[{"groupName":"readers","subscriptionDataSet":[{"topic":"Refunds"}]}]}'
+    )
+    harness.answer(RequestCode.HEART_BEAT, body=heartbeat)
+    fields = {"srcGroup": "readers", "destGroup": "others", "topic": "Orders", "offline": "false"}
+    harness.answer(RequestCode.CLONE_GROUP_OFFSET, fields)
+    assert "Orders@others" not in harness.broker.offsets.table
+    harness.answer(RequestCode.CLONE_GROUP_OFFSET, fields | {"offline": "true"})
+    assert harness.broker.offsets.table["Orders@others"] == {0: 1}
+
+
+def test_nothing_is_cloned_into_illegal_names_from_nobody_or_in_a_topic_that_is_gone(harness: Harness) -> None:
+    harness.send()
+    commit(harness, 1)
+    harness.broker.offsets.commit("Gone", "readers", 0, 3)
+    before = dict(harness.broker.offsets.table)
+    for changes, code in (
+        ({"destGroup": "a@b"}, ResponseCode.SYSTEM_ERROR),
+        ({"destGroup": "x" * 300}, ResponseCode.SYSTEM_ERROR),
+        ({"srcGroup": "nobody"}, ResponseCode.SUCCESS),
+        ({"topic": "Gone"}, ResponseCode.SUCCESS),
+    ):
+        fields = {"srcGroup": "readers", "destGroup": "others", "topic": "Orders", "offline": "true"} | changes
+        assert harness.answer(RequestCode.CLONE_GROUP_OFFSET, fields).code == code
+    assert harness.broker.offsets.table == before
+
+
+def corrections(harness: Harness, compare: str, left_out: str = "") -> dict[int, int]:
+    fields = {"topic": "Orders", "compareGroup": compare, "filterGroups": left_out}
+    answer = harness.answer(RequestCode.QUERY_CORRECTION_OFFSET, fields)
+    return CorrectionOffsets.decode(answer.body).correction_offsets
+
+
+def test_the_least_offset_of_all_groups_is_told_by_queue(harness: Harness) -> None:
+    harness.send()
+    for group, offset in (("ahead", 9), ("middle", 6), ("behind", 3)):
+        commit(harness, offset, group=group)
+    commit(harness, 4, queue_id=1, group="ahead")
+    assert corrections(harness, "ahead") == {0: 3, 1: 4}
+    assert corrections(harness, "ahead", "behind,nobody") == {0: 6, 1: 4}
+    assert corrections(harness, "behind", "behind") == {0: 2**63 - 1, 1: 4}
+    assert corrections(harness, "nobody", "ahead,middle,behind") == {}
+    # Groups that were left out keep their offsets.
+    assert harness.broker.offsets.get("Orders", "behind", 0) == 3

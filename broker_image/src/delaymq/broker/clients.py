@@ -222,6 +222,11 @@ class Clients:
             ids |= self._remembered_ids.get(name, set())
         return sorted(ids)
 
+    def consumes(self, name: str, topic: str) -> bool:
+        """Whether a group still subscribes `topic`; one that is not connected is taken at its offsets."""
+        group = self.consumers.get(name)
+        return group is None or not group.subscriptions or topic in group.subscriptions
+
     def groups_of_topic(self, topic: str) -> list[str]:
         """Groups with a member that subscribes `topic`."""
         return [group.name for group in self.consumers.values() if topic in group.subscriptions]

@@ -86,6 +86,18 @@ class Offsets:
         """Groups that have offsets in `topic`."""
         return [group for other, _, group in self._keys() if other == topic]
 
+    def clone(self, topic: str, source: str, destination: str) -> bool:
+        """Gives `destination` the offsets of `source` in `topic` in place of its own; False when they are not kept."""
+        queues = self.table.get(f"{topic}@{source}")
+        if queues is None:
+            return True
+        key = f"{topic}@{destination}"
+        if (key not in self.table and len(self.table) >= MAX_KEYS) or len(key) > MAX_KEY_LENGTH:
+            return False
+        self.table[key] = dict(queues)
+        self.dirty = True
+        return True
+
     def remove_group(self, group: str) -> None:
         """Forgets all offsets of `group`."""
         for key in [key for key in self.table if key.partition(_SEPARATOR)[2] == group]:

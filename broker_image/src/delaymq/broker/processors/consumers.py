@@ -1,4 +1,4 @@
-"""Connections and progress of groups, as operators ask for them (203, 204, 208, 222, 300, 303, 317, 328)."""
+"""Connections and progress of groups, as operators ask for them (203, 204, 208, 300, 303, 317, 328)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from delaymq.broker.clients import Client
 from delaymq.broker.errors import system_error, topic_missing
-from delaymq.broker.offsets import Offsets
 from delaymq.protocol.bodies import (
     Connection,
     ConsumeOffset,
@@ -19,12 +18,11 @@ from delaymq.protocol.bodies import (
     ProducerInfo,
     ProducerTable,
     QueueTimeSpan,
-    ResetOffset,
     TimeSpans,
     TopicConfig,
 )
-from delaymq.protocol.codes import RequestCode, ResponseCode
-from delaymq.protocol.command import Command, Response, request_command
+from delaymq.protocol.codes import ResponseCode
+from delaymq.protocol.command import Command, Response
 from delaymq.protocol.errors import RequestError
 from delaymq.protocol.headers import (
     GetConsumerConnectionListRequestHeader,
@@ -33,7 +31,6 @@ from delaymq.protocol.headers import (
     GetProducerConnectionListRequestHeader,
     QueryConsumeTimeSpanRequestHeader,
     QueryTopicConsumeByWhoRequestHeader,
-    ResetOffsetRequestHeader,
 )
 
 if TYPE_CHECKING:
@@ -92,7 +89,7 @@ def get_consume_stats(broker: Broker, session: Session, command: Command) -> Res
     stats = ConsumeStats()
     for name in topics:
         topic = broker.topics.get(name)
-        if topic is not None and _consumes(broker, group, name):
+        if topic is not None and broker.clients.consumes(group, name):
             _add_progress(broker, stats, topic, group)
     return Response(body=stats.encode())
 
@@ -105,19 +102,13 @@ def get_broker_consume_stats(broker: Broker, session: Session, command: Command)
         listed = []
         for name in broker.offsets.topics_of(group):
             topic = broker.topics.get(name)
-            if topic is None or (is_order and not topic.order) or not _consumes(broker, group, name):
+            if topic is None or (is_order and not topic.order) or not broker.clients.consumes(group, name):
                 continue
             stats = ConsumeStats()
             answer.total_diff += _add_progress(broker, stats, topic, group)
             listed.append(stats)
         answer.consume_stats_list.append({group: listed})
     return Response(body=answer.encode())
-
-
-def _consumes(broker: Broker, group: str, topic: str) -> bool:
-    """Whether the group still subscribes the topic; one that is not connected is taken at its offsets."""
-    connected = broker.clients.consumers.get(group)
-    return connected is None or not connected.subscriptions or topic in connected.subscriptions
 
 
 def _add_progress(broker: Broker, stats: ConsumeStats, topic: TopicConfig, group: str) -> int:
@@ -167,50 +158,6 @@ def _time_span(broker: Broker, topic: TopicConfig, queue_id: int, group: str) ->
         -1 if consumed_ms is None else consumed_ms,
         0 if waiting_ms is None else max(broker.now_ms() - waiting_ms, 0),
     )
-
-
-def reset_offset(broker: Broker, session: Session, command: Command) -> Response:
-    """222: has all members of a group go on at a time (−1: at the end)."""
-    header = ResetOffsetRequestHeader.from_fields(command.fields)
-    topic = broker.topics.get(header.topic)
-    if topic is None:
-        raise system_error(f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic[:127]}")
-    table = _reset_table(broker, topic, header, broker.offsets)
-    clients = broker.clients.consumers.get(header.group)
-    if clients is None:
-        raise RequestError(
-            ResponseCode.CONSUMER_NOT_ONLINE,
-            f"Consumer not online, so can not reset offset, Group: {header.group} Topic: {header.topic} "
-            f"Timestamp: {header.timestamp}",
-        )
-    body = ResetOffset(table)
-    plain, listed = body.encode(), body.encode_as_list()
-    fields = {"topic": header.topic, "group": header.group, "timestamp": str(header.timestamp)}
-
-    def order(client: Client) -> Command:
-        own = listed if client.language == "CPP" else plain
-        return request_command(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, dict(fields), own, oneway=True)
-
-    broker.clients.notify_group(header.group, order)
-    return Response(body=listed if command.language == "CPP" else plain)
-
-
-def _reset_table(
-    broker: Broker, topic: TopicConfig, header: ResetOffsetRequestHeader, offsets: Offsets
-) -> dict[MessageQueue, int]:
-    name, group = topic.topic_name, header.group
-    table = {}
-    for queue_id in range(topic.write_queue_nums):
-        stored = offsets.get(name, group, queue_id)
-        if stored is None:
-            raise system_error(f"THe consumer group <{group}> not exist")
-        if header.timestamp == -1:
-            wanted = broker.store.queue_bounds(name, queue_id)[1]
-        else:
-            wanted = max(broker.store.offset_by_time(name, queue_id, header.timestamp), 0)
-        queue = MessageQueue(broker.config.broker_name, queue_id, name)
-        table[queue] = wanted if header.is_force or wanted < stored else stored
-    return table
 
 
 def _connection(client: Client) -> Connection:

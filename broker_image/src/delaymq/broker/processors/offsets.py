@@ -1,19 +1,23 @@
-"""Offsets of queues and of groups in them (14, 15, 29 to 32, 43, 45)."""
+"""Offsets of queues and of groups in them (14, 15, 29 to 32, 43, 45, 308, 314)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from delaymq.broker.errors import system_error
 from delaymq.broker.topics import MAX_QUEUES
-from delaymq.protocol.bodies import DelayOffsets
+from delaymq.message import names
+from delaymq.protocol.bodies import CorrectionOffsets, DelayOffsets
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import Command, Response
 from delaymq.protocol.errors import RequestError
 from delaymq.protocol.headers import (
+    CloneGroupOffsetRequestHeader,
     GetEarliestMsgStoretimeRequestHeader,
     GetMaxOffsetRequestHeader,
     GetMinOffsetRequestHeader,
     QueryConsumerOffsetRequestHeader,
+    QueryCorrectionOffsetHeader,
     SearchOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
@@ -21,6 +25,11 @@ from delaymq.protocol.headers import (
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
     from delaymq.broker.session import Session
+
+
+_NOT_KEPT: Final = "the offset is not kept: there are too many topics and groups, or their names are too long"
+# What 308 answers for a queue in which the group must not be corrected.
+NOT_CORRECTED: Final = 2**63 - 1
 
 
 def query_consumer_offset(broker: Broker, session: Session, command: Command) -> Response:
@@ -49,8 +58,7 @@ def update_consumer_offset(broker: Broker, session: Session, command: Command) -
     if not 0 <= header.queue_id < MAX_QUEUES:
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"queueId={header.queue_id} is out of range")
     if not broker.offsets.commit(header.topic, header.consumer_group, header.queue_id, header.commit_offset):
-        remark = "the offset is not kept: there are too many topics and groups, or their names are too long"
-        raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
+        raise RequestError(ResponseCode.SYSTEM_ERROR, _NOT_KEPT)
     broker.activity.seen(header.consumer_group, broker.now_ms())
     return Response()
 
@@ -89,6 +97,51 @@ def get_all_consumer_offset(broker: Broker, session: Session, command: Command) 
 def get_all_delay_offset(broker: Broker, session: Session, command: Command) -> Response:
     """45: delayOffset.json as it is now."""
     return Response(body=DelayOffsets(broker.delivery.delay_offsets()).encode())
+
+
+def clone_group_offset(broker: Broker, session: Session, command: Command) -> Response:
+    """314: a group goes on where another one is, in one topic or in all in which that one has offsets.
+
+    RocketMQ's broker copies nothing when no topic is named; mqadmin always names one.
+    """
+    header = CloneGroupOffsetRequestHeader.from_fields(command.fields)
+    source, destination = header.src_group, header.dest_group
+    problem = names.group_problem(destination)
+    if problem is not None:
+        raise system_error(problem)
+    named = (header.topic or "").strip()
+    for name in [named] if named else broker.offsets.topics_of(source):
+        if broker.topics.get(name) is None:
+            continue
+        if not header.offline and not broker.clients.consumes(source, name):
+            continue
+        if not broker.offsets.clone(name, source, destination):
+            raise system_error(_NOT_KEPT)
+    broker.activity.seen(destination, broker.now_ms())
+    return Response()
+
+
+def query_correction_offset(broker: Broker, session: Session, command: Command) -> Response:
+    """308: by queue, the least offset that any group has in a topic, groups of `filterGroups` left out.
+
+    A queue in which `compareGroup` is behind that already has NOT_CORRECTED. RocketMQ's broker deletes the offsets of
+    the groups that are to be left out, and finds none to compare with.
+    """
+    header = QueryCorrectionOffsetHeader.from_fields(command.fields)
+    topic = header.topic
+    left_out = {*(header.filter_groups or "").split(",")}
+    least: dict[int, int] = {}
+    for group in broker.offsets.groups_of(topic):
+        if group in left_out:
+            continue
+        for queue_id, offset in broker.offsets.queues_of(topic, group).items():
+            # What was deleted already says nothing about a group that is alive.
+            if offset >= broker.store.queue_bounds(topic, queue_id)[0]:
+                least[queue_id] = min(offset, least.get(queue_id, offset))
+    for queue_id, offset in broker.offsets.queues_of(topic, header.compare_group).items():
+        if queue_id in least and least[queue_id] > offset:
+            least[queue_id] = NOT_CORRECTED
+    return Response(body=CorrectionOffsets(least).encode())
 
 
 def _offset(offset: int) -> Response:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from delaymq.broker.processors import admin, clients, consumers, offsets, pull, query, replies, send
+from delaymq.broker.processors import admin, clients, consumers, members, offsets, pull, query, replies, send
 from delaymq.broker.results import Result
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, Response
@@ -50,9 +50,14 @@ PROCESSORS: Final[dict[int, Processor]] = {
     RequestCode.DELETE_SUBSCRIPTIONGROUP: admin.delete_group,
     RequestCode.GET_CONSUME_STATS: consumers.get_consume_stats,
     RequestCode.DELETE_TOPIC_IN_BROKER: admin.delete_topic,
-    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: consumers.reset_offset,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: members.reset_offset,
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: consumers.query_topic_consumers,
     RequestCode.QUERY_CONSUME_TIME_SPAN: consumers.query_consume_time_span,
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: members.get_consumer_status,
+    RequestCode.GET_CONSUMER_RUNNING_INFO: members.get_running_info,
+    RequestCode.QUERY_CORRECTION_OFFSET: offsets.query_correction_offset,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: members.consume_directly,
+    RequestCode.CLONE_GROUP_OFFSET: offsets.clone_group_offset,
     RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: admin.get_system_topics,
     RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: admin.clean_expired_queues,
     RequestCode.SEND_MESSAGE_V2: send.send_message_v2,
@@ -80,6 +85,7 @@ _WRITING: Final = frozenset(
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
         RequestCode.DELETE_SUBSCRIPTIONGROUP,
         RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+        RequestCode.CLONE_GROUP_OFFSET,
         RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
         RequestCode.CLEAN_UNUSED_TOPIC,
         RequestCode.DELETE_EXPIRED_COMMITLOG,
@@ -111,8 +117,6 @@ SEND_CODES: Final = frozenset(
 
 _TRANSACTIONS: Final = "transactions come with a later version: send without TRAN_MSG"
 _ACCESS_CONTROL: Final = "access control comes with a later version: keep the ports private"
-_ASKING_CLIENTS: Final = "asking clients comes with a later version: see consumerConnection and consumerProgress"
-_OFFSETS: Final = "comes with a later version: set the group's offsets with code 15"
 
 # What to do instead, for codes that RocketMQ's broker serves and this one does not.
 NOT_SERVED: Final[dict[int, str]] = {
@@ -121,11 +125,6 @@ NOT_SERVED: Final[dict[int, str]] = {
     RequestCode.DELETE_ACL_CONFIG: _ACCESS_CONTROL,
     RequestCode.GET_BROKER_CLUSTER_ACL_INFO: _ACCESS_CONTROL,
     RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: _ACCESS_CONTROL,
-    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _ASKING_CLIENTS,
-    RequestCode.GET_CONSUMER_RUNNING_INFO: _ASKING_CLIENTS,
-    RequestCode.QUERY_CORRECTION_OFFSET: _OFFSETS,
-    RequestCode.CONSUME_MESSAGE_DIRECTLY: _ASKING_CLIENTS,
-    RequestCode.CLONE_GROUP_OFFSET: _OFFSETS,
     RequestCode.VIEW_BROKER_STATS_DATA: "statistics by name come with a later version: see brokerStatus and /metrics",
     RequestCode.RESUME_CHECK_HALF_MESSAGE: _TRANSACTIONS,
 }

@@ -1,0 +1,185 @@
+"""What operators have members of a consumer group say or do, over the members' own connections (222, 223, 307, 309)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from delaymq.broker.client_versions import V3_0_7, V3_1_8, version_name
+from delaymq.broker.clients import Client
+from delaymq.broker.errors import system_error
+from delaymq.broker.results import Asked
+from delaymq.message.ids import parse_offset_message_id
+from delaymq.protocol.bodies import ConsumerStatus, MessageQueue, ResetOffset, TopicConfig
+from delaymq.protocol.codes import RequestCode, ResponseCode
+from delaymq.protocol.command import Command, Response, request_command
+from delaymq.protocol.errors import RequestError
+from delaymq.protocol.headers import (
+    ConsumeMessageDirectlyResultRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
+    GetConsumerStatusRequestHeader,
+    ResetOffsetRequestHeader,
+)
+
+if TYPE_CHECKING:
+    from delaymq.broker.broker import Broker
+    from delaymq.broker.session import Session
+
+PASSED_ON_TIMEOUT_MS: Final = 10_000
+STATUS_TIMEOUT_MS: Final = 5_000
+# Tables that members state are parsed while everybody waits; one has some 70 bytes a queue.
+MAX_STATUS_BYTES: Final = 1024 * 1024
+# An operator's signature is nobody else's business.
+_CREDENTIALS: Final = frozenset({"AccessKey", "Signature", "SecurityToken"})
+
+
+def get_running_info(broker: Broker, session: Session, command: Command) -> Asked:
+    """307: what a member consumes and how fast; with jstackEnable also what its threads do."""
+    header = GetConsumerRunningInfoRequestHeader.from_fields(command.fields)
+    question = request_command(RequestCode.GET_CONSUMER_RUNNING_INFO, _passed_on(command), command.body)
+    return _pass_on(broker, header.consumer_group, header.client_id, question)
+
+
+def consume_directly(broker: Broker, session: Session, command: Command) -> Asked:
+    """309: has a member consume one stored message now, whatever its offsets say; answers what came of it."""
+    header = ConsumeMessageDirectlyResultRequestHeader.from_fields(command.fields)
+    try:
+        offset = parse_offset_message_id(header.msg_id or "")[2]
+    except ValueError as error:
+        raise system_error(f"msgId={(header.msg_id or '')[:64]!r} is no offset message id: {error}") from error
+    record = broker.record_at(offset)
+    if record is None:
+        raise system_error(f"can not find message by the offset, {offset}")
+    fields = _passed_on(command) | {"brokerName": broker.config.broker_name}
+    body = broker.store.read_bytes(offset, record.size)
+    question = request_command(RequestCode.CONSUME_MESSAGE_DIRECTLY, fields, body)
+    return _pass_on(broker, header.consumer_group, header.client_id or "", question)
+
+
+def _passed_on(command: Command) -> dict[str, str]:
+    return {name: value for name, value in command.fields.items() if name not in _CREDENTIALS}
+
+
+def _pass_on(broker: Broker, group: str, client_id: str, question: Command) -> Asked:
+    client = broker.clients.member(group, client_id)
+    if client is None:
+        raise system_error(f"The Consumer <{group}> <{client_id}> not online")
+    if client.version < V3_1_8:
+        version = version_name(client.version)
+        raise system_error(
+            f"The Consumer <{client_id}> Version <{version}> too low to finish, please upgrade it to V3_1_8_SNAPSHOT"
+        )
+
+    def answer(answers: list[Command | None]) -> Response:
+        said = answers[0]
+        if said is not None:
+            return Response(said.code, said.remark, said.fields, said.body)
+        if broker.clients.member(group, client_id) is not client:
+            remark = f"invoke consumer <{group}> <{client_id}> Exception: it left before it answered"
+            return Response(ResponseCode.SYSTEM_ERROR, remark)
+        remark = f"consumer <{group}> <{client_id}> Timeout: no answer within {PASSED_ON_TIMEOUT_MS} ms"
+        return Response(ResponseCode.CONSUME_MSG_TIMEOUT, remark)
+
+    return Asked([(client.session, question)], PASSED_ON_TIMEOUT_MS, answer)
+
+
+def get_consumer_status(broker: Broker, session: Session, command: Command) -> Asked:
+    """223: how far each member, or the one with a client id, has consumed the queues of a topic that it has."""
+    header = GetConsumerStatusRequestHeader.from_fields(command.fields)
+    group, topic = header.group, header.topic
+    asked = broker.clients.members(group)
+    if not asked:
+        raise system_error(f"No Any Consumer online in the consumer group: [{group}]")
+    wanted = (header.client_addr or "").strip()
+    if wanted:
+        asked = [client for client in asked if client.client_id == wanted]
+    for client in asked:
+        _require_version(client, V3_0_7)
+    fields = {"topic": topic, "group": group}
+    questions = [
+        (client.session, request_command(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, dict(fields))) for client in asked
+    ]
+    ids = [client.client_id for client in asked]
+    code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
+
+    def answer(answers: list[Command | None]) -> Response:
+        return broker.guarded(code, partial(_status_of, ids, answers))
+
+    return Asked(questions, STATUS_TIMEOUT_MS, answer)
+
+
+def _status_of(ids: list[str], answers: list[Command | None]) -> Response:
+    status = ConsumerStatus()
+    left_bytes = MAX_STATUS_BYTES
+    unread = 0
+    for client_id, answer in zip(ids, answers, strict=True):
+        if answer is None or answer.code != ResponseCode.SUCCESS or not answer.body:
+            continue
+        try:
+            status.consumer_table[client_id] = _stated(answer.body, left_bytes)
+        except RequestError:
+            unread += 1
+        left_bytes = max(left_bytes - len(answer.body), 1)
+    remark = f"{unread} members answered what cannot be read, or too much: ask each alone" if unread else None
+    return Response(0, remark, body=status.encode())
+
+
+def _stated(body: bytes, max_bytes: int) -> dict[MessageQueue, int]:
+    return ConsumerStatus.decode(body, max_bytes=max_bytes).message_queue_table
+
+
+def reset_offset(broker: Broker, session: Session, command: Command) -> Response:
+    """222: has all members of a group go on at a time (−1: at the end)."""
+    header = ResetOffsetRequestHeader.from_fields(command.fields)
+    topic = broker.topics.get(header.topic)
+    if topic is None:
+        raise system_error(f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic[:127]}")
+    table = _reset_table(broker, topic, header)
+    members = broker.clients.members(header.group)
+    if not members:
+        raise RequestError(
+            ResponseCode.CONSUMER_NOT_ONLINE,
+            f"Consumer not online, so can not reset offset, Group: {header.group} Topic: {header.topic} "
+            f"Timestamp: {header.timestamp}",
+        )
+    # All or none: a group of which some members go back and others do not would be left in between.
+    for client in members:
+        _require_version(client, V3_0_7)
+    body = ResetOffset(table)
+    plain, listed = body.encode(), body.encode_as_list()
+    fields = {
+        "topic": header.topic,
+        "group": header.group,
+        "timestamp": str(header.timestamp),
+        # Clients require the field; what force decides is decided here already.
+        "isForce": "false",
+    }
+
+    def order(client: Client) -> Command:
+        own = listed if client.language == "CPP" else plain
+        return request_command(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, dict(fields), own, oneway=True)
+
+    broker.clients.notify_group(header.group, order)
+    return Response(body=plain)
+
+
+def _reset_table(broker: Broker, topic: TopicConfig, header: ResetOffsetRequestHeader) -> dict[MessageQueue, int]:
+    name, group = topic.topic_name, header.group
+    table = {}
+    for queue_id in range(topic.write_queue_nums):
+        stored = broker.offsets.get(name, group, queue_id)
+        if stored is None:
+            raise system_error(f"THe consumer group <{group}> not exist")
+        if header.timestamp == -1:
+            wanted = broker.store.queue_bounds(name, queue_id)[1]
+        else:
+            wanted = max(broker.store.offset_by_time(name, queue_id, header.timestamp), 0)
+        queue = MessageQueue(broker.config.broker_name, queue_id, name)
+        table[queue] = wanted if header.is_force or wanted < stored else stored
+    return table
+
+
+def _require_version(client: Client, version: int) -> None:
+    if client.version < version:
+        stated = version_name(client.version)
+        raise system_error(f"the client does not support this feature. version={stated}")
