@@ -1,11 +1,28 @@
 """Requests and replies between RocketMQ's Java client and ours, in all four combinations, on either broker."""
 
-import pytest
-from harness.brokers import Cluster
-from harness.clients import Workbench
-from harness.driver import ClientError
+import asyncio
+import time
 
-REPLY_TIMEOUT_MS = 20_000
+import pytest
+from delaymq.client import (
+    Client,
+    Message,
+    NoReplyError,
+    Producer,
+    PushConsumer,
+    ReceivedMessage,
+    SendError,
+    SendResult,
+    reply_to,
+)
+from harness.brokers import Cluster
+from harness.clients import Replier, Workbench
+from harness.driver import ClientError
+from python_scenario import FROM_FIRST, new_name, run, until
+
+REPLY_TIMEOUT_MS = 30_000
+REPLY_TOPIC = "DefaultCluster_REPLY_TOPIC"
+LIMIT_S = 60.0
 
 
 def test_a_java_producer_gets_the_reply_of_a_java_consumer(cluster: Cluster, clients: Workbench) -> None:
@@ -14,12 +31,25 @@ def test_a_java_producer_gets_the_reply_of_a_java_consumer(cluster: Cluster, cli
     producer = clients.new_producer()
     reply = producer.request(topic, "what?", timeout_ms=REPLY_TIMEOUT_MS, keys="k")
     assert reply.body == b"re: what?"
-    assert reply.topic == "DefaultCluster_REPLY_TOPIC"
+    assert reply.topic == REPLY_TOPIC
     (asked,) = replier.inbox.messages()
     assert asked.properties["REPLY_TO_CLIENT"] == producer.client_id == reply.properties["REPLY_TO_CLIENT"]
     assert asked.properties["CORRELATION_ID"] == reply.properties["CORRELATION_ID"]
+    assert asked.properties["TTL"] == str(REPLY_TIMEOUT_MS)
     assert int(reply.properties["PUSH_REPLY_TIME"]) > 0
     assert producer.request(topic, "and?", timeout_ms=REPLY_TIMEOUT_MS, callback=True).body == b"re: and?"
+
+
+def test_a_reply_is_kept_in_the_reply_topic(cluster: Cluster, clients: Workbench) -> None:
+    topic = clients.topic(queues=1)
+    replier = clients.replier(topic, group=clients.group(retry_topic=True))
+    clients.new_producer().request(topic, "kept?", timeout_ms=REPLY_TIMEOUT_MS)
+    (outcome,) = _outcomes(replier)
+    assert outcome["status"] == "SEND_OK"
+    kept = clients.admin.view(outcome["offsetMsgId"])
+    assert (kept.topic, kept.queue_offset, kept.body) == (REPLY_TOPIC, outcome["queueOffset"], b"re: kept?")
+    assert kept.properties["MSG_TYPE"] == "reply"
+    assert "PUSH_REPLY_TIME" not in kept.properties
 
 
 def test_a_java_replier_is_told_that_the_producer_is_gone(cluster: Cluster, clients: Workbench) -> None:
@@ -30,7 +60,97 @@ def test_a_java_replier_is_told_that_the_producer_is_gone(cluster: Cluster, clie
     gone = producer.client_id
     clients.stop(producer)
     replier = clients.replier(topic, group=clients.group(retry_topic=True))
-    replier.inbox.wait_for(len, timeout_s=60)
-    while not (outcomes := replier.outcomes()):
-        pass
-    assert f"push reply message fail, channel of <{gone}> not found." in outcomes[0]["error"]
+    assert f"push reply message fail, channel of <{gone}> not found." in _outcomes(replier)[0]["error"]
+
+
+def test_a_python_producer_gets_the_reply_of_a_java_consumer(cluster: Cluster, clients: Workbench) -> None:
+    topic = clients.topic(queues=1)
+    replier = clients.replier(topic, group=clients.group(retry_topic=True), count=2)
+
+    async def scenario(client: Client) -> None:
+        async with Producer(client, new_name("Askers")) as producer:
+            many = [Message(topic=topic, body=b"%d" % number) for number in range(20)]
+            replies = await asyncio.gather(*(producer.request(each, REPLY_TIMEOUT_MS) for each in many))
+            assert [reply.body for reply in replies] == [b"re: %d" % number for number in range(20)]
+            assert {reply.topic for reply in replies} == {REPLY_TOPIC}
+            assert all(int(reply.properties["ARRIVE_TIME"]) > 0 for reply in replies)
+            # The second reply to each has nobody who waits for it, and the producer says all the same that it came.
+            outcomes = await asyncio.to_thread(_outcomes, replier, 40)
+            assert {outcome["status"] for outcome in outcomes} == {"SEND_OK"}
+            large = await producer.request(Message(topic=topic, body=b"large " * 20_000), REPLY_TIMEOUT_MS)
+            assert large.body == b"re: " + b"large " * 20_000
+
+    run(cluster, scenario)
+
+
+def test_a_java_producer_gets_the_reply_of_a_python_consumer(cluster: Cluster, clients: Workbench) -> None:
+    topic, group = clients.topic(queues=1), clients.group(retry_topic=True)
+
+    async def scenario(client: Client) -> None:
+        async with Producer(client, new_name("Repliers")) as producer:
+            results: list[SendResult] = []
+
+            async def handle(message: ReceivedMessage) -> None:
+                results.append(await producer.reply(message, b"python: " + message.body))
+
+            consumer = PushConsumer(client, group, handle, FROM_FIRST)
+            consumer.subscribe(topic)
+            async with consumer:
+                java = clients.new_producer()
+                for callback in (False, True):
+                    reply = await asyncio.to_thread(
+                        java.request, topic, "who?", timeout_ms=REPLY_TIMEOUT_MS, callback=callback
+                    )
+                    assert reply.body == b"python: who?"
+                large = await asyncio.to_thread(java.request, topic, "x" * 50_000, timeout_ms=REPLY_TIMEOUT_MS)
+                assert large.body == b"python: " + b"x" * 50_000
+            assert [result.queue.topic for result in results] == [REPLY_TOPIC] * 3
+
+    run(cluster, scenario)
+
+
+def test_python_asks_python(cluster: Cluster, clients: Workbench) -> None:
+    topic, group = clients.topic(queues=1), clients.group(retry_topic=True)
+
+    async def scenario(client: Client) -> None:
+        asked: list[ReceivedMessage] = []
+
+        async def handle(message: ReceivedMessage) -> None:
+            asked.append(message)
+
+        async with Client(cluster.namesrv_address) as other:
+            producer = Producer(other, new_name("Askers"))
+            async with producer:
+                with pytest.raises(NoReplyError, match="no reply came within 200 ms"):
+                    await producer.request(Message(topic=topic, body=b"anybody?"), 200)
+                assert len(other.requests) == 0
+                waiting = asyncio.ensure_future(
+                    producer.request(Message(topic=topic, body=b"hello?"), REPLY_TIMEOUT_MS)
+                )
+                consumer = PushConsumer(client, group, handle, FROM_FIRST)
+                consumer.subscribe(topic)
+                async with consumer, Producer(client, new_name("Repliers")) as replier:
+                    await until(lambda: len(asked) == 2)
+                    # Whoever gave up is still there, and drops what comes too late.
+                    await replier.reply(asked[0], b"too late")
+                    assert not waiting.done()
+                    await replier.send(reply_to(asked[1], b"hello!"))
+                    assert (await waiting).body == b"hello!"
+                    with pytest.raises(ValueError, match="is no request"):
+                        await replier.reply(await waiting, b"a reply to a reply")
+            gone = other.client_id
+        async with Producer(client, new_name("Repliers")) as replier:
+            with pytest.raises(SendError, match=f"channel of <{gone}> not found") as failed:
+                await replier.reply(asked[0], b"is there anybody?")
+            assert failed.value.attempts == 1
+
+    run(cluster, scenario)
+
+
+def _outcomes(replier: Replier, count: int = 1) -> list[dict[str, object]]:
+    """How the replies ended, once there are so many."""
+    deadline = time.monotonic() + LIMIT_S
+    while len(outcomes := replier.outcomes()) < count:
+        assert time.monotonic() < deadline, f"only {len(outcomes)} of {count} replies ended"
+        time.sleep(0.02)
+    return outcomes

@@ -17,6 +17,7 @@ from delaymq.client.errors import (
     BadAnswerError,
     ClientError,
     ClosedError,
+    NoReplyError,
     NoRouteError,
     NoSuchDelayError,
     RefusedError,
@@ -41,6 +42,7 @@ from delaymq.client.producer import Producer
 from delaymq.client.pull_consumer import PullConsumer
 from delaymq.client.push_consumer import BatchPushConsumer, PushConsumer
 from delaymq.client.queue_calls import PullResult, PullStatus
+from delaymq.client.replies import reply_to
 from delaymq.client.topic_config import TopicConfig
 from delaymq.message.errors import IllegalMessageError
 from delaymq.protocol.bodies import MessageQueue
@@ -69,6 +71,7 @@ __all__ = [
     "Message",
     "MessageModel",
     "MessageQueue",
+    "NoReplyError",
     "NoRouteError",
     "NoSuchDelayError",
     "OffsetsInUseError",
@@ -91,5 +94,6 @@ __all__ = [
     "TopicConfig",
     "TopicStats",
     "UnreachableError",
+    "reply_to",
     "split_batches",
 ]

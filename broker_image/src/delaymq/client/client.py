@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Final, Protocol, Self
 
@@ -23,7 +23,9 @@ from delaymq.client.errors import (
 from delaymq.client.name_servers import NameServers
 from delaymq.client.network import Network, own_address, plain_text
 from delaymq.client.options import ClientOptions
+from delaymq.client.replies import OpenRequests
 from delaymq.client.routes import Route, route_of, route_of_new_topic
+from delaymq.client.serving import Serving, group_of
 from delaymq.client.shared_calls import SharedCalls
 from delaymq.clock import now_ms
 from delaymq.message import names
@@ -34,13 +36,11 @@ from delaymq.protocol.bodies import (
     HeartbeatData,
     MessageQueue,
     ProducerData,
-    ResetOffset,
     TopicRoute,
     decode_settings,
 )
 from delaymq.protocol.codes import RequestCode, ResponseCode
-from delaymq.protocol.command import Command, Response, encode_response, request_command
-from delaymq.protocol.errors import RequestError
+from delaymq.protocol.command import Command, request_command
 from delaymq.protocol.headers import GetRouteInfoRequestHeader
 from delaymq.transport import RemotingConnection, TransportError
 
@@ -76,13 +76,17 @@ class Client:
                 "name at least one NameServer, such as 127.0.0.1:9876, or None to ask given addresses only"
             )
         self.options = options or ClientOptions()
-        self.network = Network(self._commanded, self._connected, self.options.connect_timeout_ms)
+        self.requests = OpenRequests()
+        """Of all producers here: those that wait for their replies."""
+        self._serving = Serving(self)
+        self.network = Network(self._serving.commanded, self._connected, self.options.connect_timeout_ms)
         self._name_servers = NameServers(self.network, self.name_servers, self.options.request_timeout_ms)
         self.background = Background("client")
         self.client_id = ""
         self.unique_ids = UniqueIds()
         self.closed = False
-        self._members: list[Member] = []
+        self.members: list[Member] = []
+        """Those that were started and are not closed."""
         self._left = asyncio.Event()
         self._routes: dict[str, Route] = {}
         self._refreshing: set[str] = set()
@@ -112,7 +116,7 @@ class Client:
             return
         failed: Exception | None = None
         try:
-            for member in list(self._members):
+            for member in list(self.members):
                 try:
                     await member.close()
                 except Exception as error:
@@ -121,6 +125,7 @@ class Client:
             await self._all_left()
         finally:
             self.closed = True
+            self.requests.close()
             self.background.cancel()
             await self._route_calls.close()
             await self._level_calls.close()
@@ -138,33 +143,33 @@ class Client:
         if not self.client_id:
             raise ClosedError("the client is not started: use `async with Client(...)` or await start()")
         data = member.consumer_data()
-        if data is not None and any(_group(other) == data.group_name for other in self._members):
+        if data is not None and any(group_of(other) == data.group_name for other in self.members):
             # Brokers tell members apart by the client's id.
             raise ValueError(f"this client has a consumer of group {data.group_name}: make another Client for it")
-        if member not in self._members:
-            self._members.append(member)
+        if member not in self.members:
+            self.members.append(member)
 
     def leave(self, member: Member) -> None:
         """The member is not told about any more."""
-        if member in self._members:
-            self._members.remove(member)
+        if member in self.members:
+            self.members.remove(member)
         self._left.set()
 
     async def _all_left(self) -> None:
         """Waits for members whose close was begun by others and is under way: they still need the connections."""
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_LIMIT_S):
-                while self._members:
+                while self.members:
                     self._left.clear()
                     await self._left.wait()
 
     def has_producer(self, group: str) -> bool:
         """Whether a producer of this group is a member."""
-        return any(data.group_name == group for each in self._members if (data := each.producer_data()) is not None)
+        return any(data.group_name == group for each in self.members if (data := each.producer_data()) is not None)
 
     async def heartbeat(self) -> None:
         """Tells every broker of the members' topics which groups are here; failures are logged."""
-        topics = {topic for member in self._members for topic in member.topics()}
+        topics = {topic for member in self.members for topic in member.topics()}
         addresses = {
             address
             for topic in topics
@@ -172,7 +177,11 @@ class Client:
             for by_id in route.brokers.values()
             for address in by_id.values()
         }
-        await asyncio.gather(*(self._heartbeat_to(address) for address in sorted(addresses)))
+        await self.heartbeat_to(sorted(addresses))
+
+    async def heartbeat_to(self, addresses: Iterable[str]) -> None:
+        """The same for brokers at these addresses."""
+        await asyncio.gather(*(self._heartbeat_to(address) for address in addresses))
 
     async def _heartbeat_to(self, address: str) -> None:
         try:
@@ -181,8 +190,8 @@ class Client:
             _logger.warning("heartbeat failed: %s", error)
 
     def _heartbeat_command(self) -> Command:
-        producers = [member.producer_data() for member in self._members]
-        consumers = [member.consumer_data() for member in self._members]
+        producers = [member.producer_data() for member in self.members]
+        consumers = [member.consumer_data() for member in self.members]
         heartbeat = HeartbeatData(
             client_id=self.client_id,
             producer_data_set=[each for each in producers if each is not None],
@@ -248,7 +257,7 @@ class Client:
             raise
 
     async def _refresh_routes(self) -> None:
-        topics = {topic for member in self._members for topic in member.topics()} | self._routes.keys()
+        topics = {topic for member in self.members for topic in member.topics()} | self._routes.keys()
         for topic in sorted(topics):
             before = self._routes.get(topic)
             try:
@@ -260,7 +269,7 @@ class Client:
                 _logger.warning("routes could not be refreshed: %s", error)
                 return
             if before != after:
-                for member in list(self._members):
+                for member in list(self.members):
                     member.membership_changed()
 
     # Requests.
@@ -305,7 +314,7 @@ class Client:
 
     async def _connected(self, address: str, connection: RemotingConnection) -> None:
         # A broker that was restarted knows this client's groups again before the first request comes.
-        if address in self.name_servers or not self._members:
+        if address in self.name_servers or not self.members:
             return
         try:
             await connection.request(self._heartbeat_command(), self.options.request_timeout_ms)
@@ -313,41 +322,5 @@ class Client:
             if connection.closing:
                 raise UnreachableError(address, plain_text(error)) from error
             _logger.warning("heartbeat failed: %s", error)
-        for member in list(self._members):
+        for member in list(self.members):
             member.membership_changed()
-
-    def _commanded(self, connection: RemotingConnection, commands: list[Command]) -> None:
-        for command in commands:
-            serve = _SERVED.get(command.code)
-            if serve is not None:
-                serve(self, command)
-            elif not command.is_oneway:
-                remark = f" request type {command.code} not supported"
-                refusal = Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
-                connection.send(encode_response(command, refusal))
-
-    def _members_changed(self, command: Command) -> None:
-        for member in list(self._members):
-            if _group(member) is not None and _group(member) == command.fields.get("consumerGroup"):
-                member.membership_changed()
-
-    def _reset_offsets(self, command: Command) -> None:
-        try:
-            offsets = ResetOffset.decode(command.body).offset_table
-        except RequestError as error:
-            _logger.warning("a broker asks to reset offsets with a body that cannot be read: %s", error)
-            return
-        for member in list(self._members):
-            if _group(member) is not None and _group(member) == command.fields.get("group"):
-                member.reset_offsets(offsets)
-
-
-_SERVED: dict[int, Callable[[Client, Command], None]] = {
-    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: Client._members_changed,
-    RequestCode.RESET_CONSUMER_CLIENT_OFFSET: Client._reset_offsets,
-}
-
-
-def _group(member: Member) -> str | None:
-    data = member.consumer_data()
-    return None if data is None else data.group_name

@@ -84,6 +84,8 @@ class Delivery:
                 if error.code not in RETRIED:
                     raise
                 failed = error
+                if outgoing.is_reply and self._all_tried(attempts):
+                    break  # the same broker would only keep the reply once more
             except UnreachableError as error:
                 failed = error
             except AnswerTimeoutError as error:
@@ -153,6 +155,11 @@ class Delivery:
         if outgoing.delay is not None:
             level = await self._level(outgoing.delay, queue.broker_name, address)
         return queue, outgoing.request(self._group, queue, new_topic_queues, level)
+
+    def _all_tried(self, attempts: _Attempts) -> bool:
+        """Whether every broker of the route may have had its attempt."""
+        route = self._client.known_route(attempts.outgoing.topic)
+        return route is None or attempts.number >= len({queue.broker_name for queue in route.writable})
 
     def _choose(self, attempts: _Attempts, route: Route) -> MessageQueue:
         topic = route.topic

@@ -61,6 +61,18 @@ class SendError(ClientError):
         self.attempts = attempts
 
 
+class NoReplyError(ClientError):
+    """A request was sent, and nobody replied within `timeout_ms`; somebody may do what it asked for all the same."""
+
+    def __init__(self, topic: str, timeout_ms: int) -> None:
+        super().__init__(
+            f"the request was sent to {topic}, and no reply came within {timeout_ms} ms: see that a consumer of the"
+            " topic replies, or wait longer"
+        )
+        self.topic = topic
+        self.timeout_ms = timeout_ms
+
+
 class ClosedError(ClientError):
     """The client was closed."""
 

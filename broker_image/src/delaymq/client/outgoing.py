@@ -10,6 +10,7 @@ import msgspec
 from delaymq.client.batches import batch_body
 from delaymq.client.messages import Message, outgoing_properties, properties_text
 from delaymq.client.options import ProducerOptions
+from delaymq.client.replies import REPLY
 from delaymq.client.sending import check_size, compressed_beside, request_of
 from delaymq.message import names
 from delaymq.message.ids import UniqueIds
@@ -33,6 +34,7 @@ class Outgoing(msgspec.Struct, frozen=True):
     flag: int = 0
     sys_flag: int = 0
     is_batch: bool = False
+    is_reply: bool = False
 
     def request(self, group: str, queue: MessageQueue, new_topic_queues: int, delay_level: int = 0) -> Command:
         """The request that sends it to `queue`."""
@@ -41,24 +43,36 @@ class Outgoing(msgspec.Struct, frozen=True):
             properties += f"\x02{names.DELAY}\x01{delay_level}"
         return request_of(
             group, queue, self.body, properties, sys_flag=self.sys_flag, flag=self.flag,
-            new_topic_queues=new_topic_queues, is_batch=self.is_batch,
+            new_topic_queues=new_topic_queues, is_batch=self.is_batch, is_reply=self.is_reply,
         )  # fmt: skip
 
 
 async def outgoing_message(
-    message: Message, delay: str | timedelta | None, ids: UniqueIds, options: ProducerOptions
+    message: Message,
+    delay: str | timedelta | None,
+    ids: UniqueIds,
+    options: ProducerOptions,
+    own: dict[str, str] | None = None,
+    sys_flag: int = 0,
 ) -> Outgoing:
-    """`message` with an id of its own. IllegalMessageError when no broker would take it."""
+    """`message` with an id of its own, and with this client's `own` properties.
+
+    IllegalMessageError when no broker would take it.
+    """
     message_id = ids.next()
     properties = outgoing_properties(message, message_id)
+    if own is not None:
+        properties |= own
     if delay is not None:
         properties.pop(names.DELAY, None)
-    body, sys_flag = message.body, 0
+    body = message.body
     check_size(body, options)
     if len(body) > options.compress_above_bytes:
-        body, sys_flag = await compressed_beside(body, options)
+        body, compressed = await compressed_beside(body, options)
+        sys_flag |= compressed
     text, keys = properties_text(properties), properties.get(names.KEYS, "")
-    return Outgoing(message.topic, message_id, keys, body, text, delay, message.flag, sys_flag)
+    is_reply = properties.get(names.MESSAGE_TYPE) == REPLY
+    return Outgoing(message.topic, message_id, keys, body, text, delay, message.flag, sys_flag, is_reply=is_reply)
 
 
 def outgoing_batch(messages: Sequence[Message], ids: UniqueIds, options: ProducerOptions) -> Outgoing:

@@ -10,16 +10,27 @@ from typing import Self
 
 from delaymq.client.client import Client
 from delaymq.client.delivery import Delivery
-from delaymq.client.errors import AnswerTimeoutError, ClientError, ClosedError, SendError, UnreachableError
+from delaymq.client.errors import (
+    AnswerTimeoutError,
+    ClientError,
+    ClosedError,
+    NoReplyError,
+    SendError,
+    UnreachableError,
+)
 from delaymq.client.in_flight import InFlight
-from delaymq.client.messages import Message, SendResult
+from delaymq.client.messages import Message, ReceivedMessage, SendResult
 from delaymq.client.options import ProducerOptions
 from delaymq.client.outgoing import Outgoing, outgoing_batch, outgoing_message
+from delaymq.client.replies import reply_to
 from delaymq.client.unregistering import unregister
+from delaymq.message import names
 from delaymq.message.names import group_problem
 from delaymq.protocol.bodies import ConsumerData, MessageQueue, ProducerData
 
 DEFAULT_GROUP = "delaymq-producer"
+MAX_INTRODUCED = 10_000
+"""Topics that are remembered as asked before; beyond, each request is preceded by a heartbeat."""
 
 __all__ = ["Producer", "unregister"]
 
@@ -44,6 +55,8 @@ class Producer:
         self._in_flight = InFlight(self.options.max_unanswered_sends, self.options.max_unanswered_bytes)
         self._delivery = Delivery(client, group, self.options)
         self._started = False
+        self._introduced: set[str] = set()
+        """Topics whose brokers know this producer, as long as their connections last."""
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -135,6 +148,63 @@ class Producer:
             self._client.refresh_soon(outgoing.topic)
             raise SendError(outgoing.topic, 1, error) from error
         return outgoing.message_id
+
+    async def request(
+        self,
+        message: Message,
+        timeout_ms: int,
+        *,
+        queue: MessageQueue | None = None,
+        ordering_key: str | None = None,
+    ) -> ReceivedMessage:
+        """Sends and waits until a consumer of the topic replies (`reply`); the first reply counts.
+
+        `timeout_ms` is for all of it. Raises NoReplyError when it was sent and nobody replied, otherwise as `send`.
+        """
+        self._check(queue, ordering_key)
+        if timeout_ms <= 0:
+            raise ValueError(f"a request needs time for its reply, not timeout_ms={timeout_ms}")
+        deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
+        with self._client.requests.waiting() as (correlation_id, reply):
+            own = {
+                names.CORRELATION_ID: correlation_id,
+                names.REPLY_TO_CLIENT: self._client.client_id,
+                names.TTL: str(timeout_ms),
+            }
+            outgoing = await outgoing_message(message, None, self._client.unique_ids, self.options, own)
+            await self._introduce(outgoing.topic, deadline)
+            try:
+                await self._send(outgoing, queue, ordering_key, min(timeout_ms, self.options.send_timeout_ms))
+            except SendError:
+                if not reply.done():  # otherwise only the answer was lost
+                    raise
+            try:
+                async with asyncio.timeout_at(deadline):
+                    return await reply
+            except TimeoutError:
+                raise NoReplyError(outgoing.topic, timeout_ms) from None
+
+    async def reply(self, request: ReceivedMessage, body: bytes, *, timeout_ms: int | None = None) -> SendResult:
+        """Sends `body` as the reply to a request, from its consumer's handler for example.
+
+        Raises ValueError for a message that is no request, otherwise as `send`; SendError also when the producer that
+        asked is gone or has given up its connection.
+        """
+        return await self.send(reply_to(request, body), timeout_ms=timeout_ms)
+
+    async def _introduce(self, topic: str, deadline: float) -> None:
+        """Brokers push replies to the producers that they know; they hear of one with its first heartbeat."""
+        if topic in self._introduced:
+            return
+        try:
+            async with asyncio.timeout_at(deadline):
+                route = await self._client.route_to_send(topic, self.options.new_topic_queues)
+                await self._client.heartbeat_to(route.addresses())
+        except TimeoutError as error:
+            failed = ClientError("the brokers of its route did not answer in time")
+            raise SendError(topic, 0, failed) from error
+        if len(self._introduced) < MAX_INTRODUCED:
+            self._introduced.add(topic)
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues that can be sent to. Raises NoRouteError, or ClientError when no NameServer answers."""

@@ -89,6 +89,7 @@ def request_of(
     flag: int,
     new_topic_queues: int,
     is_batch: bool = False,
+    is_reply: bool = False,
     reconsume_times: int = 0,
     max_reconsume_times: int | None = None,
 ) -> Command:
@@ -109,7 +110,11 @@ def request_of(
         max_reconsume_times=max_reconsume_times,
         broker_name=queue.broker_name,
     )
-    code = RequestCode.SEND_BATCH_MESSAGE if is_batch else RequestCode.SEND_MESSAGE_V2
+    code = RequestCode.SEND_MESSAGE_V2
+    if is_batch:
+        code = RequestCode.SEND_BATCH_MESSAGE
+    elif is_reply:
+        code = RequestCode.SEND_REPLY_MESSAGE_V2
     return request_command(code, header.to_fields(), body)
 
 

@@ -1,0 +1,116 @@
+"""Requests that wait for their replies, and the messages that replies are."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from delaymq.client.errors import ClientError, ClosedError
+from delaymq.client.messages import Message, ReceivedMessage, inflate
+from delaymq.clock import now_ms
+from delaymq.message import flags, names
+from delaymq.message.errors import RecordError
+from delaymq.message.ids import offset_message_id
+from delaymq.message.properties import parse_properties
+from delaymq.protocol.bodies import MessageQueue
+from delaymq.protocol.command import Command, Response
+from delaymq.protocol.headers import ReplyMessageRequestHeader
+
+MAX_OPEN_REQUESTS: Final = 10_000
+"""Of one client: more would only wait for repliers that do not keep up, and fill memory meanwhile."""
+REPLY: Final = "reply"
+"""What property MSG_TYPE says of a reply."""
+
+_logger = logging.getLogger(__name__)
+
+
+def reply_to(request: ReceivedMessage, body: bytes) -> Message:
+    """The reply to `request`, to be sent by any producer. ValueError for a message that is no request."""
+    properties = request.properties
+    needed = (names.CLUSTER, names.CORRELATION_ID, names.REPLY_TO_CLIENT)
+    missing = " and no ".join(name for name in needed if not properties.get(name))
+    if missing:
+        raise ValueError(
+            f"message {request.message_id} of {request.topic} is no request, since it has no property {missing}:"
+            " only what a producer's `request` has sent can be replied to"
+        )
+    kept = (names.CORRELATION_ID, names.REPLY_TO_CLIENT, names.TTL)
+    return Message(
+        topic=f"{properties[names.CLUSTER]}_{names.REPLY_TOPIC_POSTFIX}",
+        body=body,
+        properties={names.MESSAGE_TYPE: REPLY} | {name: properties[name] for name in kept if properties.get(name)},
+    )
+
+
+class OpenRequests:
+    """The requests of a client's producers, by correlation id. Replies that nobody waits for are dropped."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, asyncio.Future[ReceivedMessage]] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @contextmanager
+    def waiting(self) -> Iterator[tuple[str, asyncio.Future[ReceivedMessage]]]:
+        """A correlation id that is open as long as the context, and the future of its reply. ClientError: too many."""
+        if len(self._open) >= MAX_OPEN_REQUESTS:
+            raise ClientError(f"{len(self._open)} requests of this client wait for replies: ask less at a time")
+        correlation_id = str(uuid.uuid4())
+        reply: asyncio.Future[ReceivedMessage] = asyncio.get_running_loop().create_future()
+        self._open[correlation_id] = reply
+        try:
+            yield correlation_id, reply
+        finally:
+            self._open.pop(correlation_id, None)
+            reply.cancel()
+
+    def pushed(self, command: Command) -> Response:
+        """Answers 326. RequestError for fields that cannot be read."""
+        message = _pushed_message(command)
+        reply = self._open.get(message.properties.get(names.CORRELATION_ID, ""))
+        if reply is None:
+            # It came too late, or twice: the one who replied can do nothing about it.
+            _logger.info("a reply has no request that waits for it: message %s", message.message_id)
+        elif not reply.done():
+            reply.set_result(message)
+        return Response()
+
+    def close(self) -> None:
+        """No reply comes any more: those who wait get ClosedError."""
+        for reply in self._open.values():
+            if not reply.done():
+                reply.set_exception(ClosedError("the client was closed while the request waited for its reply"))
+
+
+def _pushed_message(command: Command) -> ReceivedMessage:
+    header = ReplyMessageRequestHeader.from_fields(command.fields)
+    properties = parse_properties(header.properties or "")
+    properties[names.REPLY_ARRIVE_TIME] = str(now_ms())
+    body = command.body
+    if header.sys_flag & flags.COMPRESSED:
+        try:
+            body = inflate(body)
+        except RecordError as error:
+            _logger.warning("a reply to a request of this client: %s", error)
+    # A reply has its place in no queue yet; only who kept it knows one.
+    own_id = offset_message_id(b"\0" * 8, 0)
+    return ReceivedMessage(
+        topic=header.topic,
+        body=body,
+        queue=MessageQueue("", header.queue_id, header.topic),
+        queue_offset=0,
+        physical_offset=0,
+        message_id=properties.get(names.UNIQUE_KEY, own_id),
+        offset_message_id=own_id,
+        properties=properties,
+        born_timestamp_ms=header.born_timestamp,
+        store_timestamp_ms=header.store_timestamp,
+        reconsume_times=header.reconsume_times or 0,
+        flag=header.flag,
+        sys_flag=header.sys_flag,
+    )
