@@ -23,6 +23,7 @@ from delaymq.transport import (
     TooManyRequestsError,
     connect,
 )
+from delaymq.transport import connecting as connecting_module
 from delaymq.transport import connection as connection_module
 from delaymq.transport.connection import LINGER_RESET, OnCommands
 
@@ -444,7 +445,7 @@ def test_connecting_to_a_closed_port_says_so() -> None:
 def test_an_attempt_to_connect_that_nothing_answers_is_given_up_for_another_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connection_module, "ATTEMPT_MS", 20)
+    monkeypatch.setattr(connecting_module, "ATTEMPT_MS", 20)
 
     async def scenario() -> None:
         loop = asyncio.get_running_loop()

@@ -5,6 +5,14 @@ class ProtocolError(Exception):
     """The bytes are no frame: nothing behind them can be trusted, so the connection is closed."""
 
 
+class TlsHandshakeError(ProtocolError):
+    """In the place of a frame the peer begins a TLS handshake; `received` is what came of it, empty behind frames."""
+
+    def __init__(self, received: bytes) -> None:
+        super().__init__("the peer starts a TLS handshake, and TLS is not on here: connect without TLS")
+        self.received = received
+
+
 class RequestError(Exception):
     """The frame is sound but its content is not acceptable: the peer gets `code` and `remark` as its answer."""
 

@@ -5,10 +5,10 @@ under way, and small again after.
 """
 
 from struct import Struct as Layout
-from typing import Final
+from typing import Final, Protocol
 
 from delaymq.protocol.command import MAX_FRAME_BYTES, Command, decode_command
-from delaymq.protocol.errors import ProtocolError
+from delaymq.protocol.errors import ProtocolError, TlsHandshakeError
 
 IDLE_BUFFER_BYTES: Final = 16 * 1024
 """What an idle connection costs; holds many small pipelined frames."""
@@ -23,6 +23,19 @@ MIN_FREE_BYTES: Final = 1024
 """With less room behind the received bytes they are moved to the front, so that no read is needlessly small."""
 
 TLS_HANDSHAKE: Final = 0x16
+"""The first byte of a TLS handshake; no frame begins with it, it would have 352 MiB."""
+
+
+class Room(Protocol):
+    """Where large buffers are accounted for."""
+
+    @property
+    def trusts_peers(self) -> bool:
+        """Whether a frame up to TRUSTED_BUFFER_BYTES gets its whole buffer when it is announced."""
+
+    def resized(self, buffer_bytes: int) -> None:
+        """The buffer is larger than BUSY_BUFFER_BYTES now; 0: it no longer is."""
+
 
 _unpack_length = Layout(">I").unpack_from
 
@@ -33,13 +46,17 @@ class FrameReceiver:
     `error` is set as soon as bad bytes are seen, also while the good commands before them are handed out.
     """
 
-    __slots__ = ("_buffer", "_end", "_small_reads", "_view", "error")
+    __slots__ = ("_buffer", "_end", "_small_reads", "_view", "began", "error", "room")
 
-    def __init__(self) -> None:
+    def __init__(self, room: Room | None = None) -> None:
+        self.room = room
+        """Told of large buffers; None when nobody counts them."""
         self._buffer = bytearray(IDLE_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._end = 0
         self._small_reads = 0
+        self.began = False
+        """Whether the peer has sent a whole frame."""
         self.error: ProtocolError | None = None
 
     @property
@@ -96,13 +113,15 @@ class FrameReceiver:
         while end - start >= 4:
             (length,) = _unpack_length(view, start)
             if length > MAX_FRAME_BYTES - 4:
-                raise _oversized(length)
+                raise self._oversized(length, start, end)
             stop = start + 4 + length
             if stop > end:
                 needed = 4 + length
                 break
             commands.append(decode_command(view[start + 4 : stop]))
             start = stop
+        if start:
+            self.began = True
         rest = end - start
         self._end = rest
         capacity = len(self._buffer)
@@ -116,8 +135,7 @@ class FrameReceiver:
         """The buffer's size from now on, after it held `end` bytes, when a frame of `needed` bytes is under way."""
         if needed > capacity:
             self._small_reads = 0
-            # Doubling copies at most as much as was received.
-            return max(needed, BUSY_BUFFER_BYTES) if needed <= TRUSTED_BUFFER_BYTES else self._grown_bytes(needed, rest)
+            return self._grown_bytes(needed, rest)
         if capacity == IDLE_BUFFER_BYTES:
             return BUSY_BUFFER_BYTES if end == capacity else capacity
         if end > IDLE_BUFFER_BYTES:
@@ -132,21 +150,27 @@ class FrameReceiver:
 
     def _grown_bytes(self, needed: int, rest: int) -> int:
         capacity = len(self._buffer)
-        if rest < capacity - MIN_FREE_BYTES and capacity >= TRUSTED_BUFFER_BYTES:
+        trusted = TRUSTED_BUFFER_BYTES if self.room is None or self.room.trusts_peers else 0
+        if needed <= trusted:
+            return max(needed, BUSY_BUFFER_BYTES)
+        if rest < capacity - MIN_FREE_BYTES and capacity >= trusted:
             return capacity
-        return min(needed, max(TRUSTED_BUFFER_BYTES, 2 * capacity))
+        # Doubling copies at most as much as was received.
+        return min(needed, max(trusted, 2 * capacity))
 
     def _resize(self, capacity: int, start: int) -> None:
         rest = self._end
         buffer = bytearray(capacity)
         buffer[:rest] = self._view[start : start + rest]
+        was_large = len(self._buffer) > BUSY_BUFFER_BYTES
         self._buffer = buffer
         self._view = memoryview(buffer)
+        if self.room is not None and (was_large or capacity > BUSY_BUFFER_BYTES):
+            self.room.resized(capacity if capacity > BUSY_BUFFER_BYTES else 0)
 
-
-def _oversized(length: int) -> ProtocolError:
-    if length >> 24 == TLS_HANDSHAKE:
-        return ProtocolError("the peer starts a TLS handshake, and TLS is not on yet: connect without TLS")
-    return ProtocolError(
-        f"a frame of {length} bytes exceeds the limit of {MAX_FRAME_BYTES} (is the peer speaking another protocol?)"
-    )
+    def _oversized(self, length: int, start: int, end: int) -> ProtocolError:
+        if length >> 24 == TLS_HANDSHAKE:
+            return TlsHandshakeError(b"" if self.began or start else bytes(self._view[:end]))
+        return ProtocolError(
+            f"a frame of {length} bytes exceeds the limit of {MAX_FRAME_BYTES} (is the peer speaking another protocol?)"
+        )

@@ -5,8 +5,10 @@ import fcntl
 import itertools
 import logging
 import socket
+import ssl
 import struct
 import termios
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, cast
@@ -18,23 +20,27 @@ from delaymq.protocol.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, Respon
 from delaymq.protocol.errors import ProtocolError
 from delaymq.protocol.frame import FrameReceiver
 from delaymq.quiet_log import QuietLog
-from delaymq.transport.errors import ConnectError, ConnectionClosedError, TooManyRequestsError
+from delaymq.transport.budget import BufferBudget
+from delaymq.transport.errors import ConnectionClosedError, TooManyRequestsError
 from delaymq.transport.requests import OpenRequests
+from delaymq.transport.tls_accepting import HandshakeReceiver, TlsAccepting
+from delaymq.transport.tls_errors import sentence
 
 DEFAULT_TIMEOUT_MS: Final = 3_000
 """RocketMQ's clients give an ordinary request this long."""
-ATTEMPT_MS: Final = 1_200
-"""What an attempt to connect gets, long enough for a second SYN. While a pod behind a Service is replaced, an attempt
-that began with the old one is sent there to its end: only a new one finds the new pod."""
 
 LINGER_RESET: Final = struct.pack("ii", 1, 0)
 """SO_LINGER of accepted sockets: a killed process resets its connections, and its peers notice at once."""
 LINGER_OFF: Final = struct.pack("ii", 0, 0)
 _INTEGER: Final = struct.Struct("i")
+_LAST_DATA_RECEIVED: Final = struct.Struct("52xI")
+"""Of struct tcp_info (linux/tcp.h): tcpi_last_data_recv, ms, the twelfth 32-bit field after the first 8 bytes."""
 TAKEN_AT_ONCE: Final = 4
 """Pipelined requests that are handled before it is looked how much the peer has been sent. One read holds hundreds of
 pulls, each with an answer of up to 4 MiB: all at once they would take gigabytes and seconds."""
 
+BELOW_TLS_BYTES: Final = 64 * 1024
+"""Encrypted bytes that wait for the socket before those above count as unsent."""
 GATHERED_BYTES: Final = 64 * 1024
 """Requests of ours that go out together at most; more is written at once."""
 
@@ -69,6 +75,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
     """One connection. `on_commands` gets the requests of each read as a list; what it sends goes out in one write."""
 
     __slots__ = (
+        "_below",
+        "_budget",
         "_corked",
         "_deaf",
         "_drained",
@@ -83,11 +91,13 @@ class RemotingConnection(asyncio.BufferedProtocol):
         "_receiver",
         "_requests",
         "_stall_timer",
+        "_tls",
         "_transport",
         "closing",
         "id",
         "is_active",
         "local_address",
+        "put_off_at",
         "remote_address",
         "remote_host",
         "session",
@@ -100,6 +110,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
         on_opened: OnOpened | None = None,
         on_closed: OnClosed | None = None,
         limits: ConnectionLimits | None = None,
+        budget: BufferBudget | None = None,
+        tls: TlsAccepting | None = None,
     ) -> None:
         self.id = next(_ids)
         self.remote_host = b""
@@ -107,14 +119,20 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self.local_address = ""
         self.closing = False
         self.is_active = True
-        """Set by every read and write, cleared by whoever looks for idle connections."""
+        """Set by every whole request or answer and every write, cleared by whoever looks for idle connections."""
+        self.put_off_at = 0.0
+        """Since when requests that were read wait for the peer to take its answers; 0.0 while none do."""
         self.session: object = None
         """For the owner of the connection."""
         self._on_commands = on_commands or refuse_all
         self._on_opened = on_opened
         self._on_closed = on_closed
         self._limits = limits or ConnectionLimits()
-        self._receiver = FrameReceiver()
+        self._budget = budget
+        self._tls = tls
+        self._below: asyncio.Transport | None = None
+        """With TLS: the socket's own transport."""
+        self._receiver = self._first_receiver()
         self._pieces: list[bytes] = []
         self._put_off: list[Command] = []
         self._gathered_bytes = 0
@@ -122,6 +140,10 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._deaf = False
         self._stall_timer: asyncio.TimerHandle | None = None
         self._drained: asyncio.Event | None = None
+
+    def _first_receiver(self) -> FrameReceiver:
+        kind = HandshakeReceiver if self._tls is not None and self._tls.enforcing else FrameReceiver
+        return kind(None if self._budget is None else self)
 
     # What asyncio calls.
 
@@ -147,7 +169,6 @@ class RemotingConnection(asyncio.BufferedProtocol):
         return self._receiver.get_buffer(sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.is_active = True
         receiver = self._receiver
         try:
             commands = receiver.received(nbytes)
@@ -155,6 +176,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self._cut_off(error)
             return
         if commands:
+            # A byte now and then keeps no connection alive, only whole frames do.
+            self.is_active = True
             self._take(commands)
         if receiver.error is not None:
             self._cut_off(receiver.error)
@@ -164,6 +187,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._drained = self._drained or asyncio.Event()
+        if self._budget is not None:
+            self._budget.sends(self, self.unwritten_bytes())
         if not self._limits.read_while_behind and not self.closing:
             self._transport.pause_reading()
         self._stall_timer = self._loop.call_later(self._limits.write_stall_ms / 1000, self._stalled)
@@ -172,6 +197,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
         if self._stall_timer is not None:
             self._stall_timer.cancel()
             self._stall_timer = None
+        if self._budget is not None:
+            self._budget.caught_up(self)
         drained, self._drained = self._drained, None
         if drained is not None:
             drained.set()
@@ -187,11 +214,60 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self._stall_timer.cancel()
         if self._drained is not None:
             self._drained.set()
+        if self._budget is not None:
+            self._budget.forget(self)
+            self._receiver.room = None  # else only the garbage collector would free both
         self._pieces.clear()
         self._put_off.clear()
-        self._requests.fail_all("the connection was closed" if exc is None else f"the connection was lost ({exc})")
+        if self._below is not None and self._tls is not None:
+            self._tls.closed()
+        self._requests.fail_all(self._why_lost(exc))
         if self._on_closed is not None:
             self._on_closed(self, exc)
+
+    def _why_lost(self, exc: Exception | None) -> str:
+        if isinstance(exc, ssl.SSLError):
+            return f"the connection was lost: {sentence(exc)}"
+        text = "the connection was closed" if exc is None else f"the connection was lost ({exc})"
+        if self._receiver.began or not len(self._requests):
+            return text
+        wanted = "does not accept this side's certificate" if self._below else "takes only TLS"
+        return f"{text} before any answer, as by a peer that {wanted}"
+
+    # TLS on a connection that is there already: see tls_upgrade.
+
+    def begin_upgrade(self) -> asyncio.Transport:
+        """Nothing is read or written from now on, until the connection is secured; the transport below TLS."""
+        self._corked = True
+        self._transport.pause_reading()
+        return self._transport
+
+    def secured(self, transport: asyncio.Transport, early: list[bytes]) -> None:
+        """Goes on with TLS by `transport`; `early` is what the peer has sent behind the handshake."""
+        self._below, self._transport = self._transport, transport
+        self._below.set_write_buffer_limits(high=BELOW_TLS_BYTES)
+        transport.set_protocol(self)
+        transport.set_write_buffer_limits(high=self._limits.write_pause_bytes)
+        self._receiver = FrameReceiver(None if self._budget is None else self)
+        self._corked = False
+        self.is_active = True
+        if self._deaf:
+            transport.pause_reading()
+        for data in early:
+            self._take_early(memoryview(data))
+        self._flush()
+
+    def _take_early(self, rest: memoryview) -> None:
+        while rest and not self.closing:
+            buffer = self._receiver.get_buffer(len(rest))
+            count = min(len(buffer), len(rest))
+            buffer[:count] = rest[:count]
+            self.buffer_updated(count)
+            rest = rest[count:]
+
+    def lost_in_upgrade(self, exc: Exception | None) -> None:
+        """The handshake failed, and the socket is closed."""
+        self.connection_lost(exc)
 
     # What the owner calls.
 
@@ -263,7 +339,38 @@ class RemotingConnection(asyncio.BufferedProtocol):
             (in_kernel,) = _INTEGER.unpack(fcntl.ioctl(own.fileno(), termios.TIOCOUTQ, bytes(_INTEGER.size)))
         except OSError:
             return 0
-        return int(in_kernel) + self._transport.get_write_buffer_size()
+        return int(in_kernel) + self.unwritten_bytes()
+
+    def unwritten_bytes(self) -> int:
+        """What waits in this process for the peer to read; 0 once the connection is closing."""
+        if self.closing:
+            return 0
+        below = 0 if self._below is None else self._below.get_write_buffer_size()
+        return below + self._transport.get_write_buffer_size()
+
+    def last_bytes_age_s(self) -> float:
+        """Seconds since the peer's last bytes came to this machine; 0 where the kernel does not tell."""
+        own = self._transport.get_extra_info("socket")
+        try:
+            told = own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_DATA_RECEIVED.size)
+            (age_ms,) = _LAST_DATA_RECEIVED.unpack(told)
+        except (AttributeError, OSError, struct.error):
+            return 0.0
+        return float(age_ms) / 1000
+
+    def cut_off_for_memory(self, why: str) -> None:
+        """Ends the connection at once: others need its memory."""
+        self._drop(why)
+
+    @property
+    def trusts_peers(self) -> bool:
+        """Whether an announced request gets its whole buffer before it is here."""
+        return self._budget is None or self._budget.trusts_peers
+
+    def resized(self, buffer_bytes: int) -> None:
+        """The receiver's buffer is this large now; 0: as small as anyone's."""
+        if self._budget is not None:
+            self._budget.receives(self, buffer_bytes)
 
     def hear_no_more(self) -> None:
         """Takes no further requests: before the end, so that no answer is written any more while others go out."""
@@ -279,12 +386,16 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._flush()
         self.closing = True
         # With a linger time of 0 the kernel would discard what it has not sent yet.
-        own = self._transport.get_extra_info("socket")
-        if own is not None:
-            own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_OFF)
+        self.reset_at_close(False)
         self._transport.close()
         if self._transport.get_write_buffer_size():
             self._loop.call_later(self._limits.close_timeout_ms / 1000, self._transport.abort)
+
+    def reset_at_close(self, reset: bool) -> None:
+        """Whether the socket's end, also by the process's, resets the connection and drops what is unsent."""
+        own = self._transport.get_extra_info("socket")
+        if own is not None:
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_RESET if reset else LINGER_OFF)
 
     def abort(self) -> None:
         """Ends the connection at once; unsent bytes are lost."""
@@ -318,6 +429,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
                     return
                 if self._drained is not None:
                     self._put_off = requests[at:]
+                    self.put_off_at = self.put_off_at or time.monotonic()
                     return
                 self._on_commands(self, requests[at : at + TAKEN_AT_ONCE])
                 if sum(map(len, self._pieces)) > self._limits.write_pause_bytes:
@@ -339,7 +451,9 @@ class RemotingConnection(asyncio.BufferedProtocol):
         if self._put_off:
             if self._drained is None:
                 self._loop.call_soon(self._go_on)
-        elif self._drained is None and not self.closing and not self._deaf:
+            return
+        self.put_off_at = 0.0
+        if self._drained is None and not self.closing and not self._deaf:
             self._transport.resume_reading()
 
     def _gather(self, data: bytes) -> None:
@@ -364,22 +478,27 @@ class RemotingConnection(asyncio.BufferedProtocol):
     def _write(self, data: bytes) -> None:
         self.is_active = True
         self._transport.write(data)
-        if self._drained is not None and self._transport.get_write_buffer_size() > self._limits.write_max_bytes:
-            self._drop(f"more than {self._limits.write_max_bytes} bytes are unsent")
+        if self._drained is None or self.closing:
+            return
+        if self._transport.get_write_buffer_size() > self._limits.write_max_bytes:
+            self._drop(f"it does not read what it is sent (more than {self._limits.write_max_bytes} bytes are unsent)")
+        elif self._budget is not None:
+            self._budget.sends(self, len(data))
 
     def _stalled(self) -> None:
         self._stall_timer = None
-        self._drop(f"nothing was read for {self._limits.write_stall_ms} ms")
+        self._drop(f"it does not read what it is sent (nothing for {self._limits.write_stall_ms} ms)")
 
     def _drop(self, why: str) -> None:
         peer = self.remote_address
-        _bad_peers.warning("%s does not read what it is sent (%s): cut off", peer, why, peer=peer)
+        _bad_peers.warning("%s is cut off: %s", peer, why, peer=peer)
         self.abort()
 
     def _cut_off(self, error: ProtocolError) -> None:
-        if not self.closing:
-            _bad_peers.warning("%s is cut off: %s", self.remote_address, error, peer=self.remote_address)
-            self.close()
+        if self.closing or (self._tls is not None and self._tls.take(self, error)):
+            return
+        _bad_peers.warning("%s is cut off: %s", self.remote_address, error, peer=self.remote_address)
+        self.close()
 
 
 def refuse_all(connection: RemotingConnection, commands: list[Command]) -> None:
@@ -394,44 +513,3 @@ def refuse_all(connection: RemotingConnection, commands: list[Command]) -> None:
 def host_and_port(host: str, port: int) -> str:
     """`host:port`, an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-async def connect(
-    host: str,
-    port: int,
-    on_commands: OnCommands | None = None,
-    *,
-    on_closed: OnClosed | None = None,
-    timeout_ms: int = DEFAULT_TIMEOUT_MS,
-    limits: ConnectionLimits | None = None,
-) -> RemotingConnection:
-    """A connection to a peer. Without `on_commands` its requests are refused. Raises ConnectError."""
-    loop = asyncio.get_running_loop()
-    address = host_and_port(host, port)
-    failed: OSError | None = None
-    try:
-        async with asyncio.timeout(timeout_ms / 1000):
-            # Resolved here: uvloop's create_connection lets go of a slow resolution at the timeout, and its failure is
-            # then logged as an exception that nobody retrieved.
-            places = [str(place[0]) for *_, place in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
-            silent = True
-            while silent:
-                silent = False
-                for place in places:
-                    try:
-                        async with asyncio.timeout(ATTEMPT_MS / 1000):
-                            _, connection = await loop.create_connection(
-                                lambda: RemotingConnection(on_commands, on_closed=on_closed, limits=limits), place, port
-                            )
-                    except TimeoutError:
-                        silent = True
-                    except OSError as error:
-                        failed = failed or error
-                    else:
-                        return connection
-    except TimeoutError as error:
-        raise ConnectError(address, f"no connection within {timeout_ms} ms") from error
-    except OSError as error:
-        failed = error
-    text = "it has no address" if failed is None else failed.strerror or str(failed)
-    raise ConnectError(address, f"cannot connect: {text}") from failed

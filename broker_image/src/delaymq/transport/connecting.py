@@ -1,0 +1,82 @@
+"""Connecting to a peer, with TLS or without, and errors that say what to do."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+from delaymq.transport.connection import (
+    DEFAULT_TIMEOUT_MS,
+    ConnectionLimits,
+    OnClosed,
+    OnCommands,
+    RemotingConnection,
+    host_and_port,
+)
+from delaymq.transport.errors import ConnectError
+from delaymq.transport.tls_errors import sentence
+from delaymq.transport.tls_upgrade import upgrade
+
+ATTEMPT_MS: Final = 1_200
+"""What an attempt to connect gets, long enough for a second SYN. While a pod behind a Service is replaced, an attempt
+that began with the old one is sent there to its end: only a new one finds the new pod."""
+
+
+async def connect(
+    host: str,
+    port: int,
+    on_commands: OnCommands | None = None,
+    *,
+    on_closed: OnClosed | None = None,
+    timeout_ms: int = DEFAULT_TIMEOUT_MS,
+    limits: ConnectionLimits | None = None,
+    tls: ssl.SSLContext | None = None,
+    server_name: str | None = None,
+) -> RemotingConnection:
+    """A connection to a peer. Without `on_commands` its requests are refused. Raises ConnectError.
+
+    With `tls` the peer's certificate must be for `server_name`, default `host`, if the context looks at names.
+    """
+    loop = asyncio.get_running_loop()
+    address = host_and_port(host, port)
+    deadline = loop.time() + timeout_ms / 1000
+    try:
+        async with asyncio.timeout_at(deadline):
+            connection = await _connect(
+                host, port, lambda: RemotingConnection(on_commands, on_closed=on_closed, limits=limits)
+            )
+    except TimeoutError as error:
+        raise ConnectError(address, f"no connection within {timeout_ms} ms") from error
+    except OSError as error:
+        raise ConnectError(address, f"cannot connect: {error.strerror or error}") from error
+    if tls is not None:
+        try:
+            async with asyncio.timeout_at(deadline):
+                # The time limit is the one outside; a handshake's own only cleans up behind it.
+                await upgrade(connection, tls, timeout_s=timeout_ms / 1000 + 1, server_name=server_name or host)
+        except OSError as error:  # TimeoutError is one
+            raise ConnectError(address, f"no TLS: {sentence(error)}") from error
+    return connection
+
+
+async def _connect(host: str, port: int, factory: Callable[[], RemotingConnection]) -> RemotingConnection:
+    loop = asyncio.get_running_loop()
+    failed: OSError | None = None
+    # Resolved here: uvloop's create_connection lets go of a slow resolution at the timeout, and its failure is
+    # then logged as an exception that nobody retrieved.
+    places = [str(place[0]) for *_, place in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    silent = True
+    while silent:
+        silent = False
+        for place in places:
+            try:
+                async with asyncio.timeout(ATTEMPT_MS / 1000):
+                    _, connection = await loop.create_connection(factory, place, port)
+            except TimeoutError:
+                silent = True
+            except OSError as error:
+                failed = failed or error
+            else:
+                return connection
+    raise failed or OSError("it has no address")
