@@ -21,13 +21,9 @@ def matches_all(tags_code: int) -> bool:
     return True
 
 
-def require_tag_type(expression_type: str | None) -> None:
-    """RequestError for a filter that is no tag expression: SQL92 needs enablePropertyFilter, which cannot be on yet."""
-    if expression_type and expression_type != TAG_TYPE:
-        raise RequestError(
-            ResponseCode.SYSTEM_ERROR,
-            f"the broker does not support filtering messages by {expression_type[:32]}: subscribe by tags",
-        )
+def is_tag_type(expression_type: str | None) -> bool:
+    """Whether an expression of this type is one of tags; clients that state no type mean tags."""
+    return not expression_type or expression_type == TAG_TYPE
 
 
 @lru_cache(maxsize=4096)
@@ -50,3 +46,12 @@ def tag_matcher(expression: str) -> Matcher | None:
         return tags_code & 0xFFFFFFFF in codes
 
     return matches
+
+
+def require_tag_type(expression_type: str | None) -> None:
+    """RequestError for a filter that is no tag expression."""
+    if not is_tag_type(expression_type):
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"the broker does not support filtering messages by {str(expression_type)[:32]}: subscribe by tags",
+        )

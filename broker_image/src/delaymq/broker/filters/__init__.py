@@ -1,0 +1,29 @@
+"""What consumers want of a topic: tags by their hashes, and SQL92 expressions over a message's properties.
+
+`tags` and `expressions` are light; `sql_*` (words, grammar, values, generated code) are imported with the first SQL
+expression. Nothing here knows of queues, records or clients: a filter takes a tags code or raw property bytes.
+"""
+
+from delaymq.broker.filters.expressions import SQL_TYPE, Filter, compile_expression
+from delaymq.broker.filters.tags import (
+    MAX_TAGS,
+    TAG_TYPE,
+    Matcher,
+    is_tag_type,
+    matches_all,
+    require_tag_type,
+    tag_matcher,
+)
+
+__all__ = [
+    "MAX_TAGS",
+    "SQL_TYPE",
+    "TAG_TYPE",
+    "Filter",
+    "Matcher",
+    "compile_expression",
+    "is_tag_type",
+    "matches_all",
+    "require_tag_type",
+    "tag_matcher",
+]

@@ -1,0 +1,73 @@
+"""A subscription's type and text, compiled once: later pulls and held ones share what came out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from delaymq import clock
+from delaymq.broker.filters.tags import is_tag_type, tag_matcher
+from delaymq.protocol.codes import ResponseCode
+from delaymq.protocol.errors import RequestError
+from delaymq.quiet_log import QuietLog
+
+SQL_TYPE: Final = "SQL92"
+# Compiled code is some kilobytes for each condition; what is larger than this has a small cache of its own.
+SMALL_TEXT_CHARACTERS: Final = 1_024
+SMALL_TEXTS_KEPT: Final = 1_024
+LARGE_TEXTS_KEPT: Final = 32
+
+_log = QuietLog(logging.getLogger(__name__), clock.now_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """What a subscription lets pass: both tests, where there are two, must agree."""
+
+    tags: Callable[[int], bool] | None = None
+    """Takes a tags code as queues keep it; None: any."""
+    properties: Callable[[bytes], bool] | None = None
+    """Takes the raw property bytes of a record; None: any. Never raises."""
+    cost: int = 1
+    """How much work `properties` is, in comparisons: bounds how many records one pull looks at."""
+
+
+EVERYTHING: Final = Filter()
+
+
+def compile_expression(expression_type: str | None, text: str) -> Filter:
+    """The filter of a subscription. RequestError 23 with the place of the mistake, 1 for a type that does not exist."""
+    if is_tag_type(expression_type):
+        matches = tag_matcher(text)
+        return EVERYTHING if matches is None else Filter(tags=matches)
+    if expression_type != SQL_TYPE:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"The broker does not support consumer to filter message by {str(expression_type)[:32]}:"
+            f" subscribe by TAG or {SQL_TYPE}",
+        )
+    found = _small_sql(text) if len(text) <= SMALL_TEXT_CHARACTERS else _large_sql(text)
+    if isinstance(found, str):
+        raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, found)
+    return found
+
+
+def _sql_filter(text: str) -> Filter | str:
+    """The filter, or why there is none: refusals are kept as well, since clients ask again and again."""
+    from delaymq.broker.filters.sql_code import matcher_of
+    from delaymq.broker.filters.sql_grammar import SqlError, parse
+
+    try:
+        parsed = parse(text)
+        if parsed.ignored:
+            _log.warning("of an SQL92 expression only the beginning counts, as in RocketMQ: %s", parsed.ignored)
+        return Filter(properties=matcher_of(parsed.condition), cost=parsed.cost)
+    except SqlError as error:
+        return f"Invalid MessageSelector: {error}"
+
+
+_small_sql = lru_cache(maxsize=SMALL_TEXTS_KEPT)(_sql_filter)
+_large_sql = lru_cache(maxsize=LARGE_TEXTS_KEPT)(_sql_filter)
