@@ -36,6 +36,8 @@ class Held:
     """Whether a message with this tags code is wanted."""
     resume: Callable[[bool], Response | Held]
     """Runs the pull again; with True the result is an answer in any case. Never raises."""
+    properties: Callable[[bytes], bool] | None = None
+    """Whether a message with these raw properties is wanted; None: any."""
 
 
 @dataclass(slots=True)

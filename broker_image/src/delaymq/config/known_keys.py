@@ -38,14 +38,14 @@ _ASIDE = {
         duplicationEnable haHousekeepingInterval haMasterAddress haSendHeartbeatInterval haSlaveFallbehindMax
         haTransferBatchSize offsetCheckInSlave slaveTimeout
         """,
-    "helpers of RocketMQ's filters; tags are compared directly here": """
+    "helpers of RocketMQ's filters; messages are compared directly here": """
         bitMapLengthConsumeQueueExt enableCalcFilterBitMap enableConsumeQueueExt expectConsumerNumUseFilter
-        filterDataCleanTimeSpan filterServerNums filterSupportRetry mappedFileSizeConsumeQueueExt
+        filterDataCleanTimeSpan filterServerNums mappedFileSizeConsumeQueueExt
         maxErrorRateOfBloomFilter
         """,
     "RocketMQ's statistics and throttles; see the [metrics](http.md#metrics)": """
         autoDeleteUnusedStats commercialBaseCount commercialBigCount commercialEnable commercialTimerCount
-        commercialTransCount consumerFallbehindThreshold disableConsumeIfConsumerReadSlowly diskFallRecorded
+        commercialTransCount diskFallRecorded
         enableDetailStat enableScheduleMessageStats highSpeedMode isolateLogEnable
         """,
     "how RocketMQ hands delayed messages over; here each is handed over when it is due": """

@@ -78,8 +78,17 @@ class BrokerConfig:
     )
     reject_transaction_message: bool = flag(False, "transactions are refused anyway so far", hot=True)
     notify_consumer_ids_changed_enable: bool = flag(True, "whether members are told when a group changes", hot=True)
-    enable_property_filter: bool = flag(False, "SQL92 is refused anyway so far", hot=True)
-    slave_read_enable: bool = flag(False, "there are no slaves yet")
+    enable_property_filter: bool = flag(False, "whether consumers may filter by properties, with SQL92", hot=True)
+    filter_support_retry: bool = flag(
+        False, "whether a group's SQL92 expressions are applied to its retries as well", hot=True
+    )
+    slave_read_enable: bool = flag(
+        False, "whether slow consumers are told to pull from another broker, as their group says", hot=True
+    )
+    disable_consume_if_consumer_read_slowly: bool = flag(
+        False, "whether a group that stays far behind the log's end for 3 minutes is forbidden to consume", hot=True
+    )
+    consumer_fallbehind_threshold: int = number(16 << 30, 1, 1 << 50, "bytes that are far behind, for this", hot=True)
     offset_moved_event_enable: bool = flag(
         True, "whether a pull at a wrong offset also writes an OFFSET_MOVED_EVENT message", hot=True, ours=True
     )

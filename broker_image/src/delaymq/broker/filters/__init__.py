@@ -11,7 +11,6 @@ from delaymq.broker.filters.tags import (
     Matcher,
     is_tag_type,
     matches_all,
-    require_tag_type,
     tag_matcher,
 )
 
@@ -24,6 +23,5 @@ __all__ = [
     "compile_expression",
     "is_tag_type",
     "matches_all",
-    "require_tag_type",
     "tag_matcher",
 ]

@@ -46,12 +46,3 @@ def tag_matcher(expression: str) -> Matcher | None:
         return tags_code & 0xFFFFFFFF in codes
 
     return matches
-
-
-def require_tag_type(expression_type: str | None) -> None:
-    """RequestError for a filter that is no tag expression."""
-    if not is_tag_type(expression_type):
-        raise RequestError(
-            ResponseCode.SYSTEM_ERROR,
-            f"the broker does not support filtering messages by {str(expression_type)[:32]}: subscribe by tags",
-        )

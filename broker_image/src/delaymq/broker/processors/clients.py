@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from delaymq.broker.clients import Client
 from delaymq.broker.errors import system_error
-from delaymq.broker.filters import require_tag_type, tag_matcher
+from delaymq.broker.subscribed import checked_filter
 from delaymq.message import names
 from delaymq.protocol.bodies import CheckClient, ConsumerIds, HeartbeatData, LockRequest, LockResponse, MessageQueue
 from delaymq.protocol.command import Command, Response
@@ -78,6 +78,5 @@ def unlock_queues(broker: Broker, session: Session, command: Command) -> Respons
 def check_client_config(broker: Broker, session: Session, command: Command) -> Response:
     """46: whether a subscription can be served."""
     subscription = CheckClient.decode(command.body).subscription_data
-    require_tag_type(subscription.expression_type)
-    tag_matcher(subscription.sub_string)
+    checked_filter(broker, subscription.expression_type, subscription.sub_string)
     return Response()

@@ -1,0 +1,182 @@
+"""What a pull sees of a queue: the records from an offset on, within RocketMQ's limits and a bound on the work."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from delaymq import clock
+from delaymq.broker.filters import Filter
+from delaymq.broker.record_properties import PropertyReader
+from delaymq.message.record import FIXED_BYTES, MESSAGE_MAGIC, SIZE_AND_MAGIC
+from delaymq.quiet_log import QuietLog
+from delaymq.store.consume_queue import BLANK_SIZE, ENTRY
+
+if TYPE_CHECKING:
+    from delaymq.broker.broker import Broker
+    from delaymq.store.message_store import MessageStore
+
+# Entries looked at for one pull of a filtering consumer: bounds the time that a rare tag costs the others.
+MIN_ENTRIES_LOOKED_AT: Final = 800
+MAX_ENTRIES_LOOKED_AT: Final = 32_000
+# The same for properties, which cost more: units of about 1 µs for one pull, and what a record costs beside its filter.
+MAX_PROPERTY_WORK: Final = 3_000
+_WORK_A_RECORD: Final = 2
+_BYTES_A_UNIT: Final = 1_024
+
+_SIZE_AND_MAGIC_AT: Final = SIZE_AND_MAGIC.unpack_from
+
+FOUND: Final = "FOUND"
+NO_MATCHED: Final = "NO_MATCHED_MESSAGE"
+WAS_REMOVING: Final = "MESSAGE_WAS_REMOVING"
+NO_MESSAGE_IN_QUEUE: Final = "NO_MESSAGE_IN_QUEUE"
+OVERFLOW_ONE: Final = "OFFSET_OVERFLOW_ONE"
+OVERFLOW_BADLY: Final = "OFFSET_OVERFLOW_BADLY"
+TOO_SMALL: Final = "OFFSET_TOO_SMALL"
+FOUND_NULL: Final = "OFFSET_FOUND_NULL"
+
+_damage_log = QuietLog(logging.getLogger(__name__), clock.now_ms)
+
+
+class Pulled(NamedTuple):
+    """What a queue holds at an offset."""
+
+    status: str
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    records: bytes
+    messages: int
+    behind_bytes: int = 0
+    """From the last record that was looked at to the log's end."""
+
+
+def read_queue(broker: Broker, topic: str, queue_id: int, offset: int, max_count: int, wanted: Filter) -> Pulled:
+    """Records from `offset` on, as RocketMQ would hand them out; only what the store has confirmed is seen."""
+    store = broker.store
+    low, high = store.queue_bounds(topic, queue_id)
+    if high == 0:
+        return Pulled(NO_MESSAGE_IN_QUEUE, 0, low, high, b"", 0)
+    if offset < low:
+        return Pulled(TOO_SMALL, low, low, high, b"", 0)
+    if offset == high:
+        return Pulled(OVERFLOW_ONE, offset, low, high, b"", 0)
+    if offset > high:
+        return Pulled(OVERFLOW_BADLY, high, low, high, b"", 0)
+    limit = count = max(min(max_count, broker.max_pull_count), 1)
+    if wanted.tags is not None or wanted.properties is not None:
+        count = min(max(MIN_ENTRIES_LOOKED_AT, max_count), MAX_ENTRIES_LOOKED_AT)
+    entries = store.read_entries(topic, queue_id, offset, count)
+    if not entries:
+        return Pulled(FOUND_NULL, min(max(broker.next_queue_file(offset), low), high), low, high, b"", 0)
+    return _collect(broker, entries, offset, limit, wanted, low, high)
+
+
+def _collect(broker: Broker, entries: bytes, offset: int, limit: int, wanted: Filter, low: int, high: int) -> Pulled:
+    """Reads the records of `entries` until a limit is reached; neighbours in the log are read in one go."""
+    store = broker.store
+    confirmed, oldest = store.confirmed_offset, store.min_offset
+    config = broker.config
+    first_offset = ENTRY.unpack_from(entries)[0]
+    max_bytes = config.max_transfer_bytes_on_message_in_memory
+    if store.end_offset - first_offset > broker.in_memory_bytes:
+        limit = min(limit, config.max_transfer_count_on_message_in_disk)
+        max_bytes = config.max_transfer_bytes_on_message_in_disk
+    matches = wanted.tags
+    passes = None if wanted.properties is None else _Passes(store, wanted)
+    status = NO_MATCHED
+    count = total = looked_at = 0
+    start = end = physical_offset = 0
+    parts = []
+    for physical_offset, size, tags_code in ENTRY.iter_unpack(entries):
+        record_end = physical_offset + size
+        if physical_offset < oldest or not 0 < size < BLANK_SIZE:
+            # Deleted, or a blank entry: the log was damaged here, and the queue goes on behind it.
+            status = WAS_REMOVING
+        elif record_end > confirmed:
+            break
+        elif matches is None or matches(tags_code):
+            if count and (count >= limit or total + size > max_bytes):
+                break
+            if passes is not None:
+                if passes.work_left <= 0:
+                    break
+                if not passes(physical_offset, size):
+                    looked_at += 1
+                    continue
+            if physical_offset != end:
+                if end:
+                    parts.append(store.read_bytes(start, end - start))
+                start = physical_offset
+            end = record_end
+            count += 1
+            total += size
+        looked_at += 1
+    behind = store.end_offset - physical_offset
+    if count:
+        parts.append(store.read_bytes(start, end - start))
+        records = b"".join(parts) if len(parts) > 1 else parts[0]
+        if not _is_whole(records, count):
+            records, count = _sound_ones(broker, entries[: looked_at * ENTRY.size], wanted)
+        if count:
+            return Pulled(FOUND, offset + looked_at, low, high, records, count, behind)
+        status = WAS_REMOVING
+    if not looked_at:
+        # Stored, but not on the disk yet: for consumers the queue ends here.
+        return Pulled(OVERFLOW_ONE, offset, low, high, b"", 0)
+    return Pulled(status, offset + looked_at, low, high, b"", 0, behind)
+
+
+class _Passes:
+    """Tests records by their properties, and counts the work that it was."""
+
+    __slots__ = ("_cost", "_properties_of", "_test", "work_left")
+
+    def __init__(self, store: MessageStore, wanted: Filter) -> None:
+        assert wanted.properties is not None
+        self._test = wanted.properties
+        self._cost = wanted.cost
+        self._properties_of = PropertyReader(store.read_bytes)
+        self.work_left = MAX_PROPERTY_WORK
+
+    def __call__(self, physical_offset: int, size: int) -> bool:
+        properties = self._properties_of(physical_offset, size)
+        if properties is None:
+            # A damaged record: to be found, and left out, with those that are handed out.
+            return True
+        self.work_left -= _WORK_A_RECORD + self._cost * (1 + len(properties) // _BYTES_A_UNIT)
+        return self._test(properties)
+
+
+def _is_whole(records: bytes, count: int) -> bool:
+    """Whether `records` are as many as that by their heads: what finds a damaged log without reading it all."""
+    at, stop = 0, len(records) - FIXED_BYTES
+    for _ in range(count):
+        if at > stop:
+            return False
+        size, magic = _SIZE_AND_MAGIC_AT(records, at)
+        if magic != MESSAGE_MAGIC or size < FIXED_BYTES:
+            return False
+        at += size
+    return at == len(records)
+
+
+def _sound_ones(broker: Broker, entries: bytes, wanted: Filter) -> tuple[bytes, int]:
+    """The sound records that matching `entries` name, and how many.
+
+    A client stops reading an answer at its first bad record: that one would cost all behind it, or hold them up.
+    """
+    store = broker.store
+    parts = []
+    for physical_offset, size, tags_code in ENTRY.iter_unpack(entries):
+        if physical_offset < store.min_offset or not 0 < size < BLANK_SIZE:
+            continue
+        if wanted.tags is not None and not wanted.tags(tags_code):
+            continue
+        record = store.record_at(physical_offset)
+        if record is None or record.size != size:
+            text = "the record at %d of the log is damaged: it is left out of pulls"
+            _damage_log.warning(text, physical_offset, offset=physical_offset)
+        elif wanted.properties is None or wanted.properties(record.raw_properties):
+            parts.append(store.read_bytes(physical_offset, size))
+    return b"".join(parts), len(parts)

@@ -1,0 +1,116 @@
+"""Which filter a pull gets: the one that it brings, or the one that its group's heartbeats stated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from delaymq.broker.errors import no_permission, system_error
+from delaymq.broker.filters import SQL_TYPE, Filter, compile_expression, is_tag_type
+from delaymq.message import names
+from delaymq.protocol.codes import ResponseCode
+from delaymq.protocol.errors import RequestError
+
+if TYPE_CHECKING:
+    from delaymq.broker.broker import Broker
+    from delaymq.protocol.bodies import SubscriptionData
+    from delaymq.protocol.headers import PullMessageRequestHeader
+
+HAS_SUBSCRIPTION: Final = 4
+"""The pull's sys flag says that it brings its subscription."""
+_RETRY_TOPIC: Final = names.RETRY_TOPIC.encode()
+
+
+def filter_of_pull(broker: Broker, header: PullMessageRequestHeader) -> Filter:
+    """The filter of a pull; RequestError with the code by which clients know what is wrong with their subscription."""
+    if header.sys_flag & HAS_SUBSCRIPTION:
+        wanted = checked_filter(broker, header.expression_type, header.subscription or "")
+    else:
+        wanted = _filter_of_group(broker, _stated(broker, header))
+    config = broker.config
+    if config.filter_support_retry and config.enable_property_filter and header.topic.startswith(names.RETRY_PREFIX):
+        return Filter(wanted.tags, _RetryFilter(broker, header.topic[len(names.RETRY_PREFIX) :]), wanted.cost)
+    return wanted
+
+
+def checked_filter(broker: Broker, expression_type: str | None, text: str) -> Filter:
+    """The filter of a subscription; RequestError 1 where SQL92 is switched off, 23 for what is no expression."""
+    if not is_tag_type(expression_type) and not broker.config.enable_property_filter:
+        raise system_error(
+            f"The broker does not support consumer to filter message by {str(expression_type)[:32]}:"
+            " set enablePropertyFilter=true, or subscribe by tags"
+        )
+    return compile_expression(expression_type, text)
+
+
+def _filter_of_group(broker: Broker, subscription: SubscriptionData) -> Filter:
+    if subscription.class_filter_mode:
+        # Filtered by the client, which once sent its classes to filter servers.
+        return Filter()
+    try:
+        return checked_filter(broker, subscription.expression_type, subscription.sub_string)
+    except RequestError as error:
+        if error.code != ResponseCode.SUBSCRIPTION_PARSE_FAILED or is_tag_type(subscription.expression_type):
+            raise
+        raise RequestError(
+            ResponseCode.FILTER_DATA_NOT_EXIST,
+            f"The broker's consumer filter data is not exist!Your expression may be wrong! {error.remark}",
+        ) from error
+
+
+def _stated(broker: Broker, header: PullMessageRequestHeader) -> SubscriptionData:
+    """What the group's members said that they want of the topic."""
+    now_ms = broker.now_ms()
+    name = header.consumer_group
+    group = broker.clients.group(name, now_ms)
+    if group is None:
+        raise RequestError(
+            ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist: {name} (it comes by heartbeat)"
+        )
+    if group.message_model == "BROADCASTING" and not broker.groups.table[name].consume_broadcast_enable:
+        raise no_permission(f"the consumer group[{name}] can not consume by broadcast way")
+    subscription = broker.clients.subscription(name, header.topic, now_ms)
+    if subscription is None:
+        raise RequestError(
+            ResponseCode.SUBSCRIPTION_NOT_EXIST,
+            f"the consumer's subscription not exist: group {name}, topic {header.topic}",
+        )
+    if subscription.sub_version < header.sub_version:
+        raise RequestError(
+            ResponseCode.SUBSCRIPTION_NOT_LATEST, f"the consumer's subscription not latest: group {name}"
+        )
+    return subscription
+
+
+class _RetryFilter:
+    """Tests messages of a retry topic by what the group wants of the topic that they come from (filterSupportRetry)."""
+
+    __slots__ = ("_broker", "_group", "_tests")
+
+    def __init__(self, broker: Broker, group: str) -> None:
+        self._broker = broker
+        self._group = group
+        self._tests: dict[bytes, Callable[[bytes], bool] | None] = {}
+
+    def __call__(self, properties: bytes) -> bool:
+        topic = value_of(properties, _RETRY_TOPIC)
+        if topic not in self._tests:
+            self._tests[topic] = self._test_of(topic.decode("utf-8", "replace"))
+        test = self._tests[topic]
+        return test is None or test(properties)
+
+    def _test_of(self, topic: str) -> Callable[[bytes], bool] | None:
+        broker = self._broker
+        subscription = broker.clients.subscription(self._group, topic, broker.now_ms())
+        if subscription is None or subscription.expression_type != SQL_TYPE:
+            return None
+        try:
+            return compile_expression(SQL_TYPE, subscription.sub_string).properties
+        except RequestError:
+            return None
+
+
+def value_of(properties: bytes, name: bytes) -> bytes:
+    """One property of raw ones; empty when it is not there."""
+    _, found, value = (b"\2" + properties).rpartition(b"\2%b\1" % name)
+    return value.partition(b"\2")[0] if found else b""
