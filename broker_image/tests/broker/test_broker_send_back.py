@@ -1,15 +1,19 @@
 """Send-backs: retries that wait longer each time, and the dead letters at the end."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from broker_harness import Harness, response_of
+import pytest
+from broker_harness import Harness, response_of, send_fields
 from delaymq.broker.results import Deferred
 from delaymq.message import names
+from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_PREPARED
 from delaymq.message.ids import offset_message_id
-from delaymq.protocol.bodies import SubscriptionGroupConfig
+from delaymq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Response
+from delaymq.store.model import NewRecord
 
 
 def send_back(harness: Harness, offset: int, **fields: Any) -> Response:
@@ -128,3 +132,154 @@ def test_marks_and_due_times_are_not_carried_into_a_retry(harness: Harness) -> N
     send_back(harness, record.physical_offset, delayLevel=-1)
     (dead,) = harness.pulled("%DLQ%readers")
     assert not [name for name in dead.properties if name.startswith(names.OWN_PREFIX)]
+
+
+def own_retry(harness: Harness, times: int, *, max_times: int | None = None, version: int = 409) -> Response:
+    """What a consumer sends itself: orderly ones at their limit, others when a send-back failed."""
+    properties = {"DELAY": str(3 + times), "RETRY_TOPIC": "Orders", "UNIQ_KEY": f"U{times}"}
+    header = send_fields("%RETRY%readers", properties) | {"j": times}
+    if max_times is not None:
+        header["l"] = max_times
+    return response_of(harness.ask(RequestCode.SEND_MESSAGE_V2, header, b"own", version=version))
+
+
+def test_a_consumer_s_own_send_below_the_maximum_waits_for_its_level_in_the_retry_topic(harness: Harness) -> None:
+    assert own_retry(harness, 2, max_times=3).code == ResponseCode.SUCCESS
+    (waiting,) = harness.pulled(names.SCHEDULE_TOPIC, queue_id=4)
+    assert (waiting.properties["REAL_TOPIC"], waiting.reconsume_times) == ("%RETRY%readers", 2)
+
+
+def test_a_consumer_s_own_send_at_the_maximum_is_a_dead_letter_at_once(harness: Harness) -> None:
+    answer = own_retry(harness, 3, max_times=3)
+    assert (answer.code, answer.fields["queueId"]) == (ResponseCode.SUCCESS, "0")
+    (dead,) = harness.pulled("%DLQ%readers")
+    assert (dead.body, dead.reconsume_times, dead.properties["DELAY"]) == (b"own", 3, "0")
+    assert dead.properties["RETRY_TOPIC"] == "Orders"
+    assert harness.broker.stats.stored["%DLQ%readers"] == 1
+
+
+def test_without_a_client_s_own_maximum_the_group_s_counts_and_old_clients_state_none(harness: Harness) -> None:
+    harness.broker.groups.put(SubscriptionGroupConfig("readers", retry_max_times=2))
+    own_retry(harness, 1)
+    own_retry(harness, 2)
+    own_retry(harness, 1, max_times=1, version=120)
+    own_retry(harness, 1, max_times=1, version=121)
+    assert len(harness.pulled("%DLQ%readers")) == 2
+    harness.send()
+    assert send_back(harness, harness.pulled()[0].physical_offset, maxReconsumeTimes=0).code == ResponseCode.SUCCESS
+    assert len(harness.pulled("%DLQ%readers")) == 3
+
+
+def test_a_consumer_s_own_send_for_an_unknown_group_is_refused_with_26(open_harness: Callable[..., Harness]) -> None:
+    harness = open_harness(auto_create_subscription_group=False)
+    assert own_retry(harness, 1).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    assert harness.broker.store.end_offset == 0
+
+
+def test_a_group_without_retry_queues_may_still_send_for_itself(harness: Harness) -> None:
+    harness.broker.groups.put(SubscriptionGroupConfig("readers", retry_queue_nums=0))
+    assert own_retry(harness, 1, max_times=1).code == ResponseCode.SUCCESS
+    assert len(harness.pulled("%DLQ%readers")) == 1
+
+
+def test_a_broker_that_may_not_be_written_to_takes_nothing_back(open_harness: Callable[..., Harness]) -> None:
+    harness = open_harness(broker_permission=4)
+    harness.send()
+    answer = send_back(harness, 0)
+    assert (answer.code, answer.remark) == (
+        ResponseCode.NO_PERMISSION,
+        "the broker[127.0.0.1] sending message is forbidden",
+    )
+
+
+def test_a_retry_topic_that_may_not_be_written_to_takes_nothing_back_but_dead_letters_are_kept(
+    harness: Harness,
+) -> None:
+    harness.broker.topics.put(TopicConfig("%RETRY%readers", 1, 1, 4))
+    harness.broker.topics.put(TopicConfig("%DLQ%readers", 1, 1, 0))
+    harness.send()
+    answer = send_back(harness, 0)
+    assert (answer.code, answer.remark) == (
+        ResponseCode.NO_PERMISSION,
+        "the topic[%RETRY%readers] sending message is forbidden",
+    )
+    # What a consumer sends itself is not checked: it would have nowhere else to go.
+    assert own_retry(harness, 9, max_times=1).code == ResponseCode.SUCCESS
+    assert harness.broker.store.queue_bounds("%DLQ%readers", 0) == (0, 1)
+    assert harness.pull("%DLQ%readers").code == ResponseCode.NO_PERMISSION
+
+
+def test_retries_lie_only_in_queues_that_members_read(harness: Harness) -> None:
+    harness.send()
+    send_back(harness, 0, delayLevel=1)
+    harness.broker.groups.put(SubscriptionGroupConfig("readers", retry_queue_nums=64))
+    for _ in range(30):
+        send_back(harness, 0, delayLevel=1)
+    queues = {record.properties["REAL_QID"] for record in harness.pulled(names.SCHEDULE_TOPIC)}
+    assert queues == {"0"}
+
+
+def test_a_unit_s_retry_topic_says_so_and_its_dead_letters_do_not(harness: Harness) -> None:
+    harness.send()
+    send_back(harness, 0, unitMode=True)
+    send_back(harness, 0, unitMode=True, delayLevel=-1)
+    retry, dead = (harness.broker.topics.get(name) for name in ("%RETRY%readers", "%DLQ%readers"))
+    assert retry is not None
+    assert dead is not None
+    assert (retry.topic_sys_flag, dead.topic_sys_flag) == (2, 0)
+
+
+def test_a_retry_of_a_committed_transaction_is_no_proof_of_a_commit(harness: Harness) -> None:
+    offset = _append(harness, "Orders", TRANSACTION_COMMIT | 1, prepared=12_345)
+    for level in (1, -1):
+        assert send_back(harness, offset, delayLevel=level).code == ResponseCode.SUCCESS
+    (retry,) = harness.pulled(names.SCHEDULE_TOPIC)
+    (dead,) = harness.pulled("%DLQ%readers")
+    for record in (retry, dead):
+        assert (record.sys_flag & TRANSACTION_MASK, record.sys_flag & 1) == (0, 1)
+        assert record.prepared_transaction_offset == 0
+
+
+def test_a_message_with_a_prepared_flag_that_is_sent_back_is_not_lost(harness: Harness) -> None:
+    send_back(harness, _append(harness, "Orders", TRANSACTION_PREPARED), delayLevel=-1)
+    assert len(harness.pulled("%DLQ%readers")) == 1
+
+
+@pytest.mark.parametrize("topic", [names.HALF_TOPIC, names.OP_HALF_TOPIC, names.SCHEDULE_TOPIC, names.MARKS_TOPIC])
+def test_what_no_consumer_was_given_cannot_be_sent_back(harness: Harness, topic: str) -> None:
+    offset = _append(harness, topic, 0)
+    answer = send_back(harness, offset)
+    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {offset}")
+
+
+def _append(harness: Harness, topic: str, sys_flag: int, *, prepared: int = 0) -> int:
+    host = harness.broker.store_host
+    record = NewRecord(topic, 0, b"b", {"UNIQ_KEY": "U"}, 0, sys_flag, 0, host, host, 0, prepared)
+    return harness.broker.store.append(record).physical_offset
+
+
+def test_a_retry_goes_on_where_it_was_after_a_restart(harness: Harness) -> None:
+    harness.send(body=b"bad", properties={"UNIQ_KEY": "U"})
+    send_back(harness, 0)
+    harness.restart()
+    deliver_all(harness)
+    (retry,) = harness.pulled("%RETRY%readers")
+    harness.restart()
+    assert send_back(harness, retry.physical_offset, maxReconsumeTimes=1).code == ResponseCode.SUCCESS
+    harness.restart()
+    (dead,) = harness.pulled("%DLQ%readers")
+    assert (dead.body, dead.reconsume_times, dead.properties["UNIQ_KEY"]) == (b"bad", 2, "U")
+    assert len(harness.pulled("%RETRY%readers")) == 1
+
+
+def test_a_damaged_message_cannot_be_sent_back(harness: Harness) -> None:
+    harness.send(body=b"intact")
+    record = harness.pulled()[0]
+    segment = next((Path(harness.broker.store.path) / "commitlog").iterdir())
+    content = segment.read_bytes()
+    at = content.index(b"intact")
+    with segment.open("r+b") as file:
+        file.seek(at)
+        file.write(b"broken")
+    answer = send_back(harness, record.physical_offset)
+    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "look message by offset failed, 0")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import randrange
 from typing import Final
 
 from delaymq.broker.errors import system_error
 from delaymq.broker.topics import MAX_QUEUES
 from delaymq.config import BrokerConfig
 from delaymq.message import names
-from delaymq.protocol.bodies import DataVersion, GroupTable, SubscriptionGroupConfig
+from delaymq.protocol.bodies import DataVersion, GroupTable, SubscriptionGroupConfig, TopicConfig
 
 FILE_NAME: Final = "subscriptionGroup.json"
 # The file is read whole; MAX_GROUPS have some 6 MB, and go into one answer.
@@ -21,6 +22,11 @@ MAX_GROUPS: Final = 20_000
 def parse_table(data: bytes) -> GroupTable:
     """subscriptionGroup.json; RequestError when it cannot be read."""
     return GroupTable.decode(data, max_bytes=MAX_FILE_BYTES)
+
+
+def retry_queue(group: SubscriptionGroupConfig, retry_topic: TopicConfig) -> int:
+    """Any queue of its retry topic that members read: a group may have been given more since the topic was made."""
+    return randrange(max(min(group.retry_queue_nums, retry_topic.read_queue_nums), 1))
 
 
 class Groups:

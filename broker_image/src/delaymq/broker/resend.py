@@ -6,11 +6,11 @@ more, the next dead letter is another one, which may be sent again too.
 
 from __future__ import annotations
 
-from random import randrange
 from typing import TYPE_CHECKING, Final
 
 from delaymq.broker.delivery.ingress import strip_own
 from delaymq.broker.errors import group_missing, message_illegal, no_permission, store_refusal, unavailable
+from delaymq.broker.groups import retry_queue
 from delaymq.broker.ingress import check_size
 from delaymq.broker.topics import WRITE
 from delaymq.message import names
@@ -59,7 +59,7 @@ def resend(broker: Broker, name: str, dead_letter: Record) -> Dispatched:
     check_size(properties)
     record = NewRecord(
         topic,
-        randrange(group.retry_queue_nums),
+        retry_queue(group, config),
         dead_letter.body,
         properties,
         dead_letter.flag,

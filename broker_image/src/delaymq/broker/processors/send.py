@@ -14,6 +14,7 @@ from delaymq.broker.errors import (
     system_error,
     unavailable,
 )
+from delaymq.broker.groups import retry_queue
 from delaymq.broker.ingress import admit, admit_batched, delay
 from delaymq.broker.results import Deferred
 from delaymq.broker.topics import WRITE
@@ -44,6 +45,8 @@ _STATES_MAX_RETRIES: Final = 121
 _FIRST_RETRY_LEVEL: Final = 3
 
 _closed_topics: Final = names.CLOSED_TO_CLIENTS
+# What no consumer has seen, none can have failed on: a half message may yet be rolled back.
+_NEVER_CONSUMED: Final = frozenset({names.HALF_TOPIC, names.OP_HALF_TOPIC, names.SCHEDULE_TOPIC, names.MARKS_TOPIC})
 
 
 def send_message(broker: Broker, session: Session, command: Command) -> Response | Deferred:
@@ -240,7 +243,7 @@ def send_back(broker: Broker, session: Session, command: Command) -> Response | 
     if not config.perm & WRITE:
         raise no_permission(f"the topic[{topic}] sending message is forbidden")
     record = broker.record_at(header.offset)
-    if record is None:
+    if record is None or record.topic in _NEVER_CONSUMED:
         raise system_error(f"look message by offset failed, {header.offset}")
     properties = decode_properties(record.raw_properties)
     strip_own(properties)
@@ -255,7 +258,7 @@ def send_back(broker: Broker, session: Session, command: Command) -> Response | 
     else:
         level = header.delay_level or _FIRST_RETRY_LEVEL + record.reconsume_times
         properties[names.DELAY] = str(level)
-        queue_id = randrange(group.retry_queue_nums)
+        queue_id = retry_queue(group, config)
         stored_topic, stored_queue_id, properties = delay(broker, properties, topic, queue_id, level, retry=True)
     try:
         appended = broker.store.append(
@@ -265,7 +268,8 @@ def send_back(broker: Broker, session: Session, command: Command) -> Response | 
                 record.body,
                 properties,
                 record.flag,
-                record.sys_flag,
+                # A retry is a message of its own: nothing may take it for a half message or for the end of one.
+                record.sys_flag & ~TRANSACTION_MASK,
                 record.born_timestamp_ms,
                 record.born_host,
                 record.store_host,
