@@ -130,8 +130,8 @@ def test_keys_explains_one_and_lists_all(config: Config) -> None:
 
 def test_keys_explains_those_of_rocketmq_that_are_no_settings_here(config: Config) -> None:
     assert "has no meaning here" in config("keys", "serverWorkerThreads")
-    assert "is refused (accepted: false): there is no access control yet" in config("keys", "aclEnable")
-    assert json.loads(config("keys", "aclEnable", "--json"))["kind"] == "refused"
+    assert "is refused (accepted: false): there are no light queues here" in config("keys", "enableLmq")
+    assert json.loads(config("keys", "enableLmq", "--json"))["kind"] == "refused"
     assert "did you mean listenPort?" in config("keys", "lisenPort", code=1)
 
 

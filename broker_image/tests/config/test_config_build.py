@@ -44,7 +44,7 @@ def test_keys_without_meaning_are_reported_and_do_not_stop_the_start() -> None:
         ("flushDiskType", "SYNC", "none of ASYNC_FLUSH, SYNC_FLUSH"),
         ("messageDelayLevel", "1s 2x", "level 2"),
         ("messageDelayLevel", " ", "empty"),
-        ("aclEnable", "true", "no access control"),
+        ("aclEnable", "on", "neither true nor false"),
         ("brokerRole", "SLAVE", "no replication"),
         ("storePathCommitLog", "/data", "remove the key"),
     ],

@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable, Container
 from typing import TypeVar
 
+from delaymq.broker.access import Access
+from delaymq.broker.access.access import INTERNAL_TOPICS
 from delaymq.broker.activity import GroupActivity
 from delaymq.broker.arrivals import Arrivals, OnArrival
 from delaymq.broker.clients import Clients
@@ -27,6 +29,7 @@ from delaymq.broker.tables import PersistTask, Tables
 from delaymq.broker.topics import Topics
 from delaymq.config import BrokerConfig
 from delaymq.config.running import RunningSettings
+from delaymq.message import names
 from delaymq.message.ids import pack_host
 from delaymq.message.record import Record
 from delaymq.protocol.bodies import TopicConfig
@@ -69,6 +72,8 @@ class Broker:
         self.offsets = Offsets()
         self.clients = Clients(self._may_notify)
         self.locks = QueueLocks()
+        self.access: Access | None = None
+        """Who may ask for what; None without aclEnable."""
         self.writable = True
         """False while the broker is being taken out of service: sends are refused, pulls are served."""
         self.drain = Drain(stats.boot_ms)
@@ -93,12 +98,14 @@ class Broker:
     def open(cls, config: BrokerConfig, now_ms: Callable[[], int]) -> Broker:
         """Opens the store at the configured path, recovers, reads the tables.
 
-        StoreError (store.errors) when the store cannot be opened; its text says what to do.
+        StoreError (store.errors) when the store cannot be opened, AccessError (broker.access) when its rules cannot be
+        read; the text says what to do.
         """
         levels = config.levels
         stats = Stats(now_ms())
         delivery = Delivery(config, levels, now_ms, DeliveryCounters())
         arrivals = Arrivals()
+        access = Access.of(config, now_ms)
         if config.read_only:
             config = looked_at(config)
             open_store = MessageStore.open_read_only
@@ -110,6 +117,9 @@ class Broker:
         )
         try:
             broker = cls(config, store, delivery, arrivals, stats, now_ms)
+            if access is not None:
+                access.topic_at = broker.topic_at
+                broker.access = access
             broker._tables.load(now_ms())
             delivery.attach(store)
             delivery.topic_lateness.label = broker.topic_series.label
@@ -129,17 +139,16 @@ class Broker:
         """What `command` is answered with; None for one-way requests. Never raises."""
         processor = self._processors.get(command.code)
         result: Result
-        if processor is None:
-            result = refusal(command.code)
-        else:
-            try:
-                result = processor(self, session, command)
-            except RequestError as error:
-                result = self._refused(command, error)
-            except Exception as error:
-                result = self._failed(command.code, error, session, command)
-            if self._arrivals.waiting:
-                self._arrivals.announce(self.store.confirmed_offset)
+        try:
+            if self.access is not None:
+                self.access.check(session, command)
+            result = refusal(command.code) if processor is None else processor(self, session, command)
+        except RequestError as error:
+            result = self._refused(command, error)
+        except Exception as error:
+            result = self._failed(command.code, error, session, command)
+        if self._arrivals.waiting:
+            self._arrivals.announce(self.store.confirmed_offset)
         if command.flag & FLAG_ONEWAY and type(result) is not Asked:
             return None
         return result
@@ -297,6 +306,15 @@ class Broker:
         if not store.min_offset <= physical_offset < store.confirmed_offset:
             return None
         return store.record_at(physical_offset)
+
+    def topic_at(self, physical_offset: int) -> str | None:
+        """The topic of the record at an offset that a client stated, also while it waits in one of the broker's own."""
+        record = self.record_at(physical_offset)
+        if record is None:
+            return None
+        if record.topic in INTERNAL_TOPICS:
+            return record.properties.get(names.REAL_TOPIC, record.topic)
+        return record.topic
 
     def next_queue_file(self, queue_offset: int) -> int:
         """Queue offset at which the file behind the one of `queue_offset` begins."""

@@ -89,7 +89,6 @@ _NO_LIGHT_QUEUES = "there are no light queues here: set it to false"
 
 # Leaving one of these aside would break what the configuration promises.
 REFUSED = {
-    "aclEnable": _refusal("there is no access control yet: set it to false, and keep the ports private", "false"),
     "brokerRole": _refusal("there is no replication yet: write ASYNC_MASTER", "async_master"),
     "enableDLegerCommitLog": _refusal(NO_DLEDGER, "false"),
     "dLegerGroup": _refusal(NO_DLEDGER),

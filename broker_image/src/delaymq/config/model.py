@@ -27,6 +27,10 @@ _LOG_FORMAT = "how [logs](logs.md) are written: `text` is key=value, `json` one 
 _TOKEN = "what `Authorization: Bearer` must carry for `/api/`; never shown"
 _TOKEN_FILE = "a file whose first line is the token, for secrets that are mounted; instead of `httpToken`"
 _BLACK_LIST = "keys, joined by `;`, that nobody may change over the wire, besides paths, ports and secrets"
+_ACL_PATH = (
+    "the file of rules; the folder `acl` beside it is read too. Empty: `plain_acl.yml` beside the file of `-c`, or in"
+    " the folder `conf` beside the store"
+)
 _LATER = "for a later version"
 
 
@@ -59,6 +63,10 @@ class BrokerConfig:
     register_name_server_period: int = number(30_000, 10_000, 60_000, "ms between registrations")
     register_broker_timeout_mills: int = number(6_000, 100, 60_000, "ms for one registration")
     fast_port_enable: bool = flag(True, "whether `listenPort` − 2 is opened", ours=True)
+
+    # Who may ask for what
+    acl_enable: bool = flag(False, "whether requests must be signed: [access control](access-control.md)")
+    acl_config_path: str = text("", _ACL_PATH, ours=True)
 
     # Topics and groups
     broker_permission: int = number(6, 0, 7, "4 read, 2 write, 1 inherit", hot=True)
@@ -212,6 +220,13 @@ class BrokerConfig:
     def store_path(self) -> Path:
         """The store's directory."""
         return Path(self.store_path_root_dir)
+
+    @property
+    def acl_path(self) -> Path:
+        """The file of rules."""
+        if self.acl_config_path:
+            return Path(self.acl_config_path).absolute()
+        return self.store_path.absolute().parent / "conf" / "plain_acl.yml"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,8 +20,8 @@ from delaymq.config.rewriting import rewrite
 
 FORBIDDEN_KEYS: Final = frozenset(
     """
-    abortFile brokerConfigPath configBlackList configStorePath fastPortEnable haListenPort httpHost httpNames
-    httpPort httpToken httpTokenFile kvConfigPath listenHost listenPort readOnlyCommitLogStorePaths
+    abortFile aclConfigPath aclEnable brokerConfigPath configBlackList configStorePath fastPortEnable haListenPort
+    httpHost httpNames httpPort httpToken httpTokenFile kvConfigPath listenHost listenPort readOnlyCommitLogStorePaths
     rocketmqHome storeCheckpoint storePathCommitLog storePathConsumeQueue storePathDLedgerCommitLog
     storePathIndex storePathRootDir
     """.split()  # noqa: SIM905  (a list of twenty quoted words is harder to read)

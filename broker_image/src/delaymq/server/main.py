@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 
 import uvloop
 
+from delaymq.broker.access.errors import AccessError
 from delaymq.config import BrokerConfig, NamesrvConfig
 from delaymq.config.running import RunningSettings
 from delaymq.namesrv.errors import NamesrvError
@@ -110,7 +111,7 @@ def _run(
             _logger.info("%s", fact)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(server, events, http))
-    except (ServerError, StoreError, NamesrvError) as error:
+    except (ServerError, StoreError, NamesrvError, AccessError) as error:
         _logger.error("cannot start: %s", error)
         return EXIT_CANNOT_START
     except Exception:

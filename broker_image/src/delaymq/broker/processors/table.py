@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from delaymq.broker.processors import admin, clients, consumers, members, offsets, pull, query, replies, send
+from delaymq.broker.processors import access, admin, clients, consumers, members, offsets, pull, query, replies, send
 from delaymq.broker.results import Result
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, Response
@@ -42,6 +42,10 @@ PROCESSORS: Final[dict[int, Processor]] = {
     RequestCode.GET_ALL_CONSUMER_OFFSET: offsets.get_all_consumer_offset,
     RequestCode.GET_ALL_DELAY_OFFSET: offsets.get_all_delay_offset,
     RequestCode.CHECK_CLIENT_CONFIG: clients.check_client_config,
+    RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: access.put_account,
+    RequestCode.DELETE_ACL_CONFIG: access.delete_account,
+    RequestCode.GET_BROKER_CLUSTER_ACL_INFO: access.get_versions,
+    RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: access.set_white_addresses,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: admin.update_and_create_group,
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: admin.get_all_groups,
     RequestCode.GET_TOPIC_STATS_INFO: admin.get_topic_stats,
@@ -116,15 +120,10 @@ SEND_CODES: Final = frozenset(
 )
 
 _TRANSACTIONS: Final = "transactions come with a later version: send without TRAN_MSG"
-_ACCESS_CONTROL: Final = "access control comes with a later version: keep the ports private"
 
 # What to do instead, for codes that RocketMQ's broker serves and this one does not.
 NOT_SERVED: Final[dict[int, str]] = {
     RequestCode.END_TRANSACTION: _TRANSACTIONS,
-    RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: _ACCESS_CONTROL,
-    RequestCode.DELETE_ACL_CONFIG: _ACCESS_CONTROL,
-    RequestCode.GET_BROKER_CLUSTER_ACL_INFO: _ACCESS_CONTROL,
-    RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: _ACCESS_CONTROL,
     RequestCode.VIEW_BROKER_STATS_DATA: "statistics by name come with a later version: see brokerStatus and /metrics",
     RequestCode.RESUME_CHECK_HALF_MESSAGE: _TRANSACTIONS,
 }

@@ -107,10 +107,10 @@ class QueryConsumeQueueRequestHeader(Header):
 
 
 class UpdateGlobalWhiteAddrsConfigRequestHeader(Header):
-    """Request 53."""
+    """Request 53. RocketMQ's tools leave the path out when nobody states one."""
 
     global_white_addrs: str
-    acl_file_full_path: str
+    acl_file_full_path: str | None = None
 
 
 class ViewBrokerStatsDataRequestHeader(Header):

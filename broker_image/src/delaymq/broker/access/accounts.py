@@ -1,0 +1,156 @@
+"""Accounts and what they may do: one entry of a file, and the same prepared for the check of each request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from delaymq.broker.access.addresses import WhiteList
+from delaymq.broker.access.errors import AccessError
+from delaymq.broker.access.yaml_tree import Scalar
+from delaymq.message.names import RETRY_PREFIX
+from delaymq.protocol.signatures import Signer
+
+DENY: Final = 1
+PUB: Final = 4
+SUB: Final = 8
+PERMISSIONS: Final[Mapping[str, int]] = {
+    "DENY": DENY,
+    "PUB": PUB,
+    "SUB": SUB,
+    "PUB|SUB": PUB | SUB,
+    "SUB|PUB": PUB | SUB,
+}
+MIN_KEY_CHARACTERS: Final = 7
+"""RocketMQ takes keys and secrets that are longer than 6."""
+MAX_KEY_CHARACTERS: Final = 1_024
+MAX_PERMISSIONS: Final = 10_000
+"""Of one account."""
+_SHOWN_CHARACTERS: Final = 64
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """An account as a file states it."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    white_remote_address: str = ""
+    admin: bool = False
+    default_topic_perm: str | None = None
+    default_group_perm: str | None = None
+    topic_perms: tuple[str, ...] | None = None
+    group_perms: tuple[str, ...] | None = None
+    others: tuple[tuple[str, Scalar], ...] = field(default=(), repr=False)
+    """Keys that mean nothing here; they stay in the file."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Account:
+    """An account as the check uses it."""
+
+    entry: Entry
+    white_list: WhiteList | None
+    signer: Signer
+    admin: bool
+    topic_permission: int
+    """For topics that `permissions` does not name."""
+    group_permission: int
+    permissions: Mapping[str, int]
+    """By topic; a group stands under its retry topic."""
+    notes: tuple[str, ...]
+    """What its owner may have meant otherwise."""
+
+
+def prepare(entry: Entry) -> Account:
+    """The account of an entry. AccessError says what is wrong with it, without the secret."""
+    check_keys(entry.access_key, entry.secret_key)
+    notes: list[str] = []
+    permissions = dict(_permissions(entry.topic_perms or (), "topic", "", notes))
+    permissions |= _permissions(entry.group_perms or (), "group", RETRY_PREFIX, notes)
+    try:
+        white_list = WhiteList([entry.white_remote_address]) if entry.white_remote_address.strip() else None
+    except AccessError as error:
+        raise AccessError(f"account {shown(entry.access_key)}: whiteRemoteAddress: {error}") from error
+    return Account(
+        entry=entry,
+        white_list=white_list,
+        signer=Signer(entry.secret_key),
+        admin=entry.admin,
+        topic_permission=_default(entry.default_topic_perm, "defaultTopicPerm", notes),
+        group_permission=_default(entry.default_group_perm, "defaultGroupPerm", notes),
+        permissions=permissions,
+        notes=tuple(f"account {shown(entry.access_key)}: {note}" for note in notes),
+    )
+
+
+def check_keys(access_key: str, secret_key: str) -> None:
+    """AccessError for keys that RocketMQ does not take either; its sentence, without the secret."""
+    if len(access_key) < MIN_KEY_CHARACTERS or len(secret_key) < MIN_KEY_CHARACTERS:
+        raise AccessError(
+            f"The accessKey={shown(access_key)} and secretKey=(not shown) cannot be null and length should longer than"
+            " 6"
+        )
+    if max(len(access_key), len(secret_key)) > MAX_KEY_CHARACTERS or not (access_key + secret_key).isprintable():
+        raise AccessError(
+            f"account {shown(access_key)}: accessKey and secretKey are printable and have at most"
+            f" {MAX_KEY_CHARACTERS} characters"
+        )
+
+
+def check_permissions(entry: Entry) -> None:
+    """AccessError for permissions that somebody asks for and that are none (in a file they mean DENY)."""
+    for stated in (*(entry.topic_perms or ()), *(entry.group_perms or ())):
+        words = _words(stated)
+        if len(words) != 2:
+            raise AccessError(
+                f"Parse Resource format error for {stated[:_SHOWN_CHARACTERS]}.\n"
+                "The expected resource format is 'Res=Perm'. For example: topicA=SUB"
+            )
+        _check_permission(words[1], stated)
+    for default in (entry.default_topic_perm, entry.default_group_perm):
+        if default:
+            _check_permission(default.strip(), default)
+
+
+def _check_permission(word: str, stated: str) -> None:
+    if word not in PERMISSIONS:
+        raise AccessError(
+            f"Parse resource permission error for {stated[:_SHOWN_CHARACTERS]}.\n"
+            "The expected permissions are 'SUB' or 'PUB' or 'SUB|PUB' or 'PUB|SUB' or 'DENY'."
+        )
+
+
+def _permissions(stated: Iterable[str], kind: str, prefix: str, notes: list[str]) -> Iterable[tuple[str, int]]:
+    for text in stated:
+        words = _words(text)
+        if len(words) != 2:
+            raise AccessError(
+                f"Parse resource permission failed for {kind}:{text[:_SHOWN_CHARACTERS]}: write NAME=PUB, SUB, PUB|SUB"
+                " or DENY"
+            )
+        yield prefix + words[0], _permission(words[1], f"{kind} {text[:_SHOWN_CHARACTERS]}", notes)
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split("=") if word]
+
+
+def _default(stated: str | None, key: str, notes: list[str]) -> int:
+    if stated is None or not stated.strip():
+        return DENY
+    return _permission(stated.strip(), f"{key} {stated[:_SHOWN_CHARACTERS]}", notes)
+
+
+def _permission(word: str, about: str, notes: list[str]) -> int:
+    known = PERMISSIONS.get(word)
+    if known is None:
+        notes.append(f"{about} is no permission and means DENY, as for RocketMQ: write PUB, SUB, PUB|SUB or DENY")
+        return DENY
+    return known
+
+
+def shown(access_key: str) -> str:
+    """An access key as texts have it: a peer must not choose how long they are, or what a terminal does."""
+    return "".join(each if each.isprintable() else "?" for each in access_key[:_SHOWN_CHARACTERS])

@@ -1,0 +1,5 @@
+"""What this package raises besides RequestError."""
+
+
+class AccessError(Exception):
+    """The rules cannot be read, or cannot be kept; the text says what to do, and holds no secret."""

@@ -1,0 +1,154 @@
+"""The rule files of one broker: found, read again when they change, written when an administrator asks for it.
+
+There is `plain_acl.yml` and, beside it, the folder `acl` with any number of `.yml` and `.yaml` files. Invariant: a file
+that cannot be read leaves its last good rules in force, and says so; a key that two files have is the first one's.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from delaymq.broker.access.errors import AccessError
+from delaymq.broker.access.plain_acl import AclFile, parse, to_text
+
+FOLDER: Final = "acl"
+TOOLS_FILE: Final = "tools.yml"
+"""What RocketMQ's tools sign with; no rules."""
+MAX_FILE_BYTES: Final = 1 << 20
+"""Thousands of accounts. A file named by mistake must not fill the memory."""
+MAX_FILES: Final = 1_000
+MAX_FOLDER_DEPTH: Final = 8
+
+Signature = tuple[int, int, int, int]
+"""Modification time in ns, size, inode and device: another one means that a file was changed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileState:
+    """One file as it was seen last."""
+
+    path: Path
+    signature: Signature | None
+    """None: it is not there."""
+    file: AclFile
+    """What counts: what was read last without a problem."""
+    problem: str = ""
+    """Why what is there now does not count; empty: it does."""
+
+
+States = dict[Path, FileState]
+"""In the order in which files count."""
+
+
+def look(default_path: Path, known: States, now_ms: int) -> States:
+    """The files as they are now; those that have not changed are not read again. May run in any thread."""
+    return {path: look_at(path, known.get(path), now_ms) for path in _paths(default_path)}
+
+
+def _paths(default_path: Path) -> list[Path]:
+    found = sorted(_below(default_path.parent / FOLDER, MAX_FOLDER_DEPTH))
+    return [*[path for path in found if path != default_path][:MAX_FILES], default_path]
+
+
+def _below(folder: Path, depth: int) -> Iterator[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            names = [(entry.name, entry.is_dir()) for entry in entries]
+    except OSError:
+        return
+    for name, is_folder in names:
+        # A mounted Secret keeps its files a second time in folders whose names begin with two dots.
+        if name.startswith(".") or (name == TOOLS_FILE and not is_folder):
+            continue
+        if is_folder:
+            if depth:
+                yield from _below(folder / name, depth - 1)
+        elif name.endswith((".yml", ".yaml")):
+            yield folder / name
+
+
+def look_at(path: Path, known: FileState | None, now_ms: int) -> FileState:
+    """One file as it is now; the known state itself if it has not changed."""
+    try:
+        signature = _signature(os.stat(path))
+    except FileNotFoundError:
+        # Whoever deletes a file takes its accounts away.
+        return FileState(path=path, signature=None, file=AclFile(has_data=False))
+    except OSError as error:
+        return _kept(path, None, known, f"cannot be looked at: {error.strerror}")
+    if known is not None and known.signature == signature:
+        return known
+    return read(path, known, now_ms)
+
+
+def read(path: Path, known: FileState | None, now_ms: int) -> FileState:
+    """A file read anew; with a problem its last good rules stay."""
+    signature: Signature | None = None
+    try:
+        with path.open("rb") as opened:
+            signature = _signature(os.fstat(opened.fileno()))
+            data = opened.read(MAX_FILE_BYTES + 1)
+            if _signature(os.fstat(opened.fileno())) != signature:
+                # Somebody writes it right now: it is looked at again the next time.
+                signature = None
+                raise AccessError("is being written")
+        if len(data) > MAX_FILE_BYTES:
+            raise AccessError(f"has more than {MAX_FILE_BYTES} bytes: divide the accounts among files in {FOLDER}/")
+        file = parse(data.decode("utf-8-sig"), now_ms if signature is None else signature[0] // 1_000_000)
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        return _kept(path, signature, known, f"is not UTF-8 (line {line})")
+    except OSError as error:
+        return _kept(path, signature, known, f"cannot be read: {error.strerror}")
+    except AccessError as error:
+        return _kept(path, signature, known, str(error))
+    if not file.has_data and known is not None and known.file.accounts:
+        # An editor empties a file before it writes it; whoever means it writes an empty list.
+        return _kept(path, signature, known, "is empty: write `accounts: []` if nobody is to be known")
+    return FileState(path=path, signature=signature, file=file)
+
+
+def _kept(path: Path, signature: Signature | None, known: FileState | None, problem: str) -> FileState:
+    if known is None:
+        return FileState(path=path, signature=signature, file=AclFile(has_data=False), problem=problem)
+    return replace(known, signature=signature, problem=problem)
+
+
+def _signature(found: os.stat_result) -> Signature:
+    return found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev
+
+
+def write(path: Path, file: AclFile) -> FileState:
+    """Puts a changed file on the disk, whole or not at all. AccessError when it cannot be."""
+    data = to_text(file).encode(errors="replace")
+    if len(data) > MAX_FILE_BYTES:
+        raise AccessError(f"{path} would have more than {MAX_FILE_BYTES} bytes: delete accounts first")
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f".{target.name}.new")
+    try:
+        mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o600
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as opened:
+                os.fchmod(opened.fileno(), mode)
+                opened.write(data)
+                opened.flush()
+                os.fsync(opened.fileno())
+                signature = _signature(os.fstat(opened.fileno()))
+            os.replace(temporary, target)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise AccessError(f"{path} cannot be written ({error.strerror}): change it where it comes from") from error
+    return FileState(path=path, signature=signature, file=file)

@@ -1,0 +1,224 @@
+"""One rule file, `plain_acl.yml` or one beside it: from its text to its accounts, and back.
+
+    globalWhiteRemoteAddresses:
+    - 10.10.103.*
+    accounts:
+    - accessKey: RocketMQ
+      secretKey: 12345678
+      defaultTopicPerm: DENY
+      topicPerms:
+      - topicA=PUB|SUB
+    dataVersion:
+    - counter: 1
+      timestamp: 1700000000000
+
+Keys are RocketMQ's, so a file can be used by either broker, whichever wrote it last.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from delaymq.broker.access.accounts import MAX_PERMISSIONS, Account, Entry, prepare, shown
+from delaymq.broker.access.addresses import MAX_ALTERNATIVES, WhiteList
+from delaymq.broker.access.errors import AccessError
+from delaymq.broker.access.yaml_tree import Scalar, Tree, read_yaml
+
+MAX_ACCOUNTS: Final = 10_000
+"""Of one file; each takes some kilobytes of memory."""
+MAX_PERMISSIONS_IN_ALL: Final = 100_000
+
+_TEXTS: Final = {
+    "accessKey": "access_key",
+    "secretKey": "secret_key",
+    "whiteRemoteAddress": "white_remote_address",
+    "defaultTopicPerm": "default_topic_perm",
+    "defaultGroupPerm": "default_group_perm",
+}
+_LISTS: Final = {"topicPerms": "topic_perms", "groupPerms": "group_perms"}
+_KNOWN: Final = frozenset({*_TEXTS, *_LISTS, "admin"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Version:
+    """RocketMQ's dataVersion: how often a file was changed over the wire, and when last."""
+
+    counter: int = 0
+    timestamp_ms: int = 0
+
+    def json(self) -> dict[str, int]:
+        """As the wire and the file have it."""
+        return {"counter": self.counter, "timestamp": self.timestamp_ms}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AclFile:
+    """What a file states, checked. `has_data` is false for one that states nothing at all."""
+
+    white_addresses: tuple[str, ...] = ()
+    accounts: tuple[Account, ...] = ()
+    version: Version = Version()
+    notes: tuple[str, ...] = ()
+    has_data: bool = True
+    others: tuple[tuple[str, Scalar], ...] = field(default=(), repr=False)
+    """Keys that mean nothing here; they stay in the file."""
+
+    def account(self, access_key: str) -> Account | None:
+        """The account with this key."""
+        return next((each for each in self.accounts if each.entry.access_key == access_key), None)
+
+    def with_account(self, account: Account, version: Version) -> AclFile:
+        """The file with an account put in the place of the one with its key, or added."""
+        key = account.entry.access_key
+        if self.account(key) is None:
+            return replace(self, accounts=(*self.accounts, account), version=version, has_data=True)
+        changed = tuple(account if each.entry.access_key == key else each for each in self.accounts)
+        return replace(self, accounts=changed, version=version)
+
+    def without_account(self, access_key: str, version: Version) -> AclFile:
+        """The file without the account."""
+        rest = tuple(each for each in self.accounts if each.entry.access_key != access_key)
+        return replace(self, accounts=rest, version=version)
+
+
+def parse(text: str, changed_ms: int) -> AclFile:
+    """The file with this text; `changed_ms` stands for a version that it does not state. AccessError."""
+    tree = read_yaml(text)
+    if tree is None or tree == {}:
+        return AclFile(has_data=False, version=Version(timestamp_ms=changed_ms))
+    if not isinstance(tree, dict):
+        raise AccessError("is no file of rules: write `accounts:` and a list below it")
+    notes: list[str] = []
+    white = tuple(_texts(tree.get("globalWhiteRemoteAddresses"), "globalWhiteRemoteAddresses", MAX_ALTERNATIVES))
+    WhiteList(white)
+    accounts = tuple(_accounts(tree.get("accounts"), notes))
+    others = _others(tree, frozenset({"globalWhiteRemoteAddresses", "accounts", "dataVersion"}), "the file", notes)
+    return AclFile(
+        white_addresses=white,
+        accounts=accounts,
+        version=_version(tree.get("dataVersion"), changed_ms),
+        notes=(*notes, *(note for account in accounts for note in account.notes)),
+        others=others,
+    )
+
+
+def _accounts(tree: Tree, notes: list[str]) -> Iterator[Account]:
+    if tree is None:
+        return
+    if not isinstance(tree, list) or len(tree) > MAX_ACCOUNTS:
+        raise AccessError(f"accounts: write a list of at most {MAX_ACCOUNTS} accounts")
+    seen: set[str] = set()
+    permissions = 0
+    for number, item in enumerate(tree, 1):
+        if not isinstance(item, dict):
+            raise AccessError(f"account {number}: write `- accessKey: …` and its other keys below")
+        entry = _entry(item, number, notes)
+        permissions += len(entry.topic_perms or ()) + len(entry.group_perms or ())
+        if permissions > MAX_PERMISSIONS_IN_ALL:
+            raise AccessError(f"has more than {MAX_PERMISSIONS_IN_ALL} permissions of topics and groups")
+        if entry.access_key in seen:
+            notes.append(f"account {shown(entry.access_key)} stands there twice: the first one counts")
+            continue
+        seen.add(entry.access_key)
+        yield prepare(entry)
+
+
+def _entry(item: dict[str, Tree], number: int, notes: list[str]) -> Entry:
+    found: dict[str, Any] = {"access_key": "", "secret_key": ""}
+    for key, name in _TEXTS.items():
+        if item.get(key) is not None:
+            found[name] = _text(item[key], f"account {number}: {key}")
+    about = f"account {shown(found['access_key']) or number}"
+    for key, name in _LISTS.items():
+        if key in item:
+            found[name] = tuple(_texts(item[key], f"{about}: {key}", MAX_PERMISSIONS))
+    return Entry(admin=_flag(item.get("admin"), about), others=_others(item, _KNOWN, about, notes), **found)
+
+
+def _text(value: Tree, about: str) -> str:
+    if isinstance(value, bool | float) or not isinstance(value, str | int):
+        raise AccessError(f"{about}: is no text: put it in quotes")
+    return str(value)
+
+
+def _texts(tree: Tree, about: str, most: int) -> Iterator[str]:
+    if tree is None:
+        return
+    if not isinstance(tree, list) or len(tree) > most:
+        raise AccessError(f"{about}: write a list of at most {most} entries")
+    for each in tree:
+        if each is not None:
+            yield _text(each, about)
+
+
+def _flag(value: Tree, about: str) -> bool:
+    if value is None:
+        return False
+    text = str(value).strip().lower()
+    if text not in ("true", "false"):
+        raise AccessError(f"{about}: admin: write true or false")
+    return text == "true"
+
+
+def _others(
+    tree: dict[str, Tree], known: frozenset[str], about: str, notes: list[str]
+) -> tuple[tuple[str, Scalar], ...]:
+    strange = [key for key in tree if key not in known]
+    if strange:
+        names = ", ".join(shown(key) for key in strange[:8])
+        notes.append(f"{about}: {names} means nothing here and is left aside")
+    kept: list[tuple[str, Scalar]] = []
+    for key in strange:
+        value = tree[key]
+        if not isinstance(value, dict | list):
+            kept.append((key, value))
+    return tuple(kept)
+
+
+def _version(tree: Tree, changed_ms: int) -> Version:
+    first = tree[0] if isinstance(tree, list) and tree else None
+    if not isinstance(first, dict):
+        return Version(timestamp_ms=changed_ms)
+    counter, timestamp_ms = first.get("counter"), first.get("timestamp")
+    if not (isinstance(counter, int) and isinstance(timestamp_ms, int)) or not 0 <= counter < 2**63:
+        raise AccessError("dataVersion: counter and timestamp are whole numbers: remove dataVersion if in doubt")
+    return Version(counter=counter, timestamp_ms=timestamp_ms)
+
+
+def to_text(file: AclFile) -> str:
+    """The file's text. Comments are gone, as after a change by RocketMQ's broker."""
+    lines: list[str] = []
+    if file.white_addresses:
+        lines += ["globalWhiteRemoteAddresses:", *(f"- {_quoted(text)}" for text in file.white_addresses)]
+    lines += ["accounts:"] if file.accounts else ["accounts: []"]
+    for account in file.accounts:
+        lines += _entry_lines(account.entry)
+    lines += [f"{_quoted(key)}: {_quoted(value)}" for key, value in file.others]
+    version = file.version
+    lines += ["dataVersion:", f"- counter: {version.counter}", f"  timestamp: {version.timestamp_ms}"]
+    return "\n".join(lines) + "\n"
+
+
+def _entry_lines(entry: Entry) -> Iterator[str]:
+    dash = "- "
+    for key, name in _TEXTS.items():
+        value = getattr(entry, name)
+        if value is not None and (value or key == "whiteRemoteAddress"):
+            yield f"{dash}{key}: {_quoted(value)}"
+            dash = "  "
+    yield f"  admin: {'true' if entry.admin else 'false'}"
+    for key, name in _LISTS.items():
+        values = getattr(entry, name)
+        if values is not None:
+            yield f"  {key}:" if values else f"  {key}: []"
+            yield from (f"  - {_quoted(value)}" for value in values)
+    yield from (f"  {_quoted(key)}: {_quoted(value)}" for key, value in entry.others)
+
+
+def _quoted(value: Scalar) -> str:
+    # JSON's texts are YAML's double-quoted ones, but for line ends that only YAML knows.
+    text = json.dumps(value, ensure_ascii=False)
+    return text if text.isprintable() else "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)

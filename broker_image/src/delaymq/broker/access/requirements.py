@@ -1,0 +1,200 @@
+"""What each request needs of the account that signed it: one table of all codes that a broker can get.
+
+RocketMQ checks the resources of nine codes and five administrators' codes; of all others it checks the signature only.
+What is open there and would go around a rule is guarded here (docs/operations/access-control.md has the table).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from delaymq.broker.access.accounts import PUB, SUB
+from delaymq.message.ids import parse_offset_message_id
+from delaymq.message.names import REPLY_TOPIC_POSTFIX, RETRY_PREFIX
+from delaymq.protocol.bodies import HeartbeatData, LockRequest
+from delaymq.protocol.codes import RequestCode, ResponseCode
+from delaymq.protocol.command import Command
+from delaymq.protocol.errors import RequestError
+
+Needed = list[tuple[str, int]]
+"""Topics (a group stands as its retry topic) with the permission that each takes."""
+TopicAt = Callable[[int], str | None]
+"""The topic of the record at an offset of the log; None when there is none."""
+Resources = Callable[[Command, TopicAt], Needed]
+_INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """What a request code needs besides a signature."""
+
+    admin: bool = False
+    """Only an account with admin=true."""
+    resources: Resources | None = None
+    own: bool = False
+    """RocketMQ does not check it: an administrator needs no permission for it."""
+
+
+def _group(group: str | None) -> Needed:
+    return [(RETRY_PREFIX + group, SUB)] if group else []
+
+
+def _topic(topic: str | None, permission: int) -> Needed:
+    return [(topic, permission)] if topic else []
+
+
+def _sent(topic: str | None) -> Needed:
+    # A consumer that cannot send a message back sends it to its group's retry topic itself.
+    if topic is not None and topic.startswith(RETRY_PREFIX):
+        return [(topic, SUB)]
+    return _topic(topic, PUB)
+
+
+def _send(command: Command, topic_at: TopicAt) -> Needed:
+    return _sent(command.fields.get("topic"))
+
+
+def _send_v2(command: Command, topic_at: TopicAt) -> Needed:
+    return _sent(command.fields.get("b"))
+
+
+def _reply(command: Command, topic_at: TopicAt) -> Needed:
+    # Who may consume a request may answer it; but this is no way into another topic.
+    topic = command.fields.get("topic" if command.code == RequestCode.SEND_REPLY_MESSAGE else "b")
+    return [] if topic is None or topic.endswith(REPLY_TOPIC_POSTFIX) else _sent(topic)
+
+
+def _pull(command: Command, topic_at: TopicAt) -> Needed:
+    return _topic(command.fields.get("topic"), SUB) + _group(command.fields.get("consumerGroup"))
+
+
+def _query(command: Command, topic_at: TopicAt) -> Needed:
+    return _topic(command.fields.get("topic"), SUB)
+
+
+def _consumer_group(command: Command, topic_at: TopicAt) -> Needed:
+    return _group(command.fields.get("consumerGroup"))
+
+
+def _send_back(command: Command, topic_at: TopicAt) -> Needed:
+    # The offset names any record of the log: without its topic this would be a way to read all of them.
+    topic = topic_at(_offset(command, "offset"))
+    return _group(command.fields.get("group")) + _topic(topic, SUB)
+
+
+def _heartbeat(command: Command, topic_at: TopicAt) -> Needed:
+    needed: Needed = []
+    for consumer in HeartbeatData.decode(command.body).consumer_data_set:
+        needed += _group(consumer.group_name)
+        needed += [(each.topic, SUB) for each in consumer.subscription_data_set]
+    return needed
+
+
+def _lock(command: Command, topic_at: TopicAt) -> Needed:
+    return _group(LockRequest.decode(command.body).consumer_group)
+
+
+def _view(command: Command, topic_at: TopicAt) -> Needed:
+    return _topic(topic_at(_offset(command, "offset")), SUB)
+
+
+def _end_transaction(command: Command, topic_at: TopicAt) -> Needed:
+    return _topic(topic_at(_offset(command, "commitLogOffset")), PUB)
+
+
+def _consume_directly(command: Command, topic_at: TopicAt) -> Needed:
+    needed = _group(command.fields.get("consumerGroup"))
+    try:
+        _, _, offset = parse_offset_message_id(command.fields.get("msgId", ""))
+    except ValueError:
+        return needed
+    return needed + _topic(topic_at(offset), SUB)
+
+
+def _group_and_topic(command: Command, topic_at: TopicAt) -> Needed:
+    return _group(command.fields.get("group")) + _topic(command.fields.get("topic"), SUB)
+
+
+def _clone(command: Command, topic_at: TopicAt) -> Needed:
+    return _group(command.fields.get("srcGroup")) + _group(command.fields.get("destGroup"))
+
+
+def _offset(command: Command, field: str) -> int:
+    # Whatever the processor might read otherwise must not get past the check.
+    text = command.fields.get(field)
+    if text is None:
+        return -1
+    if not _INTEGER.fullmatch(text):
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"field {field} of the request is not a 64-bit integer")
+    return int(text)
+
+
+ACCOUNT: Final = Requirement()
+"""The signature of a known account is enough."""
+ADMIN: Final = Requirement(admin=True)
+_OWN_ADMIN: Final = Requirement(admin=True, own=True)
+
+REQUIREMENTS: Final[Mapping[int, Requirement]] = {
+    RequestCode.SEND_MESSAGE: Requirement(resources=_send),
+    RequestCode.PULL_MESSAGE: Requirement(resources=_pull),
+    RequestCode.QUERY_MESSAGE: Requirement(resources=_query),
+    RequestCode.QUERY_CONSUMER_OFFSET: ACCOUNT,
+    RequestCode.UPDATE_CONSUMER_OFFSET: Requirement(resources=_pull),
+    RequestCode.UPDATE_AND_CREATE_TOPIC: ADMIN,
+    RequestCode.GET_ALL_TOPIC_CONFIG: ACCOUNT,
+    RequestCode.UPDATE_BROKER_CONFIG: ADMIN,
+    RequestCode.GET_BROKER_CONFIG: ACCOUNT,
+    RequestCode.GET_BROKER_RUNTIME_INFO: ACCOUNT,
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: ACCOUNT,
+    RequestCode.GET_MAX_OFFSET: ACCOUNT,
+    RequestCode.GET_MIN_OFFSET: ACCOUNT,
+    RequestCode.GET_EARLIEST_MSG_STORETIME: ACCOUNT,
+    RequestCode.VIEW_MESSAGE_BY_ID: Requirement(resources=_view, own=True),
+    RequestCode.HEART_BEAT: Requirement(resources=_heartbeat),
+    RequestCode.UNREGISTER_CLIENT: Requirement(resources=_consumer_group),
+    RequestCode.CONSUMER_SEND_MSG_BACK: Requirement(resources=_send_back),
+    RequestCode.END_TRANSACTION: Requirement(resources=_end_transaction, own=True),
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: Requirement(resources=_consumer_group),
+    RequestCode.LOCK_BATCH_MQ: Requirement(resources=_lock, own=True),
+    RequestCode.UNLOCK_BATCH_MQ: Requirement(resources=_lock, own=True),
+    RequestCode.GET_ALL_CONSUMER_OFFSET: ACCOUNT,
+    RequestCode.GET_ALL_DELAY_OFFSET: ACCOUNT,
+    RequestCode.CHECK_CLIENT_CONFIG: ACCOUNT,
+    RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: _OWN_ADMIN,
+    RequestCode.DELETE_ACL_CONFIG: _OWN_ADMIN,
+    RequestCode.GET_BROKER_CLUSTER_ACL_INFO: ACCOUNT,
+    RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: _OWN_ADMIN,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: ADMIN,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: ACCOUNT,
+    RequestCode.GET_TOPIC_STATS_INFO: ACCOUNT,
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: ACCOUNT,
+    RequestCode.GET_PRODUCER_CONNECTION_LIST: ACCOUNT,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: ADMIN,
+    RequestCode.GET_CONSUME_STATS: ACCOUNT,
+    RequestCode.DELETE_TOPIC_IN_BROKER: ADMIN,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: Requirement(resources=_group_and_topic, own=True),
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: Requirement(resources=_group_and_topic, own=True),
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: ACCOUNT,
+    RequestCode.QUERY_CONSUME_TIME_SPAN: ACCOUNT,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: ACCOUNT,
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: _OWN_ADMIN,
+    RequestCode.GET_CONSUMER_RUNNING_INFO: Requirement(resources=_consumer_group, own=True),
+    RequestCode.QUERY_CORRECTION_OFFSET: ACCOUNT,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: Requirement(resources=_consume_directly, own=True),
+    RequestCode.SEND_MESSAGE_V2: Requirement(resources=_send_v2),
+    RequestCode.CLONE_GROUP_OFFSET: Requirement(resources=_clone, own=True),
+    RequestCode.VIEW_BROKER_STATS_DATA: ACCOUNT,
+    RequestCode.CLEAN_UNUSED_TOPIC: _OWN_ADMIN,
+    RequestCode.GET_BROKER_CONSUME_STATS: ACCOUNT,
+    RequestCode.SEND_BATCH_MESSAGE: Requirement(resources=_send_v2),
+    RequestCode.QUERY_CONSUME_QUEUE: Requirement(resources=_query, own=True),
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: _OWN_ADMIN,
+    RequestCode.SEND_REPLY_MESSAGE: Requirement(resources=_reply, own=True),
+    RequestCode.SEND_REPLY_MESSAGE_V2: Requirement(resources=_reply, own=True),
+    RequestCode.GET_ALL_PRODUCER_INFO: ACCOUNT,
+    RequestCode.DELETE_EXPIRED_COMMITLOG: _OWN_ADMIN,
+}
+"""What is not here is not served either; it needs an account, as for RocketMQ."""

@@ -1,0 +1,106 @@
+"""50 to 53: the rules of access control, changed and asked for over the wire. They are written into their files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from delaymq.broker.access.accounts import Entry
+from delaymq.broker.access.addresses import split_list
+from delaymq.broker.access.errors import AccessError
+from delaymq.protocol.codes import ResponseCode
+from delaymq.protocol.command import Command, Response
+from delaymq.protocol.errors import RequestError
+from delaymq.protocol.headers import (
+    CreateAccessConfigRequestHeader,
+    DeleteAccessConfigRequestHeader,
+    GetBrokerAclConfigResponseHeader,
+    UpdateGlobalWhiteAddrsConfigRequestHeader,
+)
+
+if TYPE_CHECKING:
+    from delaymq.broker.access import Access
+    from delaymq.broker.broker import Broker
+    from delaymq.broker.session import Session
+
+MAX_REMARK_CHARACTERS = 500
+_OFF = "access control is off on this broker: set aclEnable=true in its configuration file and restart it"
+# Fields of 50 that change an account only when they are there and, but for the last three, not empty.
+_TEXTS = ("default_topic_perm", "default_group_perm")
+
+
+def put_account(broker: Broker, session: Session, command: Command) -> Response:
+    """50: makes an account, or changes what the request names of one. On disk when it is answered."""
+    failed = ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
+    access = _access(broker, failed)
+    header = CreateAccessConfigRequestHeader.from_fields(command.fields)
+    given = {"secret_key"} | {name for name in _TEXTS if getattr(header, name)}
+    given |= {name for name in ("admin", "white_remote_address") if getattr(header, name) is not None}
+    given |= {name for name in ("topic_perms", "group_perms") if getattr(header, name) is not None}
+    entry = Entry(
+        access_key=header.access_key,
+        secret_key=header.secret_key or "",
+        white_remote_address=header.white_remote_address or "",
+        admin=header.admin or False,
+        default_topic_perm=header.default_topic_perm or None,
+        default_group_perm=header.default_group_perm or None,
+        topic_perms=_listed(header.topic_perms),
+        group_perms=_listed(header.group_perms),
+    )
+    try:
+        access.put_account(entry, frozenset(given))
+    except AccessError as error:
+        raise _refused(failed, error) from error
+    return Response()
+
+
+def delete_account(broker: Broker, session: Session, command: Command) -> Response:
+    """51: takes an account away. On disk when it is answered."""
+    failed = ResponseCode.DELETE_ACL_CONFIG_FAILED
+    access = _access(broker, failed)
+    header = DeleteAccessConfigRequestHeader.from_fields(command.fields)
+    try:
+        access.delete_account(header.access_key)
+    except AccessError as error:
+        raise _refused(failed, error) from error
+    return Response()
+
+
+def get_versions(broker: Broker, session: Session, command: Command) -> Response:
+    """52: which state each file of rules has."""
+    from delaymq.broker.access.access import to_json
+
+    access = _access(broker, ResponseCode.SYSTEM_ERROR)
+    header = GetBrokerAclConfigResponseHeader(
+        version=to_json(access.version),
+        broker_name=broker.config.broker_name,
+        broker_addr=broker.address,
+        cluster_name=broker.cluster_name,
+        all_acl_file_version=to_json(access.versions()),
+    )
+    return Response(fields=header.to_fields())
+
+
+def set_white_addresses(broker: Broker, session: Session, command: Command) -> Response:
+    """53: replaces the global white list of one file. On disk when it is answered."""
+    failed = ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
+    access = _access(broker, failed)
+    header = UpdateGlobalWhiteAddrsConfigRequestHeader.from_fields(command.fields)
+    try:
+        access.set_white_addresses(split_list(header.global_white_addrs), header.acl_file_full_path or "")
+    except AccessError as error:
+        raise _refused(failed, error) from error
+    return Response()
+
+
+def _access(broker: Broker, failed: int) -> Access:
+    if broker.access is None:
+        raise RequestError(failed, _OFF)
+    return broker.access
+
+
+def _refused(failed: int, error: AccessError) -> RequestError:
+    return RequestError(failed, str(error)[:MAX_REMARK_CHARACTERS])
+
+
+def _listed(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(word for word in text.split(",") if word.strip())
