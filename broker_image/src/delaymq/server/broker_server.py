@@ -7,6 +7,8 @@ import logging
 import socket
 import time
 import uuid
+from collections.abc import Callable
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from delaymq import clock
@@ -20,6 +22,7 @@ from delaymq.server.asking import Asking
 from delaymq.server.background import Background
 from delaymq.server.broker_jobs import jobs_of
 from delaymq.server.draining import Draining
+from delaymq.server.flow_control import FlowControl
 from delaymq.server.flushing import Flushing
 from delaymq.server.held_pulls import HeldPulls
 from delaymq.server.listening import BACKLOG, bind, bind_broker_ports, port_of
@@ -28,6 +31,7 @@ from delaymq.server.registration import Registration
 from delaymq.server.scheduling import DeliveryClock
 from delaymq.server.sessions import SERVER_LIMITS, ClientSession, Sessions
 from delaymq.transport import RemotingConnection
+from delaymq.transport.budget import BufferBudget
 from delaymq.transport.connection import OnCommands, refuse_all
 
 if TYPE_CHECKING:
@@ -70,7 +74,7 @@ class BrokerServer:
                 http_bound = bind(config.http_host, config.http_port, "the HTTP port")
             self.broker = Broker.open(config, clock.now_ms)
             self.broker.settings = self._settings
-            self.broker.on_settings = LevelFollower(config.log_level)
+            self.broker.on_settings = self._follow(LevelFollower(config.log_level))
         except BaseException:
             _close_sockets(main, fast, http_bound)
             raise
@@ -95,22 +99,40 @@ class BrokerServer:
 
     def _prepare(self, broker: Broker) -> None:
         config = self.config
-        self.sessions = Sessions(config.max_connections, config.channel_idle_ms, self._session_closed)
+        self.sessions = Sessions(
+            config.max_connections,
+            config.channel_idle_ms,
+            self._session_closed,
+            max_per_address=config.max_connections_per_address,
+        )
+        self.buffers = BufferBudget(config.max_buffered_bytes)
         self.held_pulls = HeldPulls(self._reply)
         self.flushing = Flushing(
             broker.store, lambda: broker.config.flush_interval_commit_log, self._reply, broker.announce_arrivals
         )
         self.asking = Asking(self._reply, self.flushing.wait)
+        self.flow = FlowControl(broker, self.flushing, self._reply)
         self.clock = DeliveryClock(broker.delivery, self._hand_over, broker.now_ms)
         self.registration = Registration(broker, config.name_servers)
         self.draining = Draining(broker, self.registration.register_soon)
-        self.background = Background(jobs_of(broker, self.held_pulls, self.sessions))
+        self.background = Background([self.flow.job(), *jobs_of(broker, self.held_pulls, self.sessions)])
         broker.watch_arrivals(self.held_pulls.arrived, self.held_pulls.queues)
+
+    def _follow(self, levels: LevelFollower) -> Callable[[BrokerConfig], None]:
+        def changed(config: BrokerConfig) -> None:
+            levels(config)
+            self.flow.apply(config)
+
+        return changed
 
     async def _listen(self, loop: asyncio.AbstractEventLoop, bound: socket.socket, on_commands: OnCommands) -> None:
         def accepted() -> RemotingConnection:
             return RemotingConnection(
-                on_commands, on_opened=self.sessions.opened, on_closed=self.sessions.closed, limits=SERVER_LIMITS
+                on_commands,
+                on_opened=self.sessions.opened,
+                on_closed=self.sessions.closed,
+                limits=SERVER_LIMITS,
+                budget=self.buffers,
             )
 
         self._servers.append(await loop.create_server(accepted, sock=bound, backlog=BACKLOG))
@@ -176,6 +198,15 @@ class BrokerServer:
         session = connection.session
         if not isinstance(session, ClientSession):
             return  # there were too many connections, and this one is being cut off
+        flow, flushing = self.flow, self.flushing
+        began = monotonic()
+        if (
+            began >= flow.suspicious_at
+            or began >= flushing.busy_at
+            or flushing.waiting + len(commands) > flushing.capacity
+            or connection.put_off_at
+        ):
+            commands = flow.sift(session, commands, began)
         handle = self.broker.handle
         send = connection.send
         for command in commands:
@@ -191,6 +222,8 @@ class BrokerServer:
                 self.held_pulls.hold(session, command, result)
             elif type(result) is Asked:
                 self.asking.ask(session, command, result)
+        if monotonic() - began >= flow.blocked_s:
+            flow.held_up(commands)
 
     def _on_fast_commands(self, connection: RemotingConnection, commands: list[Command]) -> None:
         pulls = [command for command in commands if command.code == RequestCode.PULL_MESSAGE]

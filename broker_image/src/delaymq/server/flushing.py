@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 RETRY_S: Final = 1.0
 """After a failed sync the next try comes this much later."""
+MAX_WAITING: Final = 10_000
+"""As RocketMQ's sendThreadPoolQueueCapacity, until a configuration says another one."""
 FLUSH_BUCKETS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 
 Reply = Callable[[ClientSession, Command, Response], None]
@@ -73,6 +76,12 @@ class Flushing:
         self._loop = asyncio.get_running_loop()
         self.times = FlushTimes()
         self.failures = 0
+        self.busy_after_s = math.inf
+        """For how long a sync that somebody waits for may take, or fail, before the disk counts as busy."""
+        self.busy_at = math.inf
+        """The loop's time from which on the disk counts as busy."""
+        self.capacity = MAX_WAITING
+        """How many may wait; more are refused before they are stored."""
 
     def start(self) -> None:
         """Begins the syncs at intervals."""
@@ -86,11 +95,17 @@ class Flushing:
         if self._stopped:
             self._reply(session, request, deferred.late)
             return
+        request.body = b""  # it is stored; while the disk is slow thousands wait here
         deadline = self._loop.time() + deferred.timeout_ms / 1000
         self._waiting.append(_Waiting(session, request, deferred, deadline))
         if self._deadline_timer is None:
             self._deadline_timer = self._loop.call_at(deadline, self._expire)
         self.request()
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for the disk."""
+        return len(self._waiting)
 
     def request(self) -> None:
         """Asks for a sync soon; one that is under way is followed by another for those who wait."""
@@ -142,6 +157,8 @@ class Flushing:
             self._release()
             return
         began = self._loop.time()
+        if self._waiting and self.busy_at == math.inf:
+            self.busy_at = began + self.busy_after_s
         running = self._loop.run_in_executor(self._executor, task.run)
         self._in_flight = self._loop.create_future()
 
@@ -155,6 +172,8 @@ class Flushing:
             finished, self._in_flight = self._in_flight, None
             if error is not None:
                 self._failed(error)
+            else:
+                self.busy_at = math.inf
             if finished is not None and not finished.done():
                 finished.set_result(None)
             self._release()

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -47,8 +48,19 @@ class ClientSession:
 class Sessions:
     """All accepted connections. `on_closed` is called once for each that was taken."""
 
-    def __init__(self, max_connections: int, idle_ms: int, on_closed: Callable[[ClientSession], None]) -> None:
+    def __init__(
+        self,
+        max_connections: int,
+        idle_ms: int,
+        on_closed: Callable[[ClientSession], None],
+        *,
+        max_per_address: int = 0,
+    ) -> None:
         self._max_connections = max_connections
+        self._max_per_address = max_per_address
+        self._by_address: Counter[str] = Counter()
+        self.refused = 0
+        """Connections that were one too many."""
         self._idle_s = idle_ms / 1000
         self._on_closed = on_closed
         self._sessions: dict[int, ClientSession] = {}
@@ -65,11 +77,22 @@ class Sessions:
 
     def opened(self, connection: RemotingConnection) -> None:
         """Takes a new connection, or cuts it off when there are too many."""
+        peer = connection.remote_address
+        address = peer.rpartition(":")[0]
         if len(self._sessions) >= self._max_connections:
             text = "%s is cut off: there are %d connections already (maxConnections)"
-            _refused.warning(text, connection.remote_address, len(self._sessions), peer=connection.remote_address)
-            connection.abort()
+            _refused.warning(text, peer, len(self._sessions), peer=peer)
+        elif 0 < self._max_per_address <= self._by_address[address]:
+            text = "%s is cut off: its address has %d connections already (maxConnectionsPerAddress)"
+            _refused.warning(text, peer, self._by_address[address], peer=peer)
+        else:
+            self._take(connection, address)
             return
+        self.refused += 1
+        connection.abort()
+
+    def _take(self, connection: RemotingConnection, address: str) -> None:
+        self._by_address[address] += 1
         session = ClientSession(connection)
         connection.session = session
         self._sessions[session.id] = session
@@ -80,6 +103,10 @@ class Sessions:
         """A connection ended."""
         session = self._sessions.pop(connection.id, None)
         if session is not None:
+            address = session.remote_address.rpartition(":")[0]
+            self._by_address[address] -= 1
+            if not self._by_address[address]:
+                del self._by_address[address]
             self._on_closed(session)
 
     def close(self, session_id: int) -> None:

@@ -25,6 +25,10 @@ def _traffic(gathered: Gathered) -> Iterator[Metric]:
     yield counter("delaymq_messages_sent_back", "Messages that consumers sent back.", stats.sent_back)
     refused = {_reason(code): float(count) for code, count in dict(stats.refused).items()}
     yield counters("delaymq_sends_refused", "Sends that were refused.", "reason", refused)
+    server = gathered.server
+    early = {**server.flow.refused, "connections": server.sessions.refused, "memory": server.buffers.cut_off}
+    text = "Requests refused before they were handled, and connections cut off, to keep the broker quick for others."
+    yield counters("delaymq_requests_refused", text, "reason", early)
     yield counter("delaymq_stored_bytes", "Bytes of messages that were stored.", stats.put_bytes)
     yield counter("delaymq_messages_pulled", "Messages handed to consumers.", stats.transferred)
     yield counter("delaymq_pulled_bytes", "Bytes of messages handed to consumers.", stats.get_bytes)
@@ -65,6 +69,10 @@ def _process(gathered: Gathered) -> Iterator[Metric]:
     yield gauge("delaymq_event_loop_tasks", "Tasks of the event loop, the one that asks among them.", gathered.tasks)
     yield gauge("delaymq_connections", "Open connections of clients.", len(server.sessions))
     yield gauge("delaymq_http_connections", "Open connections of HTTP.", server.http_connections)
+    yield gauge("delaymq_sends_waiting", "Requests that wait for the disk.", server.flushing.waiting)
+    buffered = {"received": server.buffers.received_bytes, "unsent": server.buffers.unsent_bytes}
+    text = "Bytes of half-received requests, and of answers that slow peers have not taken."
+    yield gauges("delaymq_buffered_bytes", text, "which", buffered)
     yield gauge("delaymq_held_pulls", "Pulls that wait for messages.", len(server.held_pulls))
     yield gauge("delaymq_ready", "1 when /readyz answers 200.", 0 if server.not_ready() else 1)
     # Names that all Prometheus clients use, for dashboards that know them.

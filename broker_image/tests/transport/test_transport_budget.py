@@ -1,0 +1,97 @@
+"""Large buffers of all connections share one budget, and the oldest make room."""
+
+from delaymq.transport.budget import BufferBudget
+
+MIB = 1 << 20
+
+
+class Peer:
+    def __init__(self, budget: BufferBudget) -> None:
+        self.budget = budget
+        self.unwritten = 0
+        self.reasons: list[str] = []
+
+    def unwritten_bytes(self) -> int:
+        return 0 if self.reasons else self.unwritten
+
+    def cut_off_for_memory(self, why: str) -> None:
+        self.reasons.append(why)
+
+    def falls_behind(self, more_bytes: int) -> None:
+        self.unwritten += more_bytes
+        self.budget.sends(self, more_bytes)
+
+
+def test_half_received_requests_of_many_peers_stay_below_the_budget_and_the_oldest_goes() -> None:
+    budget = BufferBudget(16 * MIB)
+    peers = [Peer(budget) for _ in range(20)]
+    for peer in peers:
+        budget.receives(peer, MIB)
+    assert budget.received_bytes == 16 * MIB
+    assert [bool(peer.reasons) for peer in peers] == [True] * 4 + [False] * 16
+    assert budget.cut_off == 4
+    assert "maxBufferedBytes" in peers[0].reasons[0]
+
+
+def test_who_grows_keeps_the_place_that_its_first_byte_gave_it() -> None:
+    budget = BufferBudget(16 * MIB)
+    first, second = Peer(budget), Peer(budget)
+    budget.receives(first, MIB)
+    budget.receives(second, 8 * MIB)
+    budget.receives(first, 9 * MIB)
+    assert first.reasons
+    assert not second.reasons
+    assert budget.received_bytes == 8 * MIB
+
+
+def test_announced_sizes_are_believed_only_while_little_is_held() -> None:
+    budget = BufferBudget(16 * MIB)
+    peer = Peer(budget)
+    assert budget.trusts_peers
+    budget.receives(peer, 4 * MIB)
+    assert not budget.trusts_peers
+    budget.receives(peer, 0)
+    assert budget.trusts_peers
+
+
+def test_unsent_answers_count_and_who_fell_behind_first_is_cut_off() -> None:
+    budget = BufferBudget(16 * MIB)
+    peers = [Peer(budget) for _ in range(5)]
+    for peer in peers:
+        peer.falls_behind(4 * MIB)
+    assert [bool(peer.reasons) for peer in peers] == [True, False, False, False, False]
+    assert "answers that nobody reads" in peers[0].reasons[0]
+    assert budget.unsent_bytes == 16 * MIB
+
+
+def test_what_a_slow_peer_took_meanwhile_does_not_count() -> None:
+    budget = BufferBudget(16 * MIB)
+    slow = Peer(budget)
+    for _ in range(1_000):
+        slow.falls_behind(MIB)
+        slow.unwritten = 2 * MIB
+    assert not slow.reasons
+
+
+def test_received_and_unsent_share_the_budget_and_the_larger_part_gives() -> None:
+    budget = BufferBudget(16 * MIB)
+    receiving, reading = Peer(budget), Peer(budget)
+    budget.receives(receiving, 6 * MIB)
+    reading.falls_behind(11 * MIB)
+    assert reading.reasons
+    assert not receiving.reasons
+
+
+def test_a_connection_that_ended_or_caught_up_frees_its_share() -> None:
+    budget = BufferBudget(16 * MIB)
+    ended, quick = Peer(budget), Peer(budget)
+    budget.receives(ended, 10 * MIB)
+    quick.falls_behind(5 * MIB)
+    budget.forget(ended)
+    budget.caught_up(quick)
+    assert (budget.received_bytes, budget.unsent_bytes) == (0, 0)
+    other = Peer(budget)
+    budget.receives(other, 16 * MIB)
+    assert not (ended.reasons)
+    assert not (quick.reasons)
+    assert not (other.reasons)
