@@ -96,6 +96,11 @@ def broker_settings(
 def namesrv_settings(
     options: argparse.Namespace, file: Layer, environment: Mapping[str, str]
 ) -> Resolved[NamesrvConfig]:
+    if options.config is not None and any("aclEnable" in layer for layer in layers):
+        # As RocketMQ has it beside broker.conf.
+        beside = options.config.absolute().parent / "plain_acl.yml"
+        defaults = {**defaults, "aclConfigPath": Given(str(beside), f"beside {options.config}")}
+        layers[0] = defaults
     """Those of a NameServer of its own. ConfigError with all problems."""
     flags = _host_flags(options)
     ports = {port for port in (options.namesrv_port, options.listen_port) if port is not None}

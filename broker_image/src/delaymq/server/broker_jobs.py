@@ -24,6 +24,8 @@ ALLOCATION_INTERVAL_MS: Final = 200
 SNAPSHOT_INTERVAL_MS: Final = 1_000
 CLEAN_INTERVAL_MS: Final = 10_000
 EXPIRE_INTERVAL_MS: Final = 10_000
+RULES_INTERVAL_MS: Final = 2_000
+"""How soon a changed file of access control counts; RocketMQ looks every 5 s."""
 DELAY_OFFSET_INTERVAL_MS: Final = 1_000
 """How often is asked; the delivery knows its own interval (flushDelayOffsetInterval)."""
 TABLES_INTERVAL_MS: Final = 200
@@ -93,6 +95,9 @@ def jobs_of(broker: "Broker", held_pulls: "HeldPulls", sessions: "Sessions") -> 
         if held_pulls:
             held_pulls.expire(broker.now_ms())
 
+    def reload_rules() -> Task | None:
+        return None if broker.access is None else broker.access.reload_task()
+
     def fixed(interval_ms: int) -> Callable[[], int]:
         return lambda: interval_ms
 
@@ -101,6 +106,7 @@ def jobs_of(broker: "Broker", held_pulls: "HeldPulls", sessions: "Sessions") -> 
         Job(name="statistics", interval_ms=fixed(SAMPLE_INTERVAL_MS), run=sample),
         Job(name="held pulls", interval_ms=fixed(RECHECK_SLICE_INTERVAL_MS), run=recheck),
         Job(name="silent clients", interval_ms=fixed(EXPIRE_INTERVAL_MS), run=expire_clients),
+        Job(name="rules of access", interval_ms=fixed(RULES_INTERVAL_MS), run=reload_rules),
     ]
     if broker.config.read_only:
         return read

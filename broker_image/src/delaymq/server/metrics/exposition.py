@@ -12,7 +12,7 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from delaymq.server.metrics import broker, delays, names
+from delaymq.server.metrics import access, broker, delays, names
 from delaymq.server.metrics.gather import Gathered
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
@@ -33,6 +33,7 @@ class Snapshot(Collector):
         yield from broker.families(self._gathered)
         yield from delays.families(self._gathered)
         yield from names.families(self._gathered)
+        yield from access.families(self._gathered)
 
     def text(self) -> bytes:
         """The exposition."""

@@ -1,0 +1,19 @@
+"""Families of access control: who was refused, and whether all files of rules count as they are."""
+
+from collections.abc import Iterator
+
+from prometheus_client.core import Metric
+
+from delaymq.broker.access.access import REASONS
+from delaymq.server.metrics.families import counters, gauge
+from delaymq.server.metrics.gather import Gathered
+
+
+def families(gathered: Gathered) -> Iterator[Metric]:
+    """One after the other; without access control all are 0."""
+    access = gathered.server.broker.access
+    refused = dict.fromkeys(REASONS, 0.0) if access is None else {**access.refused}
+    yield counters("delaymq_access_refused", "Requests that access control refused.", "reason", refused)
+    text = "Files of rules that cannot be read; their last good rules are in force."
+    yield gauge("delaymq_access_files_broken", text, 0 if access is None else len(access.problems))
+    yield gauge("delaymq_access_accounts", "Accounts that access control knows.", 0 if access is None else access.accounts)
