@@ -12,7 +12,9 @@ from delaymq.client.admin import EARLIEST, LATEST, Admin, GroupMembers, QueueRes
 from delaymq.client.batches import split_batches
 from delaymq.client.client import Client
 from delaymq.client.consumer_stats import ConsumerStats, QueueStats, TopicStats
+from delaymq.client.credentials import Credentials
 from delaymq.client.errors import (
+    AccessDeniedError,
     AnswerTimeoutError,
     BadAnswerError,
     ClientError,
@@ -58,6 +60,7 @@ __all__ = [
     "BatchPushConsumer",
     "Client",
     "ClientError",
+    "AccessDeniedError",
     "ClientOptions",
     "ClosedError",
     "ConsumeFrom",
@@ -70,6 +73,7 @@ __all__ = [
     "LitePullOptions",
     "Message",
     "MessageModel",
+    "Credentials",
     "MessageQueue",
     "NoReplyError",
     "NoRouteError",

@@ -79,7 +79,9 @@ class Client:
         self.requests = OpenRequests()
         """Of all producers here: those that wait for their replies."""
         self._serving = Serving(self)
-        self.network = Network(self._serving.commanded, self._connected, self.options.connect_timeout_ms)
+        account = self.options.credentials
+        sign = None if account is None else account.signer()
+        self.network = Network(self._serving.commanded, self._connected, self.options.connect_timeout_ms, sign)
         self._name_servers = NameServers(self.network, self.name_servers, self.options.request_timeout_ms)
         self.background = Background("client")
         self.client_id = ""

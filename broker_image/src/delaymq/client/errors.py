@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from delaymq.message.errors import RecordError
+from delaymq.protocol.command import Command
 from delaymq.protocol.errors import RequestError
+
+ACCESS_REFUSAL: Final = "org.apache.rocketmq.acl.common.AclException:"
+"""How the remark of a refusal by access control begins, with RocketMQ's broker and with ours."""
 
 
 class ClientError(Exception):
@@ -38,6 +43,29 @@ class RefusedError(ClientError):
         self.address = address
         self.code = code
         self.remark = remark
+
+
+class AccessDeniedError(RefusedError):
+    """The broker's access control said no: no or other credentials, or an account that may not do this."""
+
+    def __init__(self, address: str, code: int, remark: str) -> None:
+        what = remark.removeprefix(ACCESS_REFUSAL).strip()
+        if "No accessKey is configured" in what:
+            hint = "give the client an account: ClientOptions(credentials=Credentials(access_key, secret_key))"
+        elif "Check signature failed" in what:
+            hint = "the secret key is not the one that the broker knows for this access key"
+        elif "No acl config for" in what:
+            hint = "no rule file of the broker has this access key"
+        else:
+            hint = "the account's rules on the broker do not permit it"
+        super().__init__(address, code, f"{what.partition(', org.apache.rocketmq.')[0]}; {hint}")
+
+
+def refusal(address: str, answer: Command) -> RefusedError:
+    """The error for an answer whose code says no."""
+    remark = answer.remark or ""
+    kind = AccessDeniedError if remark.startswith(ACCESS_REFUSAL) else RefusedError
+    return kind(address, answer.code, remark)
 
 
 class NoRouteError(ClientError):

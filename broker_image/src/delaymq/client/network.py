@@ -6,7 +6,7 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 
-from delaymq.client.errors import AnswerTimeoutError, RefusedError, UnreachableError
+from delaymq.client.errors import AnswerTimeoutError, UnreachableError, refusal
 from delaymq.client.shared_calls import SharedCalls
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import Command
@@ -19,16 +19,20 @@ from delaymq.transport import (
 )
 
 OnCommands = Callable[[RemotingConnection, list[Command]], None]
+Sign = Callable[[Command], None]
 OnConnected = Callable[[str, RemotingConnection], Awaitable[None]]
 
 
 class Network:
     """Addresses are `host:port`. `on_connected` runs before the first request of a new connection."""
 
-    def __init__(self, on_commands: OnCommands, on_connected: OnConnected, connect_timeout_ms: int) -> None:
+    def __init__(
+        self, on_commands: OnCommands, on_connected: OnConnected, connect_timeout_ms: int, sign: Sign | None = None
+    ) -> None:
         self._on_commands = on_commands
         self._on_connected = on_connected
         self._connect_timeout_ms = connect_timeout_ms
+        self._sign = sign
         self._open: dict[str, RemotingConnection] = {}
         self._dials: SharedCalls[str, RemotingConnection] = SharedCalls()
 
@@ -48,7 +52,7 @@ class Network:
         """The answer with code 0. Raises RefusedError for any other, UnreachableError, AnswerTimeoutError."""
         answer = await self.invoke(address, command, timeout_ms)
         if answer.code != ResponseCode.SUCCESS:
-            raise RefusedError(address, answer.code, answer.remark or "")
+            raise refusal(address, answer)
         return answer
 
     async def invoke(self, address: str, command: Command, timeout_ms: int) -> Command:
@@ -108,6 +112,7 @@ class Network:
             raise
         self._open[address] = connection
         return connection
+        connection.sign = self._sign
 
 
 def plain_text(error: TransportError) -> str:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from delaymq.client.credentials import Credentials
+
 
 class ConsumeFrom(StrEnum):
     """Where a group without a stored offset begins in a queue."""
@@ -45,6 +47,8 @@ class ClientOptions:
     """How often known routes are asked for again."""
     heartbeat_interval_ms: int = 30_000
     """How often brokers are told which groups this client has; they forget it after 120 s."""
+    credentials: Credentials | None = None
+    """The account that signs every request, for brokers with access control; None: nothing is signed."""
     delay_table_ms: int = 30_000
     """How long a broker's table of delay levels is believed. After a change on the broker, a delay may go by the old
     table for so long."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from delaymq.client.client import Client
-from delaymq.client.errors import BadAnswerError, RefusedError, reading_answer
+from delaymq.client.errors import BadAnswerError, RefusedError, reading_answer, refusal
 from delaymq.client.messages import ReceivedMessage, decode_messages
 from delaymq.client.subscriptions import Subscription
 from delaymq.protocol.bodies import MessageQueue
@@ -84,7 +84,7 @@ class QueueCalls:
         try:
             status = PullStatus(answer.code)
         except ValueError:
-            raise RefusedError(address, answer.code, answer.remark or "") from None
+            raise refusal(address, answer) from None
         with reading_answer(address):
             found = PullMessageResponseHeader.from_fields(answer.fields)
             messages = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 
-from delaymq.client.errors import BadAnswerError, RefusedError
+from delaymq.client.errors import BadAnswerError, refusal
 from delaymq.client.messages import SendResult, SendStatus
 from delaymq.client.options import ProducerOptions
 from delaymq.clock import now_ms
@@ -125,7 +125,7 @@ def send_result(address: str, answer: Command, unique_id: str, queue: MessageQue
     """What the broker's answer says. RefusedError when the message is not in its log."""
     status = _STATUSES.get(answer.code)
     if status is None:
-        raise RefusedError(address, answer.code, answer.remark or "")
+        raise refusal(address, answer)
     try:
         header = SendMessageResponseHeader.from_fields(answer.fields)
     except RequestError as error:

@@ -101,6 +101,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         "remote_address",
         "remote_host",
         "session",
+        "sign",
     )
 
     def __init__(
@@ -124,6 +125,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
         """Since when requests that were read wait for the peer to take its answers; 0.0 while none do."""
         self.session: object = None
         """For the owner of the connection."""
+        self.sign: Callable[[Command], None] | None = None
+        """Signs each request of ours, if the peer asks for that."""
         self._on_commands = on_commands or refuse_all
         self._on_opened = on_opened
         self._on_closed = on_closed
@@ -295,6 +298,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
             raise ConnectionClosedError(self.remote_address, "the connection is closed")
         requests = self._requests
         command.opaque = requests.next_opaque()
+        if self.sign is not None:
+            self.sign(command)
         data = encode_command(command)
         future = requests.add(command.opaque, command.code, timeout_ms)
         if len(requests) == 1:
@@ -323,6 +328,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
             raise TooManyRequestsError(self.remote_address, "it does not read what it is sent")
         command.opaque = self._requests.next_opaque()
         command.flag |= FLAG_ONEWAY
+        if self.sign is not None:
+            self.sign(command)
         self.send(encode_command(command))
 
     async def drain(self) -> None:
