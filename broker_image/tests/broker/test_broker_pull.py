@@ -255,7 +255,7 @@ def test_nobody_is_held_for_longer_than_two_minutes_or_without_a_wish(harness: H
 
 def test_an_arriving_message_that_matches_resumes_a_held_pull(harness: Harness) -> None:
     arrivals: list[tuple[str, int, int, int]] = []
-    harness.broker.on_arrival = lambda *arrival: arrivals.append(arrival)
+    harness.broker.on_arrival = lambda *arrival: arrivals.append(arrival[:4])
     fill(harness, 1)
     held = harness.pull(offset=1, sysFlag=HOLD, subscription="A")
     assert isinstance(held, Held)
@@ -283,7 +283,7 @@ def test_with_synchronous_flush_a_message_is_seen_and_announced_only_from_the_di
 ) -> None:
     harness = open_harness(flush_disk_type="SYNC_FLUSH")
     arrivals: list[tuple[str, int, int, int]] = []
-    harness.broker.on_arrival = lambda *arrival: arrivals.append(arrival)
+    harness.broker.on_arrival = lambda *arrival: arrivals.append(arrival[:4])
     harness.send(body=b"x")
     assert harness.pulled() == []
     held = harness.pull(sysFlag=HOLD)

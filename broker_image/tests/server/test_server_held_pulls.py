@@ -174,3 +174,23 @@ def test_one_client_cannot_hold_pulls_without_end(queue: Queue, monkeypatch: pyt
         queue.pull(opaque)
     assert queue.answers == [(3, 19), (4, 19)]
     assert len(queue.held) == 3
+
+
+def test_a_pull_that_waits_for_properties_is_resumed_by_those_only(queue: Queue) -> None:
+    def hold(opaque: int, queue_id: int) -> None:
+        held = queue.held_at(5, 30_000, queue_id)
+        held.properties = b"price\x012".__eq__
+        queue.held.hold(queue.session, Command(11, opaque), held)
+
+    hold(1, 0)
+    hold(2, 1)
+    queue.pull(3, queue_id=2)
+    assert set(queue.held.property_queues) == {("T", 0), ("T", 1)}
+    queue.held.arrived("T", 0, 5, WANTED, b"price\x011")
+    assert queue.answers == []
+    queue.end += 1
+    queue.held.arrived("T", 0, 5, WANTED, b"price\x012")
+    # Where nobody knew the properties when the message came, the pull itself finds out.
+    queue.held.arrived("T", 1, 5, WANTED)
+    assert [opaque for opaque, _ in queue.answers] == [1, 2]
+    assert set(queue.held.property_queues) == set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection, Container
 from typing import TypeVar
 
 from delaymq.broker.access import Access
@@ -22,6 +22,7 @@ from delaymq.broker.offsets import Offsets
 from delaymq.broker.processors.table import PROCESSORS, PROCESSORS_READ_ONLY, SEND_CODES, refusal
 from delaymq.broker.results import Asked, Result
 from delaymq.broker.series import SeriesNames
+from delaymq.broker.slow_readers import SlowReaders
 from delaymq.broker.session import Session
 from delaymq.broker.stats import Stats
 from delaymq.broker.store_settings import looked_at, make_parent, store_options
@@ -74,6 +75,7 @@ class Broker:
         self.locks = QueueLocks()
         self.access: Access | None = None
         """Who may ask for what; None without aclEnable."""
+        self.slow_readers = SlowReaders()
         self.writable = True
         """False while the broker is being taken out of service: sends are refused, pulls are served."""
         self.drain = Drain(stats.boot_ms)
@@ -186,7 +188,7 @@ class Broker:
 
     @property
     def on_arrival(self) -> OnArrival | None:
-        """Called with topic, queue id, queue offset and tags code of each record that consumers may see from now on.
+        """Called with topic, queue id, queue offset, tags code and properties of what consumers may see from now on.
 
         It is called between requests; it may resume held pulls.
         """
@@ -196,13 +198,16 @@ class Broker:
     def on_arrival(self, function: OnArrival | None) -> None:
         self._arrivals.on_arrival = function
 
-    def watch_arrivals(self, function: OnArrival, queues: Container[tuple[str, int]]) -> None:
-        """As `on_arrival`, only for records of `queues` where that loses nothing."""
+    def watch_arrivals(
+        self, function: OnArrival, queues: Container[tuple[str, int]], by_property: Collection[tuple[str, int]] = ()
+    ) -> None:
+        """As `on_arrival`, only for records of `queues` where that loses nothing; with properties for `by_property`."""
         self._arrivals.on_arrival = function
         self._arrivals.interest = None if self.waits_for_flush else queues
 
     def announce_arrivals(self) -> None:
         """To be called when the store confirmed more (a flush ended) and after the delivery handed messages over."""
+        self._arrivals.property_interest = by_property
         if self._arrivals.waiting:
             self._arrivals.announce(self.store.confirmed_offset)
 

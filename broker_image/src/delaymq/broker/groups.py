@@ -82,6 +82,11 @@ class Groups:
         self.table[group.group_name] = group
         self._count_up()
 
+    def disable_consuming(self, group: str) -> None:
+        """Forbids a group to consume, until an administrator allows it again."""
+        self.table[group].consume_enable = False
+        self._count_up()
+
     def remove(self, group: str) -> bool:
         """Forgets a group; whether there was one."""
         if self.table.pop(group, None) is None:

@@ -116,7 +116,7 @@ class BrokerServer:
         self.registration = Registration(broker, config.name_servers)
         self.draining = Draining(broker, self.registration.register_soon)
         self.background = Background([self.flow.job(), *jobs_of(broker, self.held_pulls, self.sessions)])
-        broker.watch_arrivals(self.held_pulls.arrived, self.held_pulls.queues)
+        broker.watch_arrivals(self.held_pulls.arrived, self.held_pulls.queues, self.held_pulls.property_queues)
 
     def _follow(self, levels: LevelFollower) -> Callable[[BrokerConfig], None]:
         def changed(config: BrokerConfig) -> None:

@@ -1,7 +1,7 @@
 """Pulls that found nothing and wait: for a message in their queue, or for their time to run out."""
 
 import logging
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection, Container
 from typing import Final, TypeVar
 
 from delaymq.broker.results import Held
@@ -37,6 +37,8 @@ class HeldPulls:
     def __init__(self, reply: Reply) -> None:
         self._reply = reply
         self._by_queue: dict[tuple[str, int], set[HeldPull]] = {}
+        self._by_property: dict[tuple[str, int], int] = {}
+        """How many of a queue's pulls wait for certain properties."""
         self._by_deadline: dict[int, set[HeldPull]] = {}
         self._to_recheck: list[HeldPull] = []
         self._recheck_share = 1
@@ -53,6 +55,11 @@ class HeldPulls:
         """Topic and id of the queues in which pulls wait, as it is at any time."""
         return self._by_queue
 
+    @property
+    def property_queues(self) -> Collection[tuple[str, int]]:
+        """The same for pulls that wait for messages with certain properties."""
+        return self._by_property.keys()
+
     def hold(self, session: ClientSession, request: Command, held: Held) -> None:
         """Keeps a pull until something happens, or answers it at once if it may not be kept."""
         if self.closing:
@@ -62,15 +69,19 @@ class HeldPulls:
             return
         self._add(HeldPull(session, request, held))
 
-    def arrived(self, topic: str, queue_id: int, queue_offset: int, tags_code: int) -> None:
-        """A message can be seen from now on."""
+    def arrived(
+        self, topic: str, queue_id: int, queue_offset: int, tags_code: int, properties: bytes | None = None
+    ) -> None:
+        """A message can be seen from now on; without its properties only a pull itself can tell whether they do."""
         waiting = self._by_queue.get((topic, queue_id))
         if not waiting:
             return
         for pull in list(waiting):
             held = pull.held
             if queue_offset >= held.offset and held.matches(tags_code):
-                self._resume(pull)
+                wanted = held.properties
+                if wanted is None or properties is None or wanted(properties):
+                    self._resume(pull)
 
     def recheck(self, now_ms: int, interval_ms: int, slice_ms: int) -> None:
         """Runs pulls again, each once in `interval_ms`: for what no arrival tells, such as a changed configuration.
@@ -115,7 +126,9 @@ class HeldPulls:
     def _resume(self, pull: HeldPull) -> None:
         result = pull.held.resume(False)
         if isinstance(result, Held):
-            if result.topic == pull.held.topic and result.queue_id == pull.held.queue_id:
+            before = pull.held
+            is_same_place = result.topic == before.topic and result.queue_id == before.queue_id
+            if is_same_place and (result.properties is None) is (before.properties is None):
                 pull.held = result
                 self._move(pull)
                 return
@@ -141,7 +154,10 @@ class HeldPulls:
 
     def _add(self, pull: HeldPull) -> None:
         held = pull.held
-        self._by_queue.setdefault((held.topic, held.queue_id), set()).add(pull)
+        queue = (held.topic, held.queue_id)
+        self._by_queue.setdefault(queue, set()).add(pull)
+        if held.properties is not None:
+            self._by_property[queue] = self._by_property.get(queue, 0) + 1
         self._by_deadline.setdefault(pull.bucket, set()).add(pull)
         pull.session.held.add(pull)
         self._count += 1
@@ -150,7 +166,12 @@ class HeldPulls:
         if pull not in pull.session.held:
             return
         pull.session.held.discard(pull)
-        _discard(self._by_queue, (pull.held.topic, pull.held.queue_id), pull)
+        queue = (pull.held.topic, pull.held.queue_id)
+        _discard(self._by_queue, queue, pull)
+        if pull.held.properties is not None:
+            self._by_property[queue] -= 1
+            if not self._by_property[queue]:
+                del self._by_property[queue]
         _discard(self._by_deadline, pull.bucket, pull)
         self._count -= 1
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -28,6 +30,7 @@ from delaymq.message import names
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, Response
 from delaymq.protocol.headers import PullMessageRequestHeader
+from delaymq.quiet_log import fields
 from delaymq.store.errors import StoreError
 from delaymq.store.model import NewRecord
 
@@ -40,6 +43,8 @@ MAY_BE_HELD: Final = 2
 
 # How long a client may have its pull held; clients ask for 15 s to 30 s.
 MAX_HELD_MS: Final = 120_000
+_log = logging.getLogger(__name__)
+
 _CODES: Final[dict[str, int]] = {
     FOUND: ResponseCode.SUCCESS,
     NO_MATCHED: ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -74,14 +79,18 @@ def _pull(broker: Broker, header: PullMessageRequestHeader, deadline_ms: int, fi
     _check_place(broker, header)
     wanted = filter_of_pull(broker, header)
     offset = header.queue_offset
+    began = perf_counter()
     pulled = read_queue(broker, header.topic, header.queue_id, offset, header.max_msg_nums, wanted)
+    if broker.config.disable_consume_if_consumer_read_slowly:
+        _stop_if_slow(broker, header, pulled.behind_bytes)
     code = _CODES[pulled.status]
     if pulled.status is NO_MESSAGE_IN_QUEUE and offset == 0:
         code = ResponseCode.PULL_NOT_FOUND
     if code == ResponseCode.SUCCESS:
-        broker.stats.get_found += 1
-        broker.stats.transferred += pulled.messages
-        broker.stats.get_bytes += len(pulled.records)
+        took_s = perf_counter() - began
+        broker.stats.found(
+            header.topic, header.consumer_group, header.queue_id, pulled.messages, len(pulled.records), took_s
+        )
     else:
         broker.stats.get_miss += 1
         if code == ResponseCode.PULL_NOT_FOUND and deadline_ms and not final and pulled.next_offset == offset:
@@ -108,6 +117,17 @@ def _suggested(broker: Broker, header: PullMessageRequestHeader, pulled: Pulled)
     group = broker.groups.table[header.consumer_group]
     is_slow = pulled.behind_bytes > broker.in_memory_bytes
     return str(group.which_broker_when_consume_slowly if is_slow else group.broker_id)
+
+
+def _stop_if_slow(broker: Broker, header: PullMessageRequestHeader, behind_bytes: int) -> None:
+    name = header.consumer_group
+    place = (name, header.topic, header.queue_id)
+    if broker.slow_readers.is_too_slow(
+        place, behind_bytes, broker.config.consumer_fallbehind_threshold, broker.now_ms()
+    ):
+        text = "the group %s reads %d bytes behind the log's end: it may not consume until consumeEnable is set again"
+        _log.warning(text, name, behind_bytes, extra=fields(group=name, topic=header.topic))
+        broker.groups.disable_consuming(name)
 
 
 def _resume(broker: Broker, header: PullMessageRequestHeader, deadline_ms: int, final: bool) -> Response | Held:
