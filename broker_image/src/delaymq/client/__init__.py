@@ -39,6 +39,7 @@ from delaymq.client.options import (
     MessageModel,
     ProducerOptions,
     PushConsumerOptions,
+    TransactionOptions,
 )
 from delaymq.client.producer import Producer
 from delaymq.client.pull_consumer import PullConsumer
@@ -46,12 +47,20 @@ from delaymq.client.push_consumer import BatchPushConsumer, PushConsumer
 from delaymq.client.queue_calls import PullResult, PullStatus
 from delaymq.client.replies import reply_to
 from delaymq.client.topic_config import TopicConfig
+from delaymq.client.transactions import (
+    HalfMessage,
+    LocalState,
+    TransactionListener,
+    TransactionProducer,
+    TransactionResult,
+)
 from delaymq.message.errors import IllegalMessageError
 from delaymq.protocol.bodies import MessageQueue
 
 __all__ = [
     "EARLIEST",
     "LATEST",
+    "AccessDeniedError",
     "Admin",
     "Allocation",
     "AnswerTimeoutError",
@@ -60,20 +69,21 @@ __all__ = [
     "BatchPushConsumer",
     "Client",
     "ClientError",
-    "AccessDeniedError",
     "ClientOptions",
     "ClosedError",
     "ConsumeFrom",
     "ConsumerStats",
+    "Credentials",
     "GroupConfig",
     "GroupMembers",
+    "HalfMessage",
     "Handler",
     "IllegalMessageError",
     "LitePullConsumer",
     "LitePullOptions",
+    "LocalState",
     "Message",
     "MessageModel",
-    "Credentials",
     "MessageQueue",
     "NoReplyError",
     "NoRouteError",
@@ -97,6 +107,10 @@ __all__ = [
     "SendStatus",
     "TopicConfig",
     "TopicStats",
+    "TransactionListener",
+    "TransactionOptions",
+    "TransactionProducer",
+    "TransactionResult",
     "UnreachableError",
     "reply_to",
     "split_batches",

@@ -16,6 +16,7 @@ from delaymq.client.errors import (
     ClientError,
     ClosedError,
     NoRouteError,
+    NoSuchDelayError,
     RefusedError,
     UnreachableError,
     reading_answer,
@@ -44,6 +45,8 @@ from delaymq.protocol.command import Command, request_command
 from delaymq.protocol.headers import GetRouteInfoRequestHeader
 from delaymq.transport import RemotingConnection, TransportError
 
+SETTING_OF_OURS: Final = "httpPort"
+"""A setting by which a broker is known as DelayMQ; RocketMQ's have no such one."""
 CLOSE_LIMIT_S: Final = 60.0
 """How long a close waits for the closes of members that others have begun; each has limits of its own."""
 
@@ -94,6 +97,7 @@ class Client:
         self._refreshing: set[str] = set()
         self._route_calls: SharedCalls[str, TopicRoute] = SharedCalls()
         self._levels: dict[str, tuple[int, DelayLevels]] = {}
+        self._delays_commits: dict[str, bool] = {}
         self._level_calls: SharedCalls[str, DelayLevels] = SharedCalls()
 
     async def __aenter__(self) -> Self:
@@ -311,6 +315,20 @@ class Client:
         answer = await self.ask(address, request_command(RequestCode.GET_BROKER_CONFIG))
         with reading_answer(address):
             return table_of(decode_settings(answer.body))
+
+    async def require_delayed_commits(self, address: str) -> None:
+        """ClientError unless the broker at `address` delays a transaction's message at its commit."""
+        if self._delays_commits.get(address):
+            return
+        answer = await self.ask(address, request_command(RequestCode.GET_BROKER_CONFIG))
+        with reading_answer(address):
+            settings = decode_settings(answer.body)
+        if SETTING_OF_OURS not in settings:
+            raise NoSuchDelayError(
+                f"the broker at {address} is no DelayMQ: it would lose a delayed transaction's message, send"
+                " it without one"
+            )
+        self._delays_commits[address] = True
 
     # What the network tells.
 

@@ -27,6 +27,7 @@ from delaymq.client.routes import QueueRound, Route, queue_for_key
 from delaymq.client.sending import RETRIED, send_result
 from delaymq.protocol.bodies import MessageQueue
 from delaymq.protocol.command import Command
+from delaymq.transport import ConnectionClosedError
 
 SAME_BROKER_PAUSE_MS = 100
 """Before another attempt on a broker that just failed when there is no other: a restart takes about a second."""
@@ -88,6 +89,8 @@ class Delivery:
                     break  # the same broker would only keep the reply once more
             except UnreachableError as error:
                 failed = error
+                if outgoing.once_only and isinstance(error.__cause__, ConnectionClosedError):
+                    break
             except AnswerTimeoutError as error:
                 failed = error
                 if attempts.is_asked:
@@ -115,7 +118,7 @@ class Delivery:
     async def _attempt(self, attempts: _Attempts, loop: asyncio.AbstractEventLoop) -> SendResult:
         attempts.is_asked = False
         outgoing = attempts.outgoing
-        if attempts.number == 1 and outgoing.delay is None and self._client.known_route(outgoing.topic) is not None:
+        if attempts.number == 1 and outgoing.needs_no_broker and self._client.known_route(outgoing.topic) is not None:
             queue, command = await self._prepared(attempts)  # nothing in it waits, so it needs no timer
         else:
             async with asyncio.timeout_at(attempts.deadline):
@@ -152,6 +155,8 @@ class Delivery:
         if before is not None and before.broker_name == queue.broker_name:
             await asyncio.sleep(SAME_BROKER_PAUSE_MS * (attempts.number - 1) / 1000)
         level = 0
+        if outgoing.delays_commit:
+            await client.require_delayed_commits(address)
         if outgoing.delay is not None:
             level = await self._level(outgoing.delay, queue.broker_name, address)
         return queue, outgoing.request(self._group, queue, new_topic_queues, level)

@@ -41,6 +41,13 @@ class Network:
         """Peers that are connected now."""
         return [address for address, connection in self._open.items() if not connection.closing]
 
+    def address_of(self, connection: RemotingConnection) -> str:
+        """The address under which a connection was made."""
+        for address, known in self._open.items():
+            if known is connection:
+                return address
+        return connection.remote_address
+
     async def connection(self, address: str) -> RemotingConnection:
         """The connection to `address`. Raises UnreachableError."""
         connection = self._open.get(address)
@@ -105,6 +112,7 @@ class Network:
             connection = await connect(host, port, self._on_commands, timeout_ms=self._connect_timeout_ms)
         except ConnectError as error:
             raise UnreachableError(address, plain_text(error)) from error
+        connection.sign = self._sign
         try:
             await self._on_connected(address, connection)
         except BaseException:
@@ -112,7 +120,6 @@ class Network:
             raise
         self._open[address] = connection
         return connection
-        connection.sign = self._sign
 
 
 def plain_text(error: TransportError) -> str:

@@ -99,6 +99,18 @@ class ProducerOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TransactionOptions(ProducerOptions):
+    """How a transactional producer sends, as any producer, and answers for its transactions."""
+
+    check_concurrency: int = 20
+    """Checks of the listener's that run at a time."""
+    max_open_checks: int = 2_000
+    """Checks that run or wait for their turn; the broker asks again about more (RocketMQ: checkRequestHoldMax)."""
+    close_timeout_ms: int = 10_000
+    """How long close() waits for local transactions and checks that are under way."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PushConsumerOptions:
     """How a push consumer takes messages. Where RocketMQ has the same setting, its default is the same."""
 

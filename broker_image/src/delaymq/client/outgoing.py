@@ -35,6 +35,15 @@ class Outgoing(msgspec.Struct, frozen=True):
     sys_flag: int = 0
     is_batch: bool = False
     is_reply: bool = False
+    once_only: bool = False
+    """Whether there is no further attempt when one may have been stored."""
+    delays_commit: bool = False
+    """Whether it is a half message with a delay."""
+
+    @property
+    def needs_no_broker(self) -> bool:
+        """Whether no broker has to be asked before it is sent."""
+        return self.delay is None and not self.delays_commit
 
     def request(self, group: str, queue: MessageQueue, new_topic_queues: int, delay_level: int = 0) -> Command:
         """The request that sends it to `queue`."""

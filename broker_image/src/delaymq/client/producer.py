@@ -193,7 +193,7 @@ class Producer:
         return await self.send(reply_to(request, body), timeout_ms=timeout_ms)
 
     async def _introduce(self, topic: str, deadline: float) -> None:
-        """Brokers push replies to the producers that they know; they hear of one with its first heartbeat."""
+        """Brokers push replies and ask about transactions where they know a producer: from its first heartbeat on."""
         if topic in self._introduced:
             return
         try:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from delaymq.client.messages import ReceivedMessage, received
+from delaymq.message import names
 from delaymq.message.errors import RecordError
 from delaymq.message.record import Record, decode_record
 from delaymq.protocol.bodies import (
@@ -153,11 +154,11 @@ class Serving:
     def _check_transaction(self, connection: RemotingConnection, command: Command) -> Answer:
         header = CheckTransactionStateRequestHeader.from_fields(command.fields)
         record = _record(command.body)
-        group = record.properties.get("PGROUP")
+        group = record.properties.get(names.PRODUCER_GROUP)
         for member in self._client.members:
             if isinstance(member, ChecksTransactions) and member.group == group:
-                # Whoever has the name of the broker asks for it by the address at which it can be reached.
-                member.check(connection.remote_address, received(record, command.fields.get("bname", "")), header)
+                address = self._client.network.address_of(connection)
+                member.check(address, received(record, command.fields.get("bname", "")), header)
                 return None
         _logger.debug("%s asks about a transaction of %s, which has no producer here", connection.remote_address, group)
         return None
