@@ -29,6 +29,7 @@ HEADERS: dict[int, type[headers.Header]] = {
     33: headers.ViewMessageRequestHeader,
     35: headers.UnregisterClientRequestHeader,
     36: headers.ConsumerSendMsgBackRequestHeader,
+    37: headers.EndTransactionRequestHeader,
     38: headers.GetConsumerListByGroupRequestHeader,
     202: headers.GetTopicStatsInfoRequestHeader,
     203: headers.GetConsumerConnectionListRequestHeader,
@@ -48,6 +49,7 @@ HEADERS: dict[int, type[headers.Header]] = {
     317: headers.GetConsumeStatsInBrokerHeader,
     320: headers.SendMessageRequestHeaderV2,
     321: headers.QueryConsumeQueueRequestHeader,
+    323: headers.ResumeCheckHalfMessageRequestHeader,
     324: headers.SendMessageRequestHeader,
     325: headers.SendMessageRequestHeaderV2,
 }
@@ -57,7 +59,7 @@ TOPICS = ["Orders"] * 6 + [
 ]
 GROUPS = ["readers"] * 4 + ["", "a b", "g" * 125, "x" * 300, "DEFAULT_PRODUCER"]
 PROPERTIES = [
-    *("", "DELAY\x013", "DELAY\x0199", "DELAY\x01x", "TAGS\x01A\x02KEYS\x01k", "TRAN_MSG\x01true", "KEYS\x01a a  b"),
+    *("", "DELAY\x013", "DELAY\x0199", "DELAY\x01x", "TAGS\x01A\x02KEYS\x01k", "TRAN_MSG\x01true\x02PGROUP\x01readers", "KEYS\x01a a  b"),
     *("__DMQ_MARK\x01delivered:0:0:0:0", "UNIQ_KEY\x01U\x02WAIT\x01false", "\x02\x01\x02", "P\x01" + "x" * 32_700),
     *("REPLY_TO_CLIENT\x01c", "REPLY_TO_CLIENT\x01nobody\x02TTL\x013000"),
 ]
@@ -167,8 +169,8 @@ def test_every_request_has_an_answer_that_somebody_wrote(open_harness: Callable[
             harness.flush()
             harness.broker.hand_over(harness.clock(), 10)
             harness.broker.expire_clients(harness.clock())
-    # 222 needs an offset in each queue, which takes more luck than this.
-    assert [code for code in codes if not served[code] and code != 222] == []
+    # 222 needs an offset in each queue, transactions a half message: that takes more luck than this.
+    assert [code for code in codes if not served[code] and code not in (37, 222, 323)] == []
 
 
 def test_a_request_without_any_field_has_an_answer_too(open_harness: Callable[..., Harness]) -> None:

@@ -85,7 +85,7 @@ def test_what_only_the_broker_may_say_is_taken_out(harness: Harness) -> None:
         ({"e": "one"}, ResponseCode.SYSTEM_ERROR, "field e"),
         ({"g": 2**63}, ResponseCode.SYSTEM_ERROR, "field g"),
         ({"f": 4}, ResponseCode.NO_PERMISSION, "transaction"),
-        ({"i": "TRAN_MSG\x01true"}, ResponseCode.NO_PERMISSION, "transaction"),
+        ({"i": "TRAN_MSG\x01true"}, ResponseCode.MESSAGE_ILLEGAL, "PGROUP"),
         ({"i": "TIMER_DELIVER_MS\x0117"}, ResponseCode.MESSAGE_ILLEGAL, "delay level"),
         ({"i": "__STARTDELIVERTIME\x0117"}, ResponseCode.MESSAGE_ILLEGAL, "delay level"),
         ({"i": "DELAY\x01soon"}, ResponseCode.MESSAGE_ILLEGAL, "'soon'"),

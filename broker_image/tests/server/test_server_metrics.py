@@ -63,7 +63,13 @@ def test_names_and_helps_are_as_prometheus_wants_them(tmp_path: Path) -> None:
 
 def test_what_comes_in_goes_out_and_is_refused_is_counted(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with standalone(tmp_path, http=True, message_delay_level="1s 1h", max_message_size=2_000) as server:
+        async with standalone(
+            tmp_path,
+            http=True,
+            message_delay_level="1s 1h",
+            max_message_size=2_000,
+            reject_transaction_message=True,
+        ) as server:
             peer = await BrokerPeer.connect(server.broker.port)
             before = values(await scrape(server.broker.http_port))
             await peer.send("T")

@@ -16,7 +16,6 @@ from delaymq.broker.delivery import Delivery
 from delaymq.broker.delivery.status import DeliveryCounters
 from delaymq.broker.drain import Drain, DrainMode
 from delaymq.broker.groups import Groups
-from delaymq.broker.half_messages import oldest_half_message
 from delaymq.broker.locks import QueueLocks
 from delaymq.broker.offsets import Offsets
 from delaymq.broker.processors.table import PROCESSORS, PROCESSORS_READ_ONLY, SEND_CODES, refusal
@@ -28,6 +27,7 @@ from delaymq.broker.stats import Stats
 from delaymq.broker.store_settings import looked_at, make_parent, store_options
 from delaymq.broker.tables import PersistTask, Tables
 from delaymq.broker.topics import Topics
+from delaymq.broker.transactions import Transactions
 from delaymq.config import BrokerConfig
 from delaymq.config.running import RunningSettings
 from delaymq.message import names
@@ -55,12 +55,14 @@ class Broker:
         config: BrokerConfig,
         store: MessageStore,
         delivery: Delivery,
+        transactions: Transactions,
         arrivals: Arrivals,
         stats: Stats,
         now_ms: Callable[[], int],
     ) -> None:
         self.store = store
         self.delivery = delivery
+        self.transactions = transactions
         self.stats = stats
         self.now_ms = now_ms
         self.config = config
@@ -106,6 +108,7 @@ class Broker:
         levels = config.levels
         stats = Stats(now_ms())
         delivery = Delivery(config, levels, now_ms, DeliveryCounters())
+        transactions = Transactions(config, now_ms)
         arrivals = Arrivals()
         access = Access.of(config, now_ms)
         if config.read_only:
@@ -115,21 +118,21 @@ class Broker:
             make_parent(config.store_path)
             open_store = MessageStore.open
         store = open_store(
-            config.store_path, store_options(config), now_ms=now_ms, levels=levels, observers=(delivery, arrivals)
+            config.store_path, store_options(config), now_ms=now_ms, levels=levels, observers=(delivery, transactions, arrivals)
         )
         try:
-            broker = cls(config, store, delivery, arrivals, stats, now_ms)
+            broker = cls(config, store, delivery, transactions, arrivals, stats, now_ms)
             if access is not None:
                 access.topic_at = broker.topic_at
                 broker.access = access
             broker._tables.load(now_ms())
             delivery.attach(store)
+            transactions.attach(broker)
             delivery.topic_lateness.label = broker.topic_series.label
             if config.read_only:
                 delivery.holding.pause()
             store.pins.hold(delivery.name, delivery.pin)
-            oldest_half = oldest_half_message(store, broker.offsets.get)
-            store.pins.hold("half messages", lambda: oldest_half)
+            store.pins.hold("half messages", transactions.pin)
         except BaseException:
             store.abandon()  # a half-open broker has no state that a clean stop could keep
             raise
@@ -232,6 +235,7 @@ class Broker:
         Only one task may be under way. None: nothing is left to write.
         """
         self._tables.write_definitions()
+        self.transactions.state_progress()
         writes = self._tables.changed(now_ms)
         return PersistTask(self._tables, writes) if writes else None
 
@@ -259,6 +263,11 @@ class Broker:
             return
         self._closed = True
         self.clients.dirty = True
+        flush = self.store.flush_task()
+        if flush is not None:
+            # So that what is stated about transactions is all that is settled.
+            flush.run()
+            flush.finish()
         task = self.persist_task(self.now_ms())
         if task is not None:
             task.run()
@@ -282,6 +291,7 @@ class Broker:
             self.delivery.set_levels(config.levels)
         self.config = config
         self.delivery.set_settings(config)
+        self.transactions.settings = config
         self.store.set_options(store_options(config))
         self.topics.apply(config)
         self.groups.apply(config)

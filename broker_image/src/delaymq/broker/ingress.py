@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from delaymq.broker.delivery.ingress import delay_level, strip_own
-from delaymq.broker.errors import message_illegal, no_permission
+from delaymq.broker.errors import message_illegal
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
 from delaymq.message.properties import MAX_PROPERTIES_BYTES, encode_properties, parse_properties
@@ -18,13 +18,6 @@ if TYPE_CHECKING:
 _SURELY_FITS_CHARACTERS: Final = 7_000
 
 
-def _transaction(value: str) -> None:
-    if value.lower() == "true":
-        raise no_permission(
-            "the broker rejects transaction messages: property TRAN_MSG is served by a later version, send without it"
-        )
-
-
 def _timer(value: str) -> None:
     raise message_illegal(
         "a due time (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS, __STARTDELIVERTIME) is not supported: "
@@ -32,13 +25,10 @@ def _timer(value: str) -> None:
     )
 
 
-REFUSED: Final[dict[str, Callable[[str], None]]] = {
-    names.TRANSACTION_PREPARED: _transaction,
-    **dict.fromkeys(names.TIMER_PROPERTIES, _timer),
-}
+REFUSED: Final[dict[str, Callable[[str], None]]] = dict.fromkeys(names.TIMER_PROPERTIES, _timer)
 """Property → raises when its value cannot be honoured."""
 
-_RULED: Final = frozenset((names.DELAY, *REFUSED))
+_RULED: Final = frozenset((names.DELAY, names.TRANSACTION_PREPARED, *REFUSED))
 
 
 def admit(
@@ -60,14 +50,34 @@ def admit(
         for name in REFUSED.keys() & properties.keys():
             REFUSED[name](properties[name])
         level = level_of(properties)
-    if level > 0:
+    retry = level > 0 and topic.startswith(names.RETRY_PREFIX)
+    # Old clients leave the property on what they send to be retried: that is no transaction.
+    if names.TRANSACTION_PREPARED in properties and not (dead_letter or retry) and _is_half(properties):
+        if wait is not None:
+            properties[names.WAIT] = wait
+        topic, queue_id, properties = _half(broker, properties, topic, queue_id, level)
+    elif level > 0:
         if wait is not None:
             properties[names.WAIT] = wait  # the real broker drops it from plain messages only
-        retry = topic.startswith(names.RETRY_PREFIX)
         topic, queue_id, properties = delay(broker, properties, topic, queue_id, level, retry=retry)
     elif len(text) > _SURELY_FITS_CHARACTERS:
         check_size(properties)
     return topic, queue_id, properties, wait is None or wait.lower() == "true"
+
+
+def _is_half(properties: dict[str, str]) -> bool:
+    return properties[names.TRANSACTION_PREPARED].lower() == "true"
+
+
+def _half(
+    broker: Broker, properties: dict[str, str], topic: str, queue_id: int, level: int
+) -> tuple[str, int, dict[str, str]]:
+    """Where and with which properties a half message waits; RequestError when its commit could not be kept."""
+    try:
+        broker.delivery.check_level(level)
+    except IllegalMessageError as error:
+        raise message_illegal(str(error)) from error
+    return broker.transactions.prepare(properties, topic, queue_id, delayed=level > 0)
 
 
 def level_of(properties: dict[str, str]) -> int:
@@ -96,7 +106,7 @@ def admit_batched(shared: dict[str, str], shared_characters: int, raw: bytes) ->
     if names.OWN_PREFIX in text:
         strip_own(properties)
     if not _RULED.isdisjoint(properties):
-        if properties.get(names.TRANSACTION_PREPARED, "").lower() == "true":
+        if names.TRANSACTION_PREPARED in properties and _is_half(properties):
             raise message_illegal("a batch cannot be a transaction: send its messages one by one")
         for name in REFUSED.keys() & properties.keys():
             REFUSED[name](properties[name])

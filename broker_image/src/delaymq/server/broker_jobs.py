@@ -36,6 +36,12 @@ LONG_POLLING_RECHECK_MS: Final = 5_000
 """RocketMQ looks at held pulls this often too."""
 RECHECK_SLICE_INTERVAL_MS: Final = 200
 
+TRANSACTIONS_INTERVAL_MS: Final = 200
+"""How often is asked; transactions know their own rounds (transactionCheckInterval)."""
+TRANSACTIONS_AT_ONCE: Final = 16
+TRANSACTIONS_TURN_S: Final = 0.004
+"""How long one turn asks producers: a message that is asked about is read and sent whole."""
+
 _logger = logging.getLogger(__name__)
 
 
@@ -88,6 +94,13 @@ def jobs_of(broker: "Broker", held_pulls: "HeldPulls", sessions: "Sessions") -> 
     def save_delay_offsets() -> Task | None:
         return broker.delivery.save_task()
 
+    def check_transactions() -> None:
+        give_way_at = time.monotonic() + TRANSACTIONS_TURN_S
+        while broker.transactions.check(broker.now_ms(), TRANSACTIONS_AT_ONCE) == TRANSACTIONS_AT_ONCE:
+            if time.monotonic() >= give_way_at:
+                break
+        broker.announce_arrivals()
+
     def sample() -> None:
         broker.stats.sample(broker.now_ms())
 
@@ -115,6 +128,7 @@ def jobs_of(broker: "Broker", held_pulls: "HeldPulls", sessions: "Sessions") -> 
         Job(name="write behind", interval_ms=write_behind_interval_ms, run=write_behind),
         Job(name="snapshot", interval_ms=fixed(SNAPSHOT_INTERVAL_MS), run=snapshot),
         Job(name="delay offsets", interval_ms=fixed(DELAY_OFFSET_INTERVAL_MS), run=save_delay_offsets),
+        Job(name="transactions", interval_ms=fixed(TRANSACTIONS_INTERVAL_MS), run=check_transactions),
         Job(name="tables", interval_ms=fixed(TABLES_INTERVAL_MS), run=persist),
         Job(name="retention", interval_ms=fixed(CLEAN_INTERVAL_MS), run=clean),
         *read,

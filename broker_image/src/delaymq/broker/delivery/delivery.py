@@ -69,6 +69,8 @@ class Delivery:
         self._ingress = DelayIngress(settings, levels, now_ms, self.counters, self._log)
         self.prepare = self._ingress.prepare
         """See DelayIngress.prepare."""
+        self.check_level = self._ingress.check_level
+        """See DelayIngress.check_level."""
         self._backoff = backoff or Backoff()
         self._sources: dict[int, LevelQueue] = {}
         self.pending_topics = PendingTopics()

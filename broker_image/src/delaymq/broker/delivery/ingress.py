@@ -99,13 +99,19 @@ class DelayIngress:
         properties.update(added)
         return names.SCHEDULE_TOPIC, schedule_queue, properties
 
-    def _overflow(self, level: int, retry: bool, topic: str, properties: dict[str, str]) -> None:
+    def check_level(self, level: int) -> None:
+        """IllegalMessageError when a producer's message of `level` would be refused: also before it is delayed."""
         highest = self.levels.max_level
-        if self.settings.delay_level_overflow == "reject" and not retry:
+        if level > highest and self.settings.delay_level_overflow == "reject":
             raise IllegalMessageError(
                 f"delay level {level} is above the highest, {highest}: use a lower level, "
                 "or add levels to messageDelayLevel"
             )
+
+    def _overflow(self, level: int, retry: bool, topic: str, properties: dict[str, str]) -> None:
+        highest = self.levels.max_level
+        if not retry:
+            self.check_level(level)
         self._counters.clamped += 1
         text = "delay level %d is above the highest and was clamped to %d"
         self._log.warning(text, level, highest, topic=topic, **about_message(properties))

@@ -77,13 +77,15 @@ def _send(broker: Broker, session: Session, command: Command, header: SendMessag
     if topic.startswith(names.RETRY_PREFIX):
         topic, queue_id, dead_letter = _retried(broker, command, header, topic, queue_id)
     sys_flag = header.sys_flag
-    if sys_flag & TRANSACTION_MASK:
-        raise no_permission("the broker rejects transaction messages: the sys flag says that this is one")
     if config.topic_filter_type == "MULTI_TAG":
         sys_flag |= MULTI_TAGS
     stored_topic, stored_queue_id, properties, waits = admit(
         broker, topic, queue_id, header.properties or "", dead_letter
     )
+    if sys_flag & TRANSACTION_MASK:
+        if stored_topic != names.HALF_TOPIC:
+            raise no_permission("the sys flag says that this is a transaction: send it with property TRAN_MSG=true")
+        sys_flag &= ~TRANSACTION_MASK
     try:
         appended = broker.store.append(
             NewRecord(

@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from delaymq.broker.processors import access, admin, clients, consumers, members, offsets, pull, query, replies, send
+from delaymq.broker.processors import (
+    access,
+    admin,
+    clients,
+    consumers,
+    members,
+    offsets,
+    pull,
+    query,
+    replies,
+    send,
+    transactions,
+)
 from delaymq.broker.results import Result
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, Response
@@ -36,6 +48,7 @@ PROCESSORS: Final[dict[int, Processor]] = {
     RequestCode.HEART_BEAT: clients.heartbeat,
     RequestCode.UNREGISTER_CLIENT: clients.unregister_client,
     RequestCode.CONSUMER_SEND_MSG_BACK: send.send_back,
+    RequestCode.END_TRANSACTION: transactions.end_transaction,
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: clients.get_consumer_list_by_group,
     RequestCode.LOCK_BATCH_MQ: clients.lock_queues,
     RequestCode.UNLOCK_BATCH_MQ: clients.unlock_queues,
@@ -71,6 +84,7 @@ PROCESSORS: Final[dict[int, Processor]] = {
     RequestCode.QUERY_CONSUME_QUEUE: query.query_consume_queue,
     RequestCode.SEND_REPLY_MESSAGE: replies.send_reply,
     RequestCode.SEND_REPLY_MESSAGE_V2: replies.send_reply,
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: transactions.resume_check,
     RequestCode.GET_ALL_PRODUCER_INFO: consumers.get_all_producers,
     RequestCode.DELETE_EXPIRED_COMMITLOG: admin.delete_expired_commit_log,
 }
@@ -84,6 +98,8 @@ _WRITING: Final = frozenset(
         RequestCode.SEND_REPLY_MESSAGE,
         RequestCode.SEND_REPLY_MESSAGE_V2,
         RequestCode.CONSUMER_SEND_MSG_BACK,
+        RequestCode.END_TRANSACTION,
+        RequestCode.RESUME_CHECK_HALF_MESSAGE,
         RequestCode.UPDATE_AND_CREATE_TOPIC,
         RequestCode.DELETE_TOPIC_IN_BROKER,
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
@@ -119,13 +135,10 @@ SEND_CODES: Final = frozenset(
     }
 )
 
-_TRANSACTIONS: Final = "transactions come with a later version: send without TRAN_MSG"
 
 # What to do instead, for codes that RocketMQ's broker serves and this one does not.
 NOT_SERVED: Final[dict[int, str]] = {
-    RequestCode.END_TRANSACTION: _TRANSACTIONS,
     RequestCode.VIEW_BROKER_STATS_DATA: "statistics by name come with a later version: see brokerStatus and /metrics",
-    RequestCode.RESUME_CHECK_HALF_MESSAGE: _TRANSACTIONS,
 }
 
 

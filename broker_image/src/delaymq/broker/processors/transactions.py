@@ -1,0 +1,81 @@
+"""The end of a transaction (37), and a half message that is to be asked about again (323)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from delaymq.broker.errors import store_refusal, system_error, unavailable
+from delaymq.broker.results import Deferred
+from delaymq.message import names
+from delaymq.message.errors import IllegalMessageError
+from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from delaymq.message.ids import parse_offset_message_id
+from delaymq.message.record import Record
+from delaymq.protocol.codes import ResponseCode
+from delaymq.protocol.command import Command, Response
+from delaymq.protocol.headers import EndTransactionRequestHeader, ResumeCheckHalfMessageRequestHeader
+from delaymq.store.errors import StoreError
+
+if TYPE_CHECKING:
+    from delaymq.broker.broker import Broker
+    from delaymq.broker.session import Session
+
+_NOT_RESUMED: Final = "Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed."
+
+
+def end_transaction(broker: Broker, session: Session, command: Command) -> Response | Deferred | None:
+    """37: commit or roll a half message back; a state that is not known yet is not answered, as in RocketMQ."""
+    header = EndTransactionRequestHeader.from_fields(command.fields)
+    outcome = header.commit_or_rollback
+    if outcome not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
+        return None
+    if broker.clients.frozen:
+        raise unavailable("the broker is stopping: it asks about the transaction after its start")
+    record = _half_message(broker, header)
+    try:
+        if outcome == TRANSACTION_COMMIT:
+            broker.transactions.commit(record)
+        else:
+            broker.transactions.roll_back(record)
+    except (StoreError, IllegalMessageError) as error:
+        broker.stats.put_failed += 1
+        raise store_refusal(error) from error
+    return _when_kept(broker)
+
+
+def _half_message(broker: Broker, header: EndTransactionRequestHeader) -> Record:
+    """The half message that the request names; RequestError with RocketMQ's remarks when something is not its own."""
+    record = broker.record_at(header.commit_log_offset)
+    if record is None or record.topic != names.HALF_TOPIC:
+        raise system_error("Find prepared transaction message failed")
+    if record.properties.get(names.PRODUCER_GROUP) != header.producer_group:
+        raise system_error("The producer group wrong")
+    if record.queue_offset != header.tran_state_table_offset:
+        raise system_error("The transaction state table offset wrong")
+    return record
+
+
+def resume_check(broker: Broker, session: Session, command: Command) -> Response | Deferred:
+    """323: producers are asked about a half message again, from the first time on."""
+    header = ResumeCheckHalfMessageRequestHeader.from_fields(command.fields)
+    try:
+        _, _, physical_offset = parse_offset_message_id(header.msg_id or "")
+    except ValueError as error:
+        raise system_error(f"{_NOT_RESUMED} {error}") from error
+    record = broker.record_at(physical_offset)
+    if record is None or record.topic not in (names.HALF_TOPIC, names.TRANS_CHECK_MAX_TOPIC):
+        raise system_error(f"{_NOT_RESUMED} There is no half message at this offset: look in {names.HALF_TOPIC}")
+    try:
+        resumed = broker.transactions.resume(record)
+    except (StoreError, IllegalMessageError) as error:
+        raise store_refusal(error) from error
+    if not resumed:
+        raise system_error(f"{_NOT_RESUMED} The transaction has ended")
+    return _when_kept(broker)
+
+
+def _when_kept(broker: Broker) -> Response | Deferred:
+    if not broker.waits_for_flush:
+        return Response()
+    late = Response(ResponseCode.FLUSH_DISK_TIMEOUT, "it is stored, but not known to be on the disk yet")
+    return Deferred(Response(), broker.store.end_offset, broker.config.sync_flush_timeout, late)

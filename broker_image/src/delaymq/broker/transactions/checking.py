@@ -1,0 +1,227 @@
+"""The check-back: in rounds, each unsettled half message that is old enough is asked about, once a round.
+
+RocketMQ stores each one anew at each check, whether or not there is somebody to ask, and gives it up after so many
+rounds. Here it stays where it is, and only questions that were put count: a group without a producer costs a look at
+an array a round, and nothing in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
+
+from delaymq.broker.delivery.origin import real_queue_id
+from delaymq.broker.transactions.ending import Ending
+from delaymq.broker.transactions.ledger import Ledger
+from delaymq.broker.transactions.pending import Chunk
+from delaymq.broker.transactions.records import asked_about, checks_of, immunity_ms
+from delaymq.message import names
+from delaymq.message.ids import offset_message_id
+from delaymq.message.record import Record
+from delaymq.protocol.codes import RequestCode
+from delaymq.protocol.command import request_command
+from delaymq.quiet_log import QuietLog, about_message
+
+if TYPE_CHECKING:
+    from delaymq.broker.session import Session
+    from delaymq.store.message_store import MessageStore
+
+# Half messages that are passed over in one call: some 2 ms.
+_LOOKED_AT_ONCE: Final = 4_096
+_HOUR_MS: Final = 3_600_000
+_MOST_CHECKS: Final = 65_535
+
+logger = logging.getLogger(__name__)
+
+
+class CheckSettings(Protocol):
+    """The part of the configuration that the check-back needs."""
+
+    @property
+    def transaction_time_out(self) -> int:
+        """Ms after its birth before which nobody is asked about a half message."""
+
+    @property
+    def transaction_check_interval(self) -> int:
+        """Ms between two rounds."""
+
+    @property
+    def transaction_check_max(self) -> int:
+        """How often a producer is asked."""
+
+    @property
+    def file_reserved_time(self) -> int:
+        """Hours for which a half message is kept at most."""
+
+
+class CheckCounters:
+    """Totals since the start."""
+
+    def __init__(self) -> None:
+        self.checked = 0
+        self.given_up = 0
+        self.unreadable = 0
+
+
+class Checking:
+    """Puts the questions; `run` again and again, and it keeps its own time."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        store: MessageStore,
+        ending: Ending,
+        settings: Callable[[], CheckSettings],
+        producer_of: Callable[[str], Session | None],
+        make_given_up_topic: Callable[[], None],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.counters = CheckCounters()
+        self._ledger = ledger
+        self._store = store
+        self._ending = ending
+        self._settings = settings
+        self._producer_of = producer_of
+        self._make_given_up_topic = make_given_up_topic
+        self._log = QuietLog(logger, now_ms)
+        self._next_round_ms = now_ms() + settings().transaction_check_interval
+        self._at: int | None = None
+        """Queue offset at which the round goes on; None between two rounds."""
+        self._round_end = 0
+
+    def run(self, now_ms: int, budget: int) -> int:
+        """Asks about at most `budget` half messages, or gives them up; how many. Call again while that is `budget`."""
+        if self._at is None and not self._begin(now_ms):
+            return 0
+        done = self._give_up_aged(now_ms, budget)
+        if done < budget and self._at is not None:
+            done += self._go_on(now_ms, budget - done)
+        return done
+
+    def _begin(self, now_ms: int) -> bool:
+        interval_ms = self._settings().transaction_check_interval
+        # The second comparison: a clock that was set back must not put the round off.
+        if now_ms < self._next_round_ms <= now_ms + interval_ms:
+            return False
+        self._next_round_ms = now_ms + interval_ms
+        if not self._ledger.pending:
+            return False
+        self._at, self._round_end = 0, self._ledger.half_end
+        return True
+
+    def _go_on(self, now_ms: int, budget: int) -> int:
+        chunks = self._ledger.pending.chunks
+        now_s = now_ms // 1_000
+        asked = looked_at = 0
+        absent: dict[int, bool] = {0: False}
+        number, index = self._ledger.pending.at_or_behind(self._at or 0)
+        while number < len(chunks):
+            chunk = chunks[number]
+            if index >= len(chunk.offsets):
+                number, index = number + 1, 0
+                continue
+            offset = chunk.offsets[index]
+            if offset >= self._round_end:
+                break
+            if asked >= budget or looked_at >= _LOOKED_AT_ONCE:
+                self._at = offset
+                return asked
+            looked_at += 1
+            index += 1
+            if chunk.due_s[index - 1] > now_s or self._nobody_there(chunk.groups[index - 1], absent, chunk, index - 1):
+                continue
+            asked += 1
+            if self._look(chunk, index - 1, now_ms):
+                # It is gone, and its neighbours have moved.
+                number, index = self._ledger.pending.at_or_behind(offset + 1)
+        self._at = None
+        return asked
+
+    def _nobody_there(self, group: int, absent: dict[int, bool], chunk: Chunk, index: int) -> bool:
+        if chunk.checks[index] >= self._settings().transaction_check_max:
+            return False
+        known = absent.get(group)
+        if known is None:
+            known = absent[group] = self._producer_of(self._ledger.groups.names[group]) is None
+        return known
+
+    def _look(self, chunk: Chunk, index: int, now_ms: int) -> bool:
+        """Asks about one half message, or gives it up; whether it is settled now."""
+        settings = self._settings()
+        record = self._store.record_at(chunk.physical_offsets[index])
+        if record is None or record.topic != names.HALF_TOPIC:
+            self._drop_unreadable(chunk.offsets[index], chunk.physical_offsets[index], now_ms)
+            return True
+        properties = record.properties
+        chunk.checks[index] = checks = max(chunk.checks[index], checks_of(properties))
+        group = properties.get(names.PRODUCER_GROUP, "")
+        if not chunk.due_s[index]:
+            # It was there at the start, when nothing of it was read.
+            chunk.groups[index] = self._ledger.groups.number(group)
+            chunk.due_s[index] = self._ledger.due_s(record.born_timestamp_ms, record.store_timestamp_ms, properties)
+        if checks >= settings.transaction_check_max:
+            self._give_up(record, checks, now_ms)
+            return True
+        immune_ms = immunity_ms(properties, settings.transaction_time_out)
+        if min(record.born_timestamp_ms, record.store_timestamp_ms) + immune_ms > now_ms:
+            return False
+        session = self._producer_of(group)
+        if session is not None:
+            chunk.checks[index] = min(checks + 1, _MOST_CHECKS)
+            self._ask(session, record, properties, checks + 1)
+        return False
+
+    def _ask(self, session: Session, record: Record, properties: dict[str, str], checks: int) -> None:
+        fields = {
+            "tranStateTableOffset": str(record.queue_offset),
+            "commitLogOffset": str(record.physical_offset),
+            "offsetMsgId": offset_message_id(record.store_host, record.physical_offset),
+        }
+        unique_key = properties.get(names.UNIQUE_KEY)
+        if unique_key is not None:
+            fields["msgId"] = fields["transactionId"] = unique_key
+        body = asked_about(record, checks)
+        session.notify(request_command(RequestCode.CHECK_TRANSACTION_STATE, fields, body, oneway=True))
+        self.counters.checked += 1
+
+    def _give_up_aged(self, now_ms: int, budget: int) -> int:
+        """Gives up what is older than log segments get; they could not be deleted."""
+        reserved_ms = self._settings().file_reserved_time * _HOUR_MS
+        done = 0
+        while done < budget and (first := self._ledger.pending.first()) is not None:
+            stored_ms = self._store.store_time_of(names.HALF_TOPIC, 0, first[0])
+            if stored_ms is not None and now_ms - stored_ms <= reserved_ms:
+                break
+            record = self._store.record_at(first[1])
+            if record is None or record.topic != names.HALF_TOPIC:
+                self._drop_unreadable(*first, now_ms)
+            else:
+                found = self._ledger.pending.find(first[1])
+                checks = found[0].checks[found[1]] if found is not None else 0
+                self._give_up(record, max(checks, checks_of(record.properties)), now_ms)
+            done += 1
+        return done
+
+    def _give_up(self, record: Record, checks: int, now_ms: int) -> None:
+        self._make_given_up_topic()
+        self._ending.give_up(record, checks, now_ms)
+        self.counters.given_up += 1
+        properties = record.properties
+        self._log.warning(
+            "a transaction was given up after %d questions to its producers: its message is in %s",
+            checks,
+            names.TRANS_CHECK_MAX_TOPIC,
+            **about_message(properties),
+            topic=properties.get(names.REAL_TOPIC),
+            group=properties.get(names.PRODUCER_GROUP),
+            queueId=real_queue_id(properties),
+        )
+
+    def _drop_unreadable(self, offset: int, physical_offset: int, now_ms: int) -> None:
+        self.counters.unreadable += 1
+        text = "a half message (entry %d, log offset %d) cannot be read and is given up"
+        self._log.warning(text, offset, physical_offset, queueOffset=offset, offset=physical_offset)
+        if self._ledger.pending.settle(physical_offset) is not None:
+            self._ledger.unmarked[physical_offset] = offset
+            self._ending.mark(physical_offset, now_ms)

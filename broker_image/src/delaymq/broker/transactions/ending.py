@@ -1,0 +1,155 @@
+"""The end of a transaction: one copy at most, then the op mark, whatever fails in between."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final
+
+from delaymq.broker.delivery.ingress import delay_level
+from delaymq.broker.delivery.origin import real_queue_id
+from delaymq.broker.errors import system_error
+from delaymq.broker.transactions.ledger import Ledger
+from delaymq.broker.transactions.records import (
+    checks_of,
+    committed_copy,
+    committed_properties,
+    given_up_copy,
+    op_mark,
+    resumed_half,
+)
+from delaymq.message import names
+from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
+from delaymq.message.record import BLANK_MAGIC, SIZE_AND_MAGIC, Record
+from delaymq.store.model import Dispatched, NewRecord
+
+if TYPE_CHECKING:
+    from delaymq.broker.delivery import Delivery
+    from delaymq.store.message_store import MessageStore
+
+_NO_HOST: Final = bytes(8)
+# Records with one unique key that are looked at to find a committed copy; more are a flood of equal keys.
+_MAX_LOOKED_AT: Final = 64
+
+
+class Ended(Enum):
+    """What the end of a transaction did."""
+
+    COMMITTED = auto()
+    ROLLED_BACK = auto()
+    AGAIN = auto()
+    """It had ended so before."""
+
+
+class Ending:
+    """Appends what ends a transaction. Whatever is in the log counts, also when the append raised after it."""
+
+    def __init__(self, ledger: Ledger, store: MessageStore, delivery: Delivery) -> None:
+        self._ledger = ledger
+        self._store = store
+        self._delivery = delivery
+        self.store_host = _NO_HOST
+        """The broker's address, as RocketMQ writes it into op marks."""
+
+    def commit(self, record: Record, now_ms: int) -> Ended:
+        """Makes the message of a half message visible, once; RequestError when it cannot be.
+
+        StoreError, IllegalMessageError: nothing changed.
+        """
+        place = record.physical_offset
+        if not self._is_open(place):
+            if self.is_committed(record):
+                return Ended.AGAIN
+            raise system_error("The transaction has been rolled back, or has been given up, already")
+        found = self._ledger.pending.find(place)
+        checks = found[0].checks[found[1]] if found is not None else 0
+        properties = committed_properties(record, max(checks, checks_of(record.properties)))
+        topic, queue_id = properties.get(names.REAL_TOPIC, ""), real_queue_id(properties)
+        if names.topic_problem(topic) is not None or topic in names.CLOSED_TO_CLIENTS or queue_id < 0:
+            raise system_error("The half message has no real topic that can be written to")
+        level = delay_level(properties)
+        if level > 0:
+            # Checked when the half message came: a table that got shorter since then must not fail the commit.
+            topic, queue_id, properties = self._delivery.prepare(properties, topic, queue_id, level, retry=True)
+        self._append(committed_copy(record, properties, topic, queue_id))
+        self._ledger.committed(place)
+        self.mark(place, now_ms)
+        return Ended.COMMITTED
+
+    def roll_back(self, record: Record, now_ms: int) -> Ended:
+        """Settles a half message whose message is never seen; RequestError when it was committed."""
+        place = record.physical_offset
+        if not self._is_open(place):
+            if self.is_committed(record):
+                raise system_error("The transaction has been committed already")
+            return Ended.AGAIN
+        self._append(op_mark(record.queue_offset, place, now_ms, self.store_host))
+        self._ledger.marked(place)
+        return Ended.ROLLED_BACK
+
+    def give_up(self, record: Record, checks: int, now_ms: int) -> None:
+        """Moves a half message to those that nobody is asked about any more."""
+        self._append(given_up_copy(record, checks))
+        self._ledger.gave_up(record.physical_offset)
+        self.mark(record.physical_offset, now_ms)
+
+    def resume(self, record: Record, predecessor: int) -> None:
+        """Stores a given-up half message anew: it is asked about again."""
+        self._append(resumed_half(record, predecessor))
+        self._ledger.given_up.pop(predecessor, None)
+
+    def mark(self, place: int, now_ms: int) -> None:
+        """Writes the op mark of a settled half message; when that fails it is tried again later."""
+        offset = self._ledger.unmarked.get(place)
+        if offset is None:
+            return
+        try:
+            self._append(op_mark(offset, place, now_ms, self.store_host))
+        except Exception:
+            return  # the copy is the proof; only RocketMQ's own broker would miss the mark
+        self._ledger.unmarked.pop(place, None)
+
+    def _is_open(self, place: int) -> bool:
+        return self._ledger.pending.find(place) is not None or place in self._ledger.given_up
+
+    def is_committed(self, record: Record) -> bool:
+        """Whether the log has a committed copy of a half message, as far as the key index tells."""
+        properties = record.properties
+        unique_key = properties.get(names.UNIQUE_KEY)
+        if not unique_key:
+            return False
+        for topic in (properties.get(names.REAL_TOPIC, ""), names.SCHEDULE_TOPIC):
+            for place in self._store.query_index(topic, unique_key, _MAX_LOOKED_AT, 0, 1 << 62):
+                copy = self._store.record_at(place)
+                if (
+                    copy is not None
+                    and copy.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT
+                    and copy.prepared_transaction_offset == record.physical_offset
+                    and copy.body_crc == record.body_crc
+                ):
+                    return True
+        return False
+
+    def _append(self, message: NewRecord) -> Dispatched | None:
+        """Appends; None when it raised and the record is in the log all the same."""
+        end_before = self._store.end_offset
+        try:
+            return self._store.append(message)
+        except Exception:
+            if self._stands_at(end_before, message):
+                return None
+            raise
+
+    def _stands_at(self, physical_offset: int, message: NewRecord) -> bool:
+        store = self._store
+        if store.end_offset <= physical_offset:
+            return False
+        head = store.read_bytes(physical_offset, SIZE_AND_MAGIC.size)
+        if len(head) == SIZE_AND_MAGIC.size and SIZE_AND_MAGIC.unpack(head)[1] == BLANK_MAGIC:
+            physical_offset += SIZE_AND_MAGIC.unpack(head)[0]
+        record = store.record_at(physical_offset)
+        return (
+            record is not None
+            and record.topic == message.topic
+            and record.prepared_transaction_offset == message.prepared_transaction_offset
+            and record.body == message.body
+        )

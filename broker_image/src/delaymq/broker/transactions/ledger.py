@@ -1,0 +1,277 @@
+"""What the log says about half messages: which are unsettled, which were given up, which still need an op mark.
+
+One record settles a half message: its committed copy (commit bit, its physical offset as prepared offset), its op mark,
+or its copy among the given up. Ours name it by its physical offset. RocketMQ's op marks name its queue offset in their
+body, which a replay does not show: those are read when the store is open.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from typing import Final
+from zlib import crc32
+
+from delaymq.broker.transactions.pending import PendingHalves
+from delaymq.broker.transactions.records import CHECK_TIMES, PREPARED_QUEUE_OFFSET, checks_of, immunity_ms
+from delaymq.message import names
+from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
+from delaymq.store.model import Dispatched
+
+STATE_VERSION: Final = 1
+# What a snapshot tells of pending half messages: some 300 KB. What is beyond, the op marks tell.
+MAX_RUNS: Final = 10_000
+# Given-up half messages that a late answer may still end; 200 bytes each.
+MAX_GIVEN_UP: Final = 10_000
+# Producer groups that have a number. The half messages of further ones are read to know whom to ask.
+_MAX_GROUPS: Final = 65_535
+_LAST_SECOND: Final = 2**32 - 1
+# RocketMQ writes an op mark right behind the copy, a few threads at once.
+_NEWEST_COPIES: Final = 64
+_WATCHED: Final = frozenset({names.HALF_TOPIC, names.OP_HALF_TOPIC, names.TRANS_CHECK_MAX_TOPIC})
+
+
+class GroupNumbers:
+    """Small numbers for the producer groups of half messages; 0 is no group."""
+
+    def __init__(self) -> None:
+        self.names = [""]
+        self._numbers: dict[str, int] = {}
+
+    def number(self, group: str) -> int:
+        """The number of a group, 0 when there are too many."""
+        number = self._numbers.get(group)
+        if number is None:
+            if len(self.names) > _MAX_GROUPS or not 0 < len(group) <= names.MAX_GROUP_LENGTH:
+                return 0
+            number = self._numbers[group] = len(self.names)
+            self.names.append(group)
+        return number
+
+
+class OpProgress:
+    """Up to where the op queue tells nothing about unsettled half messages, known in steps of `_STEP` marks."""
+
+    _STEP: Final = 1_024
+
+    def __init__(self, first: int) -> None:
+        self._first = first
+        self._ends = array("q")
+        """Op queue offset at which each step ends."""
+        self._bounds = array("q")
+        """The end of the half queue then: a mark names a half message below it."""
+
+    def seen(self, op_offset: int, half_end: int) -> None:
+        """An op mark was appended while the half queue ended at `half_end`."""
+        if self._ends and op_offset < self._ends[-1]:
+            self._bounds[-1] = half_end
+            self._ends[-1] = max(self._ends[-1], op_offset + 1)
+        else:
+            self._ends.append((op_offset // self._STEP + 1) * self._STEP)
+            self._bounds.append(half_end)
+
+    def low(self, half_low: int, op_end: int, *, all_settled: bool) -> int:
+        """The first op mark that may name a half message at or behind `half_low`."""
+        done = 0
+        while done < len(self._ends) and self._bounds[done] <= half_low:
+            self._first = self._ends[done]
+            done += 1
+        del self._ends[:done], self._bounds[:done]
+        if all_settled:
+            self._first = op_end
+        self._first = min(self._first, op_end)
+        return self._first
+
+
+class Ledger:
+    """The observer's part that holds facts. `restore`, then `dispatch` in log order; `Recovery` finishes a replay."""
+
+    def __init__(self, timeout_ms: Callable[[], int]) -> None:
+        self._timeout_ms = timeout_ms
+        self.restore(None)
+
+    def restore(self, state: object | None) -> None:
+        """Begins anew, or with what a snapshot keeps; ValueError when that is nothing this version knows."""
+        told = _State(state)
+        self.replaying = True
+        self.pending = PendingHalves()
+        self.groups = GroupNumbers()
+        self.unmarked: dict[int, int] = dict(told.unmarked)
+        """Settled, but the op mark is missing: physical offset → queue offset."""
+        self.given_up: dict[int, int] = dict(told.given_up)
+        """Given up, and not ended by a late answer: physical offset → queue offset."""
+        self.half_end = told.half_end
+        """Queue offset of the next half message."""
+        self.op_end = told.op_end
+        self.last_physical_offset = told.last_physical_offset
+        """Of the newest half message; -1 without one."""
+        self.first_identity: list[object] | None = told.first_identity
+        self.op_progress = OpProgress(0)
+        # For the end of a replay.
+        self.told_runs = told.runs
+        self.told_up_to = told.known_to
+        self.told_last = told.last_physical_offset
+        self.copies_before: array[int] = array("q")
+        self.marks_before: array[int] = array("q")
+        self.given_up_before: array[int] = array("q")
+        self.unread_marks: array[int] = array("q")
+        self.stored_anew: array[int] = array("q")
+        """Queue offsets of half messages that RocketMQ stored anew: an older one may be the same transaction's."""
+        if told.op_end:
+            self.op_progress.seen(told.op_end - 1, told.half_end)
+
+    def state(self) -> dict[str, object]:
+        """What a snapshot keeps; bounded, whatever is pending."""
+        runs, known_to = self.pending.runs(MAX_RUNS)
+        return {
+            "version": STATE_VERSION,
+            "pending": runs,
+            "knownTo": known_to,
+            "halfEnd": self.half_end,
+            "opEnd": self.op_end,
+            "lastOffset": self.last_physical_offset,
+            "unmarked": [list(pair) for pair in self.unmarked.items()],
+            "givenUp": [list(pair) for pair in self.given_up.items()],
+            "first": self.first_identity,
+        }
+
+    def dispatch(self, record: Dispatched) -> None:
+        """One record: most are no transaction's."""
+        if record.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT:
+            self._copy(record)
+        elif record.topic in _WATCHED and record.queue_id == 0:
+            if record.topic == names.HALF_TOPIC:
+                self._half(record)
+            elif record.topic == names.OP_HALF_TOPIC:
+                self._mark(record)
+            elif record.prepared_transaction_offset or self._is_of_first(record):
+                self._given_up(record)
+
+    def _half(self, record: Dispatched) -> None:
+        if record.queue_offset < self.half_end:
+            return  # the queue was deleted and counts anew: what is known stays
+        properties = record.properties
+        physical_offset = record.physical_offset
+        checks = 0
+        if CHECK_TIMES in properties or PREPARED_QUEUE_OFFSET in properties:
+            checks = checks_of(properties)
+            if record.prepared_transaction_offset:
+                self.given_up.pop(record.prepared_transaction_offset, None)
+            else:
+                self.stored_anew.append(record.queue_offset)
+        if physical_offset == 0:
+            self.first_identity = _identity(record)
+        self.pending.add(
+            record.queue_offset,
+            physical_offset,
+            self.due_s(record.born_timestamp_ms, record.store_timestamp_ms, properties),
+            self.groups.number(properties.get(names.PRODUCER_GROUP, "")),
+            checks,
+        )
+        self.half_end = record.queue_offset + 1
+        self.last_physical_offset = physical_offset
+
+    def due_s(self, born_ms: int, store_ms: int, properties: dict[str, str]) -> int:
+        """Unix time from which a half message may be asked about. A birth in the future is a wrong clock's."""
+        due_ms = min(born_ms, store_ms) + immunity_ms(properties, self._timeout_ms())
+        return min(max(-(-due_ms // 1_000), 1), _LAST_SECOND)
+
+    def _copy(self, record: Dispatched) -> None:
+        physical_offset = record.prepared_transaction_offset
+        # RocketMQ's send-back keeps the commit bit but not the offset: 0 is an offset only if it is the same message.
+        if physical_offset or self._is_of_first(record):
+            self.committed(physical_offset)
+
+    def committed(self, physical_offset: int) -> bool:
+        """A committed copy names this half message; whether it was unsettled."""
+        if self.replaying and physical_offset <= self.told_last:
+            self.copies_before.append(physical_offset)
+            return False
+        offset = self.pending.settle(physical_offset)
+        if offset is None:
+            offset = self.given_up.pop(physical_offset, None)
+        if offset is None:
+            return False  # such as the scheduler's copy of a delayed message that was committed
+        self.unmarked[physical_offset] = offset
+        return True
+
+    def _mark(self, record: Dispatched) -> None:
+        self.op_end = record.queue_offset + 1
+        self.op_progress.seen(record.queue_offset, self.half_end)
+        if record.prepared_transaction_offset:
+            self.marked(record.prepared_transaction_offset)
+        elif self.replaying and not self._marks_newest_copy(record.body_crc):
+            self.unread_marks.append(record.physical_offset)
+
+    def marked(self, physical_offset: int) -> None:
+        """An op mark names this half message: it completes what a copy began, or it is a rollback."""
+        if self.unmarked.pop(physical_offset, None) is not None:
+            return
+        if self.replaying and physical_offset <= self.told_last:
+            self.marks_before.append(physical_offset)
+        elif self.pending.settle(physical_offset) is None:
+            self.given_up.pop(physical_offset, None)
+
+    def _marks_newest_copy(self, body_crc: int) -> bool:
+        # The body is the queue offset in digits; for the few candidates its checksum tells as much.
+        for number, (physical_offset, offset) in enumerate(reversed(self.unmarked.items())):
+            if crc32(b"%d" % offset) & 0x7FFFFFFF == body_crc:
+                del self.unmarked[physical_offset]
+                return True
+            if number == _NEWEST_COPIES:
+                break
+        return False
+
+    def _given_up(self, record: Dispatched) -> None:
+        physical_offset = record.prepared_transaction_offset
+        if self.replaying and physical_offset <= self.told_last:
+            self.given_up_before.append(physical_offset)
+        else:
+            self.gave_up(physical_offset)
+
+    def gave_up(self, physical_offset: int) -> bool:
+        """A copy among the given up names this half message; whether it was unsettled."""
+        offset = self.pending.settle(physical_offset)
+        if offset is None:
+            return False
+        self.unmarked[physical_offset] = offset
+        self.given_up[physical_offset] = offset
+        if len(self.given_up) > MAX_GIVEN_UP:
+            del self.given_up[next(iter(self.given_up))]
+        return True
+
+    def _is_of_first(self, record: Dispatched) -> bool:
+        return self.first_identity is not None and _identity(record) == self.first_identity
+
+
+def _identity(record: Dispatched) -> list[object]:
+    return [record.properties.get(names.UNIQUE_KEY), record.body_crc]
+
+
+class _State:
+    """What a snapshot told, checked."""
+
+    def __init__(self, state: object | None) -> None:
+        self.runs: list[tuple[int, int, int]] = []
+        self.known_to: int | None = None
+        self.half_end = self.op_end = 0
+        self.last_physical_offset = -1
+        self.unmarked: list[tuple[int, int]] = []
+        self.given_up: list[tuple[int, int]] = []
+        self.first_identity: list[object] | None = None
+        if state is None:
+            return
+        if not isinstance(state, dict) or state.get("version") != STATE_VERSION:
+            raise ValueError(f"the state of transactions is not of version {STATE_VERSION}")
+        try:
+            self.runs = [(int(first), int(end), int(checks)) for first, end, checks in state["pending"]]
+            known_to = state["knownTo"]
+            self.known_to = None if known_to is None else int(known_to)
+            self.half_end, self.op_end = int(state["halfEnd"]), int(state["opEnd"])
+            self.last_physical_offset = int(state["lastOffset"])
+            self.unmarked = [(int(physical), int(offset)) for physical, offset in state["unmarked"]]
+            self.given_up = [(int(physical), int(offset)) for physical, offset in state["givenUp"]]
+            first = state["first"]
+            self.first_identity = list(first) if first is not None else None
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"the state of transactions lacks a part ({error})") from error

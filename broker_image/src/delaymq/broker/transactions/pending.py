@@ -1,0 +1,187 @@
+"""The half messages that nobody has settled, in arrays: 24 bytes each, and nothing for the settled ones."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import Final
+
+# Settling moves the rest of a chunk: 8 KiB at most. Small ones are joined, or a few old halves would cost one each.
+_CHUNK_HALVES: Final = 1_024
+_JOINED_BELOW: Final = _CHUNK_HALVES // 4
+
+
+class Chunk:
+    """Neighbours in queue order; the arrays have one element a half message."""
+
+    __slots__ = ("checks", "due_s", "groups", "offsets", "physical_offsets")
+
+    def __init__(self) -> None:
+        self.offsets = array("q")
+        """In the half queue, ascending."""
+        self.physical_offsets = array("q")
+        """Ascending too: the queue is in the log's order."""
+        self.due_s = array("I")
+        """Unix time from which the producer may be asked; 0: not known."""
+        self.groups = array("H")
+        """Number of the producer group; 0: not known."""
+        self.checks = array("H")
+        """How often it was asked."""
+
+    def remove(self, index: int) -> None:
+        """Drops one half message."""
+        del self.offsets[index], self.physical_offsets[index]
+        del self.due_s[index], self.groups[index], self.checks[index]
+
+    def extend(self, other: Chunk) -> None:
+        """Takes the half messages of the chunk behind this one."""
+        self.offsets.extend(other.offsets)
+        self.physical_offsets.extend(other.physical_offsets)
+        self.due_s.extend(other.due_s)
+        self.groups.extend(other.groups)
+        self.checks.extend(other.checks)
+
+
+class PendingHalves:
+    """Unsettled half messages in queue order; found by queue offset and by physical offset."""
+
+    def __init__(self) -> None:
+        self.chunks: list[Chunk] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, offset: int, physical_offset: int, due_s: int = 0, group: int = 0, checks: int = 0) -> None:
+        """A half message behind all others."""
+        chunk = self.chunks[-1] if self.chunks else None
+        if chunk is None or len(chunk.offsets) >= _CHUNK_HALVES:
+            chunk = Chunk()
+            self.chunks.append(chunk)
+        chunk.offsets.append(offset)
+        chunk.physical_offsets.append(physical_offset)
+        chunk.due_s.append(due_s)
+        chunk.groups.append(group)
+        chunk.checks.append(checks)
+        self._count += 1
+
+    def first(self) -> tuple[int, int] | None:
+        """Queue offset and physical offset of the oldest one."""
+        if not self.chunks:
+            return None
+        chunk = self.chunks[0]
+        return chunk.offsets[0], chunk.physical_offsets[0]
+
+    def find(self, physical_offset: int) -> tuple[Chunk, int] | None:
+        """Where the half message at a physical offset is kept."""
+        number = bisect_right(self.chunks, physical_offset, key=_first_physical_offset) - 1
+        if number < 0:
+            return None
+        chunk = self.chunks[number]
+        index = bisect_left(chunk.physical_offsets, physical_offset)
+        found = index < len(chunk.offsets) and chunk.physical_offsets[index] == physical_offset
+        return (chunk, index) if found else None
+
+    def settle(self, physical_offset: int) -> int | None:
+        """Drops the half message at a physical offset; its queue offset, None when there is none."""
+        number = bisect_right(self.chunks, physical_offset, key=_first_physical_offset) - 1
+        if number < 0:
+            return None
+        chunk = self.chunks[number]
+        index = bisect_left(chunk.physical_offsets, physical_offset)
+        if index == len(chunk.offsets) or chunk.physical_offsets[index] != physical_offset:
+            return None
+        offset = chunk.offsets[index]
+        self._remove(number, index)
+        return offset
+
+    def settle_offset(self, offset: int) -> int | None:
+        """Drops the half message at a queue offset; its physical offset, None when there is none."""
+        number = bisect_right(self.chunks, offset, key=_first_offset) - 1
+        if number < 0:
+            return None
+        chunk = self.chunks[number]
+        index = bisect_left(chunk.offsets, offset)
+        if index == len(chunk.offsets) or chunk.offsets[index] != offset:
+            return None
+        physical_offset = chunk.physical_offsets[index]
+        self._remove(number, index)
+        return physical_offset
+
+    def _remove(self, number: int, index: int) -> None:
+        chunk = self.chunks[number]
+        chunk.remove(index)
+        self._count -= 1
+        left = len(chunk.offsets)
+        if left == 0:
+            del self.chunks[number]
+        elif left < _JOINED_BELOW:
+            if number and left + len(self.chunks[number - 1].offsets) <= _CHUNK_HALVES // 2:
+                self.chunks[number - 1].extend(chunk)
+                del self.chunks[number]
+            elif number + 1 < len(self.chunks) and left + len(self.chunks[number + 1].offsets) <= _CHUNK_HALVES // 2:
+                chunk.extend(self.chunks[number + 1])
+                del self.chunks[number + 1]
+
+    def at_or_behind(self, offset: int) -> tuple[int, int]:
+        """Chunk number and index of the first half message at or behind a queue offset; (number of chunks, 0): none."""
+        number = max(bisect_right(self.chunks, offset, key=_first_offset) - 1, 0)
+        if number < len(self.chunks):
+            index = bisect_left(self.chunks[number].offsets, offset)
+            if index < len(self.chunks[number].offsets):
+                return number, index
+            number += 1
+        return number, 0
+
+    def offsets(self) -> Iterator[int]:
+        """The queue offset of each, ascending."""
+        for chunk in self.chunks:
+            yield from chunk.offsets
+
+    def runs(self, limit: int) -> tuple[list[list[int]], int | None]:
+        """Neighbours that were asked equally often, as [first, first behind, checks], at most `limit` of them.
+
+        The second value is the queue offset from which on nothing is told, None when all is.
+        """
+        told: list[list[int]] = []
+        for chunk in self.chunks:
+            index, count = 0, len(chunk.offsets)
+            while index < count:
+                first, checks = chunk.offsets[index], chunk.checks[index]
+                stop = _run_end(chunk, index)
+                if told and told[-1][1] == first and told[-1][2] == checks:
+                    told[-1][1] = first + stop - index
+                elif len(told) == limit:
+                    return told, first
+                else:
+                    told.append([first, first + stop - index, checks])
+                index = stop
+        return told, None
+
+
+def _run_end(chunk: Chunk, index: int) -> int:
+    """Where the neighbours of `index` end that were asked equally often: by halving, since most runs are long."""
+    offsets, checks = chunk.offsets, chunk.checks
+    low, high = index + 1, len(offsets)
+    while low < high:
+        middle = (low + high + 1) // 2 - 1
+        if offsets[middle] - offsets[index] == middle - index:
+            low = middle + 1
+        else:
+            high = middle
+    wanted = checks[index]
+    if checks[low - 1] == wanted and checks.count(wanted) == len(checks):
+        return low
+    for position in range(index + 1, low):
+        if checks[position] != wanted:
+            return position
+    return low
+
+
+def _first_physical_offset(chunk: Chunk) -> int:
+    return chunk.physical_offsets[0]
+
+
+def _first_offset(chunk: Chunk) -> int:
+    return chunk.offsets[0]

@@ -1,0 +1,158 @@
+"""The end of a replay: what only an open store can tell about half messages."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from delaymq.broker.transactions.ledger import Ledger, OpProgress
+from delaymq.broker.transactions.pending import PendingHalves
+from delaymq.message import names
+from delaymq.message.record import Record
+from delaymq.store.consume_queue import BLANK_SIZE, ENTRY
+
+if TYPE_CHECKING:
+    from delaymq.store.message_store import MessageStore
+
+_ENTRIES_AT_ONCE: Final = 4_096
+
+logger = logging.getLogger(__name__)
+
+
+def finish(ledger: Ledger, store: MessageStore, stated_half: int | None, stated_op: int | None) -> None:
+    """Loads what a snapshot told, decides what the replay left open, drops what the stated progress has behind it.
+
+    `stated_half` and `stated_op` are the consumer offsets of CID_RMQ_SYS_TRANS. RocketMQ stores a half message anew at
+    each check and only its progress says that the older one is nothing any more.
+    """
+    _load_told(ledger, store, stated_op)
+    ledger.replaying = False
+    for physical_offset in ledger.copies_before:
+        ledger.committed(physical_offset)
+    for physical_offset in ledger.given_up_before:
+        ledger.gave_up(physical_offset)
+    for physical_offset in ledger.marks_before:
+        ledger.marked(physical_offset)
+    for physical_offset in ledger.unread_marks:
+        _take_mark(ledger, store.record_at(physical_offset))
+    first, end = store.queue_bounds(names.HALF_TOPIC, 0)
+    ledger.half_end = max(ledger.half_end, end)
+    dropped = _drop_below(ledger.pending, stated_half if stated_half is not None and stated_half <= end else first)
+    if dropped:
+        logger.info("%d half messages lie behind the progress that another broker stated: they are settled", dropped)
+    for physical_offset, offset in list(ledger.unmarked.items()):
+        if offset < (ledger.pending.first() or (end, 0))[0]:
+            del ledger.unmarked[physical_offset]  # nobody looks for that mark
+    _drop_superseded(ledger, store)
+    _forget(ledger)
+    _start_op_progress(ledger, store, stated_op)
+
+
+def _start_op_progress(ledger: Ledger, store: MessageStore, stated_op: int | None) -> None:
+    first, end = store.queue_bounds(names.OP_HALF_TOPIC, 0)
+    ledger.op_end = end
+    ledger.op_progress = OpProgress(stated_op if stated_op is not None and first <= stated_op <= end else first)
+    if end > first:
+        ledger.op_progress.seen(end - 1, ledger.half_end)
+
+
+def _forget(ledger: Ledger) -> None:
+    ledger.told_runs = []
+    ledger.told_last = -1
+    for numbers in (ledger.copies_before, ledger.marks_before, ledger.given_up_before):
+        del numbers[:]
+    del ledger.unread_marks[:], ledger.stored_anew[:]
+
+
+def _load_told(ledger: Ledger, store: MessageStore, stated_op: int | None) -> None:
+    """What was pending in the snapshot, before what the replay added."""
+    if not ledger.told_runs:
+        return
+    loaded = PendingHalves()
+    for first, end, checks in ledger.told_runs:
+        for offset, physical_offset in _entries(store, names.HALF_TOPIC, first, end):
+            loaded.add(offset, physical_offset, checks=checks)
+    if ledger.told_up_to is not None:
+        _load_untold(ledger, loaded, store, ledger.told_up_to, stated_op)
+    for chunk in ledger.pending.chunks:
+        for values in zip(chunk.offsets, chunk.physical_offsets, chunk.due_s, chunk.groups, chunk.checks, strict=True):
+            loaded.add(*values)
+    ledger.pending = loaded
+
+
+def _load_untold(ledger: Ledger, loaded: PendingHalves, store: MessageStore, first: int, stated_op: int | None) -> None:
+    """There were too many ranges for the snapshot: the op marks tell which of the others are settled."""
+    settled = set(ledger.unmarked.values())
+    first_op, op_end = store.queue_bounds(names.OP_HALF_TOPIC, 0)
+    for _, physical_offset in _entries(store, names.OP_HALF_TOPIC, max(first_op, stated_op or 0), op_end):
+        offset = _named(store.record_at(physical_offset))
+        if offset is not None and offset >= first:
+            settled.add(offset)
+    for offset, physical_offset in _entries(store, names.HALF_TOPIC, first, store.queue_bounds(names.HALF_TOPIC, 0)[1]):
+        if physical_offset > ledger.told_last:
+            break
+        if offset not in settled:
+            loaded.add(offset, physical_offset)
+
+
+def _take_mark(ledger: Ledger, record: Record | None) -> None:
+    """An op mark that names its half message in its body only."""
+    offset = _named(record)
+    if offset is None or ledger.pending.settle_offset(offset) is not None:
+        return
+    for physical_offset, known in ledger.unmarked.items():
+        if known == offset:
+            del ledger.unmarked[physical_offset]
+            return
+
+
+def _named(record: Record | None) -> int | None:
+    if record is None or record.topic != names.OP_HALF_TOPIC or not record.body[:20].isdigit():
+        return None
+    return int(record.body[:20])
+
+
+def _drop_below(pending: PendingHalves, offset: int) -> int:
+    count = 0
+    while (first := pending.first()) is not None and first[0] < offset:
+        pending.settle_offset(first[0])
+        count += 1
+    return count
+
+
+def _drop_superseded(ledger: Ledger, store: MessageStore) -> None:
+    """Of several half messages of one transaction that RocketMQ stored anew the newest counts.
+
+    It was killed before it stated its progress: it would ask about all of them, and each answer would be a copy.
+    """
+    anew = {offset for offset in ledger.stored_anew if offset >= (ledger.pending.first() or (0, 0))[0]}
+    if not anew:
+        return
+    newest: dict[tuple[str, int], int] = {}
+    superseded = []
+    for chunk in ledger.pending.chunks:
+        for offset, physical_offset in zip(chunk.offsets, chunk.physical_offsets, strict=True):
+            record = store.record_at(physical_offset)
+            unique_key = record.properties.get(names.UNIQUE_KEY) if record is not None else None
+            if record is None or unique_key is None:
+                continue
+            identity = (unique_key, record.body_crc)
+            if offset in anew and identity in newest:
+                superseded.append(newest[identity])
+            newest[identity] = offset
+    for offset in superseded:
+        physical = ledger.pending.settle_offset(offset)
+        if physical is not None:
+            ledger.unmarked[physical] = offset
+
+
+def _entries(store: MessageStore, topic: str, offset: int, end: int) -> Iterator[tuple[int, int]]:
+    """Queue offset and physical offset of the entries of queue 0 whose records are there."""
+    first, last = store.queue_bounds(topic, 0)
+    offset, end = max(offset, first), min(end, last)
+    while offset < end and (entries := store.read_entries(topic, 0, offset, min(end - offset, _ENTRIES_AT_ONCE))):
+        for physical_offset, size, _ in ENTRY.iter_unpack(entries):
+            if 0 < size < BLANK_SIZE and physical_offset >= store.min_offset:
+                yield offset, physical_offset
+            offset += 1

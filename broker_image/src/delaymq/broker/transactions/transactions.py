@@ -1,0 +1,206 @@
+"""The transactions of a broker: the observer of its store, and what its requests and timers call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from delaymq.broker.errors import no_permission
+from delaymq.broker.transactions.checking import CheckCounters, Checking, CheckSettings
+from delaymq.broker.transactions.ending import Ended, Ending
+from delaymq.broker.transactions.kept import Kept
+from delaymq.broker.transactions.ledger import Ledger
+from delaymq.broker.transactions.records import make_half
+from delaymq.broker.transactions.recovery import finish
+from delaymq.message import names
+from delaymq.message.record import Record
+from delaymq.store.model import Dispatched
+
+if TYPE_CHECKING:
+    from delaymq.broker.broker import Broker
+    from delaymq.broker.session import Session
+
+PROGRESS_GROUP: Final = "CID_RMQ_SYS_TRANS"
+"""Its consumer offsets in both topics say up to where everything is settled."""
+# Op marks that an append failed for, tried again in one call.
+_MARKS_AT_ONCE: Final = 64
+
+
+class TransactionSettings(CheckSettings, Protocol):
+    """The part of the broker's configuration that transactions need."""
+
+    @property
+    def reject_transaction_message(self) -> bool:
+        """Whether half messages are refused."""
+
+    @property
+    def broker_ip1(self) -> str:
+        """Named in refusals."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionTotals:
+    """For metrics and the console; all but `pending` count since the start."""
+
+    pending: int
+    committed: int
+    rolled_back: int
+    checked: int
+    given_up: int
+
+
+class Transactions:
+    """A dispatch observer named `transactions`.
+
+    Order of calls: the constructor; the store's `restore` and `dispatch` during recovery; `attach`; then anything.
+    """
+
+    name = "transactions"
+
+    def __init__(self, settings: TransactionSettings, now_ms: Callable[[], int]) -> None:
+        self.settings = settings
+        self.committed = 0
+        self.rolled_back = 0
+        self._now_ms = now_ms
+        self._asked = 0
+        self._broker: Broker | None = None
+        self._checking: Checking | None = None
+        self.ledger = Ledger(lambda: self.settings.transaction_time_out)
+        self.dispatch: Callable[[Dispatched], None] = self.ledger.dispatch
+        """One record of the log."""
+
+    # The observer: what the log says.
+
+    def restore(self, state: object | None) -> None:
+        """Begins the replay, after what a snapshot keeps. ValueError when that is nothing this version knows."""
+        self.ledger.restore(state)
+
+    def state(self) -> dict[str, object]:
+        """What a snapshot keeps; true for the log's end at this moment."""
+        if self.ledger.replaying:
+            raise RuntimeError("transactions have no state before they are attached: make snapshots later")
+        return self.ledger.state()
+
+    def attach(self, broker: Broker) -> None:
+        """Takes up an open store whose consumer offsets are read: decides what the replay left open."""
+        store, offsets = broker.store, broker.offsets
+        half = offsets.get(names.HALF_TOPIC, PROGRESS_GROUP, 0)
+        op = offsets.get(names.OP_HALF_TOPIC, PROGRESS_GROUP, 0)
+        finish(self.ledger, store, half, op)
+        self._broker = broker
+        self._ending = Ending(self.ledger, store, broker.delivery)
+        self._kept = Kept(self.ledger, store, half, op)
+        self._checking = Checking(
+            self.ledger,
+            store,
+            self._ending,
+            lambda: self.settings,
+            self._producer_of,
+            lambda: self._make_topic(names.TRANS_CHECK_MAX_TOPIC),
+            self._now_ms,
+        )
+
+    # Sends
+
+    def prepare(
+        self, properties: dict[str, str], topic: str, queue_id: int, *, delayed: bool = False
+    ) -> tuple[str, int, dict[str, str]]:
+        """Topic, queue and properties under which a half message is stored; RequestError when it is refused."""
+        if self.settings.reject_transaction_message:
+            raise no_permission(f"the broker[{self.settings.broker_ip1}] sending transaction message is forbidden")
+        make_half(properties, topic, queue_id, delayed=delayed)
+        self._make_topic(names.HALF_TOPIC)
+        return names.HALF_TOPIC, 0, properties
+
+    # The end
+
+    def commit(self, record: Record) -> Ended:
+        """Commits a half message. RequestError; StoreError, IllegalMessageError: nothing changed."""
+        self._ending.store_host = self._attached.store_host
+        ended = self._ending.commit(record, self._now_ms())
+        self.committed += ended is Ended.COMMITTED
+        return ended
+
+    def roll_back(self, record: Record) -> Ended:
+        """Rolls a half message back. RequestError; StoreError: nothing changed."""
+        self._ending.store_host = self._attached.store_host
+        ended = self._ending.roll_back(record, self._now_ms())
+        self.rolled_back += ended is Ended.ROLLED_BACK
+        return ended
+
+    def resume(self, record: Record) -> bool:
+        """Has producers asked about a half message again from the first time on; False when it has ended.
+
+        `record` is the half message, or its copy among the given up.
+        """
+        place = record.physical_offset
+        if record.topic == names.TRANS_CHECK_MAX_TOPIC:
+            place = record.prepared_transaction_offset
+        found = self.ledger.pending.find(place)
+        if found is not None and record.topic == names.HALF_TOPIC:
+            chunk, index = found
+            chunk.checks[index] = 0
+            return True
+        if place not in self.ledger.given_up:
+            return False
+        self._ending.resume(record, place)
+        return True
+
+    # Timers
+
+    def check(self, now_ms: int, budget: int) -> int:
+        """Asks producers about at most `budget` half messages; how many were asked about or given up.
+
+        Keeps its own rounds (transactionCheckInterval): to be called some times a second. Call again at once while it
+        answers `budget`, but let others run in between.
+        """
+        if self._checking is None:
+            return 0
+        self._ending.store_host = self._attached.store_host
+        if self.ledger.unmarked:
+            for place in list(self.ledger.unmarked)[:_MARKS_AT_ONCE]:
+                self._ending.mark(place, now_ms)
+        return self._checking.run(now_ms, budget)
+
+    def state_progress(self) -> None:
+        """Has consumerOffset.json say how far everything is settled, as RocketMQ's check-back reads it."""
+        if self._broker is None or not (self.ledger.half_end or self.ledger.op_end):
+            return
+        offsets = self._broker.offsets
+        for topic, offset in zip((names.HALF_TOPIC, names.OP_HALF_TOPIC), self._kept.progress(), strict=True):
+            # Whatever a client committed for this group: only what is settled counts.
+            if offset is not None and offsets.get(topic, PROGRESS_GROUP, 0) != offset:
+                offsets.commit(topic, PROGRESS_GROUP, 0, offset)
+
+    def pin(self) -> int | None:
+        """Oldest physical offset that unsettled half messages, or copies not yet on the disk, still need."""
+        return self._kept.oldest()
+
+    # Figures
+
+    def totals(self) -> TransactionTotals:
+        """How many are pending, and what became of the others."""
+        counters = self._checking.counters if self._checking is not None else CheckCounters()
+        pending = len(self.ledger.pending)
+        return TransactionTotals(pending, self.committed, self.rolled_back, counters.checked, counters.given_up)
+
+    @property
+    def _attached(self) -> Broker:
+        if self._broker is None:
+            raise RuntimeError("attach a broker before transactions end")
+        return self._broker
+
+    def _make_topic(self, topic: str) -> None:
+        topics = self._attached.topics
+        if topic not in topics.table:
+            topics.create_for_group(topic, 1)
+
+    def _producer_of(self, group: str) -> Session | None:
+        """A connected producer of a group, each in its turn."""
+        members = self._attached.clients.producers.get(group)
+        if not members:
+            return None
+        self._asked += 1
+        sessions = list(members.values())
+        return sessions[self._asked % len(sessions)].session

@@ -1,0 +1,271 @@
+"""Transactions: half messages, their commit and rollback, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from delaymq.broker.delivery.ingress import MARK_ROOM_BYTES
+from delaymq.broker.results import Deferred
+from delaymq.message import names
+from delaymq.message.properties import MAX_PROPERTIES_BYTES
+from delaymq.protocol.batch import BatchMessage, encode_batch
+from delaymq.protocol.bodies import SubscriptionGroupConfig
+from delaymq.protocol.codes import RequestCode
+from delaymq.protocol.command import FLAG_ONEWAY
+from transactions_harness import COMMIT, GROUP, ROLLBACK, TOPIC, UNKNOWN, Half, Transacting
+
+Open = Callable[..., Transacting]
+
+
+@pytest.fixture
+def open_transacting(tmp_path: Path) -> Iterator[Open]:
+    """Opens a broker with changed settings; closed at the end."""
+    opened: list[Transacting] = []
+
+    def open_one(**changes: Any) -> Transacting:
+        opened.append(Transacting(tmp_path / str(len(opened)), **changes))
+        return opened[-1]
+
+    yield open_one
+    for harness in opened:
+        harness.broker.close()
+
+
+@pytest.fixture
+def harness(open_transacting: Open) -> Transacting:
+    return open_transacting()
+
+
+def test_a_half_message_is_kept_as_rocketmq_keeps_it_and_nobody_sees_it(harness: Transacting) -> None:
+    half = harness.prepare(KEYS="order-1")
+    [record] = harness.records(names.HALF_TOPIC)
+    assert (record.queue_id, record.queue_offset, record.physical_offset) == (0, 0, half.physical_offset)
+    assert record.sys_flag & 12 == 0
+    assert record.properties["REAL_TOPIC"] == TOPIC
+    assert record.properties["REAL_QID"] == "0"
+    assert record.properties["TRAN_MSG"] == "true"
+    assert harness.records(TOPIC) == []
+    assert harness.broker.topics.table[names.HALF_TOPIC].write_queue_nums == 1
+    assert names.OP_HALF_TOPIC not in harness.broker.topics.table
+    assert harness.pending == 1
+
+
+def test_the_answer_to_a_half_message_names_the_asked_queue_and_the_half_queues_offset(harness: Transacting) -> None:
+    harness.prepare()
+    properties = {"UNIQ_KEY": "K", "TRAN_MSG": "true", "PGROUP": GROUP}
+    answer = harness.send(TOPIC, b"b", properties, e=3)
+    assert (answer.code, answer.fields["queueId"], answer.fields["queueOffset"]) == (0, "3", "1")
+    assert "transactionId" not in answer.fields
+
+
+def test_a_commit_makes_the_message_visible_with_its_proof(harness: Transacting) -> None:
+    half = harness.prepare(TAGS="paid")
+    assert harness.commit(half).code == 0
+    [record] = harness.records(TOPIC)
+    assert record.body == b"body of U1"
+    assert record.sys_flag & 12 == 8
+    assert record.prepared_transaction_offset == half.physical_offset
+    assert record.properties["TAGS"] == "paid"
+    [mark] = harness.records(names.OP_HALF_TOPIC)
+    assert (mark.body, mark.properties["TAGS"], mark.properties["WAIT"]) == (b"0", "d", "true")
+    assert mark.born_host == mark.store_host == harness.broker.store_host
+    assert harness.pending == 0
+
+
+def test_a_rollback_leaves_an_op_mark_and_no_message(harness: Transacting) -> None:
+    half = harness.prepare()
+    assert harness.roll_back(half).code == 0
+    assert harness.records(TOPIC) == []
+    assert harness.marks() == [0]
+    assert harness.pending == 0
+
+
+@pytest.mark.parametrize("from_check", [True, False])
+def test_an_unknown_state_is_not_answered_and_changes_nothing(harness: Transacting, from_check: bool) -> None:
+    half = harness.prepare()
+    assert harness.end(half, UNKNOWN, fromTransactionCheck=from_check) is None
+    assert harness.end(half, 4) is None
+    assert harness.pending == 1
+    assert harness.marks() == []
+
+
+@pytest.mark.parametrize(
+    ("group", "queue_offset", "physical_offset", "remark"),
+    [
+        ("others", 0, 0, "The producer group wrong"),
+        (GROUP, 1, 0, "The transaction state table offset wrong"),
+        (GROUP, 0, 1, "Find prepared transaction message failed"),
+        (GROUP, 0, 1 << 40, "Find prepared transaction message failed"),
+        (GROUP, 0, -1, "Find prepared transaction message failed"),
+    ],
+)
+def test_an_end_that_does_not_match_its_half_message_is_refused_as_by_rocketmq(
+    harness: Transacting, group: str, queue_offset: int, physical_offset: int, remark: str
+) -> None:
+    half = harness.prepare()
+    wrong = Half(half.key, half.queue_offset + queue_offset, half.physical_offset + physical_offset)
+    for outcome in (COMMIT, ROLLBACK):
+        answer = harness.end(wrong, outcome, group=group)
+        assert (answer.code, answer.remark) == (1, remark)
+    assert harness.pending == 1
+    assert harness.records(TOPIC) == []
+
+
+def test_what_is_no_half_message_cannot_be_committed(harness: Transacting) -> None:
+    answer = harness.send(TOPIC, b"plain", {"PGROUP": GROUP, "UNIQ_KEY": "P"})
+    plain = Half("P", int(answer.fields["queueOffset"]), int(answer.fields["msgId"][16:], 16))
+    assert harness.commit(plain).remark == "Find prepared transaction message failed"
+    assert len(harness.records(TOPIC)) == 1
+
+
+def test_a_commit_that_comes_twice_makes_one_message(harness: Transacting) -> None:
+    half = harness.prepare()
+    assert harness.commit(half).code == 0
+    assert harness.commit(half).code == 0
+    assert harness.commit(half, fromTransactionCheck=True).code == 0
+    assert harness.committed_keys() == ["U1"]
+    assert harness.marks() == [0]
+
+
+def test_a_rollback_after_the_commit_is_refused_and_a_commit_after_the_rollback(harness: Transacting) -> None:
+    committed, rolled_back = harness.prepare(), harness.prepare()
+    harness.commit(committed)
+    harness.roll_back(rolled_back)
+    assert harness.roll_back(committed).remark == "The transaction has been committed already"
+    assert harness.roll_back(rolled_back).code == 0
+    answer = harness.commit(rolled_back)
+    assert (answer.code, answer.remark) == (1, "The transaction has been rolled back, or has been given up, already")
+    assert harness.committed_keys() == ["U1"]
+
+
+def test_the_end_of_a_transaction_may_come_one_way(harness: Transacting) -> None:
+    half = harness.prepare()
+    assert harness.ask(RequestCode.END_TRANSACTION, {"commitOrRollback": "x"}, flag=FLAG_ONEWAY) is None
+    header = {
+        "producerGroup": GROUP, "tranStateTableOffset": half.queue_offset, "commitLogOffset": half.physical_offset,
+        "commitOrRollback": COMMIT, "msgId": half.key,
+    }  # fmt: skip
+    assert harness.ask(RequestCode.END_TRANSACTION, header, flag=FLAG_ONEWAY) is None
+    assert harness.committed_keys() == ["U1"]
+
+
+def test_with_sync_flush_a_commit_is_answered_when_it_is_on_the_disk(open_transacting: Open) -> None:
+    harness = open_transacting(flush_disk_type="SYNC_FLUSH")
+    half = harness.prepare()
+    assert harness.end(half, COMMIT).remark == "Find prepared transaction message failed"  # its send is not answered
+    harness.flush()
+    result = harness.end(half, COMMIT)
+    assert isinstance(result, Deferred)
+    assert result.until == harness.broker.store.end_offset
+    assert result.late.code == 10
+    again = harness.end(half, COMMIT)
+    assert isinstance(again, Deferred)
+    assert again.until >= result.until
+    assert harness.committed_keys() == ["U1"]
+
+
+def test_a_broker_that_rejects_transactions_says_so(open_transacting: Open) -> None:
+    harness = open_transacting(reject_transaction_message=True, broker_ip1="10.0.0.1")
+    answer = harness.send(TOPIC, b"b", {"TRAN_MSG": "true", "PGROUP": GROUP}, f=4)
+    assert (answer.code, answer.remark) == (16, "the broker[10.0.0.1] sending transaction message is forbidden")
+    assert answer.fields["MSG_REGION"] == "DefaultRegion"
+
+
+def test_a_batch_cannot_be_a_transaction(harness: Transacting) -> None:
+    body = encode_batch([BatchMessage(0, b"b", b"TRAN_MSG\x01true")])
+    answer = harness.send(TOPIC, body, {}, m=True)
+    assert answer.code == 13
+    assert harness.send(TOPIC, b"b", {}, f=4).code == 16
+
+
+def test_a_transaction_needs_somebody_to_ask(harness: Transacting) -> None:
+    answer = harness.send(TOPIC, b"b", {"TRAN_MSG": "true"}, f=4)
+    assert answer.code == 13
+    assert "PGROUP" in answer.remark
+
+
+def test_nothing_that_a_client_sends_counts_as_checked_or_stored_anew(harness: Transacting) -> None:
+    harness.prepare(TRANSACTION_CHECK_TIMES="14", TRAN_PREPARED_QUEUE_OFFSET="0", __DMQ_MARK="delivered:0:0:0")
+    [record] = harness.records(names.HALF_TOPIC)
+    assert not {"TRANSACTION_CHECK_TIMES", "TRAN_PREPARED_QUEUE_OFFSET", "__DMQ_MARK"} & set(record.properties)
+
+
+def test_a_transaction_with_a_delay_is_delayed_from_its_commit_on(harness: Transacting) -> None:
+    half = harness.prepare(DELAY="3")
+    harness.clock.advance(60_000)
+    assert harness.commit(half).code == 0
+    assert harness.records(TOPIC) == []
+    [waiting] = harness.records(names.SCHEDULE_TOPIC, 2)
+    assert waiting.prepared_transaction_offset == half.physical_offset
+    assert waiting.sys_flag & 12 == 8
+    due_ms = harness.clock() + harness.config.levels.delay_ms(3)
+    assert waiting.properties["__DMQ_DUE"].startswith(f"{due_ms:016d}:")
+    assert harness.broker.hand_over(due_ms - 1, 10) == 0
+    harness.clock.advance(due_ms - harness.clock())
+    assert harness.broker.hand_over(due_ms, 10) == 1
+    assert harness.commit(half).code == 0  # again
+    assert harness.committed_keys() == ["U1"]
+    assert harness.pending == 0
+
+
+def test_a_level_that_the_commit_could_not_use_is_refused_with_the_half_message(open_transacting: Open) -> None:
+    harness = open_transacting(delay_level_overflow="reject")
+    properties = {"TRAN_MSG": "true", "PGROUP": GROUP, "DELAY": "99"}
+    assert harness.send(TOPIC, b"b", properties).code == 13
+    assert harness.send(TOPIC, b"b", properties | {"DELAY": "soon"}).code == 13
+    assert harness.pending == 0
+
+
+def test_a_table_that_got_shorter_does_not_fail_the_commit(open_transacting: Open) -> None:
+    harness = open_transacting(delay_level_overflow="reject")
+    half = harness.prepare(DELAY="18")
+    harness.reopen(delay_level_overflow="reject", message_delay_level="1s 5s")
+    assert harness.commit(half).code == 0
+    assert len(harness.records(names.SCHEDULE_TOPIC, 1)) == 1
+
+
+@pytest.mark.parametrize("level", [0, 18])
+def test_properties_that_leave_no_room_for_the_commit_are_refused_at_once(harness: Transacting, level: int) -> None:
+    delay = {"DELAY": str(level)} if level else {}
+    fitting = 0
+    for size in range(MAX_PROPERTIES_BYTES - MARK_ROOM_BYTES - 400, MAX_PROPERTIES_BYTES, 7):
+        properties = {"UNIQ_KEY": f"K{size}", "TRAN_MSG": "true", "PGROUP": GROUP, "filler": "x" * size, **delay}
+        answer = harness.send(TOPIC, b"b", properties, f=4)
+        if answer.code == 0:
+            fitting += 1
+            half = Half("", int(answer.fields["queueOffset"]), int(answer.fields["msgId"][16:], 16))
+            harness.connect()
+            harness.next_round()  # the copy also says how often was asked
+            assert harness.commit(half).code == 0
+        else:
+            assert answer.code == 13
+            break
+    assert fitting > 3
+    harness.clock.advance(3 * 3_600_000)
+    assert harness.broker.hand_over(harness.clock(), 1_000) == (fitting if level else 0)
+    assert len(harness.records(TOPIC)) == fitting
+
+
+@pytest.mark.parametrize(
+    "topic", [names.HALF_TOPIC, names.OP_HALF_TOPIC, names.SCHEDULE_TOPIC, names.TRANS_CHECK_MAX_TOPIC]
+)
+def test_a_topic_of_the_broker_cannot_be_the_target(harness: Transacting, topic: str) -> None:
+    answer = harness.send(topic, b"b", {"TRAN_MSG": "true", "PGROUP": GROUP}, f=4)
+    assert (answer.code, answer.remark) == (16, f"Sending message to topic[{topic}] is forbidden.")
+
+
+def test_a_retry_topic_can_be_the_target_but_what_is_retried_later_is_no_transaction(harness: Transacting) -> None:
+    harness.broker.groups.put(SubscriptionGroupConfig("readers"))
+    half = harness.prepare(topic="%RETRY%readers")
+    assert harness.records("%RETRY%readers") == []
+    assert harness.commit(half).code == 0
+    assert len(harness.records("%RETRY%readers")) == 1
+    retried = {"TRAN_MSG": "true", "PGROUP": GROUP, "DELAY": "3", "UNIQ_KEY": "R"}
+    assert harness.send("%RETRY%readers", b"b", retried, j=1, l=16).code == 0
+    assert len(harness.records(names.SCHEDULE_TOPIC, 2)) == 1
+    assert harness.send("%RETRY%readers", b"b", retried, j=16, l=16).code == 0
+    assert len(harness.records("%DLQ%readers")) == 1
+    assert harness.pending == 0
