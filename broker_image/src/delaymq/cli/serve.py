@@ -92,6 +92,10 @@ def parser(command: str) -> argparse.ArgumentParser:
     made.add_argument(
         "--store-path", type=Path, metavar="DIR", help=f"where the data is kept (default ./{default_store})"
     )
+    made.add_argument("--tls-mode", metavar="MODE", help="disabled, permissive (default) or enforcing")
+    made.add_argument("--tls-cert", type=Path, metavar="FILE", help="the certificate that TLS clients are shown, PEM")
+    made.add_argument("--tls-key", type=Path, metavar="FILE", help="its private key, PEM")
+    made.add_argument("--tls-config", type=Path, metavar="FILE", help="RocketMQ's tls.properties")
     if command != "namesrv":
         made.add_argument(
             "--read-only", action="store_true", help="look at a store, or at a backup, without changing anything in it"

@@ -6,10 +6,11 @@ import argparse
 import dataclasses
 import difflib
 import ipaddress
+import os
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from delaymq.config import (
     ENVIRONMENT_PREFIX,
@@ -23,8 +24,10 @@ from delaymq.config import (
     keys_of,
     resolve,
 )
+from delaymq.config.build import to_text
 from delaymq.config.describe import STANDALONE_DEFAULT
 from delaymq.config.layers import Config, environment_layer, file_layer, only, same_origin, variable_of
+from delaymq.config.tls_keys import DEFAULT_FILE, NOT_IN_THE_FILE
 
 COMMAND_VARIABLES: Final = frozenset(
     {"DELAYMQ_NAMESRV", "DELAYMQ_HTTP", "DELAYMQ_HTTP_TOKEN", "DELAYMQ_CONTEXT", "DELAYMQ_CONFIG"}
@@ -46,7 +49,9 @@ class ServerSettings(NamedTuple):
 def settings_of(command: str, options: argparse.Namespace, environment: Mapping[str, str]) -> ServerSettings:
     """The settings of `delaymq standalone|broker|namesrv`. ConfigError with all problems of all halves."""
     file, notes = file_layer(options.config) if options.config else ({}, [])
-    notes += misspelt_variables(environment)
+    tls_file, tls_notes = tls_layer(options, file, environment)
+    file = {**tls_file, **file}
+    notes += [*tls_notes, *misspelt_variables(environment)]
     if command == "namesrv":
         namesrv = namesrv_settings(options, file, environment)
         return ServerSettings(None, namesrv, notes + _aside_note(namesrv))
@@ -83,6 +88,7 @@ def broker_settings(
     _set(flags, "storePathRootDir", options.store_path, "--store-path")
     _set(flags, "readOnly", "true" if options.read_only else None, "--read-only")
     _set(flags, "brokerIP1", options.broker_ip, "--broker-ip")
+    _set_tls(flags, options)
     if command == "broker":
         _set(flags, "namesrvAddr", options.namesrv, "--namesrv")
     layers = [defaults, file, variables, flags]
@@ -90,17 +96,17 @@ def broker_settings(
         host = next((layer["listenHost"] for layer in reversed(layers) if "listenHost" in layer), None)
         if host is not None:
             flags["brokerIP1"] = Given(advertised_address(host.value), f"the host ({host.origin})")
+    if options.config is not None and any("aclEnable" in layer for layer in layers):
+        # As RocketMQ has it beside broker.conf.
+        beside = options.config.absolute().parent / "plain_acl.yml"
+        defaults = {**defaults, "aclConfigPath": Given(str(beside), f"beside {options.config}")}
+        layers[0] = defaults
     return _with_token(resolve(BrokerConfig, *layers))
 
 
 def namesrv_settings(
     options: argparse.Namespace, file: Layer, environment: Mapping[str, str]
 ) -> Resolved[NamesrvConfig]:
-    if options.config is not None and any("aclEnable" in layer for layer in layers):
-        # As RocketMQ has it beside broker.conf.
-        beside = options.config.absolute().parent / "plain_acl.yml"
-        defaults = {**defaults, "aclConfigPath": Given(str(beside), f"beside {options.config}")}
-        layers[0] = defaults
     """Those of a NameServer of its own. ConfigError with all problems."""
     flags = _host_flags(options)
     ports = {port for port in (options.namesrv_port, options.listen_port) if port is not None}
@@ -109,6 +115,7 @@ def namesrv_settings(
     flag = "--listen-port" if options.namesrv_port is None else "--namesrv-port"
     _set(flags, "listenPort", next(iter(ports), None), flag)
     _set(flags, "httpPort", options.http_port, "--http-port")
+    _set_tls(flags, options)
     if options.store_path is not None:
         flags["kvConfigPath"] = Given(str(options.store_path / "kvConfig.json"), "flag --store-path")
     return _with_token(resolve(NamesrvConfig, file, environment_layer(NamesrvConfig, environment), flags))
@@ -121,10 +128,43 @@ def standalone_namesrv_settings(
     # listenPort and the like are the broker's here.
     layers = [only(layer, _NAMESRV_ONLY) for layer in (file, environment_layer(NamesrvConfig, environment))]
     of_broker = {"listenHost": broker.listen_host, "logLevel": broker.log_level, "logFormat": broker.log_format}
+    of_broker |= {key: to_text(getattr(broker, item.name)) for key, item in _tls_keys_of_both().items()}
     flags = same_origin(of_broker | {"httpPort": "0"}, "the broker's settings")
     _set(flags, "listenPort", options.namesrv_port, "--namesrv-port")
     kv_config_path = {"kvConfigPath": str(broker.store_path / "delaymq" / "kvConfig.json")}
     return resolve(NamesrvConfig, same_origin(kv_config_path, STANDALONE_DEFAULT), *layers, flags)
+
+
+def tls_layer(
+    options: argparse.Namespace, file: Layer, environment: Mapping[str, str]
+) -> tuple[dict[str, Given], list[str]]:
+    """What RocketMQ's tls.properties says, and sentences about what it says in vain.
+
+    ConfigError when it is named and cannot be read; where RocketMQ looks for it, it may be missing.
+    """
+    named = file.get("tls.config.file", Given(DEFAULT_FILE, "")).value
+    named = environment.get(variable_of("tls_config_file"), named)
+    path = Path(named if options.tls_config is None else options.tls_config)
+    if not named or (str(path) == DEFAULT_FILE and not os.access(path, os.R_OK)):
+        return {}, []
+    layer, notes = file_layer(path)
+    taken = {key: given for key, given in layer.items() if key.startswith("tls.") and key not in NOT_IN_THE_FILE}
+    vain = ", ".join(sorted(layer.keys() - taken.keys())[:MAX_SHOWN_KEYS])
+    if vain:
+        notes.append(f"{path}: left aside, as by RocketMQ: {vain}; say them in the configuration file")
+    return taken, notes
+
+
+def _tls_keys_of_both() -> dict[str, Any]:
+    of_namesrv = keys_of(NamesrvConfig)
+    return {key: item for key, item in keys_of(BrokerConfig).items() if key.startswith("tls.") and key in of_namesrv}
+
+
+def _set_tls(flags: dict[str, Given], options: argparse.Namespace) -> None:
+    _set(flags, "tls.server.mode", options.tls_mode, "--tls-mode")
+    _set(flags, "tls.server.certPath", options.tls_cert, "--tls-cert")
+    _set(flags, "tls.server.keyPath", options.tls_key, "--tls-key")
+    _set(flags, "tls.config.file", options.tls_config, "--tls-config")
 
 
 def advertised_address(host: str) -> str:

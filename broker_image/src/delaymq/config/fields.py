@@ -11,7 +11,29 @@ from collections.abc import Callable
 from typing import Any
 
 # RocketMQ's key for a field when it is not the plain camelCase of its name.
-_WIRE_NAMES = {"broker_ip1": "brokerIP1", "broker_ip2": "brokerIP2", "check_crc_on_recover": "checkCRCOnRecover"}
+_WIRE_NAMES = {
+    "broker_ip1": "brokerIP1",
+    "broker_ip2": "brokerIP2",
+    "check_crc_on_recover": "checkCRCOnRecover",
+    "use_tls": "useTLS",
+    "tls_server_mode": "tls.server.mode",
+    "tls_test_mode_enable": "tls.test.mode.enable",
+    "tls_config_file": "tls.config.file",
+    "tls_enable": "tls.enable",
+    "tls_server_need_client_auth": "tls.server.need.client.auth",
+    "tls_server_auth_client": "tls.server.authClient",
+    "tls_client_auth_server": "tls.client.authServer",
+    **{
+        f"tls_{side}_{name}": f"tls.{side}.{key}"
+        for side in ("server", "client")
+        for name, key in (
+            ("cert_path", "certPath"),
+            ("key_path", "keyPath"),
+            ("key_password", "keyPassword"),
+            ("trust_cert_path", "trustCertPath"),
+        )
+    },
+}
 
 
 def wire_name(name: str) -> str:

@@ -84,7 +84,6 @@ def _refusal(why: str, *harmless: str) -> Refusal:
 
 
 NO_DLEDGER = "there is no dLedger here: remove the key"
-_NO_TLS = "there is no TLS yet: remove the key, and keep the ports private"
 _NO_LIGHT_QUEUES = "there are no light queues here: set it to false"
 
 # Leaving one of these aside would break what the configuration promises.
@@ -105,20 +104,6 @@ REFUSED = {
     "storePathCommitLog": _refusal("the log is always in storePathRootDir/commitlog: remove the key"),
     "storePathConsumeQueue": _refusal("the queues are always in storePathRootDir/consumequeue: remove the key"),
     "storePathIndex": _refusal("the index is always in storePathRootDir/index: remove the key"),
-    "useTLS": _refusal(_NO_TLS, "false"),
-    "tls.enable": _refusal(_NO_TLS, "false"),
-    "tls.test.mode.enable": _refusal(_NO_TLS, "true", "false"),
-    "tls.server.mode": _refusal(_NO_TLS, "disabled", "permissive"),
-    "tls.server.need.client.auth": _refusal(_NO_TLS, "none"),
-    "tls.config.file": _refusal(_NO_TLS),
-    **{
-        f"tls.{side}.{key}": _refusal(_NO_TLS, *(["false"] if key.startswith("auth") else []))
-        for side, keys in (
-            ("server", ("keyPath", "keyPassword", "certPath", "authClient", "trustCertPath")),
-            ("client", ("keyPath", "keyPassword", "certPath", "authServer", "trustCertPath")),
-        )
-        for key in keys
-    },
 }
 FOLDERS = {"storePathCommitLog": "commitlog", "storePathConsumeQueue": "consumequeue", "storePathIndex": "index"}
 """Keys that are harmless where they name the folder that is used anyway, as in most broker.conf."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from delaymq.config import tls_keys
 from delaymq.config.checks import ip_address, parse_addresses, parse_hours
 from delaymq.config.errors import ConfigError
 from delaymq.config.fields import choice, flag, number, text, wire_name
@@ -67,6 +68,24 @@ class BrokerConfig:
     # Who may ask for what
     acl_enable: bool = flag(False, "whether requests must be signed: [access control](access-control.md)")
     acl_config_path: str = text("", _ACL_PATH, ours=True)
+
+    # TLS
+    tls_server_mode: str = tls_keys.server_mode()
+    tls_server_cert_path: str = tls_keys.server_certificate()
+    tls_server_key_path: str = tls_keys.server_key()
+    tls_server_key_password: str = tls_keys.server_key_password()
+    tls_server_need_client_auth: str = tls_keys.need_client_auth()
+    tls_server_auth_client: bool = tls_keys.auth_client()
+    tls_server_trust_cert_path: str = tls_keys.server_trust()
+    tls_test_mode_enable: bool = tls_keys.test_mode()
+    tls_config_file: str = tls_keys.config_file()
+    tls_enable: str = tls_keys.enable()
+    use_tls: str = tls_keys.use_tls()
+    tls_client_cert_path: str = tls_keys.client_certificate()
+    tls_client_key_path: str = tls_keys.client_key()
+    tls_client_key_password: str = tls_keys.client_key_password()
+    tls_client_auth_server: bool = tls_keys.auth_server()
+    tls_client_trust_cert_path: str = tls_keys.client_trust()
 
     # Topics and groups
     broker_permission: int = number(6, 0, 7, "4 read, 2 write, 1 inherit", hot=True)
@@ -212,6 +231,12 @@ class BrokerConfig:
         return parse_addresses(self.namesrv_addr)
 
     @property
+    def dials_tls(self) -> bool:
+        """Whether NameServers are connected to with TLS."""
+        said = self.use_tls or self.tls_enable
+        return said == "true" if said else self.tls_server_mode == tls_keys.ENFORCING
+
+    @property
     def levels(self) -> DelayLevels:
         """The delay levels."""
         return DelayLevels.parse(self.message_delay_level)
@@ -239,6 +264,15 @@ class NamesrvConfig:
     http_port: int = number(0, 0, 65535, "0: no HTTP of its own", ours=True)
     http_token: str = text("", _TOKEN, ours=True, secret=True)
     http_token_file: str = text("", _TOKEN_FILE, ours=True)
+    tls_server_mode: str = tls_keys.server_mode()
+    tls_server_cert_path: str = tls_keys.server_certificate()
+    tls_server_key_path: str = tls_keys.server_key()
+    tls_server_key_password: str = tls_keys.server_key_password()
+    tls_server_need_client_auth: str = tls_keys.need_client_auth()
+    tls_server_auth_client: bool = tls_keys.auth_client()
+    tls_server_trust_cert_path: str = tls_keys.server_trust()
+    tls_test_mode_enable: bool = tls_keys.test_mode()
+    tls_config_file: str = tls_keys.config_file()
     kv_config_path: str = text(
         "namesrv/kvConfig.json", "file of the key-value settings (`standalone`: in the broker's store)"
     )
@@ -270,3 +304,4 @@ def _check(config: BrokerConfig | NamesrvConfig) -> None:
                 check(getattr(config, item.name))
             except ValueError as error:
                 raise ConfigError(f"{wire_name(item.name)}: {error}") from error
+    tls_keys.check_tls(config)

@@ -16,6 +16,7 @@ from delaymq.clock import iso_time
 from delaymq.config.build import Resolved, resolve, to_settings
 from delaymq.config.errors import ConfigError
 from delaymq.config.layers import DEFAULT, Config, Given, keys_of, same_origin
+from delaymq.config.model import BrokerConfig
 from delaymq.config.rewriting import rewrite
 
 FORBIDDEN_KEYS: Final = frozenset(
@@ -25,7 +26,7 @@ FORBIDDEN_KEYS: Final = frozenset(
     rocketmqHome storeCheckpoint storePathCommitLog storePathConsumeQueue storePathDLedgerCommitLog
     storePathIndex storePathRootDir
     """.split()  # noqa: SIM905  (a list of twenty quoted words is harder to read)
-)
+) | {"useTLS", *(key for key in keys_of(BrokerConfig) if key.startswith("tls."))}
 _ABOVE_THE_FILE = ("flag ", "variable ")
 
 

@@ -30,6 +30,7 @@ from delaymq.server.logs.output import LevelFollower
 from delaymq.server.registration import Registration
 from delaymq.server.scheduling import DeliveryClock
 from delaymq.server.sessions import SERVER_LIMITS, ClientSession, Sessions
+from delaymq.server.tls import ServerTls
 from delaymq.transport import RemotingConnection
 from delaymq.transport.budget import BufferBudget
 from delaymq.transport.connection import OnCommands, refuse_all
@@ -57,6 +58,8 @@ class BrokerServer:
         self.boot_id = uuid.uuid4().hex
         """Another one at each start."""
         self.start_seconds = 0.0
+        self.tls: ServerTls
+        """Set by `start`."""
         self._http: HttpServer | None = None
         self._servers: list[asyncio.AbstractServer] = []
 
@@ -72,6 +75,7 @@ class BrokerServer:
         try:
             if http:
                 http_bound = bind(config.http_host, config.http_port, "the HTTP port")
+            self.tls = ServerTls(config, (config.broker_ip1,))
             self.broker = Broker.open(config, clock.now_ms)
             self.broker.settings = self._settings
             self.broker.on_settings = self._follow(LevelFollower(config.log_level))
@@ -87,6 +91,7 @@ class BrokerServer:
             await self._listen(loop, fast, self._on_fast_commands)
         self.ports_open = True
         self.start_seconds = time.monotonic() - began
+        self.tls.start()
         self.sessions.start()
         self.flushing.start()
         self.clock.start()
@@ -133,6 +138,7 @@ class BrokerServer:
                 on_closed=self.sessions.closed,
                 limits=SERVER_LIMITS,
                 budget=self.buffers,
+                tls=self.tls.accepting,
             )
 
         self._servers.append(await loop.create_server(accepted, sock=bound, backlog=BACKLOG))
@@ -177,6 +183,7 @@ class BrokerServer:
         self.clock.stop()
         for server in self._servers:
             server.close()
+        self.tls.stop()
         self.ports_open = False
         if self.decommissioned:
             await self.registration.unregister()

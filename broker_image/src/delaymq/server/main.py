@@ -155,7 +155,7 @@ def _broker_events(server: Any) -> list[Event]:
         text += f" and {server.fast_port}"
     if server.http_port is not None:
         text += f", HTTP on {host_and_port(config.http_host, server.http_port)}"
-    text += f", store {config.store_path.absolute()}, started in {server.start_seconds:.2f} s"
+    text += f"{server.tls.about}, store {config.store_path.absolute()}, started in {server.start_seconds:.2f} s"
     return [(text, {"broker": config.broker_name, "address": server.broker.address})]
 
 
@@ -165,4 +165,5 @@ def _namesrv_events(server: Any) -> list[Event]:
     text = f"NameServer listens on {address}"
     if server.http_port is not None:
         text += f", HTTP on {host_and_port(config.http_host, server.http_port)}"
+    text += server.tls.about
     return [(text, {"address": address})]

@@ -13,6 +13,7 @@ from delaymq.protocol.command import FLAG_ONEWAY, Command, Response, encode_resp
 from delaymq.server.listening import BACKLOG, bind, port_of
 from delaymq.server.logs.output import LevelFollower
 from delaymq.server.sessions import SERVER_LIMITS, ClientSession, Sessions
+from delaymq.server.tls import ServerTls
 from delaymq.transport import RemotingConnection
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class NamesrvServer:
         self._settings = settings or RunningSettings(NamesrvConfig)
         self.namesrv: NameServer
         """Set by `start`."""
+        self.tls: ServerTls
+        """Set by `start`."""
         self._http: HttpServer | None = None
         self._expiry: asyncio.TimerHandle | None = None
 
@@ -43,6 +46,7 @@ class NamesrvServer:
         try:
             if http and config.http_port:
                 http_bound = bind(config.http_host, config.http_port, "the NameServer's HTTP port")
+            self.tls = ServerTls(config, (config.listen_host,))
             self.namesrv = NameServer(config, clock.now_ms)
             self.namesrv.settings = self._settings
             self.namesrv.on_settings = LevelFollower(config.log_level)
@@ -57,10 +61,15 @@ class NamesrvServer:
 
         def accepted() -> RemotingConnection:
             return RemotingConnection(
-                self._on_commands, on_opened=self.sessions.opened, on_closed=self.sessions.closed, limits=SERVER_LIMITS
+                self._on_commands,
+                on_opened=self.sessions.opened,
+                on_closed=self.sessions.closed,
+                limits=SERVER_LIMITS,
+                tls=self.tls.accepting,
             )
 
         self._server = await self._loop.create_server(accepted, sock=bound, backlog=BACKLOG)
+        self.tls.start()
         self.sessions.start()
         self._expire()
         if http_bound is not None:
@@ -78,6 +87,7 @@ class NamesrvServer:
         if self._expiry is not None:
             self._expiry.cancel()
         self._server.close()
+        self.tls.stop()
         await self.sessions.close_all(DRAIN_TIMEOUT_S)
         if self._http is not None:
             await self._http.stop()

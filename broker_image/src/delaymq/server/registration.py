@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import ssl
 from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
@@ -13,7 +14,8 @@ from delaymq.protocol.command import Command, request_command
 from delaymq.protocol.errors import RequestError
 from delaymq.protocol.headers import RegisterBrokerRequestHeader, UnRegisterBrokerRequestHeader
 from delaymq.quiet_log import fields
-from delaymq.transport import RemotingConnection, TransportError, connect
+from delaymq.server.errors import ServerError
+from delaymq.transport import ConnectError, RemotingConnection, TransportError, connect
 from delaymq.transport.connection import host_and_port
 
 if TYPE_CHECKING:
@@ -66,6 +68,7 @@ class NameServerLink:
             self._port,
             on_closed=lambda connection, error: self._wanted.set(),
             timeout_ms=self._broker.config.register_broker_timeout_mills,
+            tls=await self._tls(),
         )
         while True:
             self._wanted.clear()
@@ -75,6 +78,18 @@ class NameServerLink:
                     await self._wanted.wait()
             if self._connection.closing:
                 raise ServerGoneError(self.address)
+
+    async def _tls(self) -> ssl.SSLContext | None:
+        config = self._broker.config
+        if not config.dials_tls:
+            return None
+        from delaymq.server.tls_contexts import client_context
+
+        try:
+            # Anew for each connection, and so from the files of now; reading all issuers of a system takes a while.
+            return await asyncio.get_running_loop().run_in_executor(None, client_context, config)
+        except ServerError as error:
+            raise ConnectError(self.address, str(error)) from error
 
     async def _register(self, connection: RemotingConnection) -> None:
         broker = self._broker

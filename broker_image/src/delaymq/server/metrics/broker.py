@@ -9,6 +9,7 @@ from delaymq.server.flushing import FLUSH_BUCKETS_S
 from delaymq.server.metrics import process_facts
 from delaymq.server.metrics.families import counter, counters, cumulative, gauge, gauges
 from delaymq.server.metrics.gather import Gathered
+from delaymq.server.tls import ServerTls
 
 
 def families(gathered: Gathered) -> Iterator[Metric]:
@@ -73,6 +74,7 @@ def _process(gathered: Gathered) -> Iterator[Metric]:
     buffered = {"received": server.buffers.received_bytes, "unsent": server.buffers.unsent_bytes}
     text = "Bytes of half-received requests, and of answers that slow peers have not taken."
     yield gauges("delaymq_buffered_bytes", text, "which", buffered)
+    yield from _tls(server.tls)
     yield gauge("delaymq_held_pulls", "Pulls that wait for messages.", len(server.held_pulls))
     yield gauge("delaymq_ready", "1 when /readyz answers 200.", 0 if server.not_ready() else 1)
     # Names that all Prometheus clients use, for dashboards that know them.
@@ -84,3 +86,21 @@ def _process(gathered: Gathered) -> Iterator[Metric]:
     text = "Memory without pages of files, which the system takes back when it wants them."
     yield gauge("delaymq_anonymous_memory_bytes", text, memory and memory.anonymous)
     yield gauge("process_open_fds", "Open files and sockets.", gathered.descriptors)
+
+
+def _tls(tls: ServerTls) -> Iterator[Metric]:
+    text = "When the certificate that clients get ends."
+    yield gauge("delaymq_tls_certificate_expiry_timestamp_seconds", text, tls.ends_at_s)
+    reloads = {"done": float(tls.reloads), "failed": float(tls.failed_reloads)}
+    yield counters("delaymq_tls_certificate_reloads", "Changed certificates that were read.", "result", reloads)
+    accepting = tls.accepting
+    handshakes = {"done": 0.0, "failed": 0.0, "plain_refused": 0.0}
+    if accepting is not None:
+        handshakes = {
+            "done": float(accepting.done),
+            "failed": float(accepting.failed),
+            "plain_refused": float(accepting.plain_refused),
+        }
+    yield counters("delaymq_tls_handshakes", "TLS clients, and plain ones where TLS is a must.", "result", handshakes)
+    open_connections = 0 if accepting is None else accepting.open_connections
+    yield gauge("delaymq_tls_connections", "Open connections of clients with TLS.", open_connections)
