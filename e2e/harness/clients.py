@@ -158,10 +158,18 @@ class PushConsumer(Client):
 
 class PullConsumer(Client):
     def submit(
-        self, topic: str, queue_id: int, offset: int, *, wait: bool = False, expression: str = "*", max_count: int = 32
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        wait: bool = False,
+        expression: str = "*",
+        sql: bool = False,
+        max_count: int = 32,
     ) -> "Future[Any]":
         """Start a pull (``wait``: a long poll); `Pulled.from_json` of the result tells what it answered."""
-        fields = {"topic": topic, "queueId": queue_id, "offset": offset, "maxCount": max_count}
+        fields = {"topic": topic, "queueId": queue_id, "offset": offset, "maxCount": max_count, "sql": sql}
         return self.driver.submit("pull.pull", client=self.name, wait=wait, expression=expression, **fields)
 
     def pull(self, topic: str, queue_id: int, offset: int, **options: Any) -> Pulled:
@@ -241,8 +249,17 @@ class AdminClient(Client):
 class Workbench:
     """The clients, topics and groups of one test; names are its own, and clients stop with it."""
 
-    def __init__(self, driver: Driver, *, namesrv_address: str, broker_address: str) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        *,
+        namesrv_address: str,
+        broker_address: str,
+        credentials: dict[str, str] | None = None,
+    ) -> None:
+        """`credentials` (accessKey, secretKey) sign the requests of all clients that have no others."""
         self.driver = driver
+        self.credentials = credentials
         self.namesrv_address = namesrv_address
         self.broker_address = broker_address
         self._clients: list[Client] = []
@@ -333,7 +350,8 @@ class Workbench:
             self.driver.result(future, "stop")
 
     def _address(self) -> dict[str, Any]:
-        return {"namesrv": self.namesrv_address}
+        account = {} if self.credentials is None else {"credentials": self.credentials}
+        return {"namesrv": self.namesrv_address, **account}
 
     def _kept(self, client: ClientT) -> ClientT:
         self._clients.append(client)

@@ -21,7 +21,7 @@ final class Admin {
     }
 
     Object start(JSONObject request) throws Exception {
-        DefaultMQAdminExt admin = new DefaultMQAdminExt();
+        DefaultMQAdminExt admin = new DefaultMQAdminExt(Acl.hook(request));
         clients.configure(admin, request);
         admin.start();
         return clients.started(request, admin, admin::shutdown, admin);

@@ -5,6 +5,7 @@ import com.alibaba.fastjson.JSONObject;
 import java.util.ArrayList;
 import java.util.List;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageQueue;
 
@@ -16,15 +17,17 @@ final class LitePullConsumers {
         this.clients = clients;
     }
 
-    /** Fields: group; topic and expression to subscribe, or assign (queue ids of topic); autoCommit; from. */
+    /** Fields: group; topic and expression to subscribe (sql: it is SQL92), or assign (queue ids of topic); autoCommit; from. */
     Object start(JSONObject request) throws Exception {
-        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(request.getString("group"));
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(request.getString("group"), Acl.hook(request));
         clients.configure(consumer, request);
         consumer.setAutoCommit(request.getBooleanValue("autoCommit"));
         if (request.containsKey("from")) {
             consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(request.getString("from")));
         }
-        if (!request.containsKey("assign")) {
+        if (request.getBooleanValue("sql")) {
+            consumer.subscribe(request.getString("topic"), MessageSelector.bySql(request.getString("expression")));
+        } else if (!request.containsKey("assign")) {
             consumer.subscribe(request.getString("topic"), request.getString("expression"));
         }
         consumer.start();

@@ -66,10 +66,16 @@ public final class Main {
         MqAdmin mqAdmin = new MqAdmin();
         operations.put("mqadmin", mqAdmin::run);
         operations.put("mqadmin.names", mqAdmin::names);
+        operations.put("filter.evaluate", new FilterOracle()::evaluate);
         Requests requests = new Requests(clients, output);
         operations.put("request.request", requests::request);
         operations.put("replier.start", requests::start);
         operations.put("replier.outcomes", requests::outcomes);
+        Retries retries = new Retries(clients);
+        operations.put("retries.sendOwn", retries::sendOwn);
+        operations.put("retries.sendBack", retries::sendBack);
+        operations.put("floods.send", new Floods(clients)::send);
+        operations.put("acl.sign", Acl::sign);
         operations.put("stop", clients::stop);
     }
 

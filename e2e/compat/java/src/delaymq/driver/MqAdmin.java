@@ -3,6 +3,7 @@ package delaymq.driver;
 import com.alibaba.fastjson.JSONObject;
 import java.io.ByteArrayOutputStream;
 import java.io.PrintStream;
+import java.lang.reflect.Field;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
@@ -37,7 +38,10 @@ final class MqAdmin {
         return Startup.names();
     }
 
-    /** Fields: arguments; lines: interrupt the command when it has printed so many. */
+    /**
+     * Fields: arguments; lines: interrupt the command when it has printed so many; home: the folder whose conf/tools.yml
+     * has the account that signs.
+     */
     synchronized Object run(JSONObject request) throws Exception {
         ByteArrayOutputStream printed = new ByteArrayOutputStream();
         ByteArrayOutputStream complained = new ByteArrayOutputStream();
@@ -47,7 +51,11 @@ final class MqAdmin {
         System.setErr(new PrintStream(complained, true, StandardCharsets.UTF_8));
         String[] arguments = request.getJSONArray("arguments").toArray(new String[0]);
         Startup.forget();
+        Object home = homeField().get(null);
         try {
+            if (request.containsKey("home")) {
+                homeField().set(null, request.getString("home"));
+            }
             if (request.containsKey("lines")) {
                 runUntil(printed, request.getIntValue("lines"), arguments);
             } else {
@@ -56,10 +64,18 @@ final class MqAdmin {
         } finally {
             System.setOut(out);
             System.setErr(err);
+            homeField().set(null, home);
         }
         return Map.of(
             "output", printed.toString(StandardCharsets.UTF_8),
             "errors", complained.toString(StandardCharsets.UTF_8));
+    }
+
+    /** mqadmin looks once where it was installed; here several installations share a process. */
+    private static Field homeField() throws NoSuchFieldException {
+        Field field = MQAdminStartup.class.getDeclaredField("rocketmqHome");
+        field.setAccessible(true);
+        return field;
     }
 
     private static void runUntil(ByteArrayOutputStream printed, int lines, String[] arguments) throws Exception {

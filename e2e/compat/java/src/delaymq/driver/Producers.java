@@ -8,6 +8,7 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
+import org.apache.rocketmq.common.MixAll;
 import org.apache.rocketmq.common.message.Message;
 
 /** DefaultMQProducer: every way to send. */
@@ -22,7 +23,7 @@ final class Producers {
     }
 
     Object start(JSONObject request) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer(request.getString("group"));
+        DefaultMQProducer producer = create(request);
         clients.configure(producer, request);
         if (request.containsKey("timeoutMs")) {
             producer.setSendMsgTimeout(request.getIntValue("timeoutMs"));
@@ -42,6 +43,20 @@ final class Producers {
         }
         producer.start();
         return clients.started(request, producer, producer::shutdown, producer);
+    }
+
+    /** compressType: ZLIB, LZ4 or ZSTD, which a producer takes from the properties of the program when it is made. */
+    private static synchronized DefaultMQProducer create(JSONObject request) {
+        if (request.containsKey("compressType")) {
+            System.setProperty(MixAll.MESSAGE_COMPRESS_TYPE, request.getString("compressType"));
+        }
+        try {
+            return new DefaultMQProducer(
+                request.getString("group"), Acl.hook(request), request.getBooleanValue("trace"),
+                request.getString("traceTopic"));
+        } finally {
+            System.clearProperty(MixAll.MESSAGE_COMPRESS_TYPE);
+        }
     }
 
     /** Fields: message; mode sync, async or oneway; queueId or orderKey to choose the queue. */

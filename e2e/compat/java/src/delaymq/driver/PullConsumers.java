@@ -4,6 +4,7 @@ import com.alibaba.fastjson.JSONObject;
 import java.util.HashMap;
 import java.util.Map;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
@@ -18,7 +19,7 @@ final class PullConsumers {
     }
 
     Object start(JSONObject request) throws Exception {
-        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(request.getString("group"));
+        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(request.getString("group"), Acl.hook(request));
         clients.configure(consumer, request);
         if (request.containsKey("suspendMs")) {
             consumer.setBrokerSuspendMaxTimeMillis(request.getLongValue("suspendMs"));
@@ -27,14 +28,16 @@ final class PullConsumers {
         return clients.started(request, consumer, consumer::shutdown, consumer);
     }
 
-    /** Fields: topic, queueId, expression, offset, maxCount, wait (a long poll). */
+    /** Fields: topic, queueId, expression, offset, maxCount, wait (a long poll), sql (the expression is SQL92; no long poll then). */
     Object pull(JSONObject request) throws Exception {
         DefaultMQPullConsumer consumer = clients.get(request, DefaultMQPullConsumer.class);
         MessageQueue queue = Messages.queue(request);
         String expression = request.getString("expression");
         long offset = request.getLongValue("offset");
         int maxCount = request.getIntValue("maxCount");
-        PullResult result = request.getBooleanValue("wait")
+        PullResult result = request.getBooleanValue("sql")
+            ? consumer.pull(queue, MessageSelector.bySql(expression), offset, maxCount)
+            : request.getBooleanValue("wait")
             ? consumer.pullBlockIfNotFound(queue, expression, offset, maxCount)
             : consumer.pull(queue, expression, offset, maxCount);
         Map<String, Object> fields = new HashMap<>();

@@ -4,10 +4,12 @@ import com.alibaba.fastjson.JSONObject;
 import java.util.List;
 import java.util.Map;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.protocol.heartbeat.MessageModel;
@@ -26,15 +28,23 @@ final class PushConsumers {
     }
 
     /**
-     * Fields: group; subscriptions topic → tag expression; orderly; broadcasting; from (a ConsumeFromWhere); timestamp
+     * Fields: group; subscriptions topic → tag expression; sql (they are SQL92); orderly; broadcasting; from (a
+     * ConsumeFromWhere); timestamp
      * (yyyyMMddHHmmss); maxReconsumeTimes; threads; failTimes (a message is refused while its reconsumeTimes is below);
-     * retryLevel (delayLevelWhenNextConsume); suspendMs (how long an orderly queue waits after a failure).
+     * retryLevel (delayLevelWhenNextConsume); suspendMs (how long an orderly queue waits after a failure); trace and
+     * traceTopic (message trace).
      */
     Object start(JSONObject request) throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(request.getString("group"));
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
+            request.getString("group"), Acl.hook(request), new AllocateMessageQueueAveragely(),
+            request.getBooleanValue("trace"), request.getString("traceTopic"));
         clients.configure(consumer, request);
         for (Map.Entry<String, Object> entry : request.getJSONObject("subscriptions").entrySet()) {
-            consumer.subscribe(entry.getKey(), (String) entry.getValue());
+            if (request.getBooleanValue("sql")) {
+                consumer.subscribe(entry.getKey(), MessageSelector.bySql((String) entry.getValue()));
+            } else {
+                consumer.subscribe(entry.getKey(), (String) entry.getValue());
+            }
         }
         if (request.getBooleanValue("broadcasting")) {
             consumer.setMessageModel(MessageModel.BROADCASTING);
