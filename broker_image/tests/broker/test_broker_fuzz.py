@@ -46,6 +46,7 @@ HEADERS: dict[int, type[headers.Header]] = {
     309: headers.ConsumeMessageDirectlyResultRequestHeader,
     310: headers.SendMessageRequestHeaderV2,
     314: headers.CloneGroupOffsetRequestHeader,
+    315: headers.ViewBrokerStatsDataRequestHeader,
     317: headers.GetConsumeStatsInBrokerHeader,
     320: headers.SendMessageRequestHeaderV2,
     321: headers.QueryConsumeQueueRequestHeader,
@@ -59,7 +60,8 @@ TOPICS = ["Orders"] * 6 + [
 ]
 GROUPS = ["readers"] * 4 + ["", "a b", "g" * 125, "x" * 300, "DEFAULT_PRODUCER"]
 PROPERTIES = [
-    *("", "DELAY\x013", "DELAY\x0199", "DELAY\x01x", "TAGS\x01A\x02KEYS\x01k", "TRAN_MSG\x01true\x02PGROUP\x01readers", "KEYS\x01a a  b"),
+    *("", "DELAY\x013", "DELAY\x0199", "DELAY\x01x", "TAGS\x01A\x02KEYS\x01k", "KEYS\x01a a  b"),
+    "TRAN_MSG\x01true\x02PGROUP\x01readers",
     *("__DMQ_MARK\x01delivered:0:0:0:0", "UNIQ_KEY\x01U\x02WAIT\x01false", "\x02\x01\x02", "P\x01" + "x" * 32_700),
     *("REPLY_TO_CLIENT\x01c", "REPLY_TO_CLIENT\x01nobody\x02TTL\x013000"),
 ]
@@ -68,6 +70,8 @@ TEXTS = {
     **dict.fromkeys(("topic", "b", "originTopic"), TOPICS),
     **dict.fromkeys(("consumerGroup", "producerGroup", "group", "groupName", "a", "srcGroup", "destGroup"), GROUPS),
     **{name: ["c", "c", "", "nobody"] for name in ("clientId", "clientAddr")},
+    "statsName": ["TOPIC_PUT_NUMS", "GROUP_GET_SIZE", "QUEUE_PUT_NUMS", "GROUP_GET_LATENCY", "GROUP_GET_FALL_SIZE"],
+    "statsKey": ["Orders"] * 3 + ["Orders@readers", "SCHEDULE_TOPIC_XXXX@2", "1@Orders@readers", "@", "x@@"],
     "msgId": ["0" * 32] * 3 + ["", "0" * 56, "f" * 32, "x" * 32],
     **dict.fromkeys(("properties", "i"), PROPERTIES),
     **{name: ["TBW102"] * 5 + ["BenchmarkTest", "Nothing"] for name in ("defaultTopic", "c")},
@@ -120,6 +124,8 @@ def body_of(chance: random.Random, code: int) -> bytes:
 
 
 def answers_of(result: Any) -> list[Response]:
+    if result is None:
+        return []  # the end of a transaction that says nothing
     if isinstance(result, Deferred):
         return [result.response, result.late]
     if isinstance(result, Held):
@@ -169,8 +175,10 @@ def test_every_request_has_an_answer_that_somebody_wrote(open_harness: Callable[
             harness.flush()
             harness.broker.hand_over(harness.clock(), 10)
             harness.broker.expire_clients(harness.clock())
-    # 222 needs an offset in each queue, transactions a half message: that takes more luck than this.
-    assert [code for code in codes if not served[code] and code not in (37, 222, 323)] == []
+    # 222 needs an offset in each queue, transactions a half message, which takes more luck than this; access control
+    # (50 to 53) is off.
+    out_of_reach = (37, 50, 51, 52, 53, 222, 323)
+    assert [code for code in codes if not served[code] and code not in out_of_reach] == []
 
 
 def test_a_request_without_any_field_has_an_answer_too(open_harness: Callable[..., Harness]) -> None:

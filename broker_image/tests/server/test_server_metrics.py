@@ -112,7 +112,8 @@ def test_ten_thousand_topics_and_groups_have_a_bounded_number_of_series(tmp_path
             for number in range(TOPICS):
                 name = f"T{number}"
                 broker.topics.table[name] = TopicConfig(name, 8, 8, 6)
-                broker.stats.stored[name] = broker.delivery.counters.delivered[name] = 1
+                broker.stats.put(name, 1)
+                broker.delivery.counters.delivered[name] = 1
                 broker.delivery.topic_lateness.add(name, number)
                 broker.delivery.pending_topics.queue(0).add(number, name)
                 broker.groups.table[f"G{number}"] = SubscriptionGroupConfig(f"G{number}")
@@ -139,7 +140,7 @@ def test_ten_thousand_topics_and_groups_have_a_bounded_number_of_series(tmp_path
             assert len(groups) == 200
             # Who has a series keeps it, whoever comes or is busier.
             kept = {labels for each, labels in found if each == "delaymq_messages_stored_total"}
-            broker.stats.stored["A-new-one"] = 10**9
+            broker.stats.put_batch("A-new-one", [1] * 10**4)
             again = values(await scrape(server.broker.http_port))
             assert {labels for each, labels in again if each == "delaymq_messages_stored_total"} == kept
 

@@ -92,6 +92,7 @@ class Broker:
         self._quiet_log = QuietLog(_log, now_ms)
         self.topics.changed = self._topic_changed
         delivery.on_dead_letter = self._make_dead_letter_topic
+        delivery.on_delivered = stats.delivered
         self.topic_series = SeriesNames(config.metrics_max_topics)
         self.group_series = SeriesNames(config.metrics_max_topics)
         self.waits_for_flush = config.flush_disk_type == "SYNC_FLUSH"

@@ -74,7 +74,7 @@ def resend(broker: Broker, name: str, dead_letter: Record) -> Dispatched:
         broker.stats.put_failed += 1
         raise store_refusal(error) from error
     broker.stats.put(topic, appended.size)
-    broker.stats.sent_back += 1
+    broker.stats.send_back(properties.get(names.RETRY_TOPIC, topic), name)
     broker.announce_arrivals()
     return appended
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, NamedTuple
 
+from delaymq.broker.statistics import Statistics
+from delaymq.message import names
+
 # The server's timer; rates need samples this far apart at most.
 SAMPLE_INTERVAL_MS: Final = 1_000
 _WINDOWS_MS: Final = (10_000, 60_000, 600_000)
@@ -27,6 +30,8 @@ class Stats:
     __slots__ = (
         "_samples",
         "boot_ms",
+        "by_key",
+        "copies",
         "get_bytes",
         "get_found",
         "get_messages_today",
@@ -40,7 +45,7 @@ class Stats:
         "put_yesterday",
         "refused",
         "sent_back",
-        "stored",
+        "stored_elsewhere",
         "transferred",
     )
 
@@ -61,8 +66,11 @@ class Stats:
         self.refused: dict[int, int] = {}
         """Sends that were refused, by response code."""
         self.sent_back = 0
-        self.stored: dict[str, int] = {}
-        """Messages stored by the topic that the producer named."""
+        self.copies = 0
+        """Delayed messages that the scheduler stored under their real topic."""
+        self.by_key = Statistics(now_ms)
+        self.stored_elsewhere: dict[str, int] = {}
+        """Messages that wait under another topic, by the one that the producer named."""
         self.put_yesterday = self.put_today = 0
         """put_messages at midnight (UTC) of yesterday and today."""
         self.get_messages_yesterday = self.get_messages_today = 0
@@ -73,15 +81,86 @@ class Stats:
         """Messages that producers sent; what consumers sent back is not counted."""
         return self.put_messages - self.sent_back
 
-    def put(self, topic: str, size: int) -> None:
-        """A message of a producer, or one that a consumer sent back, was stored."""
+    @property
+    def stored(self) -> dict[str, int]:
+        """Messages stored by the topic that the producer named."""
+        counts = {topic: series.messages for topic, series in self.by_key.puts.items()}
+        for topic, count in self.stored_elsewhere.items():
+            counts[topic] = counts.get(topic, 0) + count
+        return counts
+
+    def stored_of(self, topic: str) -> int:
+        """The same of one topic."""
+        series = self.by_key.puts.get(topic)
+        return self.stored_elsewhere.get(topic, 0) + (0 if series is None else series.messages)
+
+    def forget_topic(self, topic: str) -> None:
+        """The topic was deleted."""
+        self.stored_elsewhere.pop(topic, None)
+        self.by_key.forget_topic(topic)
+
+    def put(self, topic: str, size: int, stored_topic: str | None = None, stored_queue_id: int = 0) -> None:
+        """A message of a producer, or one that a consumer sent back, was stored: for a while perhaps elsewhere."""
         self.put_messages += 1
         self.put_bytes += size
-        stored = self.stored
-        stored[topic] = stored.get(topic, 0) + 1
+        by_key = self.by_key
+        if stored_topic is not None and stored_topic is not topic:
+            self.stored_elsewhere[topic] = self.stored_elsewhere.get(topic, 0) + 1
+            if stored_topic == names.SCHEDULE_TOPIC:
+                by_key.add(by_key.queue_puts, stored_queue_id, size)
+                return
+            topic = stored_topic
+        series = by_key.puts.get(topic)
+        if series is None or series.tick != by_key.tick:
+            series = by_key.series(by_key.puts, topic)
+        series.messages += 1
+        series.bytes += size
+        series.times += 1
+
+    def put_batch(self, topic: str, sizes: list[int]) -> None:
+        """Messages that a producer sent together were stored."""
+        total = sum(sizes)
+        self.put_messages += len(sizes)
+        self.put_bytes += total
+        self.by_key.add(self.by_key.puts, topic, total, len(sizes))
+
+    def send_back(self, topic: str, group: str) -> None:
+        """What was just counted as put came back from a consumer of `group`, which had it of `topic`."""
+        self.sent_back += 1
+        self.by_key.add(self.by_key.send_backs, (topic, group))
+
+    def delivered(self, topic: str, queue_id: int, size: int) -> None:
+        """The scheduler stored a message of one of its queues under its real topic."""
+        self.copies += 1
+        self.by_key.delivered(topic, queue_id, size)
+
+    def committed(self, topic: str, size: int) -> None:
+        """A half message, counted as put before, was stored under its real topic."""
+        self.by_key.add(self.by_key.copies, topic, size)
+
+    def found(self, topic: str, group: str, queue_id: int, messages: int, size: int, took_s: float) -> None:
+        """A pull found messages of `size` bytes together, and reading them took so long."""
+        self.get_found += 1
+        self.transferred += messages
+        self.get_bytes += size
+        by_key = self.by_key
+        key = (topic, group)
+        series = by_key.gets.get(key)
+        if series is None or series.tick != by_key.tick:
+            series = by_key.series(by_key.gets, key)
+        series.messages += messages
+        series.bytes += size
+        series.times += 1
+        queue = (queue_id, topic, group)
+        series = by_key.latency.get(queue)
+        if series is None or series.tick != by_key.tick:
+            series = by_key.series(by_key.latency, queue)
+        series.messages += int(took_s * 1000)
+        series.times += 1
 
     def sample(self, now_ms: int) -> None:
         """Notes the totals; called every SAMPLE_INTERVAL_MS."""
+        self.look(now_ms)
         last = self._samples[-1].at_ms
         if now_ms // _DAY_MS > last // _DAY_MS:
             self.put_yesterday, self.put_today = self.put_today, self.put_messages
@@ -89,6 +168,15 @@ class Stats:
         self._samples.append(self._sample(now_ms))
         while len(self._samples) > 2 and now_ms - self._samples[1].at_ms >= _WINDOWS_MS[-1]:
             self._samples.popleft()
+
+    def look(self, now_ms: int) -> int:
+        """Brings what is counted by key up to date; the ms since the start by its clock."""
+        by_key = self.by_key
+        elapsed_ms = by_key.look(now_ms)
+        # As RocketMQ: what the scheduler stores counts once more, what consumers send back does not.
+        by_key.set_totals(by_key.broker_puts, self.sends + self.copies)
+        by_key.set_totals(by_key.broker_gets, self.transferred)
+        return elapsed_ms
 
     def rates(self, now_ms: int) -> dict[str, tuple[float, float, float]]:
         """Per second over each window: `put`, `get_found`, `get_miss`, `get_total`, `transferred`."""

@@ -64,6 +64,8 @@ class Delivery:
         self.on_dead_letter: Callable[[str], None] | None = None
         """Called with the dead-letter topic before it is written to, so that it can be made readable. Set it before
         `attach`."""
+        self.on_delivered: Callable[[str, int, int], None] | None = None
+        """Called with real topic, queue of the schedule topic and size of each copy; the same."""
         self._now_ms = now_ms
         self._log = QuietLog(logger, now_ms)
         self._ingress = DelayIngress(settings, levels, now_ms, self.counters, self._log)
@@ -147,6 +149,7 @@ class Delivery:
             store, self._reader, self._sources, self.pending_topics, self.counters, self._now_ms, self._backoff
         )
         self._hand_over.on_dead_letter = self.on_dead_letter
+        self._hand_over.on_delivered = self.on_delivered
         self._replay.finish(self._reader)
         self._replay = None
         stated = read_offsets(store)

@@ -47,6 +47,8 @@ class HandOver:
         """By queue of the schedule topic."""
         self.topic_lateness = TopicLateness()
         self.on_dead_letter: Callable[[str], None] | None = None
+        self.on_delivered: Callable[[str, int, int], None] | None = None
+        """Called with real topic, queue of the schedule topic and size of each copy."""
         self.running = False
         """Whether what the store dispatches now is our own copy."""
         self.copy_seen = False
@@ -165,12 +167,14 @@ class HandOver:
         fate, copy = copy_of(record, properties, refused=refused)
         if fate is Fate.DEAD and self.on_dead_letter is not None:
             self.on_dead_letter(copy.topic)
-        store_timestamp_ms = self._append(copy, now_ms)
+        store_timestamp_ms, size = self._append(copy, now_ms, record.size)
         self._settle(source, offset)
         if fate is Fate.DELIVERED:
             lateness_ms = store_timestamp_ms - known_due_ms
             self.lateness[queue_id].add(lateness_ms)
             self.topic_lateness.add(copy.topic, lateness_ms)
+            if self.on_delivered is not None:
+                self.on_delivered(copy.topic, queue_id, size)
         self._count(fate, record, copy, own_due_ms is None)
 
     def _settle(self, source: LevelQueue, offset: int) -> None:
@@ -178,17 +182,18 @@ class HandOver:
         if settled.settle(offset):
             self._topics.queue(source.queue_id).settle(offset, settled.low)
 
-    def _append(self, copy: NewRecord, now_ms: int) -> int:
-        """Appends what settles an entry; its store time in ms. When this raises, nothing is in the log."""
+    def _append(self, copy: NewRecord, now_ms: int, about_bytes: int = 0) -> tuple[int, int]:
+        """Appends what settles an entry; its store time in ms and its size. When this raises, nothing is in the log."""
         end_before = self._store.end_offset
         self.copy_seen = False
         try:
-            return self._store.append(copy).store_timestamp_ms
+            appended = self._store.append(copy)
+            return appended.store_timestamp_ms, appended.size
         except Exception as error:
             if self.copy_seen or self._stands_at(end_before, copy):
                 # It is in the log, and only what came after failed: handing it over again would make it two.
                 self._log.warning("after a hand-over: %s", error, error=error, topic=copy.topic)
-                return max(now_ms, self._store.last_store_timestamp_ms)
+                return max(now_ms, self._store.last_store_timestamp_ms), about_bytes
             raise
 
     def _stands_at(self, physical_offset: int, copy: NewRecord) -> bool:

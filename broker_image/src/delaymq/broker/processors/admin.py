@@ -66,6 +66,7 @@ def delete_topic(broker: Broker, session: Session, command: Command) -> Response
     _refuse_system_topic(broker, topic)
     broker.topics.remove(topic)
     broker.store.delete_topic(topic)
+    broker.stats.forget_topic(topic)
     _write_through(broker)
     return Response()
 
@@ -125,6 +126,7 @@ def delete_group(broker: Broker, session: Session, command: Command) -> Response
     broker.groups.remove(header.group_name)
     if header.remove_offset:
         broker.offsets.remove_group(header.group_name)
+    broker.stats.by_key.forget_group(header.group_name)
     _write_through(broker)
     return Response()
 

@@ -91,6 +91,7 @@ def get_consume_stats(broker: Broker, session: Session, command: Command) -> Res
         topic = broker.topics.get(name)
         if topic is not None and broker.clients.consumes(group, name):
             _add_progress(broker, stats, topic, group)
+            stats.consume_tps += broker.stats.by_key.consume_tps(name, group, broker.now_ms())
     return Response(body=stats.encode())
 
 
@@ -106,6 +107,7 @@ def get_broker_consume_stats(broker: Broker, session: Session, command: Command)
                 continue
             stats = ConsumeStats()
             answer.total_diff += _add_progress(broker, stats, topic, group)
+            stats.consume_tps = broker.stats.by_key.consume_tps(name, group, broker.now_ms())
             listed.append(stats)
         answer.consume_stats_list.append({group: listed})
     return Response(body=answer.encode())

@@ -105,7 +105,7 @@ def _send(broker: Broker, session: Session, command: Command, header: SendMessag
         broker.stats.put_failed += 1
         raise store_refusal(error) from error
     offset = appended.physical_offset
-    broker.stats.put(topic, appended.size)
+    broker.stats.put(topic, appended.size, stored_topic, stored_queue_id)
     broker.stats.last_send_ms = appended.store_timestamp_ms
     fields = {
         "msgId": f"{broker.message_id_prefix}{offset:016X}",
@@ -211,8 +211,7 @@ def _send_batch(
     except (StoreError, IllegalMessageError) as error:
         broker.stats.put_failed += len(records)
         raise store_refusal(error) from error
-    for each in appended:
-        broker.stats.put(topic, each.size)
+    broker.stats.put_batch(topic, [each.size for each in appended])
     broker.stats.last_send_ms = appended[-1].store_timestamp_ms
     prefix = broker.message_id_prefix
     fields = {
@@ -281,8 +280,8 @@ def send_back(broker: Broker, session: Session, command: Command) -> Response | 
     except (StoreError, IllegalMessageError) as error:
         broker.stats.put_failed += 1
         raise store_refusal(error) from error
-    broker.stats.put(topic, appended.size)
-    broker.stats.sent_back += 1
+    broker.stats.put(topic, appended.size, stored_topic, stored_queue_id)
+    broker.stats.send_back(properties[names.RETRY_TOPIC], name)
     if broker.waits_for_flush:
         # The message says WAIT=false as in RocketMQ, but the consumer forgets it after this answer.
         end = appended.physical_offset + appended.size

@@ -16,6 +16,7 @@ from delaymq.broker.processors import (
     query,
     replies,
     send,
+    statistics,
     transactions,
 )
 from delaymq.broker.results import Result
@@ -79,6 +80,7 @@ PROCESSORS: Final[dict[int, Processor]] = {
     RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: admin.clean_expired_queues,
     RequestCode.SEND_MESSAGE_V2: send.send_message_v2,
     RequestCode.CLEAN_UNUSED_TOPIC: admin.clean_unused_topics,
+    RequestCode.VIEW_BROKER_STATS_DATA: statistics.view_statistics,
     RequestCode.GET_BROKER_CONSUME_STATS: consumers.get_broker_consume_stats,
     RequestCode.SEND_BATCH_MESSAGE: send.send_batch_message,
     RequestCode.QUERY_CONSUME_QUEUE: query.query_consume_queue,
@@ -138,7 +140,6 @@ SEND_CODES: Final = frozenset(
 
 # What to do instead, for codes that RocketMQ's broker serves and this one does not.
 NOT_SERVED: Final[dict[int, str]] = {
-    RequestCode.VIEW_BROKER_STATS_DATA: "statistics by name come with a later version: see brokerStatus and /metrics",
 }
 
 

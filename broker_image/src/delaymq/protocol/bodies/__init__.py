@@ -58,6 +58,7 @@ from delaymq.protocol.bodies.routes import (
     TopicRoute,
 )
 from delaymq.protocol.bodies.statistics import (
+    BrokerStatistics,
     ConsumeOffset,
     ConsumerStatus,
     ConsumeStats,
@@ -67,6 +68,7 @@ from delaymq.protocol.bodies.statistics import (
     QueueEntry,
     QueueTimeSpan,
     ResetOffset,
+    StatisticsFigures,
     TimeSpans,
     TopicOffset,
     TopicStats,
@@ -80,6 +82,7 @@ __all__ = [
     "MESSAGE_MODELS",
     "Body",
     "BrokerData",
+    "BrokerStatistics",
     "CheckClient",
     "ClusterInfo",
     "Connection",
@@ -116,6 +119,7 @@ __all__ = [
     "RegisterBody",
     "ResetOffset",
     "RouteQueues",
+    "StatisticsFigures",
     "SubscriptionData",
     "SubscriptionGroupConfig",
     "TimeSpans",

@@ -107,3 +107,19 @@ class QueueData(Body):
     queue_data: list[QueueEntry] = written(list)
     subscription_data: SubscriptionData | None = None
     filter_data: str | None = None
+
+
+class StatisticsFigures(Body):
+    """One window in BrokerStatistics: sum, per second, and on average each time."""
+
+    sum: Int64 = written(int)
+    tps: float = written(float)
+    avgpt: float = written(float)
+
+
+class BrokerStatistics(Body):
+    """Answer to 315: the last minute, hour and day of one key."""
+
+    stats_minute: StatisticsFigures = written(StatisticsFigures)
+    stats_hour: StatisticsFigures = written(StatisticsFigures)
+    stats_day: StatisticsFigures = written(StatisticsFigures)

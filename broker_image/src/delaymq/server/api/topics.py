@@ -189,7 +189,7 @@ async def _row(broker: "Broker", config: TopicConfig, turns: Turns) -> tuple[Top
         read_queues=config.read_queue_nums,
         write_queues=config.write_queue_nums,
         messages=messages,
-        stored=broker.stats.stored.get(name, 0),
+        stored=broker.stats.stored_of(name),
         delivered=broker.delivery.counters.delivered.get(name, 0),
         pending=broker.delivery.pending_of_topic(name),
         last_stored_ms=None,
