@@ -21,8 +21,8 @@ from delaymq.broker.offsets import Offsets
 from delaymq.broker.processors.table import PROCESSORS, PROCESSORS_READ_ONLY, SEND_CODES, refusal
 from delaymq.broker.results import Asked, Result
 from delaymq.broker.series import SeriesNames
-from delaymq.broker.slow_readers import SlowReaders
 from delaymq.broker.session import Session
+from delaymq.broker.slow_readers import SlowReaders
 from delaymq.broker.stats import Stats
 from delaymq.broker.store_settings import looked_at, make_parent, store_options
 from delaymq.broker.tables import PersistTask, Tables
@@ -75,9 +75,9 @@ class Broker:
         self.offsets = Offsets()
         self.clients = Clients(self._may_notify)
         self.locks = QueueLocks()
+        self.slow_readers = SlowReaders()
         self.access: Access | None = None
         """Who may ask for what; None without aclEnable."""
-        self.slow_readers = SlowReaders()
         self.writable = True
         """False while the broker is being taken out of service: sends are refused, pulls are served."""
         self.drain = Drain(stats.boot_ms)
@@ -207,11 +207,11 @@ class Broker:
     ) -> None:
         """As `on_arrival`, only for records of `queues` where that loses nothing; with properties for `by_property`."""
         self._arrivals.on_arrival = function
+        self._arrivals.property_interest = by_property
         self._arrivals.interest = None if self.waits_for_flush else queues
 
     def announce_arrivals(self) -> None:
         """To be called when the store confirmed more (a flush ended) and after the delivery handed messages over."""
-        self._arrivals.property_interest = by_property
         if self._arrivals.waiting:
             self._arrivals.announce(self.store.confirmed_offset)
 
