@@ -1,0 +1,67 @@
+"""Start ``delaymq`` on a disk that a test can hold: ``python held_disk.py FOLDER ARGUMENTS OF delaymq``.
+
+While FOLDER/sync exists, syncs of the log wait; while FOLDER/write exists, a write to the log does, and with it the
+event loop, as when the kernel has to get a page first. Both are laid over the store's own functions from here.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+POLL_S = 0.005
+
+
+def hold(folder: Path) -> None:
+    """Lay both over the store."""
+    from delaymq.store.message_store import MessageStore
+
+    append, flush_task = MessageStore.append, MessageStore.flush_task
+
+    def held_append(store: MessageStore, message: Any) -> Any:
+        _wait_while(folder / "write")
+        return append(store, message)
+
+    def held_flush_task(store: MessageStore) -> Any:
+        task = flush_task(store)
+        return None if task is None else _HeldTask(task, folder / "sync")
+
+    MessageStore.append = held_append  # type: ignore[method-assign]
+    MessageStore.flush_task = held_flush_task  # type: ignore[method-assign]
+
+
+class _HeldTask:
+    def __init__(self, task: Any, held_by: Path) -> None:
+        self._task = task
+        self._held_by = held_by
+
+    def run(self) -> None:
+        _wait_while(self._held_by)
+        self._task.run()
+
+    def finish(self) -> Any:
+        return self._task.finish()
+
+
+def _wait_while(path: Path) -> None:
+    if path.exists():
+        path.with_suffix(".waiting").touch()
+        # A test that was broken off leaves its broker without a parent.
+        parent = os.getppid()
+        while path.exists() and os.getppid() == parent:
+            time.sleep(POLL_S)
+
+
+def main() -> None:
+    """Hold the disk as the folder says, then be ``delaymq``."""
+    hold(Path(sys.argv[1]))
+    sys.argv[1:2] = []
+    runpy.run_module("delaymq", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

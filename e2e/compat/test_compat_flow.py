@@ -1,0 +1,237 @@
+"""Flow control as RocketMQ's clients meet it: code 2 with the remark that operators know, and nothing stored."""
+
+import re
+import signal
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness.brokers import Cluster, OurCluster
+from harness.clients import Sent, Workbench
+from harness.driver import ClientError
+
+SYSTEM_BUSY = 2
+LIMIT_S = 60.0
+QUEUED = r"broker busy, start flow control for a while, period in queue: (\d+)ms, size of queue: \d+"
+# Longer than the 200 ms that a send may wait, by far.
+STANDSTILL_S = 0.8
+PATIENT = {"timeoutMs": 30_000, "retries": 0}
+
+NewWorkbench = Callable[[Cluster], Workbench]
+
+
+def refusal(sending: "Future[Any]") -> tuple[int | None, str]:
+    """Code and remark that the client's exception has."""
+    with pytest.raises(ClientError) as refused:
+        sending.result(LIMIT_S)
+    return refused.value.code, str(refused.value.remark)
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def unread_bytes(port: int) -> int:
+    """What lies in the kernel for the sockets of a local port."""
+    rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+    ours = [row for row in rows if int(row[1].rpartition(":")[2], 16) == port and row[3] == "01"]
+    return sum(int(row[4].partition(":")[2], 16) for row in ours)
+
+
+def stand_still(cluster: Cluster, submit: Callable[[], "list[Future[Any]]"]) -> "list[Future[Any]]":
+    """Stops the broker's process, has requests sent to it, and lets it go on when they have waited in the kernel."""
+    port = cluster.listen_port
+    cluster.broker.signal(signal.SIGSTOP)
+    try:
+        before = unread_bytes(port)
+        sending = submit()
+        wait_for(lambda: unread_bytes(port) > before, "nothing came to the broker's socket")
+        time.sleep(STANDSTILL_S)
+    finally:
+        cluster.broker.signal(signal.SIGCONT)
+    return sending
+
+
+def max_offset(clients: Workbench, topic: str) -> int:
+    return clients.admin.offsets(topic, 0)["max"]
+
+
+def refused_requests(cluster: Cluster) -> dict[str, float]:
+    """The metric, by reason."""
+    assert isinstance(cluster, OurCluster)
+    with urllib.request.urlopen(f"http://{cluster.http_address}/metrics", timeout=LIMIT_S) as answer:
+        text = answer.read().decode()
+    found = re.findall(r'^delaymq_requests_refused_total\{reason="(\w+)"\} (\S+)$', text, re.MULTILINE)
+    return {reason: float(count) for reason, count in found if float(count)}
+
+
+@pytest.fixture(scope="module")
+def own(new_cluster: Callable[..., Cluster]) -> Iterator[Cluster]:
+    with new_cluster() as cluster:
+        yield cluster
+
+
+@pytest.mark.ours_only  # the real broker reckons from its own reading: it stores them, and answers too late
+def test_sends_that_waited_while_the_broker_stood_still_are_refused_and_not_stored(
+    own: Cluster, new_workbench: NewWorkbench
+) -> None:
+    clients = new_workbench(own)
+    topic = clients.topic(queues=1)
+    producer = clients.new_producer(**PATIENT)
+    producer.send(topic, "before", queue_id=0)
+    sending = stand_still(own, lambda: [producer.submit(topic, "late", queue_id=0) for _ in range(4)])
+    for each in sending:
+        code, remark = refusal(each)
+        told = re.fullmatch(r"\[TIMEOUT_CLEAN_QUEUE\]" + QUEUED, remark)
+        assert code == SYSTEM_BUSY
+        assert told is not None, remark
+        assert int(told[1]) >= 200
+    assert producer.send(topic, "after", queue_id=0).queue_offset == 1
+    assert refused_requests(own) == {"timeout_clean_queue": 4}
+
+
+@pytest.mark.ours_only
+def test_an_operator_can_allow_longer_waits_or_all_of_them(own: Cluster, new_workbench: NewWorkbench) -> None:
+    clients = new_workbench(own)
+    topic = clients.topic(queues=1)
+    producer = clients.new_producer(**PATIENT)
+    producer.send(topic, "before", queue_id=0)
+    for key, value, usual in (
+        ("waitTimeMillsInSendQueue", "60000", "200"),
+        ("brokerFastFailureEnable", "false", "true"),
+    ):
+        clients.mqadmin("updateBrokerConfig", "-b", own.broker_address, "-k", key, "-v", value)
+        (sending,) = stand_still(own, lambda: [producer.submit(topic, "late", queue_id=0)])
+        assert Sent.from_json(sending.result(LIMIT_S)).status == "SEND_OK"
+        clients.mqadmin("updateBrokerConfig", "-b", own.broker_address, "-k", key, "-v", usual)
+
+
+@pytest.mark.ours_only
+def test_a_pull_is_given_more_time_than_a_send(own: Cluster, new_workbench: NewWorkbench) -> None:
+    clients = new_workbench(own)
+    topic = clients.topic(queues=1)
+    clients.producer.send(topic, "there", queue_id=0)
+    consumer = clients.pull(group=clients.group())
+    consumer.pull(topic, 0, 0)
+    (pulling,) = stand_still(own, lambda: [consumer.submit(topic, 0, 0)])
+    assert len(pulling.result(LIMIT_S)["messages"]) == 1
+
+
+def test_more_sends_than_may_wait_are_refused_as_an_overload(
+    new_cluster: Callable[..., Cluster], new_workbench: NewWorkbench
+) -> None:
+    # On the real broker the sends wait for its one thread, on ours for the disk.
+    config = {"sendThreadPoolQueueCapacity": "1", "sendMessageThreadPoolNums": "1", "flushDiskType": "SYNC_FLUSH"}
+    with new_cluster(**config) as cluster:
+        clients = new_workbench(cluster)
+        topic = clients.topic(queues=1)
+        producer = clients.new_producer(**PATIENT)
+        flood = {"message": {"topic": topic, "bodySize": 1000}, "count": 3000}
+        outcomes = clients.driver.call("floods.send", client=producer.name, **flood)
+        assert set(outcomes) <= {"SEND_OK", "2 [OVERLOAD]", "2 [TIMEOUT_CLEAN_QUEUE]"}, outcomes
+        assert outcomes["2 [OVERLOAD]"] > 0
+        assert outcomes["SEND_OK"] > 0
+        # What was refused is nowhere.
+        assert max_offset(clients, topic) == outcomes["SEND_OK"]
+        assert producer.send(topic, "after", queue_id=0).status == "SEND_OK"
+
+
+@pytest.fixture
+def held_disk(against: str, tmp_path: Path) -> Iterator[tuple[Cluster, Path]]:
+    """A broker whose disk stands still while files are there (held_disk.py)."""
+    folder = tmp_path / "hold"
+    folder.mkdir()
+    launcher = (sys.executable, str(Path(__file__).with_name("held_disk.py")), str(folder))
+    config = {"flushDiskType": "SYNC_FLUSH", "osPageCacheBusyTimeOutMills": "300", "syncFlushTimeout": "60000"}
+    with OurCluster(config=config, launcher=launcher) as cluster:
+        try:
+            yield cluster, folder
+        finally:
+            for path in folder.iterdir():
+                path.unlink()
+
+
+@pytest.mark.ours_only  # nobody can hold the real broker's disk from outside
+def test_while_the_disk_hangs_sends_are_rejected_at_once_and_those_before_are_kept(
+    held_disk: tuple[Cluster, Path], new_workbench: NewWorkbench
+) -> None:
+    cluster, folder = held_disk
+    clients = new_workbench(cluster)
+    topic = clients.topic(queues=1)
+    producer = clients.new_producer(**PATIENT)
+    producer.send(topic, "before", queue_id=0)
+    (folder / "sync").touch()
+    sending = [producer.submit(topic, "kept", queue_id=0)]
+    wait_for(lambda: (folder / "sync.waiting").exists(), "no sync began")
+    rejected: list[Future[Any]] = []
+
+    def is_rejected() -> bool:
+        one = producer.submit(topic, "kept or rejected", queue_id=0)
+        time.sleep(0.1)
+        (rejected if one.done() else sending).append(one)
+        return bool(rejected)
+
+    wait_for(is_rejected, "no send was rejected")
+    assert refusal(rejected[0]) == (SYSTEM_BUSY, "[REJECTREQUEST]system busy, start flow control for a while")
+    assert not any(one.done() for one in sending)
+    (folder / "sync").unlink()
+    kept = [one.result(LIMIT_S)["status"] for one in sending if one.exception(LIMIT_S) is None]
+    assert kept[0] == "SEND_OK"
+    assert max_offset(clients, topic) == 1 + len(kept)
+    assert producer.send(topic, "after", queue_id=0).queue_offset == 1 + len(kept)
+    assert set(refused_requests(cluster)) == {"rejectrequest"}
+
+
+@pytest.mark.ours_only
+def test_sends_that_waited_for_a_write_to_the_log_are_told_that_the_page_cache_was_busy(
+    held_disk: tuple[Cluster, Path], new_workbench: NewWorkbench
+) -> None:
+    cluster, folder = held_disk
+    clients = new_workbench(cluster)
+    topic = clients.topic(queues=1)
+    first, second = clients.new_producer(**PATIENT), clients.new_producer(**PATIENT)
+    for producer in (first, second):
+        producer.send(topic, "before", queue_id=0)
+    (folder / "write").touch()
+    writing = first.submit(topic, "slow", queue_id=0)
+    wait_for(lambda: (folder / "write.waiting").exists(), "no write began")
+    waiting = second.submit(topic, "late", queue_id=0)
+    wait_for(lambda: unread_bytes(cluster.listen_port), "the second send did not come")
+    time.sleep(STANDSTILL_S)
+    (folder / "write").unlink()
+    assert writing.result(LIMIT_S)["status"] == "SEND_OK"
+    code, remark = refusal(waiting)
+    assert code == SYSTEM_BUSY
+    assert re.fullmatch(r"\[PCBUSY_CLEAN_QUEUE\]" + QUEUED, remark), remark
+    assert max_offset(clients, topic) == 3
+
+
+def test_a_consumer_stops_pulling_at_its_own_limits(clients: Workbench) -> None:
+    # 1,000 messages are the Java client's default; a listener that never returns keeps them.
+    topic = clients.topic(queues=1)
+    batches = [[{"topic": topic, "bodySize": 10} for _ in range(500)] for _ in range(4)]
+    for batch in batches:
+        clients.producer.send_batch(batch)
+    group = clients.group()
+    consumer = clients.push(topic, group=group, suspendMs=60_000, orderly=True, failTimes=99,
+                            **{"from": "CONSUME_FROM_FIRST_OFFSET"})  # fmt: skip
+    consumer.inbox.wait_count(1)
+
+    def kept() -> int:
+        """How many messages of the queue the consumer holds, as it says itself (mqadmin consumerStatus)."""
+        text = clients.mqadmin("consumerStatus", "-g", group, "-i", consumer.client_id)
+        lines = [line for line in text.splitlines() if line.startswith(topic) and "cachedMsgCount" in line]
+        return int(re.findall(r"cachedMsgCount=(\d+)", lines[0])[0]) if lines else 0
+
+    wait_for(lambda: kept() > 1000, "the consumer does not read on to its limit")
+    time.sleep(1.0)
+    # A pull is asked for while at most 1,000 are kept, and brings at most 32.
+    assert 1000 < kept() <= 1032
