@@ -1,19 +1,19 @@
 """docs/client.md has the options as the code has them. `python test_client_page.py` writes its tables anew."""
 
 import ast
+import inspect
 import re
 from pathlib import Path
 
 from delaymq.client import options
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "client.md"
-SOURCE = Path(options.__file__)
 SECTION = re.compile(r"<!-- options: (\w+) -->\n.*?<!-- end -->", re.DOTALL)
 
 
 def table(class_name: str) -> str:
     """The options of a class: name, default, what its docstring says."""
-    tree = ast.parse(SOURCE.read_text())
+    tree = ast.parse(Path(inspect.getfile(getattr(options, class_name))).read_text())
     [wanted] = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == class_name]
     lines = ["| option | default | |", "| --- | --- | --- |"]
     for node, following in zip(wanted.body, [*wanted.body[1:], None], strict=True):
@@ -24,6 +24,8 @@ def table(class_name: str) -> str:
 
 def default(value: ast.expr) -> str:
     """As a reader writes it; products of whole numbers are worked out."""
+    if isinstance(value, ast.Call):  # field(default=…, repr=False)
+        value = next(each.value for each in value.keywords if each.arg == "default")
     text = ast.unparse(value)
     if isinstance(value, ast.Attribute):
         return f"`{text}`"

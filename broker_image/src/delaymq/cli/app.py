@@ -115,8 +115,27 @@ COMMANDS: Final[Mapping[str, Entry]] = {
 
 def _options(
     version: bool = typer.Option(False, "--version", "-V", help="Print the version and end."),
+    tls: bool = typer.Option(False, "--tls", help="Talk to brokers and NameServers with TLS (DELAYMQ_TLS=true)."),
+    tls_ca: str = typer.Option("", metavar="FILE", help="Trusted issuers, PEM (DELAYMQ_TLS_CA; default: system's)."),
+    tls_cert: str = typer.Option("", metavar="FILE", help="The certificate to show, PEM (DELAYMQ_TLS_CERT)."),
+    tls_key: str = typer.Option("", metavar="FILE", help="Its key (DELAYMQ_TLS_KEY, DELAYMQ_TLS_KEY_PASSWORD)."),
+    tls_server_name: str = typer.Option("", metavar="NAME", help="Name of servers' certificates, if not the host."),
+    tls_insecure: bool = typer.Option(False, "--tls-insecure", help="Take any certificate of servers."),
 ) -> None:
     """`main` handles --version; here it stands for the help."""
+    from delaymq.cli.contexts import tls_flags
+
+    tls_flags.clear()
+    tls_flags.update(
+        {
+            "tls": "true" if tls else "",
+            "tls-ca": tls_ca,
+            "tls-cert": tls_cert,
+            "tls-key": tls_key,
+            "tls-server-name": tls_server_name,
+            "tls-insecure": "true" if tls_insecure else "",
+        }
+    )
 
 
 def run(words: Sequence[str]) -> int:

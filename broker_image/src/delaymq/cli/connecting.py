@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import os
 from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
 
 from delaymq.cli.contexts import DEFAULT_NAME_SERVER, Target
 from delaymq.cli.errors import EXIT_NOT_DONE, EXIT_UNREACHABLE, EXIT_USAGE, CommandError
@@ -18,6 +20,7 @@ from delaymq.client import (
     NoRouteError,
     RefusedError,
     SendError,
+    TlsOptions,
     UnreachableError,
 )
 from delaymq.client.network import split_address
@@ -34,7 +37,9 @@ def with_client(target: Target, work: Callable[[Client], Awaitable[int]]) -> int
     """Runs `work` with a client; its exit code. CommandError for what went wrong."""
 
     async def run() -> int:
-        options = ClientOptions(request_timeout_ms=REQUEST_TIMEOUT_MS, connect_timeout_ms=REQUEST_TIMEOUT_MS)
+        options = ClientOptions(
+            request_timeout_ms=REQUEST_TIMEOUT_MS, connect_timeout_ms=REQUEST_TIMEOUT_MS, tls=tls_options(target)
+        )
         async with Client(target.namesrv, options) as client:
             try:
                 return await work(client)
@@ -47,6 +52,25 @@ def with_client(target: Target, work: Callable[[Client], Awaitable[int]]) -> int
         return asyncio.run(run())
     except (ClientError, IllegalMessageError, ValueError) as error:
         raise CommandError(explain(error, target.namesrv), exit_code_of(error)) from error
+
+
+def tls_options(target: Target) -> TlsOptions | None:
+    """How the target is talked to with TLS; None: without."""
+    if target.tls is None:
+        return None
+
+    def path(key: str) -> Path | None:
+        value = (target.tls or {}).get(key)
+        return Path(value).expanduser() if value else None
+
+    return TlsOptions(
+        ca_path=path("tls-ca"),
+        certificate_path=path("tls-cert"),
+        key_path=path("tls-key"),
+        key_password=os.environ.get("DELAYMQ_TLS_KEY_PASSWORD", ""),
+        server_name=target.tls.get("tls-server-name", ""),
+        insecure="tls-insecure" in target.tls,
+    )
 
 
 def check_name_servers(name_servers: str) -> None:
@@ -70,6 +94,9 @@ def exit_code_of(error: Exception) -> int:
 def explain(error: Exception, name_servers: str) -> str:
     """The error's text, with a hint where it is likely that the address is wrong."""
     cause = error.__cause__ if isinstance(error, SendError) else error
+    if isinstance(cause, UnreachableError) and " TLS" in str(cause):
+        # Somebody is there, who wants TLS otherwise.
+        return f"{cause}. Options: `delaymq --tls`, `--tls-ca FILE`, `--tls-server-name NAME`, `--tls-insecure`."
     if isinstance(cause, UnreachableError):
         if cause.address not in map(str.strip, name_servers.split(";")):
             return f"{cause}. The NameServer says that a broker is there: is it running, and reached from here?"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 
 from delaymq.cli.contexts import (
+    KEYS,
+    TLS_KEYS,
     Context,
     Contexts,
     load,
@@ -58,6 +61,7 @@ def show(
             "namesrv": now.namesrv,
             "http": now.http,
             "hasToken": bool(now.token),
+            "tls": now.tls is not None,
             "file": str(path_of_file()),
         }
     else:
@@ -82,28 +86,36 @@ def set_context(
     namesrv: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="NameServers, joined by ;")] = None,
     http: Annotated[str | None, typer.Option(metavar="URL", help="The broker's HTTP address.")] = None,
     token_file: Annotated[str | None, typer.Option(metavar="FILE", help="A file that holds the httpToken.")] = None,
+    tls: Annotated[str | None, typer.Option(metavar="true|false", help="Whether there is TLS.")] = None,
+    tls_ca: Annotated[str | None, typer.Option(metavar="FILE", help="Trusted issuers, PEM.")] = None,
+    tls_cert: Annotated[str | None, typer.Option(metavar="FILE", help="The certificate to show, PEM.")] = None,
+    tls_key: Annotated[str | None, typer.Option(metavar="FILE", help="Its private key, PEM.")] = None,
+    tls_server_name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of servers' certificates.")] = None,
+    tls_insecure: Annotated[str | None, typer.Option(metavar="true|false", help="Take any certificate.")] = None,
 ) -> None:
     """Make a context, or change what is named of it; the first one is the current one at once.
 
     Example: delaymq context set dev --namesrv 10.0.0.5:9876 --http http://10.0.0.5:8080
     """
     problem = name_problem(name)
-    given = {"namesrv": namesrv, "http": http, "token_file": token_file}
+    given = {
+        "namesrv": namesrv, "http": http, "token_file": token_file, "tls": tls, "tls_ca": tls_ca, "tls_cert": tls_cert,
+        "tls_key": tls_key, "tls_server_name": tls_server_name, "tls_insecure": tls_insecure,
+    }  # fmt: skip
     if problem:
         raise CommandError(problem, EXIT_USAGE)
     if all(value is None for value in given.values()):
-        raise CommandError("say what to set: --namesrv, --http or --token-file", EXIT_USAGE)
+        raise CommandError("say what to set: --namesrv, --http, --token-file or --tls…", EXIT_USAGE)
     for option, value in given.items():
         if value is not None and not value.isprintable():
             raise CommandError(f"--{option.replace('_', '-')}: has characters that cannot be shown", EXIT_USAGE)
     _check_addresses(namesrv, http)
     contexts = load(path_of_file())
     before = contexts.table.get(name, Context())
-    after = Context(
-        namesrv=before.namesrv if namesrv is None else namesrv,
-        http=before.http if http is None else http,
-        token_file=before.token_file if token_file is None else token_file,
-    )
+    for option in ("tls", "tls_insecure"):
+        if given[option] not in (None, "", "true", "false"):
+            raise CommandError(f"--{option.replace('_', '-')}: write true or false", EXIT_USAGE)
+    after = replace(before, **{option: value for option, value in given.items() if value is not None})
     changed = with_context(contexts, name, after)
     save(path_of_file(), changed)
     current = ", the current one" if changed.current == name else ""
@@ -144,4 +156,5 @@ def _data(contexts: Contexts, name: str, context: Context) -> dict[str, Any]:
         "namesrv": context.namesrv or None,
         "http": context.http or None,
         "tokenFile": context.token_file or None,
+        **{key: value for key in TLS_KEYS if (value := getattr(context, KEYS[key]))},
     }

@@ -33,7 +33,20 @@ MAX_TOKEN_BYTES: Final = 4_096
 """A header's line: what is longer is not a token but another file."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 # Key of the file → field of a context.
-KEYS: Final = {"namesrv": "namesrv", "http": "http", "token-file": "token_file"}
+KEYS: Final = {
+    "namesrv": "namesrv",
+    "http": "http",
+    "token-file": "token_file",
+    "tls": "tls",
+    "tls-ca": "tls_ca",
+    "tls-cert": "tls_cert",
+    "tls-key": "tls_key",
+    "tls-server-name": "tls_server_name",
+    "tls-insecure": "tls_insecure",
+}
+TLS_KEYS: Final = tuple(key for key in KEYS if key.startswith("tls"))
+# Of `delaymq --tls…`, which stand before the command and are for all: key of a context → value.
+tls_flags: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +56,12 @@ class Context:
     namesrv: str = ""
     http: str = ""
     token_file: str = ""
+    tls: str = ""
+    tls_ca: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_server_name: str = ""
+    tls_insecure: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +81,8 @@ class Target:
     token: str = field(repr=False)
     context: str
     """The context that filled what neither flag nor environment said; empty: none."""
+    tls: Mapping[str, str] | None = None
+    """How it is talked to with TLS, by keys of a context; None: without."""
 
 
 def path_of_file(environment: Mapping[str, str] | None = None) -> Path:
@@ -188,7 +209,23 @@ def target(
         http=address or found.http or DEFAULT_HTTP,
         token=token,
         context=name,
+        tls=_tls(said, found),
     )
+
+
+def _tls(said: Mapping[str, str], context: Context) -> Mapping[str, str] | None:
+    """Flags, then the environment, then the context; what names a file or a name wants TLS."""
+    settings = {}
+    for key in TLS_KEYS:
+        variable = f"DELAYMQ_{key.upper().replace('-', '_')}"
+        value = tls_flags.get(key) or said.get(variable) or getattr(context, KEYS[key])
+        if key in ("tls", "tls-insecure") and value not in ("", "true", "false"):
+            raise CommandError(f"{key} ({variable}) is {value[:64]!r}: write true or false", EXIT_USAGE)
+        if value and value != "false":
+            settings[key] = value
+        elif key == "tls" and value:
+            return None
+    return settings or None
 
 
 def _context(path: Path, chosen: str) -> tuple[Context, str]:

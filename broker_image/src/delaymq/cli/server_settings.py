@@ -30,7 +30,10 @@ from delaymq.config.layers import Config, environment_layer, file_layer, only, s
 from delaymq.config.tls_keys import DEFAULT_FILE, NOT_IN_THE_FILE
 
 COMMAND_VARIABLES: Final = frozenset(
-    {"DELAYMQ_NAMESRV", "DELAYMQ_HTTP", "DELAYMQ_HTTP_TOKEN", "DELAYMQ_CONTEXT", "DELAYMQ_CONFIG"}
+    """
+    DELAYMQ_CONFIG DELAYMQ_CONTEXT DELAYMQ_HTTP DELAYMQ_HTTP_TOKEN DELAYMQ_NAMESRV DELAYMQ_TLS DELAYMQ_TLS_CA
+    DELAYMQ_TLS_CERT DELAYMQ_TLS_INSECURE DELAYMQ_TLS_KEY DELAYMQ_TLS_KEY_PASSWORD DELAYMQ_TLS_SERVER_NAME
+    """.split()  # noqa: SIM905  (names are read better than quotes)
 )
 """What the other commands read."""
 MAX_TOKEN_BYTES: Final = 4_096

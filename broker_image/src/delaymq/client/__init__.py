@@ -28,7 +28,7 @@ from delaymq.client.errors import (
 )
 from delaymq.client.file_offsets import OffsetsInUseError
 from delaymq.client.group_config import GroupConfig
-from delaymq.client.handlers import BatchHandler, Handler, Outcome
+from delaymq.client.handlers import BatchHandler, Handler, Outcome, Retry, Suspend
 from delaymq.client.lite_pull_consumer import LitePullConsumer
 from delaymq.client.messages import Message, ReceivedMessage, SendResult, SendStatus
 from delaymq.client.options import (
@@ -46,6 +46,7 @@ from delaymq.client.pull_consumer import PullConsumer
 from delaymq.client.push_consumer import BatchPushConsumer, PushConsumer
 from delaymq.client.queue_calls import PullResult, PullStatus
 from delaymq.client.replies import reply_to
+from delaymq.client.tls import TlsFilesError, TlsOptions
 from delaymq.client.topic_config import TopicConfig
 from delaymq.client.transactions import (
     HalfMessage,
@@ -102,9 +103,13 @@ __all__ = [
     "ReceivedMessage",
     "RefusedError",
     "ResetOutcome",
+    "Retry",
     "SendError",
     "SendResult",
     "SendStatus",
+    "Suspend",
+    "TlsFilesError",
+    "TlsOptions",
     "TopicConfig",
     "TopicStats",
     "TransactionListener",

@@ -84,7 +84,9 @@ class Client:
         self._serving = Serving(self)
         account = self.options.credentials
         sign = None if account is None else account.signer()
-        self.network = Network(self._serving.commanded, self._connected, self.options.connect_timeout_ms, sign)
+        self.network = Network(
+            self._serving.commanded, self._connected, self.options.connect_timeout_ms, sign, self.options.tls
+        )
         self._name_servers = NameServers(self.network, self.name_servers, self.options.request_timeout_ms)
         self.background = Background("client")
         self.client_id = ""

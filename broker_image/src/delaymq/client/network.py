@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
 
 from delaymq.client.errors import AnswerTimeoutError, UnreachableError, refusal
 from delaymq.client.shared_calls import SharedCalls
+from delaymq.client.tls import TlsOptions
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import Command
 from delaymq.transport import (
@@ -27,12 +29,18 @@ class Network:
     """Addresses are `host:port`. `on_connected` runs before the first request of a new connection."""
 
     def __init__(
-        self, on_commands: OnCommands, on_connected: OnConnected, connect_timeout_ms: int, sign: Sign | None = None
+        self,
+        on_commands: OnCommands,
+        on_connected: OnConnected,
+        connect_timeout_ms: int,
+        sign: Sign | None = None,
+        tls: TlsOptions | None = None,
     ) -> None:
         self._on_commands = on_commands
         self._on_connected = on_connected
         self._connect_timeout_ms = connect_timeout_ms
         self._sign = sign
+        self._tls = tls
         self._open: dict[str, RemotingConnection] = {}
         self._dials: SharedCalls[str, RemotingConnection] = SharedCalls()
 
@@ -106,10 +114,22 @@ class Network:
             connection.close()
         self._open.clear()
 
+    async def _tls_context(self) -> ssl.SSLContext | None:
+        if self._tls is None:
+            return None
+        return await asyncio.get_running_loop().run_in_executor(None, self._tls.context)
+
     async def _dial(self, address: str) -> RemotingConnection:
         host, port = split_address(address)
         try:
-            connection = await connect(host, port, self._on_commands, timeout_ms=self._connect_timeout_ms)
+            connection = await connect(
+                host,
+                port,
+                self._on_commands,
+                timeout_ms=self._connect_timeout_ms,
+                tls=await self._tls_context(),
+                server_name=self._tls.server_name if self._tls is not None else None,
+            )
         except ConnectError as error:
             raise UnreachableError(address, plain_text(error)) from error
         connection.sign = self._sign

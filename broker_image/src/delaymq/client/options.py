@@ -7,6 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from delaymq.client.credentials import Credentials
+from delaymq.client.tls import TlsOptions
 
 
 class ConsumeFrom(StrEnum):
@@ -49,6 +50,8 @@ class ClientOptions:
     """How often brokers are told which groups this client has; they forget it after 120 s."""
     credentials: Credentials | None = None
     """The account that signs every request, for brokers with access control; None: nothing is signed."""
+    tls: TlsOptions | None = None
+    """How brokers and NameServers are connected to with TLS; None: without."""
     delay_table_ms: int = 30_000
     """How long a broker's table of delay levels is believed. After a change on the broker, a delay may go by the old
     table for so long."""
