@@ -54,9 +54,10 @@ def driver(isolated_network: None) -> Iterator[Driver]:
 def new_cluster(against: str, isolated_network: None) -> NewCluster:
     """Makes a cluster of the tested kind; the caller enters and leaves it."""
 
-    def create(**config: str) -> Cluster:
+    def create(*, rules: str | None = None, **config: str) -> Cluster:
         settings = {**COMMON_CONFIG, **config}
-        return OurCluster(config=settings) if against == "ours" else RealCluster(config=settings)
+        kind = OurCluster if against == "ours" else RealCluster
+        return kind(config=settings, rules=rules)
 
     return create
 
@@ -77,13 +78,13 @@ def strict_cluster(new_cluster: NewCluster) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def new_workbench(driver: Driver) -> Iterator[Callable[[Cluster], Workbench]]:
+def new_workbench(driver: Driver) -> Iterator[Callable[..., Workbench]]:
     """Makes clients for a cluster that the test started itself."""
     with ExitStack() as open_workbenches:
 
-        def create(cluster: Cluster) -> Workbench:
+        def create(cluster: Cluster, *, credentials: dict[str, str] | None = None) -> Workbench:
             addresses = {"namesrv_address": cluster.namesrv_address, "broker_address": cluster.broker_address}
-            workbench = Workbench(driver, **addresses)
+            workbench = Workbench(driver, **addresses, credentials=credentials)
             open_workbenches.callback(workbench.close)
             return workbench
 

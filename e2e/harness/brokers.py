@@ -41,14 +41,27 @@ class Cluster(ABC):
     """One NameServer and one broker with a store; a context manager that starts them and removes its folder.
 
     ``config`` are broker.conf keys over SMALL_FILES. ``store_path`` outside the own folder is left in place at the end.
+    ``rules`` is the text of a plain_acl.yml, with which access control is on.
     """
 
-    def __init__(self, *, config: Mapping[str, str] | None = None, store_path: Path | None = None) -> None:
+    def __init__(
+        self, *, config: Mapping[str, str] | None = None, store_path: Path | None = None, rules: str | None = None
+    ) -> None:
         self.base_path = Path(tempfile.mkdtemp(prefix="delaymq-e2e-"))
         self.store_path = store_path or self.base_path / "store"
         self.config = {**SMALL_FILES, **(config or {})}
         self.listen_port = ports.free_broker_port()
         self.namesrv_port = ports.free_port()
+        self.config_path = self.base_path / "broker.conf"
+        self.home_path = HOME_PATH
+        """ROCKETMQ_HOME of servers and tools; with rules one of the cluster's own."""
+        self.rules_path = self.base_path / "conf" / "plain_acl.yml"
+        if rules is not None:
+            self.config_path = self.base_path / "conf" / "broker.conf"
+            self.home_path = self.base_path
+            shutil.copytree(HOME_PATH / "conf", self.base_path / "conf")
+            self.rules_path.write_text(rules)
+            self.config["aclEnable"] = "true"
 
     @property
     def broker_address(self) -> str:
@@ -103,8 +116,7 @@ class Cluster(ABC):
 
     def _write_config(self, own_keys: Mapping[str, str]) -> Path:
         self.store_path.mkdir(parents=True, exist_ok=True)
-        path = self.base_path / "broker.conf"
-        return write_properties(path, {**self.config, **own_keys})
+        return write_properties(self.config_path, {**self.config, **own_keys})
 
 
 class RealNameServer:
@@ -132,13 +144,14 @@ class RealCluster(Cluster):
         *,
         config: Mapping[str, str] | None = None,
         store_path: Path | None = None,
+        rules: str | None = None,
         jvm_options: Sequence[str] = SMALL_HEAP,
     ) -> None:
-        super().__init__(config=config, store_path=store_path)
+        super().__init__(config=config, store_path=store_path, rules=rules)
         self.namesrv = RealNameServer(self.base_path, self.namesrv_port)
-        options = [*jvm_options, *_directories(self.base_path)]
+        options = [*jvm_options, *_directories(self.base_path, self.home_path)]
         main_class = "org.apache.rocketmq.broker.BrokerStartup"
-        arguments = ("-c", str(self.base_path / "broker.conf"))
+        arguments = ("-c", str(self.config_path))
         command = java.command(java.class_path("broker"), main_class, *arguments, options=options)
         self._broker = ServerProcess("the real broker", command, self.base_path / "broker.log", environment={})
 
@@ -183,18 +196,19 @@ class OurCluster(Cluster):
         *,
         config: Mapping[str, str] | None = None,
         store_path: Path | None = None,
+        rules: str | None = None,
         real_namesrv: bool = False,
         launcher: Sequence[str] = (sys.executable, "-m", "delaymq"),
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(config=config, store_path=store_path)
+        super().__init__(config=config, store_path=store_path, rules=rules)
         self.http_port = ports.free_port()
         self.namesrv = RealNameServer(self.base_path, self.namesrv_port) if real_namesrv else None
         command = [*launcher, "broker" if real_namesrv else "standalone", "--host", HOST]
         if not real_namesrv:
             command += ["--namesrv-port", str(self.namesrv_port)]
         command += ["--listen-port", str(self.listen_port), "--http-port", str(self.http_port)]
-        command += ["--store-path", str(self.store_path), "-c", str(self.base_path / "broker.conf")]
+        command += ["--store-path", str(self.store_path), "-c", str(self.config_path)]
         log_path = self.base_path / "delaymq.log"
         self._broker = ServerProcess("delaymq", command, log_path, environment=environment or {})
 
@@ -237,9 +251,9 @@ def write_properties(path: Path, values: Mapping[str, str]) -> Path:
     return path
 
 
-def _directories(base_path: Path) -> list[str]:
+def _directories(base_path: Path, home_path: Path = HOME_PATH) -> list[str]:
     """Keep what the programs write to a user's home (NameServer's KV file, JVM crash files) in the own folder."""
-    return [f"-Drocketmq.home.dir={HOME_PATH}", f"-Duser.home={base_path}", f"-XX:ErrorFile={base_path}/jvm-crash.log"]
+    return [f"-Drocketmq.home.dir={home_path}", f"-Duser.home={base_path}", f"-XX:ErrorFile={base_path}/jvm-crash.log"]
 
 
 def _require_isolation() -> None:

@@ -1,0 +1,459 @@
+"""Access control: RocketMQ's clients and tools with accounts of a plain_acl.yml, and without, against either broker."""
+
+import asyncio
+import base64
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from delaymq.client import (
+    AccessDeniedError,
+    Admin,
+    Client,
+    ClientOptions,
+    Credentials,
+    Message,
+    Producer,
+    PullConsumer,
+    PullStatus,
+    PushConsumer,
+    SendError,
+)
+from delaymq.protocol.command import decode_command, encode_command, request_command
+from delaymq.protocol.signatures import Signer
+from harness.brokers import Cluster
+from harness.clients import Workbench, message
+from harness.driver import ClientError, Driver
+from python_scenario import FROM_FIRST, Collected, new_name, until
+
+ADMIN = {"accessKey": "operators", "secretKey": "operators-secret"}
+APP = {"accessKey": "application", "secretKey": "12345678"}
+LIMIT_S = 60.0
+RULES = """
+globalWhiteRemoteAddresses:
+- 10.10.103.*
+- 192.168.0.{1,2}
+accounts:
+- accessKey: operators
+  secretKey: operators-secret
+  admin: true
+- accessKey: application
+  secretKey: 12345678
+  whiteRemoteAddress:
+  admin: false
+  defaultTopicPerm: DENY
+  defaultGroupPerm: DENY
+  topicPerms:
+  - AclOrders=PUB|SUB
+  - AclRead=SUB
+  - AclWrite=PUB
+  groupPerms:
+  - AclReaders=SUB
+- accessKey: neighbours
+  secretKey: neighbours-secret
+  whiteRemoteAddress: 127.0.0.*
+"""
+
+
+@pytest.fixture(scope="module")
+def guarded(new_cluster: Callable[..., Cluster]) -> Iterator[Cluster]:
+    """A broker whose rules no test changes."""
+    with new_cluster(rules=RULES) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def operators(guarded: Cluster, new_workbench: Callable[..., Workbench]) -> Workbench:
+    """Clients of an administrator; the topics of the rules are there."""
+    bench = new_workbench(guarded, credentials=ADMIN)
+    for topic in ("AclOrders", "AclRead", "AclWrite", "AclOther"):
+        bench.admin.update_topic(topic, broker=guarded.broker_address, queues=1)
+        bench.wait_for_route(topic, queues=1)
+    return bench
+
+
+@pytest.fixture
+def clients(guarded: Cluster, operators: Workbench, new_workbench: Callable[..., Workbench]) -> Workbench:
+    """Clients of an ordinary account."""
+    return new_workbench(guarded, credentials=APP)
+
+
+def shown(error: ClientError) -> str:
+    """All that the client says; a send's own text leaves the broker's out."""
+    return f"{error} {error.remark}"
+
+
+def refusal_of(work: Callable[[], object]) -> str:
+    """What the client shows of a refusal by access control."""
+    with pytest.raises(ClientError) as caught:
+        work()
+    text = shown(caught.value)
+    assert "org.apache.rocketmq.acl.common.AclException: " in text, text
+    return text.partition("AclException: ")[2]
+
+
+def test_a_java_client_with_an_account_sends_in_every_way_and_consumes(clients: Workbench) -> None:
+    inbox = clients.push("AclOrders", group="AclReaders", **{"from": "CONSUME_FROM_FIRST_OFFSET"}).inbox
+    producer = clients.producer
+    producer.send("AclOrders", "größer", tags="TagA", keys="k1", properties={"colour": "grün"})
+    producer.send_async("AclOrders", "async")
+    producer.send_oneway("AclOrders", "oneway")
+    producer.send("AclOrders", 10_000)
+    producer.send_batch([message("AclOrders", "first"), message("AclOrders", "second")])
+    bodies = [each.body for each in inbox.wait_count(6, timeout_s=LIMIT_S)]
+    texts = {body for body in bodies if len(body) < 10_000}
+    assert texts == {"größer".encode(), b"async", b"oneway", b"first", b"second"}
+
+
+def test_a_failed_message_comes_again_to_an_account_that_may_read_its_group(clients: Workbench) -> None:
+    options = {"failTimes": 1, "from": "CONSUME_FROM_FIRST_OFFSET", "pollNamesrvMs": 1_000}
+    inbox = clients.push("AclOrders", group="AclReaders", expression="Retried", **options).inbox
+    clients.producer.send("AclOrders", "again", tags="Retried")
+    got = inbox.wait_for(lambda found: any(each.reconsume_times == 1 for each in found), timeout_s=LIMIT_S)
+    assert got[-1].topic == "AclOrders"
+
+
+def test_pulls_and_offsets_are_those_of_the_account(clients: Workbench) -> None:
+    sent = clients.producer.send("AclOrders", "pulled", queue_id=0)
+    pull = clients.pull(group="AclReaders")
+    assert [each.body for each in pull.pull("AclOrders", 0, sent.queue_offset, max_count=1).messages] == [b"pulled"]
+    pull.commit("AclOrders", 0, sent.queue_offset + 1)
+    stranger = clients.pull(group="AclStrangers")
+    said = refusal_of(lambda: stranger.pull("AclOrders", 0, sent.queue_offset, max_count=1))
+    assert said.startswith("No default permission for group:AclStrangers")
+
+
+@pytest.mark.parametrize(
+    ("credentials", "said"),
+    [
+        (None, "No accessKey is configured"),
+        ({"accessKey": "somebody", "secretKey": "12345678"}, "No acl config for somebody"),
+        ({"accessKey": "application", "secretKey": "87654321"}, "Check signature failed for accessKey=application"),
+    ],
+)
+def test_who_is_not_known_is_told_why(clients: Workbench, credentials: dict[str, str] | None, said: str) -> None:
+    producer = clients.new_producer(credentials=credentials, retries=0)
+    assert refusal_of(lambda: producer.send("AclOrders", "x")).startswith(said)
+
+
+def test_a_permission_goes_one_way(clients: Workbench, operators: Workbench) -> None:
+    offset = operators.producer.send("AclRead", "readable", queue_id=0).queue_offset
+    producer, pull = clients.new_producer(retries=0), clients.pull(group="AclReaders")
+    assert pull.pull("AclRead", 0, offset, max_count=1).messages[0].body == b"readable"
+    producer.send("AclWrite", "written")
+    for topic in ("AclRead", "AclOther"):
+        said = refusal_of(lambda topic=topic: producer.send(topic, "x"))
+        assert said.startswith(f"No default permission for topic:{topic}")
+    said = refusal_of(lambda: pull.pull("AclWrite", 0, 0, max_count=1))
+    assert said.startswith("No default permission for topic:AclWrite")
+
+
+def test_only_administrators_change_topics(clients: Workbench) -> None:
+    said = refusal_of(lambda: clients.admin.update_topic("AclNew", broker=clients.broker_address))
+    assert said.startswith("Need admin permission for request code=17, but accessKey=application is not")
+
+
+def test_a_white_address_of_an_account_needs_no_signature(clients: Workbench) -> None:
+    neighbour = {"accessKey": "neighbours", "secretKey": "not-the-secret"}
+    clients.new_producer(credentials=neighbour).send("AclOther", "from a white address")
+
+
+def test_a_message_is_found_by_its_keys(clients: Workbench, against: str) -> None:
+    sent = clients.producer.send("AclOrders", "findable", keys="acl-key")
+    if against == "real":
+        # The client signs a field of this request that its own broker leaves out of what it checks.
+        assert "Check signature failed" in refusal_of(lambda: clients.admin.query("AclOrders", "acl-key"))
+        return
+    admin = clients.admin
+    wait_for(lambda: [each.message_id for each in admin.query("AclOrders", "acl-key")] == [sent.message_id])
+
+
+def test_a_security_token_is_signed_too(clients: Workbench) -> None:
+    clients.new_producer(credentials={**APP, "securityToken": "token-ü"}).send("AclOrders", "with a token")
+
+
+@pytest.mark.ours_only  # RocketMQ's broker leaves these ways open
+def test_what_goes_around_a_rule_is_refused(clients: Workbench, operators: Workbench) -> None:
+    producer = clients.new_producer(retries=0)
+    said = refusal_of(lambda: producer.send_batch([message("AclRead", "a"), message("AclRead", "b")]))
+    assert said.startswith("No default permission for topic:AclRead")
+    other = operators.producer.send("AclOther", "not for everybody")
+    said = refusal_of(lambda: clients.admin.view(other.offset_message_id))
+    assert said.startswith("No default permission for topic:AclOther")
+    assert operators.admin.view(other.offset_message_id).body == b"not for everybody"
+
+
+# Rules that change
+
+OWN_RULES = """
+accounts:
+- accessKey: operators
+  secretKey: operators-secret
+  admin: true
+"""
+
+
+@pytest.fixture(scope="module")
+def changing(new_cluster: Callable[..., Cluster]) -> Iterator[Cluster]:
+    """A broker whose rules the tests change; its tools have the administrator's account."""
+    with new_cluster(rules=OWN_RULES) as cluster:
+        (cluster.home_path / "conf" / "tools.yml").write_text("accessKey: operators\nsecretKey: operators-secret\n")
+        yield cluster
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Waits until it holds; what access control refuses meanwhile is no failure."""
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        try:
+            if condition():
+                return
+            problem: object = "the condition does not hold"
+        except ClientError as error:
+            problem = error
+        if time.monotonic() > deadline:
+            raise AssertionError(problem)
+        time.sleep(0.2)
+
+
+def accepted(bench: Workbench, account: str, topic: str) -> Callable[[], bool]:
+    """Whether an account of that name may send to the topic now."""
+    producer = bench.new_producer(credentials={"accessKey": account, "secretKey": f"{account}-secret"}, retries=0)
+
+    def send() -> bool:
+        producer.send(topic, "x")
+        return True
+
+    return send
+
+
+def refused(bench: Workbench, account: str, topic: str) -> Callable[[], bool]:
+    """Whether the same is refused."""
+    send = accepted(bench, account, topic)
+
+    def is_refused() -> bool:
+        try:
+            send()
+        except ClientError as error:
+            return "AclException" in shown(error)
+        return False
+
+    return is_refused
+
+
+@pytest.fixture
+def bench(changing: Cluster, new_workbench: Callable[..., Workbench]) -> Workbench:
+    bench = new_workbench(changing, credentials=ADMIN)
+    bench.admin.update_topic("Changing", broker=changing.broker_address, queues=1)
+    bench.wait_for_route("Changing", queues=1)
+    return bench
+
+
+def put(path: Path, text: str) -> None:
+    """As an administrator does it: beside, then into place."""
+    path.parent.mkdir(exist_ok=True)
+    beside = path.with_name("new.tmp")
+    beside.write_text(text)
+    beside.rename(path)
+
+
+def account(name: str, topic_permission: str) -> str:
+    return f"- accessKey: {name}\n  secretKey: {name}-secret\n  defaultTopicPerm: {topic_permission}\n"
+
+
+def test_a_changed_file_counts_without_a_restart_and_a_broken_one_leaves_the_last_rules(
+    changing: Cluster, bench: Workbench
+) -> None:
+    put(changing.rules_path, OWN_RULES + account("newcomer", "PUB"))
+    wait_for(accepted(bench, "newcomer", "Changing"))
+    put(changing.rules_path, OWN_RULES + account("newcomer", "SUB"))
+    wait_for(refused(bench, "newcomer", "Changing"))
+    put(changing.rules_path, OWN_RULES + account("newcomer", "PUB"))
+    send = accepted(bench, "newcomer", "Changing")
+    wait_for(send)
+    seen_bytes = changing.broker.log_size_bytes()
+    put(changing.rules_path, "accounts: [\n")
+    said = ("last good rules stay", "AclFileWatchService service has exception")
+    wait_for(lambda: any(text in changing.broker.log_since(seen_bytes) for text in said))
+    assert send()
+    put(changing.rules_path, OWN_RULES)
+    wait_for(refused(bench, "newcomer", "Changing"))
+
+
+def test_files_in_the_folder_beside_count_too(changing: Cluster, bench: Workbench) -> None:
+    put(changing.rules_path.parent / "acl" / "more.yml", "accounts:\n" + account("besides", "PUB"))
+    wait_for(accepted(bench, "besides", "Changing"))
+
+
+def mqadmin(driver: Driver, cluster: Cluster, *arguments: str, signed: bool = True) -> str:
+    home = {"home": str(cluster.home_path)} if signed else {}
+    answer = driver.call("mqadmin", arguments=[*arguments, "-n", cluster.namesrv_address], **home)
+    return f"{answer['output']}\n{answer['errors']}"
+
+
+def test_mqadmin_makes_changes_and_deletes_accounts(driver: Driver, changing: Cluster, bench: Workbench) -> None:
+    where = ("-b", changing.broker_address)
+    made = ("-a", "by-a-tool", "-s", "by-a-tool-secret", "-i", "DENY", "-u", "SUB", "-t", "Changing=PUB,Other=SUB")
+    said = mqadmin(driver, changing, "updateAclConfig", *where, *made)
+    assert f"create or update plain access config to {changing.broker_address} success" in said
+    wait_for(accepted(bench, "by-a-tool", "Changing"))
+    kept = yaml.safe_load(changing.rules_path.read_text())
+    [found] = [each for each in kept["accounts"] if each["accessKey"] == "by-a-tool"]
+    assert (found["defaultGroupPerm"], found["admin"]) == ("SUB", False)
+    assert found["topicPerms"] == ["Changing=PUB", "Other=SUB"]
+    counter = kept["dataVersion"][0]["counter"]
+
+    changed = ("-a", "by-a-tool", "-s", "by-a-tool-secret", "-t", "Changing=SUB")
+    assert "success" in mqadmin(driver, changing, "updateAclConfig", *where, *changed)
+    wait_for(refused(bench, "by-a-tool", "Changing"))
+    kept = yaml.safe_load(changing.rules_path.read_text())
+    [found] = [each for each in kept["accounts"] if each["accessKey"] == "by-a-tool"]
+    assert (found["topicPerms"], found["defaultGroupPerm"]) == (["Changing=SUB"], "SUB")
+    assert kept["dataVersion"][0]["counter"] == counter + 1
+
+    said = mqadmin(driver, changing, "clusterAclConfigVersion", *where)
+    [line] = [each for each in said.splitlines() if str(changing.rules_path) in each]
+    assert line.split()[:5] == [
+        "DefaultCluster", "broker-a", changing.broker_address, str(changing.rules_path), str(counter + 1)
+    ]  # fmt: skip
+    said = mqadmin(driver, changing, "deleteAccessConfig", *where, "-a", "by-a-tool")
+    assert f"delete plain access config account from {changing.broker_address} success" in said
+    wait_for(refused(bench, "by-a-tool", "Changing"))
+    accounts = yaml.safe_load(changing.rules_path.read_text())["accounts"]
+    assert "by-a-tool" not in [each["accessKey"] for each in accounts]
+
+
+def test_mqadmin_is_told_why_a_change_of_rules_fails(driver: Driver, changing: Cluster, bench: Workbench) -> None:
+    where = ("-b", changing.broker_address)
+    said = mqadmin(driver, changing, "updateAclConfig", *where, "-a", "short", "-s", "a-long-secret")
+    assert "CODE: 209" in said
+    assert "length should longer than 6" in said
+    said = mqadmin(driver, changing, "updateAclConfig", *where, "-a", "long-enough", "-s", "a-long-secret", "-t", "T")
+    assert "CODE: 209" in said
+    assert "The expected resource format is 'Res=Perm'. For example: topicA=SUB" in said
+    said = mqadmin(driver, changing, "deleteAccessConfig", *where, "-a", "nobody-here")
+    assert "CODE: 210" in said
+    assert "The accesskey[nobody-here] corresponding to accessConfig has been deleted failed." in said
+    said = mqadmin(driver, changing, "updateGlobalWhiteAddr", *where, "-g", "10.0.0.1", "-p", "/etc/passwd")
+    assert "CODE: 211" in said
+    said = mqadmin(driver, changing, "clusterAclConfigVersion", *where, signed=False)
+    assert "No accessKey is configured" in said
+
+
+def test_mqadmin_sets_the_white_list(driver: Driver, changing: Cluster, bench: Workbench) -> None:
+    where = ("-b", changing.broker_address, "-p", str(changing.rules_path))
+    unsigned = bench.new_producer(credentials=None, retries=0)
+
+    def send() -> bool:
+        unsigned.send("Changing", "unsigned")
+        return True
+
+    said = mqadmin(driver, changing, "updateGlobalWhiteAddr", *where, "-g", "10.10.10.*,127.0.0.1")
+    assert f"update global white remote addresses to {changing.broker_address} success" in said
+    wait_for(send)
+    kept = yaml.safe_load(changing.rules_path.read_text())
+    assert kept["globalWhiteRemoteAddresses"] == ["10.10.10.*", "127.0.0.1"]
+    mqadmin(driver, changing, "updateGlobalWhiteAddr", *where, "-g", "10.10.10.*")
+    wait_for(lambda: "No accessKey" in refusal_of(send))
+
+
+# The Python client
+
+
+def asked(cluster: Cluster, account: dict[str, str] | None, scenario: Callable[[Client], Awaitable[None]]) -> None:
+    """Runs a scenario with a client of an account."""
+    credentials = None if account is None else Credentials(account["accessKey"], account["secretKey"])
+
+    async def run() -> None:
+        async with asyncio.timeout(LIMIT_S):
+            async with Client(cluster.namesrv_address, ClientOptions(credentials=credentials)) as client:
+                await scenario(client)
+
+    asyncio.run(run())
+
+
+def test_the_python_client_signs_what_it_sends_and_consumes(guarded: Cluster, operators: Workbench) -> None:
+    tag = new_name("Tag")
+
+    async def scenario(client: Client) -> None:
+        got = Collected()
+        consumer = PushConsumer(client, "AclReaders", got, FROM_FIRST)
+        consumer.subscribe("AclOrders", tag)
+        async with consumer, Producer(client) as producer:
+            await producer.send(Message(topic="AclOrders", body="größer".encode(), tags=tag))
+            await producer.send_oneway(Message(topic="AclOrders", body=b"oneway", tags=tag))
+            await producer.send_batch([Message(topic="AclOrders", body=b"batch", tags=tag)] * 2)
+            await until(lambda: len(got.messages) >= 4)
+        assert sorted(got.bodies) == sorted(["größer".encode(), b"oneway", b"batch", b"batch"])
+
+    asked(guarded, APP, scenario)
+
+
+def test_the_python_client_says_what_is_missing(guarded: Cluster, operators: Workbench) -> None:
+    async def unsigned(client: Client) -> None:
+        with pytest.raises(SendError, match=r"No accessKey is configured.*ClientOptions\(credentials="):
+            async with Producer(client) as producer:
+                await producer.send(Message(topic="AclOrders", body=b"x"))
+
+    async def not_permitted(client: Client) -> None:
+        with pytest.raises(AccessDeniedError, match="Need admin permission for request code=17"):
+            await Admin(client).create_topic("AclNew", queues=1)
+
+    async def wrong_secret(client: Client) -> None:
+        with pytest.raises(AccessDeniedError, match=r"Check signature failed.*secret key is not the one"):
+            await Admin(client).broker_config(guarded.broker_address)
+
+    asked(guarded, None, unsigned)
+    asked(guarded, APP, not_permitted)
+    asked(guarded, {**APP, "secretKey": "87654321"}, wrong_secret)
+
+
+def test_the_python_administrator_makes_topics_and_others_pull(guarded: Cluster, operators: Workbench) -> None:
+    async def make(client: Client) -> None:
+        await Admin(client).create_topic(new_name("Made"), queues=1)
+        async with Producer(client) as producer:
+            await producer.send(Message(topic="AclRead", body=b"for all who may"))
+
+    async def pull(client: Client) -> None:
+        async with PullConsumer(client, "AclReaders") as consumer:
+            [queue] = await consumer.queues("AclRead")
+            result = await consumer.pull(queue, 0)
+            assert result.status is PullStatus.FOUND
+            assert b"for all who may" in [each.body for each in result.messages]
+
+    asked(guarded, ADMIN, make)
+    asked(guarded, APP, pull)
+
+
+# Signatures
+
+FRAMES = [
+    {"code": 310, "fields": {"a": "group", "b": "Topic", "i": "größer\x01€😀", "g": "1"}, "body": b"body \x00\xff"},
+    {"code": 34, "fields": {}, "body": b'{"clientID":"x"}'},
+    {"code": 11, "fields": {"topic": "T", "Zulu": "1", "alpha": "2", "Alpha": "3", "_u": "4"}, "body": b""},
+]
+
+
+@pytest.mark.parametrize("token", [None, "a-token"])
+@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize("frame", FRAMES, ids=lambda frame: str(frame["code"]))
+def test_a_request_has_the_signature_that_rocketmqs_hook_gives_it(
+    driver: Driver, frame: dict[str, object], binary: bool, token: str | None
+) -> None:
+    credentials = {**APP, **({} if token is None else {"securityToken": token})}
+    body = frame["body"]
+    assert isinstance(body, bytes)
+    asked_for = {**frame, "body": base64.b64encode(body).decode(), "binary": binary, "opaque": 7}
+    answer = driver.call("acl.sign", credentials=credentials, **asked_for)
+    theirs = decode_command(base64.b64decode(answer["frame"])[4:])
+    assert isinstance(frame["fields"], dict)
+    ours = request_command(int(str(frame["code"])), dict(frame["fields"]), body)
+    Signer(APP["secretKey"]).sign(ours, APP["accessKey"], token)
+    ours.binary = binary
+    assert ours.fields == theirs.fields
+    assert theirs.binary is binary
+    read = decode_command(encode_command(ours)[4:])
+    assert Signer(APP["secretKey"]).signed(theirs.fields, theirs.body)
+    assert Signer(APP["secretKey"]).signed(read.fields, read.body)
