@@ -78,12 +78,28 @@ def truncation(reached: Reached) -> None:
     _after(Files, "zero", reached)
 
 
+def send_back_appended(reached: Reached) -> None:
+    """What a consumer sent back is in the log, and the consumer not yet told."""
+    from delaymq.broker.processors.table import PROCESSORS
+    from delaymq.protocol.codes import RequestCode
+
+    send_back = PROCESSORS[RequestCode.CONSUMER_SEND_MSG_BACK]
+
+    def marked(*arguments: Any) -> Any:
+        answer = send_back(*arguments)
+        reached()
+        return answer
+
+    PROCESSORS[RequestCode.CONSUMER_SEND_MSG_BACK] = marked
+
+
 POINTS: dict[str, Callable[[Reached], None]] = {
     "copy-appended": copy_appended,
     "segment-roll": segment_roll,
     "config-rename": config_rename,
     "queue-flush": queue_flush,
     "truncation": truncation,
+    "send-back-appended": send_back_appended,
 }
 
 

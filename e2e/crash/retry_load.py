@@ -1,0 +1,153 @@
+"""A consumer's part of a crash: it sends messages back and commits offsets, one request after the other, and notes
+what it was told. It speaks the protocol itself, so that nothing is ever asked twice behind its back."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from delaymq.message.properties import format_properties
+from delaymq.protocol.codes import RequestCode
+from delaymq.protocol.command import Command, request_command
+from delaymq.transport import RemotingConnection, TransportError, connect
+
+TOPIC, GROUP = "RetryTopic", "retry_readers"
+QUEUES = 4
+WORKERS = 8
+SEND_BACKS_A_SECOND = 400
+COMMIT_PAUSE_S = 0.01
+TIMEOUT_MS = 5_000
+# Longer than any restart on a busy machine.
+RECONNECT_LIMIT_S = 90.0
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A message that can be sent back."""
+
+    key: str
+    physical_offset: int
+    is_hopeless: bool
+    """Sent back straight to the dead letters."""
+
+
+@dataclass
+class Told:
+    """What the consumer was told; times are monotonic seconds."""
+
+    messages: list[Stored] = field(default_factory=list)
+    acknowledged: set[str] = field(default_factory=set)
+    failed: set[str] = field(default_factory=set)
+    """Without an answer: they may be in the log or not."""
+    commits: list[tuple[float, int, int]] = field(default_factory=list)
+    """Acknowledged commits: when, queue id, offset."""
+    highest_tried: dict[int, int] = field(default_factory=dict)
+    found: list[tuple[float, dict[int, tuple[int, int]]]] = field(default_factory=list)
+    """After each reconnect: when, queue id → (the group's offset, the queue's end)."""
+
+
+class RetryLoad(threading.Thread):
+    """Sends everything back in a thread of its own; `told` may be read when it has ended."""
+
+    def __init__(self, port: int, count: int) -> None:
+        super().__init__(name="retry-load", daemon=True)
+        self._port = port
+        self._count = count
+        self.told = Told()
+        self.begun = threading.Event()
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            asyncio.run(self._run())
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.begun.set()
+
+    async def _run(self) -> None:
+        await self._store_messages()
+        self.begun.set()
+        committing = asyncio.create_task(self._commit())
+        waiting = iter(list(self.told.messages))
+        began = time.monotonic()
+        await asyncio.gather(*(self._send_back(waiting, began, worker) for worker in range(WORKERS)))
+        committing.cancel()
+
+    async def _store_messages(self) -> None:
+        connection = await self._connect()
+        for number in range(self._count):
+            key = f"K{number:06d}"
+            answer = await connection.request(_send(key, number % QUEUES), TIMEOUT_MS)
+            assert answer.code == 0, answer.remark
+            offset = int(answer.fields["msgId"][-16:], 16)
+            self.told.messages.append(Stored(key, offset, number % 3 == 0))
+        connection.close()
+
+    async def _send_back(self, waiting: Iterator[Stored], began: float, worker: int) -> None:
+        connection = await self._connect()
+        for done, message in enumerate(waiting):
+            due = began + (done * WORKERS + worker) / SEND_BACKS_A_SECOND
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            level = -1 if message.is_hopeless else 1
+            fields = {"group": GROUP, "offset": str(message.physical_offset), "delayLevel": str(level)}
+            try:
+                command = request_command(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+                answer = await connection.request(command, TIMEOUT_MS)
+            except TransportError:
+                self.told.failed.add(message.key)
+                connection = await self._connect()
+                continue
+            assert answer.code == 0, answer.remark
+            self.told.acknowledged.add(message.key)
+
+    async def _commit(self) -> None:
+        connection = await self._connect()
+        next_offsets = dict.fromkeys(range(QUEUES), 1)
+        while True:
+            for queue_id, offset in next_offsets.items():
+                fields = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": str(queue_id)}
+                commit = request_command(RequestCode.UPDATE_CONSUMER_OFFSET, fields | {"commitOffset": str(offset)})
+                self.told.highest_tried[queue_id] = offset
+                try:
+                    answer = await connection.request(commit, TIMEOUT_MS)
+                except TransportError:
+                    connection = await self._connect()
+                    await self._look(connection)
+                    break
+                assert answer.code == 0, answer.remark
+                self.told.commits.append((time.monotonic(), queue_id, offset))
+                next_offsets[queue_id] = min(offset + 1, self._count // QUEUES)
+            await asyncio.sleep(COMMIT_PAUSE_S)
+
+    async def _look(self, connection: RemotingConnection) -> None:
+        """Notes what the broker that came back takes for committed."""
+        now = time.monotonic()
+        seen = {}
+        for queue_id in range(QUEUES):
+            fields = {"topic": TOPIC, "queueId": str(queue_id)}
+            offset_of = request_command(RequestCode.QUERY_CONSUMER_OFFSET, fields | {"consumerGroup": GROUP})
+            committed = await connection.request(offset_of, TIMEOUT_MS)
+            end = await connection.request(request_command(RequestCode.GET_MAX_OFFSET, fields), TIMEOUT_MS)
+            offset = int(committed.fields["offset"]) if committed.code == 0 else 0
+            seen[queue_id] = (offset, int(end.fields["offset"]))
+        self.told.found.append((now, seen))
+
+    async def _connect(self) -> RemotingConnection:
+        deadline = time.monotonic() + RECONNECT_LIMIT_S
+        while True:
+            try:
+                return await connect("127.0.0.1", self._port)
+            except TransportError:
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(0.05)
+
+
+def _send(key: str, queue_id: int) -> Command:
+    fields = {"a": "P", "b": TOPIC, "c": "TBW102", "d": str(QUEUES), "e": str(queue_id), "f": "0", "g": "0", "h": "0"}
+    fields["i"] = format_properties({"UNIQ_KEY": key})
+    return request_command(RequestCode.SEND_MESSAGE_V2, fields, key.encode() * 16)
