@@ -199,6 +199,38 @@ def test_more_brokers_and_topics_than_allowed_are_refused(world: World, monkeypa
     assert world.broker("a").register("T2", "T3", version=2).code == 1
 
 
+def test_topics_of_all_brokers_together_are_limited_and_room_comes_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes_module, "MAX_ROUTES", 3)
+    first, second = world.broker("a"), world.broker("b")
+    assert first.register("T1", "T2").code == 0
+    assert second.register("T1", "T2").code == 1
+    assert second.register("T1", version=2).code == 0
+    first.unregister()
+    assert second.register("T1", "T2", "T3", version=3).code == 0
+    world.ask(216, {"topic": "T3"})
+    assert world.broker("a").register("T1", "T2").code == 1
+    assert world.permissions("T1") == {"a": 6, "b": 6}
+
+
+def test_a_replication_address_of_any_length_is_not_kept(world: World) -> None:
+    answer = world.ask(103, world.broker().names() | {"haServerAddr": "x" * 256})
+    assert answer.code == 1
+    assert "haServerAddr must have at most 255 characters" in (answer.remark or "")
+
+
+def test_of_many_brokers_that_are_gone_some_are_dropped_at_a_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes_module, "MAX_EXPIRED_A_TURN", 2)
+    for name in "abcde":
+        world.broker(name).register(f"Topic{name}", "Shared")
+    world.now_ms += 120_001
+    assert [len(world.server.expire()) for _ in range(4)] == [2, 2, 1, 0]
+    assert world.topics() == []
+
+
 # Going away
 
 

@@ -119,7 +119,11 @@ class Broker:
             make_parent(config.store_path)
             open_store = MessageStore.open
         store = open_store(
-            config.store_path, store_options(config), now_ms=now_ms, levels=levels, observers=(delivery, transactions, arrivals)
+            config.store_path,
+            store_options(config),
+            now_ms=now_ms,
+            levels=levels,
+            observers=(delivery, transactions, arrivals),
         )
         try:
             broker = cls(config, store, delivery, transactions, arrivals, stats, now_ms)
@@ -340,9 +344,7 @@ class Broker:
     def register_body(self, topics: dict[str, TopicConfig] | None = None) -> bytes:
         """What NameServers are told: all topics, or the given ones, as producers and consumers may use them now."""
         return self.topics.register_body(
-            self.topics.table if topics is None else topics,
-            self.config.broker_permission,
-            withdrawn=self.drain.withdrawn,
+            self.topics.table if topics is None else topics, withdrawn=self.drain.withdrawn
         )
 
     def _may_notify(self, group: str) -> bool:

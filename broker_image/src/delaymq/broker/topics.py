@@ -105,14 +105,16 @@ class Topics:
         """topics.json, also the answer to 21."""
         return TopicTable(self.version, self.table).encode()
 
-    def register_body(self, topics: dict[str, TopicConfig], permission: int, *, withdrawn: bool) -> bytes:
+    def register_body(self, topics: dict[str, TopicConfig], *, withdrawn: bool) -> bytes:
         """Body of 103: `topics` with what the broker as a whole permits; `withdrawn` takes the writes from all."""
+        permission = self._config.broker_permission
         if permission & READ_WRITE != READ_WRITE:
             # Without one of them, all topics say so, as RocketMQ's do.
             topics = {name: structs.replace(topic, perm=permission) for name, topic in topics.items()}
         if withdrawn:
             topics = {name: structs.replace(topic, perm=topic.perm & ~WRITE) for name, topic in topics.items()}
-        return RegisterBody(TopicTable(self.version, topics)).encode()
+        body = RegisterBody(TopicTable(self.version, topics))
+        return body.encode_compressed() if self._config.compressed_register else body.encode()
 
     def put(self, topic: TopicConfig) -> None:
         """Adds or replaces a topic."""

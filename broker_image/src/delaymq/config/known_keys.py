@@ -53,7 +53,7 @@ _ASIDE = {
         scheduleAsyncDeliverMaxResendNum2Blocked
         """,
     "RocketMQ's own files, names and look-ups": """
-        brokerConfigPath clusterTest compressedRegister configStorePath forceRegister productEnvName rocketmqHome
+        brokerConfigPath configStorePath productEnvName rocketmqHome
         rmqAddressServerDomain rmqAddressServerSubGroup storePathDLedgerCommitLog
         """,
     "batches and light queues, which have limits of their own or none here": """
@@ -89,6 +89,11 @@ _NO_LIGHT_QUEUES = "there are no light queues here: set it to false"
 # Leaving one of these aside would break what the configuration promises.
 REFUSED = {
     "brokerRole": _refusal("there is no replication yet: write ASYNC_MASTER", "async_master"),
+    "clusterTest": _refusal(
+        "no other environment's NameServer is asked for routes here: set it to false, and name this NameServer in the"
+        " namesrvAddr of that environment's brokers too",
+        "false",
+    ),
     "enableDLegerCommitLog": _refusal(NO_DLEDGER, "false"),
     "dLegerGroup": _refusal(NO_DLEDGER),
     "dLegerPeers": _refusal(NO_DLEDGER),

@@ -62,6 +62,12 @@ class BrokerConfig:
     )
     namesrv_addr: str = text("", "NameServers, `host:port` joined by `;`", check=parse_addresses)
     register_name_server_period: int = number(30_000, 10_000, 60_000, "ms between registrations")
+    force_register: bool = flag(
+        True, "registers each time; otherwise NameServers are asked first whether their topics are outdated", hot=True
+    )
+    compressed_register: bool = flag(
+        False, "registers in a compressed form, which has no place for unit flags of topics", hot=True
+    )
     register_broker_timeout_mills: int = number(6_000, 100, 60_000, "ms for one registration")
     fast_port_enable: bool = flag(True, "whether `listenPort` − 2 is opened", ours=True)
 

@@ -66,6 +66,9 @@ def register_broker(server: NameServer, session: NamesrvSession, command: Comman
         if not name or len(name) > MAX_NAME_CHARACTERS:
             remark = f"brokerName, clusterName and brokerAddr must have 1 to {MAX_NAME_CHARACTERS} characters"
             raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
+    if len(header.ha_server_addr) > MAX_NAME_CHARACTERS:
+        remark = f"haServerAddr must have at most {MAX_NAME_CHARACTERS} characters"
+        raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
     table = TopicTable()
     if command.body:
         compressed, crc32 = bool(header.compressed), header.body_crc32 or 0

@@ -29,6 +29,10 @@ MAX_BROKERS: Final = 10_000
 """Addresses that may be registered; a peer must not fill the memory with brokers that do not exist."""
 MAX_TOPICS: Final = 200_000
 """Topics of all brokers together, for the same reason; as many as one registration can hold."""
+MAX_ROUTES: Final = 1_000_000
+"""Topics of each broker, counted together: brokers that share names could otherwise multiply the two limits above."""
+MAX_EXPIRED_A_TURN: Final = 100
+"""Brokers dropped at a time: each may take many topics with it, and clients wait for their routes meanwhile."""
 
 
 @dataclass(slots=True)
@@ -39,6 +43,8 @@ class BrokerGroup:
     cluster: str
     addresses: dict[int, str] = field(default_factory=dict)
     """Broker id → address."""
+    topics: set[str] = field(default_factory=set)
+    """Those with queues of this group, so that nothing has to look through all topics for them."""
 
 
 @dataclass(slots=True)
@@ -77,6 +83,8 @@ class Routes:
         self.live: dict[str, LiveBroker] = {}
         self.topics: dict[str, dict[str, RouteQueues]] = {}
         """Topic → broker name → queues, with the permission that the broker or an administrator gave."""
+        self._route_count = 0
+        """Queues of one topic at one broker, all together."""
 
     # Brokers come and go
 
@@ -95,8 +103,9 @@ class Routes:
         # After a lost connection the broker may have restarted: what it says then replaces a wiped permission too.
         changed = known is None or known.lost_ms is not None or known.data_version != registration.data_version
         if registration.broker_id == MASTER_ID and (is_new or changed):
+            group = self.groups[registration.name]
             for topic, config in registration.topics.items():
-                self._set_queues(topic, registration.name, config)
+                self._set_queues(topic, group, config)
         self.live[registration.address] = LiveBroker(
             registration.address,
             registration.name,
@@ -123,15 +132,20 @@ class Routes:
         group.addresses[registration.broker_id] = registration.address
         return replaced is None
 
-    def _set_queues(self, topic: str, broker_name: str, config: TopicConfig) -> None:
-        brokers = self.topics.get(topic)
-        if brokers is None:
-            if len(self.topics) >= MAX_TOPICS:
-                raise RequestError(ResponseCode.SYSTEM_ERROR, f"{MAX_TOPICS} topics are registered already")
-            brokers = self.topics[topic] = {}
-        brokers[broker_name] = RouteQueues(
-            broker_name, config.read_queue_nums, config.write_queue_nums, config.perm, config.topic_sys_flag
+    def _set_queues(self, topic: str, group: BrokerGroup, config: TopicConfig) -> None:
+        if topic not in group.topics:
+            self._make_room(topic)
+            group.topics.add(topic)
+            self._route_count += 1
+        self.topics.setdefault(topic, {})[group.name] = RouteQueues(
+            group.name, config.read_queue_nums, config.write_queue_nums, config.perm, config.topic_sys_flag
         )
+
+    def _make_room(self, topic: str) -> None:
+        if topic not in self.topics and len(self.topics) >= MAX_TOPICS:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"{MAX_TOPICS} topics are registered already")
+        if self._route_count >= MAX_ROUTES:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"{MAX_ROUTES} topics of brokers are registered already")
 
     def _master_of(self, registration: Registration) -> tuple[str | None, str | None]:
         if registration.broker_id == MASTER_ID:
@@ -161,13 +175,14 @@ class Routes:
         return [broker.address for broker in lost]
 
     def expire(self, now_ms: int, expire_ms: int, grace_ms: int) -> list[LiveBroker]:
-        """Drops brokers that were silent, or whose connection was closed, for too long."""
+        """Drops brokers that were silent, or whose connection was closed, for too long; of many only some."""
         expired = [
             broker
             for broker in self.live.values()
             if now_ms - broker.seen_ms > expire_ms
             or (broker.lost_ms is not None and now_ms - broker.lost_ms >= grace_ms)
         ]
+        del expired[MAX_EXPIRED_A_TURN:]
         for broker in expired:
             self.drop(broker.address)
         return expired
@@ -200,12 +215,14 @@ class Routes:
         if group.addresses:
             return
         del self.groups[group.name]
-        for topic in [topic for topic, brokers in self.topics.items() if group.name in brokers]:
-            self._drop_queues(topic, group.name)
+        for topic in list(group.topics):
+            self._drop_queues(topic, group)
 
-    def _drop_queues(self, topic: str, broker_name: str) -> None:
+    def _drop_queues(self, topic: str, group: BrokerGroup) -> None:
         brokers = self.topics[topic]
-        brokers.pop(broker_name, None)
+        del brokers[group.name]
+        group.topics.discard(topic)
+        self._route_count -= 1
         if not brokers:
             del self.topics[topic]
 
@@ -214,9 +231,9 @@ class Routes:
     def delete_topic(self, topic: str, cluster: str | None) -> None:
         """Forgets a topic, of one cluster or of all."""
         for name in list(self.topics.get(topic, ())):
-            group = self.groups.get(name)
-            if cluster is None or (group is not None and group.cluster == cluster):
-                self._drop_queues(topic, name)
+            group = self.groups[name]
+            if cluster is None or group.cluster == cluster:
+                self._drop_queues(topic, group)
 
     def wipe_write_permission(self, broker_name: str) -> int:
         """Takes the write permission from all topics of a broker; returns their number."""
@@ -233,13 +250,14 @@ class Routes:
         return len(queues)
 
     def _queues_of(self, broker_name: str) -> list[RouteQueues]:
-        return [brokers[broker_name] for brokers in self.topics.values() if broker_name in brokers]
+        group = self.groups.get(broker_name)
+        return [] if group is None else [self.topics[topic][broker_name] for topic in group.topics]
 
     # What clients ask
 
     def route(self, topic: str) -> TopicRoute | None:
         """Brokers and queues of a topic; None if no broker has it."""
-        queues = [each for name, each in self.topics.get(topic, {}).items() if name in self.groups]
+        queues = list(self.topics.get(topic, {}).values())
         if not queues:
             return None
         away = {each.broker_name for each in queues if self._is_away(each.broker_name)}
@@ -268,8 +286,11 @@ class Routes:
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
         """Topics that a broker of this cluster has."""
-        names = {group.name for group in self.groups.values() if group.cluster == cluster}
-        return [topic for topic, brokers in self.topics.items() if names & brokers.keys()]
+        found: dict[str, None] = {}
+        for group in self.groups.values():
+            if group.cluster == cluster:
+                found.update(dict.fromkeys(group.topics))
+        return list(found)
 
     def topics_with_flags(self, *, wanted: int, unwanted: int = 0) -> list[str]:
         """Topics by the unit bits of their sys flag, as their first broker registered it."""

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import ssl
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
@@ -12,7 +13,11 @@ from delaymq.protocol.bodies import KVTable, TopicConfig, body_crc32
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, request_command
 from delaymq.protocol.errors import RequestError
-from delaymq.protocol.headers import RegisterBrokerRequestHeader, UnRegisterBrokerRequestHeader
+from delaymq.protocol.headers import (
+    QueryDataVersionRequestHeader,
+    RegisterBrokerRequestHeader,
+    UnRegisterBrokerRequestHeader,
+)
 from delaymq.quiet_log import fields
 from delaymq.server.errors import ServerError
 from delaymq.transport import ConnectError, RemotingConnection, TransportError, connect
@@ -25,6 +30,8 @@ FIRST_BACKOFF_S: Final = 0.1
 LONGEST_BACKOFF_S: Final = 2.0
 """A NameServer that is restarted or moved elsewhere is looked for this often; its name is resolved each time."""
 UNREGISTER_TIMEOUT_MS: Final = 3_000
+MAX_TOLD_AT_A_TIME: Final = 16
+"""Changed topics are told with an answer, for the order settings in it; a slow NameServer must not pile them up."""
 
 _logger = logging.getLogger(__name__)
 
@@ -32,7 +39,10 @@ _logger = logging.getLogger(__name__)
 class NameServerLink:
     """The connection to one NameServer. Its task runs until it is cancelled."""
 
-    def __init__(self, broker: "Broker", host: str, port: int) -> None:
+    def __init__(
+        self, broker: "Broker", host: str, port: int, leads: Callable[["NameServerLink"], bool] = lambda link: True
+    ) -> None:
+        """`leads` says whether this NameServer's order settings count: they may differ, and must not take turns."""
         self.address = host_and_port(host, port)
         self.registered = False
         """Whether this NameServer has answered a registration since the start."""
@@ -44,6 +54,8 @@ class NameServerLink:
         self._port = port
         self._connection: RemotingConnection | None = None
         self._wanted = asyncio.Event()
+        self._leads = leads
+        self._telling = 0
 
     async def run(self) -> None:
         """Connects, registers, and does so again whenever the connection ends."""
@@ -70,14 +82,29 @@ class NameServerLink:
             timeout_ms=self._broker.config.register_broker_timeout_mills,
             tls=await self._tls(),
         )
+        is_due = True
         while True:
             self._wanted.clear()
-            await self._register(self._connection)
-            with contextlib.suppress(TimeoutError):
+            if is_due or await self._is_outdated(self._connection):
+                await self._register(self._connection)
+            is_due = True
+            try:
                 async with asyncio.timeout(self._broker.config.register_name_server_period / 1000):
                     await self._wanted.wait()
+            except TimeoutError:
+                is_due = self._broker.config.force_register
             if self._connection.closing:
                 raise ServerGoneError(self.address)
+
+    async def _is_outdated(self, connection: RemotingConnection) -> bool:
+        """Asks whether the NameServer has other topics than the broker; where not, that it asked keeps it listed."""
+        broker = self._broker
+        header = QueryDataVersionRequestHeader(
+            broker.config.broker_name, broker.address, broker.config.broker_cluster_name, broker.config.broker_id
+        )
+        command = request_command(RequestCode.QUERY_DATA_VERSION, header.to_fields(), broker.topics.version.encode())
+        answer = await connection.request(command, broker.config.register_broker_timeout_mills)
+        return answer.code != ResponseCode.SUCCESS or answer.fields.get("changed") != "false"
 
     async def _tls(self) -> ssl.SSLContext | None:
         config = self._broker.config
@@ -103,14 +130,31 @@ class NameServerLink:
         self.problem = None
         self.registered = True
         self.registrations += 1
-        if answer.body:
-            take_order_settings(broker, KVTable.decode(answer.body).table)
+        self._take_order_settings(answer)
+
+    def _take_order_settings(self, answer: Command) -> None:
+        if answer.body and answer.code == ResponseCode.SUCCESS and self._leads(self):
+            take_order_settings(self._broker, KVTable.decode(answer.body).table)
 
     def tell(self, command: Command) -> None:
-        """Sends a one-way registration, if there is a connection; without one the next registration tells all."""
-        if self._connection is not None and self.problem is None:
-            with contextlib.suppress(TransportError):
-                self._connection.send_oneway(command)
+        """Sends a registration, if there is a connection; without one the next registration tells all."""
+        connection = self._connection
+        if connection is None or self.problem is not None:
+            return
+        # What fails here is told by the next registration.
+        with contextlib.suppress(TransportError, ValueError):
+            if self._telling < MAX_TOLD_AT_A_TIME:
+                future = connection.start_request(command, self._broker.config.register_broker_timeout_mills)
+                self._telling += 1
+                future.add_done_callback(self._told)
+            else:
+                connection.send_oneway(command)
+
+    def _told(self, future: "asyncio.Future[Command]") -> None:
+        self._telling -= 1
+        if not future.cancelled() and future.exception() is None:
+            with contextlib.suppress(RequestError):
+                self._take_order_settings(future.result())
 
     async def ask(self, command: Command, timeout_ms: int) -> Command:
         """The NameServer's answer; TransportError when there is no connection, or none in time."""
@@ -157,7 +201,7 @@ class Registration:
 
     def __init__(self, broker: "Broker", name_servers: tuple[tuple[str, int], ...]) -> None:
         self._broker = broker
-        self.links = [NameServerLink(broker, host, port) for host, port in name_servers]
+        self.links = [NameServerLink(broker, host, port, self._leads) for host, port in name_servers]
         self._tasks: list[asyncio.Task[None]] = []
         self._changed: dict[str, TopicConfig] = {}
         self._told_soon = False
@@ -171,6 +215,9 @@ class Registration:
     def is_registered(self) -> bool:
         """Whether at least one NameServer knows the broker since the start; true if there are none to know it."""
         return not self.links or any(link.registered for link in self.links)
+
+    def _leads(self, link: NameServerLink) -> bool:
+        return next((each for each in self.links if each.problem is None), None) is link
 
     def topic_changed(self, topic: TopicConfig) -> None:
         """Tells the NameServers about a topic at the end of this turn of the loop, together with others."""
@@ -218,7 +265,7 @@ def register_command(broker: "Broker", body: bytes) -> Command:
         config.broker_cluster_name,
         host_and_port(config.broker_ip2, config.ha_listen_port),
         config.broker_id,
-        False,
+        config.compressed_register,
         body_crc32(body),
     )
     return request_command(RequestCode.REGISTER_BROKER, header.to_fields(), body)
