@@ -61,7 +61,7 @@ def test_messages_go_over_tls_to_name_server_and_broker(server: TlsServer, autho
                 consumer.subscribe("Secret")
                 async with consumer:
                     for n in range(20):
-                        await producer.send(Message("Secret", b"%d" % n))
+                        await producer.send(Message(topic="Secret", body=b"%d" % n))
                     while len(got) < 20:  # noqa: ASYNC110 - bounded by the scenario's limit
                         await asyncio.sleep(0.01)
             assert sorted(got) == sorted(b"%d" % n for n in range(20))
