@@ -9,12 +9,22 @@ from typing import Any
 
 import pytest
 from delaymq.broker.filters import SQL_TYPE, compile_expression
+from delaymq.client import (
+    Client,
+    ConsumeFrom,
+    LitePullConsumer,
+    LitePullOptions,
+    PullConsumer,
+    PushConsumer,
+    RefusedError,
+)
 from delaymq.message.properties import encode_properties
 from delaymq.protocol.errors import RequestError
 from harness import java
 from harness.brokers import Cluster
 from harness.clients import Pulled, Workbench
 from harness.driver import ClientError, Driver
+from python_scenario import FROM_FIRST, Collected, new_name, run, until
 from sql_expressions import Expressions
 
 FIRST = {"from": "CONSUME_FROM_FIRST_OFFSET", "sql": True}
@@ -34,6 +44,7 @@ def filtering(filtering_cluster: Cluster, new_workbench: Callable[[Cluster], Wor
 
 
 def send_prices(clients: Workbench, topic: str, prices: range) -> None:
+    """Sends one message for each price, in any order."""
     waiting: list[Future[Any]] = [
         clients.producer.submit(topic, f"{price}", queue_id=0, tags="T", properties={"price": str(price), "kind": "eu"})
         for price in prices
@@ -106,7 +117,33 @@ def test_a_lite_pull_consumer_filters_as_well(filtering: Workbench) -> None:
     send_prices(filtering, topic, range(6))
     options = {"sql": True, "from": "CONSUME_FROM_FIRST_OFFSET"}
     consumer = filtering.lite_pull(topic, group=filtering.group(), expression="price IN ('2', '4')", **options)
-    assert [m.body for m in consumer.poll_until(2, timeout_s=60)] == [b"2", b"4"]
+    assert sorted(m.body for m in consumer.poll_until(2, timeout_s=60)) == [b"2", b"4"]
+
+
+def test_the_python_client_filters_as_well(filtering_cluster: Cluster, filtering: Workbench) -> None:
+    topic = filtering.topic(queues=1)
+    send_prices(filtering, topic, range(6))
+
+    async def scenario(client: Client) -> None:
+        collected = Collected()
+        pushed = PushConsumer(client, new_name("Group"), collected, FROM_FIRST)
+        pushed.subscribe(topic, sql="price > 3 AND TAGS = 'T'")
+        polled = LitePullConsumer(client, new_name("Group"), LitePullOptions(consume_from=ConsumeFrom.FIRST))
+        polled.subscribe(topic, sql="price IN ('1')")
+        async with pushed, polled, PullConsumer(client, new_name("Group")) as pulling:
+            await until(lambda: len(collected.bodies) == 2)
+            assert sorted(collected.bodies) == [b"4", b"5"]
+            assert [message.body for message in await polled.poll(30_000)] == [b"1"]
+            (queue,) = await pulling.queues(topic)
+            found = await pulling.pull(queue, 0, sql="price <= 1")
+            assert sorted(message.body for message in found.messages) == [b"0", b"1"]
+        wrong = PushConsumer(client, new_name("Group"), collected)
+        wrong.subscribe(topic, sql="price >")
+        with pytest.raises(RefusedError) as caught:
+            await wrong.start()
+        assert caught.value.code == 23
+
+    run(filtering_cluster, scenario)
 
 
 def test_a_delayed_message_is_filtered_when_it_comes(filtering: Workbench) -> None:

@@ -7,13 +7,14 @@ import pytest
 from delaymq.client import Message, MessageQueue, NoSuchDelayError, PushConsumerOptions, ReceivedMessage
 from delaymq.client.allocation import allocate_averagely, allocate_by_circle
 from delaymq.client.cached_queue import CachedQueue
+from delaymq.client.compression import MAX_INFLATED_BYTES, inflate
 from delaymq.client.delays import level_for, table_of
 from delaymq.client.errors import UnreachableError
-from delaymq.client.messages import MAX_INFLATED_BYTES, decode_messages, inflate, outgoing_properties, properties_text
+from delaymq.client.messages import decode_messages, outgoing_properties, properties_text
 from delaymq.client.network import split_address
 from delaymq.client.options import ConsumeFrom, ProducerOptions
 from delaymq.client.routes import QueueRound, Route, route_of, route_of_new_topic
-from delaymq.client.subscriptions import Subscription
+from delaymq.client.subscriptions import Subscription, subscription_to
 from delaymq.message.errors import IllegalMessageError, RecordError
 from delaymq.message.ids import pack_host
 from delaymq.message.levels import DelayLevels, delay_text
@@ -151,6 +152,21 @@ def test_delays_are_shown_in_the_longest_whole_unit(ms: int, text: str) -> None:
 # Subscriptions.
 
 
+def test_a_subscription_by_sql_leaves_the_choice_to_the_broker() -> None:
+    subscription = subscription_to("T", "*", " price > 5", 7)
+    assert subscription.accepts("anything")
+    told = subscription.data()
+    assert (told.expression_type, told.sub_string, told.sub_version) == ("SQL92", "price > 5", 7)
+    assert (told.tags_set, told.code_set) == ([], [])
+
+
+def test_tags_and_sql_together_or_an_empty_condition_are_refused() -> None:
+    with pytest.raises(ValueError, match="not both"):
+        subscription_to("T", "A", "price > 5", 0)
+    with pytest.raises(ValueError, match="empty"):
+        subscription_to("T", "*", " ", 0)
+
+
 def test_tags_are_chosen_by_name() -> None:
     subscription = Subscription("T", " A ||B|| ")
     assert [subscription.accepts(tag) for tag in ("A", "B", "", "AB")] == [True, True, False, False]
@@ -258,8 +274,8 @@ def test_a_record_that_was_damaged_on_the_brokers_disk_does_not_hold_up_the_othe
 def test_a_body_that_inflates_without_end_or_not_at_all_is_refused() -> None:
     bomb = zlib.compress(bytes(MAX_INFLATED_BYTES + 1))
     for body in (bomb, b"no zlib", zlib.compress(b"cut")[:-3]):
-        with pytest.raises(RecordError, match="compressed body"):
-            inflate(body)
+        with pytest.raises(RecordError, match="compressed with zlib"):
+            inflate(body, 0)
 
 
 # Options and addresses.

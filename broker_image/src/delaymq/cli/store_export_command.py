@@ -15,7 +15,7 @@ from delaymq.cli.errors import EXIT_USAGE, CommandError
 from delaymq.cli.store_terminal import explained, progress
 from delaymq.cli.times import parse_time
 from delaymq.cli.visible import json_line
-from delaymq.client.messages import inflate
+from delaymq.client.compression import inflate
 from delaymq.message import names
 from delaymq.message.errors import RecordError
 from delaymq.message.flags import COMPRESSED
@@ -99,7 +99,7 @@ def as_data(record: Record) -> dict[str, object]:
     body = record.body
     if record.sys_flag & COMPRESSED:
         with contextlib.suppress(RecordError):  # kept as it is stored, which sysFlag tells
-            body = inflate(body)
+            body = inflate(body, record.sys_flag)
     data: dict[str, object] = {
         "messageId": properties.get(names.UNIQUE_KEY),
         "offsetMessageId": offset_message_id(record.store_host, record.physical_offset),

@@ -12,6 +12,7 @@ from delaymq.client.background import Background
 from delaymq.client.client import Client
 from delaymq.client.errors import ClosedError
 from delaymq.client.group_member import GroupMember
+from delaymq.client.expressions import check_expressions
 from delaymq.client.lite_offsets import SoughtOffsets
 from delaymq.client.lite_reading import SharedOrAssigned, reading_options
 from delaymq.client.messages import ReceivedMessage
@@ -20,7 +21,7 @@ from delaymq.client.options import LitePullOptions, MessageModel
 from delaymq.client.poll_buffer import PollBuffer
 from delaymq.client.queue_calls import QueueCalls
 from delaymq.client.rebalance import Shares
-from delaymq.client.subscriptions import ALL, Subscription
+from delaymq.client.subscriptions import ALL, Subscription, subscription_to
 from delaymq.client.unregistering import unregister
 from delaymq.clock import now_ms
 from delaymq.message.names import group_problem
@@ -90,15 +91,16 @@ class LitePullConsumer(GroupMember):
 
     # What is read.
 
-    def subscribe(self, topic: str, tags: str = ALL) -> None:
+    def subscribe(self, topic: str, tags: str = ALL, *, sql: str | None = None) -> None:
         """Takes part in reading `topic`, before or after the start: messages with one of these tags (`A || B`, `*`).
 
         All members of a group subscribe to the same. ValueError for an illegal topic or tags, or after `assign`.
         """
         if self._shares.assigned is not None:
             raise ValueError("this consumer has assigned queues: make another one to subscribe")
-        self._subscriptions[topic] = Subscription(topic, tags, now_ms())
+        self._subscriptions[topic] = subscription_to(topic, tags, sql, now_ms())
         self._assignment.subscription_changed(topic)
+        With `sql` those whose properties fulfil an SQL92 condition, where the broker has enablePropertyFilter=true.
 
     def unsubscribe(self, topic: str) -> None:
         """Reads `topic` no more."""
@@ -236,6 +238,7 @@ class LitePullConsumer(GroupMember):
         await self._close(finish=True)
 
     # What the client asks of its members.
+        await check_expressions(self._client, self.group, self._subscriptions.values())
 
     def consumer_data(self) -> ConsumerData | None:
         return self._consumer_data("CONSUME_ACTIVELY", MessageModel.CLUSTERING, self.options.consume_from)

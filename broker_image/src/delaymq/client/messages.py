@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import zlib
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
@@ -12,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from delaymq.client.compression import inflate
 from delaymq.message import flags, names
 from delaymq.message.errors import IllegalMessageError, RecordError
 from delaymq.message.ids import offset_message_id
@@ -23,8 +23,6 @@ from delaymq.protocol.bodies import MessageQueue
 
 _logger = logging.getLogger(__name__)
 
-MAX_INFLATED_BYTES: Final = 64 * 1024 * 1024
-"""A compressed body, inflated: 4 MiB of zlib could otherwise grow to 4 GiB."""
 KEY_SEPARATOR: Final = " "
 # What only brokers and this client may set.
 _RESERVED: Final = frozenset(
@@ -215,7 +213,7 @@ def received(record: Record, broker_name: str, retry_topic: str = "") -> Receive
     if record.sys_flag & flags.COMPRESSED:
         # One message that nobody can read must not hold up all behind it.
         try:
-            body = inflate(body)
+            body = inflate(body, record.sys_flag)
         except RecordError as error:
             _logger.warning("message at %d of %s: %s", record.physical_offset, broker_name, error)
     own_id = offset_message_id(record.store_host, record.physical_offset)
@@ -237,15 +235,3 @@ def received(record: Record, broker_name: str, retry_topic: str = "") -> Receive
         flag=record.flag,
         sys_flag=record.sys_flag,
     )
-
-
-def inflate(body: bytes) -> bytes:
-    """A compressed body's content; RecordError when it is no whole zlib stream of bearable size."""
-    inflater = zlib.decompressobj()
-    try:
-        content = inflater.decompress(body, MAX_INFLATED_BYTES)
-    except zlib.error as error:
-        raise RecordError(f"the compressed body cannot be read: {error}") from error
-    if not inflater.eof:
-        raise RecordError(f"the compressed body is cut or has more than {MAX_INFLATED_BYTES} bytes inside")
-    return content

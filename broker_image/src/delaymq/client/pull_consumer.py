@@ -7,7 +7,7 @@ from typing import Self
 
 from delaymq.client.client import Client
 from delaymq.client.queue_calls import PullResult, QueueCalls
-from delaymq.client.subscriptions import ALL, Subscription
+from delaymq.client.subscriptions import ALL, Subscription, subscription_to
 from delaymq.client.unregistering import unregister
 from delaymq.clock import now_ms
 from delaymq.message.names import group_problem
@@ -52,12 +52,13 @@ class PullConsumer:
         return (await self._client.route(topic)).readable
 
     async def pull(
-        self, queue: MessageQueue, offset: int, *, tags: str = ALL, max_messages: int = 32, suspend_ms: int = 0
-    ) -> PullResult:
-        """Messages of `queue` from `offset` on; `suspend_ms` lets the broker wait for one."""
+        self, queue: MessageQueue, offset: int, *, tags: str = ALL, sql: str | None = None, max_messages: int = 32,
+        suspend_ms: int = 0,
+    ) -> PullResult:  # fmt: skip
+        """Messages of `queue` from `offset` on; `suspend_ms` lets the broker wait for one. ValueError for bad tags."""
         subscription = self._topics.get(queue.topic)
-        if subscription is None or subscription.expression != tags:
-            subscription = Subscription(queue.topic, tags, now_ms())
+        if subscription is None or subscription.expression != (sql or tags) or subscription.is_sql is (sql is None):
+            subscription = subscription_to(queue.topic, tags, sql, now_ms())
             self._topics[queue.topic] = subscription
         return await self.calls.pull(queue, offset, subscription, max_messages=max_messages, suspend_ms=suspend_ms)
 

@@ -10,6 +10,7 @@ from delaymq.client.client import Client
 from delaymq.client.consumer_stats import ConsumerStats, QueueStats, Tally
 from delaymq.client.errors import ClosedError
 from delaymq.client.file_offsets import FileOffsets, default_path
+from delaymq.client.expressions import check_expressions
 from delaymq.client.group_member import GroupMember
 from delaymq.client.handlers import BatchHandler, Handle, Handler, of_batch, of_one
 from delaymq.client.handling import Handling
@@ -19,7 +20,7 @@ from delaymq.client.queue_calls import QueueCalls
 from delaymq.client.queue_locks import QueueLocks
 from delaymq.client.rebalance import Shares
 from delaymq.client.retries import Retries
-from delaymq.client.subscriptions import ALL, Subscription
+from delaymq.client.subscriptions import ALL, Subscription, subscription_to
 from delaymq.client.unregistering import unregister
 from delaymq.clock import now_ms
 from delaymq.message.names import group_problem, retry_topic
@@ -71,17 +72,18 @@ class _GroupConsumer(GroupMember):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def subscribe(self, topic: str, tags: str = ALL) -> None:
+    def subscribe(self, topic: str, tags: str = ALL, *, sql: str | None = None) -> None:
         """Takes messages of `topic` with one of these tags (`TagA || TagB`, `*` for all), before or after the start.
 
         All members of a group subscribe to the same. ValueError for an illegal topic or tags.
         """
-        self._subscriptions[topic] = Subscription(topic, tags, now_ms())
+        self._subscriptions[topic] = subscription_to(topic, tags, sql, now_ms())
         if topic != self._retry_topic:  # its messages count for the topics that they came from
             self._tally.know(topic)
         self._assignment.subscription_changed(topic)
 
     def unsubscribe(self, topic: str) -> None:
+        With `sql` those whose properties fulfil an SQL92 condition, where the broker has enablePropertyFilter=true.
         """Takes no more messages of `topic`."""
         self._subscriptions.pop(topic, None)
         self._assignment.subscription_changed(topic)
@@ -120,6 +122,7 @@ class _GroupConsumer(GroupMember):
         except BaseException:
             self._close_file()
             raise
+        await check_expressions(self._client, self.group, self._subscriptions.values())
         self._joined = True
         self._handling.start(self._background)
         self._assignment.start()

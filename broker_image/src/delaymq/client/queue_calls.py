@@ -75,7 +75,7 @@ class QueueCalls:
             suspend_timeout_millis=suspend_ms,
             sub_version=subscription.version_ms,
             subscription=subscription.expression,
-            expression_type="TAG",
+            expression_type=subscription.expression_type,
         )
         address = await self._client.address_of(queue)
         timeout_ms = suspend_ms + HELD_ANSWER_MARGIN_MS if suspend_ms else self._client.options.request_timeout_ms

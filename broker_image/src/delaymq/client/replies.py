@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from delaymq.client.compression import inflate
 from delaymq.client.errors import ClientError, ClosedError
-from delaymq.client.messages import Message, ReceivedMessage, inflate
+from delaymq.client.messages import Message, ReceivedMessage
 from delaymq.clock import now_ms
 from delaymq.message import flags, names
 from delaymq.message.errors import RecordError
@@ -94,7 +95,7 @@ def _pushed_message(command: Command) -> ReceivedMessage:
     body = command.body
     if header.sys_flag & flags.COMPRESSED:
         try:
-            body = inflate(body)
+            body = inflate(body, header.sys_flag)
         except RecordError as error:
             _logger.warning("a reply to a request of this client: %s", error)
     # A reply has its place in no queue yet; only who kept it knows one.

@@ -1,4 +1,4 @@
-"""Which messages of a topic a consumer wants: tags by name, or `*`."""
+"""Which messages of a topic a consumer wants: tags by name, `*`, or an SQL92 expression over properties."""
 
 from __future__ import annotations
 
@@ -9,25 +9,36 @@ from delaymq.message.names import topic_problem
 from delaymq.protocol.bodies import SubscriptionData
 
 ALL = "*"
+TAG_TYPE = "TAG"
+SQL_TYPE = "SQL92"
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A topic and its tags; brokers filter by hashes of the tags, `accepts` by the tags themselves."""
+    """A topic and what is wanted of it. Brokers filter by hashes of tags, `accepts` by the tags themselves; SQL92 is
+    the broker's alone."""
 
     topic: str
     expression: str = ALL
-    """`*`, or tags such as `TagA || TagB`."""
+    """`*`, or tags such as `TagA || TagB`; or SQL92."""
     version_ms: int = 0
     """When it was made: brokers keep the newest of a group."""
+    expression_type: str = TAG_TYPE
     tags: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
         problem = topic_problem(self.topic)
         if problem is not None:
             raise ValueError(problem)
-        words = frozenset() if self.expression.strip() in ("", ALL) else split_tags(self.expression)
-        object.__setattr__(self, "tags", words)
+        if self.is_sql and not self.expression.strip():
+            raise ValueError("the SQL92 expression is empty: write a condition such as price > 5")
+        is_all = self.is_sql or self.expression.strip() in ("", ALL)
+        object.__setattr__(self, "tags", frozenset() if is_all else split_tags(self.expression))
+
+    @property
+    def is_sql(self) -> bool:
+        """Whether the expression is SQL92."""
+        return self.expression_type == SQL_TYPE
 
     def accepts(self, tags: str) -> bool:
         """Whether a message with these tags is wanted."""
@@ -42,8 +53,17 @@ class Subscription:
             tags_set=ordered,
             code_set=[java_hash(tag) for tag in ordered],
             sub_version=self.version_ms,
-            expression_type="TAG",
+            expression_type=self.expression_type,
         )
+
+
+def subscription_to(topic: str, tags: str, sql: str | None, version_ms: int) -> Subscription:
+    """A subscription by tags, or by SQL92 where that is given; ValueError for both, or an illegal one."""
+    if sql is None:
+        return Subscription(topic, tags, version_ms)
+    if tags != ALL:
+        raise ValueError("filter by tags or by sql, not both: in SQL92 tags are TAGS = 'TagA'")
+    return Subscription(topic, sql, version_ms, SQL_TYPE)
 
 
 def split_tags(expression: str) -> frozenset[str]:

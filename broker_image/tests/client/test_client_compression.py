@@ -1,0 +1,62 @@
+"""Bodies that producers compressed, as the client takes them apart."""
+
+import builtins
+import sys
+import zlib
+from typing import Any
+
+import lz4.frame  # type: ignore[import-untyped]
+import pytest
+import zstandard
+from delaymq.client import compression
+from delaymq.client.compression import inflate
+from delaymq.message import flags
+from delaymq.message.errors import RecordError
+
+TEXT = b"a sentence that is worth being compressed. " * 2_000
+PACKED = {
+    0: zlib.compress(TEXT),
+    flags.COMPRESSION_ZLIB: zlib.compress(TEXT),
+    flags.COMPRESSION_LZ4: lz4.frame.compress(TEXT),
+    flags.COMPRESSION_ZSTD: zstandard.ZstdCompressor().compress(TEXT),
+}
+by_each_kind = pytest.mark.parametrize("kind", PACKED)
+
+
+@by_each_kind
+def test_a_body_comes_out_whole(kind: int) -> None:
+    assert inflate(PACKED[kind], flags.COMPRESSED | kind) == TEXT
+
+
+@by_each_kind
+def test_a_cut_or_foreign_body_is_told_as_such(kind: int) -> None:
+    for body in (PACKED[kind][:-10], b"", b"no such stream"):
+        with pytest.raises(RecordError, match="compressed with"):
+            inflate(body, flags.COMPRESSED | kind)
+
+
+@by_each_kind
+def test_what_grows_beyond_the_limit_is_not_taken_apart(kind: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compression, "MAX_INFLATED_BYTES", len(TEXT) - 1)
+    with pytest.raises(RecordError, match="more than"):
+        inflate(PACKED[kind], flags.COMPRESSED | kind)
+
+
+def test_a_kind_that_is_not_known_is_told() -> None:
+    with pytest.raises(RecordError, match="not known"):
+        inflate(TEXT, flags.COMPRESSED | 0x700)
+
+
+def test_a_missing_library_is_named_by_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = builtins.__import__
+
+    def without_lz4(name: str, *rest: Any) -> Any:
+        if name.startswith("lz4"):
+            raise ImportError(name)
+        return usual(name, *rest)
+
+    for name in [name for name in sys.modules if name.startswith("lz4")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(builtins, "__import__", without_lz4)
+    with pytest.raises(RecordError, match=r"delaymq\[compression\]"):
+        inflate(PACKED[flags.COMPRESSION_LZ4], flags.COMPRESSED | flags.COMPRESSION_LZ4)

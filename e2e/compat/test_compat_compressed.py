@@ -1,0 +1,63 @@
+"""Bodies that RocketMQ's producer compressed, by each of its ways: the broker keeps and passes them on as they are."""
+
+import pytest
+from delaymq.client import Client
+from harness.brokers import Cluster
+from harness.clients import Workbench
+from harness.driver import Received
+from python_scenario import first_of, run
+
+FIRST = {"from": "CONSUME_FROM_FIRST_OFFSET"}
+TEXT = "a sentence that is worth being compressed. " * 500
+COMPRESSED = 0x1
+TYPE_BITS = 0x700
+TYPES = {"LZ4": 0x100, "ZSTD": 0x200, "ZLIB": 0x300}
+by_each_type = pytest.mark.parametrize("kind", TYPES)
+
+
+def assert_compressed(message: Received, kind: str) -> None:
+    """The client took the body apart by the flags that it got, and the broker kept fewer bytes."""
+    assert message.body.decode() == TEXT
+    assert message.system_flag & COMPRESSED
+    assert message.system_flag & TYPE_BITS == TYPES[kind]
+    assert message.store_bytes < len(TEXT) // 2
+
+
+@by_each_type
+def test_a_compressed_body_comes_at_once_late_again_and_when_asked_for(clients: Workbench, kind: str) -> None:
+    topic, group = clients.topic(queues=1), clients.group(retry_topic=True)
+    producer = clients.new_producer(compressType=kind)
+    consumer = clients.push(topic, group=group, failTimes=1, maxReconsumeTimes=1, **FIRST)
+    sent = producer.send(topic, TEXT, keys="now")
+    producer.send(topic, TEXT, keys="late", delayLevel=1)
+    got = consumer.inbox.wait_count(4, timeout_s=60)
+    assert sorted((m.keys, m.reconsume_times) for m in got) == [("late", 0), ("late", 1), ("now", 0), ("now", 1)]
+    for message in got:
+        assert_compressed(message, kind)
+    assert_compressed(clients.admin.view(sent.offset_message_id), kind)
+    (found,) = clients.admin.query(topic, "late")
+    assert_compressed(found, kind)
+
+
+@by_each_type
+def test_the_python_client_reads_it(cluster: Cluster, clients: Workbench, kind: str) -> None:
+    topic = clients.topic(queues=1)
+    clients.new_producer(compressType=kind).send(topic, TEXT)
+
+    async def scenario(client: Client) -> None:
+        message = await first_of(client, topic)
+        assert message.body.decode() == TEXT
+        assert message.sys_flag & TYPE_BITS == TYPES[kind]
+
+    run(cluster, scenario)
+
+
+@by_each_type
+def test_a_compressed_body_is_whole_among_the_dead_letters(clients: Workbench, kind: str) -> None:
+    topic, group = clients.topic(queues=1), clients.group(retry_topic=True)
+    clients.push(topic, group=group, failTimes=9, maxReconsumeTimes=0, **FIRST)
+    clients.new_producer(compressType=kind).send(topic, TEXT)
+    clients.wait_for_route(f"%DLQ%{group}")
+    reader = clients.pull(group=clients.group())
+    (dead,) = reader.pull(f"%DLQ%{group}", 0, 0, wait=True).messages
+    assert_compressed(dead, kind)
