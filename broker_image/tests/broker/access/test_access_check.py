@@ -1,0 +1,497 @@
+"""The check of requests: who is let in, what each code needs, and what the page says of that."""
+
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from broker_harness import FakeSession, Harness, response_of, send_fields
+from delaymq.broker.access import AccessError
+from delaymq.broker.access.requirements import ACCOUNT, REQUIREMENTS
+from delaymq.broker.processors.table import NOT_SERVED, PROCESSORS
+from delaymq.config import to_properties_text
+from delaymq.message.ids import offset_message_id
+from delaymq.protocol.bodies import ConsumerData, HeartbeatData, LockRequest, MessageQueue, SubscriptionData
+from delaymq.protocol.codes import RequestCode
+from delaymq.protocol.command import Command, Response, request_command
+from delaymq.protocol.signatures import SIGNATURE, UNIQUE_KEY_QUERY, Signer
+
+PAGE = Path(__file__).parents[4] / "docs" / "operations" / "access-control.md"
+SECRETS = {"operators": "operators-secret", "application": "application-secret", "limited-admin": "limited-secret"}
+RULES = """
+globalWhiteRemoteAddresses: [10.1.0.*]
+accounts:
+- {accessKey: operators, secretKey: operators-secret, admin: true}
+- accessKey: application
+  secretKey: application-secret
+  defaultTopicPerm: DENY
+  defaultGroupPerm: DENY
+  topicPerms: [Orders=PUB|SUB, Read=SUB, Write=PUB, "%DLQ%mine=SUB"]
+  groupPerms: [mine=SUB]
+- {accessKey: limited-admin, secretKey: limited-secret, admin: true, defaultTopicPerm: SUB, topicPerms: [Orders=PUB]}
+- {accessKey: generous, secretKey: generous-secret, defaultTopicPerm: PUB|SUB, defaultGroupPerm: SUB,
+   topicPerms: [Orders=DENY]}
+- {accessKey: neighbours, secretKey: neighbour-secret, whiteRemoteAddress: 10.2.0.1}
+"""
+MISSING = "No default permission for "
+
+
+class Guarded:
+    """A broker with rules, and requests signed by accounts."""
+
+    def __init__(self, harness: Harness, path: Path) -> None:
+        self.harness = harness
+        self.path = path
+        self.broker = harness.broker
+        access = harness.broker.access
+        assert access is not None
+        self.access = access
+
+    def ask(
+        self,
+        code: int,
+        fields: dict[str, Any] | None = None,
+        body: bytes = b"",
+        *,
+        key: str | None = "application",
+        secret: str | None = None,
+        session: FakeSession | None = None,
+        **extra: Any,
+    ) -> Any:
+        command = request_command(code, {name: str(value) for name, value in (fields or {}).items()}, body)
+        if key is not None:
+            Signer(secret or SECRETS.get(key, f"{key}-secret")).sign(command, key)
+        for name, value in extra.items():
+            setattr(command, name, value)
+        return self.broker.handle(session or self.harness.session, command)
+
+    def refusal(self, code: int, fields: dict[str, Any] | None = None, body: bytes = b"", **options: Any) -> str:
+        """What access control says; empty when it lets the request through."""
+        result = self.ask(code, fields, body, **options)
+        if isinstance(result, Response) and (result.remark or "").startswith("org.apache.rocketmq.acl.common.AclExc"):
+            assert result.code == 1
+            return str(result.remark).partition("AclException: ")[2]
+        return ""
+
+    def reload(self) -> None:
+        task = self.access.reload_task()
+        task.run()
+        task.finish()
+
+
+@pytest.fixture
+def guarded(open_harness: Any, tmp_path: Path) -> Guarded:
+    path = tmp_path / "conf" / "plain_acl.yml"
+    path.parent.mkdir()
+    path.write_text(RULES)
+    return Guarded(open_harness(acl_enable=True, acl_config_path=str(path)), path)
+
+
+def heartbeat(group: str, *topics: str) -> bytes:
+    subscriptions = [SubscriptionData(topic, "*") for topic in topics]
+    return HeartbeatData("client", [], [ConsumerData(group, subscription_data_set=subscriptions)]).encode()
+
+
+def test_without_access_control_nobody_signs(harness: Harness) -> None:
+    assert harness.broker.access is None
+    assert response_of(harness.send()).code == 0
+
+
+def test_every_code_of_a_broker_is_classified() -> None:
+    assert set(PROCESSORS) | set(NOT_SERVED) == set(REQUIREMENTS)
+
+
+def test_the_page_says_of_every_code_what_it_needs() -> None:
+    rows: dict[int, tuple[bool, bool, bool]] = {}
+    section = PAGE.read_text().partition("## What a request needs")[2].partition("\n## ")[0]
+    for codes, needs in re.findall(r"^\| ([\d, ]+?)(?: \([^)]*\))? \| (.+) \|$", section, re.MULTILINE):
+        for code in codes.split(", "):
+            assert int(code) not in rows, code
+            admin = needs.startswith("`admin: true`")
+            own = "RocketMQ does not check" in needs or "RocketMQ lets every account" in needs
+            rows[int(code)] = (admin, "an account" in needs, own)
+    stated = {
+        int(code): (each.admin, each is ACCOUNT, each.own or code in (36, 320)) for code, each in REQUIREMENTS.items()
+    }
+    assert rows == stated
+
+
+def test_who_is_not_known_is_told_why(guarded: Guarded) -> None:
+    fields = send_fields("Orders")
+    assert guarded.refusal(310, fields) == ""
+    assert guarded.refusal(310, fields, key=None).startswith("No accessKey is configured")
+    assert guarded.refusal(310, fields, key="strangers") == "No acl config for strangers"
+    assert guarded.refusal(310, fields, secret="something").startswith("Check signature failed for accessKey=applic")
+    assert guarded.access.refused == {
+        "unsigned": 1, "unknown_key": 1, "signature": 1, "admin": 0, "permission": 0
+    }  # fmt: skip
+
+
+def test_a_long_access_key_of_a_stranger_is_cut_in_the_answer(guarded: Guarded) -> None:
+    said = guarded.refusal(310, send_fields("Orders"), key="k\x1b" * 10_000, secret="secret")
+    assert len(said) < 100
+    assert "\x1b" not in said
+
+
+def test_a_changed_request_is_refused(guarded: Guarded) -> None:
+    def changed(change: Any) -> str:
+        command = request_command(310, {name: str(value) for name, value in send_fields("Orders").items()}, b"body")
+        Signer("application-secret").sign(command, "application")
+        change(command)
+        result = guarded.broker.handle(guarded.harness.session, command)
+        return str(result.remark) if isinstance(result, Response) and result.code else ""
+
+    def field(name: str, value: str) -> Any:
+        return lambda command: command.fields.__setitem__(name, value)
+
+    assert changed(lambda command: None) == ""
+    for change in (
+        field("b", "Write"),
+        field("extra", "x"),
+        field(SIGNATURE, ""),
+        field(SIGNATURE, "AAAA\udcff"),
+        lambda command: command.fields.pop(SIGNATURE),
+        lambda command: setattr(command, "body", b"Body"),
+    ):
+        assert "Check signature failed" in changed(change)
+
+
+def test_the_field_that_rocketmqs_broker_leaves_out_may_be_signed_or_not(guarded: Guarded) -> None:
+    fields = {"topic": "Orders", "key": "k", "maxNum": 1, "beginTimestamp": 0, "endTimestamp": 1}
+    assert guarded.refusal(12, {**fields, UNIQUE_KEY_QUERY: "true"}) == ""
+    command = request_command(12, {name: str(value) for name, value in fields.items()})
+    Signer("application-secret").sign(command, "application")
+    command.fields[UNIQUE_KEY_QUERY] = "true"
+    result = guarded.broker.handle(guarded.harness.session, command)
+    assert isinstance(result, Response)
+    assert "AclException" not in (result.remark or "")
+
+
+def test_white_addresses_need_no_signature(guarded: Guarded) -> None:
+    inside, outside = FakeSession(address="10.1.0.9"), FakeSession(address="10.1.1.9")
+    assert guarded.refusal(17, {}, key=None, session=inside) == ""
+    assert guarded.refusal(17, {}, key=None, session=outside).startswith("No accessKey")
+    neighbour = FakeSession(address="10.2.0.1")
+    assert guarded.refusal(17, {}, key="neighbours", secret="wrong", session=neighbour) == ""
+    assert guarded.refusal(17, {}, key="neighbours", secret="wrong").startswith("Check signature failed")
+
+
+def test_a_oneway_request_is_refused_without_an_answer(guarded: Guarded) -> None:
+    assert guarded.ask(310, send_fields("Read"), flag=2) is None
+    assert guarded.access.refused["permission"] == 1
+    assert guarded.broker.store.end_offset == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "missing"),
+    [
+        (310, send_fields("Orders"), ""),
+        (310, send_fields("Write"), ""),
+        (310, send_fields("Read"), "topic:Read"),
+        (310, send_fields("Other"), "topic:Other"),
+        (310, send_fields("%RETRY%mine"), ""),
+        (310, send_fields("%RETRY%other"), "group:other"),
+        (310, send_fields("%DLQ%mine"), "topic:%DLQ%mine"),
+        (310, send_fields("RMQ_SYS_TRACE_TOPIC"), ""),
+        (10, {"topic": "Orders", "producerGroup": "p"}, ""),
+        (10, {"topic": "Read", "b": "Orders"}, "topic:Read"),
+        (310, {"b": "Read", "topic": "Orders"}, "topic:Read"),
+        (320, send_fields("Write"), ""),
+        (320, send_fields("Read"), "topic:Read"),
+        (11, {"topic": "Orders", "consumerGroup": "mine"}, ""),
+        (11, {"topic": "Write", "consumerGroup": "mine"}, "topic:Write"),
+        (11, {"topic": "Orders", "consumerGroup": "other"}, "group:other"),
+        (11, {"topic": "%RETRY%mine", "consumerGroup": "mine"}, ""),
+        (11, {"topic": "%RETRY%other", "consumerGroup": "mine"}, "group:other"),
+        (11, {"topic": "%DLQ%mine", "consumerGroup": "mine"}, ""),
+        (11, {"topic": "SCHEDULE_TOPIC_XXXX", "consumerGroup": "mine"}, "topic:SCHEDULE_TOPIC_XXXX"),
+        (12, {"topic": "Read"}, ""),
+        (12, {"topic": "Write"}, "topic:Write"),
+        (15, {"topic": "Read", "consumerGroup": "mine"}, ""),
+        (15, {"topic": "Read", "consumerGroup": "other"}, "group:other"),
+        (15, {"topic": "Write", "consumerGroup": "mine"}, "topic:Write"),
+        (35, {"consumerGroup": "mine", "clientID": "c"}, ""),
+        (35, {"consumerGroup": "other", "clientID": "c"}, "group:other"),
+        (35, {"producerGroup": "any", "clientID": "c"}, ""),
+        (36, {"group": "mine", "offset": 0, "delayLevel": 0}, ""),
+        (36, {"group": "other", "offset": 0, "delayLevel": 0}, "group:other"),
+        (38, {"consumerGroup": "mine"}, ""),
+        (38, {"consumerGroup": "other"}, "group:other"),
+        (222, {"group": "mine", "topic": "Read", "timestamp": 0, "isForce": "true"}, ""),
+        (222, {"group": "other", "topic": "Read"}, "group:other"),
+        (222, {"group": "mine", "topic": "Other"}, "topic:Other"),
+        (223, {"group": "other", "topic": "Read"}, "group:other"),
+        (307, {"consumerGroup": "other", "clientId": "c"}, "group:other"),
+        (309, {"consumerGroup": "other", "clientId": "c", "msgId": "x"}, "group:other"),
+        (314, {"srcGroup": "mine", "destGroup": "other"}, "group:other"),
+        (314, {"srcGroup": "other", "destGroup": "mine"}, "group:other"),
+        (321, {"topic": "Read", "queueId": 0}, ""),
+        (321, {"topic": "Write", "queueId": 0}, "topic:Write"),
+        (324, {"topic": "DefaultCluster_REPLY_TOPIC"}, ""),
+        (324, {"topic": "Read"}, "topic:Read"),
+        (325, {"b": "DefaultCluster_REPLY_TOPIC"}, ""),
+        (325, {"b": "Read", "topic": "DefaultCluster_REPLY_TOPIC"}, "topic:Read"),
+    ],
+)
+def test_a_request_needs_what_it_names(guarded: Guarded, code: int, fields: dict[str, Any], missing: str) -> None:
+    assert guarded.refusal(code, fields) == (MISSING + missing if missing else "")
+
+
+def test_heartbeats_and_locks_need_what_their_bodies_name(guarded: Guarded) -> None:
+    assert guarded.refusal(34, body=heartbeat("mine", "Orders", "Read", "%RETRY%mine")) == ""
+    assert guarded.refusal(34, body=heartbeat("other", "Orders")) == MISSING + "group:other"
+    assert guarded.refusal(34, body=heartbeat("mine", "Write")) == MISSING + "topic:Write"
+    assert guarded.refusal(34, body=heartbeat("mine", "%RETRY%other")) == MISSING + "group:other"
+    for code in (41, 42):
+        for group, missing in (("mine", ""), ("other", MISSING + "group:other")):
+            body = LockRequest(group, "client", [MessageQueue("broker-a", 0, "Orders")]).encode()
+            assert guarded.refusal(code, body=body) == missing
+
+
+def test_a_body_that_cannot_be_read_is_refused_and_nothing_fails(guarded: Guarded) -> None:
+    for code in (34, 41, 42):
+        answer = guarded.ask(code, body=b'{"consumerDataSet":7')
+        assert isinstance(answer, Response)
+        assert answer.code == 1
+
+
+def test_a_record_is_judged_by_its_topic_wherever_it_waits(guarded: Guarded) -> None:
+    sent = guarded.harness
+    offsets = {}
+    for topic, properties in (("Orders", {}), ("Other", {}), ("Later", {"DELAY": "3"})):
+        offsets[topic] = guarded.broker.store.end_offset
+        answer = response_of(guarded.ask(310, send_fields(topic, properties), b"x", key="operators"))
+        assert answer.code == 0, answer
+    assert sent.broker.record_at(offsets["Later"]).topic == "SCHEDULE_TOPIC_XXXX"  # type: ignore[union-attr]
+    for topic, missing in (("Orders", ""), ("Other", MISSING + "topic:Other"), ("Later", MISSING + "topic:Later")):
+        at = offsets[topic]
+        assert guarded.refusal(33, {"offset": at}) == missing
+        assert guarded.refusal(36, {"offset": at, "group": "mine", "delayLevel": 0}) == missing
+        message_id = offset_message_id(guarded.broker.store_host, at)
+        assert guarded.refusal(309, {"consumerGroup": "mine", "clientId": "c", "msgId": message_id}) == missing
+        assert guarded.refusal(37, {"commitLogOffset": at, "producerGroup": "p"}) == missing
+    assert guarded.refusal(33, {"offset": offsets["Other"]}, key="operators") == ""
+
+
+@pytest.mark.parametrize("text", [" 0", "0 ", "+0", "0.0", "0x0", "٣", "1e0", "9" * 30, "-", ""])
+def test_an_offset_that_somebody_else_might_read_as_a_number_is_refused(guarded: Guarded, text: str) -> None:
+    for code, name in ((33, "offset"), (36, "offset"), (37, "commitLogOffset")):
+        answer = guarded.ask(code, {name: text, "group": "mine"})
+        assert isinstance(answer, Response)
+        assert "64-bit integer" in str(answer.remark)
+
+
+@pytest.mark.parametrize("code", sorted(code for code, each in REQUIREMENTS.items() if each.admin))
+def test_only_administrators_do_what_changes_the_broker(guarded: Guarded, code: int) -> None:
+    needed = f"Need admin permission for request code={code}, but accessKey=application is not"
+    assert guarded.refusal(code) == needed
+    assert guarded.refusal(code, key="operators") == ""
+
+
+@pytest.mark.parametrize("code", sorted(code for code, each in REQUIREMENTS.items() if each is ACCOUNT))
+def test_reading_about_the_broker_takes_an_account(guarded: Guarded, code: int) -> None:
+    assert guarded.refusal(code) == ""
+    assert guarded.refusal(code, key=None).startswith("No accessKey")
+
+
+def test_a_code_that_nobody_serves_is_refused_by_its_own_name_after_the_signature(guarded: Guarded) -> None:
+    assert guarded.refusal(9_999, key=None).startswith("No accessKey")
+    answer = guarded.ask(9_999)
+    assert isinstance(answer, Response)
+    assert answer.code == 3
+
+
+def test_permissions_of_an_administrator_count_as_with_rocketmq(guarded: Guarded) -> None:
+    assert guarded.refusal(310, send_fields("Any"), key="operators") == ""
+    assert guarded.refusal(310, send_fields("Orders"), key="limited-admin") == ""
+    assert guarded.refusal(310, send_fields("Any"), key="limited-admin") == MISSING + "topic:Any"
+    assert guarded.refusal(11, {"topic": "Any", "consumerGroup": "g"}, key="limited-admin") == MISSING + "group:g"
+    assert guarded.refusal(222, {"group": "g", "topic": "T"}, key="limited-admin") == ""
+
+
+def test_a_default_does_not_open_what_is_denied_or_the_brokers_own_topics(guarded: Guarded) -> None:
+    assert guarded.refusal(310, send_fields("Any"), key="generous") == ""
+    assert guarded.refusal(310, send_fields("Orders"), key="generous") == MISSING + "topic:Orders"
+    for topic in ("SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"):
+        said = guarded.refusal(11, {"topic": topic, "consumerGroup": "g"}, key="generous")
+        assert said == MISSING + f"topic:{topic}"
+        assert guarded.refusal(12, {"topic": topic}, key="operators") == ""
+
+
+# Rules that change
+
+
+def changed(guarded: Guarded, text: str) -> None:
+    beside = guarded.path.with_name("beside.tmp")
+    beside.write_text(text)
+    beside.rename(guarded.path)
+    guarded.reload()
+
+
+def test_changed_rules_count_and_broken_ones_do_not(guarded: Guarded, caplog: pytest.LogCaptureFixture) -> None:
+    changed(guarded, RULES.replace("Read=SUB", "Read=PUB"))
+    assert guarded.refusal(310, send_fields("Read")) == ""
+    changed(guarded, RULES.replace("accounts:", "accounts: ["))
+    assert guarded.refusal(310, send_fields("Read")) == ""
+    assert len(guarded.access.problems) == 1
+    assert "last good rules stay in force" in caplog.text
+    caplog.clear()
+    guarded.reload()
+    assert caplog.text == ""  # said once
+    changed(guarded, RULES)
+    assert guarded.refusal(310, send_fields("Read")) == MISSING + "topic:Read"
+    assert guarded.access.problems == []
+
+
+def test_a_reload_that_an_administrator_overtook_changes_nothing(guarded: Guarded) -> None:
+    guarded.path.write_text(RULES + "# changed\n")
+    task = guarded.access.reload_task()
+    task.run()
+    answer = guarded.ask(50, {"accessKey": "made-meanwhile", "secretKey": "made-meanwhile-secret"}, key="operators")
+    assert answer.code == 0
+    task.finish()
+    assert guarded.refusal(26, key="made-meanwhile") == ""
+
+
+def test_a_broker_does_not_start_with_rules_that_it_cannot_read(open_harness: Any, tmp_path: Path) -> None:
+    path = tmp_path / "plain_acl.yml"
+    path.write_text("accounts: [")
+    with pytest.raises(AccessError, match=r"access control \(aclEnable=true\).*plain_acl.yml: is no YAML"):
+        open_harness(acl_enable=True, acl_config_path=str(path))
+
+
+def test_without_a_file_everybody_is_refused_until_there_is_one(
+    open_harness: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "plain_acl.yml"
+    harness = open_harness(acl_enable=True, acl_config_path=str(path))
+    assert "every request is refused until" in caplog.text
+    guarded = Guarded(harness, path)
+    assert guarded.refusal(26) == "No acl config for application"
+    changed(guarded, RULES)
+    assert guarded.refusal(26) == ""
+
+
+# Requests 50 to 53
+
+
+def put(guarded: Guarded, key: str, **fields: Any) -> Command:
+    stated = {"accessKey": key, "secretKey": f"{key}-secret", "admin": "false"} | fields
+    answer: Command = guarded.ask(50, stated, key="operators")
+    return answer
+
+
+def test_an_account_is_made_changed_and_deleted(guarded: Guarded, open_harness: Any) -> None:
+    assert put(guarded, "newcomers", topicPerms="Orders=PUB,Read=SUB", defaultGroupPerm="SUB").code == 0
+    assert guarded.refusal(310, send_fields("Orders"), key="newcomers") == ""
+    assert put(guarded, "newcomers", topicPerms="Read=SUB").code == 0
+    assert guarded.refusal(310, send_fields("Orders"), key="newcomers") == MISSING + "topic:Orders"
+    assert guarded.refusal(38, {"consumerGroup": "any"}, key="newcomers") == ""  # what is not named stays
+    again = Guarded(open_harness(acl_enable=True, acl_config_path=str(guarded.path)), guarded.path)
+    assert again.refusal(38, {"consumerGroup": "any"}, key="newcomers") == ""
+    assert guarded.ask(51, {"accessKey": "newcomers"}, key="operators").code == 0
+    assert guarded.refusal(26, key="newcomers") == "No acl config for newcomers"
+    assert again.access.accounts == 6
+    again.reload()
+    assert again.access.accounts == 5
+
+
+def test_an_account_is_changed_where_it_stands(guarded: Guarded) -> None:
+    other = guarded.path.parent / "acl" / "team.yml"
+    other.parent.mkdir()
+    other.write_text("accounts:\n- {accessKey: team-key, secretKey: team-secret}\n")
+    guarded.reload()
+    before = guarded.path.read_text()
+    assert put(guarded, "team-key", secretKey="other-secret").code == 0
+    assert "other-secret" in other.read_text()
+    assert guarded.path.read_text() == before
+    versions = guarded.ask(52, key="operators").fields
+    assert versions["version"].startswith('{"counter":0,')
+    assert f'"{other}":{{"counter":1,' in versions["allAclFileVersion"]
+    assert f'"{guarded.path}":{{"counter":0,' in versions["allAclFileVersion"]
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "refused", "said"),
+    [
+        (50, {"accessKey": "short", "secretKey": "long-enough"}, 209, "length should longer than 6"),
+        (50, {"accessKey": "long-enough"}, 209, "length should longer than 6"),
+        (50, {"accessKey": "long-enough", "secretKey": "long\nenough"}, 209, "printable"),
+        (50, {"accessKey": "x" * 2_000, "secretKey": "long-enough"}, 209, "at most"),
+        (50, {"accessKey": "long-enough", "secretKey": "long-enough", "topicPerms": "T"}, 209, "Res=Perm"),
+        (50, {"accessKey": "long-enough", "secretKey": "long-enough", "topicPerms": "T=READ"}, 209, "'PUB|SUB'"),
+        (50, {"accessKey": "long-enough", "secretKey": "long-enough", "defaultTopicPerm": "ALL"}, 209, "permissions"),
+        (50, {"accessKey": "long-enough", "secretKey": "long-enough", "whiteRemoteAddress": "x"}, 209, "Netaddress"),
+        (51, {"accessKey": "nobody-here"}, 210, "corresponding to accessConfig has been deleted failed"),
+        (53, {"globalWhiteAddrs": "x"}, 211, "Netaddress"),
+        (53, {"globalWhiteAddrs": " , "}, 211, "at least one address"),
+        (53, {"globalWhiteAddrs": "*", "aclFileFullPath": "/etc/passwd"}, 211, "no file of rules"),
+        (53, {"globalWhiteAddrs": "*", "aclFileFullPath": "../plain_acl.yml"}, 211, "no file of rules"),
+    ],
+)
+def test_a_change_that_cannot_be_changes_nothing(
+    guarded: Guarded, code: int, fields: dict[str, str], refused: int, said: str
+) -> None:
+    before = guarded.path.read_text()
+    answer = guarded.ask(code, fields, key="operators")
+    assert (answer.code, said in answer.remark) == (refused, True), answer.remark
+    assert guarded.path.read_text() == before
+    assert guarded.access.accounts == 5
+
+
+def test_a_file_that_is_broken_or_cannot_be_written_is_left_as_it_is(guarded: Guarded) -> None:
+    guarded.path.write_text("accounts: [")
+    answer = put(guarded, "newcomers")
+    assert (answer.code, "put it right first" in str(answer.remark)) == (209, True)
+    assert guarded.path.read_text() == "accounts: ["
+    guarded.path.write_text(RULES)
+    guarded.path.with_name(".plain_acl.yml.new").mkdir()
+    answer = put(guarded, "newcomers")
+    assert (answer.code, "cannot be written" in str(answer.remark)) == (209, True)
+    assert guarded.refusal(26, key="newcomers") == "No acl config for newcomers"
+
+
+def test_what_somebody_wrote_into_the_file_just_now_is_kept(guarded: Guarded) -> None:
+    guarded.path.write_text(RULES + "- {accessKey: by-hand, secretKey: by-hand-secret}\n")
+    assert put(guarded, "newcomers").code == 0
+    assert guarded.refusal(26, key="by-hand") == ""
+    assert "by-hand-secret" in guarded.path.read_text()
+
+
+def test_the_white_list_is_replaced(guarded: Guarded) -> None:
+    assert guarded.ask(53, {"globalWhiteAddrs": "10.3.0.{1,2},10.4.*.*"}, key="operators").code == 0
+    for address, unsigned in (("10.1.0.9", False), ("10.3.0.2", True), ("10.3.0.3", False), ("10.4.5.6", True)):
+        said = guarded.refusal(26, key=None, session=FakeSession(address=address))
+        assert (said == "") is unsigned
+
+
+def test_without_access_control_its_requests_say_how_to_switch_it_on(harness: Harness) -> None:
+    for code, refused in ((50, 209), (51, 210), (52, 1), (53, 211)):
+        answer = harness.answer(code, {"accessKey": "x", "globalWhiteAddrs": "x"})
+        assert (answer.code, "aclEnable=true" in str(answer.remark)) == (refused, True)
+
+
+def test_no_secret_is_in_a_log_an_answer_or_the_configuration(
+    guarded: Guarded, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    answers = [put(guarded, "newcomers"), put(guarded, "newcomers", topicPerms="T"), guarded.ask(52, key="operators")]
+    answers += [guarded.ask(26, key="operators"), guarded.ask(310, send_fields("Orders"), secret="wrong-secret")]
+    guarded.path.write_text(RULES + "- accessKey: x\n  secretKey: newcomers-secret\n")
+    guarded.reload()
+    shown = caplog.text + repr(answers) + to_properties_text(guarded.broker.config) + repr(vars(guarded.access))
+    for secret in ("operators-secret", "application-secret", "newcomers-secret", "wrong-secret"):
+        assert secret not in shown
+
+
+def test_refusals_are_logged_once_in_a_while(guarded: Guarded, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(100):
+        guarded.refusal(26, key=None)
+        guarded.refusal(17)
+    assert len([each for each in caplog.records if "was refused" in each.getMessage()]) == 2
+
+
+def test_codes_are_those_of_rocketmq() -> None:
+    assert RequestCode.UPDATE_AND_CREATE_ACL_CONFIG == 50
+    assert {code for code, each in REQUIREMENTS.items() if each.admin and not each.own} == {17, 25, 200, 207, 215}

@@ -1,0 +1,266 @@
+"""Rule files: what is read of them, what is wrong with them, and what is written."""
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from delaymq.broker.access import files
+from delaymq.broker.access.accounts import DENY, PUB, SUB
+from delaymq.broker.access.errors import AccessError
+from delaymq.broker.access.plain_acl import MAX_ACCOUNTS, AclFile, Version, parse, to_text
+from delaymq.broker.access.yaml_tree import MAX_DEPTH, read_yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+NOW_MS = 1_700_000_000_000
+ROCKETMQ = """
+# As RocketMQ ships it.
+globalWhiteRemoteAddresses:
+- 10.10.103.*
+- 192.168.0.*
+
+accounts:
+- accessKey: RocketMQ
+  secretKey: 12345678
+  whiteRemoteAddress:
+  admin: false
+  defaultTopicPerm: DENY
+  defaultGroupPerm: SUB
+  topicPerms:
+  - topicA=DENY
+  - topicB=PUB|SUB
+  - topicC=SUB
+  groupPerms:
+  # the group should convert to retry topic
+  - groupA=DENY
+  - groupB=PUB|SUB
+  - groupC=SUB
+
+- accessKey: rocketmq2
+  secretKey: 12345678
+  whiteRemoteAddress: 192.168.1.*
+  # if it is admin, it could access all resources
+  admin: true
+"""
+
+
+def test_rocketmqs_own_file_is_read_as_it_is() -> None:
+    file = parse(ROCKETMQ, NOW_MS)
+    assert file.white_addresses == ("10.10.103.*", "192.168.0.*")
+    assert file.notes == ()
+    assert file.version == Version(counter=0, timestamp_ms=NOW_MS)
+    first, second = file.accounts
+    assert (first.entry.access_key, first.entry.secret_key, first.admin) == ("RocketMQ", "12345678", False)
+    assert (first.topic_permission, first.group_permission) == (DENY, SUB)
+    assert first.permissions == {
+        "topicA": DENY, "topicB": PUB | SUB, "topicC": SUB,
+        "%RETRY%groupA": DENY, "%RETRY%groupB": PUB | SUB, "%RETRY%groupC": SUB,
+    }  # fmt: skip
+    assert first.white_list is None
+    assert second.admin
+    assert second.permissions == {}
+    assert second.white_list is not None
+    assert (second.topic_permission, second.group_permission) == (DENY, DENY)
+
+
+def test_a_file_that_is_written_reads_the_same() -> None:
+    file = parse(ROCKETMQ + "dataVersion:\n- counter: 4\n  timestamp: 5\nstranger: 7\n", NOW_MS)
+    again = parse(to_text(file), NOW_MS + 1)
+    assert [each.entry for each in again.accounts] == [each.entry for each in file.accounts]
+    assert (again.white_addresses, again.version) == (file.white_addresses, Version(counter=4, timestamp_ms=5))
+    assert again.others == (("stranger", 7),)
+
+
+names = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), min_size=1, max_size=20)
+keys = st.text(st.characters(categories=["L", "N", "P", "S"]), min_size=7, max_size=20)
+
+
+@given(keys, keys, names, st.booleans(), st.sampled_from(["PUB", "SUB", "PUB|SUB", "DENY"]))
+def test_any_account_survives_being_written(key: str, secret: str, topic: str, admin: bool, permission: str) -> None:
+    topic = topic.replace("=", "-").strip() or "T"
+    tree = {"accessKey": key, "secretKey": secret, "admin": admin, "topicPerms": [f"{topic}={permission}"]}
+    file = parse(json.dumps({"accounts": [tree]}, ensure_ascii=False), NOW_MS)
+    again = parse(to_text(file), NOW_MS)
+    assert [each.entry for each in again.accounts] == [each.entry for each in file.accounts]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("accounts: [", "is no YAML.*line"),
+        ("- a", "is no file of rules"),
+        ("just words", "is no file of rules"),
+        ("accounts: 5", "write a list"),
+        ("accounts:\n- 5", "account 1"),
+        ("accounts:\n- accessKey: short\n  secretKey: long-enough", "length should longer than 6"),
+        ("accounts:\n- accessKey: long-enough\n  secretKey: short", "length should longer than 6"),
+        ("accounts:\n- accessKey: long-enough", "length should longer than 6"),
+        ("accounts:\n- accessKey: [a]\n  secretKey: long-enough", "accessKey: is no text"),
+        ("accounts:\n- accessKey: 1234567.5\n  secretKey: long-enough", "put it in quotes"),
+        ("accounts:\n- accessKey: long-enough\n  secretKey: true", "put it in quotes"),
+        ("accounts:\n- accessKey: long-enough\n  secretKey: long-enough\n  admin: perhaps", "true or false"),
+        ("accounts:\n- accessKey: long-enough\n  secretKey: long-enough\n  topicPerms: T=PUB", "write a list"),
+        ("accounts:\n- accessKey: long-enough\n  secretKey: long-enough\n  topicPerms: [T]", "topic:T"),
+        ("accounts:\n- accessKey: long-enough\n  secretKey: long-enough\n  groupPerms: [G=SUB=PUB]", "group:G"),
+        ("accounts:\n- accessKey: long-enough\n  secretKey: long-enough\n  whiteRemoteAddress: here", "Netaddress"),
+        ("globalWhiteRemoteAddresses: [10.0.0]", "Netaddress"),
+        ("accounts: []\naccounts: []", "stands there twice"),
+        ("dataVersion: [{counter: x, timestamp: 1}]", "whole numbers"),
+        ("a: &x 1\nb: *x", "anchors and aliases"),
+        ("a: !!python/object/apply:os.system ['true']", "tags"),
+        ("a: !!binary aGVsbG8=", "tags"),
+        ("? [a]\n: b", "a key must be a word"),
+        ("[" * 100_000, f"deeper than {MAX_DEPTH}"),
+        ("a: " + "{a: " * 50_000, f"deeper than {MAX_DEPTH}"),
+        ("accounts:\n- accessKey: " + "9" * 9_000, "put it in quotes"),
+        ("a: \x00", "is no YAML"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said(text: str, said: str) -> None:
+    with pytest.raises(AccessError, match=rf"(?s){said}"):
+        parse(text, NOW_MS)
+
+
+def test_no_error_shows_a_secret() -> None:
+    secret = "a-very-secret-word"
+    entry = f"accessKey: long-enough\n  secretKey: {secret}"
+    for text in (
+        f"accounts:\n- {entry}\n  admin: perhaps",
+        f"accounts:\n- {entry}\n  topicPerms: [T]",
+        f"accounts:\n- {entry}\n bad indent",
+        f"accounts:\n- accessKey: short\n  secretKey: {secret}",
+        f"accounts:\n- accessKey: long-enough\n  secretKey: [{secret}]",
+        f"accounts:\n- accessKey: long-enough\n  secretKey: &x {secret}",
+        f"accounts:\n- accessKey: long-enough\n  secretKey: '{secret}",
+    ):
+        with pytest.raises(AccessError) as caught:
+            parse(text, NOW_MS)
+        assert secret not in str(caught.value)
+    file = parse(f"accounts:\n- {entry}", NOW_MS)
+    assert secret not in repr(file)
+
+
+def test_what_may_be_meant_otherwise_is_noted() -> None:
+    account = "accounts:\n- accessKey: long-enough\n  secretKey: long-enough\n"
+    assert "means DENY" in parse(account + "  defaultTopicPerm: ANY", NOW_MS).notes[0]
+    assert "means DENY" in parse(account + "  topicPerms: [T=READ]", NOW_MS).notes[0]
+    file = parse(account + "  topicPerm: [T=PUB]", NOW_MS)
+    assert "topicPerm means nothing here" in file.notes[0]
+    twice = account + "- accessKey: long-enough\n  secretKey: something-else\n"
+    assert "twice: the first one counts" in parse(twice, NOW_MS).notes[0]
+    assert [each.entry.secret_key for each in parse(twice, NOW_MS).accounts] == ["long-enough"]
+
+
+def test_the_number_of_accounts_is_bounded() -> None:
+    text = "accounts:\n" + "- {}\n" * (MAX_ACCOUNTS + 1)
+    with pytest.raises(AccessError, match=f"at most {MAX_ACCOUNTS}"):
+        parse(text, NOW_MS)
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    with suppress(AccessError):
+        read_yaml(text)
+    with suppress(AccessError):
+        parse(text, NOW_MS)
+
+
+# Folders
+
+ONE = "accounts:\n- accessKey: {key}\n  secretKey: secret-of-it\n"
+
+
+def put(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.parent / "put.tmp"
+    beside.write_text(text)
+    beside.rename(path)
+
+
+def keys_of(states: files.States) -> list[str]:
+    return [account.entry.access_key for state in states.values() for account in state.file.accounts]
+
+
+def test_the_folder_is_read_with_all_below_it_and_the_main_file_last(tmp_path: Path) -> None:
+    main = tmp_path / "plain_acl.yml"
+    put(main, ONE.format(key="main-file"))
+    put(tmp_path / "acl" / "b.yaml", ONE.format(key="file-b-"))
+    put(tmp_path / "acl" / "a" / "deep.yml", ONE.format(key="file-deep"))
+    put(tmp_path / "acl" / "tools.yml", "accessKey: tools-key\nsecretKey: secret")
+    put(tmp_path / "acl" / "notes.txt", "no rules")
+    put(tmp_path / "acl" / "..2026" / "copy.yml", ONE.format(key="mounted-twice"))
+    assert keys_of(files.look(main, {}, NOW_MS)) == ["file-deep", "file-b-", "main-file"]
+
+
+def test_only_changed_files_are_read_again(tmp_path: Path) -> None:
+    main = tmp_path / "plain_acl.yml"
+    put(main, ONE.format(key="first-key"))
+    before = files.look(main, {}, NOW_MS)
+    again = files.look(main, before, NOW_MS)
+    assert again[main] is before[main]
+    put(main, ONE.format(key="other-key"))
+    assert keys_of(files.look(main, again, NOW_MS)) == ["other-key"]
+
+
+def test_a_broken_file_keeps_its_last_good_rules_until_it_is_well(tmp_path: Path) -> None:
+    main = tmp_path / "plain_acl.yml"
+    put(main, ONE.format(key="first-key"))
+    states = files.look(main, {}, NOW_MS)
+    for text in ("accounts: [", "", "\ufeff", "accounts:\n- accessKey: x\n", "x" * (files.MAX_FILE_BYTES + 1)):
+        put(main, text)
+        states = files.look(main, states, NOW_MS)
+        assert keys_of(states) == ["first-key"]
+        assert states[main].problem
+    main.write_bytes(b"accounts:\n- \xff\n")
+    states = files.look(main, states, NOW_MS)
+    assert states[main].problem == "is not UTF-8 (line 2)"
+    put(main, "accounts: []")
+    states = files.look(main, states, NOW_MS)
+    assert (keys_of(states), states[main].problem) == ([], "")
+
+
+def test_a_file_that_is_gone_takes_its_accounts_away(tmp_path: Path) -> None:
+    main = tmp_path / "plain_acl.yml"
+    put(main, ONE.format(key="first-key"))
+    states = files.look(main, {}, NOW_MS)
+    main.unlink()
+    states = files.look(main, states, NOW_MS)
+    assert (keys_of(states), states[main].problem) == ([], "")
+
+
+def test_a_folder_in_the_place_of_a_file_is_a_problem(tmp_path: Path) -> None:
+    main = tmp_path / "plain_acl.yml"
+    main.mkdir()
+    assert "Is a directory" in files.look(main, {}, NOW_MS)[main].problem
+
+
+def test_writing_keeps_the_mode_and_follows_links(tmp_path: Path) -> None:
+    target, main = tmp_path / "elsewhere.yml", tmp_path / "plain_acl.yml"
+    put(target, ONE.format(key="first-key"))
+    os.chmod(target, 0o640)
+    main.symlink_to(target)
+    state = files.look(main, {}, NOW_MS)[main]
+    written = files.write(main, state.file.without_account("first-key", Version(counter=1, timestamp_ms=2)))
+    assert main.is_symlink()
+    assert target.stat().st_mode & 0o777 == 0o640
+    assert files.look(main, {main: written}, NOW_MS)[main] is written  # it need not be read again
+    assert parse(target.read_text(), NOW_MS).version == Version(counter=1, timestamp_ms=2)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["elsewhere.yml", "plain_acl.yml"]
+
+
+def test_a_new_file_is_its_owners_only(tmp_path: Path) -> None:
+    main = tmp_path / "plain_acl.yml"
+    files.write(main, AclFile())
+    assert main.stat().st_mode & 0o777 == 0o600
+
+
+def test_what_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    main = tmp_path / "missing" / "plain_acl.yml"
+    with pytest.raises(AccessError, match="cannot be written"):
+        files.write(main, AclFile())
+    (tmp_path / "plain_acl.yml").mkdir()
+    with pytest.raises(AccessError, match="cannot be written"):
+        files.write(tmp_path / "plain_acl.yml", AclFile())
+    assert [each.name for each in tmp_path.iterdir()] == ["plain_acl.yml"]
