@@ -283,3 +283,21 @@ def test_a_damaged_message_cannot_be_sent_back(harness: Harness) -> None:
         file.write(b"broken")
     answer = send_back(harness, record.physical_offset)
     assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "look message by offset failed, 0")
+
+
+def test_a_consumer_s_own_send_is_acknowledged_from_the_disk_whatever_an_earlier_retry_left_in_it(
+    open_harness: Callable[..., Harness],
+) -> None:
+    harness = open_harness(flush_disk_type="SYNC_FLUSH")
+    result = harness.send("%RETRY%readers", properties={"WAIT": "false", "DELAY": "3"}, j=1)
+    assert isinstance(result, Deferred)
+    assert result.until == harness.broker.store.end_offset
+
+
+def test_a_retry_from_an_old_client_that_left_the_transaction_s_property_is_an_ordinary_message(
+    harness: Harness,
+) -> None:
+    answer = response_of(harness.send("%RETRY%readers", properties={"TRAN_MSG": "true", "DELAY": "3"}, j=1, f=4))
+    assert answer.code == ResponseCode.SUCCESS
+    (waiting,) = harness.pulled(names.SCHEDULE_TOPIC, queue_id=2)
+    assert "TRAN_MSG" not in waiting.properties

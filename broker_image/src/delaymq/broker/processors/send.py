@@ -22,7 +22,7 @@ from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
 from delaymq.message.flags import MULTI_TAGS, TRANSACTION_MASK
 from delaymq.message.ids import offset_message_id
-from delaymq.message.properties import decode_properties, parse_properties
+from delaymq.message.properties import decode_properties, format_properties, parse_properties
 from delaymq.protocol.batch import decode_batch
 from delaymq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from delaymq.protocol.codes import ResponseCode
@@ -72,10 +72,14 @@ def _send(broker: Broker, session: Session, command: Command, header: SendMessag
         raise too_large(broker, len(body))
     config, topic, queue_id = place(broker, session, header)
     answered_queue_id = queue_id
-    dead_letter = False
+    dead_letter = is_retry = False
     reconsume_times = header.reconsume_times or 0
     if topic.startswith(names.RETRY_PREFIX):
+        is_retry = True
         topic, queue_id, dead_letter = _retried(broker, command, header, topic, queue_id)
+        if reconsume_times:
+            header.properties = _without_transaction(header.properties)
+            header.sys_flag &= ~TRANSACTION_MASK
     sys_flag = header.sys_flag
     if config.topic_filter_type == "MULTI_TAG":
         sys_flag |= MULTI_TAGS
@@ -114,7 +118,8 @@ def _send(broker: Broker, session: Session, command: Command, header: SendMessag
         "MSG_REGION": broker.region,
         "TRACE_ON": broker.trace_on,
     }
-    if waits and broker.waits_for_flush:
+    if broker.waits_for_flush and (waits or is_retry):
+        # The WAIT=false of an earlier retry does not count: the consumer forgets the message after this answer.
         return _when_flushed(broker, fields, offset + appended.size)
     return Response(0, None, fields)
 
@@ -161,6 +166,15 @@ def _retried(
     dead_letter_topic = names.dead_letter_topic(name)
     broker.topics.create_for_group(dead_letter_topic, 1)
     return dead_letter_topic, 0, True
+
+
+def _without_transaction(text: str | None) -> str | None:
+    """Properties of a retry: clients before 4.6.1 leave those of the transaction that the message came from."""
+    if text is None or names.TRANSACTION_PREPARED not in text:
+        return text
+    properties = parse_properties(text)
+    properties.pop(names.TRANSACTION_PREPARED, None)
+    return format_properties(properties)
 
 
 def _max_times(
