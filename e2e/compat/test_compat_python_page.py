@@ -25,7 +25,8 @@ def programs() -> list[tuple[str, str]]:
 
 def test_each_way_of_sending_and_consuming_has_a_program() -> None:
     assert [heading for heading, _ in programs()] == [
-        "Sending", "Consuming with a handler", "In batches", "Consuming by polls",
+        "Sending", "Requests and replies", "Transactions", "Consuming with a handler", "In batches",
+        "Consuming by polls",
     ]  # fmt: skip
 
 

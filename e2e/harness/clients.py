@@ -150,6 +150,36 @@ class Replier(Client):
         return list(self.call("replier.outcomes"))
 
 
+class TransactionProducer(Client):
+    """A producer whose listener answers by a script: see Transactions.java; `inbox` has what it was asked about."""
+
+    def __init__(self, driver: Driver, name: str, **fields: Any) -> None:
+        self.inbox = driver.inbox(name)
+        self.group = str(fields["group"])
+        super().__init__(driver, "transactions", name, **fields)
+
+    def send(self, topic: str, body: str, script: str, **fields: Any) -> Sent:
+        """A message whose local transaction and checks answer by `script`: C, R, U or X each."""
+        return Sent.from_json(self.call("transactions.send", message=message(topic, body, **fields), script=script))
+
+    def prepare(self, topic: str, body: str, script: str = "U", **fields: Any) -> Sent:
+        """A half message that nobody ends; a delay level stays with it."""
+        return Sent.from_json(self.call("transactions.prepare", message=message(topic, body, **fields), script=script))
+
+    def end(self, half: Sent, state: int, *, broker: str, **changes: Any) -> tuple[int, str | None]:
+        """Code and remark with which the end of a transaction is answered."""
+        request = {
+            "group": self.group,
+            "queueOffset": half.queue_offset,
+            "commitLogOffset": int(half.offset_message_id[-16:], 16),
+            "msgId": half.message_id,
+            "state": state,
+            "broker": broker,
+        }
+        answer = self.call("transactions.end", **{**request, **changes})
+        return answer["code"], answer.get("remark")
+
+
 class PushConsumer(Client):
     def __init__(self, driver: Driver, name: str, **fields: Any) -> None:
         self.inbox = driver.inbox(name)
@@ -238,6 +268,11 @@ class AdminClient(Client):
         """The client ids of a group's members."""
         return sorted(self.call("admin.consumers", group=group))
 
+    def member_offsets(self, topic: str, group: str, **member: str) -> list[tuple[str, int, int]]:
+        """What members say themselves: (client id, queue id, offset); `member` is the client id of one of them."""
+        lines = self.call("members.offsets", topic=topic, group=group, **member)
+        return sorted((line["clientId"], line["queueId"], line["offset"]) for line in lines)
+
     def consumed(self, group: str) -> dict[tuple[str, int], tuple[int, int]]:
         """(topic, queue id) → (consumer's offset, broker's offset)."""
         return {
@@ -282,6 +317,10 @@ class Workbench:
     def new_producer(self, **options: Any) -> Producer:
         fields = {"group": self.name("producers"), **self._address(), **options}
         return self._kept(Producer(self.driver, "producer", self.name("producer"), **fields))
+
+    def transactions(self, *, group: str | None = None, **options: Any) -> TransactionProducer:
+        fields = {"group": group or self.name("payers"), **self._address(), **options}
+        return self._kept(TransactionProducer(self.driver, self.name("transactions"), **fields))
 
     def push(self, topic: str, *, group: str, expression: str = "*", **options: Any) -> PushConsumer:
         fields = {"persistOffsetMs": 500, **self._address(), **options}

@@ -100,7 +100,7 @@ def test_an_answer_without_sense_counts_as_a_failure(caplog: pytest.LogCaptureFi
         assert len(broker.asked(RequestCode.CONSUMER_SEND_MSG_BACK)) == 1
 
     run(scenario)
-    assert "a handler returns None or an Outcome, not True" in caplog.text
+    assert "a handler returns None, an Outcome, a Retry or a Suspend, not True" in caplog.text
 
 
 @pytest.mark.parametrize("answer", [4, -1, True, "all"])

@@ -12,6 +12,7 @@ from typing import Protocol
 from delaymq.client.allocation import queue_order
 from delaymq.client.background import Background
 from delaymq.client.client import Client
+from delaymq.client.consumer_stats import Tally
 from delaymq.client.errors import ClientError, ClosedError, NoRouteError
 from delaymq.client.messages import ReceivedMessage
 from delaymq.client.offsets import Offsets
@@ -71,6 +72,7 @@ class Assignment:
         handling: TakesMessages,
         background: Background,
         is_held: Callable[[MessageQueue], bool] | None = None,
+        tally: Tally | None = None,
     ) -> None:
         self._client = client
         self._group = group
@@ -84,6 +86,7 @@ class Assignment:
         self._handling = handling
         self._background = background
         self._is_held = is_held
+        self._tally = tally
         self._readers: dict[MessageQueue, tuple[QueueReader, asyncio.Task[None]]] = {}
         self._given_up: list[QueueReader] = []
         """Dropped, and their last offsets not yet saved."""
@@ -249,6 +252,7 @@ class Assignment:
                 begin_after_ms=TAKE_OVER_MS if share.has_others and self._locks is None else 0,
                 is_held=None if self._is_held is None else partial(self._is_held, queue),
                 start_at=self._reset_to.pop(queue, None),
+                tally=self._tally,
             )
             if self._locks is None:
                 reader.lock()

@@ -43,6 +43,15 @@ class CachedQueue:
         return self._pulled_to
 
     @property
+    def offsets(self) -> tuple[int, int] | None:
+        """The first and the last unfinished offset."""
+        if not self._order:
+            return None
+        # Finished ones may still stand behind unfinished ones.
+        last = next(offset for offset in reversed(self._order) if offset in self._sizes)
+        return self._order[0], last
+
+    @property
     def commit_offset(self) -> int:
         """The next offset to consume after a restart."""
         return self._order[0] if self._order else self._pulled_to

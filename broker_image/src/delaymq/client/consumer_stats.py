@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from delaymq.client.messages import ReceivedMessage
-from delaymq.protocol.bodies import MessageQueue
+from delaymq.client.rates import Counters, Rates
+from delaymq.message.names import RETRY_PREFIX
+from delaymq.protocol.bodies import ConsumeStatus, MessageQueue
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,30 +60,58 @@ class Tally:
     counters is not the senders' choice."""
 
     def __init__(self) -> None:
-        self._counts: dict[str, list[int]] = {}
+        self._counts: dict[str, Counters] = {}
+        self._rates: dict[str, Rates] = {}
 
     def know(self, topic: str) -> None:
         """`topic` has counters from now on."""
-        self._counts.setdefault(topic, [0, 0, 0])
+        if topic not in self._counts:
+            counters = self._counts[topic] = Counters()
+            self._rates[topic] = Rates(counters)
 
     def pulled(self, message: ReceivedMessage) -> None:
-        self._of(message)[0] += 1
+        self._of(message).pulled += 1
+
+    def pull_took(self, topic: str, took_ms: float) -> None:
+        """A pull of one of the topic's queues found something."""
+        self._known(topic).pulls += 1
+        self._counts[topic].pulls_ms += took_ms
+
+    def handler_took(self, message: ReceivedMessage, took_ms: float) -> None:
+        """A handler that began with `message` ended."""
+        counters = self._of(message)
+        counters.handled += 1
+        counters.handled_ms += took_ms
 
     def consumed(self, messages: Iterable[ReceivedMessage]) -> None:
         for message in messages:
-            self._of(message)[1] += 1
+            self._of(message).consumed += 1
 
     def failed(self, messages: Iterable[ReceivedMessage]) -> None:
         for message in messages:
-            self._of(message)[2] += 1
+            self._of(message).failed += 1
 
     def topics(self) -> dict[str, TopicStats]:
         """The counts so far."""
         return {
-            topic: TopicStats(pulled=pulled, consumed=consumed, failed=failed)
-            for topic, (pulled, consumed, failed) in self._counts.items()
+            topic: TopicStats(pulled=each.pulled, consumed=each.consumed, failed=each.failed)
+            for topic, each in self._counts.items()
+            if not topic.startswith(RETRY_PREFIX)  # its messages count for the topics that they came from
         }
 
-    def _of(self, message: ReceivedMessage) -> list[int]:
-        counts = self._counts.get(message.topic)
-        return counts if counts is not None else self._counts.setdefault(message.queue.topic, [0, 0, 0])
+    async def sample(self) -> None:
+        """To be called every SAMPLE_INTERVAL_MS."""
+        for rates in self._rates.values():
+            rates.sample()
+
+    def statuses(self) -> dict[str, ConsumeStatus]:
+        """Topic → its rates of the last minute."""
+        return {topic: rates.status() for topic, rates in self._rates.items()}
+
+    def _of(self, message: ReceivedMessage) -> Counters:
+        counters = self._counts.get(message.topic)
+        return counters if counters is not None else self._known(message.queue.topic)
+
+    def _known(self, topic: str) -> Counters:
+        self.know(topic)
+        return self._counts[topic]

@@ -8,7 +8,7 @@ from delaymq.client.assignment import Assignment
 from delaymq.client.offsets import Offsets
 from delaymq.client.options import ConsumeFrom, MessageModel
 from delaymq.client.subscriptions import Subscription
-from delaymq.protocol.bodies import ConsumerData, ProducerData
+from delaymq.protocol.bodies import ConsumerData, MessageQueue, ProducerData
 
 
 class GroupMember:
@@ -18,6 +18,8 @@ class GroupMember:
     _subscriptions: dict[str, Subscription]
     _offsets: Offsets
     _assignment: Assignment
+    retry_topic = ""
+    """Of a consumer whose failed messages come again there."""
 
     def producer_data(self) -> ProducerData | None:
         return None
@@ -38,3 +40,8 @@ class GroupMember:
             consume_from_where=consume_from.value,
             subscription_data_set=[each.data() for each in self._subscriptions.values()],
         )
+
+    def offsets_of(self, topic: str) -> dict[MessageQueue, int]:
+        """How far this member is in the topic's queues that it has."""
+        readers = [reader for reader in self._assignment.readers if reader.queue.topic == topic]
+        return {reader.queue: at for reader in readers if (at := reader.commit_offset) is not None}

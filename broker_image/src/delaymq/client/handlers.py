@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from delaymq.client.messages import ReceivedMessage
+
+MIN_SUSPEND_MS: Final = 10
+MAX_SUSPEND_MS: Final = 30_000
+"""RocketMQ's limits: a queue that is suspended for longer could not be told from one that hangs."""
 
 
 class Outcome(Enum):
@@ -16,24 +22,58 @@ class Outcome(Enum):
     RETRY = "retry"
 
 
-Handler = Callable[[ReceivedMessage], Awaitable[Outcome | None]]
-BatchHandler = Callable[[list[ReceivedMessage]], Awaitable[Outcome | int | None]]
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """What is not done comes again after the delay of a level of the broker's; -1: it becomes a dead letter at once.
+
+    Of an ordered consumer and in broadcasting it counts as Outcome.RETRY.
+    """
+
+    delay_level: int
+
+    def __post_init__(self) -> None:
+        if self.delay_level == 0 or self.delay_level < -1:
+            raise ValueError(f"a retry has a level from 1 on, or -1 for the dead letters, not {self.delay_level}")
+
+
+@dataclass(frozen=True, slots=True)
+class Suspend:
+    """What is not done comes again after a pause, and an ordered consumer's queue waits for so long.
+
+    Of a consumer that is not ordered it counts as Outcome.RETRY.
+    """
+
+    pause_ms: int
+
+    def __post_init__(self) -> None:
+        if not MIN_SUSPEND_MS <= self.pause_ms <= MAX_SUSPEND_MS:
+            raise ValueError(
+                f"a queue is suspended for {MIN_SUSPEND_MS} to {MAX_SUSPEND_MS} ms, not {self.pause_ms}: suspend it"
+                " again the next time"
+            )
+
+
+Again = Retry | Suspend
+Handler = Callable[[ReceivedMessage], Awaitable[Outcome | Again | None]]
+BatchHandler = Callable[[list[ReceivedMessage]], Awaitable[Outcome | Again | int | None]]
 """Gets messages of one queue, in its order. A number says how many of them, from the first on, are done."""
-Handle = Callable[[Sequence[ReceivedMessage]], Awaitable[int]]
-"""Both kinds in one form: how many messages from the first on are done."""
+Handle = Callable[[Sequence[ReceivedMessage]], Awaitable[int | Again]]
+"""Both kinds in one form: how many messages from the first on are done, or how all of them come again."""
 
 
 def of_one(handler: Handler) -> Handle:
     """Calls `handler` for the only message. TypeError for what cannot be a handler."""
     _check(handler)
 
-    async def handle(messages: Sequence[ReceivedMessage]) -> int:
+    async def handle(messages: Sequence[ReceivedMessage]) -> int | Again:
         outcome: object = await handler(messages[0])
         if outcome is None or outcome is Outcome.DONE:
             return 1
         if outcome is Outcome.RETRY:
             return 0
-        raise TypeError(f"a handler returns None or an Outcome, not {outcome!r}")
+        if isinstance(outcome, Again):
+            return outcome
+        raise TypeError(f"a handler returns None, an Outcome, a Retry or a Suspend, not {outcome!r}")
 
     return handle
 
@@ -42,16 +82,19 @@ def of_batch(handler: BatchHandler) -> Handle:
     """Calls `handler` for all messages. TypeError for what cannot be a handler."""
     _check(handler)
 
-    async def handle(messages: Sequence[ReceivedMessage]) -> int:
+    async def handle(messages: Sequence[ReceivedMessage]) -> int | Again:
         outcome: object = await handler(list(messages))
         if outcome is None or outcome is Outcome.DONE:
             return len(messages)
         if outcome is Outcome.RETRY:
             return 0
+        if isinstance(outcome, Again):
+            return outcome
         if type(outcome) is int and 0 <= outcome <= len(messages):
             return outcome
         raise TypeError(
-            f"a handler of {len(messages)} messages returns None, an Outcome or how many are done, not {outcome!r}"
+            f"a handler of {len(messages)} messages returns None, an Outcome, a Retry, a Suspend or how many are done,"
+            f" not {outcome!r}"
         )
 
     return handle

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from delaymq.client.background import Background
 from delaymq.client.consumer_stats import Tally
-from delaymq.client.handlers import Handle
+from delaymq.client.handlers import Again, Handle, Retry, Suspend
 from delaymq.client.messages import ReceivedMessage
 from delaymq.client.options import PushConsumerOptions
 from delaymq.client.queue_reader import QueueReader
@@ -29,7 +29,7 @@ _logger = logging.getLogger(__name__)
 class Run:
     """A handler at work on messages of one queue."""
 
-    __slots__ = ("began_s", "ended", "given_up", "giving_up", "messages", "reader", "told")
+    __slots__ = ("again", "began_s", "ended", "given_up", "giving_up", "messages", "reader", "told")
 
     def __init__(self, reader: QueueReader, messages: Sequence[ReceivedMessage], began_s: float) -> None:
         self.reader = reader
@@ -42,6 +42,8 @@ class Run:
         self.ended = False
         """Whether the handler has said how it ended: nothing is given up any more."""
         self.told = False
+        self.again: Again | None = None
+        """How its messages come again, if the handler has said."""
 
     @property
     def kept(self) -> list[tuple[int, ReceivedMessage]]:
@@ -76,6 +78,10 @@ class Handling:
     def running(self) -> int:
         """Handlers at work."""
         return len(self._runs)
+
+    def at_work(self, reader: QueueReader) -> list[ReceivedMessage]:
+        """The queue's messages that are at a handler."""
+        return [message for run in self._runs if run.reader is reader for message in run.messages]
 
     def start(self, background: Background) -> None:
         """Starts the workers."""
@@ -170,6 +176,7 @@ class Handling:
                 run.reader.finish(message)
             return
         unsent: list[ReceivedMessage] = []
+        level = run.again.delay_level if isinstance(run.again, Retry) else 0
         for place, message in run.kept:
             if place < done:
                 run.reader.finish(message)
@@ -178,7 +185,7 @@ class Handling:
                 run.reader.finish(message)
             elif run.reader.dropped:
                 continue  # whoever has the queue now gets it
-            elif await self._retries.send_back(message):
+            elif await self._retries.send_back(message, delay_level=level):
                 run.reader.finish(message)
             else:
                 unsent.append(message)
@@ -194,7 +201,8 @@ class Handling:
             else:
                 failed.append(message)
         if failed:
-            self._again(run.reader, failed, self._options.local_retry_ms)
+            pause_ms = run.again.pause_ms if isinstance(run.again, Suspend) else self._options.local_retry_ms
+            self._again(run.reader, failed, pause_ms)
         else:
             self._free(run.reader)
             self._give_turn(run.reader)
@@ -240,7 +248,11 @@ class Handling:
     async def _done(self, run: Run) -> int:
         """How many of the run's messages, from the first on, the handler is done with."""
         try:
-            done = await self._handle_messages(run.messages)
+            result = await self._handle_messages(run.messages)
+            if isinstance(result, int):
+                done = result
+            else:
+                done, run.again = 0, result
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():
@@ -253,6 +265,8 @@ class Handling:
         except BaseException:  # more than Exception: a worker that ended by it would be missing for good
             _logger.warning("the handler failed on %s", _all_shown(run.messages), exc_info=True)
             done = 0
+        took_ms = (asyncio.get_running_loop().time() - run.began_s) * 1000
+        self._tally.handler_took(run.messages[0], took_ms)
         if run.giving_up is not None:
             await run.giving_up.wait()
         run.ended = True

@@ -10,9 +10,10 @@ from typing import Self
 from delaymq.client.assignment import Assignment
 from delaymq.client.background import Background
 from delaymq.client.client import Client
+from delaymq.client.consumer_stats import Tally
 from delaymq.client.errors import ClosedError
-from delaymq.client.group_member import GroupMember
 from delaymq.client.expressions import check_expressions
+from delaymq.client.group_member import GroupMember
 from delaymq.client.lite_offsets import SoughtOffsets
 from delaymq.client.lite_reading import SharedOrAssigned, reading_options
 from delaymq.client.messages import ReceivedMessage
@@ -20,15 +21,18 @@ from delaymq.client.offsets import BrokerOffsets
 from delaymq.client.options import LitePullOptions, MessageModel
 from delaymq.client.poll_buffer import PollBuffer
 from delaymq.client.queue_calls import QueueCalls
+from delaymq.client.rates import SAMPLE_INTERVAL_MS
 from delaymq.client.rebalance import Shares
+from delaymq.client.running_info import queue_info, running_info
 from delaymq.client.subscriptions import ALL, Subscription, subscription_to
 from delaymq.client.unregistering import unregister
 from delaymq.clock import now_ms
 from delaymq.message.names import group_problem
-from delaymq.protocol.bodies import ConsumerData, MessageQueue
+from delaymq.protocol.bodies import ConsumerData, ConsumerRunningInfo, MessageQueue
 
 POLL_TIMEOUT_MS = 5_000
 POLL_MESSAGES = 32
+POLLED = "CONSUME_ACTIVELY"
 
 
 class LitePullConsumer(GroupMember):
@@ -58,6 +62,7 @@ class LitePullConsumer(GroupMember):
         self._calls = QueueCalls(client, group)
         self._offsets = SoughtOffsets(BrokerOffsets(self._calls), saves=self.options.auto_commit)
         self._buffer = PollBuffer(self.options.max_cached_in_all)
+        self._tally = Tally()
         self._background = Background(f"lite pull consumer {group}")
         self._subscriptions: dict[str, Subscription] = {}
         self._shares = SharedOrAssigned(Shares(client, group, allocation=self.options.allocation))
@@ -74,7 +79,9 @@ class LitePullConsumer(GroupMember):
             handling=self._buffer,
             background=self._background,
             is_held=self._is_held,
+            tally=self._tally,
         )
+        self._started_ms = 0
         self._joined = False
         self._closed = False
         self._polls = False
@@ -94,13 +101,13 @@ class LitePullConsumer(GroupMember):
     def subscribe(self, topic: str, tags: str = ALL, *, sql: str | None = None) -> None:
         """Takes part in reading `topic`, before or after the start: messages with one of these tags (`A || B`, `*`).
 
+        With `sql` those whose properties fulfil an SQL92 condition, where the broker has enablePropertyFilter=true.
         All members of a group subscribe to the same. ValueError for an illegal topic or tags, or after `assign`.
         """
         if self._shares.assigned is not None:
             raise ValueError("this consumer has assigned queues: make another one to subscribe")
         self._subscriptions[topic] = subscription_to(topic, tags, sql, now_ms())
         self._assignment.subscription_changed(topic)
-        With `sql` those whose properties fulfil an SQL92 condition, where the broker has enablePropertyFilter=true.
 
     def unsubscribe(self, topic: str) -> None:
         """Reads `topic` no more."""
@@ -226,11 +233,17 @@ class LitePullConsumer(GroupMember):
     # From start to end.
 
     async def start(self) -> None:
-        """Joins the group; messages can be polled as soon as the queues are shared out. ClosedError after a close."""
+        """Joins the group; messages can be polled as soon as the queues are shared out.
+
+        Raises ClosedError after a close, RefusedError when a broker does not take an SQL92 expression.
+        """
         if self._closed:
             raise ClosedError(f"the consumer of {self.group} was closed: make a new one")
+        await check_expressions(self._client, self.group, self._subscriptions.values())
         await self._client.join(self)
         self._joined = True
+        self._started_ms = now_ms()
+        self._background.every(SAMPLE_INTERVAL_MS, self._tally.sample)
         self._assignment.start()
 
     async def close(self) -> None:
@@ -238,14 +251,27 @@ class LitePullConsumer(GroupMember):
         await self._close(finish=True)
 
     # What the client asks of its members.
-        await check_expressions(self._client, self.group, self._subscriptions.values())
 
     def consumer_data(self) -> ConsumerData | None:
-        return self._consumer_data("CONSUME_ACTIVELY", MessageModel.CLUSTERING, self.options.consume_from)
+        return self._consumer_data(POLLED, MessageModel.CLUSTERING, self.options.consume_from)
 
     def reset_offsets(self, offsets: dict[MessageQueue, int]) -> None:
         """Goes on at these offsets, as an administrator wants it."""
         self._background.spawn(self._reset(offsets))
+
+    def running_info(self) -> ConsumerRunningInfo:
+        """What it does now, for an administrator."""
+        return running_info(
+            name_servers=self._client.name_servers,
+            consume_type=POLLED,
+            started_ms=self._started_ms,
+            ordered=False,
+            concurrency=1,
+            options=self.options,
+            subscriptions=self._subscriptions.values(),
+            queues={reader.queue: queue_info(reader, (), ordered=False) for reader in self._assignment.readers},
+            statuses=self._tally.statuses(),
+        )
 
     # Inside.
 

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Final, Self
 
 from delaymq.client.assignment import Assignment
 from delaymq.client.background import Background
 from delaymq.client.client import Client
 from delaymq.client.consumer_stats import ConsumerStats, QueueStats, Tally
+from delaymq.client.direct_consuming import consume_directly
 from delaymq.client.errors import ClosedError
-from delaymq.client.file_offsets import FileOffsets, default_path
 from delaymq.client.expressions import check_expressions
+from delaymq.client.file_offsets import FileOffsets, default_path
 from delaymq.client.group_member import GroupMember
 from delaymq.client.handlers import BatchHandler, Handle, Handler, of_batch, of_one
 from delaymq.client.handling import Handling
+from delaymq.client.messages import ReceivedMessage
 from delaymq.client.offsets import BrokerOffsets
 from delaymq.client.options import MessageModel, PushConsumerOptions
 from delaymq.client.queue_calls import QueueCalls
 from delaymq.client.queue_locks import QueueLocks
+from delaymq.client.rates import SAMPLE_INTERVAL_MS
 from delaymq.client.rebalance import Shares
 from delaymq.client.retries import Retries
+from delaymq.client.running_info import queue_info, running_info
 from delaymq.client.subscriptions import ALL, Subscription, subscription_to
 from delaymq.client.unregistering import unregister
 from delaymq.clock import now_ms
 from delaymq.message.names import group_problem, retry_topic
-from delaymq.protocol.bodies import ConsumerData, MessageQueue
+from delaymq.protocol.bodies import ConsumeDirectlyResult, ConsumerData, ConsumerRunningInfo, MessageQueue
+
+PUSHED: Final = "CONSUME_PASSIVELY"
 
 
 class _GroupConsumer(GroupMember):
@@ -46,24 +52,27 @@ class _GroupConsumer(GroupMember):
         self._handling = Handling(handle, retries, options, self._tally)
         self._background = Background(f"consumer {group}")
         self._subscriptions: dict[str, Subscription] = {}
-        self._retry_topic = retry_topic(group) if clustering else ""
+        self.retry_topic = retry_topic(group) if clustering else ""
         self._assignment = Assignment(
             client,
             group,
             options,
             subscriptions=self._subscriptions,
-            retry_topic=self._retry_topic,
+            retry_topic=self.retry_topic,
             calls=calls,
             shares=Shares(client, group, clustering=clustering, allocation=options.allocation),
             locks=QueueLocks(client, group) if clustering and options.ordered else None,
             offsets=self._offsets,
             handling=self._handling,
             background=self._background,
+            tally=self._tally,
         )
+        self._handle = handle
+        self._started_ms = 0
         self._joined = False
         self._closed = False
         if clustering:
-            self.subscribe(self._retry_topic)
+            self.subscribe(self.retry_topic)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -75,15 +84,15 @@ class _GroupConsumer(GroupMember):
     def subscribe(self, topic: str, tags: str = ALL, *, sql: str | None = None) -> None:
         """Takes messages of `topic` with one of these tags (`TagA || TagB`, `*` for all), before or after the start.
 
+        With `sql` those whose properties fulfil an SQL92 condition, where the broker has enablePropertyFilter=true.
         All members of a group subscribe to the same. ValueError for an illegal topic or tags.
         """
         self._subscriptions[topic] = subscription_to(topic, tags, sql, now_ms())
-        if topic != self._retry_topic:  # its messages count for the topics that they came from
+        if topic != self.retry_topic:  # its messages count for the topics that they came from
             self._tally.know(topic)
         self._assignment.subscription_changed(topic)
 
     def unsubscribe(self, topic: str) -> None:
-        With `sql` those whose properties fulfil an SQL92 condition, where the broker has enablePropertyFilter=true.
         """Takes no more messages of `topic`."""
         self._subscriptions.pop(topic, None)
         self._assignment.subscription_changed(topic)
@@ -109,10 +118,12 @@ class _GroupConsumer(GroupMember):
     async def start(self) -> None:
         """Joins the group; messages come as soon as it has its share of the queues.
 
-        Raises ClosedError after a close, OffsetsInUseError when another broadcasting consumer has the same file.
+        Raises ClosedError after a close, OffsetsInUseError when another broadcasting consumer has the same file,
+        RefusedError when a broker does not take an SQL92 expression.
         """
         if self._closed:
             raise ClosedError(f"the consumer of {self.group} was closed: make a new one")
+        await check_expressions(self._client, self.group, self._subscriptions.values())
         if self._file is not None:
             instance = self._client.options.instance_name
             path = self.options.offsets_path or default_path(self._client.client_id, instance, self.group)
@@ -122,9 +133,10 @@ class _GroupConsumer(GroupMember):
         except BaseException:
             self._close_file()
             raise
-        await check_expressions(self._client, self.group, self._subscriptions.values())
         self._joined = True
+        self._started_ms = now_ms()
         self._handling.start(self._background)
+        self._background.every(SAMPLE_INTERVAL_MS, self._tally.sample)
         self._assignment.start()
 
     async def close(self) -> None:
@@ -158,11 +170,36 @@ class _GroupConsumer(GroupMember):
     # What the client asks of its members.
 
     def consumer_data(self) -> ConsumerData | None:
-        return self._consumer_data("CONSUME_PASSIVELY", self.options.model, self.options.consume_from)
+        return self._consumer_data(PUSHED, self.options.model, self.options.consume_from)
 
     def reset_offsets(self, offsets: dict[MessageQueue, int]) -> None:
         """Goes on at these offsets, as an administrator wants it."""
         self._background.spawn(self._assignment.reset(offsets))
+
+    def running_info(self) -> ConsumerRunningInfo:
+        """What it does now, for an administrator."""
+        ordered = self.options.ordered
+        return running_info(
+            name_servers=self._client.name_servers,
+            consume_type=PUSHED,
+            started_ms=self._started_ms,
+            ordered=ordered,
+            concurrency=self.options.concurrency,
+            options=self.options,
+            subscriptions=self._subscriptions.values(),
+            queues={
+                reader.queue: queue_info(reader, self._handling.at_work(reader), ordered=ordered)
+                for reader in self._assignment.readers
+            },
+            statuses=self._tally.statuses(),
+        )
+
+    async def consume_directly(self, message: ReceivedMessage) -> ConsumeDirectlyResult:
+        """Calls the handler for a message that an administrator chose; nothing of it is retried or committed."""
+        options = self.options
+        return await consume_directly(
+            self._handle, message, ordered=options.ordered, timeout_ms=options.consume_timeout_ms
+        )
 
 
 class PushConsumer(_GroupConsumer):

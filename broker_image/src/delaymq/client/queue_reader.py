@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 
 from delaymq.client.cached_queue import CachedQueue
+from delaymq.client.consumer_stats import Tally
 from delaymq.client.errors import ClientError, ClosedError
 from delaymq.client.messages import ReceivedMessage
 from delaymq.client.offsets import Offsets
@@ -48,6 +49,7 @@ class QueueReader:
         begin_after_ms: int = 0,
         is_held: Callable[[], bool] | None = None,
         start_at: int | None = None,
+        tally: Tally | None = None,
     ) -> None:
         self.queue = queue
         self.subscription = subscription
@@ -68,6 +70,11 @@ class QueueReader:
         self._cached: CachedQueue | None = None
         self._changed = asyncio.Event()
         self._pause_ms = 0
+        self._tally = tally
+        self.pulled_ms = self.consumed_ms = now_ms()
+        """When it was last pulled, and when a message of it was last done with; at first when it began."""
+        self.locked_ms = 0
+        """When the queue was last locked, by this machine's clock."""
 
     @property
     def commit_offset(self) -> int | None:
@@ -83,6 +90,11 @@ class QueueReader:
     def cached_bytes(self) -> int:
         """Of their bodies."""
         return 0 if self._cached is None else self._cached.size_bytes
+
+    @property
+    def cached_offsets(self) -> tuple[int, int] | None:
+        """The first and the last of them."""
+        return None if self._cached is None else self._cached.offsets
 
     @property
     def may_handle(self) -> bool:
@@ -102,12 +114,14 @@ class QueueReader:
         """The message is done with."""
         if self._cached is not None:
             self._cached.finish(message.queue_offset)
+        self.consumed_ms = now_ms()
         self._changed.set()
 
     def lock(self, valid_ms: int | None = None) -> None:
         """The queue is this member's, for so long unless it is locked again; None: for good."""
         self.locked = True
         if valid_ms is not None:
+            self.locked_ms = now_ms()
             self._locked_until_s = asyncio.get_running_loop().time() + valid_ms / 1000
         self._changed.set()
 
@@ -160,6 +174,7 @@ class QueueReader:
     async def _pull(self, offset: int) -> PullResult | None:
         loop = asyncio.get_running_loop()
         began = loop.time()
+        self.pulled_ms = now_ms()
         try:
             result = await self._calls.pull(
                 self.queue,
@@ -175,6 +190,8 @@ class QueueReader:
             await self._pause(error)
             return None
         self._pause_ms = 0
+        if self._tally is not None and result.status is PullStatus.FOUND:
+            self._tally.pull_took(self.queue.topic, (loop.time() - began) * 1000)
         if result.status is PullStatus.NOTHING_NEW and (loop.time() - began) * 1000 < QUICK_ANSWER_MS:
             await asyncio.sleep(QUICK_ANSWER_PAUSE_MS / 1000)
         return result

@@ -35,27 +35,31 @@ class Retries:
         self._delay_level = delay_level
         self._max_reconsume_times = DEFAULT_MAX_RECONSUME_TIMES if max_reconsume_times < 0 else max_reconsume_times
 
-    async def send_back(self, message: ReceivedMessage, *, to_dead_letters: bool = False) -> bool:
-        """Whether the broker has taken the message back; after the last retry it goes to the dead letters."""
-        max_times = 0 if to_dead_letters else self._max_reconsume_times
+    async def send_back(self, message: ReceivedMessage, *, to_dead_letters: bool = False, delay_level: int = 0) -> bool:
+        """Whether the broker has taken the message back; after the last retry it goes to the dead letters.
+
+        `delay_level`: of this retry, as the handler wants it; -1 is the dead letters, 0 the group's usual one.
+        """
+        max_times = 0 if to_dead_letters or delay_level < 0 else self._max_reconsume_times
+        level = max(delay_level, 0) or self._delay_level
         try:
-            await self._ask_back(message, max_times)
+            await self._ask_back(message, max_times, level)
         except ClientError as error:
             _logger.info("%s could not be sent back (%s), its copy is sent", shown(message), error)
         else:
             return True
         try:
-            await self._send_copy(message, max_times)
+            await self._send_copy(message, max_times, level)
         except (ClientError, IllegalMessageError) as error:
             _logger.warning("%s could not be sent back: %s", shown(message), error)
             return False
         return True
 
-    async def _ask_back(self, message: ReceivedMessage, max_times: int) -> None:
+    async def _ask_back(self, message: ReceivedMessage, max_times: int, level: int) -> None:
         header = ConsumerSendMsgBackRequestHeader(
             offset=message.physical_offset,
             group=self._group,
-            delay_level=self._delay_level,
+            delay_level=level,
             origin_msg_id=message.message_id,
             origin_topic=message.topic,
             unit_mode=False,
@@ -64,7 +68,7 @@ class Retries:
         address = await self._client.address_of(message.queue, to_write=True)
         await self._client.ask(address, request_command(RequestCode.CONSUMER_SEND_MSG_BACK, header.to_fields()))
 
-    async def _send_copy(self, message: ReceivedMessage, max_times: int) -> None:
+    async def _send_copy(self, message: ReceivedMessage, max_times: int, level: int) -> None:
         topic = retry_topic(self._group)
         times = message.reconsume_times + 1
         properties = {
@@ -76,7 +80,7 @@ class Retries:
             properties.pop(name, None)
         properties[RECONSUME_TIME] = str(times)
         properties[MAX_RECONSUME_TIMES] = str(max_times)
-        properties[names.DELAY] = str(self._delay_level or FIRST_RETRY_LEVEL + message.reconsume_times)
+        properties[names.DELAY] = str(level or FIRST_RETRY_LEVEL + message.reconsume_times)
         route = await self._client.route(topic)
         if not route.writable:
             raise ClientError(f"no broker takes {topic} now")

@@ -67,6 +67,7 @@ public final class Main {
         operations.put("mqadmin", mqAdmin::run);
         operations.put("mqadmin.names", mqAdmin::names);
         operations.put("filter.evaluate", new FilterOracle()::evaluate);
+        operations.put("members.offsets", new Members(clients)::offsets);
         Requests requests = new Requests(clients, output);
         operations.put("request.request", requests::request);
         operations.put("replier.start", requests::start);
@@ -76,6 +77,24 @@ public final class Main {
         operations.put("retries.sendBack", retries::sendBack);
         operations.put("floods.send", new Floods(clients)::send);
         operations.put("acl.sign", Acl::sign);
+        Transactions transactions = new Transactions(clients, output);
+        operations.put("transactions.start", transactions::start);
+        operations.put("transactions.send", transactions::send);
+        operations.put("transactions.prepare", transactions::prepare);
+        operations.put("transactions.end", transactions::end);
+        operations.put("transactions.resume", transactions::resume);
+        Operators operators = new Operators(clients);
+        operations.put("operators.runningInfo", operators::runningInfo);
+        operations.put("operators.consumeDirectly", operators::consumeDirectly);
+        operations.put("operators.status", operators::status);
+        operations.put("operators.reset", operators::reset);
+        operations.put("operators.cloneOffsets", operators::cloneOffsets);
+        operations.put("operators.corrections", operators::corrections);
+        operations.put("operators.statistics", operators::statistics);
+        operations.put("operators.consumeTps", operators::consumeTps);
+        operations.put("operators.brokerProgress", operators::brokerProgress);
+        operations.put("operators.timeSpans", operators::timeSpans);
+        operations.put("operators.consumeQueue", operators::consumeQueue);
         operations.put("stop", clients::stop);
     }
 
