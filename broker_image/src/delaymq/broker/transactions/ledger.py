@@ -155,7 +155,7 @@ class Ledger:
         checks = 0
         if CHECK_TIMES in properties or PREPARED_QUEUE_OFFSET in properties:
             checks = checks_of(properties)
-            if record.prepared_transaction_offset:
+            if record.prepared_transaction_offset or self._is_of_first(record):
                 self.given_up.pop(record.prepared_transaction_offset, None)
             else:
                 self.stored_anew.append(record.queue_offset)

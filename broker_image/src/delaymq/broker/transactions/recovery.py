@@ -42,7 +42,7 @@ def finish(ledger: Ledger, store: MessageStore, stated_half: int | None, stated_
     if dropped:
         logger.info("%d half messages lie behind the progress that another broker stated: they are settled", dropped)
     for physical_offset, offset in list(ledger.unmarked.items()):
-        if offset < (ledger.pending.first() or (end, 0))[0]:
+        if offset < (stated_half if stated_half is not None and stated_half <= end else first):
             del ledger.unmarked[physical_offset]  # nobody looks for that mark
     _drop_superseded(ledger, store)
     _forget(ledger)
@@ -101,10 +101,11 @@ def _take_mark(ledger: Ledger, record: Record | None) -> None:
     offset = _named(record)
     if offset is None or ledger.pending.settle_offset(offset) is not None:
         return
-    for physical_offset, known in ledger.unmarked.items():
-        if known == offset:
-            del ledger.unmarked[physical_offset]
-            return
+    for settled in (ledger.unmarked, ledger.given_up):
+        for physical_offset, known in settled.items():
+            if known == offset:
+                del settled[physical_offset]
+                return
 
 
 def _named(record: Record | None) -> int | None:

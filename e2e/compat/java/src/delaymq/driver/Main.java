@@ -95,6 +95,12 @@ public final class Main {
         operations.put("operators.brokerProgress", operators::brokerProgress);
         operations.put("operators.timeSpans", operators::timeSpans);
         operations.put("operators.consumeQueue", operators::consumeQueue);
+        Transactions transactions = new Transactions(clients, output);
+        operations.put("transactions.start", transactions::start);
+        operations.put("transactions.send", transactions::send);
+        operations.put("transactions.prepare", transactions::prepare);
+        operations.put("transactions.end", transactions::end);
+        operations.put("transactions.resume", transactions::resume);
         operations.put("stop", clients::stop);
     }
 
