@@ -72,6 +72,15 @@ COMMANDS: Final[Mapping[str, Entry]] = {
             "resend": Leaf("deadletter_commands:resend"),
         },
     ),
+    "acl": Group(
+        "Accounts and white lists of brokers with access control.",
+        {
+            "list": Leaf("acl_commands:list_files"),
+            "put": Leaf("acl_commands:put"),
+            "delete": Leaf("acl_commands:delete"),
+            "whitelist": Leaf("acl_commands:whitelist"),
+        },
+    ),
     "cluster": Group("Brokers and NameServers.", {"show": Leaf("cluster_command:show")}),
     "store": Group(
         "A store's files: checked, looked at, exported, backed up and restored.",
@@ -115,6 +124,8 @@ COMMANDS: Final[Mapping[str, Entry]] = {
 
 def _options(
     version: bool = typer.Option(False, "--version", "-V", help="Print the version and end."),
+    access_key: str = typer.Option("", metavar="KEY", help="The account that signs requests (DELAYMQ_ACCESS_KEY)."),
+    secret_key_file: str = typer.Option("", metavar="FILE", help="Its secret (DELAYMQ_SECRET_KEY, …_KEY_FILE)."),
     tls: bool = typer.Option(False, "--tls", help="Talk to brokers and NameServers with TLS (DELAYMQ_TLS=true)."),
     tls_ca: str = typer.Option("", metavar="FILE", help="Trusted issuers, PEM (DELAYMQ_TLS_CA; default: system's)."),
     tls_cert: str = typer.Option("", metavar="FILE", help="The certificate to show, PEM (DELAYMQ_TLS_CERT)."),
@@ -123,8 +134,11 @@ def _options(
     tls_insecure: bool = typer.Option(False, "--tls-insecure", help="Take any certificate of servers."),
 ) -> None:
     """`main` handles --version; here it stands for the help."""
+    from delaymq.cli.accounts import account_flags
     from delaymq.cli.contexts import tls_flags
 
+    account_flags.clear()
+    account_flags.update({"access-key": access_key, "secret-key-file": secret_key_file})
     tls_flags.clear()
     tls_flags.update(
         {

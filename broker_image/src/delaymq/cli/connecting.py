@@ -8,15 +8,18 @@ import os
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
+from delaymq.cli.accounts import HOW_TO_SIGN
 from delaymq.cli.contexts import DEFAULT_NAME_SERVER, Target
 from delaymq.cli.errors import EXIT_NOT_DONE, EXIT_UNREACHABLE, EXIT_USAGE, CommandError
 from delaymq.cli.terminal import show_warnings
 from delaymq.client import (
+    AccessDeniedError,
     Admin,
     AnswerTimeoutError,
     Client,
     ClientError,
     ClientOptions,
+    Credentials,
     NoRouteError,
     RefusedError,
     SendError,
@@ -38,7 +41,10 @@ def with_client(target: Target, work: Callable[[Client], Awaitable[int]]) -> int
 
     async def run() -> int:
         options = ClientOptions(
-            request_timeout_ms=REQUEST_TIMEOUT_MS, connect_timeout_ms=REQUEST_TIMEOUT_MS, tls=tls_options(target)
+            request_timeout_ms=REQUEST_TIMEOUT_MS,
+            connect_timeout_ms=REQUEST_TIMEOUT_MS,
+            tls=tls_options(target),
+            credentials=credentials_of(target),
         )
         async with Client(target.namesrv, options) as client:
             try:
@@ -52,6 +58,14 @@ def with_client(target: Target, work: Callable[[Client], Awaitable[int]]) -> int
         return asyncio.run(run())
     except (ClientError, IllegalMessageError, ValueError) as error:
         raise CommandError(explain(error, target.namesrv), exit_code_of(error)) from error
+
+
+def credentials_of(target: Target) -> Credentials | None:
+    """The account that signs; None: nobody."""
+    account = target.account
+    if account is None:
+        return None
+    return Credentials(account.access_key, account.secret_key, security_token=account.security_token)
 
 
 def tls_options(target: Target) -> TlsOptions | None:
@@ -104,6 +118,8 @@ def explain(error: Exception, name_servers: str) -> str:
             f"{cause}. Is a broker running there?"
             " Start one with `delaymq standalone`, or name another NameServer with --namesrv."
         )
+    if isinstance(cause, AccessDeniedError) and "No accessKey is configured" in cause.remark:
+        return f"{cause.address} has access control: {HOW_TO_SIGN}"
     if isinstance(cause, RefusedError) and cause.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         return f"{cause}. Is this a broker's address? --namesrv takes the NameServer's (default port 9876)."
     return str(error)

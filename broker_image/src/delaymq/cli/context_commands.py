@@ -62,6 +62,7 @@ def show(
             "http": now.http,
             "hasToken": bool(now.token),
             "tls": now.tls is not None,
+            "accessKey": now.account.access_key if now.account else None,
             "file": str(path_of_file()),
         }
     else:
@@ -86,6 +87,8 @@ def set_context(
     namesrv: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="NameServers, joined by ;")] = None,
     http: Annotated[str | None, typer.Option(metavar="URL", help="The broker's HTTP address.")] = None,
     token_file: Annotated[str | None, typer.Option(metavar="FILE", help="A file that holds the httpToken.")] = None,
+    access_key: Annotated[str | None, typer.Option(metavar="KEY", help="The account that signs requests.")] = None,
+    secret_key_file: Annotated[str | None, typer.Option(metavar="FILE", help="A file with its secret.")] = None,
     tls: Annotated[str | None, typer.Option(metavar="true|false", help="Whether there is TLS.")] = None,
     tls_ca: Annotated[str | None, typer.Option(metavar="FILE", help="Trusted issuers, PEM.")] = None,
     tls_cert: Annotated[str | None, typer.Option(metavar="FILE", help="The certificate to show, PEM.")] = None,
@@ -100,12 +103,15 @@ def set_context(
     problem = name_problem(name)
     given = {
         "namesrv": namesrv, "http": http, "token_file": token_file, "tls": tls, "tls_ca": tls_ca, "tls_cert": tls_cert,
-        "tls_key": tls_key, "tls_server_name": tls_server_name, "tls_insecure": tls_insecure,
+        "tls_key": tls_key, "tls_server_name": tls_server_name, "tls_insecure": tls_insecure, "access_key": access_key,
+        "secret_key_file": secret_key_file,
     }  # fmt: skip
     if problem:
         raise CommandError(problem, EXIT_USAGE)
     if all(value is None for value in given.values()):
-        raise CommandError("say what to set: --namesrv, --http, --token-file or --tls…", EXIT_USAGE)
+        raise CommandError(
+            "say what to set: --namesrv, --http, --token-file, --access-key, --secret-key-file or --tls…", EXIT_USAGE
+        )
     for option, value in given.items():
         if value is not None and not value.isprintable():
             raise CommandError(f"--{option.replace('_', '-')}: has characters that cannot be shown", EXIT_USAGE)
@@ -156,5 +162,7 @@ def _data(contexts: Contexts, name: str, context: Context) -> dict[str, Any]:
         "namesrv": context.namesrv or None,
         "http": context.http or None,
         "tokenFile": context.token_file or None,
+        **({"accessKey": context.access_key} if context.access_key else {}),
+        **({"secretKeyFile": context.secret_key_file} if context.secret_key_file else {}),
         **{key: value for key in TLS_KEYS if (value := getattr(context, KEYS[key]))},
     }

@@ -7,7 +7,7 @@
     http = "http://10.0.0.5:8080"
     token-file = "~/.secrets/dev-token"
 
-Tokens themselves are never in that file.
+Tokens and secret keys themselves are never in that file.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from delaymq.cli.accounts import Account, account_of
 from delaymq.cli.errors import EXIT_USAGE, CommandError
 
 DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
@@ -37,6 +38,8 @@ KEYS: Final = {
     "namesrv": "namesrv",
     "http": "http",
     "token-file": "token_file",
+    "access-key": "access_key",
+    "secret-key-file": "secret_key_file",
     "tls": "tls",
     "tls-ca": "tls_ca",
     "tls-cert": "tls_cert",
@@ -56,6 +59,8 @@ class Context:
     namesrv: str = ""
     http: str = ""
     token_file: str = ""
+    access_key: str = ""
+    secret_key_file: str = ""
     tls: str = ""
     tls_ca: str = ""
     tls_cert: str = ""
@@ -83,6 +88,8 @@ class Target:
     """The context that filled what neither flag nor environment said; empty: none."""
     tls: Mapping[str, str] | None = None
     """How it is talked to with TLS, by keys of a context; None: without."""
+    account: Account | None = None
+    """Who signs requests to brokers; None: nobody."""
 
 
 def path_of_file(environment: Mapping[str, str] | None = None) -> Path:
@@ -210,6 +217,7 @@ def target(
         token=token,
         context=name,
         tls=_tls(said, found),
+        account=account_of(said, found.access_key, found.secret_key_file),
     )
 
 

@@ -6,6 +6,7 @@ request is one that RocketMQ 4.9's brokers and NameServers serve, so all of it w
 
 from typing import Self
 
+from delaymq.client.admin.access import AccessCalls
 from delaymq.client.admin.base import ORDER_NAMESPACE
 from delaymq.client.admin.brokers import BrokerCalls
 from delaymq.client.admin.groups import GroupCalls, GroupMembers
@@ -15,7 +16,7 @@ from delaymq.client.admin.resets import EARLIEST, LATEST, QueueReset, ResetCalls
 __all__ = ["EARLIEST", "LATEST", "ORDER_NAMESPACE", "Admin", "GroupMembers", "QueueReset", "ResetOutcome"]
 
 
-class Admin(GroupCalls, ResetCalls, MessageCalls, BrokerCalls):
+class Admin(GroupCalls, ResetCalls, MessageCalls, BrokerCalls, AccessCalls):
     """Requests of an administrator over a client's connections; it needs no start and no close of its own.
 
     Errors are the client's; RefusedError when a broker or NameServer says no.

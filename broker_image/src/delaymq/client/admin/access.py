@@ -1,0 +1,75 @@
+"""Access control of one broker: its accounts and white lists, as its rule files have them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from delaymq.client.admin.base import AdminCalls
+from delaymq.client.credentials import Credentials
+from delaymq.client.errors import BadAnswerError, reading_answer
+from delaymq.protocol.bodies import DataVersion
+from delaymq.protocol.codes import RequestCode
+from delaymq.protocol.command import request_command
+from delaymq.protocol.headers import (
+    CreateAccessConfigRequestHeader,
+    DeleteAccessConfigRequestHeader,
+    GetBrokerAclConfigResponseHeader,
+    UpdateGlobalWhiteAddrsConfigRequestHeader,
+)
+
+
+class AccessCalls(AdminCalls):
+    """Requests to the broker at one address; it must know the asking account as an administrator."""
+
+    async def access_versions(self, address: str) -> dict[str, DataVersion]:
+        """How often each rule file was changed over the wire, and when last, by its path on the broker."""
+        answer = await self._client.ask(address, request_command(RequestCode.GET_BROKER_CLUSTER_ACL_INFO))
+        with reading_answer(address):
+            header = GetBrokerAclConfigResponseHeader.from_fields(answer.fields)
+        try:
+            return msgspec.json.decode(header.all_acl_file_version or "{}", type=dict[str, DataVersion])
+        except msgspec.DecodeError as error:
+            raise BadAnswerError(address, error) from error
+
+    async def put_account(
+        self,
+        address: str,
+        account: Credentials,
+        *,
+        admin: bool = False,
+        default_topic: str | None = None,
+        default_group: str | None = None,
+        topics: Mapping[str, str] | None = None,
+        groups: Mapping[str, str] | None = None,
+        white_address: str | None = None,
+    ) -> None:
+        """Makes an account or changes one; what is None stays as it is. Permissions: PUB, SUB, PUB|SUB or DENY."""
+        header = CreateAccessConfigRequestHeader(
+            access_key=account.access_key,
+            secret_key=account.secret_key,
+            white_remote_address=white_address,
+            admin=admin,
+            default_topic_perm=default_topic,
+            default_group_perm=default_group,
+            topic_perms=_joined(topics),
+            group_perms=_joined(groups),
+        )
+        await self._client.ask(address, request_command(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, header.to_fields()))
+
+    async def delete_account(self, address: str, access_key: str) -> None:
+        """Takes an account away."""
+        fields = DeleteAccessConfigRequestHeader(access_key=access_key).to_fields()
+        await self._client.ask(address, request_command(RequestCode.DELETE_ACL_CONFIG, fields))
+
+    async def set_white_addresses(self, address: str, white: Sequence[str], path: str) -> None:
+        """Replaces the global white list of one rule file, by its path on the broker (`access_versions`)."""
+        header = UpdateGlobalWhiteAddrsConfigRequestHeader(global_white_addrs=",".join(white), acl_file_full_path=path)
+        await self._client.ask(
+            address, request_command(RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, header.to_fields())
+        )
+
+
+def _joined(permissions: Mapping[str, str] | None) -> str | None:
+    return None if permissions is None else ",".join(f"{name}={each}" for name, each in permissions.items())
