@@ -78,6 +78,14 @@ def client_processor_row(name: str, title: str, size: int) -> Row:
     return Row(f"client_{name}_{size}_cpu", "client", f"client: {title}, {size} B: processor", "µs/message", "lower")
 
 
+def filtered_rate_row(name: str, title: str) -> Row:
+    return Row(f"filtered_{name}_rate", "filtered", f"{title}: looked at", "messages/s", "higher", "ratio ≥ 1")
+
+
+def filtered_processor_row(name: str, title: str) -> Row:
+    return Row(f"filtered_{name}_cpu", "filtered", f"{title}: processor", "µs/message", "lower", "ratio ≤ 1")
+
+
 CLIENT_LATENCY_P50 = Row("client_latency_p50", "client", "client: send to receive, p50", "ms", "lower")
 CLIENT_LATENCY_P99 = Row("client_latency_p99", "client", "client: send to receive, p99", "ms", "lower")
 CLIENT_LATENCY_PROCESSOR = Row(
@@ -85,5 +93,6 @@ CLIENT_LATENCY_PROCESSOR = Row(
 )
 
 GROUPS = (
-    "start", "idle", *SEND_GROUPS, "consume", "latency", "memory", "delay", "overdue", "recovery", "rebuild", "client",
+    "start", "idle", *SEND_GROUPS, "consume", "filtered", "latency", "memory", "delay", "overdue", "recovery",
+    "rebuild", "client",
 )  # fmt: skip

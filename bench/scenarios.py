@@ -33,6 +33,8 @@ DELAY_TABLE = "1s 2s 3s 4s 5s"
 DELAY_RATE = 2_000
 OVERDUE_TABLE = "1s 25s"
 OVERDUE_DELAY_S = 25.0
+KINDS = 10
+FILTERS: dict[str, dict[str, str]] = {"SQL92": {"sql": "kind='3'AND(number>=0)"}, "tags": {"tags": "T3"}}
 GIB = 1 << 30
 ASYNCIO_LOAD_PATH = Path(__file__).resolve().parent / "asyncio_load.py"
 
@@ -160,6 +162,27 @@ def delay(options: Options, kind: Kind, load: LoadProgram) -> Iterator[list[Samp
         ]
 
 
+def filtered(options: Options, kind: Kind, load: LoadProgram) -> Iterator[list[Sample]]:
+    """A topic of which a consumer wants one message in ten, by its tag or by an expression over its properties."""
+    count = options.count(300_000, 60_000)
+    with Subject(kind, load, enablePropertyFilter="true") as subject:
+        subject.start()
+        for topic, size in (("WarmFiltered", count // 4), ("Filtered", count)):
+            subject.send(topic, count=size, size=1024, kinds=KINDS, **SEND_OPTIONS["batch"])
+        for name, wanted in FILTERS.items():
+            subject.call("consume", topic="WarmFiltered", group=f"warm_{name}", count=count // 4 // KINDS, **wanted)
+        yield []
+        for name, wanted in FILTERS.items():
+            before = proc.processor_s(subject.pid)
+            result = subject.call("consume", topic="Filtered", group=name, count=count // KINDS, **wanted)
+            used = proc.processor_s(subject.pid) - before
+            title = f"filtered pull, {name}, 1 in {KINDS} matches, 1024 B"
+            yield [
+                Sample(rows.filtered_rate_row(name, title), count / result["elapsed_s"]),
+                Sample(rows.filtered_processor_row(name, title), used / count * 1e6),
+            ]
+
+
 def overdue(options: Options, kind: Kind, load: LoadProgram) -> Iterator[list[Sample]]:
     """A broker that was away while its messages came due."""
     count = options.count(50_000, 10_000)
@@ -272,6 +295,7 @@ def _client_latency(options: Options, subject: Subject) -> list[Sample]:
 SCENARIOS: dict[str, tuple[Scenario, frozenset[str]]] = {
     "serving": (serving, frozenset({"start", "idle", *rows.SEND_GROUPS, "consume", "latency", "memory"})),
     "delay": (delay, frozenset({"delay"})),
+    "filtered": (filtered, frozenset({"filtered"})),
     "overdue": (overdue, frozenset({"overdue"})),
     "recovery": (recovery, frozenset({"recovery", "rebuild"})),
     "client": (clients, frozenset({"client"})),

@@ -5,6 +5,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.locks.LockSupport;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
@@ -23,13 +24,20 @@ final class Receiving {
         consumer.setInstanceName(Producers.instanceName());
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setConsumeMessageBatchMaxSize(32);
-        consumer.subscribe(options.text("topic"), "*");
+        if (options.has("sql")) {
+            consumer.subscribe(options.text("topic"), MessageSelector.bySql(options.text("sql")));
+        } else {
+            consumer.subscribe(options.text("topic"), options.text("tags", "*"));
+        }
         consumer.registerMessageListener(listener);
         consumer.start();
         return consumer;
     }
 
-    /** Reads `count` messages with a new group; the clock runs from the first to the last of them. */
+    /**
+     * Reads `count` messages with a new group; the clock runs from the first to the last of them. tags or sql (without
+     * blanks) choose the messages.
+     */
     static Reply consume(Options options) throws Exception {
         long count = options.longNumber("count", 1);
         AtomicLong received = new AtomicLong();

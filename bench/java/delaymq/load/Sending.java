@@ -25,7 +25,8 @@ import org.apache.rocketmq.common.message.MessageClientIDSetter;
  * Sends until `seconds` are over or `count` messages are acknowledged, whichever is given.
  *
  * mode=sync|async|batch, threads, size (body bytes), batch (messages in one send), window (async sends in flight),
- * rate (messages a second over all threads; 0: as fast as it goes), levels (delay levels to draw from),
+ * rate (messages a second over all threads; 0: as fast as it goes), levels (delay levels to draw from), kinds (messages
+ * get a tag, T0 and so on, and the properties kind and number by turns),
  * retries (the client's own, after an attempt that failed; 0 if not given),
  * acks (file that gets one line for each send: A or F, unique key, level, queue, queue offset or the error).
  */
@@ -42,6 +43,8 @@ final class Sending {
     private final int threads;
     private final double rate;
     private final int[] levels;
+    private final int kinds;
+    private final AtomicLong made = new AtomicLong();
     private final long count;
     private final double seconds;
     private final double atMostSeconds;
@@ -66,6 +69,7 @@ final class Sending {
         threads = options.number("threads", 1);
         rate = options.decimal("rate", 0);
         levels = options.numbers("levels");
+        kinds = options.number("kinds", 0);
         count = options.longNumber("count", Long.MAX_VALUE);
         seconds = options.decimal("seconds", 0);
         atMostSeconds = options.decimal("at_most_seconds", 600);
@@ -166,6 +170,12 @@ final class Sending {
         Message message = new Message(topic, body);
         if (levels.length > 0) {
             message.setDelayTimeLevel(levels[ThreadLocalRandom.current().nextInt(levels.length)]);
+        }
+        if (kinds > 0) {
+            long number = made.getAndIncrement();
+            message.setTags("T" + number % kinds);
+            message.putUserProperty("kind", Long.toString(number % kinds));
+            message.putUserProperty("number", Long.toString(number));
         }
         MessageClientIDSetter.setUniqID(message);
         return message;

@@ -14,7 +14,6 @@ from delaymq.store.consume_queue import BLANK_SIZE, ENTRY
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
-    from delaymq.store.message_store import MessageStore
 
 # Entries looked at for one pull of a filtering consumer: bounds the time that a rare tag costs the others.
 MIN_ENTRIES_LOOKED_AT: Final = 800
@@ -83,7 +82,9 @@ def _collect(broker: Broker, entries: bytes, offset: int, limit: int, wanted: Fi
         limit = min(limit, config.max_transfer_count_on_message_in_disk)
         max_bytes = config.max_transfer_bytes_on_message_in_disk
     matches = wanted.tags
-    passes = None if wanted.properties is None else _Passes(store, wanted)
+    passes = wanted.properties
+    properties_of = PropertyReader(store.read_bytes) if passes is not None else None
+    work_left = MAX_PROPERTY_WORK
     status = NO_MATCHED
     count = total = looked_at = 0
     start = end = physical_offset = 0
@@ -98,12 +99,16 @@ def _collect(broker: Broker, entries: bytes, offset: int, limit: int, wanted: Fi
         elif matches is None or matches(tags_code):
             if count and (count >= limit or total + size > max_bytes):
                 break
-            if passes is not None:
-                if passes.work_left <= 0:
+            if properties_of is not None and passes is not None:
+                if work_left <= 0:
                     break
-                if not passes(physical_offset, size):
-                    looked_at += 1
-                    continue
+                properties = properties_of(physical_offset, size)
+                # A damaged record is found, and left out, with those that are handed out.
+                if properties is not None:
+                    work_left -= _WORK_A_RECORD + wanted.cost * (1 + len(properties) // _BYTES_A_UNIT)
+                    if not passes(properties):
+                        looked_at += 1
+                        continue
             if physical_offset != end:
                 if end:
                     parts.append(store.read_bytes(start, end - start))
@@ -125,27 +130,6 @@ def _collect(broker: Broker, entries: bytes, offset: int, limit: int, wanted: Fi
         # Stored, but not on the disk yet: for consumers the queue ends here.
         return Pulled(OVERFLOW_ONE, offset, low, high, b"", 0)
     return Pulled(status, offset + looked_at, low, high, b"", 0, behind)
-
-
-class _Passes:
-    """Tests records by their properties, and counts the work that it was."""
-
-    __slots__ = ("_cost", "_properties_of", "_test", "work_left")
-
-    def __init__(self, store: MessageStore, wanted: Filter) -> None:
-        assert wanted.properties is not None
-        self._test = wanted.properties
-        self._cost = wanted.cost
-        self._properties_of = PropertyReader(store.read_bytes)
-        self.work_left = MAX_PROPERTY_WORK
-
-    def __call__(self, physical_offset: int, size: int) -> bool:
-        properties = self._properties_of(physical_offset, size)
-        if properties is None:
-            # A damaged record: to be found, and left out, with those that are handed out.
-            return True
-        self.work_left -= _WORK_A_RECORD + self._cost * (1 + len(properties) // _BYTES_A_UNIT)
-        return self._test(properties)
 
 
 def _is_whole(records: bytes, count: int) -> bool:

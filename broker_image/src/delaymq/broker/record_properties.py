@@ -9,16 +9,17 @@ from typing import Final
 from delaymq.message import flags
 from delaymq.message.record import HEAD, MESSAGE_MAGIC
 
-# Records of a queue often lie close together: what is read at a time then, and up to which distance it pays.
-WINDOW_BYTES: Final = 32 * 1024
+# What is read at a time where a queue's records follow each other; between those of other queues single ones cost less.
+WINDOW_BYTES: Final = 16 * 1024
 # A record's tail is read apart from its head when its body is larger than this.
 LARGE_RECORD_BYTES: Final = 8 * 1024
 _IPV6_EXTRA_BYTES: Final = 12
 
-# Size, magic, and behind five fields the sys flag.
-_BEGINNING: Final = struct.Struct(">iI28xi")
+# Size and magic, the sys flag behind five fields, and behind five more the body's length, with both hosts IPv4.
+_HEAD: Final = struct.Struct(">iI28xi44xi")
+assert _HEAD.size == HEAD.size
+_HEAD_AT: Final = _HEAD.unpack_from
 _BODY_LENGTH: Final = struct.Struct(">i")
-_PROPERTIES_LENGTH: Final = struct.Struct(">h")
 
 
 class PropertyReader:
@@ -34,56 +35,61 @@ class PropertyReader:
     def __call__(self, physical_offset: int, size: int) -> bytes | None:
         """The property bytes of the record that lies there; None when what lies there is no such record."""
         at = physical_offset - self._base
-        if at < 0 or at + size > len(self._window):
+        window = self._window
+        if at < 0 or at + size > len(window):
             if size > LARGE_RECORD_BYTES:
                 return self._of_large(physical_offset, size)
-            self._move(physical_offset, size)
+            window = self._move(physical_offset, size)
             at = 0
-        window = self._window
-        if len(window) - at < HEAD.size:
+        end = at + size
+        if size < HEAD.size or end > len(window):
             return None
-        begin = _topic_at(window, at, size)
-        if begin < 0 or begin >= at + size:
+        stated, magic, sys_flag, body_length = _HEAD_AT(window, at)
+        if stated != size or magic != MESSAGE_MAGIC:
             return None
-        return _last_part(window, begin, at + size)
+        topic_at = at + HEAD.size + body_length
+        if sys_flag & flags.HOST_MASK:
+            topic_at = _topic_behind_wide_head(window, at, end, sys_flag)
+        if body_length < 0 or not at < topic_at < end:
+            return None
+        return _last_part(window, topic_at, end)
 
-    def _move(self, physical_offset: int, size: int) -> None:
-        is_near = 0 <= physical_offset - self._base <= WINDOW_BYTES
-        window = self._read(physical_offset, WINDOW_BYTES) if is_near and self._window else b""
+    def _move(self, physical_offset: int, size: int) -> bytes:
+        follows = 0 <= physical_offset - self._base <= len(self._window)
+        window = self._read(physical_offset, WINDOW_BYTES) if follows else b""
         # Nothing is read where the window crosses the end of the log or of a file.
         self._window = window or self._read(physical_offset, size)
         self._base = physical_offset
+        return self._window
 
     def _of_large(self, physical_offset: int, size: int) -> bytes | None:
         head = self._read(physical_offset, HEAD.size + 2 * _IPV6_EXTRA_BYTES)
-        begin = _topic_at(head, 0, size) if len(head) >= HEAD.size else -1
-        if begin < 0 or begin >= size:
+        if len(head) < HEAD.size:
             return None
-        tail = self._read(physical_offset + begin, size - begin)
-        return _last_part(tail, 0, len(tail))
+        stated, magic, sys_flag, body_length = _HEAD_AT(head)
+        topic_at = HEAD.size + body_length
+        if sys_flag & flags.HOST_MASK:
+            topic_at = _topic_behind_wide_head(head, 0, len(head), sys_flag)
+        if stated != size or magic != MESSAGE_MAGIC or not 0 < topic_at < size:
+            return None
+        tail = self._read(physical_offset + topic_at, size - topic_at)
+        return _last_part(tail, 0, len(tail)) if tail else None
 
 
-def _topic_at(data: bytes, at: int, size: int) -> int:
-    """Where the length of the topic stands behind the body of the record at `at`; -1 for no record of this size."""
-    stated, magic, sys_flag = _BEGINNING.unpack_from(data, at)
-    if stated != size or magic != MESSAGE_MAGIC:
+def _topic_behind_wide_head(data: bytes, at: int, end: int, sys_flag: int) -> int:
+    """Where the length of the topic stands when a host is IPv6; -1 when `data` ends before that is known."""
+    body_at = at + HEAD.size
+    for host in (flags.BORN_HOST_IPV6, flags.STORE_HOST_IPV6):
+        body_at += _IPV6_EXTRA_BYTES if sys_flag & host else 0
+    if body_at > end:
         return -1
-    head_bytes = HEAD.size
-    if sys_flag & flags.HOST_MASK:
-        for host in (flags.BORN_HOST_IPV6, flags.STORE_HOST_IPV6):
-            head_bytes += _IPV6_EXTRA_BYTES if sys_flag & host else 0
-    if at + head_bytes > len(data):
-        return -1
-    body_length: int = _BODY_LENGTH.unpack_from(data, at + head_bytes - 4)[0]
-    return at + head_bytes + body_length if body_length >= 0 else -1
+    body_length: int = _BODY_LENGTH.unpack_from(data, body_at - 4)[0]
+    return body_at + body_length if body_length >= 0 else -1
 
 
 def _last_part(data: bytes, topic_at: int, end: int) -> bytes | None:
     """The properties, which end a record, behind the topic."""
-    length_at = topic_at + 1 + data[topic_at] if topic_at < len(data) else end
-    if length_at + 2 > end:
-        return None
-    begin = length_at + 2
-    if begin + _PROPERTIES_LENGTH.unpack_from(data, length_at)[0] != end:
+    begin = topic_at + 3 + data[topic_at]
+    if begin > end or data[begin - 2] << 8 | data[begin - 1] != end - begin:
         return None
     return data[begin:end]
