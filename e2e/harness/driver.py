@@ -139,7 +139,10 @@ class Driver:
 
     def __enter__(self) -> Self:
         with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
+            # Tools write files where they run.
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, cwd=self.home_path
+            )
         threading.Thread(target=self._read, name="driver-output", daemon=True).start()
         if not self._ready.wait(READY_TIMEOUT_S):
             self.close()

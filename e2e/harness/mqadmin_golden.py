@@ -4,6 +4,7 @@ A golden folder holds one file a command, normalised (mqadmin_output.py). To wri
 ``pytest e2e/compat/test_compat_mqadmin_x.py --against real --write-golden``.
 """
 
+import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,8 +66,10 @@ def compare(
     if request.config.getoption("--write-golden"):
         assert against == "real", "golden files come from the real broker: add --against real"
         golden_path.parent.mkdir(parents=True, exist_ok=True)
-        golden_path.write_text("\n".join(printed[name]) + "\n")
-    assert printed[name] == golden_path.read_text().splitlines()
+        golden_path.write_text("".join(f"{line}\n" for line in printed[name]))
+    golden = golden_path.read_text().splitlines()
+    difference = difflib.unified_diff(golden, printed[name], "of the real broker", "printed", lineterm="")
+    assert printed[name] == golden, "\n".join(difference)
 
 
 def files(folder: str) -> set[str]:

@@ -130,6 +130,67 @@ def all_statistics(lines: list[str]) -> list[str]:
     return [line if line.startswith("#") else " ".join([*line.split()[:3], "MEASURED"]) for line in lines]
 
 
+def producers(*groups: str) -> "Normaliser":
+    """The members of these producer groups; tools have groups of their own."""
+
+    def normalise(lines: list[str]) -> list[str]:
+        kept = [line for line in lines if any(f"({group})" in line for group in groups)]
+        return [re.sub(r"lastUpdateTimestamp=\d+", "lastUpdateTimestamp=TIME", line) for line in kept]
+
+    return normalise
+
+
+_OF_A_RUNNING_CLIENT = re.compile(r"\d{13,17}/?|(?<!\w)\d+\.\d\d(?!\w)|\S*@[0-9a-f]+$")
+
+
+def running(lines: list[str]) -> list[str]:
+    """A client's state without times, rates and the addresses of Java's objects."""
+    return [_OF_A_RUNNING_CLIENT.sub("MEASURED", line) for line in lines]
+
+
+def resets(lines: list[str]) -> list[str]:
+    """The time that was asked for is the test's; queues come in the order of a hash table."""
+    return sorted(re.sub(r"\[\d{13}\]", "[TIME]", line) for line in lines)
+
+
+def of(word: str) -> "Normaliser":
+    """The lines with a word, and the headlines."""
+    return lambda lines: [line for line in lines if word in line or line.startswith("#")]
+
+
+_OF_A_RECORD = re.compile(
+    r"(bornTimestamp|storeTimestamp|storeSize|commitLogOffset|bodyCRC|bornHost|storeHost)=[^,\]]*"
+)
+_MAP = re.compile(r"properties=\{(.*?)\}")
+
+
+def messages(lines: list[str]) -> list[str]:
+    """Messages as Java prints them: without times and places, properties in order, queues in order."""
+    return sorted(_MAP.sub(_of_map, _OF_A_RECORD.sub(r"\1=ANY", line)) for line in lines if not line.startswith("---"))
+
+
+def _of_map(match: re.Match[str]) -> str:
+    pairs = sorted(pair for pair in match[1].split(", ") if not pair.startswith("__DMQ_"))
+    return f"properties={{{', '.join(pairs)}}}"
+
+
+def entries(lines: list[str]) -> list[str]:
+    """A subscription's version is a time. RocketMQ evaluates it only with consume queue extensions; ours always."""
+    return [re.sub(r'(?<="subVersion":)\d+|(?<=eval=)\w+', "ANY", line) for line in lines]
+
+
+def traces(lines: list[str]) -> list[str]:
+    """Traces without how long it took."""
+    return [re.sub(r" \d+ms ", " MEASURED ", re.sub(r"TIME|\d+ms", "MEASURED", line)) for line in lines]
+
+
+def round_trips(lines: list[str]) -> list[str]:
+    """Broker, queue, whether it was sent, and how long it took (measured)."""
+    return [
+        line if line.startswith("#") else re.sub(r"(?<=true) \d+$|(?<=RT:) \S+$", " MEASURED", line) for line in lines
+    ]
+
+
 def plain(lines: list[str]) -> list[str]:
     return lines
 

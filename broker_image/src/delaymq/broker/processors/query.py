@@ -86,6 +86,10 @@ def query_consume_queue(broker: Broker, session: Session, command: Command) -> R
     low, high = broker.store.queue_bounds(topic, queue_id)
     subscription = broker.clients.subscription(header.consumer_group or "", topic, broker.now_ms())
     data = QueueData(low, high, subscription_data=subscription)
+    if header.consumer_group is not None:
+        # As RocketMQ says it: "null" is a member's filter where its tags are all there is.
+        offline = f"{header.consumer_group[: names.MAX_TOPIC_LENGTH]}@{topic} is not online!"
+        data.filter_data = "null" if subscription is not None else offline
     index = header.index or 0
     if not low <= index < high:
         raise RequestError(
@@ -95,6 +99,6 @@ def query_consume_queue(broker: Broker, session: Session, command: Command) -> R
     count = min(max(header.count or 0, 0), MAX_QUEUE_ENTRIES)
     entries = broker.store.read_entries(topic, queue_id, index, count)
     for physical_offset, size, tags_code in ENTRY.iter_unpack(entries):
-        wanted = matches is None or matches(tags_code)
+        wanted = matches is not None and matches(tags_code)
         data.queue_data.append(QueueEntry(physical_offset, size, tags_code, wanted))
     return Response(body=data.encode())
