@@ -328,6 +328,10 @@ class Workbench:
         name = self.name("push")
         return self._kept(PushConsumer(self.driver, name, group=group, subscriptions=subscriptions, **fields))
 
+    def traces(self, body: bytes) -> list[dict[str, Any]]:
+        """What RocketMQ's client reads in a message of the trace topic."""
+        return list(self.driver.call("traces.decode", body=base64.b64encode(body).decode()))
+
     def replier(self, topic: str, *, group: str, prefix: str = "re: ", **options: Any) -> Replier:
         fields = {"group": group, "topic": topic, "prefix": prefix, **self._address(), **options}
         return self._kept(Replier(self.driver, self.name("replier"), **fields))

@@ -17,6 +17,8 @@ from delaymq.client.messages import ReceivedMessage
 from delaymq.client.options import PushConsumerOptions
 from delaymq.client.queue_reader import QueueReader
 from delaymq.client.retries import Retries, shown
+from delaymq.client.trace_format import ConsumeEnd
+from delaymq.client.tracer import Tracer
 
 LOCK_PAUSE_MS = 100
 """Until it is looked again whether an ordered queue's lock was renewed."""
@@ -59,7 +61,15 @@ class Handling:
     Ordered: a queue has at most one handler at work, and goes on only when its messages are done.
     """
 
-    def __init__(self, handle: Handle, retries: Retries | None, options: PushConsumerOptions, tally: Tally) -> None:
+    def __init__(
+        self,
+        handle: Handle,
+        retries: Retries | None,
+        options: PushConsumerOptions,
+        tally: Tally,
+        tracer: Tracer | None = None,
+    ) -> None:
+        self._tracer = tracer
         self._handle_messages = handle
         self._retries = retries
         self._options = options
@@ -247,6 +257,8 @@ class Handling:
 
     async def _done(self, run: Run) -> int:
         """How many of the run's messages, from the first on, the handler is done with."""
+        begun = None if self._tracer is None else self._tracer.begins(run.messages)
+        failed = False
         try:
             result = await self._handle_messages(run.messages)
             if isinstance(result, int):
@@ -259,14 +271,16 @@ class Handling:
                 raise
             # Something that the handler waited for was cancelled; this worker was not.
             _logger.warning("the handler was cancelled on %s", _all_shown(run.messages), exc_info=True)
-            done = 0
+            done, failed = 0, True
         except (SystemExit, KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException:  # more than Exception: a worker that ended by it would be missing for good
             _logger.warning("the handler failed on %s", _all_shown(run.messages), exc_info=True)
-            done = 0
+            done, failed = 0, True
         took_ms = (asyncio.get_running_loop().time() - run.began_s) * 1000
         self._tally.handler_took(run.messages[0], took_ms)
+        if self._tracer is not None and begun is not None:
+            self._tracer.ends(begun, self._end_of(run, done, failed, took_ms))
         if run.giving_up is not None:
             await run.giving_up.wait()
         run.ended = True
@@ -279,6 +293,14 @@ class Handling:
         self._tally.consumed(message for place, message in kept if place < done)
         self._tally.failed(message for place, message in kept if place >= done)
         return done
+
+    def _end_of(self, run: Run, done: int, failed: bool, took_ms: float) -> ConsumeEnd:
+        """How the handler ended, as traces tell it."""
+        if failed:
+            return ConsumeEnd.ERROR
+        if took_ms >= self._options.consume_timeout_ms:
+            return ConsumeEnd.TOO_LATE
+        return ConsumeEnd.SUCCESS if done == len(run.messages) else ConsumeEnd.FAILED
 
     async def _give_up_overdue(self) -> None:
         """What takes longer than the consume timeout comes again elsewhere, so that its queue's offset moves on."""

@@ -71,6 +71,10 @@ class SendResult(msgspec.Struct, frozen=True):
     """The id by which the broker finds it in its log; of a delayed message that is its waiting record."""
     queue: MessageQueue
     queue_offset: int
+    region: str = ""
+    """The broker's (its regionId)."""
+    trace_on: bool = True
+    """Whether the broker wants sends to be traced."""
 
 
 class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True):

@@ -90,6 +90,10 @@ class ProducerOptions:
     """… keeps its broker out of choice for so long (the last latency that fits counts)."""
     fault_failure_ms: int = 30_000
     """A failed send counts as if it had taken so long: with the tables above its broker is left alone for 10 min."""
+    enable_trace: bool = False
+    """Whether what it does with each message is traced: see `trace_topic`."""
+    trace_topic: str = "RMQ_SYS_TRACE_TOPIC"
+    """Where its traces go, for mqadmin queryMsgTraceById and RocketMQ's Dashboard."""
 
     def __post_init__(self) -> None:
         if self.retries < 0 or self.compress_above_bytes < 0:
@@ -168,6 +172,10 @@ class PushConsumerOptions:
     offsets_path: Path | None = None
     """Broadcasting: the file that keeps this member's offsets; None: where RocketMQ's client has it,
     ~/.rocketmq_offsets/ADDRESS@INSTANCE/GROUP/offsets.json (INSTANCE: ClientOptions.instance_name, or DEFAULT)."""
+    enable_trace: bool = False
+    """Whether what it does with each message is traced: see `trace_topic`."""
+    trace_topic: str = "RMQ_SYS_TRACE_TOPIC"
+    """Where its traces go, for mqadmin queryMsgTraceById and RocketMQ's Dashboard."""
 
     def __post_init__(self) -> None:
         if self.max_reconsume_times < -1:

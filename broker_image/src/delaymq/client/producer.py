@@ -23,7 +23,9 @@ from delaymq.client.messages import Message, ReceivedMessage, SendResult
 from delaymq.client.options import ProducerOptions
 from delaymq.client.outgoing import Outgoing, outgoing_batch, outgoing_message
 from delaymq.client.replies import reply_to
+from delaymq.client.tracer import Tracer
 from delaymq.client.unregistering import unregister
+from delaymq.clock import now_ms
 from delaymq.message import names
 from delaymq.message.names import group_problem
 from delaymq.protocol.bodies import ConsumerData, MessageQueue, ProducerData
@@ -54,6 +56,9 @@ class Producer:
         self.options = options or ProducerOptions()
         self._in_flight = InFlight(self.options.max_unanswered_sends, self.options.max_unanswered_bytes)
         self._delivery = Delivery(client, group, self.options)
+        self._tracer: Tracer | None = None
+        if self.options.enable_trace:
+            self._tracer = Tracer(client, group, "PRODUCE", self.options.trace_topic)
         self._started = False
         self._introduced: set[str] = set()
         """Topics whose brokers know this producer, as long as their connections last."""
@@ -68,6 +73,8 @@ class Producer:
     async def start(self) -> None:
         """Joins the client; brokers hear of the group with the first send to each."""
         await self._client.join(self)
+        if self._tracer is not None:
+            self._tracer.start()
         self._started = True
 
     async def close(self) -> None:
@@ -79,6 +86,8 @@ class Producer:
         self._started = False
         try:
             await self._in_flight.end(self.options.send_timeout_ms)
+            if self._tracer is not None:
+                await self._tracer.close()
         finally:
             self._client.leave(self)
         if not self._client.has_producer(self.group):
@@ -241,12 +250,15 @@ class Producer:
         limit_ms = timeout_ms or self.options.send_timeout_ms
         deadline = asyncio.get_running_loop().time() + limit_ms / 1000
         size_bytes = len(outgoing.body)
+        began_ms = 0 if self._tracer is None else now_ms()
         if not self._in_flight.try_enter(size_bytes):
             await self._wait_for_room(outgoing.topic, size_bytes, deadline, limit_ms)
         try:
             result = await self._delivery.deliver(outgoing, queue, ordering_key, deadline, limit_ms)
         finally:
             self._in_flight.leave(size_bytes)
+        if self._tracer is not None:
+            self._tracer.sent(outgoing, result, began_ms)
         if _logger.isEnabledFor(logging.DEBUG):
             _logger.debug(
                 "sent topic=%s message_id=%s keys=%r status=%s broker=%s queue=%d offset=%d offset_message_id=%s",

@@ -25,6 +25,7 @@ from delaymq.client.rebalance import Shares
 from delaymq.client.retries import Retries
 from delaymq.client.running_info import queue_info, running_info
 from delaymq.client.subscriptions import ALL, Subscription, subscription_to
+from delaymq.client.tracer import Tracer
 from delaymq.client.unregistering import unregister
 from delaymq.clock import now_ms
 from delaymq.message.names import group_problem, retry_topic
@@ -49,7 +50,8 @@ class _GroupConsumer(GroupMember):
         self._offsets = self._file or BrokerOffsets(calls)
         self._tally = Tally()
         retries = Retries(client, group, options.retry_delay_level, options.max_reconsume_times) if clustering else None
-        self._handling = Handling(handle, retries, options, self._tally)
+        self._tracer = Tracer(client, group, "CONSUME", options.trace_topic) if options.enable_trace else None
+        self._handling = Handling(handle, retries, options, self._tally, self._tracer)
         self._background = Background(f"consumer {group}")
         self._subscriptions: dict[str, Subscription] = {}
         self.retry_topic = retry_topic(group) if clustering else ""
@@ -135,6 +137,8 @@ class _GroupConsumer(GroupMember):
             raise
         self._joined = True
         self._started_ms = now_ms()
+        if self._tracer is not None:
+            self._tracer.start()
         self._handling.start(self._background)
         self._background.every(SAMPLE_INTERVAL_MS, self._tally.sample)
         self._assignment.start()
@@ -149,6 +153,8 @@ class _GroupConsumer(GroupMember):
             await self._assignment.stop()
             await self._handling.stop(self.options.close_timeout_ms)
             await self._background.close()
+            if self._tracer is not None:
+                await self._tracer.close()
             await self.commit()
             await self._assignment.unlock()
         finally:

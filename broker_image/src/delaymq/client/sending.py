@@ -132,4 +132,8 @@ def send_result(address: str, answer: Command, unique_id: str, queue: MessageQue
         raise BadAnswerError(address, error.remark) from error
     if header.queue_id != queue.queue_id:
         queue = MessageQueue(queue.broker_name, header.queue_id, queue.topic)
-    return SendResult(status, unique_id, header.msg_id, queue, header.queue_offset)
+    fields = answer.fields
+    return SendResult(
+        status, unique_id, header.msg_id, queue, header.queue_offset,
+        fields.get(names.MSG_REGION, ""), fields.get(names.TRACE_ON) != "false",
+    )  # fmt: skip

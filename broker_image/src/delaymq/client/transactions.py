@@ -38,6 +38,14 @@ class LocalState(Enum):
     UNKNOWN = 0
 
 
+_TRACED_STATES: Final = {
+    LocalState.COMMIT: "COMMIT_MESSAGE",
+    LocalState.ROLLBACK: "ROLLBACK_MESSAGE",
+    LocalState.UNKNOWN: "UNKNOW",
+}
+"""As RocketMQ's readers of traces know them."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HalfMessage(Message):
     """A message that is in the broker and that no consumer sees yet."""
@@ -148,7 +156,7 @@ class TransactionProducer(Producer):
             state, remark = LocalState.ROLLBACK, None
             if sent.status is SendStatus.OK:
                 state, remark = await self._execute(message, sent.message_id, arg)
-            await self._settle(sent, offset, state, remark)
+            await self._settle(message, sent, offset, state, remark)
         finally:
             self._executing -= 1
             self._idle.set()
@@ -184,7 +192,9 @@ class TransactionProducer(Producer):
             return LocalState.UNKNOWN, f"executeLocalTransactionBranch exception: {_shown(error)}"
         return _known(state, message_id), None
 
-    async def _settle(self, sent: SendResult, offset: int, state: LocalState, remark: str | None) -> None:
+    async def _settle(
+        self, message: Message, sent: SendResult, offset: int, state: LocalState, remark: str | None
+    ) -> None:
         header = EndTransactionRequestHeader(
             producer_group=self.group,
             tran_state_table_offset=sent.queue_offset,
@@ -196,6 +206,7 @@ class TransactionProducer(Producer):
         )
         try:
             address = await self._client.address_of(sent.queue, to_write=True)
+            self._trace(message.topic, message.tags, " ".join(message.keys), header, address, state)
             await self._tell(address, header, sent.queue.broker_name, remark)
         except ClientError as error:
             # It has been executed: the caller must not take it for failed. The broker asks how it ended.
@@ -216,6 +227,7 @@ class TransactionProducer(Producer):
                 from_transaction_check=True,
                 transaction_id=asked.transaction_id,
             )
+            self._trace(message.topic, message.tags, " ".join(message.keys), header, address, state)
             await self._tell(address, header, message.queue.broker_name, remark)
         except ClientError as error:
             _logger.warning("the broker could not be told how %s ended, it asks again: %s", message.message_id, error)
@@ -230,6 +242,15 @@ class TransactionProducer(Producer):
             _logger.warning("it could not be checked how %s ended", message.message_id, exc_info=True)
             return LocalState.UNKNOWN, f"checkLocalTransactionState Exception: {_shown(error)}"
         return _known(state, message.message_id), None
+
+    def _trace(
+        self, topic: str, tags: str, keys: str, header: EndTransactionRequestHeader, address: str, state: LocalState
+    ) -> None:
+        if self._tracer is not None:
+            self._tracer.transaction_ended(
+                topic=topic, tags=tags, keys=keys, message_id=header.msg_id, address=address,
+                state=_TRACED_STATES[state], from_check=bool(header.from_transaction_check),
+            )  # fmt: skip
 
     async def _tell(
         self, address: str, header: EndTransactionRequestHeader, broker_name: str, remark: str | None

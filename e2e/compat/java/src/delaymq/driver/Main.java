@@ -68,6 +68,7 @@ public final class Main {
         operations.put("mqadmin.names", mqAdmin::names);
         operations.put("filter.evaluate", new FilterOracle()::evaluate);
         operations.put("members.offsets", new Members(clients)::offsets);
+        operations.put("traces.decode", Traces::decode);
         Requests requests = new Requests(clients, output);
         operations.put("request.request", requests::request);
         operations.put("replier.start", requests::start);
@@ -95,12 +96,6 @@ public final class Main {
         operations.put("operators.brokerProgress", operators::brokerProgress);
         operations.put("operators.timeSpans", operators::timeSpans);
         operations.put("operators.consumeQueue", operators::consumeQueue);
-        Transactions transactions = new Transactions(clients, output);
-        operations.put("transactions.start", transactions::start);
-        operations.put("transactions.send", transactions::send);
-        operations.put("transactions.prepare", transactions::prepare);
-        operations.put("transactions.end", transactions::end);
-        operations.put("transactions.resume", transactions::resume);
         operations.put("stop", clients::stop);
     }
 

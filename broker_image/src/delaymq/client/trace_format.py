@@ -1,0 +1,141 @@
+"""Traces of messages in the form of RocketMQ's clients: fields joined by \\x01, traces ended by \\x02.
+
+Readers split each trace at every \\x01 and lose empty fields at its end, so that what is absent is written as Java
+writes it: `null`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from delaymq.message.properties import NAME_VALUE_SEPARATOR, PAIR_SEPARATOR
+
+ABSENT: Final = "null"
+DEFAULT_REGION: Final = "DefaultRegion"
+
+
+class MessageKind(IntEnum):
+    """What was sent."""
+
+    NORMAL = 0
+    HALF = 1
+    COMMIT = 2
+    DELAYED = 3
+
+
+class ConsumeEnd(IntEnum):
+    """How a handler ended."""
+
+    SUCCESS = 0
+    TOO_LATE = 1
+    ERROR = 2
+    NOTHING = 3
+    FAILED = 4
+
+
+class Trace(NamedTuple):
+    """One trace, and what it is found by: message ids and keys."""
+
+    text: str
+    keys: tuple[str, ...]
+
+
+def published(
+    *,
+    at_ms: int,
+    region: str,
+    group: str,
+    topic: str,
+    message_id: str,
+    tags: str,
+    keys: str,
+    store_host: str,
+    body_bytes: int,
+    cost_ms: int,
+    kind: MessageKind,
+    offset_message_id: str,
+    success: bool,
+) -> Trace:
+    """A send whose answer came; `keys` by blanks."""
+    text = _joined(
+        "Pub", at_ms, region, group, topic, message_id, tags or ABSENT, keys or ABSENT, store_host, body_bytes, cost_ms,
+        kind.value, offset_message_id, _boolean(success),
+    )  # fmt: skip
+    return Trace(text, _keys(message_id, keys))
+
+
+def before_consuming(
+    *, at_ms: int, region: str, group: str, request_id: str, message_id: str, retry_times: int, keys: str
+) -> Trace:
+    """A message on its way to a handler."""
+    text = _joined(
+        "SubBefore", at_ms, region or ABSENT, group, request_id, message_id, retry_times, keys or ABSENT,
+    )  # fmt: skip
+    return Trace(text, _keys(message_id, keys))
+
+
+def after_consuming(
+    *, at_ms: int, group: str, request_id: str, message_id: str, cost_ms: int, success: bool, keys: str, end: ConsumeEnd
+) -> Trace:
+    """A message whose handler ended; `request_id` is that of the trace before."""
+    text = _joined(
+        "SubAfter", request_id, message_id, cost_ms, _boolean(success), keys or ABSENT, end.value, at_ms, group,
+    )  # fmt: skip
+    return Trace(text, _keys(message_id, keys))
+
+
+def transaction_ended(
+    *,
+    at_ms: int,
+    region: str,
+    group: str,
+    topic: str,
+    message_id: str,
+    tags: str,
+    keys: str,
+    store_host: str,
+    transaction_id: str,
+    state: str,
+    from_check: bool,
+) -> Trace:
+    """What a broker was told of a transaction."""
+    text = _joined(
+        "EndTransaction", at_ms, region, group, topic, message_id, tags or ABSENT, keys or ABSENT, store_host,
+        MessageKind.COMMIT.value, transaction_id, state, _boolean(from_check),
+    )  # fmt: skip
+    return Trace(text, _keys(message_id, keys))
+
+
+def _joined(*fields: object) -> str:
+    return NAME_VALUE_SEPARATOR.join(map(str, fields)) + PAIR_SEPARATOR
+
+
+def _boolean(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _keys(message_id: str, keys: str) -> tuple[str, ...]:
+    return (message_id, *keys.split())
+
+
+def batches(traces: Iterable[Trace], max_characters: int, max_key_characters: int) -> list[tuple[str, tuple[str, ...]]]:
+    """Texts and keys of the messages that hold these traces, in their order; a trace that is larger goes alone."""
+    found: list[tuple[str, tuple[str, ...]]] = []
+    texts: list[str] = []
+    keys: dict[str, None] = {}
+    characters = key_characters = 0
+    for trace in traces:
+        more = sum(len(key) + 1 for key in trace.keys if key not in keys)
+        if texts and (characters + len(trace.text) > max_characters or key_characters + more > max_key_characters):
+            found.append(("".join(texts), tuple(keys)))
+            texts, keys, characters, key_characters = [], {}, 0, 0
+            more = sum(len(key) + 1 for key in trace.keys)
+        texts.append(trace.text)
+        keys |= dict.fromkeys(trace.keys)
+        characters += len(trace.text)
+        key_characters += more
+    if texts:
+        found.append(("".join(texts), tuple(keys)))
+    return found
