@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from broker_harness import FakeSession, Harness
 from delaymq.broker.broker import Broker
+from delaymq.broker.clients import MAX_TOLD_AT_ONCE
 from delaymq.broker.remembered import BELIEVED_MS, REFRESH_MS, REMEMBER_MS
 from delaymq.protocol.bodies import (
     CheckClient,
@@ -95,6 +96,27 @@ def test_members_are_told_when_one_joins_leaves_or_wants_other_topics(harness: H
     harness.answer(RequestCode.UNREGISTER_CLIENT, {"clientID": "c2", "consumerGroup": "readers"}, session=second)
     assert (told(first), told(second)) == (1, 0)
     assert members(harness) == ["c1"]
+
+
+def test_members_of_a_large_group_are_told_once_for_all_that_came_or_went(harness: Harness) -> None:
+    sessions = [FakeSession(port) for port in range(1, MAX_TOLD_AT_ONCE + 40)]
+    for number, session in enumerate(sessions):
+        beat(harness, session, f"c{number}", "Orders")
+    clients = harness.broker.clients
+    for session in sessions:
+        told(session)
+    clients.tell_members(10)
+    assert sum(map(told, sessions)) == 10
+    # One who leaves meanwhile is not told any more, the others hear of it in the next round.
+    harness.broker.session_closed(sessions.pop())  # type: ignore[arg-type]
+    clients.tell_members(1_000)
+    clients.tell_members(1_000)
+    assert [told(session) for session in sessions] == [1] * 10 + [2] * (len(sessions) - 10)
+    clients.tell_members(1_000)
+    assert sum(map(told, sessions)) == 0
+    harness.broker.session_closed(sessions.pop())  # type: ignore[arg-type]
+    clients.tell_members(1_000)
+    assert [told(session) for session in sessions] == [1] * len(sessions)
 
 
 def test_a_closed_connection_leaves_its_groups_and_the_last_one_ends_them(harness: Harness) -> None:

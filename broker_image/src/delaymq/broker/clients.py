@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -14,6 +15,9 @@ from delaymq.protocol.command import Command, request_command
 
 # Clients send a heartbeat every 30 s.
 EXPIRE_MS: Final = 120_000
+# Members of a larger group hear of changes from `tell_members`, once for all that changed meanwhile: of a thousand that
+# come back each would otherwise have all others told.
+MAX_TOLD_AT_ONCE: Final = 16
 # Groups of one connection: more than any program has, and each costs memory until the connection ends.
 MAX_GROUPS_PER_SESSION: Final = 10_000
 
@@ -73,6 +77,9 @@ class Clients:
         self._remembered_until_ms = 0
         self._remembered_at_ms = 0
         self._groups_of: dict[int, tuple[set[str], set[str]]] = {}
+        self._changed_groups: dict[str, None] = {}
+        self._untold: deque[tuple[str, int]] = deque()
+        """Group and session id of members that are still to be told."""
         self.frozen = False
         """While the broker stops: connections that close now come back, so their groups stay as they are."""
         self.dirty = False
@@ -312,10 +319,28 @@ class Clients:
     def _session_groups(self, session: Session) -> tuple[set[str], set[str]]:
         return self._groups_of.setdefault(session.id, (set(), set()))
 
+    def tell_members(self, budget: int) -> None:
+        """Tells up to `budget` members of large groups that their group changed; to be called again and again."""
+        if not self._untold:
+            for name in self._changed_groups:
+                group = self.consumers.get(name)
+                if group is not None and self._may_notify(name):
+                    self._untold.extend((name, session_id) for session_id in group.members)
+            self._changed_groups.clear()
+        while self._untold and budget > 0:
+            budget -= 1
+            name, session_id = self._untold.popleft()
+            group = self.consumers.get(name)
+            client = group.members.get(session_id) if group is not None else None
+            if client is not None:
+                client.session.notify(_changed(name))
+
     def _tell(self, group: ConsumerGroup) -> None:
-        if self._may_notify(group.name):
-            fields = {"consumerGroup": group.name}
-            self.notify_group(
-                group.name,
-                lambda _: request_command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, dict(fields), oneway=True),
-            )
+        if len(group.members) > MAX_TOLD_AT_ONCE:
+            self._changed_groups[group.name] = None
+        elif self._may_notify(group.name):
+            self.notify_group(group.name, lambda _: _changed(group.name))
+
+
+def _changed(group: str) -> Command:
+    return request_command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group}, oneway=True)

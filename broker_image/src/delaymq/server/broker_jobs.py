@@ -31,6 +31,9 @@ DELAY_OFFSET_INTERVAL_MS: Final = 1_000
 TABLES_INTERVAL_MS: Final = 200
 """How often is looked whether topics, groups or memberships changed: a consumer that a crash forgets waits 30 s for its
 heartbeat. Consumer offsets have an interval of their own."""
+TELL_INTERVAL_MS: Final = 200
+MEMBERS_TOLD_A_TURN: Final = 250
+"""Members of large groups that hear of a change in one turn of the loop: some 3 ms."""
 HELD_DEADLINE_INTERVAL_MS: Final = 400
 LONG_POLLING_RECHECK_MS: Final = 5_000
 """RocketMQ looks at held pulls this often too."""
@@ -111,6 +114,9 @@ def jobs_of(broker: "Broker", held_pulls: "HeldPulls", sessions: "Sessions") -> 
     def reload_rules() -> Task | None:
         return None if broker.access is None else broker.access.reload_task()
 
+    def tell_members() -> None:
+        broker.clients.tell_members(MEMBERS_TOLD_A_TURN)
+
     def fixed(interval_ms: int) -> Callable[[], int]:
         return lambda: interval_ms
 
@@ -118,6 +124,7 @@ def jobs_of(broker: "Broker", held_pulls: "HeldPulls", sessions: "Sessions") -> 
         Job(name="held pulls' deadlines", interval_ms=fixed(HELD_DEADLINE_INTERVAL_MS), run=expire_pulls),
         Job(name="statistics", interval_ms=fixed(SAMPLE_INTERVAL_MS), run=sample),
         Job(name="held pulls", interval_ms=fixed(RECHECK_SLICE_INTERVAL_MS), run=recheck),
+        Job(name="changed groups", interval_ms=fixed(TELL_INTERVAL_MS), run=tell_members),
         Job(name="silent clients", interval_ms=fixed(EXPIRE_INTERVAL_MS), run=expire_clients),
         Job(name="rules of access", interval_ms=fixed(RULES_INTERVAL_MS), run=reload_rules),
     ]
