@@ -11,6 +11,7 @@ from typing import Protocol
 
 from delaymq.client.allocation import queue_order
 from delaymq.client.background import Background
+from delaymq.client.cached_queue import CacheTotal
 from delaymq.client.client import Client
 from delaymq.client.consumer_stats import Tally
 from delaymq.client.errors import ClientError, ClosedError, NoRouteError
@@ -73,6 +74,7 @@ class Assignment:
         background: Background,
         is_held: Callable[[MessageQueue], bool] | None = None,
         tally: Tally | None = None,
+        total: CacheTotal | None = None,
     ) -> None:
         self._client = client
         self._group = group
@@ -87,6 +89,7 @@ class Assignment:
         self._background = background
         self._is_held = is_held
         self._tally = tally
+        self._total = total
         self._readers: dict[MessageQueue, tuple[QueueReader, asyncio.Task[None]]] = {}
         self._given_up: list[QueueReader] = []
         """Dropped, and their last offsets not yet saved."""
@@ -253,6 +256,7 @@ class Assignment:
                 is_held=None if self._is_held is None else partial(self._is_held, queue),
                 start_at=self._reset_to.pop(queue, None),
                 tally=self._tally,
+                total=self._total,
             )
             if self._locks is None:
                 reader.lock()
@@ -276,7 +280,7 @@ class Assignment:
         for queue in list(queues):
             reader, task = self._readers.pop(queue)
             commit_it = commit and not reader.dropped  # if it is dropped already: its queue was just reset
-            reader.dropped = True
+            reader.drop()
             task.cancel()
             self._handling.forget(reader)
             if commit_it:

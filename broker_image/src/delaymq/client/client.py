@@ -33,6 +33,7 @@ from delaymq.message import names
 from delaymq.message.ids import UniqueIds
 from delaymq.message.levels import DelayLevels
 from delaymq.protocol.bodies import (
+    MASTER_ID,
     ConsumerData,
     HeartbeatData,
     MessageQueue,
@@ -294,11 +295,11 @@ class Client:
         """The answer with code 0 (errors as Network.ask)."""
         return await self.network.ask(address, command, timeout_ms or self.options.request_timeout_ms)
 
-    async def address_of(self, queue: MessageQueue, *, to_write: bool = False) -> str:
-        """The address that serves a queue. Raises NoRouteError."""
+    async def address_of(self, queue: MessageQueue, *, to_write: bool = False, broker_id: int = MASTER_ID) -> str:
+        """The address that serves a queue, to read if possible that of the broker's `broker_id`. NoRouteError."""
         for fresh in (False, True):
             route = await self.route(queue.topic, fresh=fresh)
-            address = route.master(queue.broker_name) if to_write else route.reader(queue.broker_name)
+            address = route.master(queue.broker_name) if to_write else route.reader(queue.broker_name, broker_id)
             if address is not None:
                 return address
         raise NoRouteError(queue.topic, f"its route has no address of broker {queue.broker_name} now")

@@ -23,6 +23,8 @@ from delaymq.protocol.bodies import MessageQueue
 
 _logger = logging.getLogger(__name__)
 
+_SYS_FLAG_AT: Final = 36
+"""Where a record has its sys flag (docs/formats/store.md, record field 8)."""
 KEY_SEPARATOR: Final = " "
 # What only brokers and this client may set.
 _RESERVED: Final = frozenset(
@@ -195,6 +197,19 @@ def decode_messages(
         taken_bytes += len(message.body)
         at += record.size
     return messages
+
+
+def compressed_bytes(data: bytes) -> int:
+    """How many bytes of a pull's body are records whose bodies are compressed; what cannot be read counts as none."""
+    total = at = 0
+    while at + FIXED_BYTES <= len(data):
+        size = int.from_bytes(data[at : at + 4], "big", signed=True)
+        if size < FIXED_BYTES:
+            break
+        if data[at + _SYS_FLAG_AT + 3] & flags.COMPRESSED:
+            total += size
+        at += size
+    return total
 
 
 def _bytes_of_damaged(data: bytes, at: int) -> int | None:

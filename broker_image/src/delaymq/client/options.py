@@ -155,6 +155,10 @@ class PushConsumerOptions:
     """For all queues of a topic that this member has: each gets its part; -1: only each queue's own limit."""
     max_cached_bytes_of_topic: int = -1
     """The same in bytes of bodies."""
+    max_cached_messages_in_all: int = 100_000
+    """For all queues of the consumer together; pulls that are under way may each bring one batch more."""
+    max_cached_bytes_in_all: int = 512 * 1024 * 1024
+    """The same in bytes of bodies."""
     rebalance_interval_ms: int = 20_000
     """How often the shares are worked out at the latest; when members come or go, at once."""
     lock_renewal_interval_ms: int = 20_000

@@ -6,6 +6,7 @@ from typing import Final, Self
 
 from delaymq.client.assignment import Assignment
 from delaymq.client.background import Background
+from delaymq.client.cached_queue import CacheTotal
 from delaymq.client.client import Client
 from delaymq.client.consumer_stats import ConsumerStats, QueueStats, Tally
 from delaymq.client.direct_consuming import consume_directly
@@ -68,6 +69,7 @@ class _GroupConsumer(GroupMember):
             handling=self._handling,
             background=self._background,
             tally=self._tally,
+            total=CacheTotal(options.max_cached_messages_in_all, options.max_cached_bytes_in_all, self._wake),
         )
         self._handle = handle
         self._started_ms = 0
@@ -168,6 +170,10 @@ class _GroupConsumer(GroupMember):
     async def commit(self) -> None:
         """Saves the offsets now; it happens by itself every commit_interval_ms and at close."""
         await self._assignment.commit()
+
+    def _wake(self) -> None:
+        for reader in self._assignment.readers:
+            reader.wake()
 
     def _close_file(self) -> None:
         if self._file is not None:

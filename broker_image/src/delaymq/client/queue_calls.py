@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 
 from delaymq.client.client import Client
-from delaymq.client.errors import BadAnswerError, RefusedError, reading_answer, refusal
-from delaymq.client.messages import ReceivedMessage, decode_messages
+from delaymq.client.errors import BadAnswerError, ClientError, RefusedError, reading_answer, refusal
+from delaymq.client.messages import ReceivedMessage, compressed_bytes, decode_messages
 from delaymq.client.subscriptions import Subscription
-from delaymq.protocol.bodies import MessageQueue
+from delaymq.protocol.bodies import MASTER_ID, MessageQueue
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import request_command
 from delaymq.protocol.headers import (
@@ -28,6 +30,8 @@ MAY_SUSPEND = 2
 WITH_SUBSCRIPTION = 4
 # The answer to a held pull may come this long after the time that it may be held: the broker looks every 5 s.
 HELD_ANSWER_MARGIN_MS = 15_000
+INFLATED_HERE_BYTES = 8 * 1024
+"""Compressed bodies of more bytes than this, of one pull, are inflated in a thread: 8 KiB may become 8 MiB."""
 ENOUGH_BYTES = 32 * 1024 * 1024
 """Of bodies from one pull, inflated; the others are pulled again. 32 messages of a few KiB may be 2 GiB of zeros."""
 
@@ -58,6 +62,8 @@ class QueueCalls:
     def __init__(self, client: Client, group: str) -> None:
         self._client = client
         self._group = group
+        self._suggested: dict[MessageQueue, int] = {}
+        """Queues whose broker wants to be spared: broker ids of its slaves."""
 
     async def pull(
         self, queue: MessageQueue, offset: int, subscription: Subscription, *, max_messages: int = 32,
@@ -77,22 +83,31 @@ class QueueCalls:
             subscription=subscription.expression,
             expression_type=subscription.expression_type,
         )
-        address = await self._client.address_of(queue)
+        address = await self._client.address_of(queue, broker_id=self._suggested.get(queue, MASTER_ID))
         timeout_ms = suspend_ms + HELD_ANSWER_MARGIN_MS if suspend_ms else self._client.options.request_timeout_ms
         command = request_command(RequestCode.PULL_MESSAGE, header.to_fields())
-        answer = await self._client.network.invoke(address, command, timeout_ms)
+        try:
+            answer = await self._client.network.invoke(address, command, timeout_ms)
+        except ClientError:
+            self._suggested.pop(queue, None)  # a slave that is gone: the master has it too
+            raise
         try:
             status = PullStatus(answer.code)
         except ValueError:
             raise refusal(address, answer) from None
         with reading_answer(address):
             found = PullMessageResponseHeader.from_fields(answer.fields)
+            self._follow(queue, found.suggest_which_broker_id)
             messages = []
             next_offset = found.next_begin_offset
             if status is PullStatus.FOUND:
-                messages = decode_messages(
-                    answer.body, queue.broker_name, retry_topic=retry_topic, enough_bytes=ENOUGH_BYTES
+                decode = partial(
+                    decode_messages, answer.body, queue.broker_name, retry_topic=retry_topic, enough_bytes=ENOUGH_BYTES
                 )
+                if len(answer.body) > INFLATED_HERE_BYTES and compressed_bytes(answer.body) > INFLATED_HERE_BYTES:
+                    messages = await asyncio.to_thread(decode)
+                else:
+                    messages = decode()
                 _check_order(address, offset, messages, next_offset)
                 if sum(len(message.body) for message in messages) >= ENOUGH_BYTES:
                     next_offset = messages[-1].queue_offset + 1
@@ -103,6 +118,13 @@ class QueueCalls:
             min_offset=found.min_offset,
             max_offset=found.max_offset,
         )
+
+    def _follow(self, queue: MessageQueue, broker_id: int) -> None:
+        """The next pull goes where the broker wants it: to a slave when the messages are not in its memory any more."""
+        if broker_id != MASTER_ID:
+            self._suggested[queue] = broker_id
+        elif self._suggested:
+            self._suggested.pop(queue, None)
 
     async def committed_offset(self, queue: MessageQueue) -> int | None:
         """The group's offset as the broker knows it; None if it knows none."""

@@ -6,10 +6,11 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
+from typing import Final
 
-from delaymq.client.cached_queue import CachedQueue
+from delaymq.client.cached_queue import CachedQueue, CacheTotal
 from delaymq.client.consumer_stats import Tally
-from delaymq.client.errors import ClientError, ClosedError
+from delaymq.client.errors import ClientError, ClosedError, RefusedError
 from delaymq.client.messages import ReceivedMessage
 from delaymq.client.offsets import Offsets
 from delaymq.client.options import ConsumeFrom, PushConsumerOptions
@@ -17,12 +18,16 @@ from delaymq.client.queue_calls import PullResult, PullStatus, QueueCalls
 from delaymq.client.subscriptions import Subscription
 from delaymq.clock import now_ms
 from delaymq.protocol.bodies import MessageQueue
+from delaymq.protocol.codes import ResponseCode
 
 FIRST_PAUSE_MS = 200
 MAX_PAUSE_MS = 3_000
 # A broker that does not hold pulls would otherwise be asked thousands of times a second.
 QUICK_ANSWER_MS = 50
 QUICK_ANSWER_PAUSE_MS = 100
+
+_PAUSES_MS: Final[dict[int, int]] = {ResponseCode.FLOW_CONTROL: 20, ResponseCode.SYSTEM_BUSY: MAX_PAUSE_MS}
+"""After answers by which a broker keeps clients off; RocketMQ's client waits as long."""
 
 HALF_AN_HOUR_MS = 30 * 60 * 1000
 
@@ -50,6 +55,7 @@ class QueueReader:
         is_held: Callable[[], bool] | None = None,
         start_at: int | None = None,
         tally: Tally | None = None,
+        total: CacheTotal | None = None,
     ) -> None:
         self.queue = queue
         self.subscription = subscription
@@ -71,6 +77,7 @@ class QueueReader:
         self._changed = asyncio.Event()
         self._pause_ms = 0
         self._tally = tally
+        self._total = total
         self.pulled_ms = self.consumed_ms = now_ms()
         """When it was last pulled, and when a message of it was last done with; at first when it began."""
         self.locked_ms = 0
@@ -110,6 +117,12 @@ class QueueReader:
         """What held the reader up may be over."""
         self._changed.set()
 
+    def drop(self) -> None:
+        """The queue is given up: nothing more is pulled, and what is cached does not count any more."""
+        self.dropped = True
+        if self._cached is not None:
+            self._cached.release()
+
     def finish(self, message: ReceivedMessage) -> None:
         """The message is done with."""
         if self._cached is not None:
@@ -132,7 +145,8 @@ class QueueReader:
         await asyncio.sleep(self._begin_after_ms / 1000)
         cached = await self._begin()
         while not self.dropped:
-            if self._is_full(cached) or (self._is_held is not None and self._is_held()):
+            full = self._is_full(cached) or (self._total is not None and self._total.is_full)
+            if full or (self._is_held is not None and self._is_held()):
                 await self._wait_for_change()
                 continue
             result = await self._pull(cached.pulled_to)
@@ -149,7 +163,7 @@ class QueueReader:
     async def _begin(self) -> CachedQueue:
         while True:
             try:
-                self._cached = CachedQueue(await self._start_offset())
+                self._cached = CachedQueue(await self._start_offset(), self._total)
                 return self._cached
             except ClosedError:
                 raise
@@ -186,6 +200,9 @@ class QueueReader:
             )
         except ClosedError:
             raise
+        except RefusedError as error:
+            await self._pause(error, _PAUSES_MS.get(error.code, 0))
+            return None
         except ClientError as error:
             await self._pause(error)
             return None
@@ -205,14 +222,14 @@ class QueueReader:
         )  # fmt: skip
         while cached.count:
             await self._wait_for_change()
-        self._cached = CachedQueue(result.next_offset)
+        self._cached = CachedQueue(result.next_offset, self._total)
         await asyncio.sleep(FIRST_PAUSE_MS / 1000)
         return self._cached
 
-    async def _pause(self, error: ClientError) -> None:
+    async def _pause(self, error: ClientError, exactly_ms: int = 0) -> None:
         if self._pause_ms == 0:
             _logger.warning("%s/%d of %s: %s", self.queue.topic, self.queue.queue_id, self.queue.broker_name, error)
-        self._pause_ms = min(max(2 * self._pause_ms, FIRST_PAUSE_MS), MAX_PAUSE_MS)
+        self._pause_ms = exactly_ms or min(max(2 * self._pause_ms, FIRST_PAUSE_MS), MAX_PAUSE_MS)
         await asyncio.sleep(self._pause_ms / 1000)
 
     def _is_full(self, cached: CachedQueue) -> bool:

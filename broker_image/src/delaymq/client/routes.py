@@ -28,10 +28,10 @@ class Route:
         """The address of a broker's master."""
         return self.brokers.get(broker_name, {}).get(MASTER_ID)
 
-    def reader(self, broker_name: str) -> str | None:
-        """An address to read from: the master, or a slave while there is none."""
+    def reader(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
+        """An address to read from: that of `broker_id`, else the master, or a slave while there is none."""
         addresses = self.brokers.get(broker_name, {})
-        return addresses.get(MASTER_ID) or next(iter(addresses.values()), None)
+        return addresses.get(broker_id) or addresses.get(MASTER_ID) or next(iter(addresses.values()), None)
 
     def addresses(self) -> list[str]:
         """One address of each broker that can be asked about groups."""
