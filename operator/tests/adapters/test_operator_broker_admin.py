@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from delaymq_operator.adapters.broker_admin import HttpBrokerAdmin
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
-from delaymq_operator.reconcile.ports import Endpoint, TopicConfig
+from delaymq_operator.reconcile.ports import Account, Endpoint, TopicConfig
 from harness.ports import free_port
 from running_server import HOST, BrokerPeer, run, standalone, until
 
@@ -59,6 +60,31 @@ def test_a_broker_is_drained_and_takes_writes_again(tmp_path: Path) -> None:
             with pytest.raises(BrokerRefused) as caught:
                 await admin.drain(endpoint, "withdraw", 1)
             assert caught.value.code == "bad_request"
+
+    run(scenario)
+
+
+def test_a_broker_with_access_control_is_asked_by_an_account(tmp_path: Path) -> None:
+    rules = tmp_path / "plain_acl.yml"
+    rules.write_text("accounts: [{accessKey: operators, secretKey: operators-secret, admin: true}]")
+
+    async def scenario() -> None:
+        guarded = {"acl_enable": True, "acl_config_path": str(rules)}
+        async with an_admin(tmp_path / "broker", **guarded) as (admin, endpoint, _):
+            wanted = TopicConfig(topic="orders", read_queues=4, write_queues=4)
+            with pytest.raises(BrokerRefused, match="No accessKey is configured"):
+                await admin.put_topic(endpoint, wanted)
+            signing = replace(endpoint, account=Account(access_key="operators", secret_key="operators-secret"))
+            await admin.put_topic(signing, wanted)
+            await admin.set_settings(signing, {"fileReservedTime": "9"})
+            assert (await admin.topics(signing))["orders"] == wanted
+            await admin.delete_topic(signing, "orders")
+            assert (await admin.info(endpoint)).ready  # HTTP goes by its token
+            other = replace(endpoint, account=Account(access_key="operators", secret_key="another-secret"))
+            with pytest.raises(BrokerRefused, match="Check signature failed") as caught:
+                await admin.topics(other)
+            assert "another-secret" not in str(caught.value)
+            assert "operators-secret" not in repr(signing)
 
     run(scenario)
 

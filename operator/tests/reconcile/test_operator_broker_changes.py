@@ -145,6 +145,7 @@ EVERYTHING = ["demo-namesrv-0", *BROKERS]
         ({"podTemplate": {"env": [{"name": "TZ", "value": "UTC"}]}}, BROKERS),
         ({"external": {"type": "NodePort", "advertisedAddress": "192.0.2.1"}}, BROKERS),
         ({"networkPolicy": {"enabled": True}}, []),
+        ({"accessControl": {"secretName": "rules"}}, BROKERS),
         ({"storage": {"size": "20Gi"}}, []),
         ({"storage": {"deleteClaim": True}}, []),
         ({"size": 3}, ["demo-broker-2-0"]),

@@ -9,16 +9,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
-from delaymq.client import Admin, Client, ClientError, ClientOptions, RefusedError
+from delaymq.client import Admin, Client, ClientError, ClientOptions, Credentials, RefusedError
 from delaymq.client import TopicConfig as ClientTopicConfig
 
 from delaymq_operator.adapters import broker_answers
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
-from delaymq_operator.reconcile.ports import BrokerInfo, DrainMode, DrainState, Endpoint, Remaining, TopicConfig
+from delaymq_operator.reconcile.ports import (
+    Account,
+    BrokerInfo,
+    DrainMode,
+    DrainState,
+    Endpoint,
+    Remaining,
+    TopicConfig,
+)
 
 if TYPE_CHECKING:
     import aiohttp
@@ -73,26 +81,26 @@ class HttpBrokerAdmin:
     async def set_settings(self, endpoint: Endpoint, settings: Mapping[str, str]) -> None:
         """Changes hot configuration keys of a running broker (request code 25)."""
         address = _address(endpoint.host, endpoint.broker_port)
-        async with self._admin(address) as admin:
+        async with self._admin(address, account=endpoint.account) as admin:
             await admin.update_broker_config(address, dict(settings))
 
     async def topics(self, endpoint: Endpoint) -> dict[str, TopicConfig]:
         """All topics of a broker by name."""
         address = _address(endpoint.host, endpoint.broker_port)
-        async with self._admin(address) as admin:
+        async with self._admin(address, account=endpoint.account) as admin:
             found = await admin.topic_configs(address)
         return {name: TopicConfig(**asdict(one) | {"topic": name}) for name, one in found.items()}
 
     async def put_topic(self, endpoint: Endpoint, config: TopicConfig) -> None:
         """Creates or changes a topic on a broker."""
         address = _address(endpoint.host, endpoint.broker_port)
-        async with self._admin(address) as admin:
+        async with self._admin(address, account=endpoint.account) as admin:
             await admin.put_topic(address, ClientTopicConfig(**asdict(config)))
 
     async def delete_topic(self, endpoint: Endpoint, topic: str) -> None:
         """Deletes a topic on a broker; an absent one is fine."""
         address = _address(endpoint.host, endpoint.broker_port)
-        async with self._admin(address) as admin:
+        async with self._admin(address, account=endpoint.account) as admin:
             await admin.delete_topic_on(address, topic)
 
     async def delete_route(self, addresses: tuple[str, ...], topic: str, *, cluster: str) -> None:
@@ -116,13 +124,16 @@ class HttpBrokerAdmin:
     # How.
 
     @asynccontextmanager
-    async def _admin(self, *asked: str, name_servers: tuple[str, ...] | None = None) -> AsyncIterator[Admin]:
+    async def _admin(
+        self, *asked: str, name_servers: tuple[str, ...] | None = None, account: Account | None = None
+    ) -> AsyncIterator[Admin]:
         address = ", ".join(asked)
         # Opening a connection, and one request to each of `asked`, at once.
         deadline_s = CONNECT_TIMEOUT_S + self._timeout_s
         async with self._turns:
             with _as_broker_errors(address, deadline_s):
-                async with asyncio.timeout(deadline_s), Client(name_servers, self._options) as client:
+                options = self._options if account is None else replace(self._options, credentials=_signing(account))
+                async with asyncio.timeout(deadline_s), Client(name_servers, options) as client:
                     yield Admin(client)
 
     async def _http(self, endpoint: Endpoint, method: str, path: str, form: type[T], body: object = None) -> T:
@@ -158,6 +169,10 @@ class HttpBrokerAdmin:
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
         return self._session
+
+
+def _signing(account: Account) -> Credentials:
+    return Credentials(account.access_key, account.secret_key)
 
 
 async def _read(answer: aiohttp.ClientResponse, address: str) -> bytes:

@@ -104,6 +104,13 @@ class NetworkPolicy(ApiStruct, frozen=True, kw_only=True):
     allow_metrics_from: tuple[Opaque, ...] = ()
 
 
+class AccessControl(ApiStruct, frozen=True, kw_only=True):
+    """Requests to brokers must be signed."""
+
+    secret_name: Annotated[str, Meta(min_length=1, max_length=253)]
+    """A Secret with plain_acl.yml, and the accessKey and secretKey of an administrator for the operator."""
+
+
 class BrokerSpec(ApiStruct, frozen=True, kw_only=True):
     """What a user writes; crds/broker.yaml says what each field does, and what a change restarts."""
 
@@ -120,6 +127,8 @@ class BrokerSpec(ApiStruct, frozen=True, kw_only=True):
     pod_template: PodTemplate = PodTemplate()
     external: External | None = None
     network_policy: NetworkPolicy = NetworkPolicy()
+    access_control: AccessControl | None = None
+    """None: whoever reaches the ports may ask for everything."""
     analytics: AnalyticsSpec | None = None
     """None: no analytics."""
     paused: bool = False

@@ -83,6 +83,8 @@ OWNED_KEYS: Final = {
     "messageDelayLevel": "use spec.delayLevelConfigRef and a DelayLevelConfig's levels",
     "delayLevelOverflow": "use spec.delayLevelConfigRef and a DelayLevelConfig's overflow",
     "flushDiskType": "use spec.flush",
+    "aclEnable": "use spec.accessControl, which names a Secret with the rules and an account for the operator",
+    "aclConfigPath": "use spec.accessControl, which names a Secret with the rules",
     "brokerPermission": "the operator needs it to move writes away before a restart",
 }
 

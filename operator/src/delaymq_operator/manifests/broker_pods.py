@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from delaymq_operator.api import names
 from delaymq_operator.api.broker import Broker
+from delaymq_operator.manifests.access import access_environment, access_mounts, access_volumes
 from delaymq_operator.manifests.context import Context, GroupContext
 from delaymq_operator.manifests.inputs import broker_inputs
 from delaymq_operator.manifests.metadata import Manifest, new_object, selector
@@ -55,10 +56,12 @@ def _template(broker: Broker, context: Context, group: GroupContext, inputs: str
     made["volumeMounts"] = [
         {"name": names.STORE_VOLUME, "mountPath": DATA_PATH},
         {"name": "conf", "mountPath": CONF_PATH, "readOnly": True},
+        *access_mounts(broker),
     ]
     made |= probes("/readyz")
     conf = {"name": "conf", "configMap": {"name": names.broker_config_map(broker.name), "defaultMode": 0o444}}
-    template = pod_template(broker, "broker", group.group, inputs, made, [conf])
+    volumes = [conf, *access_volumes(broker)]
+    template = pod_template(broker, "broker", group.group, inputs, made, volumes)
     template["spec"]["terminationGracePeriodSeconds"] = spec.pod_template.termination_grace_period_seconds
     return template
 
@@ -76,6 +79,7 @@ def _environment(broker: Broker, context: Context, group: GroupContext, port: in
         "DELAYMQ_LISTEN_PORT": str(port),
         "DELAYMQ_NAMESRV_ADDR": ";".join(addresses),
         "DELAYMQ_STORE_PATH_ROOT_DIR": f"{DATA_PATH}/store",
+        **access_environment(broker),
     }
     token = {"secretKeyRef": {"name": names.token_secret(broker.name), "key": names.TOKEN_KEY}}
     taken = {*own, "DELAYMQ_HTTP_TOKEN"}

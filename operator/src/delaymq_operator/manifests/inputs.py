@@ -34,6 +34,7 @@ def broker_inputs(broker: Broker, context: Context, group: int, advertised_addre
         "resources": _resources(spec.resources),
         "env": msgspec.to_builtins(spec.pod_template.env),
         "grace": spec.pod_template.termination_grace_period_seconds,
+        "accessControl": "" if spec.access_control is None else spec.access_control.secret_name,
     }
     return _hash(said)
 

@@ -71,13 +71,22 @@ class Cache(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Account:
+    """An administrator's account of brokers with access control."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """Where a broker is reached, and its HTTP token."""
+    """Where a broker is reached, its HTTP token, and who asks over RocketMQ's protocol."""
 
     host: str
     broker_port: int
     http_port: int
     token: str = field(repr=False)
+    account: Account | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ import asyncio
 from delaymq_operator.api import names
 from delaymq_operator.api.conditions import Reason
 from delaymq_operator.manifests import component_labels, listen_port
+from delaymq_operator.reconcile.accounts import ACCESS_KEY, SECRET_KEY, operator_account
 from delaymq_operator.reconcile.broker.pods import Pod
 from delaymq_operator.reconcile.broker.state import BrokerPass, Group, Set
 from delaymq_operator.reconcile.endpoints import broker_endpoint, read_token
@@ -60,10 +61,17 @@ async def ask_brokers(p: BrokerPass) -> None:
         p.memory.token = await read_token(p.world.kube, p.namespace, p.broker.name)
     if p.memory.token is None:
         return
+    account = await operator_account(p.broker, p.world)
+    if account is None and p.broker.spec.access_control is not None:
+        p.problem(
+            Reason.APPLY_FAILED,
+            f"Secret {p.broker.spec.access_control.secret_name} has no {ACCESS_KEY} and {SECRET_KEY}: put those of an "
+            "account with admin: true there. Without it the operator cannot change brokers or make Topics.",
+        )
     for group in running:
         if group.pod is not None and group.pod.ip and not group.pod.terminating:
             port = group.pod.port or listen_port(p.broker.spec, group.index)
-            group.endpoint = broker_endpoint(group.pod.ip, port, p.memory.token)
+            group.endpoint = broker_endpoint(group.pod.ip, port, p.memory.token, account)
     await asyncio.gather(*(_ask(p, group) for group in running))
 
 

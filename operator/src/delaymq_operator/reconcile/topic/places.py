@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from delaymq_operator.api import Broker
 from delaymq_operator.api.names import group_pod, namesrv_pod_addresses, rocketmq_broker_name
 from delaymq_operator.manifests import listen_port
+from delaymq_operator.reconcile.accounts import operator_account
 from delaymq_operator.reconcile.endpoints import broker_endpoint, running_port
-from delaymq_operator.reconcile.ports import Endpoint
+from delaymq_operator.reconcile.ports import Account, Endpoint
 from delaymq_operator.reconcile.world import World
 
 # Topics are asked for over RocketMQ's protocol, which knows no token.
@@ -27,24 +28,25 @@ class Group:
     """A surplus group of a scale-in: nothing new is put there."""
 
 
-def groups_of(broker: Broker, world: World) -> list[Group]:
-    """The groups that the Broker shall have, and those that it still has."""
+async def groups_of(broker: Broker, world: World) -> list[Group]:
+    """The groups that the Broker shall have, and those that it still has. KubeError when its account cannot be read."""
+    account = await operator_account(broker, world)
     ready = {group.group: group.ready for group in broker.status.groups}
     return [
         Group(
             rocketmq_broker_name(broker.name, number),
-            _endpoint(broker, number, world) if ready.get(number) else None,
+            _endpoint(broker, number, world, account) if ready.get(number) else None,
             leaving=number >= broker.spec.size,
         )
         for number in sorted({*range(broker.spec.size), *ready})
     ]
 
 
-def _endpoint(broker: Broker, number: int, world: World) -> Endpoint | None:
+def _endpoint(broker: Broker, number: int, world: World, account: Account | None) -> Endpoint | None:
     pod = world.cache.get("Pod", broker.namespace, group_pod(broker.name, number)) or {}
     address = (pod.get("status") or {}).get("podIP")
     port = running_port(pod) or listen_port(broker.spec, number)
-    return broker_endpoint(address, port, _NO_TOKEN) if address else None
+    return broker_endpoint(address, port, _NO_TOKEN, account) if address else None
 
 
 def name_servers_of(broker: Broker, world: World) -> tuple[str, ...]:

@@ -54,7 +54,7 @@ async def reconcile_topic(key: Key, world: World) -> Outcome:
             "False", Reason.CREATING, f"Topic {topic.topic_name} is being made.", topic_name=topic.topic_name
         )
     answers = world.memory.of(Key(BROKER_KIND, topic.namespace, broker.name), BrokerAnswers)
-    found = await TopicInGroups(topic, answers, world).settle(groups_of(broker, world))
+    found = await TopicInGroups(topic, answers, world).settle(await groups_of(broker, world))
     groups = _last_seen(found, report)
     order_problems: list[str] = []
     queues = {one.group.name: groups[one.group.name].write_queues for one in found if _shall_have_it(one, groups)}

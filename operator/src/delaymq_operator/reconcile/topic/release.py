@@ -60,7 +60,7 @@ async def _delete_from_broker(topic: Topic, report: Reporter, world: World) -> s
     # A group that is not ready and in which it was never seen has nothing to delete.
     groups = [
         group
-        for group in groups_of(broker, world)
+        for group in await groups_of(broker, world)
         if group.endpoint is not None or report.group(group.name) is not None
     ]
     on_brokers = TopicInGroups(topic, answers, world)

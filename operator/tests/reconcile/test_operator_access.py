@@ -1,0 +1,138 @@
+"""Access control of a Broker: by which account brokers are asked, and what is said without one."""
+
+import asyncio
+import base64
+import copy
+
+import pytest
+from delaymq_operator.api.broker import parse_broker
+from delaymq_operator.manifests import Context, GroupContext, broker_stateful_set
+from delaymq_operator.reconcile.accounts import MAX_AGE_MS, account_in, operator_account
+from delaymq_operator.reconcile.broker.look import broker_endpoint
+from delaymq_operator.reconcile.ports import Account
+from delaymq_operator.reconcile.topic.places import groups_of
+from fakes_world import NAMESPACE, FakeWorld
+from topic_world import TopicWorld
+
+ACCOUNT = Account(access_key="operators", secret_key="operators-secret")
+
+
+def encoded(**texts):
+    return {"data": {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}}
+
+
+def put_secret(kube, **texts):
+    secret = {"kind": "Secret", "metadata": {"name": "rules", "namespace": NAMESPACE}}
+    kube.put(secret | encoded(**texts))
+
+
+def test_the_account_is_read_from_the_secret():
+    assert account_in(encoded(accessKey="operators\n", secretKey="operators-secret")) == ACCOUNT
+    assert "operators-secret" not in repr(ACCOUNT)
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        None,
+        {},
+        {"data": None},
+        encoded(accessKey="operators"),
+        encoded(accessKey="operators", secretKey=" "),
+        encoded(accessKey="operators", secretKey="two\nlines"),
+        encoded(accessKey="operators", secretKey="x" * 5_000),
+        {"data": {"accessKey": "%%%", "secretKey": 7}},
+    ],
+)
+def test_what_is_no_account_is_none(secret):
+    assert account_in(secret) is None
+
+
+def test_the_account_is_read_again_after_a_while_and_for_another_secret():
+    world = TopicWorld(groups=1)
+    asked = []
+
+    class Kube:
+        async def get(self, kind, namespace, name):
+            asked.append(name)
+            return encoded(accessKey="operators", secretKey=f"{name}-secret-{len(asked)}")
+
+    world.kube = Kube()
+    used = world._world()
+
+    def account(name):
+        body = {"metadata": {"name": "demo", "namespace": "ns", "uid": "u"}}
+        spec = {"accessControl": {"secretName": name}} if name else {}
+        return asyncio.run(operator_account(parse_broker(body | {"spec": spec}), used))
+
+    assert account(None) is None
+    assert asked == []
+    assert account("rules").secret_key == "rules-secret-1"
+    assert account("rules").secret_key == "rules-secret-1"
+    world.now_ms += MAX_AGE_MS
+    assert account("rules").secret_key == "rules-secret-2"
+    world.now_ms -= 10 * MAX_AGE_MS  # a clock that was set back
+    assert account("rules").secret_key == "rules-secret-3"
+    assert account("others").secret_key == "others-secret-4"
+
+
+def test_brokers_of_topics_are_asked_by_the_account():
+    world = TopicWorld(groups=1)
+    world.kube.change("Broker", "demo", accessControl={"secretName": "rules"})
+    world.kube.objects["Secret", "ns", "rules"] = encoded(accessKey="operators", secretKey="operators-secret")
+    broker = parse_broker(world.kube.objects["Broker", "ns", "demo"])
+    [group] = asyncio.run(groups_of(broker, world.world))
+    assert group.endpoint is not None
+    assert group.endpoint.account == ACCOUNT
+    assert broker_endpoint("10.0.0.1", 10911, "t").account is None
+
+
+def test_a_broker_without_an_account_for_the_operator_says_so_until_there_is_one():
+    world = FakeWorld()
+    put_secret(world.kube, **{"plain_acl.yml": "accounts: []"})
+    world.create(size=1, accessControl={"secretName": "rules"})
+    world.run(lambda: world.reason("Degraded") == "ApplyFailed")
+    message = world.condition("Degraded")["message"]
+    assert "Secret rules has no accessKey and secretKey" in message
+    put_secret(world.kube, accessKey="operators", secretKey="operators-secret")
+    world.run(lambda: world.settled and world.condition("Degraded")["status"] == "False")
+
+
+def test_settings_are_given_to_brokers_by_the_account():
+    world = FakeWorld()
+    put_secret(world.kube, accessKey="operators", secretKey="operators-secret")
+    world.create(size=1, accessControl={"secretName": "rules"})
+    world.run(lambda: world.settled)
+    accounts = []
+    given = world.brokers.set_settings
+
+    async def noted(endpoint, settings):
+        accounts.append(endpoint.account)
+        await given(endpoint, settings)
+
+    world.brokers.set_settings = noted
+    world.change(config={"fileReservedTime": "9"})
+    world.run(lambda: bool(accounts))
+    assert accounts == [ACCOUNT]
+
+
+def test_pods_get_the_rules_and_nothing_else_of_the_secret():
+    def made(**spec):
+        body = {"metadata": {"name": "demo", "namespace": "ns", "uid": "u-1"}, "spec": spec}
+        context = Context(image="delaymq/broker:1", token="sesame")
+        group = GroupContext(group=0, advertised_address="10.96.0.7", storage_size="10Gi")
+        return broker_stateful_set(parse_broker(body), context, group)["spec"]["template"]["spec"]
+
+    pod = made(accessControl={"secretName": "rules"}, podTemplate={"env": [{"name": "DELAYMQ_ACL_ENABLE"}]})
+    [container] = pod["containers"]
+    [volume] = [each for each in pod["volumes"] if "secret" in each]
+    assert volume["secret"]["secretName"] == "rules"
+    assert volume["secret"]["items"] == [{"key": "plain_acl.yml", "path": "plain_acl.yml"}]
+    [mount] = [each for each in container["volumeMounts"] if each["name"] == volume["name"]]
+    assert mount["readOnly"]
+    environment = {entry["name"]: entry.get("value") for entry in container["env"]}
+    assert environment["DELAYMQ_ACL_ENABLE"] == "true"
+    assert environment["DELAYMQ_ACL_CONFIG_PATH"] == f"{mount['mountPath']}/plain_acl.yml"
+    without = copy.deepcopy(made())
+    assert not [each for each in without["volumes"] if "secret" in each]
+    assert "DELAYMQ_ACL_ENABLE" not in str(without)
