@@ -340,7 +340,7 @@ def vars_of(harness: Transacting) -> dict[str, Any]:
     return {name: getattr(harness.config, name) for name in harness.config.__dataclass_fields__}
 
 
-def test_a_million_without_a_producer_cost_a_look_at_arrays_and_nothing_in_the_log(harness: Transacting) -> None:
+def test_many_without_a_producer_cost_a_look_at_arrays_and_nothing_in_the_log(harness: Transacting) -> None:
     for _ in range(20):
         harness.prepare()
     ledger = harness.broker.transactions.ledger

@@ -25,7 +25,7 @@ STEPS = st.lists(
 )
 
 
-class Crash(Exception):
+class CrashError(Exception):
     """The process dies here."""
 
 
@@ -79,7 +79,7 @@ class Model:
         def append_once(message):  # type: ignore[no-untyped-def]
             calls.append(message)
             if message.topic == names.OP_HALF_TOPIC:
-                raise Crash
+                raise CrashError
             return append(message)
 
         store.append = append_once  # type: ignore[method-assign]

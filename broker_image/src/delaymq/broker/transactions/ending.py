@@ -82,8 +82,8 @@ class Ending:
             if self.is_committed(record):
                 raise system_error("The transaction has been committed already")
             return Ended.AGAIN
-        self._append(op_mark(record.queue_offset, place, now_ms, self.store_host))
-        self._ledger.marked(place)
+        self._append(op_mark(record.queue_offset, place, now_ms, self.store_host, copied=False))
+        self._ledger.rolled_back(place)
         return Ended.ROLLED_BACK
 
     def give_up(self, record: Record, checks: int, now_ms: int) -> None:
@@ -103,7 +103,7 @@ class Ending:
         if offset is None:
             return
         try:
-            self._append(op_mark(offset, place, now_ms, self.store_host))
+            self._append(op_mark(offset, place, now_ms, self.store_host, copied=True))
         except Exception:
             return  # the copy is the proof; only RocketMQ's own broker would miss the mark
         self._ledger.unmarked.pop(place, None)

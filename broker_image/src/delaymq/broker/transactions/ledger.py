@@ -13,7 +13,7 @@ from typing import Final
 from zlib import crc32
 
 from delaymq.broker.transactions.pending import PendingHalves
-from delaymq.broker.transactions.records import CHECK_TIMES, PREPARED_QUEUE_OFFSET, checks_of, immunity_ms
+from delaymq.broker.transactions.records import CHECK_TIMES, COPIED, PREPARED_QUEUE_OFFSET, checks_of, immunity_ms
 from delaymq.message import names
 from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from delaymq.store.model import Dispatched
@@ -112,7 +112,8 @@ class Ledger:
         self.told_up_to = told.known_to
         self.told_last = told.last_physical_offset
         self.copies_before: array[int] = array("q")
-        self.marks_before: array[int] = array("q")
+        self.completed_before: array[int] = array("q")
+        self.rolled_back_before: array[int] = array("q")
         self.given_up_before: array[int] = array("q")
         self.unread_marks: array[int] = array("q")
         self.stored_anew: array[int] = array("q")
@@ -198,17 +199,20 @@ class Ledger:
     def _mark(self, record: Dispatched) -> None:
         self.op_end = record.queue_offset + 1
         self.op_progress.seen(record.queue_offset, self.half_end)
-        if record.prepared_transaction_offset:
-            self.marked(record.prepared_transaction_offset)
+        physical_offset = record.prepared_transaction_offset
+        if COPIED in record.properties:
+            self.unmarked.pop(physical_offset, None)
+            if self.replaying and physical_offset <= self.told_last:
+                self.completed_before.append(physical_offset)
+        elif physical_offset:
+            self.rolled_back(physical_offset)
         elif self.replaying and not self._marks_newest_copy(record.body_crc):
             self.unread_marks.append(record.physical_offset)
 
-    def marked(self, physical_offset: int) -> None:
-        """An op mark names this half message: it completes what a copy began, or it is a rollback."""
-        if self.unmarked.pop(physical_offset, None) is not None:
-            return
+    def rolled_back(self, physical_offset: int) -> None:
+        """The op mark of a rollback names this half message."""
         if self.replaying and physical_offset <= self.told_last:
-            self.marks_before.append(physical_offset)
+            self.rolled_back_before.append(physical_offset)
         elif self.pending.settle(physical_offset) is None:
             self.given_up.pop(physical_offset, None)
 

@@ -20,6 +20,9 @@ CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
 PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
 """On a half message that RocketMQ stored anew within its immunity: the first one's queue offset."""
 IMMUNITY: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+COPIED: Final = names.OWN_PREFIX + "COPIED"
+"""On the op mark of a half message that a copy settled: without that copy, which a loss of power may take alone, the
+mark proves nothing. A rollback's mark does not have it."""
 REMOVE_TAG: Final = "d"
 """Tag of an op mark: the half message whose queue offset is its body is settled."""
 # Name, value and separators of CHECK_TIMES, which the committed copy may have more, and of WAIT=false in a question.
@@ -75,13 +78,16 @@ def committed_properties(record: Record, checks: int) -> dict[str, str]:
     return properties
 
 
-def op_mark(offset: int, physical_offset: int, now_ms: int, host: bytes) -> NewRecord:
+def op_mark(offset: int, physical_offset: int, now_ms: int, host: bytes, *, copied: bool) -> NewRecord:
     """What says that the half message at a queue offset is settled; RocketMQ reads the body, we its prepared offset."""
+    properties = {names.TAGS: REMOVE_TAG, names.WAIT: "true"}
+    if copied:
+        properties[COPIED] = "true"
     return NewRecord(
         names.OP_HALF_TOPIC,
         0,
         str(offset).encode("ascii"),
-        {names.TAGS: REMOVE_TAG, names.WAIT: "true"},
+        properties,
         0,
         0,
         now_ms,

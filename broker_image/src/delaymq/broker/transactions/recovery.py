@@ -32,8 +32,10 @@ def finish(ledger: Ledger, store: MessageStore, stated_half: int | None, stated_
         ledger.committed(physical_offset)
     for physical_offset in ledger.given_up_before:
         ledger.gave_up(physical_offset)
-    for physical_offset in ledger.marks_before:
-        ledger.marked(physical_offset)
+    for physical_offset in ledger.completed_before:
+        ledger.unmarked.pop(physical_offset, None)
+    for physical_offset in ledger.rolled_back_before:
+        ledger.rolled_back(physical_offset)
     for physical_offset in ledger.unread_marks:
         _take_mark(ledger, store.record_at(physical_offset))
     first, end = store.queue_bounds(names.HALF_TOPIC, 0)
@@ -60,7 +62,12 @@ def _start_op_progress(ledger: Ledger, store: MessageStore, stated_op: int | Non
 def _forget(ledger: Ledger) -> None:
     ledger.told_runs = []
     ledger.told_last = -1
-    for numbers in (ledger.copies_before, ledger.marks_before, ledger.given_up_before):
+    for numbers in (
+        ledger.copies_before,
+        ledger.completed_before,
+        ledger.rolled_back_before,
+        ledger.given_up_before,
+    ):
         del numbers[:]
     del ledger.unread_marks[:], ledger.stored_anew[:]
 
