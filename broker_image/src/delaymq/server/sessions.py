@@ -108,6 +108,7 @@ class Sessions:
             if not self._by_address[address]:
                 del self._by_address[address]
             self._on_closed(session)
+            connection.session = None  # else only the garbage collector, which comes rarely, would free both
 
     def close(self, session_id: int) -> None:
         """Ends one connection."""
