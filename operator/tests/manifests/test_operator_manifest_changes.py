@@ -46,7 +46,7 @@ CHANGES = {
     "config, hot, taken out": ({"config": {"fileReservedTime": "9"}}, {"config": {}}, {CONF}, set()),
     "config, cold": ({}, {"config": {"regionId": "eu"}}, {BROKERS, CONF}, {BROKERS}),
     "config, cold, taken out": ({"config": {"regionId": "eu"}}, {"config": {}}, {BROKERS, CONF}, {BROKERS}),
-    "config, without a meaning": ({}, {"config": {"useTLS": "false"}}, {CONF}, set()),
+    "config, without a meaning": ({}, {"config": {"highSpeedMode": "false"}}, {CONF}, set()),
     "storage.size": ({}, {"storage": {"size": "20Gi"}}, {BROKERS}, set()),
     "storage.storageClassName": ({}, {"storage": {"storageClassName": "c"}}, {BROKERS}, set()),
     "storage.deleteClaim": ({}, {"storage": {"deleteClaim": True}}, {BROKERS}, set()),

@@ -137,7 +137,7 @@ EVERYTHING = ["demo-namesrv-0", *BROKERS]
         ({"flush": "Sync"}, BROKERS),
         ({"config": {"regionId": "eu"}}, BROKERS),
         ({"config": {"fileReservedTime": "9"}}, []),
-        ({"config": {"useTLS": "false"}}, []),
+        ({"config": {"highSpeedMode": "false"}}, []),
         ({"resources": {"limits": {"memory": "1Gi"}}}, BROKERS),
         ({"nameServers": {"replicas": 1, "resources": {"limits": {"cpu": "1"}}}}, ["demo-namesrv-0"]),
         ({"nameServers": {"replicas": 2}}, ["demo-namesrv-1", *BROKERS]),

@@ -104,6 +104,13 @@ class NetworkPolicy(ApiStruct, frozen=True, kw_only=True):
     allow_metrics_from: tuple[Opaque, ...] = ()
 
 
+class Tls(ApiStruct, frozen=True, kw_only=True):
+    """TLS beside plain connections, on the same ports."""
+
+    secret_name: Annotated[str, Meta(min_length=1, max_length=253)]
+    """A Secret of type kubernetes.io/tls."""
+
+
 class AccessControl(ApiStruct, frozen=True, kw_only=True):
     """Requests to brokers must be signed."""
 
@@ -127,6 +134,8 @@ class BrokerSpec(ApiStruct, frozen=True, kw_only=True):
     pod_template: PodTemplate = PodTemplate()
     external: External | None = None
     network_policy: NetworkPolicy = NetworkPolicy()
+    tls: Tls | None = None
+    """None: clients with TLS get a certificate that nobody can verify."""
     access_control: AccessControl | None = None
     """None: whoever reaches the ports may ask for everything."""
     analytics: AnalyticsSpec | None = None
@@ -171,6 +180,11 @@ def parse_broker(body: Mapping[str, Any]) -> Broker:
 def _check_config(config: Mapping[str, str]) -> None:
     """The CRD refuses these too; an older CRD must not let a value write lines of its own into broker.conf."""
     for key, value in config.items():
+        if key == "useTLS" or key.startswith("tls."):
+            raise SpecError(
+                f"spec.config.{key} belongs to the operator: certificates come from spec.tls.secretName, and plain"
+                " connections are always taken, since the operator and NameServers have no others. Remove the key."
+            )
         if key in OWNED_KEYS:
             raise SpecError(f"spec.config.{key} belongs to the operator: {OWNED_KEYS[key]}. Remove the key.")
         if any((ord(letter) < 32 and letter != "\t") or letter in _LINE_ENDS for letter in key + value):

@@ -10,6 +10,7 @@ from delaymq_operator.manifests.inputs import broker_inputs
 from delaymq_operator.manifests.metadata import Manifest, new_object, selector
 from delaymq_operator.manifests.pods import DATA_PATH, container, container_port, pod_template, probes
 from delaymq_operator.manifests.services import listen_port
+from delaymq_operator.manifests.tls import tls_environment, tls_mounts, tls_volumes
 
 CONF_PATH = "/etc/delaymq"
 # What makes a revision; older ones are of no use, since a StatefulSet is never rolled back by itself.
@@ -56,11 +57,12 @@ def _template(broker: Broker, context: Context, group: GroupContext, inputs: str
     made["volumeMounts"] = [
         {"name": names.STORE_VOLUME, "mountPath": DATA_PATH},
         {"name": "conf", "mountPath": CONF_PATH, "readOnly": True},
+        *tls_mounts(broker),
         *access_mounts(broker),
     ]
     made |= probes("/readyz")
     conf = {"name": "conf", "configMap": {"name": names.broker_config_map(broker.name), "defaultMode": 0o444}}
-    volumes = [conf, *access_volumes(broker)]
+    volumes = [conf, *tls_volumes(broker), *access_volumes(broker)]
     template = pod_template(broker, "broker", group.group, inputs, made, volumes)
     template["spec"]["terminationGracePeriodSeconds"] = spec.pod_template.termination_grace_period_seconds
     return template
@@ -79,6 +81,7 @@ def _environment(broker: Broker, context: Context, group: GroupContext, port: in
         "DELAYMQ_LISTEN_PORT": str(port),
         "DELAYMQ_NAMESRV_ADDR": ";".join(addresses),
         "DELAYMQ_STORE_PATH_ROOT_DIR": f"{DATA_PATH}/store",
+        **tls_environment(broker),
         **access_environment(broker),
     }
     token = {"secretKeyRef": {"name": names.token_secret(broker.name), "key": names.TOKEN_KEY}}

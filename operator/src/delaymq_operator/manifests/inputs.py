@@ -59,6 +59,7 @@ def _of_all_pods(broker: Broker) -> dict[str, Any]:
         "spread": list(template.topology_spread_constraints),
         "priority": template.priority_class_name,
         "serviceAccount": template.service_account_name,
+        "tls": "" if spec.tls is None else spec.tls.secret_name,
     }
 
 

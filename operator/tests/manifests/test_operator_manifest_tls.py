@@ -1,0 +1,36 @@
+"""The Secret with a certificate in the pods of brokers and NameServers."""
+
+import pytest
+from delaymq_operator.api.broker import parse_broker
+from delaymq_operator.api.errors import SpecError
+from delaymq_operator.manifests.tls import TLS_PATH, tls_environment, tls_mounts, tls_volumes
+
+
+def broker(**spec):
+    return parse_broker({"metadata": {"name": "demo", "namespace": "ns", "uid": "u", "generation": 1}, "spec": spec})
+
+
+def test_without_a_secret_nothing_is_added():
+    found = broker()
+    assert (tls_environment(found), tls_mounts(found), tls_volumes(found)) == ({}, [], [])
+
+
+def test_the_files_that_are_named_are_those_that_are_mounted():
+    found = broker(tls={"secretName": "orders-tls"})
+    [volume], [mount] = tls_volumes(found), tls_mounts(found)
+    assert volume["secret"] == {"secretName": "orders-tls", "defaultMode": 0o440}
+    assert (mount["name"], mount["mountPath"], mount["readOnly"]) == (volume["name"], TLS_PATH, True)
+    assert sorted(tls_environment(found).values()) == [f"{TLS_PATH}/tls.crt", f"{TLS_PATH}/tls.key"]
+
+
+@pytest.mark.parametrize("key", ["useTLS", "tls.enable", "tls.server.mode", "tls.server.certPath"])
+def test_keys_of_tls_are_no_settings_of_a_broker_in_kubernetes(key):
+    with pytest.raises(SpecError, match=r"spec\.tls\.secretName"):
+        broker(config={key: "x"})
+
+
+def test_a_secret_without_a_name_is_refused():
+    with pytest.raises(SpecError):
+        broker(tls={"secretName": ""})
+    with pytest.raises(SpecError):
+        broker(tls={})
