@@ -76,6 +76,11 @@ class FakePeer:
             if not connection.closing:
                 connection.send(encode_command(request_command(code, fields, body, oneway=True)))
 
+    async def ask(self, code: int, fields: dict[str, str], body: bytes = b"") -> Command:
+        """What the first client answers."""
+        [connection, *_] = [each for each in self.connections if not each.closing]
+        return await connection.request(request_command(code, fields, body), 10_000)
+
     def _commanded(self, connection: RemotingConnection, commands: list[Command]) -> None:
         for command in commands:
             self.requests.append(command)
