@@ -93,6 +93,42 @@ def send_back_appended(reached: Reached) -> None:
     PROCESSORS[RequestCode.CONSUMER_SEND_MSG_BACK] = marked
 
 
+def half_appended(reached: Reached) -> None:
+    """A half message is in the log, and its producer not yet told."""
+    _after_appends(reached, lambda message: message.topic == "RMQ_SYS_TRANS_HALF_TOPIC")
+
+
+def commit_copied(reached: Reached) -> None:
+    """The copy of a committed message is in the log, its op mark is not."""
+    _after_appends(reached, lambda message: bool(message.sys_flag & 8) and message.properties.get("DELAY") is None)
+
+
+def op_marked(reached: Reached) -> None:
+    """The op mark of a commit or a rollback is in the log, and its producer not yet told."""
+    _after_appends(reached, lambda message: message.topic == "RMQ_SYS_TRANS_OP_HALF_TOPIC")
+
+
+def checked(reached: Reached) -> None:
+    """A producer was asked about its transaction."""
+    from delaymq.broker.transactions.checking import Checking
+
+    _after(Checking, "_ask", reached)
+
+
+def _after_appends(reached: Reached, is_meant: Callable[[Any], bool]) -> None:
+    from delaymq.store.message_store import MessageStore
+
+    append = _function(MessageStore, "append")
+
+    def marked(store: MessageStore, message: Any) -> Any:
+        answer = append(store, message)
+        if is_meant(message):
+            reached()
+        return answer
+
+    _replace(MessageStore, "append", marked)
+
+
 POINTS: dict[str, Callable[[Reached], None]] = {
     "copy-appended": copy_appended,
     "segment-roll": segment_roll,
@@ -100,6 +136,10 @@ POINTS: dict[str, Callable[[Reached], None]] = {
     "queue-flush": queue_flush,
     "truncation": truncation,
     "send-back-appended": send_back_appended,
+    "half-appended": half_appended,
+    "commit-copied": commit_copied,
+    "op-marked": op_marked,
+    "checked": checked,
 }
 
 

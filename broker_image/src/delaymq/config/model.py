@@ -32,7 +32,6 @@ _ACL_PATH = (
     "the file of rules; the folder `acl` beside it is read too. Empty: `plain_acl.yml` beside the file of `-c`, or in"
     " the folder `conf` beside the store"
 )
-_LATER = "for a later version"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +108,7 @@ class BrokerConfig:
     store_reply_message_enable: bool = flag(
         True, "whether replies to requests are also kept in the topic named as the cluster, with _REPLY_TOPIC", hot=True
     )
-    reject_transaction_message: bool = flag(False, "transactions are refused anyway so far", hot=True)
+    reject_transaction_message: bool = flag(False, "whether transactions are refused, with 16", hot=True)
     notify_consumer_ids_changed_enable: bool = flag(True, "whether members are told when a group changes", hot=True)
     enable_property_filter: bool = flag(False, "whether consumers may filter by properties, with SQL92", hot=True)
     filter_support_retry: bool = flag(
@@ -193,10 +192,12 @@ class BrokerConfig:
     )
     disk_max_used_space_ratio: int = number(75, 10, 95, "percent above which it is deleted at any hour", hot=True)
 
-    # Transactions (served by a later version)
-    transaction_time_out: int = number(6_000, 1, _MS_A_DAY, _LATER, hot=True)
-    transaction_check_max: int = number(15, 1, 10_000, _LATER, hot=True)
-    transaction_check_interval: int = number(60_000, 1, _MS_A_DAY, _LATER, hot=True)
+    # Transactions
+    transaction_time_out: int = number(
+        6_000, 1, _MS_A_DAY, "ms after its birth before which nobody is asked about a half message", hot=True
+    )
+    transaction_check_max: int = number(15, 1, 10_000, "how often its producers are asked at most", hot=True)
+    transaction_check_interval: int = number(60_000, 1, _MS_A_DAY, "ms between two questions", hot=True)
 
     # What the server shows, bears and lets be changed
     config_black_list: str = text("", _BLACK_LIST)

@@ -83,8 +83,19 @@ class BrokerHttp:
                 "decommissioned": server.decommissioned,
                 "settings": to_settings(broker.config),
                 "delay": broker.delivery.status(),
+                "transactions": self._transactions(),
             }
         )
+
+    def _transactions(self) -> dict[str, int]:
+        totals = self._server.broker.transactions.totals()
+        return {
+            "pending": totals.pending,
+            "committed": totals.committed,
+            "rolledBack": totals.rolled_back,
+            "checked": totals.checked,
+            "givenUp": totals.given_up,
+        }
 
     async def drain(self, request: web.Request) -> web.Response:
         """GET /api/v1/drain."""
@@ -143,4 +154,6 @@ class BrokerHttp:
         return web.json_response({"decommissioned": True, "pendingDelays": self._pending()}, status=202)
 
     def _pending(self) -> int:
-        return sum(self._server.broker.delivery.pending().values())
+        """Delayed messages, and those whose transaction is open: only this broker can make them visible."""
+        broker = self._server.broker
+        return sum(broker.delivery.pending().values()) + broker.transactions.totals().pending

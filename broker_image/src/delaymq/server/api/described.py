@@ -85,6 +85,17 @@ class Drain(Answer):
     sends: int
 
 
+class Transactions(Answer):
+    """Transactions; all but `pending` count since the start."""
+
+    pending: int
+    committed: int
+    rolled_back: int
+    checked: int
+    """Questions to producers."""
+    given_up: int
+
+
 class About(Answer):
     """What the broker is and how it stands."""
 
@@ -102,6 +113,7 @@ class About(Answer):
     decommissioned: bool
     settings: dict[str, str]
     delay: Delay
+    transactions: Transactions
 
 
 class UnconsumedRow(Answer):

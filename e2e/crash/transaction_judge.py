@@ -1,0 +1,74 @@
+"""What a store says about the transactions of a run: from its log, and from what a fresh consumer group reads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from crash.transaction_load import TOPIC, Told, is_committed
+from harness.commitlog import records
+
+HALF_TOPIC, OP_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+COMMIT_BIT, TRANSACTION_BITS = 8, 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransactionVerdict:
+    """Keys of transactions with another fate than theirs; all empty when everything is right."""
+
+    lost: tuple[str, ...]
+    """Acknowledged half messages that are not in the log."""
+    never_seen: tuple[str, ...]
+    """To be committed, and not in their topic."""
+    twice: tuple[str, ...]
+    """In their topic more than once."""
+    wrongly_seen: tuple[str, ...]
+    """Rolled back, or unknown, and in their topic all the same."""
+    read_otherwise: tuple[str, ...]
+    """What a consumer reads is not what the log has."""
+    unsettled: tuple[str, ...]
+    """Half messages that no op mark settles."""
+    halves: int
+    committed: int
+
+    @property
+    def is_clean(self) -> bool:
+        return not (
+            self.lost or self.never_seen or self.twice or self.wrongly_seen or self.read_otherwise or self.unsettled
+        )
+
+    def text(self) -> str:
+        named = ("lost", "never_seen", "twice", "wrongly_seen", "read_otherwise", "unsettled")
+        breaches = [f"{name}: {len(keys)} {list(keys[:5])}" for name in named if (keys := getattr(self, name))]
+        return f"{self.halves} half messages, {self.committed} committed; {'; '.join(breaches) or 'no breach'}"
+
+
+def judge_transactions(store_path: Path, told: Told, read_keys: Counter[str]) -> TransactionVerdict:
+    """Holds the log and what was read against what the producers were told."""
+    halves: dict[str, int] = {}
+    copies: Counter[str] = Counter()
+    marked = set()
+    for record in records(store_path, with_bodies=True):
+        if record.topic == HALF_TOPIC:
+            halves[record.unique_key] = record.queue_offset
+        elif record.topic == OP_TOPIC:
+            marked.add(int(record.body))
+        elif record.topic == TOPIC:
+            copies[record.unique_key] += 1
+            assert record.sys_flag & TRANSACTION_BITS == COMMIT_BIT, record
+    committed = {key for key in halves if is_committed(key)}
+    return TransactionVerdict(
+        lost=_sorted(told.acknowledged - halves.keys()),
+        never_seen=_sorted(committed - copies.keys()),
+        twice=_sorted({key for key, count in copies.items() if count > 1}),
+        wrongly_seen=_sorted(copies.keys() - committed),
+        read_otherwise=_sorted({key for key in copies.keys() | read_keys.keys() if copies[key] != read_keys[key]}),
+        unsettled=_sorted({key for key, offset in halves.items() if offset not in marked}),
+        halves=len(halves),
+        committed=len(copies),
+    )
+
+
+def _sorted(keys: set[str]) -> tuple[str, ...]:
+    return tuple(sorted(keys))

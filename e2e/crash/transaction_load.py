@@ -1,0 +1,171 @@
+"""Producers of transactions in a crash: each sends half messages, tells most fates, forgets some, answers what it is
+asked. It speaks the protocol itself, so that nothing is ever sent twice behind its back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from delaymq.message.properties import format_properties
+from delaymq.protocol.bodies import HeartbeatData, ProducerData
+from delaymq.protocol.codes import RequestCode
+from delaymq.protocol.command import Command, request_command
+from delaymq.transport import RemotingConnection, TransportError, connect
+
+TOPIC, GROUP = "PaidTopic", "payers"
+QUEUES = 4
+WORKERS = 8
+TRANSACTIONS_A_SECOND = 400
+COMMIT, ROLLBACK = 8, 12
+TIMEOUT_MS = 5_000
+# Longer than any restart on a busy machine.
+RECONNECT_LIMIT_S = 90.0
+
+
+@dataclass
+class Told:
+    """What the producers know."""
+
+    acknowledged: set[str] = field(default_factory=set)
+    """Keys of half messages that the broker has."""
+    failed: set[str] = field(default_factory=set)
+    """Without an answer: they may be in the log or not."""
+    ended: set[str] = field(default_factory=set)
+    """Keys whose commit or rollback was answered."""
+    asked: int = 0
+    """Questions of the broker."""
+
+
+def is_committed(key: str) -> bool:
+    """The fate of a transaction: it is the same whenever it is asked for."""
+    return int(key[1:]) % 3 != 0
+
+
+def is_told(key: str) -> bool:
+    """Whether its producer tells the fate by itself; else it waits to be asked."""
+    return int(key[1:]) % 4 != 0
+
+
+def is_delayed(key: str) -> bool:
+    """Whether it has a delay level."""
+    return int(key[1:]) % 5 == 0
+
+
+class TransactionLoad(threading.Thread):
+    """Sends in a thread of its own until `stop`; `told` may be read when it has ended."""
+
+    def __init__(self, port: int, count: int) -> None:
+        super().__init__(name="transaction-load", daemon=True)
+        self._port = port
+        self._count = count
+        self._stopping = threading.Event()
+        self.told = Told()
+        self.sent = threading.Event()
+        """Every half message was sent once."""
+        self.error: BaseException | None = None
+        self._ending: set[asyncio.Task[None]] = set()
+
+    def stop(self) -> None:
+        """Ends the thread; until then it answers questions."""
+        self._stopping.set()
+
+    def run(self) -> None:
+        try:
+            asyncio.run(self._run())
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.sent.set()
+
+    async def _run(self) -> None:
+        answering = asyncio.create_task(self._answer())
+        keys = iter([f"K{number:06d}" for number in range(self._count)])
+        began = time.monotonic()
+        await asyncio.gather(*(self._produce(keys, began, worker) for worker in range(WORKERS)))
+        self.sent.set()
+        while not self._stopping.is_set():
+            if answering.done():
+                answering.result()
+            await asyncio.sleep(0.05)
+        answering.cancel()
+
+    async def _produce(self, keys: object, began: float, worker: int) -> None:
+        connection = await self._connect()
+        for done, key in enumerate(keys):  # type: ignore[arg-type]
+            due = began + (done * WORKERS + worker) / TRANSACTIONS_A_SECOND
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            try:
+                answer = await connection.request(_half(key), TIMEOUT_MS)
+            except TransportError:
+                self.told.failed.add(key)
+                connection = await self._connect()
+                continue
+            assert answer.code == 0, answer.remark
+            self.told.acknowledged.add(key)
+            if is_told(key):
+                queue_offset, physical_offset = answer.fields["queueOffset"], str(int(answer.fields["msgId"][-16:], 16))
+                try:
+                    await self._end(connection, key, queue_offset, physical_offset, from_check=False)
+                except TransportError:
+                    connection = await self._connect()
+
+    async def _end(
+        self, connection: RemotingConnection, key: str, queue_offset: str, physical_offset: str, *, from_check: bool
+    ) -> None:
+        fields = {
+            "producerGroup": GROUP,
+            "tranStateTableOffset": queue_offset,
+            "commitLogOffset": physical_offset,
+            "commitOrRollback": str(COMMIT if is_committed(key) else ROLLBACK),
+            "fromTransactionCheck": str(from_check).lower(),
+            "msgId": key,
+        }
+        answer = await connection.request(request_command(RequestCode.END_TRANSACTION, fields), TIMEOUT_MS)
+        assert answer.code == 0, f"{key}: {answer.remark}"
+        self.told.ended.add(key)
+
+    async def _answer(self) -> None:
+        """Keeps a registered connection, over which the broker asks."""
+        while True:
+            connection = await self._connect(self._asked)
+            beat = HeartbeatData("crash-producer", producer_data_set=[ProducerData(GROUP)]).encode()
+            with contextlib.suppress(TransportError):
+                while True:
+                    await connection.request(request_command(RequestCode.HEART_BEAT, body=beat), TIMEOUT_MS)
+                    await asyncio.sleep(0.5)
+
+    def _asked(self, connection: RemotingConnection, commands: Sequence[Command]) -> None:
+        for command in commands:
+            if command.code == RequestCode.CHECK_TRANSACTION_STATE:
+                self.told.asked += 1
+                task = asyncio.ensure_future(self._tell(connection, command.fields))
+                self._ending.add(task)
+                task.add_done_callback(self._ending.discard)
+
+    async def _tell(self, connection: RemotingConnection, fields: dict[str, str]) -> None:
+        with contextlib.suppress(TransportError):
+            place = fields["tranStateTableOffset"], fields["commitLogOffset"]
+            await self._end(connection, fields["msgId"], *place, from_check=True)
+
+    async def _connect(self, on_commands: object = None) -> RemotingConnection:
+        deadline = time.monotonic() + RECONNECT_LIMIT_S
+        while True:
+            try:
+                return await connect("127.0.0.1", self._port, on_commands)  # type: ignore[arg-type]
+            except TransportError:
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(0.05)
+
+
+def _half(key: str) -> Command:
+    properties = {"UNIQ_KEY": key, "TRAN_MSG": "true", "PGROUP": GROUP}
+    if is_delayed(key):
+        properties["DELAY"] = "1"
+    fields = {"a": GROUP, "b": TOPIC, "c": "TBW102", "d": str(QUEUES), "e": str(int(key[1:]) % QUEUES), "f": "4"}
+    fields |= {"g": str(int(time.time() * 1000)), "h": "0", "i": format_properties(properties)}
+    return request_command(RequestCode.SEND_MESSAGE_V2, fields, key.encode() * 16)
