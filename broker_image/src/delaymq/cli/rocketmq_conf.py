@@ -47,6 +47,9 @@ def rocketmq_conf(config: BrokerConfig) -> str:
         "fileReservedTime": config.file_reserved_time,
         "deleteWhen": config.delete_when,
     }
+    if config.acl_enable:
+        lines.append(f"# Its rules, {config.acl_path}, belong into ROCKETMQ_HOME/conf/plain_acl.yml.")
+        values["aclEnable"] = "true"
     return "".join(f"{line}\n" for line in [*lines, *(f"{key}={value}" for key, value in values.items())])
 
 
