@@ -20,6 +20,8 @@ FLAG_ONEWAY: Final = 2
 
 MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
 """With the length field. The real broker cuts a peer off above it; a stated length must not make us wait for more."""
+MAX_HEADER_BYTES: Final = 1024 * 1024
+"""Properties have 32 KiB at most, and no other field needs much; a header of 16 MiB would hold up everybody else."""
 CHECKED_HEADER_BYTES: Final = 64 * 1024
 """JSON headers above this are checked for their number of strings before they are parsed."""
 
@@ -102,6 +104,8 @@ def decode_command(frame: bytes | bytearray | memoryview) -> Command:
         raise ProtocolError(f"a frame of {len(frame)} bytes has no header length")
     (word,) = _unpack_length(frame)
     end = 4 + (word & 0xFFFFFF)
+    if end > MAX_HEADER_BYTES:
+        raise too_long_header(end - 4)
     if end > len(frame):
         raise ProtocolError(f"the header length {end - 4} exceeds the frame of {len(frame)} bytes")
     header = frame[4:end]
@@ -121,6 +125,11 @@ def decode_command(frame: bytes | bytearray | memoryview) -> Command:
         raise ProtocolError(f"unknown header serialisation {word >> 24}: 0 (JSON) and 1 (binary) are known")
     command.body = bytes(frame[end:])
     return command
+
+
+def too_long_header(header_bytes: int) -> ProtocolError:
+    """For a header whose stated length is above MAX_HEADER_BYTES."""
+    return ProtocolError(f"a header of {header_bytes} bytes exceeds the limit of {MAX_HEADER_BYTES}: use the body")
 
 
 def _refuse_many_strings(header: bytes) -> None:

@@ -7,7 +7,13 @@ under way, and small again after.
 from struct import Struct as Layout
 from typing import Final, Protocol
 
-from delaymq.protocol.command import MAX_FRAME_BYTES, Command, decode_command
+from delaymq.protocol.command import (
+    MAX_FRAME_BYTES,
+    MAX_HEADER_BYTES,
+    Command,
+    decode_command,
+    too_long_header,
+)
 from delaymq.protocol.errors import ProtocolError, TlsHandshakeError
 
 IDLE_BUFFER_BYTES: Final = 16 * 1024
@@ -89,6 +95,13 @@ class FrameReceiver:
                 raise
         return commands
 
+    def drop(self) -> None:
+        """Nothing comes any more: frees what would wait, with the connection, for the garbage collector."""
+        self.room = None
+        self._view = memoryview(b"")
+        self._buffer = bytearray()
+        self._end = 0
+
     def feed(self, data: bytes) -> list[Command]:
         """As `received`, for bytes that are already here. Good commands come first, the error with the next call."""
         commands: list[Command] = []
@@ -117,6 +130,11 @@ class FrameReceiver:
             stop = start + 4 + length
             if stop > end:
                 needed = 4 + length
+                if end - start >= 8:
+                    # Before megabytes of it are taken in.
+                    header_bytes = _unpack_length(view, start + 4)[0] & 0xFFFFFF
+                    if header_bytes > MAX_HEADER_BYTES:
+                        raise too_long_header(header_bytes)
                 break
             commands.append(decode_command(view[start + 4 : stop]))
             start = stop

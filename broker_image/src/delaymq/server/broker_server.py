@@ -33,6 +33,7 @@ from delaymq.server.sessions import SERVER_LIMITS, ClientSession, Sessions
 from delaymq.server.tls import ServerTls
 from delaymq.transport import RemotingConnection
 from delaymq.transport.budget import BufferBudget
+from delaymq.transport.turns import Turns
 from delaymq.transport.connection import OnCommands, refuse_all
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ class BrokerServer:
             max_per_address=config.max_connections_per_address,
         )
         self.buffers = BufferBudget(config.max_buffered_bytes)
+        self._turns = Turns()
         self.held_pulls = HeldPulls(self._reply)
         self.flushing = Flushing(
             broker.store, lambda: broker.config.flush_interval_commit_log, self._reply, broker.announce_arrivals
@@ -138,6 +140,7 @@ class BrokerServer:
                 on_closed=self.sessions.closed,
                 limits=SERVER_LIMITS,
                 budget=self.buffers,
+                turns=self._turns,
                 tls=self.tls.accepting,
             )
 
@@ -211,7 +214,7 @@ class BrokerServer:
             began >= flow.suspicious_at
             or began >= flushing.busy_at
             or flushing.waiting + len(commands) > flushing.capacity
-            or connection.put_off_at
+            or (connection.put_off_at and began >= connection.put_off_at + flow.patience_s)
         ):
             commands = flow.sift(session, commands, began)
         handle = self.broker.handle

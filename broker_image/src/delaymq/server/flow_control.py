@@ -70,6 +70,8 @@ class FlowControl:
         self._store_blocked = False
         self.suspicious_at = math.inf
         """From this time on the loop may have been held up for too long."""
+        self.patience_s = math.inf
+        """How long a connection may put requests off before they have to be looked at."""
         self.blocked_s = 0.0
         """A turn that handled sends for longer than this was held up by the store."""
         self.refused: dict[str, int] = {}
@@ -85,6 +87,7 @@ class FlowControl:
         self._limits_s[RequestCode.END_TRANSACTION] = config.wait_time_mills_in_transaction_queue / 1000
         self._shortest_s = min(self._limits_s.values())
         self._cleans = config.broker_fast_failure_enable
+        self.patience_s = self._shortest_s if self._cleans else math.inf
         self._capacity = config.send_thread_pool_queue_capacity
         self.blocked_s = config.os_page_cache_busy_time_out_mills / 1000
         self._flushing.busy_after_s = self.blocked_s

@@ -25,6 +25,7 @@ from delaymq.transport.errors import ConnectionClosedError, TooManyRequestsError
 from delaymq.transport.requests import OpenRequests
 from delaymq.transport.tls_accepting import HandshakeReceiver, TlsAccepting
 from delaymq.transport.tls_errors import sentence
+from delaymq.transport.turns import SLICE_S, Turns
 
 DEFAULT_TIMEOUT_MS: Final = 3_000
 """RocketMQ's clients give an ordinary request this long."""
@@ -93,9 +94,11 @@ class RemotingConnection(asyncio.BufferedProtocol):
         "_stall_timer",
         "_tls",
         "_transport",
+        "_turns",
         "closing",
         "id",
         "is_active",
+        "is_waiting",
         "local_address",
         "put_off_at",
         "remote_address",
@@ -112,6 +115,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         on_closed: OnClosed | None = None,
         limits: ConnectionLimits | None = None,
         budget: BufferBudget | None = None,
+        turns: Turns | None = None,
         tls: TlsAccepting | None = None,
     ) -> None:
         self.id = next(_ids)
@@ -122,7 +126,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self.is_active = True
         """Set by every whole request or answer and every write, cleared by whoever looks for idle connections."""
         self.put_off_at = 0.0
-        """Since when requests that were read wait for the peer to take its answers; 0.0 while none do."""
+        """Since when requests that were read wait: for their turn, or for the peer to take answers; 0.0: none do."""
         self.session: object = None
         """For the owner of the connection."""
         self.sign: Callable[[Command], None] | None = None
@@ -132,6 +136,9 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._on_closed = on_closed
         self._limits = limits or ConnectionLimits()
         self._budget = budget
+        self._turns = turns
+        self.is_waiting = False
+        """Whether it stands in the row of `turns`."""
         self._tls = tls
         self._below: asyncio.Transport | None = None
         """With TLS: the socket's own transport."""
@@ -207,7 +214,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
             drained.set()
         if not self._limits.read_while_behind and not self.closing:
             if self._put_off:
-                self._loop.call_soon(self._go_on)
+                self._wait_for_turn()
             elif not self._deaf:
                 self._transport.resume_reading()
 
@@ -219,9 +226,9 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self._drained.set()
         if self._budget is not None:
             self._budget.forget(self)
-            self._receiver.room = None  # else only the garbage collector would free both
         self._pieces.clear()
         self._put_off.clear()
+        self._receiver.drop()
         if self._below is not None and self._tls is not None:
             self._tls.closed()
         self._requests.fail_all(self._why_lost(exc))
@@ -421,22 +428,27 @@ class RemotingConnection(asyncio.BufferedProtocol):
                 requests.append(command)
         if self._put_off:
             self._put_off += requests
+        elif len(requests) > 1 and self._turns is not None and self._turns.is_over():
+            self._put_off_rest(requests)
+            self._wait_for_turn()
         elif requests:
             self._handle(requests)
+            if self._put_off and self._drained is None:
+                self._wait_for_turn()
 
     def _handle(self, requests: list[Command]) -> None:
-        """Has `requests` handled; a server puts the rest off when the peer does not take its answers."""
+        """Has `requests` handled; a server puts off what exceeds a slice, or when the peer does not take answers."""
         self._corked = True
         try:
             if len(requests) <= TAKEN_AT_ONCE or self._limits.read_while_behind:
                 self._on_commands(self, requests)
                 return
+            give_way_at = time.monotonic() + SLICE_S
             for at in range(0, len(requests), TAKEN_AT_ONCE):
                 if self.closing:
                     return
-                if self._drained is not None:
-                    self._put_off = requests[at:]
-                    self.put_off_at = self.put_off_at or time.monotonic()
+                if self._drained is not None or (at and time.monotonic() >= give_way_at):
+                    self._put_off_rest(requests[at:])
                     return
                 self._on_commands(self, requests[at : at + TAKEN_AT_ONCE])
                 if sum(map(len, self._pieces)) > self._limits.write_pause_bytes:
@@ -449,19 +461,31 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self._corked = False
             self._flush()
 
-    def _go_on(self) -> None:
-        """Handles what was put off, then reads on, unless the peer is behind again."""
-        if self.closing or self._drained is not None or not self._put_off:
-            return
-        requests, self._put_off = self._put_off, []
-        self._handle(requests)
+    def _put_off_rest(self, requests: list[Command]) -> None:
+        self._put_off = requests
+        self.put_off_at = self.put_off_at or time.monotonic()
+
+    def _wait_for_turn(self) -> None:
+        """Goes on with what was put off when others have had their turn; until then nothing more is read."""
+        if not self.closing:
+            self._transport.pause_reading()
+        if self._turns is None:
+            self._turns = Turns()
+        self._turns.wait(self)
+
+    def take_turn(self) -> bool:
+        """Handles a slice of what was put off, then reads on; True: more is left, and the peer takes its answers."""
+        if self.closing or self._drained is not None:
+            return False
         if self._put_off:
-            if self._drained is None:
-                self._loop.call_soon(self._go_on)
-            return
+            requests, self._put_off = self._put_off, []
+            self._handle(requests)
+            if self._put_off:
+                return self._drained is None
         self.put_off_at = 0.0
         if self._drained is None and not self.closing and not self._deaf:
             self._transport.resume_reading()
+        return False
 
     def _gather(self, data: bytes) -> None:
         """Sends what all tasks that run now ask in one write: a system call costs more than a small request's bytes."""

@@ -1,0 +1,207 @@
+"""Who has much to say shares the loop's turns with others; who asks one thing at a time never waits for them."""
+
+import asyncio
+import itertools
+import struct
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from delaymq.protocol.command import Command, Response, encode_command, encode_response, request_command
+from delaymq.protocol.errors import ProtocolError
+from delaymq.protocol.frame import IDLE_BUFFER_BYTES, FrameReceiver
+from delaymq.transport import ConnectionLimits, RemotingConnection, connect
+from delaymq.transport import connection as connection_module
+from delaymq.transport.budget import BufferBudget
+from delaymq.transport.turns import Turns
+
+HOST = "127.0.0.1"
+BOUND_S = 60
+
+
+class Row:
+    """One connection in the row; it takes its turns until it has none left."""
+
+    def __init__(self, name: str, turns: int, taken: list[str]) -> None:
+        self.is_waiting = False
+        self._name = name
+        self._left = turns
+        self._taken = taken
+
+    def take_turn(self) -> bool:
+        self._taken.append(self._name)
+        self._left -= 1
+        return self._left > 0
+
+
+def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(BOUND_S):
+            await scenario()
+
+    asyncio.run(bounded())
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():  # noqa: ASYNC110 - there is no event to wait for
+        await asyncio.sleep(0.001)
+
+
+def test_those_who_wait_take_turns_one_after_the_other() -> None:
+    taken: list[str] = []
+
+    async def scenario() -> None:
+        turns = Turns()
+        for name, count in (("a", 3), ("b", 2), ("c", 1)):
+            turns.wait(Row(name, count, taken))
+        assert turns.is_over()
+        await until(lambda: len(taken) == 6)
+        assert not turns.is_over()
+
+    run(scenario)
+    assert taken == list("abcaba")
+
+
+def test_nobody_stands_in_the_row_twice() -> None:
+    taken: list[str] = []
+
+    async def scenario() -> None:
+        turns = Turns()
+        one = Row("a", 1, taken)
+        turns.wait(one)
+        turns.wait(one)
+        await asyncio.sleep(0.01)
+
+    run(scenario)
+    assert taken == ["a"]
+
+
+def test_a_turn_that_is_spent_is_over_until_the_loop_comes_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("delaymq.transport.turns.monotonic", lambda: now[0])
+
+    async def scenario() -> None:
+        turns = Turns()
+        assert not turns.is_over()
+        now[0] += 0.004
+        assert not turns.is_over()
+        now[0] += 0.002
+        assert turns.is_over()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not turns.is_over()
+
+    run(scenario)
+
+
+@asynccontextmanager
+async def server(on_commands: Callable[[RemotingConnection, list[Command]], None], **options: Any) -> Any:
+    limits = ConnectionLimits(read_while_behind=False)
+    listening = await asyncio.get_running_loop().create_server(
+        lambda: RemotingConnection(on_commands, limits=limits, **options), HOST, 0
+    )
+    yield listening.sockets[0].getsockname()[1]
+    listening.close()
+
+
+def test_a_flood_is_handled_in_slices_with_others_in_between_and_every_request_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_module, "SLICE_S", 0.0)  # each slice is the smallest one
+    order: list[tuple[int, int]] = []
+
+    def answer(connection: RemotingConnection, commands: list[Command]) -> None:
+        for command in commands:
+            order.append((connection.id, command.opaque))
+            connection.send(encode_response(command, Response()))
+
+    async def scenario() -> None:
+        async with server(answer, turns=Turns()) as port:
+            flood = b"".join(encode_command(Command(10, opaque)) for opaque in range(1, 301))
+            peers = [await asyncio.open_connection(HOST, port) for _ in range(2)]
+            for _, writer in peers:
+                writer.write(flood)
+            polite = await connect(HOST, port)
+            for _ in range(3):
+                assert (await polite.request(request_command(10))).code == 0
+            await until(lambda: len(order) == 603)
+            for reader, writer in peers:
+                await reader.readexactly(10)
+                writer.close()
+
+    run(scenario)
+    sessions = sorted({session for session, _ in order})
+    flooders = [session for session in sessions if sum(1 for each, _ in order if each == session) == 300]
+    assert len(flooders) == 2
+    for session in flooders:
+        assert [opaque for each, opaque in order if each == session] == list(range(1, 301))
+    # They alternate, each a few requests at a time.
+    firsts = [session for session, _ in order if session in flooders]
+    assert sum(1 for one, other in itertools.pairwise(firsts) if one != other) > 20
+
+
+def test_what_is_put_off_says_since_when_and_a_connection_that_has_caught_up_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_module, "SLICE_S", 0.0)
+    seen: list[float] = []
+    connections: list[RemotingConnection] = []
+
+    def note(connection: RemotingConnection, commands: list[Command]) -> None:
+        connections.append(connection)
+        seen.extend([connection.put_off_at] * len(commands))
+
+    async def scenario() -> None:
+        began = time.monotonic()
+        async with server(note) as port:
+            _, writer = await asyncio.open_connection(HOST, port)
+            writer.write(b"".join(encode_command(Command(10, opaque)) for opaque in range(50)))
+            await until(lambda: len(seen) == 50)
+            assert seen[0] == 0.0
+            assert began <= seen[-1] <= time.monotonic()
+            await until(lambda: connections[0].put_off_at == 0.0)
+            writer.write(encode_command(Command(10, 51)))
+            await until(lambda: len(seen) == 51)
+            assert seen[50] == 0.0
+            writer.close()
+
+    run(scenario)
+
+
+def test_many_announced_frames_cost_little_and_half_received_ones_no_more_than_the_budget() -> None:
+    budget = BufferBudget(2 << 20)
+    opened: list[RemotingConnection] = []
+
+    async def scenario() -> None:
+        async with server(lambda connection, commands: None, budget=budget, on_opened=opened.append) as port:
+            peers = [await asyncio.open_connection(HOST, port) for _ in range(40)]
+            for _, writer in peers:
+                writer.write(struct.pack(">II", 250_000, 10) + b"x" * 10)
+            await until(lambda: len(opened) == 40 and all(each._receiver._end for each in opened))
+            # Some were believed; then each gets only what it fills.
+            assert budget.received_bytes < 1 << 20
+            for _, writer in peers:
+                writer.write(b"x" * 240_000)
+            await until(lambda: budget.cut_off)
+            assert budget.received_bytes <= 2 << 20
+            for _, writer in peers:
+                writer.close()
+            await until(lambda: budget.received_bytes == 0)
+
+    run(scenario)
+
+
+def test_a_connection_that_ended_holds_no_buffer() -> None:
+    receiver = FrameReceiver()
+    receiver.feed(struct.pack(">II", 250_000, 10) + b"x" * 1000)
+    assert receiver.buffer_bytes > IDLE_BUFFER_BYTES
+    receiver.drop()
+    assert receiver.buffer_bytes == 0
+
+
+def test_a_header_beyond_its_limit_is_refused_before_its_bytes_are_taken_in() -> None:
+    receiver = FrameReceiver()
+    with pytest.raises(ProtocolError, match="exceeds the limit of 1048576"):
+        receiver.feed(struct.pack(">II", 12_000_000, 10_000_000) + b"{")
