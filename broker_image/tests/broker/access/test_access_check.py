@@ -344,6 +344,16 @@ def test_changed_rules_count_and_broken_ones_do_not(guarded: Guarded, caplog: py
     assert guarded.access.problems == []
 
 
+def test_the_loss_of_the_last_administrator_is_warned_of_once(
+    guarded: Guarded, caplog: pytest.LogCaptureFixture
+) -> None:
+    changed(guarded, RULES.replace(", admin: true", ""))
+    assert "no account is an administrator any more" in caplog.text
+    caplog.clear()
+    changed(guarded, RULES.replace(", admin: true", "") + "# changed\n")
+    assert "administrator" not in caplog.text
+
+
 def test_a_reload_that_an_administrator_overtook_changes_nothing(guarded: Guarded) -> None:
     guarded.path.write_text(RULES + "# changed\n")
     task = guarded.access.reload_task()

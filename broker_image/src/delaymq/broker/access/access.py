@@ -57,6 +57,7 @@ class Access:
         self._quiet_log = QuietLog(_log, now_ms)
         self._changes = 0
         self._states: States = {}
+        self._rules = Rules(None, {})
         states = files.look(path, {}, now_ms())
         broken = [f"{state.path}: {state.problem}" for state in states.values() if state.problem]
         if broken:
@@ -166,6 +167,7 @@ class Access:
                     notes.append(f"{state.path}: account {shown(key)} stands in another file too, which counts")
                 else:
                     accounts[key] = account
+        had_administrator = any(account.admin for account in self._rules.accounts.values())
         self._rules = Rules(WhiteList(white) if white else None, accounts)
         for state in states.values():
             known = before.get(state.path)
@@ -173,7 +175,7 @@ class Access:
                 self._tell(state, known)
         for note in notes:
             self._quiet_log.warning("%s", note)
-        if before and accounts and not any(account.admin for account in accounts.values()):
+        if had_administrator and not any(account.admin for account in accounts.values()):
             _log.warning("no account is an administrator any more (admin: true): change the rules in their files")
 
     def _tell(self, state: FileState, known: FileState | None) -> None:
