@@ -91,6 +91,7 @@ def test_a_rate_is_kept(ask: Ask) -> None:
         (("receive", "T", "--tail", "1", "--group", "g"), 2, "leave --group out"),
         (("receive", "T", "--tail", "1", "--count", "1"), 2, "go with --follow"),
         (("receive", "T", "--queue", "1"), 2, "go with --tail"),
+        (("receive", "T", "--sql", "a > 1", "--tail", "1"), 2, "goes without"),
         (("message", "find", "T"), 2, "say what to look for"),
         (("message", "find", "T", "--key", "a", "--id", "b"), 2, "not both"),
         (("message", "find", "T", "--key", "a", "--queue", "1"), 2, "goes with --from"),
@@ -274,6 +275,23 @@ asyncio.run(asyncio.wait_for(main(), 60))
     assert (again.code, "not resent" in again.out) == (1, True)
     got = ask("receive", "Fails", "--group", "failing", "--count", "1", "--json")
     assert json.loads(got.out)["body"] == "poison"
+
+
+def test_receiving_by_a_condition_leaves_the_other_messages_out(ask: Ask, tmp_path: Path) -> None:
+    ask("send", "Priced", "costs nothing")
+    refused = ask("receive", "Priced", "--sql", "price > 5", "--count", "1")
+    assert (refused.code, "enablePropertyFilter" in refused.err) == (1, True)
+    filtering = Standalone(tmp_path)
+    with filtering.config_path.open("a") as config:
+        config.write("\nenablePropertyFilter=true\n")
+    with filtering.running():
+        there = Ask(filtering.environment)
+        for price in ("3", "7"):
+            assert there("send", "Priced", f"costs {price}", "--property", f"price={price}").code == 0
+        got = there("receive", "Priced", "--sql", "price > 5", "--count", "1", "--json")
+        assert json.loads(got.out)["body"] == "costs 7"
+        wrong = there("receive", "Priced", "--sql", "price >", "--count", "1")
+        assert (wrong.code, "line 1, column 8" in wrong.err) == (1, True)
 
 
 def test_looking_back_ends_when_enough_is_shown(ask: Ask) -> None:

@@ -45,6 +45,9 @@ def receive(
         str | None, typer.Option(help=f"The consumer group, {DEFAULT_GROUP} by default: each group gets every message.")
     ] = None,
     tags: Annotated[str, typer.Option(help="Only messages with one of these: 'TagA || TagB'.")] = "*",
+    sql: Annotated[
+        str | None, typer.Option(help="Only messages whose properties fulfil this: 'price > 5' (enablePropertyFilter).")
+    ] = None,
     count: Annotated[int | None, typer.Option(min=1, max=MAX_COUNT, help="End after so many.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for ever, until Ctrl-C.")] = False,
     timeout: Annotated[
@@ -68,13 +71,16 @@ def receive(
     Orders --follow; delaymq receive Orders --tail 10; delaymq receive Orders --tail 0 --follow --json
     """
     where = target(namesrv, context=context)
+    if sql is not None and (tags != "*" or tail is not None):
+        raise CommandError("--sql goes without --tags, where tags are TAGS = 'TagA', and without --tail", EXIT_USAGE)
     if tail is None:
         if each_queue or queue is not None:
             raise CommandError("--each-queue and --queue go with --tail", EXIT_USAGE)
         wait_s = None if follow else (DEFAULT_TIMEOUT_S if timeout is None else timeout)
         raise typer.Exit(
             with_client(
-                where, lambda client: _by_group(client, topic, group or DEFAULT_GROUP, tags, count, wait_s, as_json)
+                where,
+                lambda client: _by_group(client, topic, group or DEFAULT_GROUP, (tags, sql), count, wait_s, as_json),
             )
         )
     if group is not None:
@@ -113,7 +119,13 @@ async def _until_done(following: Coroutine[Any, Any, None], done: Coroutine[Any,
 
 
 async def _by_group(
-    client: Client, topic: str, group: str, tags: str, count: int | None, wait_s: float | None, as_json: bool
+    client: Client,
+    topic: str,
+    group: str,
+    wanted: tuple[str, str | None],
+    count: int | None,
+    wait_s: float | None,
+    as_json: bool,
 ) -> int:
     # A message that was pulled but is not wanted is given back by cancelling its handler: nothing to warn of.
     logging.getLogger("delaymq.client.handling").setLevel(logging.ERROR)
@@ -123,7 +135,8 @@ async def _by_group(
         consume_from=ConsumeFrom.FIRST, concurrency=1, close_timeout_ms=CLOSE_TIMEOUT_MS, pull_batch=32
     )
     consumer = PushConsumer(client, group, receiver, options)
-    consumer.subscribe(topic, tags)
+    tags, sql = wanted
+    consumer.subscribe(topic, tags, sql=sql)
     async with consumer:
         await receiver.wait(wait_s)
     code = _ended(receiver, count, wait_s)
