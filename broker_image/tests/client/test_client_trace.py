@@ -1,0 +1,173 @@
+"""Traces against a scripted broker: their form, their limits, and that nothing waits or fails for them."""
+
+import asyncio
+import zlib
+
+import pytest
+from client_fake_peer import FakeBroker, run, running, until
+from delaymq.client import (
+    ConsumeFrom,
+    Message,
+    Outcome,
+    Producer,
+    ProducerOptions,
+    PushConsumer,
+    PushConsumerOptions,
+    ReceivedMessage,
+    SendStatus,
+    tracer,
+)
+from delaymq.client.trace_format import Trace, batches
+from delaymq.message.properties import parse_properties
+from delaymq.protocol.codes import RequestCode, ResponseCode
+from delaymq.protocol.command import Command, Response
+
+TRACED = ProducerOptions(enable_trace=True)
+TOPIC = "RMQ_SYS_TRACE_TOPIC"
+
+
+def traces_of(broker: FakeBroker) -> list[tuple[list[str], str]]:
+    """The traces that came: their fields, and the keys of the message that they came in."""
+    found = []
+    for body, fields in broker.sent():
+        if fields["b"].startswith(TOPIC):
+            text = (zlib.decompress(body) if int(fields["f"]) & 1 else body).decode()
+            assert text.endswith("\x02")
+            found += [(trace.split("\x01"), parse_properties(fields["i"])["KEYS"]) for trace in text[:-1].split("\x02")]
+    return found
+
+
+def test_a_send_is_traced_with_what_finds_it() -> None:
+    async def scenario() -> None:
+        broker = FakeBroker()
+        own_id = "7F00000100002A9F" + "0" * 16
+
+        def answer(command: Command) -> Response:
+            fields = {"msgId": own_id, "queueId": "0", "queueOffset": "1", "MSG_REGION": "R", "TRACE_ON": "true"}
+            return Response(fields=fields)
+
+        broker.scripts[RequestCode.SEND_MESSAGE_V2] = answer
+        async with running(broker) as (client, name_server):
+            name_server.topics[TOPIC] = 1
+            async with Producer(client, "G", TRACED) as producer:
+                result = await producer.send(Message(topic="T", body=b"four", tags="A", keys=("k1", "k2")))
+                await producer.send(Message(topic="T", body=b"-", delay_level=2))
+            # Closing has sent what waited; the traces themselves are not traced.
+            (first, keys), (second, _) = traces_of(broker)
+        assert len(first) == 14
+        assert [first[0], *first[2:10], *first[11:]] == [
+            "Pub", "R", "G", "T", result.message_id, "A", "k1 k2", "127.0.0.1:10911", "4", "0", own_id, "true",
+        ]  # fmt: skip
+        assert [second[6], second[7], second[11]] == ["null", "null", "3"]
+        assert {result.message_id, "k1", "k2", second[5]} == set(keys.split())
+
+    run(scenario)
+
+
+def test_a_broker_that_wants_no_traces_gets_none() -> None:
+    async def scenario() -> None:
+        broker = FakeBroker()
+        plain = broker.send_answer
+
+        def answer(command: Command) -> Response:
+            response = plain(command)
+            response.fields["TRACE_ON"] = "false"
+            return response
+
+        broker.scripts[RequestCode.SEND_MESSAGE_V2] = answer
+        async with running(broker) as (client, name_server):
+            name_server.topics[TOPIC] = 1
+            async with Producer(client, "G", TRACED) as producer:
+                await producer.send(Message(topic="T", body=b"x"))
+        assert traces_of(broker) == []
+
+    run(scenario)
+
+
+def test_each_way_of_a_handler_to_end_has_its_code() -> None:
+    async def scenario() -> None:
+        broker = FakeBroker()
+        for body in (b"done", b"retry", b"failed"):
+            broker.add("T", body, KEYS=f"key-{body.decode()}")
+        broker.add("T", b"not traced", TRACE_ON="false")
+
+        async def handle(message: ReceivedMessage) -> Outcome | None:
+            if message.body == b"failed":
+                raise RuntimeError("no")
+            return Outcome.RETRY if message.body == b"retry" else None
+
+        options = PushConsumerOptions(consume_from=ConsumeFrom.FIRST, enable_trace=True, concurrency=1)
+        async with running(broker) as (client, name_server):
+            name_server.topics[TOPIC] = 1
+            consumer = PushConsumer(client, "G", handle, options)
+            consumer.subscribe("T")
+            async with consumer:
+                await until(lambda: len(broker.asked(RequestCode.CONSUMER_SEND_MSG_BACK)) == 2)
+                await until(lambda: consumer.stats().topics["T"].consumed == 2)
+        found = [fields for fields, _ in traces_of(broker)]
+        before = {fields[5]: fields for fields in found if fields[0] == "SubBefore"}
+        after = {fields[2]: fields for fields in found if fields[0] == "SubAfter"}
+        assert before.keys() == after.keys() == {"ID0", "ID1", "ID2"}
+        assert [after[each][4:7] for each in sorted(after)] == [
+            ["true", "key-done", "0"], ["false", "key-retry", "4"], ["false", "key-failed", "2"],
+        ]  # fmt: skip
+        assert all(before[each][4] == after[each][1] for each in before)  # the id that joins the two
+        assert all(len(before[each]) == 8 and len(after[each]) == 9 and after[each][8] == "G" for each in before)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("problem", ["no topic", "refused", "silent"])
+def test_no_send_fails_or_waits_because_its_trace_cannot_be_sent(problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracer, "LAST_SENDS_S", 0.1)
+    monkeypatch.setattr(tracer, "GATHERED_MS", 1)
+
+    async def scenario() -> None:
+        broker = FakeBroker()
+        plain = broker.send_answer
+
+        def answer(command: Command) -> Response | None:
+            if not command.fields["b"].startswith(TOPIC):
+                return plain(command)
+            return Response(ResponseCode.NO_PERMISSION, "no") if problem == "refused" else None
+
+        broker.scripts[RequestCode.SEND_MESSAGE_V2] = answer
+        async with running(broker) as (client, name_server):
+            if problem == "no topic":
+                del name_server.topics["TBW102"]
+            else:
+                name_server.topics[TOPIC] = 1
+            async with Producer(client, "G", TRACED) as producer:
+                for _ in range(3):
+                    assert (await producer.send(Message(topic="T", body=b"x"))).status is SendStatus.OK
+
+    run(scenario)
+
+
+def test_traces_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(tracer, "MAX_WAITING", 5)
+    monkeypatch.setattr(tracer, "GATHERED_MS", 60_000)
+
+    async def scenario() -> None:
+        broker = FakeBroker()
+        async with running(broker) as (client, name_server):
+            name_server.topics[TOPIC] = 1
+            async with Producer(client, "G", TRACED) as producer:
+                await asyncio.gather(*(producer.send(Message(topic="T", body=b"x")) for _ in range(20)))
+        assert len(traces_of(broker)) == 5
+
+    run(scenario)
+    assert caplog.text.count("traces to RMQ_SYS_TRACE_TOPIC are dropped (5 wait already)") == 1
+
+
+def test_traces_are_cut_into_messages_that_fit() -> None:
+    traces = [Trace(f"{number:03}" * 10, (f"id{number}", "same")) for number in range(10)]
+    whole = batches(traces, 1_000, 1_000)
+    assert [(len(text), len(keys)) for text, keys in whole] == [(300, 11)]
+    by_text = batches(traces, 100, 1_000)
+    assert [len(text) for text, _ in by_text] == [90, 90, 90, 30]
+    by_keys = batches(traces, 1_000, 12)
+    assert [keys for _, keys in by_keys] == [(f"id{n}", "same") for n in range(10)]
+    assert batches([Trace("x" * 500, ("a",)), Trace("y", ("b",))], 100, 100) == [("x" * 500, ("a",)), ("y", ("b",))]
+    assert "".join(text for text, _ in by_text) == "".join(trace.text for trace in traces)
+    assert batches([], 1, 1) == []
