@@ -303,3 +303,15 @@ def test_a_subscription_can_be_checked_before_it_is_used(
 ) -> None:
     body = CheckClient("c1", "readers", SubscriptionData("Orders", expression, expression_type=kind)).encode()
     assert harness.answer(RequestCode.CHECK_CLIENT_CONFIG, body=body).code == code
+
+
+def test_the_list_of_members_follows_who_comes_goes_and_changes_its_id(harness: Harness) -> None:
+    sessions = [FakeSession(port) for port in (1, 2, 3)]
+    for number, session in enumerate(sessions):
+        beat(harness, session, f"c{number}", "Orders")
+        assert members(harness) == [f"c{each}" for each in range(number + 1)]
+    beat(harness, sessions[1], "another", "Orders")
+    assert members(harness) == ["another", "c0", "c2"]
+    harness.broker.session_closed(sessions[0])
+    assert members(harness) == ["another", "c2"]
+    assert members(harness) == ["another", "c2"]

@@ -44,6 +44,8 @@ class ConsumerGroup:
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
     members: dict[int, Client] = field(default_factory=dict)
     """By session id."""
+    sorted_ids: list[str] | None = None
+    """Of the members; None after one came or went: when many do, each of them asks for all."""
 
     def subscribe(self, wanted: Iterable[SubscriptionData]) -> bool:
         """Takes a member's subscriptions; whether topics came or went. A newer version counts as no change."""
@@ -113,7 +115,10 @@ class Clients:
         group.consume_type = data.consume_type
         group.message_model = data.message_model
         group.consume_from_where = data.consume_from_where
-        joined = client.session.id not in group.members
+        before = group.members.get(client.session.id)
+        joined = before is None
+        if before is None or before.client_id != client.client_id:
+            group.sorted_ids = None
         group.members[client.session.id] = client
         self._remembered_ids.get(name, set()).discard(client.client_id)
         versions = {topic: known.sub_version for topic, known in group.subscriptions.items()}
@@ -193,6 +198,7 @@ class Clients:
     def _drop_consumer(self, session_id: int, name: str) -> None:
         group = self.consumers[name]
         client = group.members.pop(session_id)
+        group.sorted_ids = None
         self._remembered_ids.get(name, set()).discard(client.client_id)
         self.dirty = True
         if group.members:
@@ -224,10 +230,13 @@ class Clients:
     def member_ids(self, name: str, now_ms: int) -> list[str]:
         """Client ids of a group's members, those included that are expected back."""
         group = self.consumers.get(name)
-        ids = {client.client_id for client in group.members.values()} if group is not None else set()
-        if now_ms < self._remembered_until_ms:
-            ids |= self._remembered_ids.get(name, set())
-        return sorted(ids)
+        connected: list[str] = []
+        if group is not None:
+            if group.sorted_ids is None:
+                group.sorted_ids = sorted({client.client_id for client in group.members.values()})
+            connected = group.sorted_ids
+        expected = self._remembered_ids.get(name) if now_ms < self._remembered_until_ms else None
+        return sorted({*connected, *expected}) if expected else list(connected)
 
     def consumes(self, name: str, topic: str) -> bool:
         """Whether a group still subscribes `topic`; one that is not connected is taken at its offsets."""
