@@ -86,6 +86,16 @@ def filtered_processor_row(name: str, title: str) -> Row:
     return Row(f"filtered_{name}_cpu", "filtered", f"{title}: processor", "µs/message", "lower", "ratio ≤ 1")
 
 
+def transaction_rate_row(threads: int) -> Row:
+    title = f"transactions committed, {threads} threads, 1024 B"
+    return Row(f"transactions_{threads}_rate", "transactions", title, "transactions/s", "higher", "ratio ≥ 1")
+
+
+def transaction_processor_row(threads: int) -> Row:
+    title = f"transactions committed, {threads} threads, 1024 B: processor"
+    return Row(f"transactions_{threads}_cpu", "transactions", title, "µs/transaction", "lower", "ratio ≤ 1")
+
+
 CLIENT_LATENCY_P50 = Row("client_latency_p50", "client", "client: send to receive, p50", "ms", "lower")
 CLIENT_LATENCY_P99 = Row("client_latency_p99", "client", "client: send to receive, p99", "ms", "lower")
 CLIENT_LATENCY_PROCESSOR = Row(
@@ -93,6 +103,6 @@ CLIENT_LATENCY_PROCESSOR = Row(
 )
 
 GROUPS = (
-    "start", "idle", *SEND_GROUPS, "consume", "filtered", "latency", "memory", "delay", "overdue", "recovery",
-    "rebuild", "client",
+    "start", "idle", *SEND_GROUPS, "consume", "filtered", "transactions", "latency", "memory", "delay", "overdue",
+    "recovery", "rebuild", "client",
 )  # fmt: skip

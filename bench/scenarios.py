@@ -29,6 +29,7 @@ SEND_OPTIONS: dict[str, dict[str, Any]] = {
     "async": {"mode": "async", "threads": 2, "window": 512},
     "batch": {"mode": "batch", "threads": 4, "batch": 32},
 }
+TRANSACTION_THREADS = (1, 16)
 DELAY_TABLE = "1s 2s 3s 4s 5s"
 DELAY_RATE = 2_000
 OVERDUE_TABLE = "1s 25s"
@@ -183,6 +184,33 @@ def filtered(options: Options, kind: Kind, load: LoadProgram) -> Iterator[list[S
             ]
 
 
+def transactions(options: Options, kind: Kind, load: LoadProgram) -> Iterator[list[Sample]]:
+    """Half messages that are committed at once; measured until the last committed message is in its topic."""
+    with Subject(kind, load) as subject:
+        subject.start()
+        for threads in TRANSACTION_THREADS:
+            _transact(options, subject, "WarmTransactions", threads, options.scaled(4, 2))
+        yield []
+        for threads in TRANSACTION_THREADS:
+            before = proc.processor_s(subject.pid)
+            count, elapsed_s = _transact(options, subject, f"Transactions{threads}", threads, options.scaled(10, 3))
+            used = proc.processor_s(subject.pid) - before
+            yield [
+                Sample(rows.transaction_rate_row(threads), count / elapsed_s),
+                Sample(rows.transaction_processor_row(threads), used / count * 1e6),
+            ]
+
+
+def _transact(options: Options, subject: Subject, topic: str, threads: int, seconds: float) -> tuple[int, float]:
+    """How many were committed, and in which time."""
+    result = subject.send(topic, mode="transaction", threads=threads, seconds=seconds, size=1024)
+    count = int(result["acknowledged"])
+    if not topic.startswith("Warm"):
+        # The commit is one-way: the producer does not know when it was done.
+        subject.wait_until_held(topic, count, limit_s=30)
+    return count, float(result["elapsed_s"])
+
+
 def overdue(options: Options, kind: Kind, load: LoadProgram) -> Iterator[list[Sample]]:
     """A broker that was away while its messages came due."""
     count = options.count(50_000, 10_000)
@@ -296,6 +324,7 @@ SCENARIOS: dict[str, tuple[Scenario, frozenset[str]]] = {
     "serving": (serving, frozenset({"start", "idle", *rows.SEND_GROUPS, "consume", "latency", "memory"})),
     "delay": (delay, frozenset({"delay"})),
     "filtered": (filtered, frozenset({"filtered"})),
+    "transactions": (transactions, frozenset({"transactions"})),
     "overdue": (overdue, frozenset({"overdue"})),
     "recovery": (recovery, frozenset({"recovery", "rebuild"})),
     "client": (clients, frozenset({"client"})),

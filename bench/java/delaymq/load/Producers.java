@@ -5,6 +5,11 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
 
 /** One started producer for each NameServer, send timeout and number of retries (none if not asked for). */
 final class Producers {
@@ -18,13 +23,14 @@ final class Producers {
         String namesrv = options.text("namesrv");
         int timeoutMs = options.number("timeout_ms", 3000);
         int retries = options.number("retries", 0);
-        String key = namesrv + "/" + timeoutMs + "/" + retries;
+        boolean transactions = options.text("mode", "").equals("transaction");
+        String key = namesrv + "/" + timeoutMs + "/" + retries + "/" + transactions;
         synchronized (STARTED) {
             DefaultMQProducer known = STARTED.get(key);
             if (known != null) {
                 return known;
             }
-            DefaultMQProducer producer = new DefaultMQProducer("load_producer");
+            DefaultMQProducer producer = transactions ? committing() : new DefaultMQProducer("load_producer");
             producer.setNamesrvAddr(namesrv);
             producer.setInstanceName(instanceName());
             producer.setRetryTimesWhenSendFailed(retries);
@@ -35,6 +41,23 @@ final class Producers {
             STARTED.put(key, producer);
             return producer;
         }
+    }
+
+    /** Commits whatever it sends in a transaction, at once and when it is asked. */
+    private static DefaultMQProducer committing() {
+        TransactionMQProducer producer = new TransactionMQProducer("load_transactions");
+        producer.setTransactionListener(new TransactionListener() {
+            @Override
+            public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
+                return LocalTransactionState.COMMIT_MESSAGE;
+            }
+
+            @Override
+            public LocalTransactionState checkLocalTransaction(MessageExt message) {
+                return LocalTransactionState.COMMIT_MESSAGE;
+            }
+        });
+        return producer;
     }
 
     /** Ends every producer of one NameServer, or all without one. */

@@ -24,7 +24,7 @@ import org.apache.rocketmq.common.message.MessageClientIDSetter;
 /**
  * Sends until `seconds` are over or `count` messages are acknowledged, whichever is given.
  *
- * mode=sync|async|batch, threads, size (body bytes), batch (messages in one send), window (async sends in flight),
+ * mode=sync|async|batch|transaction (committed at once), threads, size (body bytes), batch (messages in one send), window (async sends in flight),
  * rate (messages a second over all threads; 0: as fast as it goes), levels (delay levels to draw from), kinds (messages
  * get a tag, T0 and so on, and the properties kind and number by turns),
  * retries (the client's own, after an attempt that failed; 0 if not given),
@@ -187,7 +187,11 @@ final class Sending {
             messages.add(message());
         }
         try {
-            SendResult result = mode.equals("batch") ? producer.send(messages) : producer.send(messages.get(0));
+            SendResult result = switch (mode) {
+                case "batch" -> producer.send(messages);
+                case "transaction" -> producer.sendMessageInTransaction(messages.get(0), null);
+                default -> producer.send(messages.get(0));
+            };
             settle(messages, result);
         } catch (Exception e) {
             fail(messages, e);
