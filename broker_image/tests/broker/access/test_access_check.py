@@ -313,7 +313,9 @@ def test_permissions_of_an_administrator_count_as_with_rocketmq(guarded: Guarded
 def test_a_default_does_not_open_what_is_denied_or_the_brokers_own_topics(guarded: Guarded) -> None:
     assert guarded.refusal(310, send_fields("Any"), key="generous") == ""
     assert guarded.refusal(310, send_fields("Orders"), key="generous") == MISSING + "topic:Orders"
-    for topic in ("SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"):
+    for topic in (
+        "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
+    ):  # fmt: skip
         said = guarded.refusal(11, {"topic": topic, "consumerGroup": "g"}, key="generous")
         assert said == MISSING + f"topic:{topic}"
         assert guarded.refusal(12, {"topic": topic}, key="operators") == ""

@@ -28,7 +28,9 @@ from delaymq.quiet_log import QuietLog, fields
 EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
 """Clients in Java show the name of their broker's exception; people look for it."""
 SHOWN_CHARACTERS: Final = 128
-INTERNAL_TOPICS: Final = frozenset({names.SCHEDULE_TOPIC, names.HALF_TOPIC, names.OP_HALF_TOPIC, names.MARKS_TOPIC})
+INTERNAL_TOPICS: Final = frozenset(
+    {names.SCHEDULE_TOPIC, names.HALF_TOPIC, names.OP_HALF_TOPIC, names.TRANS_CHECK_MAX_TOPIC, names.MARKS_TOPIC}
+)
 """They hold the messages of all topics: a default permission is not meant for them."""
 REASONS: Final = ("unsigned", "unknown_key", "signature", "admin", "permission")
 
