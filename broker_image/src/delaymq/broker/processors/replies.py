@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from delaymq.broker.ingress import admit
 from delaymq.broker.processors.send import place, too_large
@@ -27,6 +27,17 @@ given up by then, and sends again: the producer takes the first."""
 _SHOWN_CHARACTERS: Final = 128
 
 
+class _Reply(NamedTuple):
+    """One reply, checked and ready to be kept."""
+
+    session: Session
+    command: Command
+    header: SendMessageRequestHeader
+    queue_id: int
+    admitted: tuple[str, int, dict[str, str], bool]
+    """What `admit` says."""
+
+
 def send_reply(broker: Broker, session: Session, command: Command) -> Response | Asked | Deferred:
     """324 and 325: the answer says whether the producer that asked has the reply.
 
@@ -36,16 +47,17 @@ def send_reply(broker: Broker, session: Session, command: Command) -> Response |
     if len(command.body) > broker.max_message_size:
         raise too_large(broker, len(command.body))
     _, topic, queue_id = place(broker, session, header)
-    properties = parse_properties(header.properties or "")
+    text = header.properties or ""
+    # First, so that nothing is pushed that is refused afterwards and sent again.
+    reply = _Reply(session, command, header, queue_id, admit(broker, topic, queue_id, text, False))
+    properties = parse_properties(text)
     requester = properties.get(names.REPLY_TO_CLIENT)
     if requester is None:
-        remark = f"reply message properties[{names.REPLY_TO_CLIENT}] is null"
-        return _kept(broker, session, command, header, topic, queue_id, Response(ResponseCode.SYSTEM_ERROR, remark))
+        return _kept(broker, reply, _failed(f"reply message properties[{names.REPLY_TO_CLIENT}] is null"))
     producer = broker.clients.producer(requester)
     shown = requester[:_SHOWN_CHARACTERS]
     if producer is None:
-        remark = f"push reply message fail, channel of <{shown}> not found."
-        return _kept(broker, session, command, header, topic, queue_id, Response(ResponseCode.SYSTEM_ERROR, remark))
+        return _kept(broker, reply, _failed(f"push reply message fail, channel of <{shown}> not found."))
     properties[names.PUSH_REPLY_TIME] = str(broker.now_ms())
     push = _push(broker, session, header, format_properties(properties), command.body)
 
@@ -55,10 +67,14 @@ def send_reply(broker: Broker, session: Session, command: Command) -> Response |
             # Clients read an id of every answer; "0" is what RocketMQ says of a reply that is not kept.
             outcome = Response(0, None, {"msgId": "0", "queueId": str(queue_id), "queueOffset": "0"})
         else:
-            outcome = Response(ResponseCode.SYSTEM_ERROR, f"push reply message to {shown}fail.")
-        return broker.guarded(command.code, lambda: _kept(broker, session, command, header, topic, queue_id, outcome))
+            outcome = _failed(f"push reply message to {shown}fail.")
+        return broker.guarded(command.code, lambda: _kept(broker, reply, outcome))
 
     return Asked([(producer.session, push)], PUSH_TIMEOUT_MS, answer)
+
+
+def _failed(remark: str) -> Response:
+    return Response(ResponseCode.SYSTEM_ERROR, remark)
 
 
 def _push(broker: Broker, session: Session, header: SendMessageRequestHeader, properties: str, body: bytes) -> Command:
@@ -82,26 +98,24 @@ def _push(broker: Broker, session: Session, header: SendMessageRequestHeader, pr
     return request_command(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, pushed.to_fields(), body)
 
 
-def _kept(
-    broker: Broker, session: Session, command: Command, header: SendMessageRequestHeader, topic: str, queue_id: int,
-    outcome: Response,
-) -> Response | Deferred:  # fmt: skip
+def _kept(broker: Broker, reply: _Reply, outcome: Response) -> Response | Deferred:
     """`outcome`, with where the reply was kept; that it could not be kept does not change whether it was pushed."""
     outcome.fields |= {"MSG_REGION": broker.region, "TRACE_ON": broker.trace_on}
     if not broker.config.store_reply_message_enable:
         return outcome
-    stored_topic, stored_queue_id, properties, waits = admit(broker, topic, queue_id, header.properties or "", False)
+    header = reply.header
+    topic, queue_id, properties, waits = reply.admitted
     try:
         appended = broker.store.append(
             NewRecord(
-                stored_topic,
-                stored_queue_id,
-                command.body,
+                topic,
+                queue_id,
+                reply.command.body,
                 properties,
                 header.flag,
                 header.sys_flag & ~TRANSACTION_MASK,
                 header.born_timestamp,
-                session.remote_host,
+                reply.session.remote_host,
                 broker.store_host,
                 header.reconsume_times or 0,
             )
@@ -109,12 +123,12 @@ def _kept(
     except (StoreError, IllegalMessageError):
         broker.stats.put_failed += 1
         return outcome
-    broker.stats.put(topic, appended.size)
+    broker.stats.put(header.topic, appended.size)
     broker.stats.last_send_ms = appended.store_timestamp_ms
     offset = appended.physical_offset
     outcome.fields |= {
         "msgId": f"{broker.message_id_prefix}{offset:016X}",
-        "queueId": str(queue_id),
+        "queueId": str(reply.queue_id),
         "queueOffset": str(appended.queue_offset),
     }
     if waits and broker.waits_for_flush:
