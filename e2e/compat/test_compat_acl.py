@@ -48,6 +48,7 @@ accounts:
   defaultGroupPerm: DENY
   topicPerms:
   - AclOrders=PUB|SUB
+  - AclAsk=PUB|SUB
   - AclRead=SUB
   - AclWrite=PUB
   groupPerms:
@@ -70,7 +71,7 @@ def guarded(new_cluster: Callable[..., Cluster]) -> Iterator[Cluster]:
 def operators(guarded: Cluster, new_workbench: Callable[..., Workbench]) -> Workbench:
     """Clients of an administrator; the topics of the rules are there."""
     bench = new_workbench(guarded, credentials=ADMIN)
-    for topic in ("AclOrders", "AclRead", "AclWrite", "AclOther"):
+    for topic in ("AclOrders", "AclAsk", "AclRead", "AclWrite", "AclOther"):
         bench.admin.update_topic(topic, broker=guarded.broker_address, queues=1)
         bench.wait_for_route(topic, queues=1)
     return bench
@@ -135,6 +136,11 @@ def test_a_transaction_takes_the_permission_to_send(clients: Workbench, operator
     assert [each.body for each in inbox.wait_count(1, timeout_s=LIMIT_S)] == [b"committed"]
     said = refusal_of(lambda: clients.transactions().send("AclRead", "x", "C"))
     assert said.startswith("No default permission for topic:AclRead")
+
+
+def test_whoever_may_consume_a_request_may_reply(clients: Workbench) -> None:
+    clients.replier("AclAsk", group="AclReaders")
+    assert clients.new_producer().request("AclAsk", "what?", timeout_ms=30_000).body == b"re: what?"
 
 
 def test_every_account_may_write_its_trace(clients: Workbench, operators: Workbench) -> None:

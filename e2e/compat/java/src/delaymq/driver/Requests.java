@@ -10,6 +10,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.exception.MQBrokerException;
@@ -71,9 +72,10 @@ final class Requests {
     /** Fields: group, topic, prefix of the replies' bodies, count (replies to each request). */
     Object start(JSONObject request) throws Exception {
         List<Object> outcomes = new CopyOnWriteArrayList<>();
-        DefaultMQProducer producer = new DefaultMQProducer(request.getString("group") + "-replies");
+        DefaultMQProducer producer = new DefaultMQProducer(request.getString("group") + "-replies", Acl.hook(request));
         clients.configure(producer, request);
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(request.getString("group"));
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
+            request.getString("group"), Acl.hook(request), new AllocateMessageQueueAveragely());
         clients.configure(consumer, request);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(request.getString("topic"), "*");
