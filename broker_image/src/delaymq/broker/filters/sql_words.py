@@ -6,7 +6,7 @@ import re
 from typing import Final, NamedTuple
 
 # A client's heartbeat carries the text; an address list of some thousand values still fits.
-MAX_CHARACTERS: Final = 65_536
+MAX_CHARACTERS: Final = 32_768
 
 KEYWORDS: Final = frozenset({"NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS"})
 END: Final = "end"
