@@ -262,7 +262,8 @@ def test_what_was_given_up_can_be_asked_about_again(open_transacting: Open, rest
     if restart:
         harness.kill()
     assert harness.pending == 1
-    assert resume(harness, offset_message_id(copy.store_host, copy.physical_offset)).code == 1  # it is asked about
+    assert resume(harness, offset_message_id(copy.store_host, copy.physical_offset)).code == 0  # it is asked about
+    assert harness.pending == 1
     assert harness.commit(half).code == 1
     session = harness.connect()
     harness.next_round()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
@@ -111,23 +112,28 @@ class Ending:
     def _is_open(self, place: int) -> bool:
         return self._ledger.pending.find(place) is not None or place in self._ledger.given_up
 
-    def is_committed(self, record: Record) -> bool:
-        """Whether the log has a committed copy of a half message, as far as the key index tells."""
-        properties = record.properties
-        unique_key = properties.get(names.UNIQUE_KEY)
+    def is_committed(self, record: Record, *, by_any: bool = False) -> bool:
+        """Whether the log has a committed copy of a half message, as far as the key index tells.
+
+        `by_any`: of this one, or of another of the same message, which RocketMQ stored anew.
+        """
+        topics = record.properties.get(names.REAL_TOPIC, ""), names.SCHEDULE_TOPIC
+        return any(
+            copy.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT
+            and (by_any or copy.prepared_transaction_offset == record.physical_offset)
+            for topic in topics
+            for copy in self.of_same_message(topic, record)
+        )
+
+    def of_same_message(self, topic: str, record: Record) -> Iterator[Record]:
+        """Records of a topic with the unique key and the body of `record`, the newest first."""
+        unique_key = record.properties.get(names.UNIQUE_KEY)
         if not unique_key:
-            return False
-        for topic in (properties.get(names.REAL_TOPIC, ""), names.SCHEDULE_TOPIC):
-            for place in self._store.query_index(topic, unique_key, _MAX_LOOKED_AT, 0, 1 << 62):
-                copy = self._store.record_at(place)
-                if (
-                    copy is not None
-                    and copy.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT
-                    and copy.prepared_transaction_offset == record.physical_offset
-                    and copy.body_crc == record.body_crc
-                ):
-                    return True
-        return False
+            return
+        for place in self._store.query_index(topic, unique_key, _MAX_LOOKED_AT, 0, 1 << 62):
+            found = self._store.record_at(place)
+            if found is not None and found.body_crc == record.body_crc:
+                yield found
 
     def _append(self, message: NewRecord) -> Dispatched | None:
         """Appends; None when it raised and the record is in the log all the same."""

@@ -156,9 +156,9 @@ class Ledger:
         checks = 0
         if CHECK_TIMES in properties or PREPARED_QUEUE_OFFSET in properties:
             checks = checks_of(properties)
-            if record.prepared_transaction_offset or self._is_of_first(record):
+            if record.prepared_transaction_offset or (checks == 0 and self._is_of_first(record)):
                 self.given_up.pop(record.prepared_transaction_offset, None)
-            else:
+            if not record.prepared_transaction_offset:
                 self.stored_anew.append(record.queue_offset)
         if physical_offset == 0:
             self.first_identity = _identity(record)

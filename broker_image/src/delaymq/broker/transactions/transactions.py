@@ -134,17 +134,34 @@ class Transactions:
 
         `record` is the half message, or its copy among the given up.
         """
-        place = record.physical_offset
-        if record.topic == names.TRANS_CHECK_MAX_TOPIC:
+        if record.topic == names.HALF_TOPIC:
+            place = record.physical_offset
+            if self._ask_anew(place):
+                return True
+        else:
             place = record.prepared_transaction_offset
-        found = self.ledger.pending.find(place)
-        if found is not None and record.topic == names.HALF_TOPIC:
-            chunk, index = found
-            chunk.checks[index] = 0
+        if place in self.ledger.given_up:
+            self._ending.resume(record, place)
             return True
-        if place not in self.ledger.given_up:
+        return record.topic == names.TRANS_CHECK_MAX_TOPIC and self._resume_by_key(record)
+
+    def _resume_by_key(self, record: Record) -> bool:
+        """A given-up copy that was asked about again already; or RocketMQ's, which says nothing of its half message."""
+        for half in self._ending.of_same_message(names.HALF_TOPIC, record):
+            if self._ask_anew(half.physical_offset):
+                return True
+        if record.prepared_transaction_offset or self._ending.is_committed(record, by_any=True):
             return False
-        self._ending.resume(record, place)
+        self._ending.resume(record, record.physical_offset)
+        return True
+
+    def _ask_anew(self, physical_offset: int) -> bool:
+        """Forgets how often was asked about an unsettled half message; False when it is none."""
+        found = self.ledger.pending.find(physical_offset)
+        if found is None:
+            return False
+        chunk, index = found
+        chunk.checks[index] = 0
         return True
 
     # Timers
