@@ -52,6 +52,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
             "list": Leaf("group_commands:list_groups"),
             "show": Leaf("group_commands:show"),
             "members": Leaf("group_commands:members"),
+            "member": Leaf("member_commands:member"),
             "create": Leaf("group_commands:create"),
             "reset": Leaf("reset_command:reset"),
             "delete": Leaf("group_commands:delete"),
@@ -63,6 +64,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
             "find": Leaf("lookup_commands:find"),
             "get": Leaf("lookup_commands:get"),
             "life": Leaf("lookup_commands:life"),
+            "consume": Leaf("member_commands:consume"),
         },
     ),
     "deadletter": Group(
