@@ -1,10 +1,13 @@
 """Messages by key and by id, and a look into a consume queue."""
 
+import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from broker_harness import START_MS, Harness, records_of
-from delaymq.protocol.bodies import QueueData
+from delaymq.broker.processors import query as module
+from delaymq.protocol.bodies import ConsumerData, HeartbeatData, QueueData, SubscriptionData
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Response
 
@@ -87,3 +90,45 @@ def test_a_queue_or_index_that_is_not_there_says_so(harness: Harness) -> None:
     beyond = look(harness, index=1)
     assert (beyond.code, beyond.body) == (ResponseCode.SUCCESS, b"")
     assert "not exist" in str(beyond.remark)
+
+
+def subscribe(harness: Harness, expression: str, expression_type: str) -> None:
+    subscription = SubscriptionData("Orders", expression, sub_version=7, expression_type=expression_type)
+    data = HeartbeatData("c1", consumer_data_set=[ConsumerData("readers", subscription_data_set=[subscription])])
+    assert harness.answer(RequestCode.HEART_BEAT, body=data.encode()).code == ResponseCode.SUCCESS
+
+
+def test_entries_are_shown_with_what_a_group_makes_of_them(open_harness: Callable[..., Harness]) -> None:
+    harness = open_harness(enable_property_filter=True)
+    for number in range(3):
+        harness.send(properties={"TAGS": f"Tag{number}", "size": str(number)})
+    assert QueueData.decode(look(harness, consumerGroup="readers").body).filter_data == "readers@Orders is not online!"
+    subscribe(harness, "Tag1 || Tag2", "TAG")
+    by_tag = QueueData.decode(look(harness, consumerGroup="readers").body)
+    assert [entry.eval for entry in by_tag.queue_data] == [False, True, True]
+    assert by_tag.filter_data == "null"
+    assert by_tag.subscription_data is not None
+    assert by_tag.subscription_data.sub_string == "Tag1 || Tag2"
+    harness.broker.session_closed(harness.session)
+    subscribe(harness, "size < 1 OR TAGS = 'Tag2'", "SQL92")
+    by_property = QueueData.decode(look(harness, consumerGroup="readers").body)
+    assert [entry.eval for entry in by_property.queue_data] == [True, False, True]
+    assert json.loads(by_property.filter_data or "") == {
+        "consumerGroup": "readers",
+        "expression": "size < 1 OR TAGS = 'Tag2'",
+        "expressionType": "SQL92",
+        "topic": "Orders",
+        "clientVersion": 7,
+    }
+    harness.broker.session_closed(harness.session)
+    subscribe(harness, "size <", "SQL92")
+    broken = QueueData.decode(look(harness, consumerGroup="readers").body)
+    assert [entry.eval for entry in broken.queue_data] == [False, False, False]
+
+
+def test_a_look_has_a_limit(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_QUEUE_ENTRIES", 2)
+    for _ in range(4):
+        harness.send()
+    for count, shown in ((10, 2), (2**31 - 1, 2), (1, 1), (0, 0), (-5, 0)):
+        assert len(QueueData.decode(look(harness, count=count).body).queue_data) == shown

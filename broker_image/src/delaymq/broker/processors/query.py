@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from delaymq.broker.errors import system_error
-from delaymq.broker.filters import tag_matcher
+from delaymq.broker.filters import Filter, compile_expression, is_tag_type
 from delaymq.message import names
 from delaymq.message.properties import decode_properties
 from delaymq.message.record import Record
-from delaymq.protocol.bodies import QueueData, QueueEntry
+from delaymq.protocol.bodies import QueueData, QueueEntry, SubscriptionData
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import Command, Response
 from delaymq.protocol.errors import RequestError
@@ -29,6 +31,8 @@ MAX_QUERY_COUNT: Final = 64
 MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
 # mqadmin asks for 10 entries.
 MAX_QUEUE_ENTRIES: Final = 1_000
+# The same where each entry's record has to be read, for its properties.
+MAX_FILTERED_ENTRIES: Final = 100
 
 
 def query_message(broker: Broker, session: Session, command: Command) -> Response:
@@ -89,16 +93,47 @@ def query_consume_queue(broker: Broker, session: Session, command: Command) -> R
     if header.consumer_group is not None:
         # As RocketMQ says it: "null" is a member's filter where its tags are all there is.
         offline = f"{header.consumer_group[: names.MAX_TOPIC_LENGTH]}@{topic} is not online!"
-        data.filter_data = "null" if subscription is not None else offline
+        data.filter_data = offline if subscription is None else _filter_data(header.consumer_group, subscription)
     index = header.index or 0
     if not low <= index < high:
         raise RequestError(
             ResponseCode.SUCCESS, f"Index {index} of {queue_id}@{topic} is not exist! It has {low} to {high}."
         )
-    matches = tag_matcher(subscription.sub_string) if subscription is not None else None
-    count = min(max(header.count or 0, 0), MAX_QUEUE_ENTRIES)
+    wanted = None if subscription is None else _filter_of(subscription)
+    by_property = wanted is not None and wanted.properties is not None
+    count = min(max(header.count or 0, 0), MAX_FILTERED_ENTRIES if by_property else MAX_QUEUE_ENTRIES)
     entries = broker.store.read_entries(topic, queue_id, index, count)
     for physical_offset, size, tags_code in ENTRY.iter_unpack(entries):
-        wanted = matches is not None and matches(tags_code)
-        data.queue_data.append(QueueEntry(physical_offset, size, tags_code, wanted))
+        takes = wanted is not None and _takes(broker, wanted, physical_offset, tags_code)
+        data.queue_data.append(QueueEntry(physical_offset, size, tags_code, takes))
     return Response(body=data.encode())
+
+
+def _filter_data(group: str, subscription: SubscriptionData) -> str:
+    if is_tag_type(subscription.expression_type):
+        return "null"
+    told = {
+        "consumerGroup": group,
+        "expression": subscription.sub_string,
+        "expressionType": subscription.expression_type,
+        "topic": subscription.topic,
+        "clientVersion": subscription.sub_version,
+    }
+    return msgspec.json.encode(told).decode()
+
+
+def _filter_of(subscription: SubscriptionData) -> Filter | None:
+    """What the group's members said; None for an expression that never compiled, with which nothing is taken."""
+    try:
+        return compile_expression(subscription.expression_type, subscription.sub_string)
+    except RequestError:
+        return None
+
+
+def _takes(broker: Broker, wanted: Filter, physical_offset: int, tags_code: int) -> bool:
+    if wanted.tags is not None and not wanted.tags(tags_code):
+        return False
+    if wanted.properties is None:
+        return True
+    record = broker.record_at(physical_offset)
+    return record is not None and wanted.properties(record.raw_properties)
