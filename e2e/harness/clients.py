@@ -130,7 +130,6 @@ class Producer(Client):
     def queue_ids(self, topic: str) -> list[int]:
         return sorted(queue["queueId"] for queue in self.call("producer.queues", topic=topic))
 
-
     def request(self, topic: str, body: str | bytes | int, *, timeout_ms: int, **fields: Any) -> Received:
         """Ask and wait for the reply; `callback=True` asks by a callback."""
         callback = fields.pop("callback", False)
@@ -263,6 +262,14 @@ class AdminClient(Client):
 
     def create_topic(self, topic: str, *, key: str, queues: int) -> None:
         self.call("admin.createTopic", topic=topic, key=key, queues=queues)
+
+    def ask(self, method: str, *arguments: Any, **options: Any) -> Any:
+        """What any method of DefaultMQAdminExt answers (see AdminCalls.java); ``api``: of the API below it."""
+        return self.call("admin.call", method=method, arguments=list(arguments), **options)
+
+    def route(self, topic: str) -> dict[str, Any]:
+        """A topic's route; ClientError 17 when there is none."""
+        return dict(self.ask("examineTopicRouteInfo", topic))
 
     def consumers(self, group: str) -> list[str]:
         """The client ids of a group's members."""

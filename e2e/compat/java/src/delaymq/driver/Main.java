@@ -63,6 +63,7 @@ public final class Main {
         operations.put("admin.updateTopic", admin::updateTopic);
         operations.put("admin.consumeStats", admin::consumeStats);
         operations.put("admin.consumers", admin::consumers);
+        operations.put("admin.call", new AdminCalls(clients)::call);
         MqAdmin mqAdmin = new MqAdmin();
         operations.put("mqadmin", mqAdmin::run);
         operations.put("mqadmin.names", mqAdmin::names);

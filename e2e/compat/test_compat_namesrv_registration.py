@@ -1,0 +1,100 @@
+"""How brokers register: compressed, only when something changed, as a slave, from a new address.
+
+NameServers and brokers of both kinds: whichever side is ours, RocketMQ's is on the other.
+"""
+
+import time
+from contextlib import ExitStack, closing
+from typing import Any
+
+import pytest
+from delaymq.protocol.errors import FastJsonError
+from delaymq.protocol.fastjson import loads
+from harness.clients import Workbench
+from harness.driver import Driver
+from harness.name_servers import BrokerNode, NameServerNode, Sides
+from harness.recording_proxy import RecordingProxy
+from harness.waiting import until
+
+# The shortest that both allow.
+PERIOD = {"registerNameServerPeriod": "10000"}
+REGISTER, QUERY_VERSION = 103, 322
+
+
+@pytest.fixture(params=["broker", "namesrv"])
+def sides(request: pytest.FixtureRequest, against: str) -> Sides:
+    return Sides.of(request.param, against)
+
+
+def test_registrations_are_compressed_and_repeated_only_where_something_changed(sides: Sides, driver: Driver) -> None:
+    with ExitStack() as stack:
+        namesrv = stack.enter_context(NameServerNode(sides.namesrv))
+        recorder = stack.enter_context(RecordingProxy(namesrv.port))
+        config = {**PERIOD, "compressedRegister": "true", "forceRegister": "false"}
+        broker = stack.enter_context(BrokerNode(sides.broker, [recorder.address], config=config))
+        addresses = {"namesrv_address": namesrv.address, "broker_address": broker.address}
+        clients = stack.enter_context(closing(Workbench(driver, **addresses)))
+        topic = clients.name("Topic")
+        clients.admin.update_topic(topic, broker=broker.address, queues=5)
+        found = until(lambda: clients.admin.route(topic), f"a route of {topic}")
+        assert found["queueDatas"][0]["writeQueueNums"] == 5
+        registered = [fields for code, fields in recorder.requests if code == REGISTER]
+        assert {fields["compressed"] for fields in registered} == {"true"}
+
+        asked_before = recorder.codes().count(QUERY_VERSION)
+        until(lambda: recorder.codes().count(QUERY_VERSION) > asked_before, "a question about the version")
+        time.sleep(0.5)  # what follows an answer that nothing changed: nothing
+        assert recorder.codes().count(REGISTER) == len(registered)
+        clients.admin.update_topic(topic, broker=broker.address, queues=6)
+        until(lambda: clients.admin.route(topic)["queueDatas"][0]["writeQueueNums"] == 6, "the changed topic")
+
+
+def test_a_slave_of_rocketmq_finds_its_master_and_copies_its_tables(sides: Sides, driver: Driver) -> None:
+    with ExitStack() as stack:
+        namesrv = stack.enter_context(NameServerNode(sides.namesrv))
+        master = stack.enter_context(BrokerNode(sides.broker, [namesrv.address], config=PERIOD))
+        addresses = {"namesrv_address": namesrv.address, "broker_address": master.address}
+        clients = stack.enter_context(closing(Workbench(driver, **addresses)))
+        topic, group = clients.topic(queues=2), clients.name("group")
+        clients.mqadmin("updateSubGroup", "-b", master.address, "-g", group, "-r", "7")
+        clients.producer.send(topic, "m0", queue_id=0)
+        clients.producer.send(topic, "late", queue_id=0, delayLevel=1)
+        reader = clients.pull(group=group)
+        reader.commit(topic, 0, 1)
+
+        config = {**PERIOD, "brokerId": "1", "brokerRole": "SLAVE"}
+        slave = stack.enter_context(BrokerNode("real", [namesrv.address], config=config))
+        expected = {"0": master.address, "1": slave.address}
+        until(lambda: clients.admin.route(topic)["brokerDatas"][0]["brokerAddrs"] == expected, "both addresses")
+
+        def copied(name: str) -> dict[str, Any]:
+            try:
+                tree = loads((slave.store_path / "config" / name).read_bytes())  # not quite JSON: numbers are keys
+            except FastJsonError:
+                return {}  # it is being written
+            assert isinstance(tree, dict)
+            return tree
+
+        until(lambda: topic in copied("topics.json").get("topicConfigTable", {}), "the topics at the slave")
+        groups = until(lambda: copied("subscriptionGroup.json"), "the groups at the slave")
+        assert groups["subscriptionGroupTable"][group]["retryMaxTimes"] == 7
+        offsets = until(lambda: copied("consumerOffset.json"), "the offsets at the slave")
+        assert offsets["offsetTable"][f"{topic}@{group}"][0] == 1
+        delays = until(lambda: copied("delayOffset.json"), "the positions of delays at the slave")
+        assert "1" in map(str, delays["offsetTable"])
+
+
+def test_a_broker_at_a_new_address_takes_the_place_of_the_one_before(against: str, driver: Driver) -> None:
+    """As a pod that moved: the same name, another address, and its predecessor never said goodbye."""
+    with ExitStack() as stack:
+        namesrv = stack.enter_context(NameServerNode(Sides.of("namesrv", against).namesrv))
+        first = stack.enter_context(BrokerNode("ours", [namesrv.address]))
+        addresses = {"namesrv_address": namesrv.address, "broker_address": first.address}
+        clients = stack.enter_context(closing(Workbench(driver, **addresses)))
+        until(lambda: clients.admin.route("TBW102"), "a route")
+        second = stack.enter_context(BrokerNode("ours", [namesrv.address]))
+        found = until(
+            lambda: clients.admin.route("TBW102")["brokerDatas"][0]["brokerAddrs"] == {"0": second.address},
+            "the new address alone",
+        )
+        assert found
