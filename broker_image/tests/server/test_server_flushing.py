@@ -1,6 +1,7 @@
 """Group commit and its deadlines, over a log whose syncs the test ends."""
 
 import asyncio
+import math
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
@@ -225,3 +226,54 @@ def test_sync_times_are_counted_in_their_buckets() -> None:
     assert times.counts[-1] == 1
     assert sum(times.counts) == 4
     assert abs(times.sum_s - 99.0039) < 1e-9
+
+
+def test_the_disk_counts_as_busy_while_somebody_waits_for_a_sync_and_until_one_succeeds() -> None:
+    async def scenario() -> None:
+        world = World()
+        flushing = world.flushing
+        flushing.busy_after_s = 7.0
+        world.log.may_end.clear()
+        world.log.failures = 1
+        asked_at = asyncio.get_running_loop().time()
+        number = world.send()
+        await world.until(lambda: world.log.running)
+        busy_at = flushing.busy_at
+        assert asked_at + 7.0 <= busy_at < math.inf
+        world.log.may_end.set()
+        await world.until(lambda: flushing.failures == 1)
+        # A failed sync does not begin the time anew.
+        assert flushing.busy_at == busy_at
+        await world.until(lambda: number in world.answers)
+        await world.until(lambda: flushing.busy_at == math.inf)
+        await flushing.stop()
+
+    run(scenario)
+
+
+def test_a_sync_that_nobody_waits_for_makes_nothing_busy() -> None:
+    async def scenario() -> None:
+        world = World()
+        world.log.may_end.clear()
+        world.log.end_offset = 100
+        world.flushing.request()
+        await world.until(lambda: world.log.running)
+        assert world.flushing.busy_at == math.inf
+        world.log.may_end.set()
+        await world.until(lambda: world.log.flushed_offset == 100)
+        await world.flushing.stop()
+
+    run(scenario)
+
+
+def test_who_waits_keeps_no_body() -> None:
+    async def scenario() -> None:
+        world = World()
+        world.log.end_offset = 100
+        request = Command(10, 1, body=b"x" * 1_000)
+        world.flushing.wait(cast(ClientSession, None), request, Deferred(Response(0), 100, 5_000, Response(10)))
+        assert (world.flushing.waiting, request.body) == (1, b"")
+        await world.until(lambda: world.answers == {1: 0})
+        await world.flushing.stop()
+
+    run(scenario)
