@@ -24,14 +24,17 @@ from delaymq.client import (
     BatchPushConsumer,
     Client,
     ConsumeFrom,
+    HalfMessage,
     LitePullConsumer,
     LitePullOptions,
+    LocalState,
     Message,
     Outcome,
     Producer,
     PushConsumer,
     PushConsumerOptions,
     ReceivedMessage,
+    TransactionProducer,
 )
 from harness.brokers import OurCluster
 from many_connections import Connections, connected
@@ -41,21 +44,37 @@ BODY_BYTES = 512
 BATCH = 32
 TAGS = ("TagA", "TagB", "TagC", "TagD")
 GROUP_OF_BATCHES, GROUP_OF_TAG, GROUP_OF_POLLS = "soak-batches", "soak-tag", "soak-polls"
+GROUP_OF_CONDITION = "soak-condition"
+CONDITION = "TAGS IN ('TagA', 'TagB') AND number BETWEEN 0 AND 49"
+"""True for a quarter of the messages: half of the tags, half of the numbers."""
+TRANSACTIONS_GROUP = "soak-transactions"
+WANTED: dict[str, Callable[[Message], bool]] = {
+    GROUP_OF_BATCHES: lambda message: True,
+    GROUP_OF_TAG: lambda message: message.tags == TAGS[0],
+    GROUP_OF_CONDITION: lambda message: message.tags in TAGS[:2] and int(message.properties["number"]) < 50,
+    GROUP_OF_POLLS: lambda message: message.tags == TAGS[0],
+}
+"""Which messages each group gets."""
 STAY_S = 3.0
 """How long a member that comes and goes stays, and stays away."""
-LAG_LIMIT = 50_000
-"""Producers wait while the slowest group is further behind: a soak is no test of the queues' length."""
+LAG_LIMIT = 10_000
+"""Producers wait while the slowest group is further behind, so that no segment is deleted that it still needs."""
+LAG_BYTES = LAG_LIMIT * 4 * 1_024
+"""At most what the log holds of that: a group that wants one tag of four is further behind in the log."""
 WARM_UP_SHARE = 0.25
 """Pools, caches and tables fill in this part of the messages; only the rest counts."""
 AGE_S = 2 * 3_600.0
 """Segments are made to look so old, since the shortest reservation time is an hour."""
 NEWEST_SEGMENTS = 2
-"""That are left as they are."""
+"""That are left as they are in any case."""
 SETTLE_LIMIT_S = 120.0
 CONFIG = {
     "messageDelayLevel": "1s 2s 1s 1s 3s",
     "fileReservedTime": "1",
     "deleteWhen": ";".join(f"{hour:02}" for hour in range(24)),
+    "enablePropertyFilter": "true",
+    "transactionTimeOut": "1000",
+    "transactionCheckInterval": "1000",
 }
 OPTIONS = PushConsumerOptions(consume_from=ConsumeFrom.FIRST, rebalance_interval_ms=2_000, commit_interval_ms=500)
 POLLS = LitePullOptions(consume_from=ConsumeFrom.FIRST, rebalance_interval_ms=2_000, commit_interval_ms=500)
@@ -78,6 +97,7 @@ class Figures:
     """What came of a soak."""
 
     acknowledged: int
+    transactions: int
     received: dict[str, int]
     joins: int
     segments_rolled: int
@@ -94,6 +114,16 @@ class Figures:
     connections: Connections | None = None
 
 
+class Local:
+    """Local transactions that are rolled back, or whose end is told only when the broker asks."""
+
+    async def execute(self, message: HalfMessage, arg: object) -> LocalState:
+        return arg if isinstance(arg, LocalState) else LocalState.COMMIT
+
+    async def check(self, message: ReceivedMessage) -> LocalState:
+        return LocalState.ROLLBACK
+
+
 class Soak:
     """One run against one broker."""
 
@@ -102,8 +132,10 @@ class Soak:
         self.messages = messages
         self.acknowledged = 0
         self.joins = 0
-        self.received = {GROUP_OF_BATCHES: 0, GROUP_OF_TAG: 0, GROUP_OF_POLLS: 0}
-        self._names = itertools.count()
+        self.transactions = 0
+        self.expected = dict.fromkeys(WANTED, 0)
+        self.received = dict.fromkeys(WANTED, 0)
+        self._numbers = itertools.count()
         self._samples: list[tuple[int, int]] = []
         self._wanted = 0
 
@@ -116,6 +148,9 @@ class Soak:
         self.received[GROUP_OF_TAG] += 1
         again = message.reconsume_times == 0 and self.received[GROUP_OF_TAG] % 200 == 0
         return Outcome.RETRY if again else None
+
+    async def handle_chosen(self, message: ReceivedMessage) -> None:
+        self.received[GROUP_OF_CONDITION] += 1
 
     async def poll(self, consumer: LitePullConsumer) -> None:
         async for _ in consumer:
@@ -131,9 +166,14 @@ class Soak:
             consumer = BatchPushConsumer(client, group, self.handle_batch, OPTIONS)
         elif group == GROUP_OF_TAG:
             consumer = PushConsumer(client, group, self.handle, OPTIONS)
+        elif group == GROUP_OF_CONDITION:
+            consumer = PushConsumer(client, group, self.handle_chosen, OPTIONS)
         else:
             consumer = LitePullConsumer(client, group, POLLS)
-        consumer.subscribe(TOPIC, "*" if group == GROUP_OF_BATCHES else TAGS[0])
+        if group == GROUP_OF_CONDITION:
+            consumer.subscribe(TOPIC, sql=CONDITION)
+        else:
+            consumer.subscribe(TOPIC, "*" if group == GROUP_OF_BATCHES else TAGS[0])
         await stack.enter_async_context(consumer)
         if isinstance(consumer, LitePullConsumer):
             stack.callback(asyncio.create_task(self.poll(consumer)).cancel)
@@ -148,17 +188,24 @@ class Soak:
 
     # Load.
 
-    def _body(self) -> bytes:
-        return b"%0*d" % (BODY_BYTES, next(self._names))
-
     def _message(self) -> Message:
-        number = next(self._names)
-        return Message(topic=TOPIC, body=self._body(), tags=TAGS[number % len(TAGS)], keys=(f"k{number}",))
+        number = next(self._numbers)
+        tags, properties = TAGS[number % len(TAGS)], {"number": str(number // len(TAGS) % 100)}
+        body = b"%0*d" % (BODY_BYTES, number)
+        return Message(topic=TOPIC, body=body, tags=tags, keys=(f"k{number}",), properties=properties)
+
+    def _stored(self, *messages: Message) -> None:
+        """Counts what consumers will see, and who of them."""
+        self.acknowledged += len(messages)
+        for message in messages:
+            for group, wants in WANTED.items():
+                self.expected[group] += wants(message)
 
     async def send_batches(self, producer: Producer) -> None:
         while self.acknowledged < self._wanted:
-            await producer.send_batch([self._message() for _ in range(BATCH)])
-            self.acknowledged += BATCH
+            messages = [self._message() for _ in range(BATCH)]
+            await producer.send_batch(messages)
+            self._stored(*messages)
             await self._keep_near()
 
     async def send_singly(self, producer: Producer) -> None:
@@ -166,22 +213,45 @@ class Soak:
         for number in itertools.count():
             if self.acknowledged >= self._wanted:
                 return
-            await producer.send(self._message(), delay="1s" if number % 10 == 0 else None)
-            self.acknowledged += 1
+            message = self._message()
+            await producer.send(message, delay="1s" if number % 10 == 0 else None)
+            self._stored(message)
+            await self._keep_near()
+
+    async def transact(self, producer: TransactionProducer) -> None:
+        """Of five transactions three are committed, one is rolled back, and one when the broker asks."""
+        for number in itertools.count():
+            if self.acknowledged >= self._wanted:
+                return
+            state = {3: LocalState.ROLLBACK, 4: LocalState.UNKNOWN}.get(number % 5, LocalState.COMMIT)
+            message = self._message()
+            result = await producer.send_in_transaction(message, state)
+            if result.state is LocalState.COMMIT:
+                self._stored(message)
+            self.transactions += 1
             await self._keep_near()
 
     async def _keep_near(self) -> None:
-        while self.acknowledged - self.received[GROUP_OF_BATCHES] > LAG_LIMIT:  # noqa: ASYNC110 - counts are no event
+        while self._lag() > LAG_LIMIT:  # noqa: ASYNC110 - counts are no event
             await asyncio.sleep(0.05)
 
+    def _lag(self) -> int:
+        """Of the group that is furthest behind; below 0 where messages came again."""
+        return max(self.expected[group] - received for group, received in self.received.items())
+
     async def age(self) -> None:
-        """Makes all but the newest segments look old, so that the broker's own pass deletes them."""
+        """Makes segments look old that nobody needs any more."""
+        needed = NEWEST_SEGMENTS + -(-LAG_BYTES // int(self.cluster.config["mappedFileSizeCommitLog"]))
         while True:
-            for path in self._segments()[:-NEWEST_SEGMENTS]:
-                then = path.stat().st_mtime
-                if time.time() - then < AGE_S:
-                    os.utime(path, (then - AGE_S, then - AGE_S))
+            self._make_old(needed)
             await asyncio.sleep(1)
+
+    def _make_old(self, newest: int) -> None:
+        """All but so many of the newest segments look old, so that the broker's own pass deletes them."""
+        for path in self._segments()[:-newest]:
+            then = path.stat().st_mtime
+            if time.time() - then < AGE_S:
+                os.utime(path, (then - AGE_S, then - AGE_S))
 
     async def sample(self) -> None:
         while True:
@@ -194,6 +264,8 @@ class Soak:
         async with AsyncExitStack() as stack:
             client = await stack.enter_async_context(Client(self.cluster.namesrv_address))
             producer = await stack.enter_async_context(Producer(client))
+            transactions = TransactionProducer(client, TRANSACTIONS_GROUP, Local())
+            await stack.enter_async_context(transactions)
             for group in self.received:
                 await self.join(stack, group)
             others = [asyncio.create_task(self.come_and_go(group)) for group in self.received]
@@ -203,13 +275,27 @@ class Soak:
                     senders.create_task(self.send_batches(producer))
                 for _ in range(32):
                     senders.create_task(self.send_singly(producer))
-            await until(lambda: self.received[GROUP_OF_BATCHES] >= self.acknowledged, "all messages were received")
+                for _ in range(2):
+                    senders.create_task(self.transact(transactions))
+            await until(lambda: self._lag() <= 0, "all messages were received")
+            await self._no_open_transactions()
+            self._make_old(NEWEST_SEGMENTS)
             for each in others:
                 each.cancel()
             ends = await asyncio.gather(*others, return_exceptions=True)
             failures = [end for end in ends if isinstance(end, Exception)]
             if failures:
                 raise ExceptionGroup("the soak's own tasks failed", failures)
+
+    async def _no_open_transactions(self) -> None:
+        """Waits while the broker still has to ask how some ended: without producers nobody could tell it."""
+        deadline = time.monotonic() + SETTLE_LIMIT_S
+        while time.monotonic() < deadline:
+            values = await asyncio.to_thread(metrics, self.cluster.http_address)
+            if values["delaymq_transactions_pending"] == 0:
+                return
+            await asyncio.sleep(0.2)
+        raise TimeoutError(f"transactions were open after {SETTLE_LIMIT_S:g} s")
 
     # The run.
 
@@ -228,6 +314,7 @@ class Soak:
         deleted = int(segments[0].name) // segment_bytes
         figures = Figures(
             acknowledged=self.acknowledged,
+            transactions=self.transactions,
             received=self.received,
             joins=self.joins,
             segments_rolled=deleted + len(segments) - 1,
