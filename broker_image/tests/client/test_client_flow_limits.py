@@ -1,0 +1,70 @@
+"""The three limits of a consumer of its own: it stops reading by itself, and goes on when there is room."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from client_fake_peer import FakeBroker, run, running, until
+from delaymq.client import Client, ConsumeFrom, PushConsumer, PushConsumerOptions, ReceivedMessage
+
+MESSAGES = 200
+QUICK = PushConsumerOptions(consume_from=ConsumeFrom.FIRST, commit_interval_ms=20, close_timeout_ms=200, concurrency=4)
+
+
+class FirstHangs:
+    """A handler that never ends with the first message before it may, and at once with all others."""
+
+    def __init__(self, *, others_too: bool) -> None:
+        self.may_end = asyncio.Event()
+        self.ended = 0
+        self._others_too = others_too
+
+    async def __call__(self, message: ReceivedMessage) -> None:
+        if self._others_too or message.body[:2] == b"0:":
+            await self.may_end.wait()
+        self.ended += 1
+
+
+def consumer_of(client: Client, handler: FirstHangs, options: PushConsumerOptions) -> PushConsumer:
+    consumer = PushConsumer(client, "G", handler, options)
+    consumer.subscribe("T", "*")
+    return consumer
+
+
+def test_the_limits_are_those_of_rocketmq_s_clients() -> None:
+    options = PushConsumerOptions()
+    limits = (options.max_cached_messages, options.max_cached_bytes, options.max_cached_span)
+    assert limits == (1_000, 100 * 1024 * 1024, 2_000)
+
+
+@pytest.mark.parametrize(
+    ("limit", "others_too", "least", "most"),
+    [
+        # A pull brings up to 32 more than were missing.
+        ({"max_cached_messages": 50}, True, 50, 50 + 32),
+        ({"max_cached_bytes": 50_000}, True, 50, 50 + 32),
+        ({"max_cached_span": 50}, False, 50, 50 + 32),
+    ],
+)
+def test_a_consumer_stops_reading_at_each_of_its_limits_and_goes_on_when_there_is_room(
+    limit: dict[str, int], others_too: bool, least: int, most: int
+) -> None:
+    async def scenario() -> None:
+        broker = FakeBroker()
+        for number in range(MESSAGES):
+            broker.add("T", b"%d:" % number + bytes(1_000))
+        handler = FirstHangs(others_too=others_too)
+        async with running(broker) as (client, _), consumer_of(client, handler, replace(QUICK, **limit)) as consumer:
+            if others_too:
+                await until(lambda: consumer.stats().cached_messages >= least)
+                await asyncio.sleep(0.05)  # for what would come too much
+                assert consumer.stats().cached_messages <= most
+            else:
+                await until(lambda: handler.ended >= least - 1)
+                await asyncio.sleep(0.05)
+                assert handler.ended <= most
+            handler.may_end.set()
+            await until(lambda: broker.committed == MESSAGES)
+        assert handler.ended == MESSAGES
+
+    run(scenario)
