@@ -111,11 +111,12 @@ class Checking:
         return True
 
     def _go_on(self, now_ms: int, budget: int) -> int:
-        chunks = self._ledger.pending.chunks
-        now_s = now_ms // 1_000
-        asked = looked_at = 0
+        pending = self._ledger.pending
+        chunks = pending.chunks
+        now_s, most_checks = now_ms // 1_000, self._settings().transaction_check_max
         absent: dict[int, bool] = {0: False}
-        number, index = self._ledger.pending.at_or_behind(self._at or 0)
+        asked = looked_at = 0
+        number, index = pending.at_or_behind(self._at or 0)
         while number < len(chunks):
             chunk = chunks[number]
             if index >= len(chunk.offsets):
@@ -128,23 +129,21 @@ class Checking:
                 self._at = offset
                 return asked
             looked_at += 1
-            index += 1
-            if chunk.due_s[index - 1] > now_s or self._nobody_there(chunk.groups[index - 1], absent, chunk, index - 1):
+            group = chunk.groups[index]
+            nobody_there = absent.get(group)
+            if nobody_there is None:
+                nobody_there = absent[group] = self._producer_of(self._ledger.groups.names[group]) is None
+            if chunk.due_s[index] > now_s or (nobody_there and chunk.checks[index] < most_checks):
+                index += 1
                 continue
             asked += 1
-            if self._look(chunk, index - 1, now_ms):
+            if self._look(chunk, index, now_ms):
                 # It is gone, and its neighbours have moved.
-                number, index = self._ledger.pending.at_or_behind(offset + 1)
+                number, index = pending.at_or_behind(offset + 1)
+            else:
+                index += 1
         self._at = None
         return asked
-
-    def _nobody_there(self, group: int, absent: dict[int, bool], chunk: Chunk, index: int) -> bool:
-        if chunk.checks[index] >= self._settings().transaction_check_max:
-            return False
-        known = absent.get(group)
-        if known is None:
-            known = absent[group] = self._producer_of(self._ledger.groups.names[group]) is None
-        return known
 
     def _look(self, chunk: Chunk, index: int, now_ms: int) -> bool:
         """Asks about one half message, or gives it up; whether it is settled now."""

@@ -10,6 +10,7 @@ from typing import Final
 # Settling moves the rest of a chunk: 8 KiB at most. Small ones are joined, or a few old halves would cost one each.
 _CHUNK_HALVES: Final = 1_024
 _JOINED_BELOW: Final = _CHUNK_HALVES // 4
+_LOOKED_AT_SINGLY: Final = 16
 
 
 class Chunk:
@@ -146,37 +147,33 @@ class PendingHalves:
         """
         told: list[list[int]] = []
         for chunk in self.chunks:
-            index, count = 0, len(chunk.offsets)
-            while index < count:
-                first, checks = chunk.offsets[index], chunk.checks[index]
-                stop = _run_end(chunk, index)
-                if told and told[-1][1] == first and told[-1][2] == checks:
-                    told[-1][1] = first + stop - index
-                elif len(told) == limit:
-                    return told, first
-                else:
-                    told.append([first, first + stop - index, checks])
-                index = stop
+            known_to = _tell_runs(chunk, 0, len(chunk.offsets), told, limit)
+            if known_to is not None:
+                return told, known_to
         return told, None
 
 
-def _run_end(chunk: Chunk, index: int) -> int:
-    """Where the neighbours of `index` end that were asked equally often: by halving, since most runs are long."""
+def _tell_runs(chunk: Chunk, low: int, high: int, told: list[list[int]], limit: int) -> int | None:
+    """Adds the runs of a part of a chunk; from which queue offset on there is no room. By halves: most runs are long."""
     offsets, checks = chunk.offsets, chunk.checks
-    low, high = index + 1, len(offsets)
-    while low < high:
-        middle = (low + high + 1) // 2 - 1
-        if offsets[middle] - offsets[index] == middle - index:
-            low = middle + 1
+    if high - low > _LOOKED_AT_SINGLY:
+        is_run = offsets[high - 1] - offsets[low] == high - 1 - low
+        if not is_run or checks[low:high].tobytes() != checks[low : low + 1].tobytes() * (high - low):
+            middle = (low + high) // 2
+            known_to = _tell_runs(chunk, low, middle, told, limit)
+            return known_to if known_to is not None else _tell_runs(chunk, middle, high, told, limit)
+        steps = high - low
+    else:
+        steps = 1
+    for index in range(low, high, steps):
+        first = offsets[index]
+        if told and told[-1][1] == first and told[-1][2] == checks[index]:
+            told[-1][1] = first + steps
+        elif len(told) == limit:
+            return first
         else:
-            high = middle
-    wanted = checks[index]
-    if checks[low - 1] == wanted and checks.count(wanted) == len(checks):
-        return low
-    for position in range(index + 1, low):
-        if checks[position] != wanted:
-            return position
-    return low
+            told.append([first, first + steps, checks[index]])
+    return None
 
 
 def _first_physical_offset(chunk: Chunk) -> int:
