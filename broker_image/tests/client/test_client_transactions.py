@@ -104,6 +104,18 @@ def test_a_half_message_is_sent_and_the_broker_told_how_it_ended() -> None:
     run(scenario)
 
 
+def test_the_first_message_of_a_new_topic_is_settled_though_no_route_knows_it_yet() -> None:
+    async def scenario() -> None:
+        broker = HalfBroker()
+        async with running(broker) as (client, _), TransactionProducer(client, "G", Listener()) as producer:
+            result = await producer.send_in_transaction(Message(topic="New", body=b"paid"))
+            assert result.sent.queue.topic == "New"
+            await until(lambda: bool(broker.told))
+            assert broker.told[0]["commitOrRollback"] == COMMIT
+
+    run(scenario)
+
+
 @pytest.mark.parametrize(
     ("execution", "told", "remark"),
     [

@@ -205,12 +205,17 @@ class TransactionProducer(Producer):
             transaction_id=sent.message_id,
         )
         try:
-            address = await self._client.address_of(sent.queue, to_write=True)
+            address = await self._address_of(sent.queue)
             self._trace(message.topic, message.tags, " ".join(message.keys), header, address, state)
             await self._tell(address, header, sent.queue.broker_name, remark)
         except ClientError as error:
             # It has been executed: the caller must not take it for failed. The broker asks how it ended.
             _logger.warning("the broker could not be told that %s is %s: %s", sent.message_id, state.name, error)
+
+    async def _address_of(self, queue: MessageQueue) -> str:
+        """Where the half message is: NameServers may not know a topic yet that it has made."""
+        route = await self._client.route_to_send(queue.topic, self.options.new_topic_queues)
+        return route.master(queue.broker_name) or await self._client.address_of(queue, to_write=True)
 
     async def _check_back(
         self, address: str, message: ReceivedMessage, asked: CheckTransactionStateRequestHeader
