@@ -16,4 +16,5 @@ def families(gathered: Gathered) -> Iterator[Metric]:
     yield counters("delaymq_access_refused", "Requests that access control refused.", "reason", refused)
     text = "Files of rules that cannot be read; their last good rules are in force."
     yield gauge("delaymq_access_files_broken", text, 0 if access is None else len(access.problems))
-    yield gauge("delaymq_access_accounts", "Accounts that access control knows.", 0 if access is None else access.accounts)
+    accounts = 0 if access is None else access.accounts
+    yield gauge("delaymq_access_accounts", "Accounts that access control knows.", accounts)
