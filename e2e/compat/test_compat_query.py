@@ -5,6 +5,7 @@ import time
 import pytest
 from harness.clients import Workbench
 from harness.driver import ClientError
+from harness.operators import Operators
 
 
 def test_a_message_is_found_by_its_offset_id_and_by_its_unique_id(clients: Workbench) -> None:
@@ -88,3 +89,46 @@ def test_a_topic_made_by_the_client_has_the_queues_asked_for(clients: Workbench)
     clients.admin.create_topic(topic, key="TBW102", queues=3)
     clients.wait_for_route(topic, queues=3)
     assert clients.producer.queue_ids(topic) == [0, 1, 2]
+
+
+def test_a_look_into_a_queue_shows_its_entries_and_what_a_group_wants_of_it(clients: Workbench) -> None:
+    operators = Operators(clients)
+    topic, group = clients.topic(queues=2), clients.group()
+    sent = [clients.producer.send(topic, f"{i}", queue_id=1, tags="TagA") for i in range(4)]
+    clients.push(topic, group=group, expression="TagA || TagB")
+    looked = operators.consume_queue(topic, 1, index=1, count=2, group=group)
+    assert (looked["min"], looked["max"], looked["expression"]) == (0, 4, "TagA || TagB")
+    assert [entry["offset"] for entry in looked["entries"]] == [
+        int(each.offset_message_id[-16:], 16) for each in sent[1:3]
+    ]
+    assert [entry["tagsCode"] for entry in looked["entries"]] == [2598919, 2598919]
+    assert looked["filterData"] == "null"
+    offline = operators.consume_queue(topic, 1, group="nobody")
+    assert (offline["filterData"], offline["expression"]) == (f"nobody@{topic} is not online!", None)
+    assert len(offline["entries"]) == 4
+    with pytest.raises(ClientError) as no_queue:
+        operators.consume_queue("NobodyKnows", 0)
+    assert no_queue.value.code == 1
+
+
+def test_the_time_span_that_a_group_has_consumed(clients: Workbench) -> None:
+    operators = Operators(clients)
+    topic, group = clients.topic(queues=2), clients.group()
+    for i in range(3):
+        clients.producer.send(topic, f"{i}", queue_id=0)
+        time.sleep(0.05)
+    puller = clients.pull(group=group)
+    stored_ms = [m.store_timestamp_ms for m in puller.pull(topic, 0, 0).messages]
+    puller.commit(topic, 0, 2)
+    deadline = time.monotonic() + 60
+    while puller.committed(topic, 0) != 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    spans = operators.time_spans(topic, group)
+    span = spans[0]
+    assert (span["min"], span["max"], span["consumed"]) == (stored_ms[0], stored_ms[2], stored_ms[1])
+    assert span["delay"] >= 0
+    assert (spans[1]["min"], spans[1]["max"], spans[1]["consumed"]) == (-1, -1, -1)
+    with pytest.raises(ClientError) as unknown:
+        operators.time_spans("NobodyKnows", group)
+    assert unknown.value.code == 17

@@ -103,7 +103,9 @@ final class Operators {
         Map<Integer, Long> offsets = calls(request).queryCorrectionOffset(
             request.getString("broker"), request.getString("topic"), request.getString("group"),
             new HashSet<>(request.getJSONArray("leftOut").toJavaList(String.class)), TIMEOUT_MS);
-        return new TreeMap<>(offsets);
+        Map<String, Object> queues = new TreeMap<>();
+        offsets.forEach((queueId, offset) -> queues.put(String.valueOf(queueId), offset));
+        return queues;
     }
 
     Object statistics(JSONObject request) throws Exception {
