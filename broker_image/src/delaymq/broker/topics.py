@@ -49,7 +49,7 @@ class Topics:
         self.changed: Callable[[TopicConfig], None] | None = None
         """Called when a topic was made or changed."""
         self.dirty = False
-        self.system: set[str] = set(WITHOUT_CONFIG | {names.HALF_TOPIC, names.TRANS_CHECK_MAX_TOPIC})
+        self.system: set[str] = set(WITHOUT_CONFIG | names.SYSTEM_TOPICS)
         for topic in _fresh_topics(config, level_count):
             self.table[topic.topic_name] = topic
             self.system.add(topic.topic_name)

@@ -58,7 +58,7 @@ SCHEDULE_DLQ_TOPIC: Final = DLQ_PREFIX + SCHEDULE_CONSUMER_GROUP
 CLOSED_TO_CLIENTS: Final = frozenset(
     {SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANS_CHECK_MAX_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
 )
-_SYSTEM_TOPICS: Final = CLOSED_TO_CLIENTS | {AUTO_CREATE_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC}
+SYSTEM_TOPICS: Final = CLOSED_TO_CLIENTS | {AUTO_CREATE_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC}
 
 SYSTEM_GROUPS: Final = (
     "TOOLS_CONSUMER",
@@ -103,7 +103,7 @@ def group_problem(group: str) -> str | None:
 
 def is_system_topic(topic: str, *own: str) -> bool:
     """Whether `topic` belongs to the broker; `own` are the cluster's and the broker's name and the reply topic."""
-    return topic in _SYSTEM_TOPICS or topic in own or topic.startswith(SYSTEM_TOPIC_PREFIX)
+    return topic in SYSTEM_TOPICS or topic in own or topic.startswith(SYSTEM_TOPIC_PREFIX)
 
 
 def is_system_group(group: str) -> bool:

@@ -13,6 +13,7 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.Properties;
+import java.util.Random;
 import java.util.TreeMap;
 import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -127,7 +128,8 @@ final class AdminCalls {
         Map<String, Object> fields = new TreeMap<>();
         for (Class<?> type = bean.getClass(); type != Object.class; type = type.getSuperclass()) {
             for (Field field : type.getDeclaredFields()) {
-                if (!Modifier.isStatic(field.getModifiers()) && !Modifier.isTransient(field.getModifiers())) {
+                if (!Modifier.isStatic(field.getModifiers()) && !Modifier.isTransient(field.getModifiers())
+                    && field.getType() != Random.class) {
                     field.setAccessible(true);
                     fields.put(field.getName(), plain(field.get(bean)));
                 }

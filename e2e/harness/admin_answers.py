@@ -1,0 +1,48 @@
+"""Answers of RocketMQ's administration API without what differs from run to run; everything else is compared."""
+
+import json
+import re
+from typing import Any
+
+from harness import mqadmin_output as output
+
+# Rates, times, shares, sums over minutes that the moment cuts, and Java's own settings of a client.
+MEASURED = re.compile(
+    r"(?i)tps$|timestamp$|timestamps$|time$|ratio(_.*)?$|pt$|rt$|sum$|counter$|latency\d*$|EntireTimeMax$|Mills$"
+    r"|^(commitLogMaxOffset|commitLogDirCapacity|runtime|remainHowManyDataToFlush|dispatchBehindBytes)$"
+    r"|^(putMessageAverageSize|putMessageDistributeTime|putMessageSizeTotal|putMessageTimesTotal)$"
+    r"|^(msg(Put|Get)Total\w+|clientAddr|remoteIP|subVersion|storeSize|commitLogOffset|dataVersion)$"
+)
+FIRST_TIME_MS = 1_500_000_000_000
+OWN_TOPIC = "rmq_sys_delaymq_marks"
+BROKER_SETTINGS = ("brokerName", "brokerClusterName", "brokerId", "brokerRole", "flushDiskType", "fileReservedTime")
+CLIENT_PROPERTIES = ("PROP_CONSUMEORDERLY", "PROP_CONSUME_TYPE", "PROP_CLIENT_VERSION")
+
+
+def normalised(answer: Any) -> list[str]:
+    """Lines of sorted JSON, with placeholders as in mqadmin's output."""
+    text = json.dumps(_plain(answer), indent=1, sort_keys=True)
+    return output.common(text)
+
+
+def _plain(value: Any, key: str = "") -> Any:
+    if isinstance(value, dict):
+        return _of_map(value)
+    if isinstance(value, list):
+        kept = [each for each in value if each != OWN_TOPIC]
+        return sorted((_plain(each) for each in kept), key=lambda each: json.dumps(each, sort_keys=True))
+    if key and value is not None and MEASURED.search(key):
+        return "MEASURED"
+    return "TIME" if isinstance(value, int) and value > FIRST_TIME_MS else value
+
+
+def _of_map(fields: dict[str, Any]) -> dict[str, Any]:
+    if "storePathRootDir" in fields:  # a broker's configuration: each has keys of its own
+        fields = {key: fields[key] for key in BROKER_SETTINGS}
+    if "PROP_CLIENT_VERSION" in fields:  # a client's own settings, which no broker touches
+        fields = {key: fields[key] for key in CLIENT_PROPERTIES}
+    return {_without_path(key): _plain(value, key) for key, value in fields.items() if not key.startswith("__DMQ_")}
+
+
+def _without_path(key: str) -> str:
+    return re.sub(r"_/.*", "_PATH", key)
