@@ -123,6 +123,31 @@ def test_another_live_producer_of_the_group_is_asked(checking_cluster: Cluster, 
     assert [message.body for message in seen.inbox.messages()] == [b"own", b"orphan"]
 
 
+def test_java_and_python_producers_of_a_group_answer_for_each_other(checking_cluster: Cluster, java: Workbench) -> None:
+    topic, group = java.topic(queues=1), new_name("Transactions")
+    seen = java.push(topic, group=java.group(retry_topic=True), **{"from": "CONSUME_FROM_FIRST_OFFSET"})
+
+    async def scenario(client: Client) -> None:
+        # What Python has left open, Java commits, as the message's own script says.
+        half = Message(topic=topic, body=b"of Python", properties={"script": "C"})
+        async with TransactionProducer(client, group, Told()) as gone:
+            await gone.send_in_transaction(half)
+        living = await asyncio.to_thread(java.transactions, group=group)
+        await asyncio.to_thread(_wait_for, seen, 1)
+        # And the other way round.
+        await asyncio.to_thread(living.send, topic, "of Java", "U")
+        await asyncio.to_thread(java.stop, living)
+        listener = Told(**{"check_of Java": LocalState.COMMIT}, own=LocalState.COMMIT)
+        async with TransactionProducer(client, group, listener) as producer:
+            await producer.send_in_transaction(Message(topic=topic, body=b"own"))
+            await asyncio.to_thread(_wait_for, seen, 3)
+
+    run(checking_cluster, scenario)
+    bodies = [message.body for message in seen.inbox.messages()]
+    assert bodies[0] == b"of Python"
+    assert sorted(bodies[1:]) == [b"of Java", b"own"]
+
+
 def test_closing_waits_for_a_check_that_is_under_way(checking_cluster: Cluster, java: Workbench) -> None:
     topic = java.topic(queues=1)
     seen = java.push(topic, group=java.group(retry_topic=True), **{"from": "CONSUME_FROM_FIRST_OFFSET"})
