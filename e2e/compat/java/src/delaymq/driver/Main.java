@@ -64,6 +64,7 @@ public final class Main {
         operations.put("admin.consumeStats", admin::consumeStats);
         operations.put("admin.consumers", admin::consumers);
         operations.put("admin.call", new AdminCalls(clients)::call);
+        operations.put("monitor.round", new Monitoring()::round);
         MqAdmin mqAdmin = new MqAdmin();
         operations.put("mqadmin", mqAdmin::run);
         operations.put("mqadmin.names", mqAdmin::names);
