@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from delaymq.message.properties import format_properties
-from delaymq.protocol.codes import RequestCode
+from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, request_command
 from delaymq.transport import RemotingConnection, TransportError, connect
 
@@ -81,7 +81,7 @@ class RetryLoad(threading.Thread):
         connection = await self._connect()
         for number in range(self._count):
             key = f"K{number:06d}"
-            answer = await connection.request(_send(key, number % QUEUES), TIMEOUT_MS)
+            answer = await _taken(connection, _send(key, number % QUEUES))
             assert answer.code == 0, answer.remark
             offset = int(answer.fields["msgId"][-16:], 16)
             self.told.messages.append(Stored(key, offset, number % 3 == 0))
@@ -96,7 +96,7 @@ class RetryLoad(threading.Thread):
             fields = {"group": GROUP, "offset": str(message.physical_offset), "delayLevel": str(level)}
             try:
                 command = request_command(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
-                answer = await connection.request(command, TIMEOUT_MS)
+                answer = await _taken(connection, command)
             except TransportError:
                 self.told.failed.add(message.key)
                 connection = await self._connect()
@@ -145,6 +145,14 @@ class RetryLoad(threading.Thread):
                 if time.monotonic() > deadline:
                     raise
                 await asyncio.sleep(0.05)
+
+
+async def _taken(connection: RemotingConnection, command: Command) -> Command:
+    """The answer of a broker that was not too busy: what it refuses so is not stored, and asked again."""
+    while True:
+        answer = await connection.request(command, TIMEOUT_MS)
+        if answer.code != ResponseCode.SYSTEM_BUSY:
+            return answer
 
 
 def _send(key: str, queue_id: int) -> Command:

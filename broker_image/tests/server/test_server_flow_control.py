@@ -29,7 +29,7 @@ class World:
         self.flow = FlowControl(
             self.broker, self.flushing, self._reply, clock=lambda: self.now_s, age_s=lambda connection: self.age_s
         )
-        self.flow.tick()
+        self.flow.begin()
 
     def _reply(self, session: object, request: Command, response: Response) -> None:
         assert response.code == ResponseCode.SYSTEM_BUSY
@@ -54,7 +54,7 @@ class World:
             self.now_s >= self.flow.suspicious_at
             or self.now_s >= self.flushing.busy_at
             or self.flushing.waiting + 1 > self.flushing.capacity
-            or self.connection.put_off_at
+            or (self.connection.put_off_at and self.now_s >= self.connection.put_off_at + self.flow.patience_s)
         )
 
 
@@ -65,6 +65,17 @@ def test_a_send_that_lay_in_the_kernel_longer_than_its_limit_is_refused_with_the
     assert world.remark() == f"[TIMEOUT_CLEAN_QUEUE]{expected}"
     assert world.flow.refused == {"timeout_clean_queue": 1}
     assert world.broker.stats.refused == {ResponseCode.SYSTEM_BUSY: 1}
+
+
+def test_nothing_is_refused_while_the_broker_still_starts() -> None:
+    world = World()
+    flow = FlowControl(world.broker, world.flushing, world._reply, clock=lambda: world.now_s, age_s=lambda _: 9.0)
+    flow.tick()
+    world.now_s += 9
+    flow.tick()
+    assert world.now_s < flow.suspicious_at
+    flow.begin()
+    assert world.now_s < flow.suspicious_at < world.now_s + 1
 
 
 def test_what_came_at_the_end_of_a_stall_is_handled() -> None:

@@ -33,8 +33,8 @@ from delaymq.server.sessions import SERVER_LIMITS, ClientSession, Sessions
 from delaymq.server.tls import ServerTls
 from delaymq.transport import RemotingConnection
 from delaymq.transport.budget import BufferBudget
-from delaymq.transport.turns import Turns
 from delaymq.transport.connection import OnCommands, refuse_all
+from delaymq.transport.turns import Turns
 
 if TYPE_CHECKING:
     from delaymq.server.http.serving import HttpServer
@@ -102,6 +102,7 @@ class BrokerServer:
             # HTTP's libraries are loaded when clients are served already, and in a thread: that takes a while.
             module = await loop.run_in_executor(None, importlib.import_module, "delaymq.server.http.broker")
             self._http = await module.broker_http(self, http_bound)
+        self.flow.begin()
 
     def _prepare(self, broker: Broker) -> None:
         config = self.config

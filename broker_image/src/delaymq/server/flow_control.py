@@ -64,6 +64,7 @@ class FlowControl:
         self._reply = reply
         self._clock = clock
         self._age_s = age_s
+        self._has_begun = False
         self._tick_due = math.inf
         self._alive_at = clock()
         self._suspect_all = False
@@ -94,6 +95,12 @@ class FlowControl:
         self._flushing.capacity = self._capacity
         self._watch()
 
+    def begin(self) -> None:
+        """The start is over: until now libraries were loaded, which holds the loop up and is nobody's overload."""
+        self._has_begun = True
+        self._tick_due = math.inf
+        self.tick()
+
     def job(self) -> Job:
         """The signs of life, to be run among the background's jobs."""
         return Job(name="sign of life", interval_ms=lambda: TICK_MS, run=self.tick)
@@ -109,7 +116,7 @@ class FlowControl:
         self._watch()
 
     def _watch(self) -> None:
-        if not self._cleans:
+        if not (self._cleans and self._has_begun):
             self.suspicious_at = math.inf
         elif self._suspect_all:
             self.suspicious_at = 0.0
