@@ -1,5 +1,6 @@
 """Figures under RocketMQ's names: what counts for which key, windows as time goes on, and keys that end."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from delaymq.broker.statistics import statistics as module
 from delaymq.broker.statistics.names import windows_of
 from delaymq.protocol.bodies import BrokerStatistics, ConsumeStats, ConsumeStatsList, StatisticsFigures
 from delaymq.protocol.codes import RequestCode, ResponseCode
+from transactions_harness import COMMIT, ROLLBACK, TOPIC, Transacting
 
 SECOND_MS = 1_000
 MINUTE_MS = 60 * SECOND_MS
@@ -292,3 +294,19 @@ def test_made_up_keys_take_bounded_memory_and_idle_ones_make_room(monkeypatch: p
     statistics.add(statistics.puts, "T1")
     statistics.add(statistics.puts, "T9")
     assert list(statistics.puts) == ["T1", "T9"]
+
+
+def test_a_transaction_counts_as_half_and_again_when_it_is_committed(tmp_path: Path) -> None:
+    harness = Transacting(tmp_path)
+    committed, rolled_back, delayed = harness.prepare(), harness.prepare(), harness.prepare(DELAY="1")
+    assert minute(harness, "TOPIC_PUT_NUMS", "RMQ_SYS_TRANS_HALF_TOPIC").sum == 3
+    assert view(harness, "TOPIC_PUT_NUMS", TOPIC) is None
+    harness.end(committed, COMMIT)
+    harness.end(rolled_back, ROLLBACK)
+    harness.end(delayed, COMMIT)
+    assert minute(harness, "TOPIC_PUT_NUMS", TOPIC).sum == 1
+    assert minute(harness, "TOPIC_PUT_NUMS", "SCHEDULE_TOPIC_XXXX").sum == 1
+    run(harness, 2 * SECOND_MS)
+    assert minute(harness, "TOPIC_PUT_NUMS", TOPIC).sum == 2
+    assert minute(harness, "TOPIC_PUT_NUMS", "RMQ_SYS_TRANS_HALF_TOPIC").sum == 3
+    harness.broker.close()

@@ -134,9 +134,15 @@ class Stats:
         self.copies += 1
         self.by_key.delivered(topic, queue_id, size)
 
-    def committed(self, topic: str, size: int) -> None:
-        """A half message, counted as put before, was stored under its real topic."""
-        self.by_key.add(self.by_key.copies, topic, size)
+    def committed(self, topic: str, queue_id: int, size: int) -> None:
+        """A half message, counted as put before, was stored under its real topic or among the delayed ones.
+
+        RocketMQ's broker forgets to count it.
+        """
+        if topic == names.SCHEDULE_TOPIC:
+            self.by_key.add(self.by_key.queue_puts, queue_id, size)
+        else:
+            self.by_key.add(self.by_key.copies, topic, size)
 
     def found(self, topic: str, group: str, queue_id: int, messages: int, size: int, took_s: float) -> None:
         """A pull found messages of `size` bytes together, and reading them took so long."""

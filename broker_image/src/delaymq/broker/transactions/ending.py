@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
@@ -50,6 +50,8 @@ class Ending:
         self._delivery = delivery
         self.store_host = _NO_HOST
         """The broker's address, as RocketMQ writes it into op marks."""
+        self.on_committed: Callable[[str, int, int], None] | None = None
+        """Called with topic, queue and size of each copy that makes a message visible."""
 
     def commit(self, record: Record, now_ms: int) -> Ended:
         """Makes the message of a half message visible, once; RequestError when it cannot be.
@@ -71,8 +73,10 @@ class Ending:
         if level > 0:
             # Checked when the half message came: a table that got shorter since then must not fail the commit.
             topic, queue_id, properties = self._delivery.prepare(properties, topic, queue_id, level, retry=True)
-        self._append(committed_copy(record, properties, topic, queue_id))
+        appended = self._append(committed_copy(record, properties, topic, queue_id))
         self._ledger.committed(place)
+        if appended is not None and self.on_committed is not None:
+            self.on_committed(topic, queue_id, appended.size)
         self.mark(place, now_ms)
         return Ended.COMMITTED
 

@@ -90,6 +90,7 @@ class Transactions:
         finish(self.ledger, store, half, op)
         self._broker = broker
         self._ending = Ending(self.ledger, store, broker.delivery)
+        self._ending.on_committed = broker.stats.committed
         self._kept = Kept(self.ledger, store, half, op)
         self._checking = Checking(
             self.ledger,
