@@ -160,6 +160,37 @@ def test_traces_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch, caplog: p
     assert caplog.text.count("traces to RMQ_SYS_TRACE_TOPIC are dropped (5 wait already)") == 1
 
 
+def test_a_close_that_is_cancelled_leaves_no_task_behind() -> None:
+    async def scenario() -> None:
+        broker = FakeBroker()
+        broker.add("T", b"x")
+        broker.scripts[RequestCode.SEND_MESSAGE_V2] = lambda command: None
+        seen = asyncio.Event()
+
+        async def handle(message: ReceivedMessage) -> None:
+            seen.set()
+            await asyncio.Event().wait()
+
+        async with running(broker) as (client, _):
+            options = PushConsumerOptions(consume_from=ConsumeFrom.FIRST, enable_trace=True)
+            consumer = PushConsumer(client, "G", handle, options)
+            consumer.subscribe("T")
+            await consumer.start()
+            producer = Producer(client, "G", TRACED)
+            await producer.start()
+            sending = asyncio.ensure_future(producer.send(Message(topic="T", body=b"x")))
+            await seen.wait()
+            await until(lambda: bool(broker.sent()))
+            closing = [asyncio.ensure_future(each.close()) for each in (consumer, producer)]
+            await asyncio.sleep(0)
+            for each in (*closing, sending):
+                each.cancel()
+            await asyncio.wait([*closing, sending])
+            # `run` counts the tasks that are left.
+
+    run(scenario)
+
+
 def test_traces_are_cut_into_messages_that_fit() -> None:
     traces = [Trace(f"{number:03}" * 10, (f"id{number}", "same")) for number in range(10)]
     whole = batches(traces, 1_000, 1_000)

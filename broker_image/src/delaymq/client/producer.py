@@ -89,6 +89,8 @@ class Producer:
             if self._tracer is not None:
                 await self._tracer.close()
         finally:
+            if self._tracer is not None:
+                self._tracer.cancel()  # also when the caller is cancelled
             self._client.leave(self)
         if not self._client.has_producer(self.group):
             await unregister(self._client, self._delivery.topics, producer_group=self.group)

@@ -162,6 +162,8 @@ class _GroupConsumer(GroupMember):
         finally:
             # Also when the caller is cancelled: nothing of it goes on.
             self._background.cancel()
+            if self._tracer is not None:
+                self._tracer.cancel()
             self._assignment.clear()
             self._close_file()
             self._client.leave(self)

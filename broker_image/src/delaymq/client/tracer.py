@@ -86,6 +86,10 @@ class Tracer:
             self._drop(len(self._waiting), "the last ones could not be sent in time")
             self._waiting.clear()
 
+    def cancel(self) -> None:
+        """Sends nothing more: the owner's close was cancelled, or this was closed."""
+        self._background.cancel()
+
     # What is traced.
 
     def sent(self, outgoing: Outgoing, result: SendResult, began_ms: int) -> None:
