@@ -1,12 +1,15 @@
 """The commands with TLS against a standalone broker that takes nothing else, and what they say when it goes wrong."""
 
+import errno
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from certificates import Authority
+from certificates import Authority, client_context
 from cli_running import SMALL, Standalone, called, command
+from delaymq.protocol.command import encode_command, request_command
 
 HOST = "127.0.0.1"
 
@@ -93,3 +96,18 @@ def test_a_server_says_what_is_wrong_with_its_tls_before_it_starts(authority: Au
     shown = called("config", "print", "-c", str(conf), "--tls-key", str(pair.key))
     assert "tls.server.certPath" in shown.out
     assert "the secret" not in shown.out + shown.err
+
+
+def test_a_killed_process_resets_connections_with_tls_too(authority: Authority, tmp_path: Path) -> None:
+    """Clients whose peer ends otherwise wait for their answers until the time is over."""
+    pair = authority.issue(HOST)
+    broker = Standalone(tmp_path)
+    broker.config_path.write_text(f"{SMALL}tls.server.certPath={pair.certificate}\ntls.server.keyPath={pair.key}\n")
+    with broker.running() as process, socket.create_connection((HOST, broker.listen_port), 20) as plain:
+        secure = client_context(authority).wrap_socket(plain, server_hostname=HOST)
+        secure.sendall(encode_command(request_command(28)))
+        assert secure.recv(65_536)
+        process.kill()
+        process.wait()
+        assert secure.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNRESET
+        secure.close()

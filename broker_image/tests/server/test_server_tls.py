@@ -19,7 +19,7 @@ from delaymq.server.tls import ServerTls
 from delaymq.server.tls_certificate import CertificateError, ends_at_s
 from delaymq.server.tls_contexts import client_context as broker_s_context
 from delaymq.transport import ConnectError, ConnectionClosedError, RemotingConnection, connect
-from running_server import HOST, run, send_command, standalone, until
+from running_server import HOST, BrokerPeer, run, send_command, standalone, until
 
 
 @pytest.fixture(scope="module")
@@ -366,3 +366,47 @@ def test_damaged_certificates_have_no_end(authority: Authority) -> None:
     for text in ("", "-----BEGIN CERTIFICATE-----", pem.replace("M", "!", 5)):
         with pytest.raises(CertificateError):
             ends_at_s(text.encode())
+
+
+def test_a_stop_resets_tls_clients_too_and_ends_handshakes_that_are_under_way(
+    tmp_path: Path, authority: Authority, pair: Pair
+) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path / "store", **keys(pair)) as server:
+            peer = BrokerPeer(await connect(HOST, server.broker.port, tls=client_context(authority)), [])
+            await peer.send("T", b"first")
+            waiting = peer.pull("T", 1, wait_ms=1_000_000)
+            await until(lambda: len(server.broker.held_pulls) == 1)
+            _, halfway = await asyncio.open_connection(HOST, server.broker.port)
+            halfway.write(bytes.fromhex("16030100c8010000c40303"))
+            accepting = server.broker.tls.accepting
+            assert accepting is not None
+            await until(lambda: accepting.under_way == 1)
+            await server.broker.stop()
+            with pytest.raises(ConnectionClosedError, match="reset"):
+                await waiting
+            await until(lambda: accepting.under_way == 0)
+            await until(lambda: peer.connection.closing)
+            server.broker.stop = nothing  # type: ignore[method-assign]
+            halfway.close()
+
+    async def nothing() -> None:
+        """It is stopped already."""
+
+    run(scenario)
+
+
+def test_handshakes_that_are_under_way_count_as_connections(tmp_path: Path, pair: Pair, authority: Authority) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path / "store", **keys(pair), max_connections=3) as server:
+            halfway = [await asyncio.open_connection(HOST, server.broker.port) for _ in range(3)]
+            for _, writer in halfway:
+                writer.write(b"\x16\x03\x01")
+            await until(lambda: len(server.broker.sessions) == 3)
+            with pytest.raises(ConnectError):
+                await connect(HOST, server.broker.port, tls=client_context(authority))
+            for _, writer in halfway:
+                writer.close()
+            await until(lambda: len(server.broker.sessions) == 0)
+
+    run(scenario)

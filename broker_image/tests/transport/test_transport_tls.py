@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import socket
 import ssl
@@ -431,3 +432,38 @@ def test_a_client_without_the_wanted_certificate_is_told(
             assert listening.tls.failed == 1
 
     run(scenario)
+
+
+def test_a_connection_that_ended_is_freed_without_the_garbage_collector(authority: Authority) -> None:
+    """Each holds some 70 KB, and a server, which has uvloop, collects rarely."""
+
+    def alive() -> int:
+        return sum(type(each) is RemotingConnection for each in gc.get_objects())
+
+    async def come_and_go(port: int) -> None:
+        client = await connect(HOST, port, tls=client_context(authority))
+        await client.request(request_command(10))
+        client.close()
+
+    async def scenario() -> None:
+        async def given() -> ssl.SSLContext:
+            return context
+
+        context = server_context(authority.issue(HOST))
+        tls = TlsAccepting(given, enforcing=False)
+        serving = await asyncio.get_running_loop().create_server(lambda: RemotingConnection(echo, tls=tls), HOST, 0)
+        gc.collect()
+        before = alive()
+        gc.disable()
+        try:
+            async with asyncio.timeout(BOUND_S):
+                for _ in range(5):
+                    await come_and_go(serving.sockets[0].getsockname()[1])
+                await until(lambda: alive() == before)
+        finally:
+            gc.enable()
+            serving.close()
+        assert tls.ended == 5
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(scenario())

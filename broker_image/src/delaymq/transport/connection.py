@@ -72,6 +72,22 @@ class ConnectionLimits:
     """Whether a peer that does not read its answers is still read from. Off for servers: no new work for it."""
 
 
+class _Gone(asyncio.Transport):
+    """In the place of a transport that ended: takes what is still asked of it."""
+
+    def abort(self) -> None: ...
+    def close(self) -> None: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+    def write(self, data: bytes | bytearray | memoryview) -> None: ...
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+_GONE: Final = _Gone()
+
+
 class RemotingConnection(asyncio.BufferedProtocol):
     """One connection. `on_commands` gets the requests of each read as a list; what it sends goes out in one write."""
 
@@ -234,6 +250,9 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._requests.fail_all(self._why_lost(exc))
         if self._on_closed is not None:
             self._on_closed(self, exc)
+        # With TLS both know each other for ever, and only the garbage collector would free the 70 KB of both.
+        self._transport = _GONE
+        self._below = None
 
     def _why_lost(self, exc: Exception | None) -> str:
         if isinstance(exc, ssl.SSLError):
@@ -526,6 +545,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self.abort()
 
     def _cut_off(self, error: ProtocolError) -> None:
+        error.__traceback__ = None  # the receiver keeps the error, whose frames keep the receiver
         if self.closing or (self._tls is not None and self._tls.take(self, error)):
             return
         _bad_peers.warning("%s is cut off: %s", self.remote_address, error, peer=self.remote_address)

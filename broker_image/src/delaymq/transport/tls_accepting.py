@@ -63,6 +63,8 @@ class TlsAccepting:
         self.failed = 0
         self.plain_refused = 0
         self.open_connections = 0
+        self.ended = 0
+        """Connections and attempts that are over."""
         self._context = context
         self._waiting: deque[tuple[RemotingConnection, bytes, float]] = deque()
         self._under_way: set[asyncio.Task[None]] = set()
@@ -88,6 +90,7 @@ class TlsAccepting:
     def closed(self) -> None:
         """A connection with TLS ended."""
         self.open_connections -= 1
+        self.ended += 1
 
     def close(self) -> None:
         """Begins no handshake any more; those under way end with their connections."""
@@ -126,6 +129,7 @@ class TlsAccepting:
             connection.reset_at_close(False)
             await upgrade(connection, context, timeout_s=timeout_s, received=received)
         except OSError as error:
+            self.ended += 1
             if not connection.closing:
                 self.failed += 1
                 _failures.warning("TLS handshake with %s failed: %s", peer, sentence(error), peer=peer)
