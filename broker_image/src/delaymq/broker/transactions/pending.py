@@ -154,7 +154,7 @@ class PendingHalves:
 
 
 def _tell_runs(chunk: Chunk, low: int, high: int, told: list[list[int]], limit: int) -> int | None:
-    """Adds the runs of a part of a chunk; from which queue offset on there is no room. By halves: most runs are long."""
+    """Adds the runs of a part of a chunk, by halves; from which queue offset on there is no room, None: all had it."""
     offsets, checks = chunk.offsets, chunk.checks
     if high - low > _LOOKED_AT_SINGLY:
         is_run = offsets[high - 1] - offsets[low] == high - 1 - low
