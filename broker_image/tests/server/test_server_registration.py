@@ -53,3 +53,50 @@ def test_clients_are_told_an_address_that_this_machine_need_not_have(tmp_path: P
             assert server.broker.broker.address == address
 
     run(scenario)
+
+
+def test_a_broker_registers_again_only_where_its_topics_are_not_known(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        fields = {"register_name_server_period": 20, "force_register": False, "compressed_register": True}
+        async with standalone(tmp_path, **fields) as server:
+            routes = server.namesrv.namesrv.routes
+            (link,) = server.broker.registration.links
+            await until(lambda: link.registered)
+            address = server.broker.broker.address
+            asked_ms = routes.live[address].seen_ms
+            await until(lambda: routes.live[address].seen_ms > asked_ms + 100)
+            assert link.registrations == 1
+            routes.drop(address)
+            await until(lambda: address in routes.live)
+            assert link.registrations == 2
+            assert "TBW102" in routes.topics
+
+    run(scenario)
+
+
+def test_order_settings_of_the_first_name_server_count_and_come_with_the_next_topic(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        servers = [NamesrvServer(NamesrvConfig(listen_port=0, kv_config_path="")) for _ in range(2)]
+        for server in servers:
+            await server.start(http=False)
+        # They disagree: a broker that followed both would never come to rest.
+        servers[0].namesrv.kv.put("ORDER_TOPIC_CONFIG", "Ordered", "broker-a:1")
+        servers[1].namesrv.kv.put("ORDER_TOPIC_CONFIG", "Elsewhere", "broker-a:1")
+        addresses = ";".join(f"{HOST}:{server.port}" for server in servers)
+        broker = BrokerServer(broker_config(tmp_path, **BROKER_FIELDS | {"namesrv_addr": addresses}))
+        await broker.start(http=False)
+        await until(lambda: all(link.registered for link in broker.registration.links))
+        peer = await BrokerPeer.connect(broker.port)
+        await peer.send("Ordered")
+        await peer.send("Elsewhere")
+        topics = broker.broker.topics
+        await until(lambda: topics.table["Ordered"].order)
+        counted = topics.version.counter
+        await asyncio.sleep(0.2)
+        assert topics.version.counter == counted
+        assert not topics.table["Elsewhere"].order
+        await broker.stop()
+        for server in servers:
+            await server.stop()
+
+    run(scenario)
