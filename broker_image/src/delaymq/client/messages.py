@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ from delaymq.protocol.bodies import MessageQueue
 
 _logger = logging.getLogger(__name__)
 
+INFLATED_HERE_BYTES: Final = 8 * 1024
+"""Compressed bodies of more bytes than this, in one answer, are inflated in a thread: 8 KiB may become 8 MiB."""
 _SYS_FLAG_AT: Final = 36
 """Where a record has its sys flag (docs/formats/store.md, record field 8)."""
 KEY_SEPARATOR: Final = " "
@@ -223,6 +226,13 @@ def _bytes_of_damaged(data: bytes, at: int) -> int | None:
     if end < len(data) and data[end + 4 : end + 8] != MESSAGE_MAGIC.to_bytes(4, "big"):
         return None
     return int(size)
+
+
+async def received_beside(record: Record, broker_name: str, retry_topic: str = "") -> ReceivedMessage:
+    """As `received`, without holding up the loop for a large body that is compressed."""
+    if record.sys_flag & flags.COMPRESSED and len(record.body) > INFLATED_HERE_BYTES:
+        return await asyncio.to_thread(received, record, broker_name, retry_topic)
+    return received(record, broker_name, retry_topic)
 
 
 def received(record: Record, broker_name: str, retry_topic: str = "") -> ReceivedMessage:

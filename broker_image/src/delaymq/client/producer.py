@@ -22,7 +22,7 @@ from delaymq.client.in_flight import InFlight
 from delaymq.client.messages import Message, ReceivedMessage, SendResult
 from delaymq.client.options import ProducerOptions
 from delaymq.client.outgoing import Outgoing, outgoing_batch, outgoing_message
-from delaymq.client.replies import reply_to
+from delaymq.client.replies import reply_message, reply_to
 from delaymq.client.tracer import Tracer
 from delaymq.client.unregistering import unregister
 from delaymq.clock import now_ms
@@ -191,9 +191,10 @@ class Producer:
                     raise
             try:
                 async with asyncio.timeout_at(deadline):
-                    return await reply
+                    pushed = await reply
             except TimeoutError:
                 raise NoReplyError(outgoing.topic, timeout_ms) from None
+        return await reply_message(pushed)
 
     async def reply(self, request: ReceivedMessage, body: bytes, *, timeout_ms: int | None = None) -> SendResult:
         """Sends `body` as the reply to a request, from its consumer's handler for example.

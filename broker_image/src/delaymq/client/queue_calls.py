@@ -9,7 +9,7 @@ from functools import partial
 
 from delaymq.client.client import Client
 from delaymq.client.errors import BadAnswerError, ClientError, RefusedError, reading_answer, refusal
-from delaymq.client.messages import ReceivedMessage, compressed_bytes, decode_messages
+from delaymq.client.messages import INFLATED_HERE_BYTES, ReceivedMessage, compressed_bytes, decode_messages
 from delaymq.client.subscriptions import Subscription
 from delaymq.protocol.bodies import MASTER_ID, MessageQueue
 from delaymq.protocol.codes import RequestCode, ResponseCode
@@ -30,8 +30,6 @@ MAY_SUSPEND = 2
 WITH_SUBSCRIPTION = 4
 # The answer to a held pull may come this long after the time that it may be held: the broker looks every 5 s.
 HELD_ANSWER_MARGIN_MS = 15_000
-INFLATED_HERE_BYTES = 8 * 1024
-"""Compressed bodies of more bytes than this, of one pull, are inflated in a thread: 8 KiB may become 8 MiB."""
 ENOUGH_BYTES = 32 * 1024 * 1024
 """Of bodies from one pull, inflated; the others are pulled again. 32 messages of a few KiB may be 2 GiB of zeros."""
 

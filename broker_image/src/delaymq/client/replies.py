@@ -7,11 +7,11 @@ import logging
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 from delaymq.client.compression import inflate
 from delaymq.client.errors import ClientError, ClosedError
-from delaymq.client.messages import Message, ReceivedMessage
+from delaymq.client.messages import INFLATED_HERE_BYTES, Message, ReceivedMessage
 from delaymq.clock import now_ms
 from delaymq.message import flags, names
 from delaymq.message.errors import RecordError
@@ -47,22 +47,30 @@ def reply_to(request: ReceivedMessage, body: bytes) -> Message:
     )
 
 
+class Reply(NamedTuple):
+    """One that was pushed, its body as it travelled."""
+
+    header: ReplyMessageRequestHeader
+    properties: dict[str, str]
+    body: bytes
+
+
 class OpenRequests:
     """The requests of a client's producers, by correlation id. Replies that nobody waits for are dropped."""
 
     def __init__(self) -> None:
-        self._open: dict[str, asyncio.Future[ReceivedMessage]] = {}
+        self._open: dict[str, asyncio.Future[Reply]] = {}
 
     def __len__(self) -> int:
         return len(self._open)
 
     @contextmanager
-    def waiting(self) -> Iterator[tuple[str, asyncio.Future[ReceivedMessage]]]:
+    def waiting(self) -> Iterator[tuple[str, asyncio.Future[Reply]]]:
         """A correlation id that is open as long as the context, and the future of its reply. ClientError: too many."""
         if len(self._open) >= MAX_OPEN_REQUESTS:
             raise ClientError(f"{len(self._open)} requests of this client wait for replies: ask less at a time")
         correlation_id = str(uuid.uuid4())
-        reply: asyncio.Future[ReceivedMessage] = asyncio.get_running_loop().create_future()
+        reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._open[correlation_id] = reply
         try:
             yield correlation_id, reply
@@ -72,13 +80,15 @@ class OpenRequests:
 
     def pushed(self, command: Command) -> Response:
         """Answers 326. RequestError for fields that cannot be read."""
-        message = _pushed_message(command)
-        reply = self._open.get(message.properties.get(names.CORRELATION_ID, ""))
+        header = ReplyMessageRequestHeader.from_fields(command.fields)
+        properties = parse_properties(header.properties or "")
+        reply = self._open.get(properties.get(names.CORRELATION_ID, ""))
         if reply is None:
             # It came too late, or twice: the one who replied can do nothing about it.
-            _logger.info("a reply has no request that waits for it: message %s", message.message_id)
+            _logger.info("a reply has no request that waits for it: message %s", properties.get(names.UNIQUE_KEY))
         elif not reply.done():
-            reply.set_result(message)
+            properties[names.REPLY_ARRIVE_TIME] = str(now_ms())
+            reply.set_result(Reply(header, properties, command.body))
         return Response()
 
     def close(self) -> None:
@@ -88,14 +98,15 @@ class OpenRequests:
                 reply.set_exception(ClosedError("the client was closed while the request waited for its reply"))
 
 
-def _pushed_message(command: Command) -> ReceivedMessage:
-    header = ReplyMessageRequestHeader.from_fields(command.fields)
-    properties = parse_properties(header.properties or "")
-    properties[names.REPLY_ARRIVE_TIME] = str(now_ms())
-    body = command.body
+async def reply_message(reply: Reply) -> ReceivedMessage:
+    """What the one who asked gets; a large body is inflated beside the loop."""
+    header, properties, body = reply
     if header.sys_flag & flags.COMPRESSED:
         try:
-            body = inflate(body, header.sys_flag)
+            if len(body) > INFLATED_HERE_BYTES:
+                body = await asyncio.to_thread(inflate, body, header.sys_flag)
+            else:
+                body = inflate(body, header.sys_flag)
         except RecordError as error:
             _logger.warning("a reply to a request of this client: %s", error)
     # A reply has its place in no queue yet; only who kept it knows one.

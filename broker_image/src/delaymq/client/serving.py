@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
-from delaymq.client.messages import ReceivedMessage, received
+from delaymq.client.messages import ReceivedMessage, received_beside
 from delaymq.message import names
 from delaymq.message.errors import RecordError
 from delaymq.message.record import Record, decode_record
@@ -60,7 +60,9 @@ class ChecksTransactions(Protocol):
 
     group: str
 
-    def check(self, address: str, message: ReceivedMessage, header: CheckTransactionStateRequestHeader) -> None: ...
+    def check(
+        self, address: str, half: Record, broker_name: str, header: CheckTransactionStateRequestHeader
+    ) -> None: ...
 
 
 Answer = Response | Coroutine[Any, Any, Response] | None
@@ -147,8 +149,7 @@ class Serving:
         for member in self._consumers(header.consumer_group):
             if isinstance(member, ConsumesDirectly):
                 retry_topic = member.retry_topic if isinstance(member, AnswersAboutItself) else ""
-                message = received(_record(command.body), header.broker_name or "", retry_topic)
-                return _told(member, message)
+                return _told(member, _record(command.body), header.broker_name or "", retry_topic)
         return _no_such_group(header.consumer_group)
 
     def _check_transaction(self, connection: RemotingConnection, command: Command) -> Answer:
@@ -158,7 +159,7 @@ class Serving:
         for member in self._client.members:
             if isinstance(member, ChecksTransactions) and member.group == group:
                 address = self._client.network.address_of(connection)
-                member.check(address, received(record, command.fields.get("bname", "")), header)
+                member.check(address, record, command.fields.get("bname", ""), header)
                 return None
         _logger.debug("%s asks about a transaction of %s, which has no producer here", connection.remote_address, group)
         return None
@@ -167,7 +168,8 @@ class Serving:
         return self._client.requests.pushed(command)
 
 
-async def _told(member: ConsumesDirectly, message: ReceivedMessage) -> Response:
+async def _told(member: ConsumesDirectly, record: Record, broker_name: str, retry_topic: str) -> Response:
+    message = await received_beside(record, broker_name, retry_topic)
     return Response(body=(await member.consume_directly(message)).encode())
 
 

@@ -14,12 +14,13 @@ import msgspec
 from delaymq.client.background import Background
 from delaymq.client.client import Client
 from delaymq.client.errors import BadAnswerError, ClientError, ClosedError
-from delaymq.client.messages import Message, ReceivedMessage, SendResult, SendStatus
+from delaymq.client.messages import Message, ReceivedMessage, SendResult, SendStatus, received_beside
 from delaymq.client.options import TransactionOptions
 from delaymq.client.outgoing import outgoing_message
 from delaymq.client.producer import Producer
 from delaymq.message import flags, names
 from delaymq.message.ids import parse_offset_message_id
+from delaymq.message.record import Record
 from delaymq.protocol.bodies import MessageQueue
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import request_command
@@ -164,7 +165,7 @@ class TransactionProducer(Producer):
 
     # What brokers ask.
 
-    def check(self, address: str, message: ReceivedMessage, header: CheckTransactionStateRequestHeader) -> None:
+    def check(self, address: str, half: Record, broker_name: str, header: CheckTransactionStateRequestHeader) -> None:
         """Asks the listener beside the caller and tells the broker. Too many at a time are dropped: they come again."""
         key = address, header.commit_log_offset
         if self._closing or not self._started or key in self._checks:
@@ -173,7 +174,7 @@ class TransactionProducer(Producer):
             _logger.warning("%s: %d transactions are being checked already", self.group, len(self._checks))
             return
         self._checks.add(key)
-        self._background.spawn(self._check_back(address, message, header))
+        self._background.spawn(self._check_back(address, half, broker_name, header))
 
     # Inside.
 
@@ -218,9 +219,10 @@ class TransactionProducer(Producer):
         return route.master(queue.broker_name) or await self._client.address_of(queue, to_write=True)
 
     async def _check_back(
-        self, address: str, message: ReceivedMessage, asked: CheckTransactionStateRequestHeader
+        self, address: str, half: Record, broker_name: str, asked: CheckTransactionStateRequestHeader
     ) -> None:
         try:
+            message = await received_beside(half, broker_name)
             async with self._turns:
                 state, remark = await self._state_of(message)
             header = EndTransactionRequestHeader(
@@ -235,7 +237,7 @@ class TransactionProducer(Producer):
             self._trace(message.topic, message.tags, " ".join(message.keys), header, address, state)
             await self._tell(address, header, message.queue.broker_name, remark)
         except ClientError as error:
-            _logger.warning("the broker could not be told how %s ended, it asks again: %s", message.message_id, error)
+            _logger.warning("the broker could not be told how %s ended, it asks again: %s", asked.msg_id, error)
         finally:
             self._checks.discard((address, asked.commit_log_offset))
             self._idle.set()
