@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from broker_harness import Harness, response_of
+from delaymq.broker import topics as topics_module
 from delaymq.message import names
 from delaymq.protocol.bodies import (
     GroupTable,
@@ -65,6 +66,31 @@ def test_a_fresh_broker_has_rocketmq_s_topics_and_groups(open_harness: Callable[
     table = TopicTable.decode(traced.answer(RequestCode.GET_ALL_TOPIC_CONFIG).body).topic_config_table
     assert "TBW102" not in table
     assert (table["RMQ_SYS_TRACE_TOPIC"].perm, table["DefaultCluster"].perm) == (6, 1)
+    elsewhere = open_harness(trace_topic_enable=True, msg_trace_topic_name="Traces")
+    assert elsewhere.broker.topics.table["Traces"].write_queue_nums == 1
+    assert create(elsewhere, "Traces").code == ResponseCode.SYSTEM_ERROR  # it is the broker's own
+    listed = TopicList.decode(elsewhere.answer(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER).body).topic_list
+    assert {"Traces", "RMQ_SYS_TRACE_TOPIC", "SCHEDULE_TOPIC_XXXX"} <= set(listed)
+
+
+def test_an_administrator_makes_no_more_topics_than_may_be(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics_module, "MAX_TOPICS", len(harness.broker.topics.table) + 1)
+    assert create(harness, "Last").code == ResponseCode.SUCCESS
+    refused = create(harness, "TooMany")
+    assert refused.code == ResponseCode.SYSTEM_ERROR
+    assert "delete some" in (refused.remark or "")
+    assert create(harness, "Last", perm="4").code == ResponseCode.SUCCESS
+
+
+def test_tools_find_the_keys_that_they_fail_without(harness: Harness) -> None:
+    settings = decode_settings(harness.answer(RequestCode.GET_BROKER_CONFIG).body)
+    assert {key: settings[key] for key in ("brokerRole", "filterServerNums", "brokerId", "traceOn")} == {
+        "brokerRole": "ASYNC_MASTER",
+        "filterServerNums": "0",
+        "brokerId": "0",
+        "traceOn": "true",
+    }
+    assert {"useTLS", "slaveReadEnable", "msgTraceTopicName", "clientCallbackExecutorThreads"} <= set(settings)
 
 
 def test_a_made_topic_is_on_disk_when_it_is_answered_and_name_servers_are_told(harness: Harness) -> None:

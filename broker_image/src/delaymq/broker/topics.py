@@ -157,7 +157,7 @@ class Topics:
         count = min(default_queue_nums, default.write_queue_nums)
         if count < 1:
             raise system_error(f"topic[{topic}] would get {count} queues: send a defaultTopicQueueNums of 1 or more")
-        self._check_room()
+        self.check_room()
         flag = UNIT if unit_mode else 0
         made = TopicConfig(topic, count, count, default.perm & ~INHERIT, default.topic_filter_type, flag)
         self.put(made)
@@ -171,13 +171,14 @@ class Topics:
         problem = names.topic_problem(topic)
         if problem is not None:
             raise system_error(f"the group's topic cannot be made: {problem}")
-        self._check_room()
+        self.check_room()
         count = min(max(queue_nums, 1), MAX_QUEUES)
         made = TopicConfig(topic, count, count, READ_WRITE, topic_sys_flag=UNIT_SUBSCRIPTION if unit_mode else 0)
         self.put(made)
         return made
 
-    def _check_room(self) -> None:
+    def check_room(self) -> None:
+        """RequestError 1 when there are as many topics as may be."""
         if len(self.table) >= MAX_TOPICS:
             raise system_error(f"the broker has {MAX_TOPICS} topics already: delete some")
 

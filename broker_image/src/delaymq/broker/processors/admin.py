@@ -52,6 +52,8 @@ def update_and_create_topic(broker: Broker, session: Session, command: Command) 
     )
     _refuse_system_topic(broker, header.topic)
     known = broker.topics.get(header.topic)
+    if known is None:
+        broker.topics.check_room()
     topic.order = known.order if known is not None else False
     broker.topics.put(topic)
     _write_through(broker)
