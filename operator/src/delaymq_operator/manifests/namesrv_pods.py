@@ -41,6 +41,8 @@ def _template(broker: Broker, context: Context, inputs: str) -> Manifest:
     if broker.spec.tls is not None:
         made["env"] = [{"name": name, "value": value} for name, value in tls_environment(broker).items()]
     made |= probes("/readyz")
-    template = pod_template(broker, "namesrv", None, inputs, made, [{"name": "data", "emptyDir": {}}, *tls_volumes(broker)])
+    template = pod_template(
+        broker, "namesrv", None, inputs, made, [{"name": "data", "emptyDir": {}}, *tls_volumes(broker)]
+    )
     template["spec"]["terminationGracePeriodSeconds"] = _GRACE_S
     return template
