@@ -41,7 +41,12 @@ def _of_map(fields: dict[str, Any]) -> dict[str, Any]:
         fields = {key: fields[key] for key in BROKER_SETTINGS}
     if "PROP_CLIENT_VERSION" in fields:  # a client's own settings, which no broker touches
         fields = {key: fields[key] for key in CLIENT_PROPERTIES}
-    return {_without_path(key): _plain(value, key) for key, value in fields.items() if not key.startswith("__DMQ_")}
+    return {_without_path(key): _plain(value, key) for key, value in fields.items() if not _comes_and_goes(key)}
+
+
+def _comes_and_goes(key: str) -> bool:
+    """Marks of ours, and producers that clients have inside or that other tests of the session left."""
+    return key.startswith(("__DMQ_", "CLIENT_INNER_PRODUCER", "producers-"))
 
 
 def _without_path(key: str) -> str:

@@ -20,4 +20,5 @@ _FACTS: Final = {
 
 def told_settings(config: BrokerConfig) -> bytes:
     """`key=value` lines; secrets are left out."""
-    return encode_settings(_FACTS | to_settings(config))
+    settings = to_settings(config)
+    return encode_settings(settings | {key: fact for key, fact in _FACTS.items() if not settings.get(key)})
