@@ -20,6 +20,7 @@ SETTINGS: Mapping[str, str] = {
     "maxHashSlotNum": "5000000",
     "maxIndexNum": "20000000",
     "flushDiskType": "ASYNC_FLUSH",
+    "brokerFastFailureEnable": "true",
 }
 # RocketMQ's start script asks for 8 GiB, touched at once; a quarter of that is plenty here and not touched before use.
 REAL_JVM_OPTIONS = ("-Xms2g", "-Xmx2g", "-XX:+UseG1GC", "-XX:MaxDirectMemorySize=4g")

@@ -33,6 +33,8 @@ SMALL_FILES: Mapping[str, str] = {
     "maxHashSlotNum": "5000",
     "maxIndexNum": "20000",
 }
+# Machines that run tests stand still for seconds now and then; only tests of flow control want to hear of it.
+PATIENT: Mapping[str, str] = {"brokerFastFailureEnable": "false"}
 SMALL_HEAP = ("-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m", "-XX:+UseSerialGC")
 HOME_PATH = Path(__file__).resolve().parent / "rocketmq_home"
 
@@ -40,7 +42,8 @@ HOME_PATH = Path(__file__).resolve().parent / "rocketmq_home"
 class Cluster(ABC):
     """One NameServer and one broker with a store; a context manager that starts them and removes its folder.
 
-    ``config`` are broker.conf keys over SMALL_FILES. ``store_path`` outside the own folder is left in place at the end.
+    ``config`` are broker.conf keys over SMALL_FILES and PATIENT. ``store_path`` outside the own folder is left in place at
+    the end.
     ``rules`` is the text of a plain_acl.yml, with which access control is on.
     """
 
@@ -49,7 +52,7 @@ class Cluster(ABC):
     ) -> None:
         self.base_path = Path(tempfile.mkdtemp(prefix="delaymq-e2e-"))
         self.store_path = store_path or self.base_path / "store"
-        self.config = {**SMALL_FILES, **(config or {})}
+        self.config = {**SMALL_FILES, **PATIENT, **(config or {})}
         self.listen_port = ports.free_broker_port()
         self.namesrv_port = ports.free_port()
         self.config_path = self.base_path / "broker.conf"

@@ -60,8 +60,8 @@ class World:
 
 def test_a_send_that_lay_in_the_kernel_longer_than_its_limit_is_refused_with_the_time_it_waited() -> None:
     world = World()
-    world.held_up(0.5, age_s=0.45)
-    expected = "broker busy, start flow control for a while, period in queue: 450ms, size of queue: 0"
+    world.held_up(1.5, age_s=1.45)
+    expected = "broker busy, start flow control for a while, period in queue: 1450ms, size of queue: 0"
     assert world.remark() == f"[TIMEOUT_CLEAN_QUEUE]{expected}"
     assert world.flow.refused == {"timeout_clean_queue": 1}
     assert world.broker.stats.refused == {ResponseCode.SYSTEM_BUSY: 1}
@@ -75,18 +75,27 @@ def test_nothing_is_refused_while_the_broker_still_starts() -> None:
     flow.tick()
     assert world.now_s < flow.suspicious_at
     flow.begin()
-    assert world.now_s < flow.suspicious_at < world.now_s + 1
+    assert world.now_s < flow.suspicious_at < world.now_s + 2
+
+
+def test_a_machine_that_stood_still_for_less_than_a_second_refuses_nothing() -> None:
+    world = World()
+    world.held_up(0.99, age_s=0.98)
+    assert world.remark() is None
+    world = World(os_page_cache_busy_time_out_mills=300)
+    world.held_up(0.5, age_s=0.4)
+    assert world.remark() is not None
 
 
 def test_what_came_at_the_end_of_a_stall_is_handled() -> None:
     world = World()
-    world.held_up(5, age_s=0.199)
+    world.held_up(5, age_s=0.999)
     assert world.remark() is None
 
 
 def test_after_a_stall_also_what_is_read_behind_the_first_sign_of_life_is_looked_at_until_the_next_one() -> None:
     world = World()
-    world.held_up(0.5, age_s=0.4)
+    world.held_up(1.5, age_s=1.4)
     world.flow.tick()
     assert world.remark() is not None
     world.now_s += TICK_MS / 1000
@@ -106,9 +115,9 @@ def test_a_loop_that_is_never_held_up_asks_the_kernel_nothing() -> None:
 @pytest.mark.parametrize(
     ("code", "limit_s"),
     [
-        (RequestCode.SEND_MESSAGE, 0.2),
-        (RequestCode.SEND_BATCH_MESSAGE, 0.2),
-        (RequestCode.CONSUMER_SEND_MSG_BACK, 0.2),
+        (RequestCode.SEND_MESSAGE, 1),
+        (RequestCode.SEND_BATCH_MESSAGE, 1),
+        (RequestCode.CONSUMER_SEND_MSG_BACK, 1),
         (RequestCode.PULL_MESSAGE, 5),
         (RequestCode.HEART_BEAT, 31),
         (RequestCode.END_TRANSACTION, 3),
@@ -130,8 +139,8 @@ def test_questions_of_operators_are_never_refused() -> None:
 
 def test_limits_follow_the_configuration_while_the_broker_runs() -> None:
     world = World()
-    world.flow.apply(BrokerConfig(wait_time_mills_in_send_queue=1_000))
-    world.held_up(3, age_s=0.9)
+    world.flow.apply(BrokerConfig(wait_time_mills_in_send_queue=2_000))
+    world.held_up(3, age_s=1.9)
     assert world.remark() is None
     world.flow.apply(BrokerConfig(broker_fast_failure_enable=False))
     world.age_s = 100
@@ -189,7 +198,7 @@ def test_no_more_sends_are_taken_than_may_wait_for_the_disk() -> None:
 def test_the_size_of_the_queue_counts_what_waits_behind_and_for_the_disk() -> None:
     world = World(sync=True)
     world.flushing.waiting = 10
-    world.held_up(1, age_s=0.7)
+    world.held_up(2, age_s=1.7)
     commands = [Command(SEND, 1), Command(SEND, 2), Command(SEND, 3, FLAG_ONEWAY)]
     assert world.flow.sift(world.session, commands, world.now_s) == []
     sizes = [cast(str, world.answers[opaque].remark).rpartition(" ")[2] for opaque in (1, 2, 3)]

@@ -47,8 +47,9 @@ class FakeSession:
 
 
 def broker_config(path: Path, **changes: Any) -> BrokerConfig:
-    """A configuration with small files."""
+    """A configuration with small files; a test machine that stands still refuses nothing for it."""
     settings: dict[str, Any] = {
+        "broker_fast_failure_enable": False,
         "store_path_root_dir": str(path / "store"),
         "mapped_file_size_commit_log": 8 * 1024 * 1024,
         "mapped_file_size_consume_queue": 6_000,

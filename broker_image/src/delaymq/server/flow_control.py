@@ -4,6 +4,10 @@ One event loop serves all requests, so nothing queues for threads. A request wai
 up (a page of the log that the disk has to give, a paused machine), on its connection while the peer does not read its
 answers, and as a send that has been stored until the disk confirms it. On the way of every request there is one
 comparison of times; how long bytes have really lain there is asked of the kernel only when that looks too long.
+
+What lay in the kernel is refused only above `osPageCacheBusyTimeOutMills` (1 s), whatever the request's own limit:
+machines stand still for some hundred milliseconds all the time, RocketMQ refuses nothing for it, and no producer has
+given up by then (3 s).
 """
 
 import logging
@@ -86,11 +90,12 @@ class FlowControl:
         self._limits_s[RequestCode.PULL_MESSAGE] = config.wait_time_mills_in_pull_queue / 1000
         self._limits_s[RequestCode.HEART_BEAT] = config.wait_time_mills_in_heartbeat_queue / 1000
         self._limits_s[RequestCode.END_TRANSACTION] = config.wait_time_mills_in_transaction_queue / 1000
-        self._shortest_s = min(self._limits_s.values())
+        shortest_s = min(self._limits_s.values())
         self._cleans = config.broker_fast_failure_enable
-        self.patience_s = self._shortest_s if self._cleans else math.inf
+        self.patience_s = shortest_s if self._cleans else math.inf
         self._capacity = config.send_thread_pool_queue_capacity
         self.blocked_s = config.os_page_cache_busy_time_out_mills / 1000
+        self._stall_s = max(shortest_s, self.blocked_s)
         self._flushing.busy_after_s = self.blocked_s
         self._flushing.capacity = self._capacity
         self._watch()
@@ -121,7 +126,7 @@ class FlowControl:
         elif self._suspect_all:
             self.suspicious_at = 0.0
         else:
-            self.suspicious_at = self._alive_at + self._shortest_s
+            self.suspicious_at = self._alive_at + self._stall_s
 
     def held_up(self, commands: list[Command]) -> None:
         """These took longer than `blocked_s`; what came meanwhile is told that the store was the reason, if it was."""
@@ -131,13 +136,13 @@ class FlowControl:
 
     def sift(self, session: ClientSession, commands: list[Command], now: float) -> list[Command]:
         """Those of `commands` that are still handled; the others have been answered with 2 (SYSTEM_BUSY)."""
-        waited_s = 0.0
+        in_kernel_s = put_off_s = 0.0
         if self._cleans:
             connection = session.connection
             if now >= self.suspicious_at:
-                waited_s = self._age_s(connection)
+                in_kernel_s = self._age_s(connection)
             if connection.put_off_at:
-                waited_s = max(waited_s, now - connection.put_off_at)
+                put_off_s = now - connection.put_off_at
         flushing = self._flushing
         disk_hangs = now >= flushing.busy_at
         room = self._capacity - flushing.waiting if self._broker.waits_for_flush else len(commands)
@@ -145,9 +150,9 @@ class FlowControl:
         for index, command in enumerate(commands):
             sends = command.code in _SENDS
             limit_s = self._limits_s.get(command.code, math.inf)
-            if waited_s >= limit_s:
+            if put_off_s >= limit_s or in_kernel_s >= max(limit_s, self.blocked_s):
                 queued = len(commands) - index - 1 + flushing.waiting
-                self._refuse_old(session, command, waited_s, queued)
+                self._refuse_old(session, command, max(in_kernel_s, put_off_s), queued)
             elif sends and disk_hangs:
                 self._refuse(session, command, "rejectrequest", REJECTED)
             elif sends and room <= 0:
