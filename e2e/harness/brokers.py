@@ -42,8 +42,8 @@ HOME_PATH = Path(__file__).resolve().parent / "rocketmq_home"
 class Cluster(ABC):
     """One NameServer and one broker with a store; a context manager that starts them and removes its folder.
 
-    ``config`` are broker.conf keys over SMALL_FILES and PATIENT. ``store_path`` outside the own folder is left in place at
-    the end.
+    ``config`` are broker.conf keys over SMALL_FILES and PATIENT. ``store_path`` outside the own folder is left in
+    place at the end.
     ``rules`` is the text of a plain_acl.yml, with which access control is on.
     """
 
