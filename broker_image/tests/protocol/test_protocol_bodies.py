@@ -72,6 +72,8 @@ def register_strategies() -> None:
                 return values[bool]
             case msgspec.inspect.FloatType():
                 return values[float]
+            case msgspec.inspect.EnumType():
+                return st.sampled_from(info.cls)
             case msgspec.inspect.NoneType():
                 return st.none()
             case msgspec.inspect.UnionType():
