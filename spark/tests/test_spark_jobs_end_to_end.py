@@ -73,9 +73,7 @@ def test_delays_of_the_summary_are_those_of_the_workload(work: Workload, reporte
     assert delay["overdue"] == sum(e.reason == "pending" and e.due_ms <= work.now_ms for e in entries)
 
 
-def test_the_parquet_files_add_up_to_the_store(
-    spark: SparkSession, work: Workload, reported: tuple[int, Path]
-) -> None:
+def test_the_parquet_files_add_up_to_the_store(spark: SparkSession, work: Workload, reported: tuple[int, Path]) -> None:
     out = reported[1]
     for name in ("compaction", "traffic"):
         sums = spark.read.parquet(str(out / f"{name}.parquet")).selectExpr("sum(messages)", "sum(bytes)").collect()[0]

@@ -52,9 +52,7 @@ def list_files(
 def put(
     key: AccessKey,
     secret_file: Annotated[Path, typer.Option(metavar="FILE", help="A file that holds the account's secret key.")],
-    admin: Annotated[
-        bool, typer.Option("--admin", help="May do everything; else it may not any more.")
-    ] = False,
+    admin: Annotated[bool, typer.Option("--admin", help="May do everything; else it may not any more.")] = False,
     topic: Permissions = None,
     group: Permissions = None,
     default_topic: Default = None,

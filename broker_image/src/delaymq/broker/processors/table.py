@@ -139,8 +139,7 @@ SEND_CODES: Final = frozenset(
 
 
 # What to do instead, for codes that RocketMQ's broker serves and this one does not.
-NOT_SERVED: Final[dict[int, str]] = {
-}
+NOT_SERVED: Final[dict[int, str]] = {}
 
 
 def refusal(code: int) -> Response:
