@@ -115,6 +115,8 @@ def test_any_account_survives_being_written(key: str, secret: str, topic: str, a
         ("[" * 100_000, f"deeper than {MAX_DEPTH}"),
         ("a: " + "{a: " * 50_000, f"deeper than {MAX_DEPTH}"),
         ("accounts:\n- accessKey: " + "9" * 9_000, "put it in quotes"),
+        ("accounts:\n- accessKey: 0x" + "f" * 9_000, "put it in quotes"),
+        ("accounts:\n- accessKey: 1" + ":1" * 200_000, "put it in quotes"),
         ("a: \x00", "is no YAML"),
     ],
 )
@@ -133,6 +135,8 @@ def test_no_error_shows_a_secret() -> None:
         f"accounts:\n- accessKey: short\n  secretKey: {secret}",
         f"accounts:\n- accessKey: long-enough\n  secretKey: [{secret}]",
         f"accounts:\n- accessKey: long-enough\n  secretKey: &x {secret}",
+        f"accounts:\n- accessKey: long-enough\n  secretKey: !{secret}",
+        f"accounts:\n- {{accessKey: long-enough, secretKey:{secret}, secretKey:{secret}}}",
         f"accounts:\n- accessKey: long-enough\n  secretKey: '{secret}",
     ):
         with pytest.raises(AccessError) as caught:
@@ -140,6 +144,7 @@ def test_no_error_shows_a_secret() -> None:
         assert secret not in str(caught.value)
     file = parse(f"accounts:\n- {entry}", NOW_MS)
     assert secret not in repr(file)
+    assert secret not in repr(parse(f"{{accounts: [], secretKey:{secret}}}", NOW_MS).notes)
 
 
 def test_what_may_be_meant_otherwise_is_noted() -> None:
@@ -234,6 +239,12 @@ def test_a_folder_in_the_place_of_a_file_is_a_problem(tmp_path: Path) -> None:
     main = tmp_path / "plain_acl.yml"
     main.mkdir()
     assert "Is a directory" in files.look(main, {}, NOW_MS)[main].problem
+
+
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
+    main = tmp_path / "plain_acl.yml"
+    os.mkfifo(main)
+    assert files.look(main, {}, NOW_MS)[main].problem == "is no file"
 
 
 def test_writing_keeps_the_mode_and_follows_links(tmp_path: Path) -> None:

@@ -90,8 +90,11 @@ def read(path: Path, known: FileState | None, now_ms: int) -> FileState:
     """A file read anew; with a problem its last good rules stay."""
     signature: Signature | None = None
     try:
-        with path.open("rb") as opened:
-            signature = _signature(os.fstat(opened.fileno()))
+        with open(path, "rb", opener=_without_waiting) as opened:
+            found = os.fstat(opened.fileno())
+            signature = _signature(found)
+            if not stat.S_ISREG(found.st_mode):
+                raise AccessError("is no file")
             data = opened.read(MAX_FILE_BYTES + 1)
             if _signature(os.fstat(opened.fileno())) != signature:
                 # Somebody writes it right now: it is looked at again the next time.
@@ -111,6 +114,11 @@ def read(path: Path, known: FileState | None, now_ms: int) -> FileState:
         # An editor empties a file before it writes it; whoever means it writes an empty list.
         return _kept(path, signature, known, "is empty: write `accounts: []` if nobody is to be known")
     return FileState(path=path, signature=signature, file=file)
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    # Opening a pipe would wait for somebody who writes into it.
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _kept(path: Path, signature: Signature | None, known: FileState | None, problem: str) -> FileState:

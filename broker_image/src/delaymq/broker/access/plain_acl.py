@@ -168,7 +168,8 @@ def _others(
 ) -> tuple[tuple[str, Scalar], ...]:
     strange = [key for key in tree if key not in known]
     if strange:
-        names = ", ".join(shown(key) for key in strange[:8])
+        # What stands behind a colon without a blank is part of the key, and may be a secret.
+        names = ", ".join(shown(key.partition(":")[0]) for key in strange[:8])
         notes.append(f"{about}: {names} means nothing here and is left aside")
     kept: list[tuple[str, Scalar]] = []
     for key in strange:

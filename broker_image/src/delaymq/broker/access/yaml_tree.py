@@ -14,6 +14,8 @@ MAX_DEPTH: Final = 16
 """A rule file has five levels."""
 MAX_EVENTS: Final = 2_000_000
 """A file of the largest size that is read has fewer, unless it is made of brackets."""
+MAX_NUMBER_CHARACTERS: Final = 64
+"""YAML has numbers to the base 60, whose value takes time that grows with the square of their length."""
 
 Scalar = str | int | float | bool | None
 Tree = Scalar | list["Tree"] | dict[str, "Tree"]
@@ -28,7 +30,7 @@ def read_yaml(text: str) -> Tree:
         return _build(loader, yaml)
     except yaml.YAMLError as error:
         raise AccessError(f"is no YAML: {_place(error)}") from error
-    except (ValueError, OverflowError) as error:  # a number that Python does not take, such as one of 10,000 digits
+    except (ValueError, OverflowError) as error:  # a number that Python does not take
         raise AccessError("has a value that cannot be read: put it in quotes") from error
     finally:
         loader.dispose()
@@ -75,7 +77,9 @@ def _put(levels: list[list[Any]], root: list[Any], value: Any, event: Any) -> No
             raise AccessError(f"{_line(event)}: a key must be a word")
         levels[-1][1] = "" if value is None else str(value)
         if levels[-1][1] in container:
-            raise AccessError(f"{_line(event)}: the key {levels[-1][1][:64]!r} stands there twice")
+            # What stands behind a colon without a blank is part of the key, and may be a secret.
+            key = levels[-1][1].partition(":")[0][:64]
+            raise AccessError(f"{_line(event)}: the key {key!r} stands there twice")
     else:
         container[key] = value
         levels[-1][1] = None
@@ -93,6 +97,8 @@ def _scalar(loader: Any, yaml: Any, event: Any) -> Scalar:
     if kind == "null":
         return None
     if kind in ("bool", "int", "float"):
+        if len(text) > MAX_NUMBER_CHARACTERS:
+            raise AccessError(f"{_line(event)}: a number has at most {MAX_NUMBER_CHARACTERS} digits: put it in quotes")
         node = yaml.ScalarNode(tag, text)
         construct = getattr(yaml.constructor.SafeConstructor(), f"construct_yaml_{kind}")
         value: bool | int | float = construct(node)
@@ -102,7 +108,8 @@ def _scalar(loader: Any, yaml: Any, event: Any) -> Scalar:
 
 def _refuse_tag(event: Any) -> None:
     if event.tag is not None and event.tag not in ("!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"):
-        raise AccessError(f"{_line(event)}: tags ({str(event.tag)[:64]}) are not read here: write the plain value")
+        # The tag is not shown: a secret that begins with an exclamation mark is one.
+        raise AccessError(f"{_line(event)}: tags (!…) are not read here: write the plain value, or put it in quotes")
 
 
 def _line(event: Any) -> str:
