@@ -141,6 +141,22 @@ def test_a_rollback_after_the_commit_is_refused_and_a_commit_after_the_rollback(
     assert harness.committed_keys() == ["U1"]
 
 
+def test_an_end_that_comes_again_reads_no_other_message_whole(
+    harness: Transacting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Megabytes that were sent under the key of a transaction would hold everybody up at each of its ends."""
+    half = harness.prepare()
+    for _ in range(5):
+        assert harness.send(TOPIC, b"body of U1", {"UNIQ_KEY": "U1"}).code == 0
+    harness.roll_back(half)
+    store, read = harness.broker.store, []
+    record_at = store.record_at
+    monkeypatch.setattr(store, "record_at", lambda place: read.append(place) or record_at(place))
+    assert harness.roll_back(half).code == 0
+    assert harness.commit(half).code == 1
+    assert read == [half.physical_offset] * 2
+
+
 def test_the_end_of_a_transaction_may_come_one_way(harness: Transacting) -> None:
     half = harness.prepare()
     assert harness.ask(RequestCode.END_TRANSACTION, {"commitOrRollback": "x"}, flag=FLAG_ONEWAY) is None

@@ -20,7 +20,16 @@ from delaymq.message.properties import (
     encode_properties,
     is_storable,
 )
-from delaymq.message.record import BLANK_MAGIC, SIZE_AND_MAGIC, Record, decode_record, encode_record, record_bytes
+from delaymq.message.record import (
+    BLANK_MAGIC,
+    LONGEST_HEAD_BYTES,
+    SIZE_AND_MAGIC,
+    Record,
+    decode_record,
+    decode_transaction,
+    encode_record,
+    record_bytes,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -105,6 +114,8 @@ def test_any_record_is_read_as_it_was_written(fields: dict[str, object]) -> None
     for name in ("queue_id", "queue_offset", "physical_offset", "flag", "born_timestamp_ms", "born_host",
                  "store_timestamp_ms", "store_host", "reconsume_times", "prepared_transaction_offset"):  # fmt: skip
         assert getattr(record, name) == fields[name]
+    told = record.body_crc, record.sys_flag, record.prepared_transaction_offset
+    assert decode_transaction(data[:LONGEST_HEAD_BYTES]) == told
 
 
 @given(records)
@@ -158,6 +169,12 @@ def test_what_the_format_cannot_hold_is_refused() -> None:
 def test_a_cut_record_is_an_error(cut: int) -> None:
     with pytest.raises(RecordError):
         decode_record(plain()[:cut])
+
+
+@pytest.mark.parametrize("head", [b"", bytes(LONGEST_HEAD_BYTES), b"\0\0\0\x70\xda\xa3\x20\xa7" + b"\xff" * 80])
+def test_a_head_that_is_none_is_an_error(head: bytes) -> None:
+    with pytest.raises(RecordError):
+        decode_transaction(head)
 
 
 def test_a_flipped_bit_in_the_body_is_an_error() -> None:

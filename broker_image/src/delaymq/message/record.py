@@ -45,6 +45,8 @@ _STORE_TIMESTAMP = struct.Struct(">q")
 _AFTER_STORE = struct.Struct(">iqi")
 assert _UP_TO_BORN.size + 8 + _STORE_TIMESTAMP.size + 8 + _AFTER_STORE.size == HEAD.size
 SIZE_AND_MAGIC = struct.Struct(">iI")
+LONGEST_HEAD_BYTES: Final = HEAD.size + 2 * _IPV6_EXTRA
+"""Everything before the body, whatever the hosts are."""
 _PROPERTIES_LENGTH = struct.Struct(">h")
 
 
@@ -197,6 +199,22 @@ def _wide_head(
             _AFTER_STORE.pack(*rest),
         )
     )
+
+
+def decode_transaction(head: bytes) -> tuple[int, int, int]:
+    """CRC of the body, sys flag and prepared transaction offset of the record that begins with `head`.
+
+    RecordError when it is no message's, or too short: LONGEST_HEAD_BYTES do.
+    """
+    if len(head) < HEAD.size or SIZE_AND_MAGIC.unpack_from(head)[1] != MESSAGE_MAGIC:
+        raise RecordError("these are not the first bytes of a message")
+    fields = _UP_TO_BORN.unpack_from(head)
+    body_crc, sys_flag = fields[2], fields[7]
+    wide = bool(sys_flag & flags.BORN_HOST_IPV6) + bool(sys_flag & flags.STORE_HOST_IPV6)
+    at = HEAD.size - _AFTER_STORE.size + wide * _IPV6_EXTRA
+    if len(head) < at + _AFTER_STORE.size:
+        raise RecordError("these are too few bytes of a message with IPv6 addresses")
+    return body_crc, sys_flag, _AFTER_STORE.unpack_from(head, at)[1]
 
 
 def decode_record(data: bytes | memoryview, position: int = 0, *, check_crc: bool = True) -> Record:

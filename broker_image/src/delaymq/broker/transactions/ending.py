@@ -19,8 +19,9 @@ from delaymq.broker.transactions.records import (
     resumed_half,
 )
 from delaymq.message import names
+from delaymq.message.errors import RecordError
 from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
-from delaymq.message.record import BLANK_MAGIC, SIZE_AND_MAGIC, Record
+from delaymq.message.record import BLANK_MAGIC, LONGEST_HEAD_BYTES, SIZE_AND_MAGIC, Record, decode_transaction
 from delaymq.store.model import Dispatched, NewRecord
 
 if TYPE_CHECKING:
@@ -123,21 +124,28 @@ class Ending:
         """
         topics = record.properties.get(names.REAL_TOPIC, ""), names.SCHEDULE_TOPIC
         return any(
-            copy.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT
-            and (by_any or copy.prepared_transaction_offset == record.physical_offset)
-            for topic in topics
-            for copy in self.of_same_message(topic, record)
+            self._is_copy(place, record, by_any=by_any) for topic in topics for place in self._indexed(topic, record)
         )
+
+    def _is_copy(self, place: int, record: Record, *, by_any: bool) -> bool:
+        # Only the head is read: bodies of megabytes under one key would cost a tenth of a second each time.
+        try:
+            body_crc, sys_flag, prepared = decode_transaction(self._store.read_bytes(place, LONGEST_HEAD_BYTES))
+        except RecordError:
+            return False
+        committed = body_crc == record.body_crc and sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT
+        return committed and (by_any or prepared == record.physical_offset)
 
     def of_same_message(self, topic: str, record: Record) -> Iterator[Record]:
         """Records of a topic with the unique key and the body of `record`, the newest first."""
-        unique_key = record.properties.get(names.UNIQUE_KEY)
-        if not unique_key:
-            return
-        for place in self._store.query_index(topic, unique_key, _MAX_LOOKED_AT, 0, 1 << 62):
+        for place in self._indexed(topic, record):
             found = self._store.record_at(place)
             if found is not None and found.body_crc == record.body_crc:
                 yield found
+
+    def _indexed(self, topic: str, record: Record) -> list[int]:
+        unique_key = record.properties.get(names.UNIQUE_KEY)
+        return self._store.query_index(topic, unique_key, _MAX_LOOKED_AT, 0, 1 << 62) if unique_key else []
 
     def _append(self, message: NewRecord) -> Dispatched | None:
         """Appends; None when it raised and the record is in the log all the same."""
