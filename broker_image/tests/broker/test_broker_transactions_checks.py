@@ -98,6 +98,60 @@ def test_a_message_may_state_how_long_nobody_is_asked(open_transacting: Open, im
     assert done == rounds
 
 
+def test_producers_of_a_group_are_asked_in_turn(harness: Transacting) -> None:
+    first, second = harness.connect(), harness.connect()
+    harness.prepare()
+    for _ in range(4):
+        harness.next_round()
+    assert [len(asked(session)) for session in (first, second)] == [2, 2]
+
+
+def test_a_question_that_nobody_takes_does_not_count_and_the_round_goes_on_with_it(open_transacting: Open) -> None:
+    """Large messages are faster than a connection: what did not fit would be given up without having been asked."""
+    harness = open_transacting(transaction_check_max=2)
+    session = harness.connect()
+    session.room = 2
+    for _ in range(3):
+        harness.prepare()
+    assert harness.next_round() == 2
+    assert harness.check() == 0
+    session.room = 5
+    assert harness.check() == 1
+    assert asked(session) == ["U1", "U2", "U3"]
+    assert harness.check() == 0
+    assert harness.next_round() == 3
+    assert harness.next_round() == 3
+    assert (harness.pending, harness.broker.transactions.totals().given_up) == (0, 3)
+    assert harness.broker.transactions.totals().checked == 6
+
+
+def test_a_group_that_takes_no_questions_keeps_the_others_from_none(open_transacting: Open) -> None:
+    harness = open_transacting(transaction_check_max=1)
+    deaf, well = harness.connect("deaf"), harness.connect("well")
+    deaf.room = 0
+    for _ in range(3):
+        harness.prepare(group="deaf")
+        harness.prepare(group="well")
+    for _ in range(3):
+        harness.next_round()
+        for _ in range(10):
+            harness.check()
+    assert asked(well) == ["U2", "U4", "U6"]
+    assert (harness.pending, harness.broker.transactions.totals().given_up) == (3, 3)
+    deaf.room = None
+    harness.next_round()
+    assert asked(deaf) == ["U1", "U3", "U5"]
+
+
+def test_the_turn_of_a_producer_that_is_behind_goes_to_the_next(harness: Transacting) -> None:
+    behind, ready = harness.connect(), harness.connect()
+    behind.room = 0
+    for _ in range(4):
+        harness.prepare()
+    harness.next_round()
+    assert asked(ready) == ["U1", "U2", "U3", "U4"]
+
+
 def test_the_immunity_holds_across_a_restart(open_transacting: Open) -> None:
     harness = open_transacting(transaction_check_interval=10_000)
     harness.prepare(CHECK_IMMUNITY_TIME_IN_SECONDS="60")

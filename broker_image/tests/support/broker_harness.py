@@ -41,9 +41,16 @@ class FakeSession:
         self.remote_address = f"{address}:{port}"
         self.client_id: str | None = None
         self.notified: list[Command] = []
+        self.room: int | None = None
+        """How many requests more it takes before it is behind; None: any number."""
 
-    def notify(self, command: Command) -> None:
+    def notify(self, command: Command) -> bool:
+        if self.room is not None:
+            if not self.room:
+                return False
+            self.room -= 1
         self.notified.append(command)
+        return True
 
 
 def broker_config(path: Path, **changes: Any) -> BrokerConfig:

@@ -19,5 +19,5 @@ class Session(Protocol):
     client_id: str | None
     """Set by the first heartbeat."""
 
-    def notify(self, command: Command) -> None:
-        """Sends a one-way request to the client; nothing is raised when the connection is gone."""
+    def notify(self, command: Command) -> bool:
+        """Sends a one-way request to the client; False, and nothing raised, when its connection is gone or behind."""

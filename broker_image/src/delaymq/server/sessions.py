@@ -1,7 +1,6 @@
 """The connections of one server: limits on their number, idle ones, and how they end."""
 
 import asyncio
-import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable
@@ -39,10 +38,13 @@ class ClientSession:
         """Its pulls that wait for messages."""
         self.idle_sweeps = 0
 
-    def notify(self, command: Command) -> None:
-        """Sends a one-way request; a connection that is gone or behind does not get it."""
-        with contextlib.suppress(TransportError):
+    def notify(self, command: Command) -> bool:
+        """Sends a one-way request; False: the connection is gone or behind, or it fits no frame."""
+        try:
             self.connection.send_oneway(command)
+        except (TransportError, ValueError):
+            return False
+        return True
 
 
 class Sessions:

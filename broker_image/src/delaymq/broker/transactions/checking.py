@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, Protocol
 
 from delaymq.broker.delivery.origin import real_queue_id
@@ -20,17 +21,20 @@ from delaymq.message import names
 from delaymq.message.ids import offset_message_id
 from delaymq.message.record import Record
 from delaymq.protocol.codes import RequestCode
-from delaymq.protocol.command import request_command
+from delaymq.protocol.command import Command, request_command
 from delaymq.quiet_log import QuietLog, about_message
 
 if TYPE_CHECKING:
-    from delaymq.broker.session import Session
     from delaymq.store.message_store import MessageStore
 
 # Half messages that are passed over in one call: some 2 ms.
 _LOOKED_AT_ONCE: Final = 4_096
 _HOUR_MS: Final = 3_600_000
 _MOST_CHECKS: Final = 65_535
+# A round goes on later, this often at most, when no producer of a group takes a question: large messages come faster
+# than they are read. A group that takes none at so many calls on end is left out, or it would hold up all the others.
+_PUT_OFF_A_ROUND: Final = 150
+_PUT_OFF_ON_END: Final = 5
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +68,15 @@ class CheckCounters:
         self.unreadable = 0
 
 
+class _Looked(Enum):
+    """What a look at a half message came to."""
+
+    OPEN = auto()
+    SETTLED = auto()
+    NOT_TAKEN = auto()
+    """There are producers, and none of them takes a question now."""
+
+
 class Checking:
     """Puts the questions; `run` again and again, and it keeps its own time."""
 
@@ -73,7 +86,8 @@ class Checking:
         store: MessageStore,
         ending: Ending,
         settings: Callable[[], CheckSettings],
-        producer_of: Callable[[str], Session | None],
+        is_there: Callable[[str], bool],
+        put_to: Callable[[str, Command], bool],
         make_given_up_topic: Callable[[], None],
         now_ms: Callable[[], int],
     ) -> None:
@@ -82,13 +96,19 @@ class Checking:
         self._store = store
         self._ending = ending
         self._settings = settings
-        self._producer_of = producer_of
+        self._is_there = is_there
+        self._put_to = put_to
         self._make_given_up_topic = make_given_up_topic
         self._log = QuietLog(logger, now_ms)
         self._next_round_ms = now_ms() + settings().transaction_check_interval
         self._at: int | None = None
         """Queue offset at which the round goes on; None between two rounds."""
         self._round_end = 0
+        self._left_put_offs = 0
+        self._put_off: tuple[int, int] = (-1, 0)
+        """Queue offset at which the round went on later, and how often on end."""
+        self._left_out: set[int] = set()
+        """Numbers of groups that take no questions in this round."""
 
     def run(self, now_ms: int, budget: int) -> int:
         """Asks about at most `budget` half messages, or gives them up; how many. Call again while that is `budget`."""
@@ -108,6 +128,8 @@ class Checking:
         if not self._ledger.pending:
             return False
         self._at, self._round_end = 0, self._ledger.half_end
+        self._left_put_offs = _PUT_OFF_A_ROUND
+        self._left_out.clear()
         return True
 
     def _go_on(self, now_ms: int, budget: int) -> int:
@@ -132,12 +154,20 @@ class Checking:
             group = chunk.groups[index]
             nobody_there = absent.get(group)
             if nobody_there is None:
-                nobody_there = absent[group] = self._producer_of(self._ledger.groups.names[group]) is None
+                nobody_there = absent[group] = group in self._left_out or not self._is_there(
+                    self._ledger.groups.names[group]
+                )
             if chunk.due_s[index] > now_s or (nobody_there and chunk.checks[index] < most_checks):
                 index += 1
                 continue
+            looked = self._look(chunk, index, now_ms)
+            if looked is _Looked.NOT_TAKEN:
+                if self._waits(offset):
+                    self._at = offset
+                    return asked
+                self._leave_out(chunk.groups[index], absent)
             asked += 1
-            if self._look(chunk, index, now_ms):
+            if looked is _Looked.SETTLED:
                 # It is gone, and its neighbours have moved.
                 number, index = pending.at_or_behind(offset + 1)
             else:
@@ -145,13 +175,27 @@ class Checking:
         self._at = None
         return asked
 
-    def _look(self, chunk: Chunk, index: int, now_ms: int) -> bool:
-        """Asks about one half message, or gives it up; whether it is settled now."""
+    def _leave_out(self, group: int, absent: dict[int, bool]) -> None:
+        if group:
+            self._left_out.add(group)
+            absent[group] = True
+
+    def _waits(self, offset: int) -> bool:
+        """Whether the round goes on later, at a half message that no producer took a question about."""
+        last_offset, times = self._put_off
+        self._put_off = offset, times + 1 if offset == last_offset else 1
+        if self._left_put_offs == 0 or self._put_off[1] > _PUT_OFF_ON_END:
+            return False
+        self._left_put_offs -= 1
+        return True
+
+    def _look(self, chunk: Chunk, index: int, now_ms: int) -> _Looked:
+        """Asks about one half message, or gives it up."""
         settings = self._settings()
         record = self._store.record_at(chunk.physical_offsets[index])
         if record is None or record.topic != names.HALF_TOPIC:
             self._drop_unreadable(chunk.offsets[index], chunk.physical_offsets[index], now_ms)
-            return True
+            return _Looked.SETTLED
         properties = record.properties
         chunk.checks[index] = checks = max(chunk.checks[index], checks_of(properties))
         group = properties.get(names.PRODUCER_GROUP, "")
@@ -161,28 +205,15 @@ class Checking:
             chunk.due_s[index] = self._ledger.due_s(record.born_timestamp_ms, record.store_timestamp_ms, properties)
         if checks >= settings.transaction_check_max:
             self._give_up(record, checks, now_ms)
-            return True
+            return _Looked.SETTLED
         immune_ms = immunity_ms(properties, settings.transaction_time_out)
-        if min(record.born_timestamp_ms, record.store_timestamp_ms) + immune_ms > now_ms:
-            return False
-        session = self._producer_of(group)
-        if session is not None:
-            chunk.checks[index] = min(checks + 1, _MOST_CHECKS)
-            self._ask(session, record, properties, checks + 1)
-        return False
-
-    def _ask(self, session: Session, record: Record, properties: dict[str, str], checks: int) -> None:
-        fields = {
-            "tranStateTableOffset": str(record.queue_offset),
-            "commitLogOffset": str(record.physical_offset),
-            "offsetMsgId": offset_message_id(record.store_host, record.physical_offset),
-        }
-        unique_key = properties.get(names.UNIQUE_KEY)
-        if unique_key is not None:
-            fields["msgId"] = fields["transactionId"] = unique_key
-        body = asked_about(record, checks)
-        session.notify(request_command(RequestCode.CHECK_TRANSACTION_STATE, fields, body, oneway=True))
+        if min(record.born_timestamp_ms, record.store_timestamp_ms) + immune_ms > now_ms or not self._is_there(group):
+            return _Looked.OPEN
+        if not self._put_to(group, _question(record, properties, checks + 1)):
+            return _Looked.NOT_TAKEN
+        chunk.checks[index] = min(checks + 1, _MOST_CHECKS)
         self.counters.checked += 1
+        return _Looked.OPEN
 
     def _give_up_aged(self, now_ms: int, budget: int) -> int:
         """Gives up what is older than log segments get; they could not be deleted."""
@@ -224,3 +255,17 @@ class Checking:
         if self._ledger.pending.settle(physical_offset) is not None:
             self._ledger.unmarked[physical_offset] = offset
             self._ending.mark(physical_offset, now_ms)
+
+
+def _question(record: Record, properties: dict[str, str], checks: int) -> Command:
+    """What a producer is asked about a half message for the so many-th time."""
+    fields = {
+        "tranStateTableOffset": str(record.queue_offset),
+        "commitLogOffset": str(record.physical_offset),
+        "offsetMsgId": offset_message_id(record.store_host, record.physical_offset),
+    }
+    unique_key = properties.get(names.UNIQUE_KEY)
+    if unique_key is not None:
+        fields["msgId"] = fields["transactionId"] = unique_key
+    body = asked_about(record, checks)
+    return request_command(RequestCode.CHECK_TRANSACTION_STATE, fields, body, oneway=True)

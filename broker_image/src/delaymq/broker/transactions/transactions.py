@@ -19,12 +19,14 @@ from delaymq.store.model import Dispatched
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
-    from delaymq.broker.session import Session
+    from delaymq.protocol.command import Command
 
 PROGRESS_GROUP: Final = "CID_RMQ_SYS_TRANS"
 """Its consumer offsets in both topics say up to where everything is settled."""
 # Op marks that an append failed for, tried again in one call.
 _MARKS_AT_ONCE: Final = 64
+# Producers of a group that are tried for one question: those that do not read must not cost a look at thousands.
+_MOST_TRIED: Final = 16
 
 
 class TransactionSettings(CheckSettings, Protocol):
@@ -97,7 +99,8 @@ class Transactions:
             store,
             self._ending,
             lambda: self.settings,
-            self._producer_of,
+            lambda group: bool(broker.clients.producers.get(group)),
+            self._put_to,
             lambda: self._make_topic(names.TRANS_CHECK_MAX_TOPIC),
             self._now_ms,
         )
@@ -214,11 +217,14 @@ class Transactions:
         if topic not in topics.table:
             topics.create_for_group(topic, 1)
 
-    def _producer_of(self, group: str) -> Session | None:
-        """A connected producer of a group, each in its turn."""
+    def _put_to(self, group: str, question: Command) -> bool:
+        """Puts a question to a connected producer of a group, each in its turn; False when none of them takes it."""
         members = self._attached.clients.producers.get(group)
         if not members:
-            return None
-        self._asked += 1
-        sessions = list(members.values())
-        return sessions[self._asked % len(sessions)].session
+            return False
+        sessions = [client.session for client in members.values()]
+        for _ in range(min(len(sessions), _MOST_TRIED)):
+            self._asked += 1
+            if sessions[self._asked % len(sessions)].notify(question):
+                return True
+        return False
