@@ -23,7 +23,7 @@ def is_in(path: str, folder: str) -> bool:
 
 def test_the_brokers_image_has_its_extras() -> None:
     extras = project_of("broker_image")["optional-dependencies"]
-    assert wanted_of("broker") == names(extras["server"] + extras["client"] + extras["cli"])
+    assert wanted_of("broker") == names([*extras["server"], *extras["client"], *extras["compression"], *extras["cli"]])
 
 
 def test_the_operators_image_has_its_dependencies() -> None:
