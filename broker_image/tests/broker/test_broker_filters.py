@@ -1,7 +1,9 @@
 """Tag expressions."""
 
+import tracemalloc
+
 import pytest
-from delaymq.broker.filters import MAX_TAGS, tag_matcher
+from delaymq.broker.filters import MAX_TAGS, TAG_TYPE, compile_expression, tag_matcher
 from delaymq.message.hashing import tags_code
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.errors import RequestError
@@ -32,3 +34,15 @@ def test_an_expression_without_a_tag_or_with_too_many_is_refused(expression: str
     with pytest.raises(RequestError) as refused:
         tag_matcher(expression)
     assert refused.value.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
+
+def test_clients_that_name_other_tags_each_time_fill_no_memory() -> None:
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for client in range(500):
+            compile_expression(TAG_TYPE, "||".join(f"{client}-{tag}" for tag in range(MAX_TAGS)))
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert grown < 500 * 64 * 1024

@@ -19,6 +19,10 @@ SQL_TYPE: Final = "SQL92"
 SMALL_TEXT_CHARACTERS: Final = 1_024
 SMALL_TEXTS_KEPT: Final = 1_024
 LARGE_TEXTS_KEPT: Final = 32
+# The same for tags: the largest set of hashes takes 100 KB, and a client can ask with another one each time.
+SMALL_TAGS_CHARACTERS: Final = 256
+SMALL_TAGS_KEPT: Final = 2_048
+LARGE_TAGS_KEPT: Final = 128
 
 _log = QuietLog(logging.getLogger(__name__), clock.now_ms)
 
@@ -41,8 +45,7 @@ EVERYTHING: Final = Filter()
 def compile_expression(expression_type: str | None, text: str) -> Filter:
     """The filter of a subscription. RequestError 23 with the place of the mistake, 1 for a type that does not exist."""
     if is_tag_type(expression_type):
-        matches = tag_matcher(text)
-        return EVERYTHING if matches is None else Filter(tags=matches)
+        return _small_tags(text) if len(text) <= SMALL_TAGS_CHARACTERS else _large_tags(text)
     if expression_type != SQL_TYPE:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
@@ -53,6 +56,11 @@ def compile_expression(expression_type: str | None, text: str) -> Filter:
     if isinstance(found, str):
         raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, found)
     return found
+
+
+def _tag_filter(text: str) -> Filter:
+    matches = tag_matcher(text)
+    return EVERYTHING if matches is None else Filter(tags=matches)
 
 
 def _sql_filter(text: str) -> Filter | str:
@@ -69,5 +77,7 @@ def _sql_filter(text: str) -> Filter | str:
         return f"Invalid MessageSelector: {error}"
 
 
+_small_tags = lru_cache(maxsize=SMALL_TAGS_KEPT)(_tag_filter)
+_large_tags = lru_cache(maxsize=LARGE_TAGS_KEPT)(_tag_filter)
 _small_sql = lru_cache(maxsize=SMALL_TEXTS_KEPT)(_sql_filter)
 _large_sql = lru_cache(maxsize=LARGE_TEXTS_KEPT)(_sql_filter)

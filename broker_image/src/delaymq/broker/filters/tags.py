@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 
 from delaymq.message.hashing import java_hash
 from delaymq.protocol.codes import ResponseCode
@@ -26,7 +25,6 @@ def is_tag_type(expression_type: str | None) -> bool:
     return not expression_type or expression_type == TAG_TYPE
 
 
-@lru_cache(maxsize=4096)
 def tag_matcher(expression: str) -> Matcher | None:
     """The filter for `expression`, None when it lets everything pass; RequestError 23 when it names no tag.
 

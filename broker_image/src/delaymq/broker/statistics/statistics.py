@@ -69,7 +69,9 @@ class Statistics:
 
     def add(self, table: dict[K, Series], key: K, size: int = 0, messages: int = 1) -> None:
         """Counts messages of `size` bytes together."""
-        series = self.series(table, key)
+        series = table.get(key)
+        if series is None or series.tick != self.tick:
+            series = self.series(table, key)
         series.messages += messages
         series.bytes += size
         series.times += 1
