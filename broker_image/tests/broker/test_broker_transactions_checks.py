@@ -13,6 +13,7 @@ from delaymq.message.ids import offset_message_id
 from delaymq.message.record import decode_record
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Response
+from delaymq.store.model import DiskState
 from transactions_harness import GROUP, TOPIC, Half, Transacting
 
 Open = Callable[..., Transacting]
@@ -299,6 +300,29 @@ def test_what_is_older_than_the_log_keeps_is_given_up_whether_or_not_somebody_is
     harness.next_round()
     assert [record.properties["UNIQ_KEY"] for record in harness.records(names.TRANS_CHECK_MAX_TOPIC)] == ["U1"]
     assert harness.pending == 1
+
+
+def test_a_nearly_full_disk_is_not_held_by_what_nobody_can_be_asked_about(
+    open_transacting: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One transaction of a producer that is gone would keep every later segment for fileReservedTime."""
+    harness = open_transacting(transaction_check_max=3, transaction_check_interval=60_000, transaction_time_out=6_000)
+    harness.prepare(group="gone")
+    harness.prepare(group="gone", CHECK_IMMUNITY_TIME_IN_SECONDS="999999")
+    harness.next_round()
+    for _ in range(8):
+        harness.next_round()
+    assert harness.pending == 2
+    store = harness.broker.store
+    monkeypatch.setattr(store, "disk_state", lambda: DiskState(0.86, writes_refused=False))
+    harness.next_round()
+    copies = harness.records(names.TRANS_CHECK_MAX_TOPIC)
+    assert [record.properties["UNIQ_KEY"] for record in copies] == ["U1", "U2"]
+    harness.prepare(group="gone")
+    harness.next_round()
+    assert harness.pending == 1
+    harness.flush()
+    assert (harness.broker.transactions.pin() or 0) > copies[-1].physical_offset
 
 
 def resume(harness: Transacting, message_id: str) -> Response:

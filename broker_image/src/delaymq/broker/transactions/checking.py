@@ -217,11 +217,10 @@ class Checking:
 
     def _give_up_aged(self, now_ms: int, budget: int) -> int:
         """Gives up what is older than log segments get; they could not be deleted."""
-        reserved_ms = self._settings().file_reserved_time * _HOUR_MS
         done = 0
         while done < budget and (first := self._ledger.pending.first()) is not None:
             stored_ms = self._store.store_time_of(names.HALF_TOPIC, 0, first[0])
-            if stored_ms is not None and now_ms - stored_ms <= reserved_ms:
+            if stored_ms is not None and now_ms - stored_ms <= self._kept_ms(first[1]):
                 break
             record = self._store.record_at(first[1])
             if record is None or record.topic != names.HALF_TOPIC:
@@ -232,6 +231,21 @@ class Checking:
                 self._give_up(record, max(checks, checks_of(record.properties)), now_ms)
             done += 1
         return done
+
+    def _kept_ms(self, physical_offset: int) -> int:
+        """How long the oldest half message is kept at most."""
+        settings = self._settings()
+        reserved_ms = settings.file_reserved_time * _HOUR_MS
+        if self._store.disk_state().used_ratio <= self._store.options.disk_clean_ratio:
+            return reserved_ms
+        # Segments go whatever their age now. One that nobody can be asked about, or not for days, would let the disk
+        # fill up: it is given up when all its questions could have been put, as RocketMQ does in any case.
+        record = self._store.record_at(physical_offset)
+        immune_ms = settings.transaction_time_out
+        if record is not None:
+            immune_ms = immunity_ms(record.properties, immune_ms)
+        rounds_ms = settings.transaction_check_max * settings.transaction_check_interval
+        return min(reserved_ms, min(immune_ms, rounds_ms) + rounds_ms)
 
     def _give_up(self, record: Record, checks: int, now_ms: int) -> None:
         self._make_given_up_topic()
