@@ -27,7 +27,7 @@
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
   verbs: [list, watch, patch]
-# Secrets are never listed: the operator reads those that it made, by name.
+# Secrets are never listed: the operator reads those that it made, and those that Brokers name.
 - apiGroups: [""]
   resources: [secrets]
   verbs: [get, create, patch]

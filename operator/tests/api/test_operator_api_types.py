@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from crd_files import EXAMPLES_PATH
+from delaymq.broker.access.plain_acl import parse as parse_rules
 from delaymq_operator.api import (
     BrokerStatus,
     Condition,
@@ -27,6 +28,7 @@ from delaymq_operator.api import (
 )
 from delaymq_operator.api.broker_status import CorrectedLevel, GroupStatus, ResumedStatus
 from delaymq_operator.api.resource import ms_of_timestamp, timestamp_of_ms
+from delaymq_operator.manifests.access import RULES_KEY
 
 NOW = datetime(2026, 11, 21, 6, 0, 0, 900_000, tzinfo=UTC)
 METADATA = {
@@ -222,9 +224,23 @@ def test_a_selector_names_the_labels_of_the_pods() -> None:
 def test_examples_are_read_by_the_operator(file: Any) -> None:
     parsers = {"Broker": parse_broker, "Topic": parse_topic, "DelayLevelConfig": parse_delay_level_config}
     for body in yaml.safe_load_all(file.read_text()):
+        if body["kind"] == "Secret":
+            continue
         assert body["apiVersion"] == names.API_VERSION
         body["metadata"]["namespace"] = "default"
         assert parsers[body["kind"]](body).name == body["metadata"]["name"]
+
+
+def test_the_rules_of_the_example_have_the_operators_account_as_an_administrator() -> None:
+    secret, broker = yaml.safe_load_all((EXAMPLES_PATH / "broker-secured.yaml").read_text())
+    assert broker["spec"]["accessControl"]["secretName"] == secret["metadata"]["name"]
+    stated = secret["stringData"]
+    rules = parse_rules(stated[RULES_KEY], 0)
+    assert rules.notes == ()
+    account = rules.account(stated["accessKey"])
+    assert account is not None
+    assert account.admin
+    assert account.entry.secret_key == stated["secretKey"]
 
 
 def _object_names(broker: str) -> set[str]:

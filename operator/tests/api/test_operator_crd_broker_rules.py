@@ -36,6 +36,8 @@ ONE_PEER_KIND = (
     "an entry has either ipBlock, or podSelector, namespaceSelector or both: write two entries for two kinds"
 )
 RANGE = "a range is an address and a length: write it like 198.51.100.0/24"
+TLS_KEYS = "useTLS and tls.… belong to the operator: use spec.tls; plain connections are always taken, remove the keys"
+SECRET_NAME = "a Secret's name has lower-case letters, digits, - and ., and starts and ends with a letter or digit"
 LONG_NAME = "a Broker's name has at most 40 characters, since pods and Services are named after it"
 BROKER_NAME = (
     "a Broker's name starts with a letter and has only lower-case letters, digits and -, since Services are named "
@@ -65,6 +67,10 @@ REFUSED_BROKERS: list[tuple[Spec, str, str]] = [
     ),
     ({"config": {"a": 1}}, "spec.config.a", 'spec.config.a in body must be of type string: "integer"'),
     ({"config": {str(n): "" for n in range(101)}}, "spec.config", "must have at most 100 items"),
+    ({"config": {"useTLS": "true"}}, "spec.config", TLS_KEYS),
+    ({"config": {"tls.server.mode": "enforcing"}}, "spec.config", TLS_KEYS),
+    ({"tls": {"secretName": "../others"}}, "spec.tls.secretName", SECRET_NAME),
+    ({"accessControl": {"secretName": "Rules"}}, "spec.accessControl.secretName", SECRET_NAME),
     ({"storage": {"size": "ten"}}, "spec.storage.size", "a size is a number above 0 and a unit: write it like 10Gi"),
     ({"storage": {"size": "-1Gi"}}, "spec.storage.size", "a size is a number above 0 and a unit: write it like 10Gi"),
     ({"storage": {"size": "1Gi"}}, "spec.storage.size", SMALL_VOLUME),
@@ -146,6 +152,7 @@ REFUSED_BROKERS: list[tuple[Spec, str, str]] = [
 
 ACCEPTED_BROKERS: list[Spec] = [
     {},
+    {"tls": {"secretName": "orders-tls.v2"}, "accessControl": {"secretName": "r"}},
     {"size": 32, "flush": "Sync", "paused": True, "image": "registry.example:5000/a/b@sha256:0"},
     {"config": {"fileReservedTime": "168", "regionId": "a=b; c: d\té", "mappedFileSizeCommitLog": "nonsense"}},
     {"storage": {"size": "128Mi"}, "config": {"mappedFileSizeCommitLog": "67108864"}},

@@ -122,6 +122,11 @@ def test_what_is_handed_on_has_the_fields_that_kubernetes_has(path: str) -> None
 def test_the_keys_that_belong_to_the_operator_are_the_same_and_each_is_a_key() -> None:
     rules = at(schema_of("Broker"), "spec.config")["x-kubernetes-validations"]
     refused = {rule["rule"].removeprefix("!('").removesuffix("' in self)"): rule["message"] for rule in rules}
+    # Keys of TLS are many, and told by how they begin; the operator does the same.
+    assert "spec.tls" in refused.pop("useTLS' in self) && self.all(key, !key.startsWith('tls.'))")
+    known = [key for key in keys_of(BrokerConfig) if "tls" in key.lower()]
+    assert len(known) > 10
+    assert [key for key in known if key != "useTLS" and not key.startswith("tls.")] == []
     assert set(refused) == set(names.OWNED_KEYS)
     assert set(refused) <= set(keys_of(BrokerConfig)) | set(REFUSED)
     for key, message in refused.items():

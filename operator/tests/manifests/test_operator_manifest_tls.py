@@ -18,7 +18,8 @@ def test_without_a_secret_nothing_is_added():
 def test_the_files_that_are_named_are_those_that_are_mounted():
     found = broker(tls={"secretName": "orders-tls"})
     [volume], [mount] = tls_volumes(found), tls_mounts(found)
-    assert volume["secret"] == {"secretName": "orders-tls", "defaultMode": 0o440}
+    items = [{"key": name, "path": name} for name in ("tls.crt", "tls.key")]
+    assert volume["secret"] == {"secretName": "orders-tls", "items": items, "defaultMode": 0o440}
     assert (mount["name"], mount["mountPath"], mount["readOnly"]) == (volume["name"], TLS_PATH, True)
     assert sorted(tls_environment(found).values()) == [f"{TLS_PATH}/tls.crt", f"{TLS_PATH}/tls.key"]
 

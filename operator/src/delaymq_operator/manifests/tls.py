@@ -8,6 +8,8 @@ from delaymq_operator.api.broker import Broker
 from delaymq_operator.manifests.metadata import Manifest
 
 TLS_PATH: Final = "/etc/delaymq-tls"
+_FILES: Final = ("tls.crt", "tls.key")
+"""Keys of a Secret of type kubernetes.io/tls."""
 _VOLUME: Final = "tls"
 
 
@@ -15,9 +17,10 @@ def tls_environment(broker: Broker) -> dict[str, str]:
     """Variables that name the files; none without a Secret."""
     if broker.spec.tls is None:
         return {}
+    certificate, key = _FILES
     return {
-        "DELAYMQ_TLS_SERVER_CERT_PATH": f"{TLS_PATH}/tls.crt",
-        "DELAYMQ_TLS_SERVER_KEY_PATH": f"{TLS_PATH}/tls.key",
+        "DELAYMQ_TLS_SERVER_CERT_PATH": f"{TLS_PATH}/{certificate}",
+        "DELAYMQ_TLS_SERVER_KEY_PATH": f"{TLS_PATH}/{key}",
     }
 
 
@@ -29,7 +32,9 @@ def tls_mounts(broker: Broker) -> list[Manifest]:
 
 
 def tls_volumes(broker: Broker) -> list[Manifest]:
-    """The Secret; without it no pod starts."""
+    """The Secret; without it, or the two in it, no pod starts. Another kind of Secret gets into no pod by this."""
     if broker.spec.tls is None:
         return []
-    return [{"name": _VOLUME, "secret": {"secretName": broker.spec.tls.secret_name, "defaultMode": 0o440}}]
+    items = [{"key": name, "path": name} for name in _FILES]
+    secret = {"secretName": broker.spec.tls.secret_name, "items": items, "defaultMode": 0o440}
+    return [{"name": _VOLUME, "secret": secret}]
