@@ -320,6 +320,24 @@ RUNTIME_KEYS = """
 """
 
 
+def test_runtime_figures_tell_how_long_storing_and_reading_took(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readings = iter([10.0, 10.25, 20.0, 20.0009])
+    monkeypatch.setattr("delaymq.broker.processors.send.perf_counter", lambda: next(readings))
+    harness.send()
+    harness.send()
+    readings = iter([5.0, 5.035])
+    monkeypatch.setattr("delaymq.broker.processors.pull.perf_counter", lambda: next(readings))
+    assert len(harness.pulled()) == 2
+    harness.clock.advance(60_000)
+    harness.broker.stats.sample(harness.clock())
+    table = KVTable.decode(harness.answer(RequestCode.GET_BROKER_RUNTIME_INFO).body).table
+    assert (table["putMessageEntireTimeMax"], table["getMessageEntireTimeMax"]) == ("250", "35")
+    counts = [part for part in table["putMessageDistributeTime"].split() if not part.endswith(":0")]
+    assert counts == ["[<=0ms]:1", "[200~500ms]:1"]
+
+
 def test_runtime_figures_have_all_of_rocketmq_s_keys_and_count(harness: Harness) -> None:
     start_ms = harness.clock()
     harness.send(body=b"x")

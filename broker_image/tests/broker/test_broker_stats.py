@@ -33,6 +33,25 @@ def test_totals_of_yesterday_and_today_turn_over_at_midnight() -> None:
     assert (stats.put_yesterday, stats.put_today, stats.put_messages) == (1, 2, 2)
 
 
+def test_the_distribution_of_put_times_is_that_of_the_last_whole_minute() -> None:
+    stats = Stats(0)
+    for _ in range(10):
+        stats.put("Orders", 1)
+    for took_s in (0.001, 0.0099, 0.010, 0.2, 12.5):
+        stats.put_times.slow(took_s)
+    stats.sample(59_999)
+    assert stats.put_times.distribution().startswith("[<=0ms]:0 [0~10ms]:0 ")
+    stats.sample(60_000)
+    assert stats.put_times.distribution() == (
+        "[<=0ms]:5 [0~10ms]:2 [10~50ms]:1 [50~100ms]:0 [100~200ms]:0 [200~500ms]:1 [500ms~1s]:0 "
+        "[1~2s]:0 [2~3s]:0 [3~4s]:0 [4~5s]:0 [5~10s]:0 [10s~]:1 "
+    )
+    stats.put("Orders", 1)
+    stats.sample(120_000)
+    assert stats.put_times.distribution().startswith("[<=0ms]:1 [0~10ms]:0 ")
+    assert stats.put_times.longest_ms == 12_500
+
+
 def test_messages_are_counted_by_topic() -> None:
     stats = Stats(0)
     stats.put("A", 10)

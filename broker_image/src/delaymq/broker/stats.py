@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, NamedTuple
 
-from delaymq.broker.statistics import Statistics
+from delaymq.broker.statistics import PutTimes, Statistics
 from delaymq.message import names
 
 # The server's timer; rates need samples this far apart at most.
@@ -37,10 +37,12 @@ class Stats:
         "get_messages_today",
         "get_messages_yesterday",
         "get_miss",
+        "get_slowest_s",
         "last_send_ms",
         "put_bytes",
         "put_failed",
         "put_messages",
+        "put_times",
         "put_today",
         "put_yesterday",
         "refused",
@@ -54,11 +56,14 @@ class Stats:
         self.put_messages = 0
         self.put_bytes = 0
         self.put_failed = 0
+        self.put_times = PutTimes(now_ms)
         self.last_send_ms: int | None = None
         """Store time of the last message that a producer sent."""
         self.get_found = 0
         """Pulls that found something."""
         self.get_miss = 0
+        self.get_slowest_s = 0.0
+        """The longest that reading for a pull that found something took."""
         self.transferred = 0
         """Messages handed to consumers."""
         self.get_bytes = 0
@@ -149,6 +154,8 @@ class Stats:
         self.get_found += 1
         self.transferred += messages
         self.get_bytes += size
+        if took_s > self.get_slowest_s:
+            self.get_slowest_s = took_s
         by_key = self.by_key
         key = (topic, group)
         series = by_key.gets.get(key)
@@ -167,6 +174,7 @@ class Stats:
     def sample(self, now_ms: int) -> None:
         """Notes the totals; called every SAMPLE_INTERVAL_MS."""
         self.look(now_ms)
+        self.put_times.look(now_ms, self.put_messages)
         last = self._samples[-1].at_ms
         if now_ms // _DAY_MS > last // _DAY_MS:
             self.put_yesterday, self.put_today = self.put_today, self.put_messages

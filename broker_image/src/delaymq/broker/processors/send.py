@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import randrange
+from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from delaymq.broker.delivery.ingress import strip_own
@@ -17,6 +18,7 @@ from delaymq.broker.errors import (
 from delaymq.broker.groups import retry_queue
 from delaymq.broker.ingress import admit, admit_batched, delay
 from delaymq.broker.results import Deferred
+from delaymq.broker.statistics.put_times import SLOW_S
 from delaymq.broker.topics import WRITE
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
@@ -90,6 +92,7 @@ def _send(broker: Broker, session: Session, command: Command, header: SendMessag
         if stored_topic != names.HALF_TOPIC:
             raise no_permission("the sys flag says that this is a transaction: send it with property TRAN_MSG=true")
         sys_flag &= ~TRANSACTION_MASK
+    began = perf_counter()
     try:
         appended = broker.store.append(
             NewRecord(
@@ -108,6 +111,9 @@ def _send(broker: Broker, session: Session, command: Command, header: SendMessag
     except (StoreError, IllegalMessageError) as error:
         broker.stats.put_failed += 1
         raise store_refusal(error) from error
+    took_s = perf_counter() - began
+    if took_s >= SLOW_S:
+        broker.stats.put_times.slow(took_s)
     offset = appended.physical_offset
     broker.stats.put(topic, appended.size, stored_topic, stored_queue_id)
     broker.stats.last_send_ms = appended.store_timestamp_ms
@@ -220,11 +226,15 @@ def _send_batch(
         )
         for flag, body, properties in decode_batch(command.body)
     ]
+    began = perf_counter()
     try:
         appended = broker.store.append_batch(records)
     except (StoreError, IllegalMessageError) as error:
         broker.stats.put_failed += len(records)
         raise store_refusal(error) from error
+    took_s = perf_counter() - began
+    if took_s >= SLOW_S:
+        broker.stats.put_times.slow(took_s)
     broker.stats.put_batch(topic, [each.size for each in appended])
     broker.stats.last_send_ms = appended[-1].store_timestamp_ms
     prefix = broker.message_id_prefix
