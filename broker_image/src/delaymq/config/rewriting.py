@@ -9,6 +9,7 @@ from pathlib import Path
 
 from delaymq.config.errors import ConfigError
 from delaymq.config.properties_text import as_text, parse_properties_text, read_text, with_values
+from delaymq.config.replacing import replace_file
 
 
 def rewrite(path: Path, values: Mapping[str, str]) -> None:
@@ -20,21 +21,4 @@ def rewrite(path: Path, values: Mapping[str, str]) -> None:
         raise ConfigError(f"{path}: the values cannot be written as a line each")
     data = text.encode(errors="surrogatepass")
     as_text(target, data)
-    mode = stat.S_IMODE(target.stat().st_mode)
-    temporary = target.with_name(f".{target.name}.new")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(file.fileno(), mode)
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    folder = os.open(target.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    replace_file(target, data, mode=stat.S_IMODE(target.stat().st_mode))

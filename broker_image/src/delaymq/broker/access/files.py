@@ -15,6 +15,7 @@ from typing import Final
 
 from delaymq.broker.access.errors import AccessError
 from delaymq.broker.access.plain_acl import AclFile, parse, to_text
+from delaymq.config.replacing import replace_file
 
 FOLDER: Final = "acl"
 TOOLS_FILE: Final = "tools.yml"
@@ -137,26 +138,9 @@ def write(path: Path, file: AclFile) -> FileState:
     if len(data) > MAX_FILE_BYTES:
         raise AccessError(f"{path} would have more than {MAX_FILE_BYTES} bytes: delete accounts first")
     target = Path(os.path.realpath(path))
-    temporary = target.with_name(f".{target.name}.new")
     try:
         mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o600
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-        try:
-            with os.fdopen(descriptor, "wb") as opened:
-                os.fchmod(opened.fileno(), mode)
-                opened.write(data)
-                opened.flush()
-                os.fsync(opened.fileno())
-                signature = _signature(os.fstat(opened.fileno()))
-            os.replace(temporary, target)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        signature = _signature(replace_file(target, data, mode=mode))
     except OSError as error:
         raise AccessError(f"{path} cannot be written ({error.strerror}): change it where it comes from") from error
     return FileState(path=path, signature=signature, file=file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from delaymq.broker.delivery.reader import DeliveryStore, ScheduleReader
+from delaymq.broker.on_disk import AsOnDisk
 from delaymq.message.names import SCHEDULE_TOPIC
 from delaymq.schedule import LevelQueue
 
@@ -18,20 +19,13 @@ class DeliveryPin:
         self._store = store
         self._reader = reader
         self._sources = sources
-        self._effective = self._now()
-        self._next: tuple[int, int] | None = None
+        self._as_on_disk = AsOnDisk(store, self._now, self._now())
 
     def oldest(self) -> int | None:
         """The pin; None when nothing holds anything."""
-        if self._next is not None and self._store.flushed_offset >= self._next[0]:
-            self._effective = self._next[1]
-            self._next = None
-        if self._next is None:
-            self._next = self._store.end_offset, self._now()
-            if self._store.flushed_offset >= self._next[0]:
-                self._effective = self._next[1]
+        oldest = self._as_on_disk.look()
         # At the log's end nothing is held: that record is not written yet.
-        return self._effective if self._effective < self._store.end_offset else None
+        return oldest if oldest < self._store.end_offset else None
 
     def _now(self) -> int:
         """Physical offset of the oldest pending message, or the log's end."""

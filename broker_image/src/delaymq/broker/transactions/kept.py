@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from delaymq.broker.on_disk import AsOnDisk
 from delaymq.broker.transactions.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -23,31 +24,19 @@ class Kept:
 
     def __init__(self, ledger: Ledger, store: MessageStore, stated_half: int | None, stated_op: int | None) -> None:
         self._ledger = ledger
-        self._store = store
         self._stated = (stated_half, stated_op)
-        self._effective: _Moment | None = None
         self._oldest_at_start = self._now().oldest
-        self._next: tuple[int, _Moment] | None = None
+        self._as_on_disk: AsOnDisk[_Moment | None] = AsOnDisk(store, self._now, None)
 
     def progress(self) -> tuple[int | None, int | None]:
         """Consumer offsets of CID_RMQ_SYS_TRANS in the half topic and in the op topic; None: not known yet."""
-        moment = self._advance()
+        moment = self._as_on_disk.look()
         return self._stated if moment is None else (moment.half, moment.op)
 
     def oldest(self) -> int | None:
         """The pin; None when nothing holds anything."""
-        moment = self._advance()
+        moment = self._as_on_disk.look()
         return self._oldest_at_start if moment is None else moment.oldest
-
-    def _advance(self) -> _Moment | None:
-        if self._next is not None and self._store.flushed_offset >= self._next[0]:
-            self._effective = self._next[1]
-            self._next = None
-        if self._next is None:
-            self._next = self._store.end_offset, self._now()
-            if self._store.flushed_offset >= self._next[0]:
-                self._effective = self._next[1]
-        return self._effective
 
     def _now(self) -> _Moment:
         ledger = self._ledger

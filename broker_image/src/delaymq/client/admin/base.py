@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Final
 
 from delaymq.client.client import Client
-from delaymq.client.errors import ClientError, reading_answer
-from delaymq.protocol.bodies import MASTER_ID, ClusterInfo
-from delaymq.protocol.codes import RequestCode
+from delaymq.client.errors import ClientError, RefusedError, reading_answer
+from delaymq.protocol.bodies import MASTER_ID, ClusterInfo, ConsumerConnection
+from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, request_command
+from delaymq.protocol.headers import GetConsumerConnectionListRequestHeader
 
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 """NameServers' settings by topic: `broker-a:4;broker-b:4`, the queues that clients send ordered messages to."""
@@ -44,6 +45,19 @@ class AdminCalls:
             where = "" if cluster is None else f" in cluster {cluster}"
             raise ClientError(f"no broker is registered{where}: is one running, with this NameServer as namesrvAddr?")
         return found
+
+    async def _consumers_at(self, address: str, group: str) -> ConsumerConnection | None:
+        """The members of a group that are connected to one broker; None when there are none."""
+        header = GetConsumerConnectionListRequestHeader(consumer_group=group)
+        command = request_command(RequestCode.GET_CONSUMER_CONNECTION_LIST, header.to_fields())
+        try:
+            answer = await self._client.ask(address, command)
+        except RefusedError as error:
+            if error.code == ResponseCode.CONSUMER_NOT_ONLINE:
+                return None
+            raise
+        with reading_answer(address):
+            return ConsumerConnection.decode(answer.body)
 
     async def _ask_all_name_servers(self, make_command: Callable[[], Command]) -> None:
         """Asks each of them at once; raises what the first of them failed with after all have been asked."""

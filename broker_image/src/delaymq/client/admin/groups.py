@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from delaymq.client.admin.base import MAX_TABLE_BYTES
 from delaymq.client.admin.topics import TopicCalls
-from delaymq.client.errors import RefusedError, reading_answer
+from delaymq.client.errors import reading_answer
 from delaymq.client.group_config import GroupConfig
 from delaymq.message.names import dead_letter_topic, retry_topic
 from delaymq.protocol.bodies import (
@@ -18,11 +18,10 @@ from delaymq.protocol.bodies import (
     MessageQueue,
     SubscriptionData,
 )
-from delaymq.protocol.codes import RequestCode, ResponseCode
+from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import request_command
 from delaymq.protocol.headers import (
     DeleteSubscriptionGroupRequestHeader,
-    GetConsumerConnectionListRequestHeader,
     GetConsumeStatsRequestHeader,
 )
 
@@ -86,20 +85,13 @@ class GroupCalls(TopicCalls):
 
     async def group_members(self, group: str) -> GroupMembers:
         """Who is in the group now, over all masters; nobody: empty, also for a group that never was."""
-        header = GetConsumerConnectionListRequestHeader(consumer_group=group)
         members: dict[str, Connection] = {}
         subscriptions: dict[str, SubscriptionData] = {}
         first: ConsumerConnection | None = None
         for address in (await self.masters()).values():
-            command = request_command(RequestCode.GET_CONSUMER_CONNECTION_LIST, header.to_fields())
-            try:
-                answer = await self._client.ask(address, command)
-            except RefusedError as error:
-                if error.code == ResponseCode.CONSUMER_NOT_ONLINE:
-                    continue
-                raise
-            with reading_answer(address):
-                told = ConsumerConnection.decode(answer.body)
+            told = await self._consumers_at(address, group)
+            if told is None:
+                continue
             first = first or told
             members.update((each.client_id, each) for each in told.connection_set)
             subscriptions |= told.subscription_table

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from delaymq.client.admin.base import AdminCalls
-from delaymq.client.errors import ClientError, RefusedError, reading_answer
+from delaymq.client.errors import ClientError, reading_answer
 from delaymq.message.ids import parse_offset_message_id
-from delaymq.protocol.bodies import ConsumeDirectlyResult, ConsumerConnection, ConsumerRunningInfo
-from delaymq.protocol.codes import RequestCode, ResponseCode
+from delaymq.protocol.bodies import ConsumeDirectlyResult, ConsumerRunningInfo
+from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import request_command
 from delaymq.protocol.headers import (
     ConsumeMessageDirectlyResultRequestHeader,
-    GetConsumerConnectionListRequestHeader,
     GetConsumerRunningInfoRequestHeader,
 )
 from delaymq.transport.connection import host_and_port
@@ -51,17 +50,8 @@ class MemberCalls(AdminCalls):
             return ConsumeDirectlyResult.decode(answer.body)
 
     async def _broker_of(self, group: str, client_id: str) -> str:
-        header = GetConsumerConnectionListRequestHeader(consumer_group=group)
         for address in (await self.masters()).values():
-            command = request_command(RequestCode.GET_CONSUMER_CONNECTION_LIST, header.to_fields())
-            try:
-                answer = await self._client.ask(address, command)
-            except RefusedError as error:
-                if error.code == ResponseCode.CONSUMER_NOT_ONLINE:
-                    continue
-                raise
-            with reading_answer(address):
-                told = ConsumerConnection.decode(answer.body)
-            if any(each.client_id == client_id for each in told.connection_set):
+            told = await self._consumers_at(address, group)
+            if told is not None and any(each.client_id == client_id for each in told.connection_set):
                 return address
         raise ClientError(f"{client_id} is no member of group {group} now: `delaymq group members {group}` lists them")

@@ -1,0 +1,39 @@
+"""What holds when the log ends where the disk has it: a loss of power must not take what was counted on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+Moment = TypeVar("Moment")
+
+
+class Flushed(Protocol):
+    """The log's ends, as physical offsets."""
+
+    @property
+    def end_offset(self) -> int: ...
+
+    @property
+    def flushed_offset(self) -> int: ...
+
+
+class AsOnDisk(Generic[Moment]):
+    """The newest known `now()` of a time up to which the log is on the disk."""
+
+    def __init__(self, log: Flushed, now: Callable[[], Moment], at_start: Moment) -> None:
+        self._log = log
+        self._now = now
+        self._effective = at_start
+        self._next: tuple[int, Moment] | None = None
+
+    def look(self) -> Moment:
+        """Goes on as far as the disk has got; until it has got anywhere, what held at the start."""
+        if self._next is not None and self._log.flushed_offset >= self._next[0]:
+            self._effective = self._next[1]
+            self._next = None
+        if self._next is None:
+            self._next = self._log.end_offset, self._now()
+            if self._log.flushed_offset >= self._next[0]:
+                self._effective = self._next[1]
+        return self._effective
