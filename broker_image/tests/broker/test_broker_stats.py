@@ -15,6 +15,18 @@ def test_rates_are_taken_over_three_windows() -> None:
     assert stats.rates(120_000)["get_total"] == (0.0, 0.0, 0.0)
 
 
+def test_rates_stay_true_when_the_clock_is_set_back() -> None:
+    stats = Stats(10_000_000)
+    for second in range(600):
+        stats.put("Orders", 100)
+        stats.sample(10_000_000 + second * 1_000)
+    stats.sample(6_000_000)
+    for second in range(1, 61):
+        stats.put("Orders", 100)
+        stats.sample(6_000_000 + second * 1_000)
+        assert stats.rates(6_000_000 + second * 1_000)["put"] == (1.0, 1.0, 1.0)
+
+
 def test_samples_are_kept_for_the_longest_window_only() -> None:
     stats = Stats(0)
     for second in range(1, 3_000):

@@ -179,6 +179,9 @@ class Stats:
         if now_ms // _DAY_MS > last // _DAY_MS:
             self.put_yesterday, self.put_today = self.put_today, self.put_messages
             self.get_messages_yesterday, self.get_messages_today = self.get_messages_today, self.transferred
+        if now_ms < last:
+            # The clock was set back: rates begin anew, those over times to come would be absurd.
+            self._samples.clear()
         self._samples.append(self._sample(now_ms))
         while len(self._samples) > 2 and now_ms - self._samples[1].at_ms >= _WINDOWS_MS[-1]:
             self._samples.popleft()
