@@ -110,9 +110,9 @@ def op_marked(reached: Reached) -> None:
 
 def checked(reached: Reached) -> None:
     """A producer was asked about its transaction."""
-    from delaymq.broker.transactions.checking import Checking
+    from delaymq.broker.transactions import Transactions
 
-    _after(Checking, "_ask", reached)
+    _after(Transactions, "_put_to", reached)
 
 
 def _after_appends(reached: Reached, is_meant: Callable[[Any], bool]) -> None:
