@@ -213,6 +213,39 @@ def test_tls_behind_plain_requests_is_cut_off(run: Run, authority: Authority) ->
     run(scenario)
 
 
+@pytest.mark.parametrize("before", [b"", encode_command(request_command(10, {}, b"secured"))])
+def test_no_tls_begins_within_tls(run: Run, authority: Authority, before: bytes) -> None:
+    async def scenario() -> None:
+        async with server(server_context(authority.issue(HOST))) as listening:
+            reader, writer = await asyncio.open_connection(HOST, listening.port, ssl=client_context(authority))
+            writer.write(before + bytes.fromhex("16030100c8010000c40303"))
+            with contextlib.suppress(ConnectionError):
+                assert (await reader.read()).endswith(b"secured" if before else b"")
+            writer.close()
+            await until(lambda: listening.closed)
+            assert (listening.tls.done, listening.tls.failed, listening.tls.under_way) == (1, 0, 0)
+            assert listening.tls.open_connections == 0
+
+    run(scenario)
+
+
+def test_what_is_unsent_can_be_asked_in_the_turn_in_which_the_socket_goes(run: Run, authority: Authority) -> None:
+    """A broker that stops asks all its connections."""
+
+    async def scenario() -> None:
+        async with server(server_context(authority.issue(HOST))) as listening:
+            client = await connect(HOST, listening.port, tls=client_context(authority))
+            await client.request(request_command(10))
+            [connection] = listening.opened
+            assert connection._below is not None
+            connection._below.get_protocol().connection_lost(None)
+            assert not connection.closing
+            assert connection.unsent_bytes() == 0
+            await until(lambda: listening.closed)
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("enforcing", [False, True])
 @pytest.mark.parametrize(
     "bytes_of_peer",

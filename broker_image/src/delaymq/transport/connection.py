@@ -17,7 +17,7 @@ from delaymq.clock import now_ms
 from delaymq.message.ids import pack_host
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, Response, encode_command, encode_response
-from delaymq.protocol.errors import ProtocolError
+from delaymq.protocol.errors import ProtocolError, TlsHandshakeError
 from delaymq.protocol.frame import FrameReceiver
 from delaymq.quiet_log import QuietLog
 from delaymq.transport.budget import BufferBudget
@@ -370,14 +370,12 @@ class RemotingConnection(asyncio.BufferedProtocol):
         own = self._transport.get_extra_info("socket")
         try:
             (in_kernel,) = _INTEGER.unpack(fcntl.ioctl(own.fileno(), termios.TIOCOUTQ, bytes(_INTEGER.size)))
-        except OSError:
-            return 0
+        except (AttributeError, OSError, ValueError):
+            return 0  # with TLS the socket is gone a turn before this is told that the connection ended
         return int(in_kernel) + self.unwritten_bytes()
 
     def unwritten_bytes(self) -> int:
-        """What waits in this process for the peer to read; 0 once the connection is closing."""
-        if self.closing:
-            return 0
+        """What waits in this process for the peer to read, also while the connection is closing."""
         below = 0 if self._below is None else self._below.get_write_buffer_size()
         return below + self._transport.get_write_buffer_size()
 
@@ -433,6 +431,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
     def abort(self) -> None:
         """Ends the connection at once; unsent bytes are lost."""
         self.closing = True
+        if self._budget is not None:
+            self._budget.caught_up(self)
         self._transport.abort()
 
     # Inside.
@@ -546,8 +546,14 @@ class RemotingConnection(asyncio.BufferedProtocol):
 
     def _cut_off(self, error: ProtocolError) -> None:
         error.__traceback__ = None  # the receiver keeps the error, whose frames keep the receiver
-        if self.closing or (self._tls is not None and self._tls.take(self, error)):
+        if self.closing:
             return
+        if self._tls is not None:
+            # Within TLS none begins: a peer could nest it without end.
+            if self._below is None and self._tls.take(self, error):
+                return
+            if isinstance(error, TlsHandshakeError):
+                error = ProtocolError("it starts TLS behind other bytes: TLS begins with the connection, or not at all")
         _bad_peers.warning("%s is cut off: %s", self.remote_address, error, peer=self.remote_address)
         self.close()
 
