@@ -25,6 +25,7 @@ from delaymq.transport import (
 )
 from delaymq.transport import connecting as connecting_module
 from delaymq.transport import connection as connection_module
+from delaymq.transport.budget import BufferBudget
 from delaymq.transport.connection import LINGER_RESET, OnCommands
 
 HOST = "127.0.0.1"
@@ -42,14 +43,15 @@ def run(scenario: Callable[[], object]) -> None:
 
 @asynccontextmanager
 async def server(
-    on_commands: OnCommands, limits: ConnectionLimits | None = None
+    on_commands: OnCommands, limits: ConnectionLimits | None = None, budget: BufferBudget | None = None
 ) -> AsyncIterator[tuple[int, list[RemotingConnection]]]:
     """A listening port and the connections it accepted."""
     accepted: list[RemotingConnection] = []
     listening = socket.create_server((HOST, 0))
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_RESET)
     serving = await asyncio.get_running_loop().create_server(
-        lambda: RemotingConnection(on_commands, on_opened=accepted.append, limits=limits), sock=listening
+        lambda: RemotingConnection(on_commands, on_opened=accepted.append, limits=limits, budget=budget),
+        sock=listening,
     )
     try:
         yield listening.getsockname()[1], accepted
@@ -284,6 +286,30 @@ def test_a_peer_that_does_not_read_is_not_read_from_and_then_cut_off() -> None:
             assert seen < 20_000
             assert (await good.request(request_command(1))).code == 0
             good.close()
+
+    run(scenario)
+
+
+def test_what_a_peer_leaves_unread_behind_bad_bytes_counts_for_the_memory_of_all() -> None:
+    async def scenario() -> None:
+        def large_answers(connection: RemotingConnection, commands: list[Command]) -> None:
+            for command in commands:
+                connection.send(encode_response(command, Response(body=bytes(12 << 20))))
+
+        budget = BufferBudget(16 << 20)
+        limits = ConnectionLimits(read_while_behind=False, close_timeout_ms=BOUND_S * 1000)
+        async with server(large_answers, limits, budget) as (port, accepted):
+            hostile = []
+            for _ in range(5):
+                hostile.append(socket.create_connection((HOST, port)))
+                hostile[-1].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                hostile[-1].sendall(encode_command(Command(11)) + b"\xff" * 8)
+            await until(lambda: len(accepted) == 5 and all(each.closing for each in accepted))
+            assert budget.cut_off >= 3
+            assert budget.unsent_bytes <= 16 << 20
+            for each in hostile:
+                each.close()
+            await until(lambda: budget.unsent_bytes == 0)
 
     run(scenario)
 
