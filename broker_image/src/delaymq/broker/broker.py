@@ -228,6 +228,8 @@ class Broker:
     def session_closed(self, session: Session) -> None:
         """A connection ended."""
         self.clients.session_closed(session)
+        if self.access is not None:
+            self.access.session_closed(session)
 
     def expire_clients(self, now_ms: int) -> list[Session]:
         """Drops silent clients and unrenewed locks; returns the connections of the silent, which may be closed."""

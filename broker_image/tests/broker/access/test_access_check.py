@@ -12,7 +12,14 @@ from delaymq.broker.access.requirements import ACCOUNT, REQUIREMENTS
 from delaymq.broker.processors.table import NOT_SERVED, PROCESSORS
 from delaymq.config import to_properties_text
 from delaymq.message.ids import offset_message_id
-from delaymq.protocol.bodies import ConsumerData, HeartbeatData, LockRequest, MessageQueue, SubscriptionData
+from delaymq.protocol.bodies import (
+    ConsumerData,
+    HeartbeatData,
+    LockRequest,
+    MessageQueue,
+    ProducerData,
+    SubscriptionData,
+)
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command, Response, request_command
 from delaymq.protocol.signatures import SIGNATURE, UNIQUE_KEY_QUERY, Signer
@@ -507,3 +514,39 @@ def test_refusals_are_logged_once_in_a_while(guarded: Guarded, caplog: pytest.Lo
 def test_codes_are_those_of_rocketmq() -> None:
     assert RequestCode.UPDATE_AND_CREATE_ACL_CONFIG == 50
     assert {code for code, each in REQUIREMENTS.items() if each.admin and not each.own} == {17, 25, 200, 207, 215}
+
+
+def test_only_producers_that_may_send_to_a_topic_are_asked_about_its_transactions(guarded: Guarded) -> None:
+    """The question holds the whole message, and anybody can say that he is of a group."""
+    broker = guarded.broker
+    accounts = ("application", "generous", "operators", "neighbours")
+    sessions = {key: FakeSession(50_001 + at) for at, key in enumerate(accounts)}
+    trusted = FakeSession(50_009, "10.1.0.9")
+    beat = HeartbeatData("client", producer_data_set=[ProducerData("payers")]).encode()
+
+    def asked() -> list[str]:
+        """About a half message for the topic Write, each producer in its turn."""
+        guarded.harness.clock.now_ms += broker.config.transaction_check_interval + 60_000
+        while broker.transactions.check(guarded.harness.clock(), 16):
+            pass
+        everybody = sessions | {"trusted": trusted}
+        found = sorted(key for key, session in everybody.items() if session.notified)
+        for session in everybody.values():
+            session.notified.clear()
+        return found
+
+    for key in ("generous", "neighbours"):
+        guarded.ask(RequestCode.HEART_BEAT, body=beat, key=key, session=sessions[key])
+    guarded.path.write_text(RULES.replace("topicPerms: [Orders=DENY]", "topicPerms: [Write=SUB]"))
+    guarded.reload()
+    half = send_fields("Write", {"TRAN_MSG": "true", "PGROUP": "payers"})
+    assert guarded.ask(RequestCode.SEND_MESSAGE_V2, half, b"private", session=sessions["application"]).code == 0
+    assert asked() == []
+    for key, session in (("application", sessions["application"]), ("operators", sessions["operators"])):
+        guarded.ask(RequestCode.HEART_BEAT, body=beat, key=key, session=session)
+        assert asked() == [key]
+        broker.session_closed(session)
+        assert asked() == []
+    guarded.ask(RequestCode.HEART_BEAT, body=beat, key=None, session=trusted)
+    assert asked() == ["trusted"]
+    assert not guarded.access.may_publish(sessions["application"], "Write")

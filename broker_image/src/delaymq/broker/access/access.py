@@ -19,7 +19,7 @@ from delaymq.broker.access.requirements import ACCOUNT, REQUIREMENTS, Requiremen
 from delaymq.broker.session import Session
 from delaymq.config import BrokerConfig
 from delaymq.message import names
-from delaymq.protocol.codes import ResponseCode
+from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command
 from delaymq.protocol.errors import RequestError
 from delaymq.protocol.signatures import ACCESS_KEY
@@ -60,6 +60,8 @@ class Access:
         self._changes = 0
         self._states: States = {}
         self._rules = Rules(None, {})
+        self._keys_of: dict[int, str] = {}
+        """By session: the access key of its last heartbeat."""
         states = files.look(path, {}, now_ms())
         broken = [f"{state.path}: {state.problem}" for state in states.values() if state.problem]
         if broken:
@@ -89,14 +91,39 @@ class Access:
         account = rules.accounts.get(key)
         if account is None:
             raise self._refusal(session, command, "unknown_key", f"No acl config for {shown(key)}")
-        if account.white_list is not None and account.white_list.matches(session.remote_host):
-            return
-        if not account.signer.signed(stated, command.body):
+        trusted = account.white_list is not None and account.white_list.matches(session.remote_host)
+        if not trusted and not account.signer.signed(stated, command.body):
             text = f"Check signature failed for accessKey={shown(key)}: compare the secret keys"
             raise self._refusal(session, command, "signature", text)
+        if command.code == RequestCode.HEART_BEAT:
+            self._keys_of[session.id] = key
+        if trusted:
+            return
         requirement = REQUIREMENTS.get(command.code, ACCOUNT)
         if requirement is not ACCOUNT:
             self._check_permissions(session, command, account, requirement)
+
+    def may_publish(self, session: Session, topic: str) -> bool:
+        """Whether the account of a client's last heartbeat may send to a topic; so it may see what was sent there.
+
+        Anybody can join a group of producers, which are asked about its half messages with all that is in them.
+        """
+        rules = self._rules
+        if rules.white_list is not None and rules.white_list.matches(session.remote_host):
+            return True
+        account = rules.accounts.get(self._keys_of.get(session.id, ""))
+        if account is None:
+            return False
+        if account.admin or (account.white_list is not None and account.white_list.matches(session.remote_host)):
+            return True
+        owned = account.permissions.get(topic)
+        if owned is None:
+            owned = self._default(account, topic)
+        return bool(owned & PUB and not owned & DENY)
+
+    def session_closed(self, session: Session) -> None:
+        """A connection ended."""
+        self._keys_of.pop(session.id, None)
 
     def _check_permissions(
         self, session: Session, command: Command, account: Account, requirement: Requirement

@@ -86,8 +86,8 @@ class Checking:
         store: MessageStore,
         ending: Ending,
         settings: Callable[[], CheckSettings],
-        is_there: Callable[[str], bool],
-        put_to: Callable[[str, Command], bool],
+        is_there: Callable[[str, str | None], bool],
+        put_to: Callable[[str, str, Command], bool],
         make_given_up_topic: Callable[[], None],
         now_ms: Callable[[], int],
     ) -> None:
@@ -155,7 +155,7 @@ class Checking:
             nobody_there = absent.get(group)
             if nobody_there is None:
                 nobody_there = absent[group] = group in self._left_out or not self._is_there(
-                    self._ledger.groups.names[group]
+                    self._ledger.groups.names[group], None
                 )
             if chunk.due_s[index] > now_s or (nobody_there and chunk.checks[index] < most_checks):
                 index += 1
@@ -207,9 +207,11 @@ class Checking:
             self._give_up(record, checks, now_ms)
             return _Looked.SETTLED
         immune_ms = immunity_ms(properties, settings.transaction_time_out)
-        if min(record.born_timestamp_ms, record.store_timestamp_ms) + immune_ms > now_ms or not self._is_there(group):
+        topic = properties.get(names.REAL_TOPIC, names.HALF_TOPIC)
+        immune_until_ms = min(record.born_timestamp_ms, record.store_timestamp_ms) + immune_ms
+        if immune_until_ms > now_ms or not self._is_there(group, topic):
             return _Looked.OPEN
-        if not self._put_to(group, _question(record, properties, checks + 1)):
+        if not self._put_to(group, topic, _question(record, properties, checks + 1)):
             return _Looked.NOT_TAKEN
         chunk.checks[index] = min(checks + 1, _MOST_CHECKS)
         self.counters.checked += 1

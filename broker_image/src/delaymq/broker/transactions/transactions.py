@@ -99,7 +99,7 @@ class Transactions:
             store,
             self._ending,
             lambda: self.settings,
-            lambda group: bool(broker.clients.producers.get(group)),
+            self._is_there,
             self._put_to,
             lambda: self._make_topic(names.TRANS_CHECK_MAX_TOPIC),
             self._now_ms,
@@ -217,12 +217,19 @@ class Transactions:
         if topic not in topics.table:
             topics.create_for_group(topic, 1)
 
-    def _put_to(self, group: str, question: Command) -> bool:
+    def _is_there(self, group: str, topic: str | None) -> bool:
+        """Whether a producer of a group is connected, and may see messages for a topic; None: for any."""
+        members, access = self._attached.clients.producers.get(group), self._attached.access
+        if not members or access is None or topic is None:
+            return bool(members)
+        return any(access.may_publish(client.session, topic) for client in members.values())
+
+    def _put_to(self, group: str, topic: str, question: Command) -> bool:
         """Puts a question to a connected producer of a group, each in its turn; False when none of them takes it."""
-        members = self._attached.clients.producers.get(group)
-        if not members:
-            return False
+        members, access = self._attached.clients.producers.get(group, {}), self._attached.access
         sessions = [client.session for client in members.values()]
+        if access is not None:
+            sessions = [session for session in sessions if access.may_publish(session, topic)]
         for _ in range(min(len(sessions), _MOST_TRIED)):
             self._asked += 1
             if sessions[self._asked % len(sessions)].notify(question):
