@@ -203,6 +203,30 @@ def test_one_asker_can_not_have_more_open_than_its_share(tmp_path: Path, monkeyp
     run(scenario)
 
 
+def test_what_open_requests_hold_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_HELD_BYTES_PER_ASKER", 2_500)
+    monkeypatch.setattr(module, "MAX_HELD_BYTES", 4_500)
+
+    async def scenario() -> None:
+        async with asker(tmp_path) as broker:
+            member = await broker.member()
+            first, second = [await BrokerPeer.connect(broker.server.port) for _ in range(2)]
+            for peer in (first, first, second, second):
+                peer.connection.start_request(request_command(ASK, body=bytes(1_000)), LONG_MS)
+            await question_to(member, 4)
+            assert (await first.connection.request(request_command(ASK, body=bytes(1_000)))).code == 2
+            third = await BrokerPeer.connect(broker.server.port)
+            assert (await third.connection.request(request_command(ASK, body=bytes(1_000)))).code == 2
+            for question in member.told[:4]:
+                reply(member, question, b"x")
+            await until(lambda: not broker.server.asking.open_questions)
+            whole = first.connection.start_request(request_command(ASK, body=bytes(9_000)), LONG_MS)
+            reply(member, await question_to(member, 5), b"y")
+            assert (await whole).remark == "y"
+
+    run(scenario)
+
+
 def test_questions_in_all_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_OPEN_QUESTIONS", 3)
 

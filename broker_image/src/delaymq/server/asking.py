@@ -16,6 +16,11 @@ MAX_OPEN_PER_ASKER: Final = 1_000
 until a client that does not answer has used up its time."""
 MAX_OPEN_QUESTIONS: Final = 20_000
 """Of all askers: a group of thousands can be asked, but not again and again at once."""
+MAX_HELD_BYTES_PER_ASKER: Final = 2 * MAX_FRAME_BYTES
+"""What its open requests hold, such as replies to a producer that takes them and never says so: at megabytes each the
+number of requests alone would be no limit."""
+MAX_HELD_BYTES: Final = 4 * MAX_HELD_BYTES_PER_ASKER
+"""The same of all askers."""
 MAX_ANSWER_BYTES: Final = MAX_FRAME_BYTES
 """Bodies that are kept for one asker: more could not be sent on in one frame."""
 MAX_KEPT_BYTES: Final = 4 * MAX_FRAME_BYTES
@@ -27,10 +32,24 @@ Reply = Callable[[ClientSession, Command, Response], None]
 Defer = Callable[[ClientSession, Command, Deferred], None]
 
 
+class _Share:
+    """What an asker, or all of them, have open."""
+
+    __slots__ = ("held_bytes", "requests")
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.held_bytes = 0
+
+    def add(self, requests: int, held_bytes: int) -> None:
+        self.requests += requests
+        self.held_bytes += held_bytes
+
+
 class _Asking:
     """One request that waits for clients."""
 
-    __slots__ = ("answers", "asked", "kept_bytes", "open", "request", "sent", "session")
+    __slots__ = ("answers", "asked", "held_bytes", "kept_bytes", "open", "request", "sent", "session")
 
     def __init__(self, session: ClientSession, request: Command, asked: Asked) -> None:
         self.session = session
@@ -40,6 +59,9 @@ class _Asking:
         self.open = len(asked.questions)
         self.sent = 0
         self.kept_bytes = 0
+        self.held_bytes = _bytes_of(request) + sum(
+            _bytes_of(question) for _, question in asked.questions if question.body is not request.body
+        )
 
 
 class Asking:
@@ -49,7 +71,8 @@ class Asking:
         self._reply = reply
         self._defer = defer
         self._loop = asyncio.get_running_loop()
-        self._of_asker: dict[int, int] = {}
+        self._of_asker: dict[int, _Share] = {}
+        self._of_all = _Share()
         self._open_questions = 0
         self._kept_bytes = 0
         self._closing = False
@@ -67,13 +90,20 @@ class Asking:
         if self._closing:
             return
         count = len(asked.questions)
-        of_asker = self._of_asker.get(session.id, 0)
-        if of_asker >= MAX_OPEN_PER_ASKER or self._open_questions + count > MAX_OPEN_QUESTIONS:
-            self._reply(session, request, _busy(of_asker, self._open_questions))
-            return
-        self._of_asker[session.id] = of_asker + 1
-        self._open_questions += count
         asking = _Asking(session, request, asked)
+        of_asker = self._of_asker.get(session.id) or _Share()
+        if (
+            of_asker.requests >= MAX_OPEN_PER_ASKER
+            or self._open_questions + count > MAX_OPEN_QUESTIONS
+            or _is_beyond(of_asker, asking.held_bytes, MAX_HELD_BYTES_PER_ASKER)
+            or _is_beyond(self._of_all, asking.held_bytes, MAX_HELD_BYTES)
+        ):
+            self._reply(session, request, _busy(of_asker.requests, self._open_questions))
+            return
+        self._of_asker[session.id] = of_asker
+        for share in (of_asker, self._of_all):
+            share.add(1, asking.held_bytes)
+        self._open_questions += count
         if count:
             self._send(asking)
         else:
@@ -115,9 +145,11 @@ class Asking:
     def _finish(self, asking: _Asking) -> None:
         self._kept_bytes -= asking.kept_bytes
         session = asking.session
-        left = self._of_asker.pop(session.id) - 1
-        if left:
-            self._of_asker[session.id] = left
+        of_asker = self._of_asker[session.id]
+        for share in (of_asker, self._of_all):
+            share.add(-1, -asking.held_bytes)
+        if not of_asker.requests:
+            del self._of_asker[session.id]
         if self._closing:
             return
         result = asking.asked.answer(asking.answers)
@@ -135,6 +167,17 @@ def _start(session: object, question: Command, timeout_ms: int) -> "asyncio.Futu
         return session.connection.start_request(question, timeout_ms)
     except (TransportError, ValueError):  # gone, too many open already, or larger than a frame
         return None
+
+
+def _bytes_of(command: Command) -> int:
+    """What a command costs while it is kept."""
+    texts = sum(len(name) + len(value) for name, value in command.fields.items())
+    return len(command.body) + texts + len(command.remark or "")
+
+
+def _is_beyond(share: _Share, more_bytes: int, limit: int) -> bool:
+    # One alone is always taken: it came in one frame.
+    return bool(share.requests) and share.held_bytes + more_bytes > limit
 
 
 def _busy(of_asker: int, in_all: int) -> Response:
