@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from crd_files import EXAMPLES_PATH
+from crd_files import EXAMPLES_PATH, REPOSITORY_PATH
 from delaymq.broker.access.plain_acl import parse as parse_rules
 from delaymq_operator.api import (
     BrokerStatus,
@@ -231,10 +231,9 @@ def test_examples_are_read_by_the_operator(file: Any) -> None:
         assert parsers[body["kind"]](body).name == body["metadata"]["name"]
 
 
-def test_the_rules_of_the_example_have_the_operators_account_as_an_administrator() -> None:
-    secret, broker = yaml.safe_load_all((EXAMPLES_PATH / "broker-secured.yaml").read_text())
-    assert broker["spec"]["accessControl"]["secretName"] == secret["metadata"]["name"]
-    stated = secret["stringData"]
+def test_the_secret_on_the_page_has_the_operators_account_among_its_rules_as_an_administrator() -> None:
+    page = (REPOSITORY_PATH / "docs" / "operations" / "kubernetes.md").read_text()
+    stated = yaml.safe_load(page.partition("## Access control\n\n```yaml\n")[2].partition("```")[0])["stringData"]
     rules = parse_rules(stated[RULES_KEY], 0)
     assert rules.notes == ()
     account = rules.account(stated["accessKey"])
