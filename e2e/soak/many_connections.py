@@ -11,7 +11,17 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from delaymq.client import Admin, Client, Message, Producer, PushConsumer, PushConsumerOptions, ReceivedMessage
+from delaymq.client import (
+    Admin,
+    Client,
+    ClientOptions,
+    Message,
+    Producer,
+    ProducerOptions,
+    PushConsumer,
+    PushConsumerOptions,
+    ReceivedMessage,
+)
 from delaymq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import request_command
@@ -23,6 +33,9 @@ AT_ONCE = 50
 """Connections that are opened side by side."""
 SENDS_EACH = 20
 SETTLE_S = 2.0
+PATIENT = ClientOptions(request_timeout_ms=60_000, connect_timeout_ms=60_000)
+"""Two hundred clients in one process take a while where the machine has other work."""
+PATIENT_SENDS = ProducerOptions(send_timeout_ms=60_000)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +74,8 @@ async def connected(cluster: OurCluster, idle: int, active: int, memory_kib: Cal
             await Admin(client).create_topic(TOPIC, queues=16)
         producers = []
         for number in range(active):
-            client = await stack.enter_async_context(Client(cluster.namesrv_address))
-            producers.append(await stack.enter_async_context(Producer(client)))
+            client = await stack.enter_async_context(Client(cluster.namesrv_address, PATIENT))
+            producers.append(await stack.enter_async_context(Producer(client, options=PATIENT_SENDS)))
             consumer = PushConsumer(client, f"connected-{number % 10}", handle, PushConsumerOptions())
             consumer.subscribe(TOPIC)
             await stack.enter_async_context(consumer)
