@@ -232,7 +232,7 @@ class _Receiver:
             return message.due_ms
         address = await self._client.address_of(message.queue)
         try:
-            levels: DelayLevels = await self._client.levels(address)
+            levels: DelayLevels = await self._client.delays.levels(address)
         except ClientError:
             return None
         return message.born_timestamp_ms + levels.delay_ms(message.delay_level)

@@ -11,12 +11,11 @@ from contextlib import suppress
 from typing import Final, Protocol, Self
 
 from delaymq.client.background import Background
-from delaymq.client.delays import table_of
+from delaymq.client.broker_delays import BrokerDelays
 from delaymq.client.errors import (
     ClientError,
     ClosedError,
     NoRouteError,
-    NoSuchDelayError,
     RefusedError,
     UnreachableError,
     reading_answer,
@@ -28,10 +27,8 @@ from delaymq.client.replies import OpenRequests
 from delaymq.client.routes import Route, route_of, route_of_new_topic
 from delaymq.client.serving import Serving, group_of
 from delaymq.client.shared_calls import SharedCalls
-from delaymq.clock import now_ms
 from delaymq.message import names
 from delaymq.message.ids import UniqueIds
-from delaymq.message.levels import DelayLevels
 from delaymq.protocol.bodies import (
     MASTER_ID,
     ConsumerData,
@@ -39,15 +36,12 @@ from delaymq.protocol.bodies import (
     MessageQueue,
     ProducerData,
     TopicRoute,
-    decode_settings,
 )
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, request_command
 from delaymq.protocol.headers import GetRouteInfoRequestHeader
 from delaymq.transport import RemotingConnection, TransportError
 
-SETTING_OF_OURS: Final = "httpPort"
-"""A setting by which a broker is known as DelayMQ; RocketMQ's have no such one."""
 CLOSE_LIMIT_S: Final = 60.0
 """How long a close waits for the closes of members that others have begun; each has limits of its own."""
 
@@ -99,9 +93,7 @@ class Client:
         self._routes: dict[str, Route] = {}
         self._refreshing: set[str] = set()
         self._route_calls: SharedCalls[str, TopicRoute] = SharedCalls()
-        self._levels: dict[str, tuple[int, DelayLevels]] = {}
-        self._delays_commits: dict[str, bool] = {}
-        self._level_calls: SharedCalls[str, DelayLevels] = SharedCalls()
+        self.delays = BrokerDelays(self.ask, self.options.delay_table_ms)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -137,7 +129,7 @@ class Client:
             self.requests.close()
             self.background.cancel()
             await self._route_calls.close()
-            await self._level_calls.close()
+            await self.delays.close()
             await self.network.close()
         await self.background.close()
         if failed is not None:
@@ -303,35 +295,6 @@ class Client:
             if address is not None:
                 return address
         raise NoRouteError(queue.topic, f"its route has no address of broker {queue.broker_name} now")
-
-    async def levels(self, address: str, *, fresh: bool = False) -> DelayLevels:
-        """The delay levels of the broker at `address`, at most `delay_table_ms` old."""
-        now = now_ms()
-        known = self._levels.get(address)
-        if known is not None and not fresh and now - known[0] < self.options.delay_table_ms:
-            return known[1]
-        levels = await self._level_calls.call(address, lambda: self._ask_levels(address))
-        self._levels[address] = (now, levels)
-        return levels
-
-    async def _ask_levels(self, address: str) -> DelayLevels:
-        answer = await self.ask(address, request_command(RequestCode.GET_BROKER_CONFIG))
-        with reading_answer(address):
-            return table_of(decode_settings(answer.body))
-
-    async def require_delayed_commits(self, address: str) -> None:
-        """ClientError unless the broker at `address` delays a transaction's message at its commit."""
-        if self._delays_commits.get(address):
-            return
-        answer = await self.ask(address, request_command(RequestCode.GET_BROKER_CONFIG))
-        with reading_answer(address):
-            settings = decode_settings(answer.body)
-        if SETTING_OF_OURS not in settings:
-            raise NoSuchDelayError(
-                f"the broker at {address} is no DelayMQ: it would lose a delayed transaction's message, send"
-                " it without one"
-            )
-        self._delays_commits[address] = True
 
     # What the network tells.
 

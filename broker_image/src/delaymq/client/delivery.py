@@ -156,7 +156,7 @@ class Delivery:
             await asyncio.sleep(SAME_BROKER_PAUSE_MS * (attempts.number - 1) / 1000)
         level = 0
         if outgoing.delays_commit:
-            await client.require_delayed_commits(address)
+            await client.delays.require_delayed_commits(address)
         if outgoing.delay is not None:
             level = await self._level(outgoing.delay, queue.broker_name, address)
         return queue, outgoing.request(self._group, queue, new_topic_queues, level)
@@ -185,7 +185,7 @@ class Delivery:
 
     async def _level(self, delay: str | timedelta, broker_name: str, address: str) -> int:
         try:
-            return level_for(delay, await self._client.levels(address), broker_name)
+            return level_for(delay, await self._client.delays.levels(address), broker_name)
         except NoSuchDelayError:
             # The table may just have been changed.
-            return level_for(delay, await self._client.levels(address, fresh=True), broker_name)
+            return level_for(delay, await self._client.delays.levels(address, fresh=True), broker_name)
