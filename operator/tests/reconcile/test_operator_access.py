@@ -7,14 +7,15 @@ import copy
 import pytest
 from delaymq_operator.api.broker import parse_broker
 from delaymq_operator.manifests import Context, GroupContext, broker_stateful_set
-from delaymq_operator.reconcile.accounts import MAX_AGE_MS, account_in, operator_account
 from delaymq_operator.reconcile.broker.look import broker_endpoint
 from delaymq_operator.reconcile.ports import Account
+from delaymq_operator.reconcile.secrets import MAX_AGE_MS, operator_account, seen_in
 from delaymq_operator.reconcile.topic.places import groups_of
 from fakes_world import NAMESPACE, FakeWorld
 from topic_world import TopicWorld
 
 ACCOUNT = Account(access_key="operators", secret_key="operators-secret")
+RULES = {"plain_acl.yml": "accounts: []"}
 
 
 def encoded(**texts):
@@ -27,7 +28,7 @@ def put_secret(kube, **texts):
 
 
 def test_the_account_is_read_from_the_secret():
-    assert account_in(encoded(accessKey="operators\n", secretKey="operators-secret")) == ACCOUNT
+    assert seen_in(encoded(accessKey="operators\n", secretKey="operators-secret")).account == ACCOUNT
     assert "operators-secret" not in repr(ACCOUNT)
 
 
@@ -45,7 +46,7 @@ def test_the_account_is_read_from_the_secret():
     ],
 )
 def test_what_is_no_account_is_none(secret):
-    assert account_in(secret) is None
+    assert seen_in(secret).account is None
 
 
 def test_the_account_is_read_again_after_a_while_and_for_another_secret():
@@ -89,18 +90,19 @@ def test_brokers_of_topics_are_asked_by_the_account():
 
 def test_a_broker_without_an_account_for_the_operator_says_so_until_there_is_one():
     world = FakeWorld()
-    put_secret(world.kube, **{"plain_acl.yml": "accounts: []"})
+    put_secret(world.kube, **RULES)
     world.create(size=1, accessControl={"secretName": "rules"})
-    world.run(lambda: world.reason("Degraded") == "ApplyFailed")
+    world.run(lambda: world.reason("Degraded") == "AccountMissing")
     message = world.condition("Degraded")["message"]
     assert "Secret rules has no accessKey and secretKey" in message
-    put_secret(world.kube, accessKey="operators", secretKey="operators-secret")
+    world.run()  # It works but for that.
+    put_secret(world.kube, **RULES, accessKey="operators", secretKey="operators-secret")
     world.run(lambda: world.settled and world.condition("Degraded")["status"] == "False")
 
 
 def test_settings_are_given_to_brokers_by_the_account():
     world = FakeWorld()
-    put_secret(world.kube, accessKey="operators", secretKey="operators-secret")
+    put_secret(world.kube, **RULES, accessKey="operators", secretKey="operators-secret")
     world.create(size=1, accessControl={"secretName": "rules"})
     world.run(lambda: world.settled)
     accounts = []

@@ -49,6 +49,8 @@ class Reason(StrEnum):
     INVALID_CONFIG = "InvalidConfig"
     DELAY_LEVEL_CONFIG_MISSING = "DelayLevelConfigMissing"
     DELAY_LEVEL_CONFIG_INVALID = "DelayLevelConfigInvalid"
+    SECRET_MISSING = "SecretMissing"
+    ACCOUNT_MISSING = "AccountMissing"
     POD_FAILING = "PodFailing"
     VOLUME_CANNOT_GROW = "VolumeCannotGrow"
     VOLUME_BEING_DELETED = "VolumeBeingDeleted"

@@ -4,6 +4,7 @@ Nothing is asked and nothing is applied here. What needs a restart of pods is to
 manifests: a newer operator that would make pods differently restarts nothing.
 """
 
+from delaymq_operator.manifests.access import RULES_KEY
 from delaymq_operator.manifests.analytics import AnalyticsRun, analytics_application
 from delaymq_operator.manifests.analytics_objects import (
     analytics_result,
@@ -26,6 +27,7 @@ from delaymq_operator.manifests.services import (
 )
 
 __all__ = [
+    "RULES_KEY",
     "VOLUME_RETENTION",
     "AnalyticsRun",
     "Context",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -14,12 +15,16 @@ from delaymq_operator.api.conditions import Reason
 from delaymq_operator.api.delay_level_config import parse_delay_level_config
 from delaymq_operator.api.errors import SpecError
 from delaymq_operator.api.resource import metadata_of, status_of
-from delaymq_operator.manifests import DelayTable, broker_settings, check_settings, parse_quantity
+from delaymq_operator.manifests import RULES_KEY, DelayTable, broker_settings, check_settings, parse_quantity
 from delaymq_operator.reconcile.broker.state import BrokerPass, Note
 from delaymq_operator.reconcile.ports import Manifest
+from delaymq_operator.reconcile.secrets import ACCESS_KEY, SECRET_KEY, look_at_secret
 
 _MAX_POD_TEMPLATE_BYTES: Final = 200_000
 """What pods are made from is noted in an annotation, and an object may have 256 KiB of these."""
+
+_SECRET_LOOK_S: Final = 3.0
+"""How soon a Secret that lacks something is looked for again: nothing tells of it."""
 
 
 def read_broker(body: Manifest) -> tuple[Broker, Note | None]:
@@ -81,3 +86,37 @@ async def find_levels(p: BrokerPass) -> None:
         p.bad_spec(Reason.DELAY_LEVEL_CONFIG_INVALID, f"{what} Until it is corrected nothing is changed.")
         return
     p.delay = DelayTable(levels=levels.message_delay_level, overflow=levels.delay_level_overflow)
+
+
+async def find_secrets(p: BrokerPass) -> None:
+    """The Secrets that the spec names have what pods are to get of them. Without it no pod is made or restarted: it
+    could not start, and would wait for minutes after it could."""
+    spec = p.broker.spec
+    if spec.access_control is not None:
+        await _find_secret(p, "spec.accessControl", spec.access_control.secret_name, (RULES_KEY,))
+    if spec.tls is not None:
+        await _find_secret(p, "spec.tls", spec.tls.secret_name, ("tls.crt", "tls.key"))
+    if spec.access_control is not None and p.spec_problem is None:
+        name = spec.access_control.secret_name
+        if (await look_at_secret(p.broker, name, p.world)).account is None:
+            p.again(_SECRET_LOOK_S)
+            p.problem(
+                Reason.ACCOUNT_MISSING,
+                f"Secret {name} has no {ACCESS_KEY} and {SECRET_KEY}: put those of an account with admin: true there. "
+                "Without it the operator cannot change brokers or make Topics.",
+            )
+
+
+async def _find_secret(p: BrokerPass, field: str, name: str, keys: Sequence[str]) -> None:
+    if p.spec_problem is not None:
+        return
+    seen = await look_at_secret(p.broker, name, p.world)
+    missing = [key for key in keys if key not in seen.keys]
+    if not missing:
+        return
+    p.again(_SECRET_LOOK_S)
+    if seen.there:
+        what, todo = f"Secret {name} has no {' and no '.join(missing)}", "add it"
+    else:
+        what, todo = f"There is no Secret {name} in namespace {p.namespace}", f"create it with {' and '.join(keys)}"
+    p.bad_spec(Reason.SECRET_MISSING, f"{what}: {todo}, or correct {field}; until then nothing is changed.")

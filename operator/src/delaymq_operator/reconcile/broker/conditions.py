@@ -26,6 +26,7 @@ SPEC_REASONS = frozenset(
         Reason.INVALID_CONFIG,
         Reason.DELAY_LEVEL_CONFIG_MISSING,
         Reason.DELAY_LEVEL_CONFIG_INVALID,
+        Reason.SECRET_MISSING,
     }
 )
 

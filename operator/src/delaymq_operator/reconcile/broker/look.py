@@ -7,11 +7,11 @@ import asyncio
 from delaymq_operator.api import names
 from delaymq_operator.api.conditions import Reason
 from delaymq_operator.manifests import component_labels, listen_port
-from delaymq_operator.reconcile.accounts import ACCESS_KEY, SECRET_KEY, operator_account
 from delaymq_operator.reconcile.broker.pods import Pod
 from delaymq_operator.reconcile.broker.state import BrokerPass, Group, Set
 from delaymq_operator.reconcile.endpoints import broker_endpoint, read_token
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
+from delaymq_operator.reconcile.secrets import operator_account
 
 
 async def look_at_cluster(p: BrokerPass) -> None:
@@ -62,12 +62,6 @@ async def ask_brokers(p: BrokerPass) -> None:
     if p.memory.token is None:
         return
     account = await operator_account(p.broker, p.world)
-    if account is None and p.broker.spec.access_control is not None:
-        p.problem(
-            Reason.APPLY_FAILED,
-            f"Secret {p.broker.spec.access_control.secret_name} has no {ACCESS_KEY} and {SECRET_KEY}: put those of an "
-            "account with admin: true there. Without it the operator cannot change brokers or make Topics.",
-        )
     for group in running:
         if group.pod is not None and group.pod.ip and not group.pod.terminating:
             port = group.pod.port or listen_port(p.broker.spec, group.index)

@@ -13,7 +13,7 @@ from delaymq_operator.reconcile.broker.addresses import have_addresses, have_nam
 from delaymq_operator.reconcile.broker.analytics.state import Analysis
 from delaymq_operator.reconcile.broker.analytics.step import run_analytics
 from delaymq_operator.reconcile.broker.applying import NotOursError
-from delaymq_operator.reconcile.broker.checks import check_spec, find_levels, read_broker
+from delaymq_operator.reconcile.broker.checks import check_spec, find_levels, find_secrets, read_broker
 from delaymq_operator.reconcile.broker.look import ask_brokers, look_at_cluster
 from delaymq_operator.reconcile.broker.memory import BrokerMemory
 from delaymq_operator.reconcile.broker.objects import have_supporting_objects, have_token
@@ -34,6 +34,7 @@ Step = Callable[[BrokerPass], Awaitable[None]]
 LOOK: tuple[Step, ...] = (
     check_spec,
     find_levels,
+    find_secrets,
     look_at_cluster,
     ask_brokers,
     judge_schedulers,
@@ -121,7 +122,8 @@ async def _change(p: BrokerPass) -> KubeError | None:
 
 
 def _look_again_after_s(p: BrokerPass) -> float | None:
-    """A Broker that was never made and cannot be waits for another spec; all else is looked at now and then."""
+    """A Broker that was never made and cannot be waits for another spec, or for what it asked to look for again; all
+    else is looked at now and then."""
     if p.spec_problem is not None and not any(group.made or group.pod for group in p.groups):
-        return None
+        return min(p.look_again_s, default=None)
     return min([*p.look_again_s, p.world.settings.poll_interval_s])

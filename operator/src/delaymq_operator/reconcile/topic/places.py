@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from delaymq_operator.api import Broker
 from delaymq_operator.api.names import group_pod, namesrv_pod_addresses, rocketmq_broker_name
 from delaymq_operator.manifests import listen_port
-from delaymq_operator.reconcile.accounts import operator_account
 from delaymq_operator.reconcile.endpoints import broker_endpoint, running_port
 from delaymq_operator.reconcile.ports import Account, Endpoint
+from delaymq_operator.reconcile.secrets import operator_account
 from delaymq_operator.reconcile.world import World
 
 # Topics are asked for over RocketMQ's protocol, which knows no token.

@@ -1,0 +1,84 @@
+"""Users' Secrets that a Broker names: what is in them, remembered for moments, for Secrets are not watched.
+
+Keys, certificates and rules are not kept, only whether they are there; of the operator's own account what it says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from delaymq_operator.api import Broker
+from delaymq_operator.api.names import BROKER_KIND
+from delaymq_operator.reconcile.ports import Account
+from delaymq_operator.reconcile.world import Key, World
+
+ACCESS_KEY: Final = "accessKey"
+SECRET_KEY: Final = "secretKey"
+MAX_AGE_MS: Final = 10_000
+"""How long it is believed: thousands of Topics use it."""
+_MAX_CHARACTERS: Final = 1_024
+
+
+@dataclass(frozen=True)
+class SeenSecret:
+    """A Secret as it was read."""
+
+    there: bool = False
+    keys: frozenset[str] = frozenset()
+    """Those that are not empty."""
+    account: Account | None = None
+    """The operator's, if there is one."""
+
+
+@dataclass
+class RememberedSecrets:
+    """What was read last; kept under the Broker's key."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    seen: dict[str, tuple[int, SeenSecret]] = field(default_factory=dict)
+    """Name → when, and what."""
+
+
+async def look_at_secret(broker: Broker, name: str, world: World, *, max_age_ms: int = MAX_AGE_MS) -> SeenSecret:
+    """A Secret of the Broker's namespace, as it was at most ``max_age_ms`` ago. KubeError."""
+    remembered = world.memory.of(Key(BROKER_KIND, broker.namespace, broker.name), RememberedSecrets)
+    async with remembered.lock:
+        now_ms = world.clock()
+        read_ms, seen = remembered.seen.get(name, (now_ms - max_age_ms, SeenSecret()))
+        if not 0 <= now_ms - read_ms < max_age_ms:
+            seen = seen_in(await world.kube.get("Secret", broker.namespace, name))
+            named = {each.secret_name for each in (broker.spec.access_control, broker.spec.tls) if each is not None}
+            remembered.seen = {key: kept for key, kept in remembered.seen.items() if key in named}
+            remembered.seen[name] = now_ms, seen
+        return seen
+
+
+async def operator_account(broker: Broker, world: World) -> Account | None:
+    """The account for the operator's requests; None without access control, and when the Secret has none. KubeError."""
+    control = broker.spec.access_control
+    return None if control is None else (await look_at_secret(broker, control.secret_name, world)).account
+
+
+def seen_in(secret: Mapping[str, Any] | None) -> SeenSecret:
+    """What there is to know of a Secret, or of none."""
+    if secret is None:
+        return SeenSecret()
+    data = secret.get("data") or {}
+    access_key, secret_key = _text(data.get(ACCESS_KEY)), _text(data.get(SECRET_KEY))
+    account = Account(access_key=access_key, secret_key=secret_key) if access_key and secret_key else None
+    return SeenSecret(there=True, keys=frozenset(key for key, value in data.items() if value), account=account)
+
+
+def _text(encoded: object) -> str:
+    if not isinstance(encoded, str):
+        return ""
+    try:
+        text = base64.b64decode(encoded, validate=True).decode().strip()
+    except (binascii.Error, UnicodeDecodeError):
+        return ""
+    return text if text.isprintable() and len(text) <= _MAX_CHARACTERS else ""

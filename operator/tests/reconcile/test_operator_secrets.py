@@ -1,0 +1,98 @@
+"""Secrets that a Broker names and that are not there, or lack something: what is said, what is left alone, recovery."""
+
+import base64
+
+import pytest
+from fakes_world import NAMESPACE, FakeWorld
+
+WHOLE = {
+    "rules": {"plain_acl.yml": "accounts: []", "accessKey": "operators", "secretKey": "operators-secret"},
+    "certificate": {"tls.crt": "a certificate", "tls.key": "a key"},
+}
+SPEC = {"accessControl": {"secretName": "rules"}, "tls": {"secretName": "certificate"}}
+
+
+@pytest.fixture
+def world():
+    return FakeWorld()
+
+
+def put(world, name, *, without=(), empty=()):
+    texts = {key: "" if key in empty else text for key, text in WHOLE[name].items() if key not in without}
+    data = {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}
+    world.kube.put({"kind": "Secret", "metadata": {"name": name, "namespace": NAMESPACE}, "data": data})
+
+
+def degraded(world):
+    return world.reason("Degraded")
+
+
+def test_nothing_is_made_until_its_secrets_are_there(world):
+    world.create(size=1, **SPEC)
+    world.run(lambda: degraded(world) == "SecretMissing")
+    assert "There is no Secret rules" in world.condition("Degraded")["message"]
+    assert "plain_acl.yml" in world.condition("Degraded")["message"]
+    put(world, "rules")
+    world.run(lambda: "Secret certificate" in world.condition("Degraded")["message"])
+    assert world.condition("Ready")["status"] == "False"
+    assert world.names("Pod") == []
+    put(world, "certificate")
+    world.run(lambda: world.settled and degraded(world) == "AsExpected")
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "field"),
+    [
+        ("rules", "plain_acl.yml", "spec.accessControl"),
+        ("certificate", "tls.crt", "spec.tls"),
+        ("certificate", "tls.key", "spec.tls"),
+    ],
+)
+@pytest.mark.parametrize("how", ["without", "empty"])
+def test_a_secret_without_a_file_is_as_none_and_the_file_is_named(world, name, key, field, how):
+    for each in WHOLE:
+        put(world, each, **({how: (key,)} if each == name else {}))
+    world.create(size=1, **SPEC)
+    world.run(lambda: degraded(world) == "SecretMissing")
+    message = world.condition("Degraded")["message"]
+    assert f"Secret {name} has no {key}: add it, or correct {field};" in message
+    assert world.names("Pod") == []
+    put(world, name)
+    world.run(lambda: world.settled and degraded(world) == "AsExpected")
+
+
+def test_a_running_broker_is_not_restarted_for_a_secret_that_is_not_there(world):
+    world.create(size=2)
+    world.run()
+    before = world.pod_uids()
+    world.change(**SPEC)
+    world.run(lambda: degraded(world) == "SecretMissing")
+    world.idle(60)
+    assert world.pod_uids() == before
+    for each in WHOLE:
+        put(world, each)
+    world.run(lambda: world.settled and degraded(world) == "AsExpected")
+    after = world.pod_uids()
+    assert not set(before.values()) & set(after.values())
+
+
+def test_a_secret_that_goes_away_or_changes_restarts_nothing(world):
+    for each in WHOLE:
+        put(world, each)
+    world.create(size=1, **SPEC)
+    world.run()
+    before = world.pod_uids()
+    del world.kube.objects["Secret", NAMESPACE, "certificate"]
+    world.run(lambda: degraded(world) == "SecretMissing")
+    assert "What runs goes on" in world.condition("Ready")["message"]
+    put(world, "certificate")
+    world.run(lambda: world.settled and degraded(world) == "AsExpected")
+    assert world.pod_uids() == before
+
+
+def test_a_broker_without_secrets_has_none_read_but_its_token(world):
+    world.create(size=1)
+    world.run()
+    read = [call for call in world.calls if call.startswith("get ('Secret'")]
+    assert read
+    assert all("demo-http-token" in call for call in read)
