@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from broker_harness import Harness
+from transactions_harness import Transacting
 
 
 @pytest.fixture
@@ -25,3 +26,17 @@ def open_harness(tmp_path: Path) -> Iterator[Callable[..., Harness]]:
 def harness(open_harness: Callable[..., Harness]) -> Harness:
     """A broker with default settings and small files."""
     return open_harness()
+
+
+@pytest.fixture
+def open_transacting(tmp_path: Path) -> Iterator[Callable[..., Transacting]]:
+    """The same with producers of transactions; closed at the end."""
+    opened: list[Transacting] = []
+
+    def open_one(**changes: Any) -> Transacting:
+        opened.append(Transacting(tmp_path / str(len(opened)), **changes))
+        return opened[-1]
+
+    yield open_one
+    for harness in opened:
+        harness.broker.close()

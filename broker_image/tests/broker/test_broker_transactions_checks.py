@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,20 +16,6 @@ from delaymq.store.model import DiskState
 from transactions_harness import GROUP, TOPIC, Half, Transacting
 
 Open = Callable[..., Transacting]
-
-
-@pytest.fixture
-def open_transacting(tmp_path: Path) -> Iterator[Open]:
-    """Opens a broker with changed settings; closed at the end."""
-    opened: list[Transacting] = []
-
-    def open_one(**changes: Any) -> Transacting:
-        opened.append(Transacting(tmp_path / str(len(opened)), **changes))
-        return opened[-1]
-
-    yield open_one
-    for harness in opened:
-        harness.broker.close()
 
 
 @pytest.fixture

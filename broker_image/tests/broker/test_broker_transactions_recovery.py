@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +21,6 @@ from transactions_harness import COMMIT, GROUP, ROLLBACK, TOPIC, Half, Transacti
 
 HOST = b"\x7f\x00\x00\x01\x00\x00\x00\x01"
 Open = Callable[..., Transacting]
-
-
-@pytest.fixture
-def open_transacting(tmp_path: Path) -> Iterator[Open]:
-    """Opens a broker with changed settings; closed at the end."""
-    opened: list[Transacting] = []
-
-    def open_one(**changes: Any) -> Transacting:
-        opened.append(Transacting(tmp_path / str(len(opened)), **changes))
-        return opened[-1]
-
-    yield open_one
-    for harness in opened:
-        harness.broker.close()
 
 
 @pytest.fixture
