@@ -478,6 +478,14 @@ def test_a_connection_that_ended_is_freed_without_the_garbage_collector(authorit
         await client.request(request_command(10))
         client.close()
 
+    async def go_halfway(port: int) -> None:
+        reader, writer = await asyncio.open_connection(HOST, port)
+        writer.write(bytes.fromhex("16030100c8010000c40303"))
+        writer.write_eof()
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+
     async def scenario() -> None:
         async def given() -> ssl.SSLContext:
             return context
@@ -492,11 +500,12 @@ def test_a_connection_that_ended_is_freed_without_the_garbage_collector(authorit
             async with asyncio.timeout(BOUND_S):
                 for _ in range(5):
                     await come_and_go(serving.sockets[0].getsockname()[1])
+                    await go_halfway(serving.sockets[0].getsockname()[1])
                 await until(lambda: alive() == before)
         finally:
             gc.enable()
             serving.close()
-        assert tls.ended == 5
+        assert (tls.ended, tls.failed) == (10, 5)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(scenario())

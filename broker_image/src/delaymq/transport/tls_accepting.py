@@ -134,6 +134,8 @@ class TlsAccepting:
                 self.failed += 1
                 _failures.warning("TLS handshake with %s failed: %s", peer, sentence(error), peer=peer)
             connection.lost_in_upgrade(error)
+            # Its frames hold the task that holds the error: only the garbage collector would free them.
+            error.__traceback__ = error.__context__ = None
         except BaseException:
             connection.lost_in_upgrade(None)
             raise
