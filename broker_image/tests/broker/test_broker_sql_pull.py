@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 from broker_harness import Harness, records_of
 from delaymq.broker.filters import Filter
-from delaymq.broker.queue_view import MAX_PROPERTY_WORK, MIN_ENTRIES_LOOKED_AT, read_queue
+from delaymq.broker.queue_view import (
+    MAX_PROPERTY_WORK,
+    MIN_ENTRIES_LOOKED_AT,
+    MIN_PROPERTY_WORK,
+    PROPERTY_WINDOW_MS,
+    PROPERTY_WORK_A_WINDOW,
+    read_queue,
+)
 from delaymq.broker.record_properties import LARGE_RECORD_BYTES, PropertyReader
 from delaymq.broker.results import Held
 from delaymq.broker.slow_readers import PATIENCE_MS
@@ -73,6 +80,18 @@ def test_one_pull_looks_at_a_bounded_number_of_records(harness: Harness) -> None
     assert cheap.fields["nextBeginOffset"] == str(MIN_ENTRIES_LOOKED_AT)
     costly = answer(harness, " AND ".join(["price <> 7"] * 100) + " AND price > 1")
     assert 0 < int(costly.fields["nextBeginOffset"]) <= MAX_PROPERTY_WORK // 100
+
+
+def test_many_who_look_for_rare_messages_share_their_work_and_each_gets_on(harness: Harness) -> None:
+    for _ in range(100):
+        harness.send(properties={"kind": "common"})
+    rare = " OR ".join(f"p{i} = '1'" for i in range(100))
+    alone = int(answer(harness, rare).fields["nextBeginOffset"])
+    steps = [int(answer(harness, rare).fields["nextBeginOffset"]) for _ in range(50)]
+    assert 0 < steps[-1] < alone
+    assert sum(steps) * 100 <= PROPERTY_WORK_A_WINDOW + len(steps) * 2 * MIN_PROPERTY_WORK
+    harness.clock.advance(PROPERTY_WINDOW_MS)
+    assert int(answer(harness, rare).fields["nextBeginOffset"]) == alone
 
 
 def test_properties_are_read_whatever_the_size_of_the_body(harness: Harness) -> None:

@@ -19,6 +19,7 @@ from delaymq.broker.groups import Groups
 from delaymq.broker.locks import QueueLocks
 from delaymq.broker.offsets import Offsets
 from delaymq.broker.processors.table import PROCESSORS, PROCESSORS_READ_ONLY, SEND_CODES, refusal
+from delaymq.broker.queue_view import PropertyWork
 from delaymq.broker.results import Asked, Result
 from delaymq.broker.series import SeriesNames
 from delaymq.broker.session import Session
@@ -76,6 +77,7 @@ class Broker:
         self.clients = Clients(self._may_notify)
         self.locks = QueueLocks()
         self.slow_readers = SlowReaders()
+        self.property_work = PropertyWork()
         self.access: Access | None = None
         """Who may ask for what; None without aclEnable."""
         self.writable = True

@@ -21,6 +21,11 @@ MIN_ENTRIES_LOOKED_AT: Final = 800
 MAX_ENTRIES_LOOKED_AT: Final = 32_000
 # The same for properties, which cost more: units of about 1 µs for one pull, and what a record costs beside its filter.
 MAX_PROPERTY_WORK: Final = 3_000
+# Many who look for rare messages ask in one turn of the event loop: what they get together in such a time, and what
+# each gets in any case. A pull costs some 60 µs beside: with much less than this, most would go into asking.
+PROPERTY_WINDOW_MS: Final = 20
+PROPERTY_WORK_A_WINDOW: Final = 6_000
+MIN_PROPERTY_WORK: Final = 500
 _WORK_A_RECORD: Final = 2
 _BYTES_A_UNIT: Final = 1_024
 
@@ -36,6 +41,27 @@ TOO_SMALL: Final = "OFFSET_TOO_SMALL"
 FOUND_NULL: Final = "OFFSET_FOUND_NULL"
 
 _damage_log = QuietLog(logging.getLogger(__name__), clock.now_ms)
+
+
+class PropertyWork:
+    """What looking at properties has cost lately, so that many pulls together hold nobody else up for long."""
+
+    __slots__ = ("_began_ms", "_spent")
+
+    def __init__(self) -> None:
+        self._began_ms = 0
+        self._spent = 0
+
+    def allowed(self, now_ms: int) -> int:
+        """Units of work for a pull that begins now."""
+        if abs(now_ms - self._began_ms) >= PROPERTY_WINDOW_MS:
+            self._began_ms = now_ms
+            self._spent = 0
+        return max(min(PROPERTY_WORK_A_WINDOW - self._spent, MAX_PROPERTY_WORK), MIN_PROPERTY_WORK)
+
+    def spend(self, units: int) -> None:
+        """A pull took so many."""
+        self._spent += units
 
 
 class Pulled(NamedTuple):
@@ -91,7 +117,7 @@ def _collect(broker: Broker, entries: bytes, offset: int, limit: int, wanted: Fi
             last_offset = ENTRY.unpack_from(entries, len(entries) - ENTRY.size)[0]
             return Pulled(FOUND, offset + count, low, high, records, count, store.end_offset - last_offset)
     properties_of = PropertyReader(store.read_bytes) if passes is not None else None
-    work_left = MAX_PROPERTY_WORK
+    work_left = allowed = 0 if passes is None else broker.property_work.allowed(broker.now_ms())
     status = NO_MATCHED
     count = total = looked_at = 0
     start = end = physical_offset = 0
@@ -125,6 +151,8 @@ def _collect(broker: Broker, entries: bytes, offset: int, limit: int, wanted: Fi
             total += size
         looked_at += 1
     behind = store.end_offset - physical_offset
+    if passes is not None:
+        broker.property_work.spend(allowed - work_left)
     if count:
         parts.append(store.read_bytes(start, end - start))
         records = b"".join(parts) if len(parts) > 1 else parts[0]
