@@ -56,7 +56,12 @@ PERMISSIONS: Final[tuple[Permission, ...]] = (
     Permission(
         "", "persistentvolumeclaims", ("list", "watch", "patch"), "grow volumes, and remember a broker's address"
     ),
-    Permission("", "secrets", ("get", "create", "patch"), "the token of brokers' HTTP, and those that a Broker names; never listed"),
+    Permission(
+        "",
+        "secrets",
+        ("get", "create", "patch"),
+        "the token of brokers' HTTP, and those that a Broker names; never listed",
+    ),
     Permission(
         "policy", "poddisruptionbudgets", (*SEEN, "create", "patch", "delete"), "one broker group down at a time"
     ),
