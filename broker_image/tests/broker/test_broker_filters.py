@@ -4,6 +4,7 @@ from weakref import ref
 
 import pytest
 from delaymq.broker.filters import MAX_TAGS, TAG_TYPE, compile_expression, tag_matcher
+from delaymq.broker.filters.tags import MAX_TAGS_CHARACTERS
 from delaymq.message.hashing import tags_code
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.errors import RequestError
@@ -29,7 +30,11 @@ def test_only_the_low_32_bits_count() -> None:
     assert not matches(0)
 
 
-@pytest.mark.parametrize("expression", ["||", " || ", " ", " || ".join(f"t{n}" for n in range(MAX_TAGS + 1))])
+@pytest.mark.parametrize(
+    "expression",
+    ["||", " || ", " ", " || ".join(f"t{n}" for n in range(MAX_TAGS + 1)), "t" * (MAX_TAGS_CHARACTERS + 1)],
+    ids=["bars", "blanks and bars", "blank", "too many", "too long"],
+)
 def test_an_expression_without_a_tag_or_with_too_many_is_refused(expression: str) -> None:
     with pytest.raises(RequestError) as refused:
         tag_matcher(expression)

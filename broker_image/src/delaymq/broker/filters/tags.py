@@ -10,6 +10,8 @@ from delaymq.protocol.errors import RequestError
 
 # An expression is compared with every message of a queue; no client writes a list like this by hand.
 MAX_TAGS = 1_024
+# All of them together: a heartbeat could bring megabytes, which would be hashed and kept.
+MAX_TAGS_CHARACTERS = 65_536
 TAG_TYPE = "TAG"
 
 Matcher = Callable[[int], bool]
@@ -32,11 +34,14 @@ def tag_matcher(expression: str) -> Matcher | None:
     """
     if not expression or expression == "*":
         return None
-    tags = [tag for tag in (word.strip() for word in expression.split("||")) if tag]
+    tags = []
+    if len(expression) <= MAX_TAGS_CHARACTERS:
+        tags = [tag for tag in (word.strip() for word in expression.split("||")) if tag]
     if not tags or len(tags) > MAX_TAGS:
         raise RequestError(
             ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-            f"{expression[:64]!r} is no tag expression: write * or up to {MAX_TAGS} tags joined by ||",
+            f"{expression[:64]!r} is no tag expression: write * or up to {MAX_TAGS} tags joined by ||,"
+            f" at most {MAX_TAGS_CHARACTERS} characters",
         )
     codes = frozenset(java_hash(tag) & 0xFFFFFFFF for tag in tags)
 
