@@ -98,7 +98,7 @@ class _Parser:
             ignored = f"{rest!r} at {place_of(self._text, word.position)} has no meaning"
         return Parsed(condition, max(self._comparisons, 1), ignored)
 
-    # the levels of the grammar, loosest first
+    # The levels of the grammar, loosest first.
 
     def _either(self) -> Node:
         begin = self._next()
@@ -238,7 +238,7 @@ class _Parser:
         self._at += 1
         return word.text[1:-1].replace("''", "'")
 
-    # what may be compared with what
+    # What may be compared with what.
 
     def _condition(self, node: Node, begin: Word) -> Node:
         if isinstance(node, Property):
@@ -277,7 +277,7 @@ class _Parser:
             return Both((self._compared(">=", value, low, word), self._compared("<=", value, high, word)))
         return Either((self._compared("<", value, low, word), self._compared(">", value, high, word)))
 
-    # words
+    # Words.
 
     def _next(self) -> Word:
         word = self._words[self._at]
