@@ -14,6 +14,9 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /** DefaultMQAdminExt: what a program, not a person at mqadmin, asks of a broker. */
 final class Admin {
+    /** Its own 5 s are not enough for the first request of a broker on a machine that others use as well. */
+    private static final long TIMEOUT_MS = 60_000;
+
     private final Clients clients;
 
     Admin(Clients clients) {
@@ -21,7 +24,7 @@ final class Admin {
     }
 
     Object start(JSONObject request) throws Exception {
-        DefaultMQAdminExt admin = new DefaultMQAdminExt(Acl.hook(request));
+        DefaultMQAdminExt admin = new DefaultMQAdminExt(Acl.hook(request), TIMEOUT_MS);
         clients.configure(admin, request);
         admin.start();
         return clients.started(request, admin, admin::shutdown, admin);
