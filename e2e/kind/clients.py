@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -127,14 +128,13 @@ class ClientPod:
         """Begin a program; ``run_id=1`` becomes ``--run-id 1``, a value ``None`` is left out."""
         words = [f"{PROGRAMS}/{program}.py", "--until-stdin-closes"]
         words += ["--name-servers", name_servers, "--at-most-s", str(at_most_s)]
-        for name, value in options.items():
-            if value is not None:
-                words += [f"--{name.replace('_', '-')}", str(value)]
+        words += _flags(options)
         return self._run(words, f"{program} in {self._space.name}", at_most_s)
 
-    def ask(self, question: str, *arguments: str, name_servers: str, timeout_s: float = 20.0) -> Any:
+    def ask(self, question: str, *arguments: str, name_servers: str, timeout_s: float = 20.0, **options: object) -> Any:
         """One answer of ask.py."""
         words = [f"{PROGRAMS}/ask.py", "--name-servers", name_servers, "--at-most-s", str(timeout_s)]
+        words += _flags(options)
         return self._run([*words, question, *arguments], f"ask {question}", timeout_s).result()
 
     def produce(self, *, topic: str, name_servers: str, run: str = "m", **options: Any) -> Program:
@@ -157,6 +157,11 @@ class ClientPod:
         program = Program(command, what, at_most_s)
         self._programs.append(program)
         return program
+
+
+def _flags(options: Mapping[str, object]) -> list[str]:
+    pairs = [(f"--{name.replace('_', '-')}", str(value)) for name, value in options.items() if value is not None]
+    return [word for pair in pairs for word in pair]
 
 
 class JavaClient:

@@ -5,7 +5,7 @@ import asyncio
 import sys
 
 from delaymq.client import Admin, Client, ClientError, NoRouteError
-from lines import parser, say
+from lines import client_options, parser, say
 
 
 def arguments() -> argparse.Namespace:
@@ -54,7 +54,7 @@ async def answer(admin: Admin, client: Client, options: argparse.Namespace) -> o
 
 
 async def run(options: argparse.Namespace) -> None:
-    async with asyncio.timeout(options.at_most_s), Client(options.name_servers) as client:
+    async with asyncio.timeout(options.at_most_s), Client(options.name_servers, client_options(options)) as client:
         say("end", await answer(Admin(client), client, options))
 
 

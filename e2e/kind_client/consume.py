@@ -11,14 +11,13 @@ import time
 from delaymq.client import (
     Client,
     ClientError,
-    ClientOptions,
     ConsumeFrom,
     PushConsumer,
     PushConsumerOptions,
     ReceivedMessage,
 )
 from delaymq.clock import now_ms
-from lines import ended_event, parser, say
+from lines import client_options, ended_event, parser, say
 
 LOOK_EVERY_S = 0.05
 
@@ -54,7 +53,7 @@ async def run(options: argparse.Namespace) -> None:
     )
     deadline = time.monotonic() + options.at_most_s
     # Routes are asked for often: tests make topics and groups while this runs.
-    async with Client(options.name_servers, ClientOptions(route_interval_ms=2_000)) as client:
+    async with Client(options.name_servers, client_options(options, route_interval_ms=2_000)) as client:
         consumer = PushConsumer(client, options.group, handle, consumer_options)
         consumer.subscribe(options.topic)
         async with consumer:

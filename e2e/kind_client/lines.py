@@ -16,6 +16,10 @@ import os
 import signal
 import sys
 import threading
+from pathlib import Path
+from typing import Any
+
+from delaymq.client import ClientOptions, Credentials, TlsOptions
 
 
 def say(*words: object) -> None:
@@ -30,7 +34,18 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     made.add_argument("--name-servers", required=True, help="host:port, several joined by ;")
     made.add_argument("--at-most-s", type=float, default=120.0)
     made.add_argument("--until-stdin-closes", action="store_true", help="end cleanly when whoever started it lets go")
+    made.add_argument("--access-key", help="sign requests by this account")
+    made.add_argument("--secret-key", default="")
+    made.add_argument("--tls-ca", type=Path, help="connect with TLS to servers whose certificate this issuer signed")
+    made.add_argument("--tls-server-name", default="", help="and that has this name")
     return made
+
+
+def client_options(options: argparse.Namespace, **more: Any) -> ClientOptions:
+    """As asked for: account and TLS."""
+    credentials = Credentials(options.access_key, options.secret_key) if options.access_key else None
+    tls = TlsOptions(ca_path=options.tls_ca, server_name=options.tls_server_name) if options.tls_ca else None
+    return ClientOptions(credentials=credentials, tls=tls, **more)
 
 
 def ended_event(options: argparse.Namespace) -> asyncio.Event:

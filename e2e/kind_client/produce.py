@@ -10,9 +10,9 @@ import itertools
 import sys
 import time
 
-from delaymq.client import Client, ClientError, ClientOptions, Message, Producer, ProducerOptions, SendStatus
+from delaymq.client import Client, ClientError, Message, Producer, ProducerOptions, SendStatus
 from delaymq.clock import now_ms
-from lines import ended_event, integers, parser, say
+from lines import client_options, ended_event, integers, parser, say
 
 # A send that takes this long is no send any more; above every timeout asked for.
 MAX_IN_FLIGHT = 500
@@ -36,11 +36,10 @@ def arguments() -> argparse.Namespace:
 
 
 async def run(options: argparse.Namespace) -> None:
-    client_options = ClientOptions(route_interval_ms=options.route_interval_ms)
     producer_options = ProducerOptions(send_timeout_ms=options.timeout_ms, retries=options.retries)
     ended = ended_event(options)
     async with (
-        Client(options.name_servers, client_options) as client,
+        Client(options.name_servers, client_options(options, route_interval_ms=options.route_interval_ms)) as client,
         Producer(client, "e2e-producer", producer_options) as producer,
     ):
         await _route(producer, options.topic)
