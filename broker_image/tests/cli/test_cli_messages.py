@@ -76,7 +76,8 @@ def test_lines_of_a_file_or_of_standard_input_are_messages(ask: Ask, tmp_path: P
 def test_a_rate_is_kept(ask: Ask) -> None:
     ask("send", "Rated", *"abcde", "--rate", "50")
     stored = [int(str(row["bornMs"])) for row in ask.json("receive", "Rated", "--tail", "5")]
-    assert max(stored) - min(stored) >= 75  # 80 ms by the clock that paces, less what two clocks may differ
+    # 80 ms by the clock that paces; on a machine that others use too the first may be made late, the last never early.
+    assert max(stored) - min(stored) >= 40
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 """The description of HTTP: it names what is answered and nothing else, and answers are as it says."""
 
 import asyncio
+import logging
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,21 @@ import pytest
 from delaymq.server.api.openapi import description
 from delaymq.server.api.routes import ROUTES
 from delaymq.server.console import is_console_path
+from delaymq.server.logs import output as logs
 from running_server import HOST, BrokerPeer, run, standalone
 
 FUZZED_S = 8
 """What schemathesis may take of its fuzzing phases; the deadline of the test is far beyond."""
+
+
+@pytest.fixture(autouse=True)
+def levels() -> Iterator[None]:
+    """Fuzzing may change `logLevel`, and the broker runs in the process of the tests."""
+    root = logging.getLogger()
+    before = root.level
+    yield
+    logs.set_levels("info")
+    root.setLevel(before)
 
 
 def test_every_route_has_its_row_and_every_row_its_route(tmp_path: Path) -> None:
