@@ -19,6 +19,10 @@ def world():
 
 def settled(**spec):
     found = FakeWorld()
+    # What a spec may name: without it nothing would be changed.
+    data = dict.fromkeys(("plain_acl.yml", "accessKey", "secretKey", "tls.crt", "tls.key"), "c29tZXRoaW5n")
+    for name in ("rules", "certificate"):
+        found.kube.put({"kind": "Secret", "metadata": {"name": name, "namespace": NAMESPACE}, "data": data})
     found.create(**spec)
     found.run()
     found.brokers.calls.clear()
@@ -142,6 +146,7 @@ EVERYTHING = ["demo-namesrv-0", *BROKERS]
         ({"nameServers": {"replicas": 1, "resources": {"limits": {"cpu": "1"}}}}, ["demo-namesrv-0"]),
         ({"nameServers": {"replicas": 2}}, ["demo-namesrv-1", *BROKERS]),
         ({"podTemplate": {"labels": {"team": "orders"}}}, EVERYTHING),
+        ({"tls": {"secretName": "certificate"}}, EVERYTHING),
         ({"podTemplate": {"env": [{"name": "TZ", "value": "UTC"}]}}, BROKERS),
         ({"external": {"type": "NodePort", "advertisedAddress": "192.0.2.1"}}, BROKERS),
         ({"networkPolicy": {"enabled": True}}, []),
