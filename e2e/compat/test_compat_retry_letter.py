@@ -92,6 +92,16 @@ def _send_own_by(producer: Producer, group: str) -> None:
     producer.call("retries.sendOwn", **fields)
 
 
+def all_of(consumer: PullConsumer, topic: str, queue_id: int) -> list[Received]:
+    """All messages of a queue: other tests of the session have left theirs, and a pull brings 32."""
+    pulled = consumer.pull(topic, queue_id, 0)
+    found = pulled.messages
+    while pulled.next_begin_offset < pulled.max_offset:
+        pulled = consumer.pull(topic, queue_id, pulled.next_begin_offset)
+        found = found + pulled.messages
+    return found
+
+
 def test_levels_come_from_the_client_or_from_the_count_and_beyond_the_table_the_last_counts(
     clients: Workbench,
 ) -> None:
@@ -101,8 +111,11 @@ def test_levels_come_from_the_client_or_from_the_count_and_beyond_the_table_the_
     # The table of these tests has eight levels.
     waiting = clients.pull(group=clients.group())
     for level in (3, 2, 8):
-        found = waiting.pull("SCHEDULE_TOPIC_XXXX", level - 1, 0).messages
-        mine = [message for message in found if message.properties["REAL_TOPIC"] == f"%RETRY%{group}"]
+        mine = [
+            message
+            for message in all_of(waiting, "SCHEDULE_TOPIC_XXXX", level - 1)
+            if message.properties["REAL_TOPIC"] == f"%RETRY%{group}"
+        ]
         assert [(message.body, message.reconsume_times) for message in mine] == [(b"bad", 1)], level
 
 
