@@ -35,7 +35,8 @@ def java_hash(text: str) -> int:
     return value - 0x1_0000_0000 if value >= 0x8000_0000 else value
 
 
-@lru_cache(maxsize=4096)
+# A kept text may have 32 KB: a thousand of a hostile producer are 32 MB.
+@lru_cache(maxsize=1024)
 def tags_code(tags: str) -> int:
     """The tags code of a consume-queue entry: the hash of the whole `TAGS` value, 0 without one."""
     return java_hash(tags) if tags else 0
@@ -44,6 +45,8 @@ def tags_code(tags: str) -> int:
 # The last characters of a unique id: its time and counter. What stands before them is the same for a whole process.
 _CHANGING_CHARACTERS = 12
 _CHANGING_WEIGHTS = _TAIL[_CHANGING_CHARACTERS]
+# Unique ids have 32; the beginnings of longer keys would fill memory.
+_LONGEST_KEPT_KEY = 64
 
 
 @lru_cache(maxsize=4096)
@@ -56,7 +59,7 @@ def index_key_hash(topic: str, key: str) -> int:
 
     The part that a topic's unique ids of one client have in common is computed once: this runs for each message.
     """
-    if len(key) >= _CHANGING_CHARACTERS and key.isascii():
+    if _CHANGING_CHARACTERS <= len(key) <= _LONGEST_KEPT_KEY and key.isascii():
         own: int = sum(map(mul, key[-_CHANGING_CHARACTERS:].encode(), _CHANGING_WEIGHTS))
         value = (_weighted_prefix_hash(f"{topic}#{key[:-_CHANGING_CHARACTERS]}") + own) & 0xFFFFFFFF
     else:
