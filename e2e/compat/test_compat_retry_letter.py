@@ -193,6 +193,7 @@ def test_a_broker_that_may_not_be_written_takes_nothing_back_and_what_was_sent_b
         clients.mqadmin("updateBrokerConfig", "-b", clients.broker_address, "-k", "brokerPermission", "-v", "6")
         # What was sent back before a restart comes after it, as often as it was sent back.
         assert back(consumer, clients, group, offset_of(sent), delayLevel=5) == (SUCCESS, None)
+        consumer.stop()  # as a member it would keep its share of the queues
         cluster.restart(clean=True)
         again = clients.push(sent.topic, group=group, **FIRST)
         seen = sorted((m.reconsume_times, m.body) for m in again.inbox.wait_count(2))
