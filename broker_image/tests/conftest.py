@@ -1,7 +1,13 @@
 """What holds for all tests of the broker."""
 
+import signal
+
 from hypothesis import settings
 
 # A machine that others use as well may stand still in the middle of any example: that is no failure.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
+
+# Who is started in the background ignores Ctrl-C, and so would every command that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
