@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from delaymq.cli.errors import EXIT_USAGE, CommandError
+from delaymq.cli.secret_files import secret_line
 
-MAX_SECRET_BYTES: Final = 4_096
-"""A secret has a line; what is longer is another file."""
 HOW_TO_SIGN: Final = (
     "name an account: `delaymq --access-key KEY …` (or DELAYMQ_ACCESS_KEY), and its secret by --secret-key-file FILE,"
     " DELAYMQ_SECRET_KEY_FILE or DELAYMQ_SECRET_KEY"
@@ -51,12 +50,4 @@ def account_of(said: Mapping[str, str], access_key: str, secret_key_file: str) -
 
 def secret_in(path: Path) -> str:
     """The secret that is a file's one line. CommandError."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_SECRET_BYTES + 1)
-    except OSError as error:
-        raise CommandError(f"the secret key's file {path} cannot be read: {error.strerror}", EXIT_USAGE) from error
-    text = data.decode(errors="replace").strip()
-    if not text or len(data) > MAX_SECRET_BYTES or not text.isprintable() or "\ufffd" in text:
-        raise CommandError(f"{path} holds no secret key: it should be one line, as plain_acl.yml has it", EXIT_USAGE)
-    return text
+    return secret_line(path, "secret key", "one line, as plain_acl.yml has it")

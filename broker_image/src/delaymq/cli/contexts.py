@@ -25,13 +25,12 @@ from typing import Any, Final
 
 from delaymq.cli.accounts import Account, account_of
 from delaymq.cli.errors import EXIT_USAGE, CommandError
+from delaymq.cli.secret_files import secret_line
 
 DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
 DEFAULT_HTTP: Final = "http://127.0.0.1:8080"
 MAX_FILE_BYTES: Final = 256 * 1024
 """A context has some 200 bytes; another file named by mistake must not fill the memory."""
-MAX_TOKEN_BYTES: Final = 4_096
-"""A header's line: what is longer is not a token but another file."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 # Key of the file → field of a context.
 KEYS: Final = {
@@ -206,10 +205,10 @@ def target(
     name_servers = namesrv or said.get("DELAYMQ_NAMESRV") or ""
     address = http or said.get("DELAYMQ_HTTP") or ""
     found, name = _context(path_of_file(known), chosen)
-    token = _token_in(Path(token_file).expanduser()) if token_file else said.get("DELAYMQ_HTTP_TOKEN", "")
+    token = _token_in(token_file) if token_file else said.get("DELAYMQ_HTTP_TOKEN", "")
     # A context's token is for that context's address and no other.
     if not token and found.token_file and (not address or address == found.http):
-        token = _token_in(Path(found.token_file).expanduser())
+        token = _token_in(found.token_file)
     token = token or known.get("DELAYMQ_HTTP_TOKEN", "")
     return Target(
         namesrv=name_servers or found.namesrv or DEFAULT_NAME_SERVER,
@@ -251,16 +250,9 @@ def _context(path: Path, chosen: str) -> tuple[Context, str]:
     return contexts.table[name], name
 
 
-def _token_in(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_TOKEN_BYTES + 1)
-    except OSError as error:
-        raise CommandError(f"the token's file {path} cannot be read: {error.strerror}", EXIT_USAGE) from error
-    text = data.decode("ascii", errors="replace").strip()
-    if not text or len(data) > MAX_TOKEN_BYTES or not text.isprintable() or "\ufffd" in text:
-        raise CommandError(f"{path} holds no token: it should be one line of ASCII, as httpToken has it", EXIT_USAGE)
-    return text
+def _token_in(path: str) -> str:
+    should_be = "one line of ASCII, as httpToken has it"
+    return secret_line(Path(path).expanduser(), "token", should_be, encoding="ascii")
 
 
 def with_context(contexts: Contexts, name: str, context: Context | None) -> Contexts:
