@@ -76,39 +76,33 @@ class PendingHalves:
 
     def find(self, physical_offset: int) -> tuple[Chunk, int] | None:
         """Where the half message at a physical offset is kept."""
-        number = bisect_right(self.chunks, physical_offset, key=_first_physical_offset) - 1
-        if number < 0:
-            return None
-        chunk = self.chunks[number]
-        index = bisect_left(chunk.physical_offsets, physical_offset)
-        found = index < len(chunk.offsets) and chunk.physical_offsets[index] == physical_offset
-        return (chunk, index) if found else None
+        place = self._place(physical_offset)
+        return None if place is None else (self.chunks[place[0]], place[1])
 
     def settle(self, physical_offset: int) -> int | None:
         """Drops the half message at a physical offset; its queue offset, None when there is none."""
-        number = bisect_right(self.chunks, physical_offset, key=_first_physical_offset) - 1
-        if number < 0:
+        place = self._place(physical_offset)
+        if place is None:
             return None
-        chunk = self.chunks[number]
-        index = bisect_left(chunk.physical_offsets, physical_offset)
-        if index == len(chunk.offsets) or chunk.physical_offsets[index] != physical_offset:
-            return None
-        offset = chunk.offsets[index]
-        self._remove(number, index)
+        offset = self.chunks[place[0]].offsets[place[1]]
+        self._remove(*place)
         return offset
 
     def settle_offset(self, offset: int) -> int | None:
         """Drops the half message at a queue offset; its physical offset, None when there is none."""
         number = bisect_right(self.chunks, offset, key=_first_offset) - 1
-        if number < 0:
+        index = -1 if number < 0 else _index_of(self.chunks[number].offsets, offset)
+        if index < 0:
             return None
-        chunk = self.chunks[number]
-        index = bisect_left(chunk.offsets, offset)
-        if index == len(chunk.offsets) or chunk.offsets[index] != offset:
-            return None
-        physical_offset = chunk.physical_offsets[index]
+        physical_offset = self.chunks[number].physical_offsets[index]
         self._remove(number, index)
         return physical_offset
+
+    def _place(self, physical_offset: int) -> tuple[int, int] | None:
+        """Number of the chunk, and index in it, of the half message at a physical offset."""
+        number = bisect_right(self.chunks, physical_offset, key=_first_physical_offset) - 1
+        index = -1 if number < 0 else _index_of(self.chunks[number].physical_offsets, physical_offset)
+        return None if index < 0 else (number, index)
 
     def _remove(self, number: int, index: int) -> None:
         chunk = self.chunks[number]
@@ -182,3 +176,9 @@ def _first_physical_offset(chunk: Chunk) -> int:
 
 def _first_offset(chunk: Chunk) -> int:
     return chunk.offsets[0]
+
+
+def _index_of(ascending: array[int], value: int) -> int:
+    """Where a value stands in an array; -1 when it does not."""
+    index = bisect_left(ascending, value)
+    return index if index < len(ascending) and ascending[index] == value else -1
