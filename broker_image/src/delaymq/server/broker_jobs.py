@@ -77,12 +77,6 @@ def jobs_of(broker: "Broker", held_pulls: "HeldPulls", sessions: "Sessions") -> 
         every_ms = LONG_POLLING_RECHECK_MS if config.long_polling_enable else config.short_polling_time_mills
         held_pulls.recheck(broker.now_ms(), every_ms, RECHECK_SLICE_INTERVAL_MS)
 
-    def allocate() -> Task | None:
-        return store.allocation_task()
-
-    def snapshot() -> Task | None:
-        return store.snapshot_task()
-
     offsets_due_ms = 0
 
     def persist() -> Task | None:
@@ -93,9 +87,6 @@ def jobs_of(broker: "Broker", held_pulls: "HeldPulls", sessions: "Sessions") -> 
             return None
         offsets_due_ms = now_ms + broker.config.flush_consumer_offset_interval
         return broker.persist_task(now_ms)
-
-    def save_delay_offsets() -> Task | None:
-        return broker.delivery.save_task()
 
     def check_transactions() -> None:
         give_way_at = time.monotonic() + TRANSACTIONS_TURN_S
@@ -131,10 +122,10 @@ def jobs_of(broker: "Broker", held_pulls: "HeldPulls", sessions: "Sessions") -> 
     if broker.config.read_only:
         return read
     return [
-        Job(name="allocation", interval_ms=fixed(ALLOCATION_INTERVAL_MS), run=allocate),
+        Job(name="allocation", interval_ms=fixed(ALLOCATION_INTERVAL_MS), run=store.allocation_task),
         Job(name="write behind", interval_ms=write_behind_interval_ms, run=write_behind),
-        Job(name="snapshot", interval_ms=fixed(SNAPSHOT_INTERVAL_MS), run=snapshot),
-        Job(name="delay offsets", interval_ms=fixed(DELAY_OFFSET_INTERVAL_MS), run=save_delay_offsets),
+        Job(name="snapshot", interval_ms=fixed(SNAPSHOT_INTERVAL_MS), run=store.snapshot_task),
+        Job(name="delay offsets", interval_ms=fixed(DELAY_OFFSET_INTERVAL_MS), run=broker.delivery.save_task),
         Job(name="transactions", interval_ms=fixed(TRANSACTIONS_INTERVAL_MS), run=check_transactions),
         Job(name="tables", interval_ms=fixed(TABLES_INTERVAL_MS), run=persist),
         Job(name="retention", interval_ms=fixed(CLEAN_INTERVAL_MS), run=clean),
