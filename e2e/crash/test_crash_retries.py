@@ -1,13 +1,12 @@
 """Killed while consumers send messages back and commit: each comes again, or is a dead letter, exactly once."""
 
-import random
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from crash import kill_points
+from crash import crashes
 from crash.retry_judge import RetryVerdict, judge_retries
 from crash.retry_load import GROUP, QUEUES, SEND_BACKS_A_SECOND, RetryLoad, Stored, Told
 from harness.brokers import Cluster, OurCluster
@@ -42,35 +41,18 @@ def cluster() -> Iterator[Cluster]:
 def test_kill_among_send_backs_and_commits_keeps_what_was_acknowledged(
     cluster: Cluster, seed: int, tmp_path: Path
 ) -> None:
-    chance = random.Random(seed)
-    instant_s, outage_s = chance.uniform(EARLIEST_KILL_S, LATEST_KILL_S), chance.uniform(0, 1)
-
-    def crash() -> None:
-        time.sleep(instant_s)
-        cluster.kill()
-        time.sleep(outage_s)
-        cluster.start()
-
+    crash = crashes.at_an_instant(cluster, seed, EARLIEST_KILL_S, LATEST_KILL_S)
     _assert_clean(_run(cluster, crash), cluster, tmp_path)
 
 
 # Late enough that thousands are sent back, delivered and committed; a third goes to the dead letters.
 @pytest.mark.parametrize("point", ["send-back-appended:1900", "copy-appended:900", "config-rename:14"])
 def test_kill_at_a_named_point_keeps_what_was_acknowledged(cluster: Cluster, point: str, tmp_path: Path) -> None:
-    program = cluster.broker.command[1:3]
-    cluster.broker.command[1:3] = [str(Path(kill_points.__file__).resolve()), point]
-
-    def crash() -> None:
-        _wait(lambda: not cluster.broker.is_running, f"{point} was not reached")
-        assert f"{kill_points.MESSAGE}{point}" in cluster.broker.log_since(0), cluster.broker.log_tail()
-        cluster.broker.kill()
-        cluster.broker.command[1:3] = program
-        cluster.start()
-
+    crash = crashes.at_a_point(cluster, point, LIMIT_S)
     _assert_clean(_run(cluster, crash), cluster, tmp_path)
 
 
-def _run(cluster: Cluster, crash: Callable[[], None]) -> RetryVerdict:
+def _run(cluster: Cluster, crash: crashes.Crash) -> RetryVerdict:
     cluster.start()
     load = RetryLoad(cluster.listen_port, MESSAGES)
     load.start()
@@ -86,7 +68,9 @@ def _run(cluster: Cluster, crash: Callable[[], None]) -> RetryVerdict:
         "it came before a first commit was kept"
     )
     assert len(told.acknowledged) > MESSAGES // 2
-    _wait(lambda: _all_came(cluster.store_path, told), "not everything that was sent back came again")
+    crashes.wait_until(
+        lambda: _all_came(cluster.store_path, told), "not everything that was sent back came again", LIMIT_S
+    )
     cluster.stop()
     verdict = judge_retries(cluster.store_path, LEVEL_TABLE, told, ALLOWED_LOSS_S)
     print(verdict.text())
@@ -104,13 +88,6 @@ def _all_came(store_path: Path, told: Told) -> bool:
     return waiting <= come and come + dead >= len(told.acknowledged)
 
 
-def _wait(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
 def _assert_clean(verdict: RetryVerdict, cluster: Cluster, evidence_path: Path) -> None:
     if not verdict.is_clean:
         shutil.copytree(cluster.store_path, evidence_path / "store")
@@ -125,7 +102,9 @@ def test_the_judge_sees_what_was_lost_doubled_or_committed_wrongly(cluster: Clus
     load.join(LIMIT_S)
     assert load.error is None
     told = load.told
-    _wait(lambda: _all_came(cluster.store_path, told), "not everything that was sent back came again")
+    crashes.wait_until(
+        lambda: _all_came(cluster.store_path, told), "not everything that was sent back came again", LIMIT_S
+    )
     cluster.stop()
     assert judge_retries(cluster.store_path, LEVEL_TABLE, told, 0).is_clean
     told.messages.append(Stored("K999999", 0, is_hopeless=False))

@@ -1,15 +1,14 @@
 """Killed among transactions: nothing acknowledged is lost, the committed is there once, the rolled back never."""
 
 import asyncio
-import random
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from crash import kill_points
+from crash import crashes
 from crash.transaction_judge import TransactionVerdict, judge_transactions
 from crash.transaction_load import QUEUES, TOPIC, TRANSACTIONS_A_SECOND, TransactionLoad
 from delaymq.message.record import decode_record
@@ -45,15 +44,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.mark.parametrize("seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 13))])
 def test_kill_among_transactions_gives_each_its_fate(cluster: Cluster, seed: int, tmp_path: Path) -> None:
-    chance = random.Random(seed)
-    instant_s, outage_s = chance.uniform(EARLIEST_KILL_S, LATEST_KILL_S), chance.uniform(0, 1)
-
-    def crash() -> None:
-        time.sleep(instant_s)
-        cluster.kill()
-        time.sleep(outage_s)
-        cluster.start()
-
+    crash = crashes.at_an_instant(cluster, seed, EARLIEST_KILL_S, LATEST_KILL_S)
     _assert_clean(_run(cluster, crash), cluster, tmp_path)
 
 
@@ -70,16 +61,7 @@ def test_kill_among_transactions_gives_each_its_fate(cluster: Cluster, seed: int
     ],
 )
 def test_kill_at_a_named_point_gives_each_its_fate(cluster: Cluster, point: str, tmp_path: Path) -> None:
-    program = cluster.broker.command[1:3]
-    cluster.broker.command[1:3] = [str(Path(kill_points.__file__).resolve()), point]
-
-    def crash() -> None:
-        _wait(lambda: not cluster.broker.is_running, f"{point} was not reached")
-        assert f"{kill_points.MESSAGE}{point}" in cluster.broker.log_since(0), cluster.broker.log_tail()
-        cluster.broker.kill()
-        cluster.broker.command[1:3] = program
-        cluster.start()
-
+    crash = crashes.at_a_point(cluster, point, LIMIT_S)
     _assert_clean(_run(cluster, crash), cluster, tmp_path)
 
 
@@ -94,7 +76,7 @@ def test_the_judge_sees_what_was_lost_doubled_or_wrongly_shown(cluster: Cluster)
     assert (verdict.lost, verdict.read_otherwise) == (("K999999",), (first,))
 
 
-def _run(cluster: Cluster, crash: Callable[[], None]) -> TransactionVerdict:
+def _run(cluster: Cluster, crash: crashes.Crash) -> TransactionVerdict:
     cluster.start()
     load = TransactionLoad(cluster.listen_port, TRANSACTIONS)
     read = _settle(cluster, load, crash)
@@ -105,12 +87,14 @@ def _run(cluster: Cluster, crash: Callable[[], None]) -> TransactionVerdict:
     return verdict
 
 
-def _settle(cluster: Cluster, load: TransactionLoad, crash: Callable[[], None] = lambda: None) -> Counter[str]:
+def _settle(cluster: Cluster, load: TransactionLoad, crash: crashes.Crash = lambda: None) -> Counter[str]:
     """Runs the load with a crash in it until every transaction has ended; what a fresh group reads, then it stops."""
     load.start()
     crash()
     assert load.sent.wait(LIMIT_S), "not every half message was sent in time"
-    _wait(lambda: load.error is not None or _is_settled(cluster.store_path), "not every transaction ended")
+    crashes.wait_until(
+        lambda: load.error is not None or _is_settled(cluster.store_path), "not every transaction ended", LIMIT_S
+    )
     load.stop()
     load.join(LIMIT_S)
     if load.error is not None:
@@ -156,13 +140,6 @@ async def _read_all(port: int) -> Counter[str]:
             offset = int(answer.fields["nextBeginOffset"])
     connection.close()
     return read
-
-
-def _wait(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 def _assert_clean(verdict: TransactionVerdict, cluster: Cluster, evidence_path: Path) -> None:

@@ -1,0 +1,48 @@
+"""Ways for a broker under load to crash and to come back: what a test runs while the load goes on."""
+
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from crash import kill_points
+from harness.brokers import Cluster
+
+Crash = Callable[[], None]
+
+
+def at_an_instant(cluster: Cluster, seed: int, earliest_s: float, latest_s: float) -> Crash:
+    """Killed between two times after the beginning, and back within a second; the seed decides."""
+    chance = random.Random(seed)
+    instant_s, outage_s = chance.uniform(earliest_s, latest_s), chance.uniform(0, 1)
+
+    def crash() -> None:
+        time.sleep(instant_s)
+        cluster.kill()
+        time.sleep(outage_s)
+        cluster.start()
+
+    return crash
+
+
+def at_a_point(cluster: Cluster, point: str, limit_s: float) -> Crash:
+    """Killed where a kill point (`name:count`) is reached, within the limit. To be called before the broker starts."""
+    program = cluster.broker.command[1:3]
+    cluster.broker.command[1:3] = [str(Path(kill_points.__file__).resolve()), point]
+
+    def crash() -> None:
+        wait_until(lambda: not cluster.broker.is_running, f"{point} was not reached", limit_s)
+        assert f"{kill_points.MESSAGE}{point}" in cluster.broker.log_since(0), cluster.broker.log_tail()
+        cluster.broker.kill()
+        cluster.broker.command[1:3] = program
+        cluster.start()
+
+    return crash
+
+
+def wait_until(condition: Callable[[], bool], problem: str, limit_s: float) -> None:
+    """AssertionError with the problem when the condition does not hold in time."""
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, problem
+        time.sleep(0.02)
