@@ -110,10 +110,7 @@ def test_ours_takes_over_a_store_of_the_real_broker(
         clients = new_workbench(real)
         expected = fill(clients)
         clients.close()
-        if clean:
-            real.stop()
-        else:
-            real.kill()
+        real.end(clean=clean)
     with OurCluster(config=CONFIG, store_path=store_path) as ours:
         clients = new_workbench(ours)
         check_complete(clients, expected)

@@ -98,10 +98,7 @@ def test_ours_goes_on_with_the_transactions_of_the_real_broker(
         expected = begin(clients)
         wait_until_asked_about(clients)
         clients.close()
-        if clean:
-            real.stop()
-        else:
-            real.kill()
+        real.end(clean=clean)
     with OurCluster(config=CONFIG, store_path=store_path) as ours:
         clients = new_workbench(ours)
         answer_all(clients)
@@ -119,10 +116,7 @@ def test_the_real_broker_goes_on_with_our_transactions_and_ours_with_what_it_lef
         clients = new_workbench(ours)
         expected = begin(clients)
         clients.close()
-        if clean:
-            ours.stop()
-        else:
-            ours.kill()
+        ours.end(clean=clean)
     with RealCluster(config=CONFIG, store_path=store_path) as real:
         clients = new_workbench(real)
         answer_all(clients)

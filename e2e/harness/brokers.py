@@ -98,12 +98,16 @@ class Cluster(ABC):
         """Kill the broker as a crash does (SIGKILL)."""
         self.broker.kill()
 
-    def restart(self, *, clean: bool) -> None:
-        """Stop or kill the broker and start it on the same store and ports."""
+    def end(self, *, clean: bool) -> None:
+        """Stop or kill the broker."""
         if clean:
             self.stop()
         else:
             self.kill()
+
+    def restart(self, *, clean: bool) -> None:
+        """Stop or kill the broker and start it on the same store and ports."""
+        self.end(clean=clean)
         self.start()
 
     def __enter__(self) -> Self:
