@@ -10,6 +10,8 @@ from delaymq.server.background import Job
 class SlowStore:
     """A store with many new queues, whose files take 1 ms each."""
 
+    allocation_task = snapshot_task = None
+
     def __init__(self, clock: SimpleNamespace, queues: int) -> None:
         self.clock = clock
         self.left = queues
@@ -22,7 +24,8 @@ class SlowStore:
 
 
 def write_behind_job(store: SlowStore) -> Job:
-    broker = SimpleNamespace(store=store, delivery=None, config=SimpleNamespace(read_only=False))
+    delivery = SimpleNamespace(save_task=None)
+    broker = SimpleNamespace(store=store, delivery=delivery, config=SimpleNamespace(read_only=False))
     jobs = broker_jobs.jobs_of(broker, None, None)  # type: ignore[arg-type]
     return next(job for job in jobs if job.name == "write behind")
 

@@ -26,7 +26,8 @@ from delaymq.transport import (
 from delaymq.transport import connecting as connecting_module
 from delaymq.transport import connection as connection_module
 from delaymq.transport.budget import BufferBudget
-from delaymq.transport.connection import LINGER_RESET, OnCommands
+from delaymq.transport.connection import OnCommands
+from delaymq.transport.kernel import LINGER_RESET
 
 HOST = "127.0.0.1"
 BOUND_S = 10

@@ -17,7 +17,8 @@ from certificates import Authority, client_context, server_context
 from delaymq.protocol.command import Command, Response, encode_command, encode_response, request_command
 from delaymq.transport import ConnectError, ConnectionClosedError, ConnectionLimits, RemotingConnection, connect
 from delaymq.transport import tls_accepting as accepting_module
-from delaymq.transport.connection import LINGER_RESET, OnCommands
+from delaymq.transport.connection import OnCommands
+from delaymq.transport.kernel import LINGER_RESET
 from delaymq.transport.tls_accepting import TlsAccepting
 
 HOST = "127.0.0.1"
@@ -229,9 +230,17 @@ def test_no_tls_begins_within_tls(run: Run, authority: Authority, before: bytes)
     run(scenario)
 
 
-def test_what_is_unsent_can_be_asked_in_the_turn_in_which_the_socket_goes(run: Run, authority: Authority) -> None:
-    """A broker that stops asks all its connections."""
+def ask_and_close(connection: RemotingConnection) -> None:
+    """What a server may do with any of its connections at any time."""
+    assert not connection.closing
+    assert connection.unsent_bytes() == 0
+    connection.last_bytes_age_s()
+    connection.close()
 
+
+def test_a_connection_can_be_asked_and_closed_in_the_turn_in_which_its_socket_goes(
+    run: Run, authority: Authority
+) -> None:
     async def scenario() -> None:
         async with server(server_context(authority.issue(HOST))) as listening:
             client = await connect(HOST, listening.port, tls=client_context(authority))
@@ -239,8 +248,27 @@ def test_what_is_unsent_can_be_asked_in_the_turn_in_which_the_socket_goes(run: R
             [connection] = listening.opened
             assert connection._below is not None
             connection._below.get_protocol().connection_lost(None)
-            assert not connection.closing
-            assert connection.unsent_bytes() == 0
+            ask_and_close(connection)
+            await until(lambda: listening.closed)
+
+    run(scenario)
+
+
+def test_a_connection_can_be_asked_and_closed_in_the_turn_in_which_its_handshake_fails(
+    run: Run, authority: Authority, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        async with server(server_context(authority.issue(HOST))) as listening:
+            stranger = client_context(Authority(tmp_path))
+            connecting = asyncio.ensure_future(connect(HOST, listening.port, tls=stranger))
+            while not listening.opened:  # noqa: ASYNC110 - the turn must not be missed
+                await asyncio.sleep(0)
+            [connection] = listening.opened
+            while connection._transport.get_extra_info("socket").fileno() >= 0:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            ask_and_close(connection)
+            with pytest.raises(ConnectError):
+                await connecting
             await until(lambda: listening.closed)
 
     run(scenario)

@@ -6,7 +6,8 @@ import socket
 from typing import Final
 
 from delaymq.server.errors import ServerError
-from delaymq.transport.connection import LINGER_RESET, host_and_port
+from delaymq.transport.connection import host_and_port
+from delaymq.transport.kernel import LINGER_RESET
 
 BACKLOG: Final = 1_024
 """Connections that wait to be accepted; after a restart all clients come at once."""

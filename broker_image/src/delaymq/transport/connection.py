@@ -1,13 +1,9 @@
 """The connection: bytes to commands and back, with limits in both directions."""
 
 import asyncio
-import fcntl
 import itertools
 import logging
-import socket
 import ssl
-import struct
-import termios
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +18,7 @@ from delaymq.protocol.frame import FrameReceiver
 from delaymq.quiet_log import QuietLog
 from delaymq.transport.budget import BufferBudget
 from delaymq.transport.errors import ConnectionClosedError, TooManyRequestsError
+from delaymq.transport.kernel import last_bytes_age_s, reset_at_close, unsent_in_kernel
 from delaymq.transport.requests import OpenRequests
 from delaymq.transport.tls_accepting import HandshakeReceiver, TlsAccepting
 from delaymq.transport.tls_errors import sentence
@@ -30,12 +27,6 @@ from delaymq.transport.turns import SLICE_S, Turns
 DEFAULT_TIMEOUT_MS: Final = 3_000
 """RocketMQ's clients give an ordinary request this long."""
 
-LINGER_RESET: Final = struct.pack("ii", 1, 0)
-"""SO_LINGER of accepted sockets: a killed process resets its connections, and its peers notice at once."""
-LINGER_OFF: Final = struct.pack("ii", 0, 0)
-_INTEGER: Final = struct.Struct("i")
-_LAST_DATA_RECEIVED: Final = struct.Struct("52xI")
-"""Of struct tcp_info (linux/tcp.h): tcpi_last_data_recv, ms, the twelfth 32-bit field after the first 8 bytes."""
 TAKEN_AT_ONCE: Final = 4
 """Pipelined requests that are handled before it is looked how much the peer has been sent. One read holds hundreds of
 pulls, each with an answer of up to 4 MiB: all at once they would take gigabytes and seconds."""
@@ -367,12 +358,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         """What was written and the peer's kernel has not taken yet; 0 once the connection is closing."""
         if self.closing:
             return 0
-        own = self._transport.get_extra_info("socket")
-        try:
-            (in_kernel,) = _INTEGER.unpack(fcntl.ioctl(own.fileno(), termios.TIOCOUTQ, bytes(_INTEGER.size)))
-        except (AttributeError, OSError, ValueError):
-            return 0  # with TLS the socket is gone a turn before this is told that the connection ended
-        return int(in_kernel) + self.unwritten_bytes()
+        return unsent_in_kernel(self._transport) + self.unwritten_bytes()
 
     def unwritten_bytes(self) -> int:
         """What waits in this process for the peer to read, also while the connection is closing."""
@@ -381,13 +367,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
 
     def last_bytes_age_s(self) -> float:
         """Seconds since the peer's last bytes came to this machine; 0 where the kernel does not tell."""
-        own = self._transport.get_extra_info("socket")
-        try:
-            told = own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_DATA_RECEIVED.size)
-            (age_ms,) = _LAST_DATA_RECEIVED.unpack(told)
-        except (AttributeError, OSError, struct.error):
-            return 0.0
-        return float(age_ms) / 1000
+        return last_bytes_age_s(self._transport)
 
     def cut_off_for_memory(self, why: str) -> None:
         """Ends the connection at once: others need its memory."""
@@ -418,15 +398,14 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self.closing = True
         # With a linger time of 0 the kernel would discard what it has not sent yet.
         self.reset_at_close(False)
+        is_unwritten = self._transport.get_write_buffer_size()  # asked now: a closed one may not know it any more
         self._transport.close()
-        if self._transport.get_write_buffer_size():
+        if is_unwritten:
             self._loop.call_later(self._limits.close_timeout_ms / 1000, self._transport.abort)
 
     def reset_at_close(self, reset: bool) -> None:
         """Whether the socket's end, also by the process's, resets the connection and drops what is unsent."""
-        own = self._transport.get_extra_info("socket")
-        if own is not None:
-            own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_RESET if reset else LINGER_OFF)
+        reset_at_close(self._transport, reset)
 
     def abort(self) -> None:
         """Ends the connection at once; unsent bytes are lost."""

@@ -11,7 +11,7 @@ from aiohttp.typedefs import Handler, Middleware
 from delaymq.server.http.answers import add_headers, error_response, errors_as_json, readiness
 from delaymq.server.http.guard import guard
 from delaymq.server.listening import BACKLOG, port_of
-from delaymq.transport.connection import LINGER_OFF, LINGER_RESET
+from delaymq.transport.kernel import LINGER_OFF, reset_at_close
 
 if TYPE_CHECKING:
     from delaymq.server.namesrv_server import NamesrvServer
@@ -152,9 +152,7 @@ class _CutOff(asyncio.Protocol):
 
 def cut_off(transport: asyncio.Transport) -> None:
     """Ends a connection at once, by a reset: nothing waits in the kernel for somebody who takes nothing."""
-    own = transport.get_extra_info("socket")
-    if own is not None:
-        own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_RESET)
+    reset_at_close(transport, True)
     transport.abort()
 
 

@@ -1,0 +1,51 @@
+"""What the kernel is asked and told about a connection's socket.
+
+The loop closes a socket a turn before the connection is told of its end (with TLS it is taken from it that early): each
+of these then finds nothing, and says so quietly.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import socket
+import struct
+import termios
+from typing import Final
+
+LINGER_RESET: Final = struct.pack("ii", 1, 0)
+"""SO_LINGER of accepted sockets: a killed process resets its connections, and its peers notice at once."""
+LINGER_OFF: Final = struct.pack("ii", 0, 0)
+
+_INTEGER: Final = struct.Struct("i")
+_LAST_DATA_RECEIVED: Final = struct.Struct("52xI")
+"""Of struct tcp_info (linux/tcp.h): tcpi_last_data_recv, ms, the twelfth 32-bit field after the first 8 bytes."""
+_GONE: Final = (AttributeError, OSError, ValueError)
+"""No socket at all; a number that is nobody's; a number below zero (asyncio and uvloop tell it in their own ways)."""
+
+
+def unsent_in_kernel(transport: asyncio.BaseTransport) -> int:
+    """Bytes that the peer has not acknowledged."""
+    own = transport.get_extra_info("socket")
+    try:
+        (unsent,) = _INTEGER.unpack(fcntl.ioctl(own.fileno(), termios.TIOCOUTQ, bytes(_INTEGER.size)))
+    except _GONE:
+        return 0
+    return int(unsent)
+
+
+def last_bytes_age_s(transport: asyncio.BaseTransport) -> float:
+    """Seconds since the peer's last bytes came to this machine; 0 where the kernel does not tell."""
+    own = transport.get_extra_info("socket")
+    try:
+        told = own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_DATA_RECEIVED.size)
+        (age_ms,) = _LAST_DATA_RECEIVED.unpack(told)
+    except (*_GONE, struct.error):
+        return 0.0
+    return float(age_ms) / 1000
+
+
+def reset_at_close(transport: asyncio.BaseTransport, reset: bool) -> None:
+    """Whether the socket's end, also by the process's, resets the connection and drops what is unsent."""
+    own = transport.get_extra_info("socket")
+    with contextlib.suppress(*_GONE):
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_RESET if reset else LINGER_OFF)
