@@ -9,10 +9,11 @@ from typing import Final
 
 from delaymq_operator.api.broker import Broker
 from delaymq_operator.manifests.metadata import Manifest
+from delaymq_operator.manifests.secret_files import SecretFiles
 
 ACCESS_PATH: Final = "/etc/delaymq-access"
 RULES_KEY: Final = "plain_acl.yml"
-_VOLUME: Final = "access"
+_FILES: Final = SecretFiles(volume="access", path=ACCESS_PATH, keys=(RULES_KEY,))
 
 
 def access_environment(broker: Broker) -> dict[str, str]:
@@ -23,16 +24,15 @@ def access_environment(broker: Broker) -> dict[str, str]:
 
 
 def access_mounts(broker: Broker) -> list[Manifest]:
-    """Where the container finds it. Not by subPath: such a mount would never change."""
-    if broker.spec.access_control is None:
-        return []
-    return [{"name": _VOLUME, "mountPath": ACCESS_PATH, "readOnly": True}]
+    """Where the container finds it."""
+    return _FILES.mounts(_secret_name(broker))
 
 
 def access_volumes(broker: Broker) -> list[Manifest]:
     """The Secret; without it, or without rules in it, no pod starts."""
-    if broker.spec.access_control is None:
-        return []
-    items = [{"key": RULES_KEY, "path": RULES_KEY}]
-    secret = {"secretName": broker.spec.access_control.secret_name, "items": items, "defaultMode": 0o440}
-    return [{"name": _VOLUME, "secret": secret}]
+    return _FILES.volumes(_secret_name(broker))
+
+
+def _secret_name(broker: Broker) -> str | None:
+    access_control = broker.spec.access_control
+    return None if access_control is None else access_control.secret_name
