@@ -180,11 +180,115 @@ def test_a_changed_limit_counts_at_once(tmp_path: Path) -> None:
     run(scenario)
 
 
+def _named(text: str, name: str, label: str = "topic") -> dict[str, float]:
+    return {dict(labels)[label]: value for (each, labels), value in values(text).items() if each == name}
+
+
+async def _delete_topic(peer: BrokerPeer, topic: str) -> None:
+    answer = await peer.connection.request(request_command(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}))
+    assert answer.code == 0, answer.remark
+
+
+def test_the_series_of_a_topic_end_when_it_is_deleted_and_leave_room_for_a_new_one(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path, http=True, metrics_max_topics=2, message_delay_level="1s 1h") as server:
+            peer = await BrokerPeer.connect(server.broker.port)
+            port, broker = server.broker.http_port, server.broker.broker
+            for topic in ("A", "B", "C"):
+                await peer.send(topic)
+                await peer.send(topic, DELAY="1")
+            await until(lambda: broker.stats.copies == 3)
+            text = await scrape(port)
+            for name in ("messages_stored_total", "messages_delivered_total", "topic_delay_lateness_seconds_count"):
+                assert sorted(_named(text, f"delaymq_{name}")) == [OTHER, "A", "B"]
+            await _delete_topic(peer, "A")
+            text = await scrape(port)
+            assert 'topic="A"' not in text
+            assert sorted(_named(text, "delaymq_messages_stored_total")) == [OTHER, "B"]
+            # What shares a name stays there, so that its sum never goes back; a new topic takes the room.
+            await peer.send("D")
+            stored = {"B": 2, "D": 1, OTHER: 2}
+            assert _named(await scrape(port), "delaymq_messages_stored_total") == stored
+            await _delete_topic(peer, "C")
+            text = await scrape(port)
+            assert _named(text, "delaymq_messages_stored_total") == stored
+            assert _named(text, "delaymq_messages_delivered_total") == {"B": 1, OTHER: 1}
+            assert _named(text, "delaymq_topic_delay_lateness_seconds_count") == {"B": 1, OTHER: 1}
+            # A topic of that name is another one.
+            await _delete_topic(peer, "B")
+            await peer.send("A")
+            assert _named(await scrape(port), "delaymq_messages_stored_total") == {"A": 1, "D": 1, OTHER: 2}
+            assert sum(broker.delivery.counters.delivered.values()) < broker.stats.copies == 3
+
+    run(scenario)
+
+
+def test_many_topics_that_come_and_go_leave_no_series(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path, http=True, metrics_max_topics=2) as server:
+            peer = await BrokerPeer.connect(server.broker.port)
+            broker = server.broker.broker
+            for number in range(20):
+                await peer.send(f"T{number}")
+                assert f'topic="T{number}"' in await scrape(server.broker.http_port)
+                await _delete_topic(peer, f"T{number}")
+            assert len(broker.topic_series) == 0
+            assert 'topic="' not in await scrape(server.broker.http_port)
+
+    run(scenario)
+
+
+def test_a_deleted_topic_for_which_something_waits_is_told_until_nothing_does(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path, http=True, message_delay_level="1h") as server:
+            peer = await BrokerPeer.connect(server.broker.port)
+            broker = server.broker.broker
+            await peer.send("T", DELAY="1")
+            await _delete_topic(peer, "T")
+            assert _named(await scrape(server.broker.http_port), "delaymq_topic_delay_pending") == {"T": 1}
+            broker.delivery.pending_topics.queues.clear()
+            assert 'topic="T"' not in await scrape(server.broker.http_port)
+            assert len(broker.topic_series) == 0
+
+    run(scenario)
+
+
+def test_a_deleted_group_leaves_its_series_to_another_one(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path, http=True, metrics_max_topics=1) as server:
+            peer = await BrokerPeer.connect(server.broker.port)
+            await peer.send("T")
+
+            async def commit(group: str) -> None:
+                server.broker.broker.groups.find(group)
+                fields = {"consumerGroup": group, "topic": "T", "queueId": "0", "commitOffset": "0"}
+                await peer.connection.request(request_command(RequestCode.UPDATE_CONSUMER_OFFSET, fields))
+
+            await commit("G1")
+            port = server.broker.http_port
+            assert _named(await scrape(port), "delaymq_group_lag_messages", "group") == {"G1": 1}
+            fields = {"groupName": "G1", "removeOffset": "true"}
+            await peer.connection.request(request_command(RequestCode.DELETE_SUBSCRIPTIONGROUP, fields))
+            await commit("G2")
+            assert _named(await scrape(port), "delaymq_group_lag_messages", "group") == {"G2": 1}
+
+    run(scenario)
+
+
 def test_names_join_in_the_order_in_which_they_are_active_and_stay() -> None:
     names = SeriesNames(2)
     assert [names.label(each) for each in ("a", "b", "c", "a", "c")] == ["a", "b", OTHER, "a", OTHER]
     names.set_limit(1)
     assert [names.label(each) for each in ("a", "b")] == ["a", OTHER]
+
+
+def test_a_name_that_shares_a_series_with_others_keeps_to_it_until_it_is_gone() -> None:
+    names = SeriesNames(1)
+    assert [names.label(each) for each in ("a", "b", "c", OTHER)] == ["a", OTHER, OTHER, OTHER]
+    assert (names.forget("a"), names.forget("b"), names.forget("b"), names.names()) == (False, True, False, [])
+    assert [names.label(each) for each in ("c", "b", "d")] == [OTHER, "b", OTHER]
+    names.set_limit(2)
+    assert [names.label(each) for each in ("c", "d")] == ["c", OTHER]
 
 
 def test_topics_of_what_waited_before_a_start_are_left_out_until_they_are_counted(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from delaymq.broker.offsets import Offsets
 from delaymq.broker.processors.table import PROCESSORS, PROCESSORS_READ_ONLY, SEND_CODES, refusal
 from delaymq.broker.queue_view import PropertyWork
 from delaymq.broker.results import Asked, Result
-from delaymq.broker.series import SeriesNames
+from delaymq.broker.series import OTHER, SeriesNames
 from delaymq.broker.session import Session
 from delaymq.broker.slow_readers import SlowReaders
 from delaymq.broker.stats import Stats
@@ -251,6 +251,12 @@ class Broker:
     def persist_definitions(self) -> OSError | None:
         """Writes topics and groups if they changed: they are on the disk afterwards, or this is what failed."""
         return self._tables.write_definitions()
+
+    def forget_counts(self, topic: str) -> None:
+        """The topic was deleted, and so are its series; what it shares with others stays: a sum must not go back."""
+        heir = OTHER if self.topic_series.forget(topic) else None
+        self.stats.forget_topic(topic, heir)
+        self.delivery.forget_topic(topic, heir)
 
     def hold_off(self, mode: DrainMode, lease_ms: int = 0) -> bool:
         """Begins, renews or ends a drain; whether NameServers have to be told, which `topics_changed` is called for."""

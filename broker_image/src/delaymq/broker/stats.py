@@ -99,8 +99,10 @@ class Stats:
         series = self.by_key.puts.get(topic)
         return self.stored_elsewhere.get(topic, 0) + (0 if series is None else series.messages)
 
-    def forget_topic(self, topic: str) -> None:
-        """The topic was deleted."""
+    def forget_topic(self, topic: str, heir: str | None = None) -> None:
+        """The topic was deleted; what it stored is counted under `heir` from now on, or nowhere."""
+        if heir is not None:
+            self.stored_elsewhere[heir] = self.stored_elsewhere.get(heir, 0) + self.stored_of(topic)
         self.stored_elsewhere.pop(topic, None)
         self.by_key.forget_topic(topic)
 

@@ -291,6 +291,13 @@ class Delivery:
         """How late messages were, by queue of the schedule topic."""
         return self._hand_over.lateness
 
+    def forget_topic(self, topic: str, heir: str | None = None) -> None:
+        """The topic was deleted; what was handed over to it is counted under `heir` from now on, or nowhere."""
+        count = self.counters.delivered.pop(topic, 0)
+        if heir is not None:
+            self.counters.delivered[heir] = self.counters.delivered.get(heir, 0) + count
+        self.topic_lateness.forget(topic, heir)
+
     def clock_skew_ms(self) -> int:
         """How far the wall clock is behind the newest record: after it was set back, messages come later by that."""
         return max(0, self._store.last_store_timestamp_ms - self._now_ms())

@@ -46,6 +46,12 @@ class TopicLateness:
                 counts = self._table[label] = LatenessCounts()
         counts.add(lateness_ms)
 
+    def forget(self, topic: str, heir: str | None = None) -> None:
+        """The topic was deleted; what was counted under its own name goes to `heir`, or nowhere."""
+        counts = self._table.pop(topic, None)
+        if counts is not None and heir is not None:
+            self._table.setdefault(heir, LatenessCounts()).merge(counts)
+
     def copy(self) -> dict[str, LatenessCounts]:
         """The histograms as they are now, by name."""
         copied = {}

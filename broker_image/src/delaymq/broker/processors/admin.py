@@ -68,7 +68,7 @@ def delete_topic(broker: Broker, session: Session, command: Command) -> Response
     _refuse_system_topic(broker, topic)
     broker.topics.remove(topic)
     broker.store.delete_topic(topic)
-    broker.stats.forget_topic(topic)
+    broker.forget_counts(topic)
     _write_through(broker)
     return Response()
 
@@ -129,6 +129,7 @@ def delete_group(broker: Broker, session: Session, command: Command) -> Response
     if header.remove_offset:
         broker.offsets.remove_group(header.group_name)
     broker.stats.by_key.forget_group(header.group_name)
+    broker.group_series.forget(header.group_name)
     _write_through(broker)
     return Response()
 

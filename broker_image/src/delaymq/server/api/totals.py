@@ -64,7 +64,7 @@ async def totals(api: Api) -> Totals:
         boot_id=server.boot_id,
         stored=stats.put_messages,
         stored_bytes=stats.put_bytes,
-        delivered=sum(delivery.counters.delivered.values()),
+        delivered=stats.copies,
         pulled=stats.transferred,
         pending=sum(delivery.pending().values()),
         next_due_ms=min(delivery.next_due_ms().values(), default=None),

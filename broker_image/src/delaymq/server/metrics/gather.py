@@ -62,14 +62,24 @@ async def gather(server: "BrokerServer") -> Gathered:
         for queue in list(broker.delivery.pending_topics.queues.values()):
             await _add(gathered.pending, queue.counts(), broker.topic_series, turns)
     for topic, counts in broker.delivery.topic_lateness.copy().items():
-        label = broker.topic_series.label(topic) if topic != OTHER else OTHER
+        label = broker.topic_series.label(topic)
         gathered.lateness.setdefault(label, LatenessCounts()).merge(counts)
     await turns.give_way()
+    await _end_series(gathered, broker, turns)
     await _gather_groups(gathered, broker, turns)
     for pin in broker.store.pins.report():
         gathered.pins[pin.holder] = pin.pinned_bytes
     gathered.tasks = len(asyncio.all_tasks())
     return gathered
+
+
+async def _end_series(gathered: Gathered, broker: "Broker", turns: Turns) -> None:
+    """Frees the series of topics that were deleted while something waited for them, or while they were counted."""
+    told = {*gathered.stored, *gathered.delivered, *gathered.lateness, *(gathered.pending or ())}
+    for name in broker.topic_series.names():
+        if name not in told and name not in broker.topics.table:
+            broker.topic_series.forget(name)
+        await turns.give_way()
 
 
 async def _summed(counts: dict[str, int], series: SeriesNames, turns: Turns) -> dict[str, int]:
