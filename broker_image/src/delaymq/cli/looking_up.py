@@ -8,7 +8,7 @@ from delaymq.cli.times import shown_time
 from delaymq.client import Admin, Client, NoRouteError, ReceivedMessage, RefusedError
 from delaymq.message import names
 from delaymq.message.ids import parse_offset_message_id
-from delaymq.transport.connection import host_and_port
+from delaymq.transport.addresses import host_and_port
 
 MAX_KEYED = 64
 """What a broker answers at most to a query by key."""

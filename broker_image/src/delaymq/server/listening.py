@@ -6,7 +6,7 @@ import socket
 from typing import Final
 
 from delaymq.server.errors import ServerError
-from delaymq.transport.connection import host_and_port
+from delaymq.transport.addresses import host_and_port
 from delaymq.transport.kernel import LINGER_RESET
 
 BACKLOG: Final = 1_024

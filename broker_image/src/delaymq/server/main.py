@@ -18,7 +18,7 @@ from delaymq.quiet_log import fields
 from delaymq.server.errors import ServerError
 from delaymq.server.logs import output as logs
 from delaymq.store.errors import StoreError
-from delaymq.transport.connection import host_and_port
+from delaymq.transport.addresses import host_and_port
 
 EXIT_STOPPED: Final = 0
 EXIT_CANNOT_START: Final = 1

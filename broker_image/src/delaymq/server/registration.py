@@ -21,7 +21,7 @@ from delaymq.protocol.headers import (
 from delaymq.quiet_log import fields
 from delaymq.server.errors import ServerError
 from delaymq.transport import ConnectError, RemotingConnection, TransportError, connect
-from delaymq.transport.connection import host_and_port
+from delaymq.transport.addresses import host_and_port
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker

@@ -6,7 +6,7 @@ from delaymq.config import BrokerConfig, NamesrvConfig
 from delaymq.config.running import RunningSettings
 from delaymq.server.broker_server import BrokerServer
 from delaymq.server.namesrv_server import NamesrvServer
-from delaymq.transport.connection import host_and_port
+from delaymq.transport.addresses import host_and_port
 
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 

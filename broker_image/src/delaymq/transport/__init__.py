@@ -7,7 +7,7 @@ Invariant: a peer that is slow, silent or hostile costs its own connection bound
 """
 
 from delaymq.transport.connecting import connect
-from delaymq.transport.connection import ConnectionLimits, RemotingConnection
+from delaymq.transport.connection import RemotingConnection
 from delaymq.transport.errors import (
     ConnectError,
     ConnectionClosedError,
@@ -15,6 +15,7 @@ from delaymq.transport.errors import (
     TooManyRequestsError,
     TransportError,
 )
+from delaymq.transport.limits import ConnectionLimits
 
 __all__ = [
     "ConnectError",

@@ -6,15 +6,10 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
-from delaymq.transport.connection import (
-    DEFAULT_TIMEOUT_MS,
-    ConnectionLimits,
-    OnClosed,
-    OnCommands,
-    RemotingConnection,
-    host_and_port,
-)
+from delaymq.transport.addresses import host_and_port
+from delaymq.transport.connection import DEFAULT_TIMEOUT_MS, OnClosed, OnCommands, RemotingConnection
 from delaymq.transport.errors import ConnectError
+from delaymq.transport.limits import ConnectionLimits
 from delaymq.transport.tls_errors import sentence
 from delaymq.transport.tls_upgrade import upgrade
 

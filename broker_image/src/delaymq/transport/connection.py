@@ -1,4 +1,4 @@
-"""The connection: bytes to commands and back, with limits in both directions."""
+"""The connection: bytes to commands, whose turn it is to be handled, and requests of our own with their answers."""
 
 import asyncio
 import itertools
@@ -6,8 +6,7 @@ import logging
 import ssl
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
 from delaymq.clock import now_ms
 from delaymq.message.ids import pack_host
@@ -16,10 +15,13 @@ from delaymq.protocol.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, Respon
 from delaymq.protocol.errors import ProtocolError, TlsHandshakeError
 from delaymq.protocol.frame import FrameReceiver
 from delaymq.quiet_log import QuietLog
+from delaymq.transport.addresses import end_of, host_and_port
 from delaymq.transport.budget import BufferBudget
 from delaymq.transport.errors import ConnectionClosedError, TooManyRequestsError
-from delaymq.transport.kernel import last_bytes_age_s, reset_at_close, unsent_in_kernel
+from delaymq.transport.kernel import last_bytes_age_s
+from delaymq.transport.limits import ConnectionLimits
 from delaymq.transport.requests import OpenRequests
+from delaymq.transport.sending import SendingProtocol
 from delaymq.transport.tls_accepting import HandshakeReceiver, TlsAccepting
 from delaymq.transport.tls_errors import sentence
 from delaymq.transport.turns import SLICE_S, Turns
@@ -33,8 +35,6 @@ pulls, each with an answer of up to 4 MiB: all at once they would take gigabytes
 
 BELOW_TLS_BYTES: Final = 64 * 1024
 """Encrypted bytes that wait for the socket before those above count as unsent."""
-GATHERED_BYTES: Final = 64 * 1024
-"""Requests of ours that go out together at most; more is written at once."""
 
 _logger = logging.getLogger(__name__)
 _bad_peers = QuietLog(_logger, now_ms)
@@ -45,70 +45,23 @@ OnClosed = Callable[["RemotingConnection", Exception | None], None]
 OnOpened = Callable[["RemotingConnection"], None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConnectionLimits:
-    """What one connection may cost."""
-
-    max_open_requests: int = 10_000
-    """Requests of ours that wait for answers; more would only fill the peer's queue."""
-    write_pause_bytes: int = 1 << 20
-    """Unsent bytes above which the peer counts as behind."""
-    write_max_bytes: int = 64 << 20
-    """Unsent bytes at which the peer is cut off: a few of the largest frames."""
-    write_stall_ms: int = 30_000
-    """How long a peer may stay behind before it is cut off."""
-    close_timeout_ms: int = 5_000
-    """How long a close waits for the peer to take what was written."""
-    read_while_behind: bool = True
-    """Whether a peer that does not read its answers is still read from. Off for servers: no new work for it."""
-
-
-class _Gone(asyncio.Transport):
-    """In the place of a transport that ended: takes what is still asked of it."""
-
-    def abort(self) -> None: ...
-    def close(self) -> None: ...
-    def pause_reading(self) -> None: ...
-    def resume_reading(self) -> None: ...
-    def write(self, data: bytes | bytearray | memoryview) -> None: ...
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-
-_GONE: Final = _Gone()
-
-
-class RemotingConnection(asyncio.BufferedProtocol):
+class RemotingConnection(SendingProtocol):
     """One connection. `on_commands` gets the requests of each read as a list; what it sends goes out in one write."""
 
     __slots__ = (
-        "_below",
-        "_budget",
-        "_corked",
         "_deaf",
-        "_drained",
-        "_gathered_bytes",
-        "_limits",
-        "_loop",
         "_on_closed",
         "_on_commands",
         "_on_opened",
-        "_pieces",
         "_put_off",
         "_receiver",
         "_requests",
-        "_stall_timer",
         "_tls",
-        "_transport",
         "_turns",
-        "closing",
         "id",
-        "is_active",
         "is_waiting",
         "local_address",
         "put_off_at",
-        "remote_address",
         "remote_host",
         "session",
         "sign",
@@ -125,13 +78,10 @@ class RemotingConnection(asyncio.BufferedProtocol):
         turns: Turns | None = None,
         tls: TlsAccepting | None = None,
     ) -> None:
+        super().__init__(limits or ConnectionLimits(), budget)
         self.id = next(_ids)
         self.remote_host = b""
-        self.remote_address = "not connected"
         self.local_address = ""
-        self.closing = False
-        self.is_active = True
-        """Set by every whole request or answer and every write, cleared by whoever looks for idle connections."""
         self.put_off_at = 0.0
         """Since when requests that were read wait: for their turn, or for the peer to take answers; 0.0: none do."""
         self.session: object = None
@@ -141,22 +91,13 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._on_commands = on_commands or refuse_all
         self._on_opened = on_opened
         self._on_closed = on_closed
-        self._limits = limits or ConnectionLimits()
-        self._budget = budget
         self._turns = turns
         self.is_waiting = False
         """Whether it stands in the row of `turns`."""
         self._tls = tls
-        self._below: asyncio.Transport | None = None
-        """With TLS: the socket's own transport."""
         self._receiver = self._first_receiver()
-        self._pieces: list[bytes] = []
         self._put_off: list[Command] = []
-        self._gathered_bytes = 0
-        self._corked = False
         self._deaf = False
-        self._stall_timer: asyncio.TimerHandle | None = None
-        self._drained: asyncio.Event | None = None
 
     def _first_receiver(self) -> FrameReceiver:
         kind = HandshakeReceiver if self._tls is not None and self._tls.enforcing else FrameReceiver
@@ -165,22 +106,14 @@ class RemotingConnection(asyncio.BufferedProtocol):
     # What asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        opened = cast(asyncio.Transport, transport)  # uvloop's has all its methods but is not a subclass
-        self._transport = opened
-        self._loop = asyncio.get_running_loop()
-        opened.set_write_buffer_limits(high=self._limits.write_pause_bytes)
-        self._set_addresses(opened)
+        super().connection_made(transport)
+        host, port = end_of(transport, "peername")
+        self.remote_host = pack_host(host, port)
+        self.remote_address = host_and_port(host, port)
+        self.local_address = host_and_port(*end_of(transport, "sockname"))
         self._requests = OpenRequests(self._loop, self.remote_address, self._limits.max_open_requests)
         if self._on_opened is not None:
             self._on_opened(self)
-
-    def _set_addresses(self, transport: asyncio.Transport) -> None:
-        peer = transport.get_extra_info("peername") or ("0.0.0.0", 0)
-        own = transport.get_extra_info("sockname") or ("0.0.0.0", 0)
-        address = str(peer[0]).removeprefix("::ffff:")  # IPv4 over a socket that takes both
-        self.remote_host = pack_host(address, peer[1])
-        self.remote_address = host_and_port(address, peer[1])
-        self.local_address = host_and_port(str(own[0]).removeprefix("::ffff:"), own[1])
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._receiver.get_buffer(sizehint)
@@ -203,22 +136,12 @@ class RemotingConnection(asyncio.BufferedProtocol):
         return False
 
     def pause_writing(self) -> None:
-        self._drained = self._drained or asyncio.Event()
-        if self._budget is not None:
-            self._budget.sends(self, self.unwritten_bytes())
+        super().pause_writing()
         if not self._limits.read_while_behind and not self.closing:
             self._transport.pause_reading()
-        self._stall_timer = self._loop.call_later(self._limits.write_stall_ms / 1000, self._stalled)
 
     def resume_writing(self) -> None:
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
-            self._stall_timer = None
-        if self._budget is not None:
-            self._budget.caught_up(self)
-        drained, self._drained = self._drained, None
-        if drained is not None:
-            drained.set()
+        super().resume_writing()
         if not self._limits.read_while_behind and not self.closing:
             if self._put_off:
                 self._wait_for_turn()
@@ -226,14 +149,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
                 self._transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.closing = True
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
-        if self._drained is not None:
-            self._drained.set()
-        if self._budget is not None:
-            self._budget.forget(self)
-        self._pieces.clear()
+        super().connection_lost(exc)
         self._put_off.clear()
         self._receiver.drop()
         if self._below is not None and self._tls is not None:
@@ -241,9 +157,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._requests.fail_all(self._why_lost(exc))
         if self._on_closed is not None:
             self._on_closed(self, exc)
-        # With TLS both know each other for ever, and only the garbage collector would free the 70 KB of both.
-        self._transport = _GONE
-        self._below = None
+        self._let_go()
 
     def _why_lost(self, exc: Exception | None) -> str:
         if isinstance(exc, ssl.SSLError):
@@ -292,22 +206,9 @@ class RemotingConnection(asyncio.BufferedProtocol):
     # What the owner calls.
 
     @property
-    def is_behind(self) -> bool:
-        """Whether the peer does not take what it is sent as fast as it is sent."""
-        return self._drained is not None
-
-    @property
     def open_requests(self) -> int:
         """How many requests of ours wait for their answers."""
         return len(self._requests)
-
-    def send(self, data: bytes) -> None:
-        """Sends whole frames. Dropped without a word when the connection is closing: nobody could be told."""
-        if self._corked:
-            self._pieces.append(data)
-        elif not self.closing:
-            self._flush()  # what was gathered before goes first
-            self._write(data)
 
     def start_request(self, command: Command, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> asyncio.Future[Command]:
         """Numbers and sends `command` and returns the future of its answer (errors as in `request`)."""
@@ -349,29 +250,9 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self.sign(command)
         self.send(encode_command(command))
 
-    async def drain(self) -> None:
-        """Waits until the peer is no longer behind."""
-        while self._drained is not None and not self.closing:
-            await self._drained.wait()
-
-    def unsent_bytes(self) -> int:
-        """What was written and the peer's kernel has not taken yet; 0 once the connection is closing."""
-        if self.closing:
-            return 0
-        return unsent_in_kernel(self._transport) + self.unwritten_bytes()
-
-    def unwritten_bytes(self) -> int:
-        """What waits in this process for the peer to read, also while the connection is closing."""
-        below = 0 if self._below is None else self._below.get_write_buffer_size()
-        return below + self._transport.get_write_buffer_size()
-
     def last_bytes_age_s(self) -> float:
         """Seconds since the peer's last bytes came to this machine; 0 where the kernel does not tell."""
         return last_bytes_age_s(self._transport)
-
-    def cut_off_for_memory(self, why: str) -> None:
-        """Ends the connection at once: others need its memory."""
-        self._drop(why)
 
     @property
     def trusts_peers(self) -> bool:
@@ -389,30 +270,6 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._put_off = []
         if not self.closing:
             self._transport.pause_reading()
-
-    def close(self) -> None:
-        """Ends the connection after what was written has gone out, within a time limit."""
-        if self.closing:
-            return
-        self._flush()
-        self.closing = True
-        # With a linger time of 0 the kernel would discard what it has not sent yet.
-        self.reset_at_close(False)
-        is_unwritten = self._transport.get_write_buffer_size()  # asked now: a closed one may not know it any more
-        self._transport.close()
-        if is_unwritten:
-            self._loop.call_later(self._limits.close_timeout_ms / 1000, self._transport.abort)
-
-    def reset_at_close(self, reset: bool) -> None:
-        """Whether the socket's end, also by the process's, resets the connection and drops what is unsent."""
-        reset_at_close(self._transport, reset)
-
-    def abort(self) -> None:
-        """Ends the connection at once; unsent bytes are lost."""
-        self.closing = True
-        if self._budget is not None:
-            self._budget.caught_up(self)
-        self._transport.abort()
 
     # Inside.
 
@@ -485,44 +342,6 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
         return False
 
-    def _gather(self, data: bytes) -> None:
-        """Sends what all tasks that run now ask in one write: a system call costs more than a small request's bytes."""
-        self._pieces.append(data)
-        self._gathered_bytes += len(data)
-        if self._corked:
-            return
-        if self._gathered_bytes >= GATHERED_BYTES:
-            self._flush()
-        elif len(self._pieces) == 1:
-            self._loop.call_soon(self._flush)
-
-    def _flush(self) -> None:
-        pieces = self._pieces
-        if pieces:
-            self._pieces = []
-            self._gathered_bytes = 0
-            if not self.closing:
-                self._write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-
-    def _write(self, data: bytes) -> None:
-        self.is_active = True
-        self._transport.write(data)
-        if self._drained is None or self.closing:
-            return
-        if self._transport.get_write_buffer_size() > self._limits.write_max_bytes:
-            self._drop(f"it does not read what it is sent (more than {self._limits.write_max_bytes} bytes are unsent)")
-        elif self._budget is not None:
-            self._budget.sends(self, len(data))
-
-    def _stalled(self) -> None:
-        self._stall_timer = None
-        self._drop(f"it does not read what it is sent (nothing for {self._limits.write_stall_ms} ms)")
-
-    def _drop(self, why: str) -> None:
-        peer = self.remote_address
-        _bad_peers.warning("%s is cut off: %s", peer, why, peer=peer)
-        self.abort()
-
     def _cut_off(self, error: ProtocolError) -> None:
         error.__traceback__ = None  # the receiver keeps the error, whose frames keep the receiver
         if self.closing:
@@ -544,8 +363,3 @@ def refuse_all(connection: RemotingConnection, commands: list[Command]) -> None:
             remark = f" request type {command.code} not supported"
             response = Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
             connection.send(encode_response(command, response))
-
-
-def host_and_port(host: str, port: int) -> str:
-    """`host:port`, an IPv6 address in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -12,7 +12,7 @@ from delaymq.protocol.headers import (
     ConsumeMessageDirectlyResultRequestHeader,
     GetConsumerRunningInfoRequestHeader,
 )
-from delaymq.transport.connection import host_and_port
+from delaymq.transport.addresses import host_and_port
 
 MEMBER_TIMEOUT_MS = 15_000
 """Brokers give a member 10 s to answer."""

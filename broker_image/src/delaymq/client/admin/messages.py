@@ -16,7 +16,7 @@ from delaymq.protocol.bodies import MessageQueue
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import request_command
 from delaymq.protocol.headers import QueryMessageRequestHeader, ViewMessageRequestHeader
-from delaymq.transport.connection import host_and_port
+from delaymq.transport.addresses import host_and_port
 
 MAX_QUERIED = 64
 """What a broker answers at most to a query by key."""
