@@ -13,6 +13,7 @@ from typing import Final, Protocol, Self
 from delaymq.client.background import Background
 from delaymq.client.broker_delays import BrokerDelays
 from delaymq.client.errors import (
+    AnswerTimeoutError,
     ClientError,
     ClosedError,
     NoRouteError,
@@ -87,6 +88,7 @@ class Client:
         self.client_id = ""
         self.unique_ids = UniqueIds()
         self.closed = False
+        self._closing = False
         self.members: list[Member] = []
         """Those that were started and are not closed."""
         self._left = asyncio.Event()
@@ -115,6 +117,7 @@ class Client:
         """Closes all members, then the connections."""
         if self.closed:
             return
+        self._closing = True
         failed: Exception | None = None
         try:
             for member in list(self.members):
@@ -124,6 +127,9 @@ class Client:
                     # The other members are closed all the same.
                     failed = failed or error
             await self._all_left()
+        except asyncio.CancelledError:
+            await self._end_members()
+            raise
         finally:
             self.closed = True
             self.requests.close()
@@ -139,7 +145,7 @@ class Client:
 
     async def join(self, member: Member) -> None:
         """Tells brokers about a new member, and about it again as long as it stays."""
-        if self.closed:
+        if self._closing:  # those that are there are closed one by one, and nobody would close this one
             raise ClosedError("the client is closed")
         if not self.client_id:
             raise ClosedError("the client is not started: use `async with Client(...)` or await start()")
@@ -163,6 +169,13 @@ class Client:
                 while self.members:
                     self._left.clear()
                     await self._left.wait()
+
+    async def _end_members(self) -> None:
+        """Ends what members do beside their callers, without the time that a close gives it."""
+        for member in list(self.members):
+            with suppress(Exception):  # TimeoutError is one
+                async with asyncio.timeout(0):
+                    await member.close()
 
     def has_producer(self, group: str) -> bool:
         """Whether a producer of this group is a member."""
@@ -266,9 +279,12 @@ class Client:
             except NoRouteError:
                 # A restarted NameServer knows no routes for a while; the last known one is the best guess.
                 continue
-            except ClientError as error:
+            except (UnreachableError, AnswerTimeoutError, ClosedError) as error:
                 _logger.warning("routes could not be refreshed: %s", error)
                 return
+            except ClientError as error:
+                _logger.warning("the route of %s could not be refreshed: %s", topic, error)
+                continue
             if before != after:
                 for member in list(self.members):
                     member.membership_changed()

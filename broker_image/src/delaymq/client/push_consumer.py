@@ -127,6 +127,8 @@ class _GroupConsumer(GroupMember):
         """
         if self._closed:
             raise ClosedError(f"the consumer of {self.group} was closed: make a new one")
+        if self._joined:
+            raise ValueError(f"the consumer of {self.group} is started already")
         await check_expressions(self._client, self.group, self._subscriptions.values())
         if self._file is not None:
             instance = self._client.options.instance_name

@@ -31,7 +31,8 @@ class SharedCalls(Generic[Key, Value]):
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            if task.cancelled() and self._closed:
+            caller = asyncio.current_task()
+            if task.cancelled() and self._closed and (caller is None or not caller.cancelling()):
                 raise ClosedError("the client is closed") from None
             raise
 
