@@ -213,3 +213,25 @@ def test_a_folder_that_cannot_be_written_is_told_once_and_stops_nobody(
 
     assert asyncio.run(save()) == [2, 2]
     assert caplog.text.count("after a restart messages come again") == 1
+
+
+def test_offsets_that_could_not_be_written_are_written_by_the_next_save_though_none_has_changed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "offsets.json"
+    write = file_offsets._write
+
+    def is_full(path: Path, offsets: dict[MessageQueue, int]) -> None:
+        raise OSError(28, "No space left on device")
+
+    async def scenario() -> None:
+        offsets = FileOffsets()
+        await offsets.open(path)
+        monkeypatch.setattr(file_offsets, "_write", is_full)
+        await offsets.save(QUEUES)
+        monkeypatch.setattr(file_offsets, "_write", write)
+        await offsets.save(QUEUES)
+        offsets.close()
+
+    asyncio.run(scenario())
+    assert loaded(path) == [41, 7]

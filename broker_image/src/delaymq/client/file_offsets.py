@@ -53,6 +53,7 @@ class FileOffsets:
         self._path: Path | None = None
         self._lock: int | None = None
         self._offsets: dict[MessageQueue, int] = {}
+        self._written: dict[MessageQueue, int] = {}
         self._is_told = False
         self._writing = threading.Lock()
         """A save may begin before the last one's thread has ended: that one may have been cancelled."""
@@ -77,11 +78,11 @@ class FileOffsets:
         return self._offsets.get(queue)
 
     async def save(self, offsets: dict[MessageQueue, int]) -> None:
-        before, self._offsets = self._offsets, self._offsets | offsets
-        if self._offsets == before or self._path is None:
+        self._offsets = self._offsets | offsets
+        if self._offsets == self._written or self._path is None:
             return
         try:
-            await asyncio.to_thread(self._write_all, self._path)
+            self._written = await asyncio.to_thread(self._write_all, self._path)
         except OSError as error:
             # Tried again every few seconds: one line is enough.
             if not self._is_told:
@@ -97,9 +98,11 @@ class FileOffsets:
         if not opening.cancelled() and opening.exception() is None:
             self.close()
 
-    def _write_all(self, path: Path) -> None:
+    def _write_all(self, path: Path) -> dict[MessageQueue, int]:
         with self._writing:
-            _write(path, self._offsets)
+            offsets = self._offsets
+            _write(path, offsets)
+            return offsets
 
     def _open(self) -> None:
         assert self._path is not None
@@ -115,7 +118,7 @@ class FileOffsets:
             _logger.warning("offsets cannot be kept in %s, after a restart messages come again: %s", self._path, error)
             self.close()
             self._is_told = True
-        self._offsets = _read(self._path)
+        self._offsets = self._written = _read(self._path)
 
 
 def _backup_of(path: Path) -> Path:
