@@ -20,7 +20,7 @@ from delaymq.client import (
 from delaymq.client.trace_format import Trace, batches
 from delaymq.message.properties import parse_properties
 from delaymq.protocol.codes import RequestCode, ResponseCode
-from delaymq.protocol.command import Command, Response
+from delaymq.protocol.command import Command, Response, encode_response
 
 TRACED = ProducerOptions(enable_trace=True)
 TOPIC = "RMQ_SYS_TRACE_TOPIC"
@@ -158,6 +158,39 @@ def test_traces_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch, caplog: p
 
     run(scenario)
     assert caplog.text.count("traces to RMQ_SYS_TRACE_TOPIC are dropped (5 wait already)") == 1
+
+
+def test_a_close_lets_the_traces_that_are_on_their_way_arrive_and_sends_those_behind_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tracer, "GATHERED_MS", 1)
+    monkeypatch.setattr(tracer, "LAST_SENDS_S", 15.0)
+    monkeypatch.setattr(tracer, "MAX_KEY_CHARACTERS", 1)
+
+    async def scenario() -> None:
+        broker, held = FakeBroker(), []
+        plain = broker.send_answer
+
+        def answer(command: Command) -> Response | None:
+            if command.fields["b"].startswith(TOPIC) and not held:
+                held.append(command)
+                return None
+            return plain(command)
+
+        broker.scripts[RequestCode.SEND_MESSAGE_V2] = answer
+        async with running(broker) as (client, name_server):
+            name_server.topics[TOPIC] = 1
+            async with Producer(client, "G", TRACED) as producer:
+                await asyncio.gather(*(producer.send(Message(topic="T", body=b"x")) for _ in range(3)))
+                await until(lambda: bool(held))
+                closing = asyncio.ensure_future(producer.close())
+                await asyncio.sleep(0)
+                [connection] = [each for each in broker.connections if not each.closing]
+                connection.send(encode_response(held[0], plain(held[0])))
+                await closing
+        assert len(traces_of(broker)) == 3
+
+    run(scenario)
 
 
 def test_a_close_that_is_cancelled_leaves_no_task_behind() -> None:

@@ -9,10 +9,12 @@ from delaymq.client import (
     HalfMessage,
     LocalState,
     Message,
+    ProducerOptions,
     ReceivedMessage,
     SendError,
     TransactionOptions,
     TransactionProducer,
+    outgoing,
 )
 from delaymq.message.ids import offset_message_id, pack_host
 from delaymq.message.properties import parse_properties
@@ -248,6 +250,35 @@ def test_a_close_waits_for_what_is_under_way_and_begins_nothing_new() -> None:
             await closing
             await until(lambda: len(broker.told) == 2)
             assert len(listener.checked) == 1
+
+    run(scenario)
+
+
+def test_a_close_waits_for_a_transaction_whose_message_is_still_being_compressed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        broker, begun, go_on = HalfBroker(), asyncio.Event(), asyncio.Event()
+        compress = outgoing.compressed_beside
+
+        async def held(body: bytes, options: ProducerOptions) -> tuple[bytes, int]:
+            begun.set()
+            await go_on.wait()
+            return await compress(body, options)
+
+        monkeypatch.setattr(outgoing, "compressed_beside", held)
+        async with running(broker) as (client, _):
+            producer = TransactionProducer(client, "G", Listener(), TransactionOptions(close_timeout_ms=60_000))
+            await producer.start()
+            sending = asyncio.ensure_future(producer.send_in_transaction(Message(topic="T", body=b"x" * 100_000)))
+            await begun.wait()
+            closing = asyncio.ensure_future(producer.close())
+            for _ in range(20):  # turns of the loop, in which it would end
+                await asyncio.sleep(0)
+            assert client.members == [producer]
+            go_on.set()
+            await closing
+            assert (await sending).state is LocalState.COMMIT
 
     run(scenario)
 

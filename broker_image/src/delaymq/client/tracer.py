@@ -7,6 +7,7 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from delaymq.client.background import Background
@@ -31,7 +32,7 @@ from delaymq.clock import now_ms
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
 from delaymq.message.ids import parse_offset_message_id
-from delaymq.message.properties import parse_properties
+from delaymq.message.properties import PAIR_SEPARATOR, parse_properties
 from delaymq.quiet_log import QuietLog
 
 MAX_WAITING: Final = 2_048
@@ -68,7 +69,10 @@ class Tracer:
         name = f"_INNER_TRACE_PRODUCER-{group}-{role}-{next(_numbers)}"[: names.MAX_GROUP_LENGTH]
         self._delivery = Delivery(client, name, _OPTIONS)
         self._waiting: deque[Trace] = deque()
+        self._on_their_way = 0
         self._arrived = asyncio.Event()
+        self._sending = asyncio.Lock()
+        """Held by whoever sends what waited: a close lets that arrive."""
         self._background = Background(f"traces of {group}")
         self._quiet_log = QuietLog(_logger, now_ms)
 
@@ -78,12 +82,13 @@ class Tracer:
 
     async def close(self) -> None:
         """Sends what waits, within a limit."""
-        await self._background.close()
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(LAST_SENDS_S):
                 await self._send_waiting()
-        except TimeoutError:
-            self._drop(len(self._waiting), "the last ones could not be sent in time")
+        await self._background.close()
+        left = len(self._waiting) + self._on_their_way
+        if left:
+            self._drop(left, "the last ones could not be sent in time")
             self._waiting.clear()
 
     def cancel(self) -> None:
@@ -187,10 +192,13 @@ class Tracer:
             await self._send_waiting()
 
     async def _send_waiting(self) -> None:
-        while self._waiting:
-            traces = [self._waiting.popleft() for _ in range(len(self._waiting))]
-            for text, keys in batches(traces, MAX_BATCH_CHARACTERS, MAX_KEY_CHARACTERS):
-                await self._send(text, keys)
+        async with self._sending:
+            while self._waiting:
+                traces, self._waiting = self._waiting, deque()
+                self._on_their_way = len(traces)
+                for text, keys in batches(traces, MAX_BATCH_CHARACTERS, MAX_KEY_CHARACTERS):
+                    await self._send(text, keys)
+                    self._on_their_way -= text.count(PAIR_SEPARATOR)
 
     async def _send(self, text: str, keys: tuple[str, ...]) -> None:
         limit_ms = _OPTIONS.send_timeout_ms
@@ -200,7 +208,7 @@ class Tracer:
             outgoing = await outgoing_message(message, None, self._client.unique_ids, _OPTIONS)
             await self._delivery.deliver(outgoing, None, None, deadline, limit_ms)
         except (ClientError, IllegalMessageError) as error:
-            self._drop(text.count("\x02"), str(error))
+            self._drop(text.count(PAIR_SEPARATOR), str(error))
 
     def _drop(self, count: int, why: str) -> None:
         self.dropped += count

@@ -144,13 +144,14 @@ class TransactionProducer(Producer):
         deadline = asyncio.get_running_loop().time() + (timeout_ms or self.options.send_timeout_ms) / 1000
         delayed = delay is not None or message.delay_level > 0
         own = {names.TRANSACTION_PREPARED: "true", names.PRODUCER_GROUP: self.group}
-        outgoing = await outgoing_message(
-            message, delay, self._client.unique_ids, self.options, own, flags.TRANSACTION_PREPARED
-        )
-        # Without a second attempt whose first one may have been stored: there would be two halves of one transaction.
-        outgoing = msgspec.structs.replace(outgoing, once_only=True, delays_commit=delayed)
         self._executing += 1
         try:
+            outgoing = await outgoing_message(
+                message, delay, self._client.unique_ids, self.options, own, flags.TRANSACTION_PREPARED
+            )
+            # Without a second attempt whose first one may have been stored: there would be two halves of one
+            # transaction.
+            outgoing = msgspec.structs.replace(outgoing, once_only=True, delays_commit=delayed)
             await self._introduce(outgoing.topic, deadline)
             sent = await self._send(outgoing, queue, ordering_key, timeout_ms)
             offset = self._offset_of(sent)
