@@ -291,6 +291,49 @@ def test_a_reset_by_an_administrator_moves_the_consumer() -> None:
     run(scenario)
 
 
+def test_a_reset_of_another_members_queue_does_not_move_who_gets_it_later() -> None:
+    async def scenario() -> None:
+        broker = filled(30)
+        async with running(broker) as (client, _):
+            broker.members.append("0@other")
+            consumer = LitePullConsumer(client, "G", FIRST)
+            consumer.subscribe("T")
+            async with consumer:
+                # The only queue is the first member's.
+                await until(lambda: client.client_id in broker.members)
+                consumer.reset_offsets({QUEUE: 5})
+                await client.heartbeat()
+                broker.committed = 20  # by the other one, which then leaves
+                broker.members.remove("0@other")
+                broker.tell(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": "G"})
+                assert bodies(await polled(consumer, 2)) == [b"20", b"21"]
+
+    run(scenario)
+
+
+def test_a_commit_while_a_reset_is_under_way_does_not_undo_it() -> None:
+    async def scenario() -> None:
+        broker = filled(30)
+        held: list[Command] = []
+        take = broker.scripts[RequestCode.UPDATE_CONSUMER_OFFSET]
+
+        def hold(command: Command) -> Response | None:
+            if held:
+                return take(command)
+            held.append(command)
+            return None
+
+        async with consuming(broker) as (consumer, _):
+            await polled(consumer, 20)
+            broker.scripts[RequestCode.UPDATE_CONSUMER_OFFSET] = hold
+            consumer.reset_offsets({QUEUE: 5})
+            await until(lambda: bool(held))
+            await consumer.commit()
+            assert [command.fields["commitOffset"] for command in broker.asked(held[0].code)] == ["5"]
+
+    run(scenario)
+
+
 def test_subscribing_and_assigning_exclude_each_other_and_polling_needs_one() -> None:
     async def scenario() -> None:
         async with running(FakeBroker()) as (client, _):

@@ -110,6 +110,10 @@ class Assignment:
         """Those of the queues that this member has now."""
         return [reader for reader, _ in self._readers.values()]
 
+    def offsets(self) -> dict[MessageQueue, int]:
+        """The next to consume of each queue; of none for which it is not known yet where it begins."""
+        return {reader.queue: at for reader in self.readers if (at := reader.commit_offset) is not None}
+
     def start(self) -> None:
         """Works out the shares, now and again."""
         self._rebalancing = self._background.spawn(self._rebalance_forever())

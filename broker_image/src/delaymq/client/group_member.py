@@ -43,5 +43,4 @@ class GroupMember:
 
     def offsets_of(self, topic: str) -> dict[MessageQueue, int]:
         """How far this member is in the topic's queues that it has."""
-        readers = [reader for reader in self._assignment.readers if reader.queue.topic == topic]
-        return {reader.queue: at for reader in readers if (at := reader.commit_offset) is not None}
+        return {queue: offset for queue, offset in self._assignment.offsets().items() if queue.topic == topic}

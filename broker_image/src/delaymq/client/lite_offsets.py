@@ -24,7 +24,11 @@ class SoughtOffsets:
 
     async def save(self, offsets: dict[MessageQueue, int]) -> None:
         if self._saves:
-            await self.commit({queue: offset for queue, offset in offsets.items() if queue not in self._sought})
+            await self.commit(self.unless_sought(offsets))
+
+    def unless_sought(self, offsets: dict[MessageQueue, int]) -> dict[MessageQueue, int]:
+        """Those of queues whose readers go on where they are."""
+        return {queue: offset for queue, offset in offsets.items() if queue not in self._sought}
 
     async def commit(self, offsets: dict[MessageQueue, int]) -> None:
         """Stores the offsets at their brokers; what cannot be stored is logged and stored with the next commit."""

@@ -221,8 +221,7 @@ class LitePullConsumer(GroupMember):
         """
         if offsets is None:
             self._finish_taken()
-            readers = self._assignment.readers
-            offsets = {reader.queue: at for reader in readers if (at := reader.commit_offset) is not None}
+            offsets = self._offsets.unless_sought(self._assignment.offsets())
         stored = await asyncio.gather(
             *(self._calls.commit(queue, offset) for queue, offset in offsets.items()), return_exceptions=True
         )
@@ -276,6 +275,9 @@ class LitePullConsumer(GroupMember):
     # Inside.
 
     async def _reset(self, offsets: dict[MessageQueue, int]) -> None:
+        # Of the group's other members too: whoever gets one of their queues later must go on where they were by then.
+        ours = self._shares.assigned or self.assigned
+        offsets = {queue: offset for queue, offset in offsets.items() if queue in ours}
         for queue, offset in offsets.items():
             self._offsets.seek(queue, offset)
         await self._offsets.commit(offsets)
