@@ -7,7 +7,6 @@ import pytest
 from delaymq.client import Message, MessageQueue, NoSuchDelayError, PushConsumerOptions, ReceivedMessage
 from delaymq.client.allocation import allocate_averagely, allocate_by_circle
 from delaymq.client.cached_queue import CachedQueue
-from delaymq.client.compression import MAX_INFLATED_BYTES, inflate
 from delaymq.client.delays import level_for, table_of
 from delaymq.client.errors import UnreachableError
 from delaymq.client.messages import decode_messages, outgoing_properties, properties_text
@@ -15,6 +14,7 @@ from delaymq.client.network import split_address
 from delaymq.client.options import ConsumeFrom, ProducerOptions
 from delaymq.client.routes import QueueRound, Route, route_of, route_of_new_topic
 from delaymq.client.subscriptions import Subscription, subscription_to
+from delaymq.message.compression import MAX_INFLATED_BYTES, inflate
 from delaymq.message.errors import IllegalMessageError, RecordError
 from delaymq.message.ids import pack_host
 from delaymq.message.levels import DelayLevels, delay_text

@@ -65,8 +65,8 @@ class BrokerPeer:
         told: list[Command] = []
         return cls(await connect(HOST, port, lambda connection, commands: told.extend(commands)), told)
 
-    async def send(self, topic: str, body: bytes = b"x", **properties: str) -> Command:
-        return await self.connection.request(send_command(topic, body, **properties))
+    async def send(self, topic: str, body: bytes = b"x", *, sys_flag: int = 0, **properties: str) -> Command:
+        return await self.connection.request(send_command(topic, body, sys_flag=sys_flag, **properties))
 
     def pull(self, topic: str, offset: int, *, queue_id: int = 0, wait_ms: int = 20_000) -> asyncio.Future[Command]:
         fields = {
@@ -85,7 +85,7 @@ class BrokerPeer:
         return self.connection.start_request(request_command(RequestCode.PULL_MESSAGE, fields), wait_ms + 10_000)
 
 
-def send_command(topic: str, body: bytes = b"x", *, queue_id: int = 0, **properties: str) -> Command:
+def send_command(topic: str, body: bytes = b"x", *, queue_id: int = 0, sys_flag: int = 0, **properties: str) -> Command:
     """Request 310."""
     fields = {
         "a": "P",
@@ -93,7 +93,7 @@ def send_command(topic: str, body: bytes = b"x", *, queue_id: int = 0, **propert
         "c": "TBW102",
         "d": "4",
         "e": str(queue_id),
-        "f": "0",
+        "f": str(sys_flag),
         "g": "1700000000000",
         "h": "0",
         "i": format_properties(properties),

@@ -152,3 +152,5 @@ def _show_life(answer: dict[str, Any]) -> None:
     text = body["text"] if body["text"] is not None else f"base64 {body['base64']}"
     shown = text if len(text) <= 400 else f"{text[:400]}…"
     out.print(f"body, {body['bytes']} bytes: {shown}", soft_wrap=True)
+    if body.get("notUnpacked"):
+        out.print(f"the body is shown as it is stored: {body['notUnpacked']}", soft_wrap=True)

@@ -15,8 +15,8 @@ from delaymq.cli.errors import EXIT_USAGE, CommandError
 from delaymq.cli.store_terminal import explained, progress
 from delaymq.cli.times import parse_time
 from delaymq.cli.visible import json_line
-from delaymq.client.compression import inflate
 from delaymq.message import names
+from delaymq.message.compression import inflate
 from delaymq.message.errors import RecordError
 from delaymq.message.flags import COMPRESSED
 from delaymq.message.ids import offset_message_id

@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from delaymq.client.compression import inflate
 from delaymq.message import flags, names
+from delaymq.message.compression import inflate
 from delaymq.message.errors import IllegalMessageError, RecordError
 from delaymq.message.ids import offset_message_id
 from delaymq.message.marks import DUE_WIDTH

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from delaymq.client.compression import inflate
 from delaymq.client.errors import ClientError, ClosedError
 from delaymq.client.messages import INFLATED_HERE_BYTES, Message, ReceivedMessage
 from delaymq.clock import now_ms
 from delaymq.message import flags, names
+from delaymq.message.compression import inflate
 from delaymq.message.errors import RecordError
 from delaymq.message.ids import offset_message_id
 from delaymq.message.properties import parse_properties

@@ -12,11 +12,10 @@ from delaymq.message.hashing import tags_code
 from delaymq.message.marks import parse_mark
 from delaymq.message.properties import decode_properties
 from delaymq.server.api.index_search import search_index
+from delaymq.server.api.message_body import MessageBody, body_of
 from delaymq.server.api.messages import (
     MAX_FOUND,
-    MessageBody,
     MessageRow,
-    body_of,
     find,
     row_of,
     rows_of,
@@ -64,13 +63,14 @@ async def message(api: Api, query: MessageQuery) -> MessageDetails:
     broker = api.broker
     read = await find(api, query.id, query.topic)
     row = (await rows_of(api, read.record.topic, [read]))[0]
+    body = await body_of(api, read)
     related = await _related(api, read)
     life = _Life(broker)
     for each in related:
         life.tell(each)
     return MessageDetails(
         as_of_ms=broker.now_ms(),
-        body=body_of(read),
+        body=body,
         life=life.in_order(),
         **{field: getattr(row, field) for field in MessageRow.__struct_fields__},
     )

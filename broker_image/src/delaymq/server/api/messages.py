@@ -1,12 +1,10 @@
 """Messages as people look at them, and the search for them by key, unique id and store time."""
 
-import base64
-import zlib
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 
-from delaymq.message import flags, names
+from delaymq.message import names
 from delaymq.message.ids import offset_message_id, parse_offset_message_id, unpack_host
 from delaymq.message.levels import level_of_queue
 from delaymq.message.marks import MarkKind, parse_due, parse_mark
@@ -16,7 +14,7 @@ from delaymq.server.api.index_search import search_index
 from delaymq.server.api.resent import resent_times_ms
 from delaymq.server.api.route import Answer, Api, ApiError, Name, Query, TimeMs, Turns
 from delaymq.server.api.topics import no_topic, queue_count
-from delaymq.server.record_reading import SHOWN_BODY_BYTES, ReadRecord, clean_text
+from delaymq.server.record_reading import ReadRecord, clean_text
 from delaymq.store.reader import QUEUE_ENTRY
 
 if TYPE_CHECKING:
@@ -76,18 +74,6 @@ class Messages(Answer):
     messages: list[MessageRow]
     truncated: bool
     """Whether there are more."""
-
-
-class MessageBody(Answer):
-    """A body, or its beginning."""
-
-    text: str | None
-    """When it is UTF-8."""
-    base64: str | None
-    """When it is not."""
-    bytes: int
-    """Of the whole body, unpacked if it was packed."""
-    truncated: bool
 
 
 def row_of(broker: "Broker", read: ReadRecord) -> MessageRow:
@@ -153,40 +139,6 @@ def due_ms_of(broker: "Broker", record: Record, properties: dict[str, str]) -> i
         return record.store_timestamp_ms + broker.delivery.levels.delay_ms(level_of_queue(record.queue_id))
     mark = parse_mark(properties.get(names.MARK, ""))
     return parse_due(text, mark.queue_id, mark.queue_offset) if mark is not None else None
-
-
-def body_of(read: ReadRecord) -> MessageBody:
-    """What is shown of a body: SHOWN_BODY_BYTES, unpacked if the client packed it with zlib."""
-    shown, is_cut, whole_bytes = (
-        read.record.body[:SHOWN_BODY_BYTES],
-        read.body_bytes > SHOWN_BODY_BYTES,
-        read.body_bytes,
-    )
-    if read.record.sys_flag & flags.COMPRESSED:
-        try:
-            unpacker = zlib.decompressobj()
-            unpacked = unpacker.decompress(read.record.body, SHOWN_BODY_BYTES)
-            shown, is_cut = unpacked, not unpacker.eof
-            whole_bytes = len(unpacked) if unpacker.eof else read.body_bytes
-        except zlib.error:
-            pass  # another packing, or none: shown as it stands
-    text = _text_of(shown, is_cut)
-    return MessageBody(
-        text=text,
-        base64=base64.b64encode(shown).decode() if text is None else None,
-        bytes=whole_bytes,
-        truncated=is_cut,
-    )
-
-
-def _text_of(data: bytes, is_cut: bool) -> str | None:
-    for dropped in range(4 if is_cut else 1):  # the cut may go through a character
-        try:
-            text = data[: len(data) - dropped].decode()
-        except UnicodeDecodeError:
-            continue
-        return None if "\0" in text else text
-    return None
 
 
 async def messages(api: Api, query: MessagesQuery) -> Messages:

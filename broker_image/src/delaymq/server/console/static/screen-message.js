@@ -85,12 +85,13 @@ function formatChoice({ body: { text } }, isRaw, choose) {
   return h("button", { type: "button", "aria-pressed": String(!isRaw), onclick: () => choose(!isRaw) }, "Format JSON");
 }
 
-function body({ body: { text, base64, bytes: size, truncated } }, isRaw) {
+function body({ body: { text, base64, bytes: size, truncated, notUnpacked } }, isRaw) {
   if (size === 0) return empty("It is empty.");
   const shown = text === null ? base64 : isRaw ? text : pretty(text) ?? text;
   return [
     h("pre", { class: "body", tabindex: 0, "aria-label": "Body", "data-key": "body" }, shown),
     h("p", { class: "note" }, `${bytes(size)}${text === null ? ", no text: shown in base64" : ""}${truncated ? ", only the beginning is shown" : ""}.`),
+    notUnpacked && h("p", { class: "note" }, `It is shown as it is stored: ${notUnpacked}.`),
   ];
 }
 

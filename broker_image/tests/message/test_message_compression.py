@@ -1,16 +1,16 @@
-"""Bodies that producers compressed, as the client takes them apart."""
+"""Bodies that producers compressed, taken apart whole, and as far as people are shown of them."""
 
 import builtins
 import sys
+import tracemalloc
 import zlib
 from typing import Any
 
 import lz4.frame  # type: ignore[import-untyped]
 import pytest
 import zstandard
-from delaymq.client import compression
-from delaymq.client.compression import inflate
-from delaymq.message import flags
+from delaymq.message import compression, flags
+from delaymq.message.compression import inflate, inflate_beginning
 from delaymq.message.errors import RecordError
 
 TEXT = b"a sentence that is worth being compressed. " * 2_000
@@ -40,6 +40,39 @@ def test_what_grows_beyond_the_limit_is_not_taken_apart(kind: int, monkeypatch: 
     monkeypatch.setattr(compression, "MAX_INFLATED_BYTES", len(TEXT) - 1)
     with pytest.raises(RecordError, match="more than"):
         inflate(PACKED[kind], flags.COMPRESSED | kind)
+
+
+@by_each_kind
+def test_of_a_beginning_it_is_told_whether_there_is_more(kind: int) -> None:
+    sys_flag = flags.COMPRESSED | kind
+    for most_bytes in (0, 1, 1_000, len(TEXT) - 1):
+        assert inflate_beginning(PACKED[kind], sys_flag, most_bytes) == (TEXT[:most_bytes], True)
+    for most_bytes in (len(TEXT), len(TEXT) + 1):
+        assert inflate_beginning(PACKED[kind], sys_flag, most_bytes) == (TEXT, False)
+
+
+@by_each_kind
+def test_of_a_bomb_only_the_beginning_is_taken_apart(kind: int) -> None:
+    bomb = _bomb(kind)
+    tracemalloc.start()
+    try:
+        content, is_more = inflate_beginning(bomb, flags.COMPRESSED | kind, 64 << 10)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (content, is_more) == (bytes(64 << 10), True)
+    # One piece of the packed bytes may become 16 MiB of them.
+    assert peak_bytes < 20 << 20
+
+
+def _bomb(kind: int) -> bytes:
+    """A hundred MiB of zeros."""
+    pieces = [bytes(1 << 20)] * 100
+    if kind == flags.COMPRESSION_LZ4:
+        packer = lz4.frame.LZ4FrameCompressor()
+        return b"".join((packer.begin(), *map(packer.compress, pieces), packer.flush()))
+    packing = zstandard.ZstdCompressor().compressobj() if kind == flags.COMPRESSION_ZSTD else zlib.compressobj()
+    return b"".join((*map(packing.compress, pieces), packing.flush()))
 
 
 def test_a_kind_that_is_not_known_is_told() -> None:
