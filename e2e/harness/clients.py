@@ -184,6 +184,10 @@ class PushConsumer(Client):
         self.inbox = driver.inbox(name)
         super().__init__(driver, "push", name, **fields)
 
+    def pulls(self, topic: str) -> list[tuple[str, int]]:
+        """Address and offset of each pull so far, of a consumer that was started with `recordPulls=True`."""
+        return [(pull["address"], pull["offset"]) for pull in self.call("push.pulls") if pull["topic"] == topic]
+
 
 class PullConsumer(Client):
     def submit(
@@ -203,6 +207,10 @@ class PullConsumer(Client):
 
     def pull(self, topic: str, queue_id: int, offset: int, **options: Any) -> Pulled:
         return Pulled.from_json(self.driver.result(self.submit(topic, queue_id, offset, **options), "a pull"))
+
+    def next_broker_id(self, topic: str, queue_id: int) -> int:
+        """Which broker the next pull of a queue is meant for: what the last answer suggested."""
+        return int(self.call("pull.next", topic=topic, queueId=queue_id))
 
     def committed(self, topic: str, queue_id: int) -> int:
         return int(self.call("pull.offset", topic=topic, queueId=queue_id))

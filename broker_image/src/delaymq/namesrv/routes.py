@@ -166,11 +166,14 @@ class Routes:
             broker.seen_ms = now_ms
 
     def session_closed(self, session_id: int, now_ms: int, grace_ms: int) -> list[str]:
-        """Begins the grace period of the brokers that registered over this connection; returns their addresses."""
+        """Begins the grace period of the brokers that registered over this connection; returns their addresses.
+
+        Slaves have none: consumers that were sent to one go back to its master as soon as it is gone from the route.
+        """
         lost = [broker for broker in self.live.values() if broker.session_id == session_id and broker.lost_ms is None]
         for broker in lost:
             broker.lost_ms = now_ms
-            if grace_ms <= 0:
+            if grace_ms <= 0 or broker.broker_id != MASTER_ID:
                 self.drop(broker.address)
         return [broker.address for broker in lost]
 

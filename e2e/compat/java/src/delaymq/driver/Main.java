@@ -31,7 +31,8 @@ public final class Main {
         this.output = output;
         Clients clients = new Clients();
         Producers producers = new Producers(clients);
-        PushConsumers pushConsumers = new PushConsumers(clients, output);
+        PullTargets pullTargets = new PullTargets(clients);
+        PushConsumers pushConsumers = new PushConsumers(clients, output, pullTargets);
         PullConsumers pullConsumers = new PullConsumers(clients);
         LitePullConsumers litePullConsumers = new LitePullConsumers(clients);
         Admin admin = new Admin(clients);
@@ -48,6 +49,8 @@ public final class Main {
         operations.put("pull.offset", pullConsumers::offset);
         operations.put("pull.updateOffset", pullConsumers::updateOffset);
         operations.put("pull.sendBack", pullConsumers::sendBack);
+        operations.put("pull.next", pullTargets::next);
+        operations.put("push.pulls", pullTargets::pulls);
         operations.put("litePull.start", litePullConsumers::start);
         operations.put("litePull.poll", litePullConsumers::poll);
         operations.put("litePull.queues", litePullConsumers::queues);

@@ -21,10 +21,12 @@ final class PushConsumers {
 
     private final Clients clients;
     private final Output output;
+    private final PullTargets pullTargets;
 
-    PushConsumers(Clients clients, Output output) {
+    PushConsumers(Clients clients, Output output, PullTargets pullTargets) {
         this.clients = clients;
         this.output = output;
+        this.pullTargets = pullTargets;
     }
 
     /**
@@ -32,11 +34,11 @@ final class PushConsumers {
      * ConsumeFromWhere); timestamp
      * (yyyyMMddHHmmss); maxReconsumeTimes; threads; failTimes (a message is refused while its reconsumeTimes is below);
      * retryLevel (delayLevelWhenNextConsume); suspendMs (how long an orderly queue waits after a failure); trace and
-     * traceTopic (message trace).
+     * traceTopic (message trace); recordPulls (note to which broker each pull goes).
      */
     Object start(JSONObject request) throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
-            request.getString("group"), Acl.hook(request), new AllocateMessageQueueAveragely(),
+            request.getString("group"), pullTargets.hook(request), new AllocateMessageQueueAveragely(),
             request.getBooleanValue("trace"), request.getString("traceTopic"));
         clients.configure(consumer, request);
         for (Map.Entry<String, Object> entry : request.getJSONObject("subscriptions").entrySet()) {
