@@ -4,6 +4,7 @@ what it was told. It speaks the protocol itself, so that nothing is ever asked t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
@@ -71,11 +72,13 @@ class RetryLoad(threading.Thread):
     async def _run(self) -> None:
         await self._store_messages()
         self.begun.set()
-        committing = asyncio.create_task(self._commit())
         waiting = iter(list(self.told.messages))
         began = time.monotonic()
-        await asyncio.gather(*(self._send_back(waiting, began, worker) for worker in range(WORKERS)))
-        committing.cancel()
+        ending = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._commit(ending))
+            await asyncio.gather(*(self._send_back(waiting, began, worker) for worker in range(WORKERS)))
+            ending.set()
 
     async def _store_messages(self) -> None:
         connection = await self._connect()
@@ -104,10 +107,11 @@ class RetryLoad(threading.Thread):
             assert answer.code == 0, answer.remark
             self.told.acknowledged.add(message.key)
 
-    async def _commit(self) -> None:
+    async def _commit(self, ending: asyncio.Event) -> None:
+        """Until the end, but not before a broker that went away was looked at again."""
         connection = await self._connect()
         next_offsets = dict.fromkeys(range(QUEUES), 1)
-        while True:
+        while not ending.is_set():
             for queue_id, offset in next_offsets.items():
                 fields = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": str(queue_id)}
                 commit = request_command(RequestCode.UPDATE_CONSUMER_OFFSET, fields | {"commitOffset": str(offset)})
@@ -115,26 +119,20 @@ class RetryLoad(threading.Thread):
                 try:
                     answer = await connection.request(commit, TIMEOUT_MS)
                 except TransportError:
-                    connection = await self._connect()
-                    await self._look(connection)
+                    connection = await self._look()
                     break
                 assert answer.code == 0, answer.remark
                 self.told.commits.append((time.monotonic(), queue_id, offset))
                 next_offsets[queue_id] = min(offset + 1, self._count // QUEUES)
             await asyncio.sleep(COMMIT_PAUSE_S)
 
-    async def _look(self, connection: RemotingConnection) -> None:
-        """Notes what the broker that came back takes for committed."""
-        now = time.monotonic()
-        seen = {}
-        for queue_id in range(QUEUES):
-            fields = {"topic": TOPIC, "queueId": str(queue_id)}
-            offset_of = request_command(RequestCode.QUERY_CONSUMER_OFFSET, fields | {"consumerGroup": GROUP})
-            committed = await connection.request(offset_of, TIMEOUT_MS)
-            end = await connection.request(request_command(RequestCode.GET_MAX_OFFSET, fields), TIMEOUT_MS)
-            offset = int(committed.fields["offset"]) if committed.code == 0 else 0
-            seen[queue_id] = (offset, int(end.fields["offset"]))
-        self.told.found.append((now, seen))
+    async def _look(self) -> RemotingConnection:
+        """Notes what the broker that came back takes for committed; the connection by which it told."""
+        while True:
+            connection = await self._connect()
+            with contextlib.suppress(TransportError):  # it was still the broker that dies
+                self.told.found.append((time.monotonic(), await _offsets(connection)))
+                return connection
 
     async def _connect(self) -> RemotingConnection:
         deadline = time.monotonic() + RECONNECT_LIMIT_S
@@ -145,6 +143,19 @@ class RetryLoad(threading.Thread):
                 if time.monotonic() > deadline:
                     raise
                 await asyncio.sleep(0.05)
+
+
+async def _offsets(connection: RemotingConnection) -> dict[int, tuple[int, int]]:
+    """Queue id → (the group's offset, the queue's end)."""
+    seen = {}
+    for queue_id in range(QUEUES):
+        fields = {"topic": TOPIC, "queueId": str(queue_id)}
+        offset_of = request_command(RequestCode.QUERY_CONSUMER_OFFSET, fields | {"consumerGroup": GROUP})
+        committed = await connection.request(offset_of, TIMEOUT_MS)
+        end = await connection.request(request_command(RequestCode.GET_MAX_OFFSET, fields), TIMEOUT_MS)
+        offset = int(committed.fields["offset"]) if committed.code == 0 else 0
+        seen[queue_id] = (offset, int(end.fields["offset"]))
+    return seen
 
 
 async def _taken(connection: RemotingConnection, command: Command) -> Command:
