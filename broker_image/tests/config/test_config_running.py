@@ -7,6 +7,7 @@ from delaymq.config import BrokerConfig, ConfigError, NamesrvConfig, resolve, to
 from delaymq.config.describe import describe
 from delaymq.config.layers import file_layer, same_origin
 from delaymq.config.running import FORBIDDEN_KEYS, Change, ForbiddenKeyError, RunningSettings
+from delaymq.steps import at_once
 
 NOW_MS = 1_700_000_000_000
 
@@ -21,7 +22,8 @@ class Running:
         self.settings = RunningSettings(BrokerConfig, resolved, path)
 
     def change(self, **settings: str) -> Change[BrokerConfig]:
-        change = self.settings.change(self.config, settings, by="code 25 of 127.0.0.1:5", now_ms=NOW_MS)
+        steps = self.settings.change(lambda: self.config, settings, by="code 25 of 127.0.0.1:5", now_ms=NOW_MS)
+        change = at_once(steps)
         self.config = change.config
         return change
 
@@ -116,7 +118,7 @@ def test_paths_homes_ports_and_secrets_are_never_changed_over_the_wire(path: Pat
         Running(path).change(**{key: "9"})
     settings = RunningSettings(NamesrvConfig)
     with pytest.raises(ForbiddenKeyError):
-        settings.change(NamesrvConfig(), {key: "9"}, by="x", now_ms=NOW_MS)
+        at_once(settings.change(NamesrvConfig, {key: "9"}, by="x", now_ms=NOW_MS))
 
 
 def test_every_key_that_is_a_path_a_port_or_a_secret_is_forbidden() -> None:

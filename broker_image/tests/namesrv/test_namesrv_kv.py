@@ -11,6 +11,7 @@ from delaymq.namesrv.kv import KVSettings
 from delaymq.protocol.bodies import KVTable, RegisterBody
 from delaymq.protocol.command import Response, request_command
 from delaymq.protocol.errors import RequestError
+from delaymq.steps import at_once
 
 
 class Peer:
@@ -19,7 +20,8 @@ class Peer:
 
 
 def ask(server: NameServer, code: int, body: bytes = b"", **fields: str) -> Response:
-    return server.handle(Peer(), request_command(code, fields, body))
+    result = server.handle(Peer(), request_command(code, fields, body))
+    return result if isinstance(result, Response) else server.guarded(code, lambda: at_once(result))
 
 
 def name_server(path: Path | str = "", **options: bool) -> NameServer:
@@ -92,19 +94,19 @@ def test_a_change_that_cannot_be_written_is_refused_and_not_made(
 def test_the_number_and_size_of_settings_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = KVSettings(None)
     monkeypatch.setattr(kv, "MAX_ENTRIES", 2)
-    settings.put("N", "a", "1")
-    settings.put("N", "b", "1")
-    settings.put("N", "b", "2")
+    at_once(settings.put("N", "a", "1"))
+    at_once(settings.put("N", "b", "1"))
+    at_once(settings.put("N", "b", "2"))
     with pytest.raises(RequestError, match="2 settings already"):
-        settings.put("N", "c", "1")
+        at_once(settings.put("N", "c", "1"))
     with pytest.raises(RequestError, match="shorten it"):
-        settings.put("N", "a", "x" * kv.MAX_ENTRY_CHARACTERS)
+        at_once(settings.put("N", "a", "x" * kv.MAX_ENTRY_CHARACTERS))
 
 
 def register(server: NameServer) -> Response:
     names = {"brokerName": "broker-a", "brokerAddr": "10.0.0.1:10911", "clusterName": "C", "haServerAddr": "x"}
     body = RegisterBody().encode()
-    return server.handle(Peer(), request_command(103, {**names, "brokerId": "0"}, body))
+    return ask(server, 103, body, **names, brokerId="0")
 
 
 def test_brokers_get_the_order_settings_with_each_answer() -> None:

@@ -12,6 +12,7 @@ from delaymq.namesrv import routes as routes_module
 from delaymq.protocol.bodies import ClusterInfo, DataVersion, RegisterBody, TopicConfig, TopicList, TopicTable
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command, Response, request_command
+from delaymq.steps import at_once
 
 
 @dataclass
@@ -38,7 +39,11 @@ class World:
     def ask(
         self, code: int, fields: dict[str, str] | None = None, body: bytes = b"", peer: Peer | None = None
     ) -> Response:
-        return self.server.handle(peer or Peer(0), request_command(code, fields, body))
+        return self.answer(peer or Peer(0), request_command(code, fields, body))
+
+    def answer(self, peer: Peer, command: Command) -> Response:
+        result = self.server.handle(peer, command)
+        return result if isinstance(result, Response) else self.server.guarded(command.code, lambda: at_once(result))
 
     def broker(self, name: str = "broker-a", **options: Any) -> "BrokerPeer":
         return BrokerPeer(self, name, **options)
@@ -474,14 +479,14 @@ def test_a_defect_in_a_processor_is_answered_with_1(world: World, monkeypatch: p
 def test_every_code_survives_empty_and_broken_requests(world: World) -> None:
     for code in PROCESSORS:
         for fields, body in (({}, b""), ({"topic": "T"}, b"\xff{"), ({"brokerId": "x"}, b"[1")):
-            answer = world.server.handle(Peer(0), Command(code, fields=fields, body=body))
+            answer = world.answer(Peer(0), Command(code, fields=fields, body=body))
             assert answer.code in (0, 1, 17, 22), (code, answer)
 
 
 def test_routes_are_ascii_json_also_for_old_clients(world: World) -> None:
     world.broker("brökér").register("T")
     for version in (121, 400, 407):
-        answer = world.server.handle(Peer(0), Command(105, version=version, fields={"topic": "T"}))
+        answer = world.answer(Peer(0), Command(105, version=version, fields={"topic": "T"}))
         assert answer.body.isascii()
         assert json.loads(answer.body)["queueDatas"][0]["brokerName"] == "brökér"
 

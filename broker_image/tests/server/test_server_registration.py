@@ -9,6 +9,7 @@ from delaymq.config import NamesrvConfig
 from delaymq.message.ids import parse_offset_message_id
 from delaymq.server.broker_server import BrokerServer
 from delaymq.server.namesrv_server import NamesrvServer
+from delaymq.steps import at_once
 from running_server import BROKER_FIELDS, HOST, BrokerPeer, run, standalone, until
 
 
@@ -80,8 +81,8 @@ def test_order_settings_of_the_first_name_server_count_and_come_with_the_next_to
         for server in servers:
             await server.start(http=False)
         # They disagree: a broker that followed both would never come to rest.
-        servers[0].namesrv.kv.put("ORDER_TOPIC_CONFIG", "Ordered", "broker-a:1")
-        servers[1].namesrv.kv.put("ORDER_TOPIC_CONFIG", "Elsewhere", "broker-a:1")
+        at_once(servers[0].namesrv.kv.put("ORDER_TOPIC_CONFIG", "Ordered", "broker-a:1"))
+        at_once(servers[1].namesrv.kv.put("ORDER_TOPIC_CONFIG", "Elsewhere", "broker-a:1"))
         addresses = ";".join(f"{HOST}:{server.port}" for server in servers)
         broker = BrokerServer(broker_config(tmp_path, **BROKER_FIELDS | {"namesrv_addr": addresses}))
         await broker.start(http=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from types import GeneratorType
 from typing import Any
 
 from delaymq.broker.broker import Broker
@@ -14,6 +15,7 @@ from delaymq.message.properties import format_properties
 from delaymq.message.record import Record, decode_record
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command, Response, request_command
+from delaymq.steps import at_once
 
 START_MS = 1_700_000_000_000
 _ids = itertools.count(1)
@@ -104,8 +106,8 @@ class Harness:
         return self.broker.handle(session or self.session, command)
 
     def answer(self, code: int, fields: dict[str, Any] | None = None, body: bytes = b"", **extra: Any) -> Response:
-        """An answer that must come at once."""
-        result = self.ask(code, fields, body, **extra)
+        """An answer that must come at once, or when a file is written."""
+        result = made(self.broker, code, self.ask(code, fields, body, **extra))
         assert isinstance(result, Response), result
         return result
 
@@ -169,6 +171,11 @@ def records_of(data: bytes) -> list[Record]:
         records.append(record)
         at += record.size
     return records
+
+
+def made(broker: Broker, code: int, result: Any) -> Any:
+    """What comes of a change of a file, made here; other results as they are."""
+    return broker.guarded(code, lambda: at_once(result)) if isinstance(result, GeneratorType) else result
 
 
 def response_of(result: Any) -> Response:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Collection, Container
+from types import GeneratorType
 from typing import TypeVar
 
 from delaymq.broker.access import Access
@@ -46,6 +47,8 @@ T = TypeVar("T")
 
 # How much of an unexpected error's text goes into the answer.
 _SHOWN_CHARACTERS = 256
+# Results that something is still to be done for, whether or not somebody is told the end.
+_DONE_ALSO_ONE_WAY = (Asked, GeneratorType)
 
 
 class Broker:
@@ -148,7 +151,7 @@ class Broker:
     # Requests
 
     def handle(self, session: Session, command: Command) -> Result:
-        """What `command` is answered with; None for one-way requests. Never raises."""
+        """What `command` is answered with; None for one-way requests. Never raises; steps may: run them `guarded`."""
         processor = self._processors.get(command.code)
         result: Result
         try:
@@ -161,7 +164,7 @@ class Broker:
             result = self._failed(command.code, error, session, command)
         if self._arrivals.waiting:
             self._arrivals.announce(self.store.confirmed_offset)
-        if command.flag & FLAG_ONEWAY and type(result) is not Asked:
+        if command.flag & FLAG_ONEWAY and type(result) not in _DONE_ALSO_ONE_WAY:
             return None
         return result
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from delaymq.protocol.command import Command, Response
+from delaymq.steps import Steps
 
 if TYPE_CHECKING:
     from delaymq.broker.session import Session
@@ -55,4 +56,5 @@ class Asked:
     ended or is behind, or where there was too much to keep. Never raises."""
 
 
-Result = Response | Deferred | Held | Asked | None
+Result = Response | Deferred | Held | Asked | Steps[Response] | None
+"""Steps are a change of a file: they are done also for a one-way request."""

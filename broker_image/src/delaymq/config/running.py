@@ -8,7 +8,8 @@ network must not decide what this process reads, writes, binds or believes.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, Generic
 
@@ -18,6 +19,7 @@ from delaymq.config.errors import ConfigError
 from delaymq.config.layers import DEFAULT, Config, Given, keys_of, same_origin
 from delaymq.config.model import BrokerConfig
 from delaymq.config.rewriting import rewrite
+from delaymq.steps import Steps
 
 FORBIDDEN_KEYS: Final = frozenset(
     """
@@ -57,11 +59,14 @@ class RunningSettings(Generic[Config]):
             self.origins |= resolved.origins
         self._origins_at_start = dict(self.origins)
 
-    def change(self, config: Config, settings: Mapping[str, str], *, by: str, now_ms: int) -> Change[Config]:
-        """Makes a change of `config`, the one that holds now; the caller takes the result's.
+    def change(
+        self, current: Callable[[], Config], settings: Mapping[str, str], *, by: str, now_ms: int
+    ) -> Steps[Change[Config]]:
+        """Makes a change of the `current` configuration, one at a time; the caller takes the result's.
 
         ForbiddenKeyError, ConfigError: nothing was changed; the text says why.
         """
+        config = current()
         self._refuse_forbidden(config, settings)
         resolved: Resolved[Config] = resolve(self._kind, same_origin(settings, ""), base=config)
         known = keys_of(self._kind)
@@ -70,7 +75,7 @@ class RunningSettings(Generic[Config]):
         cold = [key for key in stated if not known[key].metadata["hot"] and before[key] != after[key]]
         for key in cold:
             self._refuse_hidden(key)
-        kept, trouble = self._keep(stated)
+        kept, trouble = yield from self._keep(stated)
         if cold and not kept:
             raise ConfigError(f"{', '.join(cold)}: a change needs a restart, and {trouble}; nothing was changed")
         origin = f"changed at {iso_time(now_ms)} by {by}" + ("" if kept else ", until the restart")
@@ -82,7 +87,7 @@ class RunningSettings(Generic[Config]):
             elif before[key] != after[key]:
                 self.origins[key] = origin
         remark = self._remark([key for key in stated if key not in cold], cold, [*resolved.left_aside], trouble)
-        return Change(config=dataclasses.replace(config, **fields), remark=remark)
+        return Change(config=dataclasses.replace(current(), **fields), remark=remark)
 
     def set_until_restart(self, key: str, *, by: str, now_ms: int) -> None:
         """Notes that somebody changed a key otherwise, such as by HTTP."""
@@ -109,11 +114,11 @@ class RunningSettings(Generic[Config]):
                 " nothing was changed"
             )
 
-    def _keep(self, stated: Mapping[str, str]) -> tuple[bool, str]:
+    def _keep(self, stated: Mapping[str, str]) -> Steps[tuple[bool, str]]:
         if self._file is None:
             return False, "there is no configuration file (-c) to keep it in"
         try:
-            rewrite(self._file, stated)
+            yield partial(rewrite, self._file, stated)
         except (OSError, ConfigError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
             return False, f"{self._file} cannot be written ({why})"

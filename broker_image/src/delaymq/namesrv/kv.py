@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +11,7 @@ from delaymq.namesrv.errors import NamesrvError
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.errors import FastJsonError, RequestError
 from delaymq.protocol.fastjson import dumps, loads
+from delaymq.steps import Steps
 
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 """The namespace that says on which brokers ordered topics have how many queues; brokers get it with each answer."""
@@ -23,7 +25,7 @@ _logger = logging.getLogger(__name__)
 
 
 class KVSettings:
-    """The settings in memory; each change is on disk when it returns. `path` None: they are kept in memory only."""
+    """The settings in memory; each change, one at a time, is on the disk before. `path` None: there is no file."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -39,7 +41,7 @@ class KVSettings:
         """All keys of a namespace; None if there is no such namespace."""
         return self._tables.get(namespace)
 
-    def put(self, namespace: str, key: str, value: str) -> None:
+    def put(self, namespace: str, key: str, value: str) -> Steps[None]:
         """Sets a value. RequestError when that would exceed the limits or cannot be written."""
         if len(namespace) + len(key) + len(value) > MAX_ENTRY_CHARACTERS:
             raise RequestError(
@@ -49,20 +51,20 @@ class KVSettings:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"there are {MAX_ENTRIES} settings already: delete some")
         tables = {name: dict(table) for name, table in self._tables.items()}
         tables.setdefault(namespace, {})[key] = value
-        self._change(tables)
+        yield from self._change(tables)
 
-    def delete(self, namespace: str, key: str) -> None:
+    def delete(self, namespace: str, key: str) -> Steps[None]:
         """Removes a value, if it is there."""
         if self.get(namespace, key) is None:
             return
         tables = {name: dict(table) for name, table in self._tables.items()}
         del tables[namespace][key]
-        self._change(tables)
+        yield from self._change(tables)
 
-    def _change(self, tables: dict[str, dict[str, str]]) -> None:
+    def _change(self, tables: dict[str, dict[str, str]]) -> Steps[None]:
         if self._path is not None:
             try:
-                _save(self._path, dumps({"configTable": tables}))
+                yield partial(_save, self._path, tables)
             except OSError as error:
                 _logger.error("the settings cannot be written to %s: %s", self._path, error)
                 raise RequestError(
@@ -92,7 +94,8 @@ def _parse(data: bytes) -> dict[str, dict[str, str]]:
     return {str(name): {str(key): str(value) for key, value in table.items()} for name, table in tables.items()}
 
 
-def _save(path: Path, data: bytes) -> None:
+def _save(path: Path, tables: dict[str, dict[str, str]]) -> None:
+    data = dumps({"configTable": tables})
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(path.name + ".tmp")
     with fresh.open("wb") as file:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from delaymq.config import NamesrvConfig
 from delaymq.config.running import RunningSettings
@@ -15,6 +16,9 @@ from delaymq.namesrv.table import PROCESSORS
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import Command, Response
 from delaymq.protocol.errors import RequestError
+from delaymq.steps import Steps
+
+T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
 
@@ -41,18 +45,25 @@ class NameServer:
         self.routes = Routes()
         self.kv = KVSettings(Path(config.kv_config_path) if config.kv_config_path else None)
 
-    def handle(self, session: NamesrvSession, command: Command) -> Response:
-        """The answer to `command`; never raises. An unknown code is answered too (the real NameServer stays silent)."""
+    def handle(self, session: NamesrvSession, command: Command) -> Response | Steps[Response]:
+        """The answer to `command`, or its change, to be run `guarded`; never raises.
+
+        An unknown code is answered too (the real NameServer stays silent).
+        """
         processor = PROCESSORS.get(command.code)
         if processor is None:
             remark = f" request type {command.code} not supported: ask a broker, or use a newer NameServer"
             return Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+        return self.guarded(command.code, partial(processor, self, session, command))
+
+    def guarded(self, code: int, run: Callable[[], T]) -> T | Response:
+        """`run()` for a request of this code, with whatever it raises turned into the answer."""
         try:
-            return processor(self, session, command)
+            return run()
         except RequestError as error:
             return Response(error.code, error.remark)
         except Exception as error:
-            _logger.exception("request %d of %s failed", command.code, session.remote_address)
+            _logger.exception("a request (code %d) failed", code)
             return Response(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
 
     def apply(self, config: NamesrvConfig) -> None:

@@ -1,6 +1,7 @@
 """One function for each request code that the NameServer serves; table.py says which is which.
 
-Each takes the NameServer, the session and the command, and returns the answer or raises RequestError.
+Each takes the NameServer, the session and the command, and returns the answer or raises RequestError; those that write
+a file do so in steps.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from delaymq.protocol.headers import (
     WipeWritePermOfBrokerResponseHeader,
 )
 from delaymq.quiet_log import fields
+from delaymq.steps import Steps
 
 if TYPE_CHECKING:
     from delaymq.namesrv.nameserver import NameServer, NamesrvSession
@@ -199,10 +201,10 @@ def delete_topic(server: NameServer, session: NamesrvSession, command: Command) 
 # Settings
 
 
-def put_kv(server: NameServer, session: NamesrvSession, command: Command) -> Response:
-    """100."""
+def put_kv(server: NameServer, session: NamesrvSession, command: Command) -> Steps[Response]:
+    """100: on the disk when it is answered."""
     header = PutKVConfigRequestHeader.from_fields(command.fields)
-    server.kv.put(header.namespace, header.key, header.value)
+    yield from server.kv.put(header.namespace, header.key, header.value)
     return Response()
 
 
@@ -216,10 +218,10 @@ def get_kv(server: NameServer, session: NamesrvSession, command: Command) -> Res
     return Response(fields=GetKVConfigResponseHeader(value).to_fields())
 
 
-def delete_kv(server: NameServer, session: NamesrvSession, command: Command) -> Response:
-    """102."""
+def delete_kv(server: NameServer, session: NamesrvSession, command: Command) -> Steps[Response]:
+    """102: on the disk when it is answered."""
     header = DeleteKVConfigRequestHeader.from_fields(command.fields)
-    server.kv.delete(header.namespace, header.key)
+    yield from server.kv.delete(header.namespace, header.key)
     return Response()
 
 
@@ -238,14 +240,14 @@ def get_config(server: NameServer, session: NamesrvSession, command: Command) ->
     return Response(body=to_properties_text(server.config).encode())
 
 
-def update_config(server: NameServer, session: NamesrvSession, command: Command) -> Response:
+def update_config(server: NameServer, session: NamesrvSession, command: Command) -> Steps[Response]:
     """318: changes keys, all of them or none; the remark says which changed now, which wait for a restart, or why."""
     settings = decode_settings(command.body)
     if not settings:
         raise RequestError(ResponseCode.SYSTEM_ERROR, "the body has no keys: send key=value lines")
     try:
-        change = server.settings.change(
-            server.config, settings, by=f"code 318 of {session.remote_address}", now_ms=server.now_ms()
+        change = yield from server.settings.change(
+            lambda: server.config, settings, by=f"code 318 of {session.remote_address}", now_ms=server.now_ms()
         )
     except ForbiddenKeyError as error:
         raise RequestError(ResponseCode.NO_PERMISSION, str(error)) from error

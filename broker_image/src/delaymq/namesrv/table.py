@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Final
 from delaymq.namesrv import processors as do
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command, Response
+from delaymq.steps import Steps
 
 if TYPE_CHECKING:
     from delaymq.namesrv.nameserver import NameServer, NamesrvSession
 
-Processor = Callable[["NameServer", "NamesrvSession", Command], Response]
+Processor = Callable[["NameServer", "NamesrvSession", Command], Response | Steps[Response]]
 
 PROCESSORS: Final[dict[int, Processor]] = {
     RequestCode.PUT_KV_CONFIG: do.put_kv,

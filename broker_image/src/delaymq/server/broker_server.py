@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Callable
 from time import monotonic
+from types import GeneratorType
 from typing import TYPE_CHECKING, Final
 
 from delaymq import clock
@@ -21,6 +22,7 @@ from delaymq.protocol.command import FLAG_ONEWAY, Command, Response, encode_resp
 from delaymq.server.asking import Asking
 from delaymq.server.background import Background
 from delaymq.server.broker_jobs import jobs_of
+from delaymq.server.changes import Changes
 from delaymq.server.draining import Draining
 from delaymq.server.flow_control import FlowControl
 from delaymq.server.flushing import Flushing
@@ -119,6 +121,7 @@ class BrokerServer:
             broker.store, lambda: broker.config.flush_interval_commit_log, self._reply, broker.announce_arrivals
         )
         self.asking = Asking(self._reply, self.flushing.wait)
+        self._changes = Changes(self._reply, broker.guarded)
         self.flow = FlowControl(broker, self.flushing, self._reply)
         self.clock = DeliveryClock(broker.delivery, self._hand_over, broker.now_ms)
         self.registration = Registration(broker, config.name_servers)
@@ -193,6 +196,7 @@ class BrokerServer:
             await self.registration.unregister()
         self.held_pulls.close()
         self.asking.close()
+        await self._changes.stop()
         await self.flushing.stop()
         broker.announce_arrivals()
         await self.sessions.close_all(DRAIN_TIMEOUT_S)
@@ -233,6 +237,8 @@ class BrokerServer:
                 self.held_pulls.hold(session, command, result)
             elif type(result) is Asked:
                 self.asking.ask(session, command, result)
+            elif type(result) is GeneratorType:
+                self._changes.make(session, command, result)
         if monotonic() - began >= flow.blocked_s:
             flow.held_up(commands)
 

@@ -10,6 +10,7 @@ from delaymq.config.running import RunningSettings
 from delaymq.namesrv import NameServer
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import FLAG_ONEWAY, Command, Response, encode_response
+from delaymq.server.changes import Changes
 from delaymq.server.listening import BACKLOG, bind, port_of
 from delaymq.server.logs.output import LevelFollower
 from delaymq.server.sessions import SERVER_LIMITS, ClientSession, Sessions
@@ -57,6 +58,7 @@ class NamesrvServer:
             raise
         self.port = port_of(bound)
         self.sessions = Sessions(config.max_connections, config.channel_idle_ms, self._session_closed)
+        self._changes = Changes(self._reply, self.namesrv.guarded)
         self._loop = asyncio.get_running_loop()
 
         def accepted() -> RemotingConnection:
@@ -88,6 +90,8 @@ class NamesrvServer:
             self._expiry.cancel()
         self._server.close()
         self.tls.stop()
+        self.sessions.hear_no_more()
+        await self._changes.stop()
         await self.sessions.close_all(DRAIN_TIMEOUT_S)
         if self._http is not None:
             await self._http.stop()
@@ -97,15 +101,21 @@ class NamesrvServer:
         if not isinstance(session, ClientSession):
             return
         for command in commands:
-            response = self.namesrv.handle(session, command)
-            if command.flag & FLAG_ONEWAY:
-                continue
-            try:
-                data = encode_response(command, response)
-            except ValueError as error:
-                unsendable = Response(ResponseCode.SYSTEM_ERROR, f"the answer cannot be sent: {error}")
-                data = encode_response(command, unsendable)
-            connection.send(data)
+            result = self.namesrv.handle(session, command)
+            if isinstance(result, Response):
+                self._reply(session, command, result)
+            else:
+                self._changes.make(session, command, result)
+
+    def _reply(self, session: ClientSession, request: Command, response: Response) -> None:
+        if request.flag & FLAG_ONEWAY:
+            return
+        try:
+            data = encode_response(request, response)
+        except ValueError as error:
+            unsendable = Response(ResponseCode.SYSTEM_ERROR, f"the answer cannot be sent: {error}")
+            data = encode_response(request, unsendable)
+        session.connection.send(data)
 
     def _session_closed(self, session: ClientSession) -> None:
         self.namesrv.session_closed(session)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_harness import FakeSession, Harness, response_of, send_fields
+from broker_harness import FakeSession, Harness, made, response_of, send_fields
 from delaymq.broker.access import AccessError
 from delaymq.broker.access.requirements import ACCOUNT, REQUIREMENTS
 from delaymq.broker.processors.table import NOT_SERVED, PROCESSORS
@@ -71,7 +71,7 @@ class Guarded:
             Signer(secret or SECRETS.get(key, f"{key}-secret")).sign(command, key)
         for name, value in extra.items():
             setattr(command, name, value)
-        return self.broker.handle(session or self.harness.session, command)
+        return made(self.broker, code, self.broker.handle(session or self.harness.session, command))
 
     def refusal(self, code: int, fields: dict[str, Any] | None = None, body: bytes = b"", **options: Any) -> str:
         """What access control says; empty when it lets the request through."""

@@ -14,7 +14,7 @@ from delaymq.broker.access.accounts import DENY, PUB, Account, Entry, check_keys
 from delaymq.broker.access.addresses import WhiteList
 from delaymq.broker.access.errors import AccessError
 from delaymq.broker.access.files import FileState, States
-from delaymq.broker.access.plain_acl import Version
+from delaymq.broker.access.plain_acl import AclFile, Version
 from delaymq.broker.access.requirements import ACCOUNT, REQUIREMENTS, Requirement, TopicAt
 from delaymq.broker.session import Session
 from delaymq.config import BrokerConfig
@@ -24,6 +24,7 @@ from delaymq.protocol.command import Command
 from delaymq.protocol.errors import RequestError
 from delaymq.protocol.signatures import ACCESS_KEY
 from delaymq.quiet_log import QuietLog, fields
+from delaymq.steps import Steps
 
 EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
 """Clients in Java show the name of their broker's exception; people look for it."""
@@ -218,7 +219,7 @@ class Access:
             text = "access control: %s has %d accounts and %d global white addresses"
             _log.info(text, state.path, len(state.file.accounts), len(state.file.white_addresses), extra=about)
 
-    # Administration: AccessError says why nothing was changed.
+    # Administration, one change at a time: AccessError says why nothing was changed.
 
     def versions(self) -> dict[str, dict[str, int]]:
         """RocketMQ's dataVersion of each file by its path."""
@@ -229,57 +230,65 @@ class Access:
         """That of `plain_acl.yml`."""
         return self._states[self.path].file.version.json()
 
-    def put_account(self, stated: Entry, given: frozenset[str]) -> None:
+    def put_account(self, stated: Entry, given: frozenset[str]) -> Steps[None]:
         """Makes an account in `plain_acl.yml`, or changes the fields `given` of one where it stands."""
         check_keys(stated.access_key, stated.secret_key)
         check_permissions(stated)
-        state = self._file_of(stated.access_key)
-        known = state.file.account(stated.access_key)
-        entry = stated if known is None else replace(known.entry, **{name: getattr(stated, name) for name in given})
-        self._put(replace(state, file=state.file.with_account(prepare(entry), self._next(state))))
 
-    def delete_account(self, access_key: str) -> None:
+        def changed(file: AclFile, version: Version) -> AclFile:
+            known = file.account(stated.access_key)
+            entry = stated if known is None else replace(known.entry, **{name: getattr(stated, name) for name in given})
+            return file.with_account(prepare(entry), version)
+
+        yield from self._rewrite(self._file_of(stated.access_key), changed)
+
+    def delete_account(self, access_key: str) -> Steps[None]:
         """Takes an account out of its file."""
         if access_key not in self._rules.accounts:
             raise AccessError(
                 f"The accesskey[{shown(access_key)}] corresponding to accessConfig has been deleted failed."
             )
-        state = self._file_of(access_key)
-        self._put(replace(state, file=state.file.without_account(access_key, self._next(state))))
+        yield from self._rewrite(
+            self._file_of(access_key), lambda file, version: file.without_account(access_key, version)
+        )
 
-    def set_white_addresses(self, addresses: list[str], path: str) -> None:
+    def set_white_addresses(self, addresses: list[str], path: str) -> Steps[None]:
         """Replaces the global white list of one file, `plain_acl.yml` if `path` is empty."""
         if not addresses:
             raise AccessError("The globalWhiteAddresses[] has been updated failed: name at least one address")
         WhiteList(addresses)
         wanted = Path(path) if path else self.path
-        state = next((self._fresh(each) for each in self._states.values() if each.path == wanted), None)
+        state = self._states.get(wanted)
         if state is None:
             known = ", ".join(map(str, self._states))
             raise AccessError(f"{shown(path)} is no file of rules of this broker: they are {known}")
-        changed = replace(state.file, white_addresses=tuple(addresses), version=self._next(state), has_data=True)
-        self._put(replace(state, file=changed))
+        yield from self._rewrite(
+            state,
+            lambda file, version: replace(file, white_addresses=tuple(addresses), version=version, has_data=True),
+        )
 
     def _file_of(self, access_key: str) -> FileState:
         for state in self._states.values():
             if state.file.account(access_key) is not None:
-                return self._fresh(state)
-        return self._fresh(self._states[self.path])
+                return state
+        return self._states[self.path]
 
-    def _fresh(self, state: FileState) -> FileState:
-        """The file as it is on the disk: what somebody wrote a second ago must not be written over."""
-        looked = files.look_at(state.path, state, self._now_ms())
-        if looked is not state:
-            self._take({**self._states, state.path: looked})
-        if looked.problem:
-            raise AccessError(f"{looked.path} {looked.problem}; put it right first")
-        return looked
+    def _rewrite(self, known: FileState, changed: Callable[[AclFile, Version], AclFile]) -> Steps[None]:
+        """Has one file changed, and what it states then in force."""
+        now_ms = self._now_ms()
+        written = known
 
-    def _next(self, state: FileState) -> Version:
-        return Version(counter=state.file.version.counter + 1, timestamp_ms=self._now_ms())
+        def rewrite() -> None:
+            nonlocal written
+            # As it is on the disk now: what somebody wrote a second ago must not be written over.
+            looked = files.look_at(known.path, known, now_ms)
+            if looked.problem:
+                raise AccessError(f"{looked.path} {looked.problem}; put it right first")
+            version = Version(counter=looked.file.version.counter + 1, timestamp_ms=now_ms)
+            written = files.write(looked.path, changed(looked.file, version))
 
-    def _put(self, state: FileState) -> None:
-        self._take({**self._states, state.path: files.write(state.path, state.file)})
+        yield rewrite
+        self._take({**self._states, known.path: written})
 
 
 class ReloadTask:

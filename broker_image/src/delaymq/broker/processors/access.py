@@ -16,6 +16,7 @@ from delaymq.protocol.headers import (
     GetBrokerAclConfigResponseHeader,
     UpdateGlobalWhiteAddrsConfigRequestHeader,
 )
+from delaymq.steps import Steps
 
 if TYPE_CHECKING:
     from delaymq.broker.access import Access
@@ -28,7 +29,7 @@ _OFF = "access control is off on this broker: set aclEnable=true in its configur
 _TEXTS = ("default_topic_perm", "default_group_perm")
 
 
-def put_account(broker: Broker, session: Session, command: Command) -> Response:
+def put_account(broker: Broker, session: Session, command: Command) -> Steps[Response]:
     """50: makes an account, or changes what the request names of one. On disk when it is answered."""
     failed = ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
     access = _access(broker, failed)
@@ -47,19 +48,19 @@ def put_account(broker: Broker, session: Session, command: Command) -> Response:
         group_perms=_listed(header.group_perms),
     )
     try:
-        access.put_account(entry, frozenset(given))
+        yield from access.put_account(entry, frozenset(given))
     except AccessError as error:
         raise _refused(failed, error) from error
     return Response()
 
 
-def delete_account(broker: Broker, session: Session, command: Command) -> Response:
+def delete_account(broker: Broker, session: Session, command: Command) -> Steps[Response]:
     """51: takes an account away. On disk when it is answered."""
     failed = ResponseCode.DELETE_ACL_CONFIG_FAILED
     access = _access(broker, failed)
     header = DeleteAccessConfigRequestHeader.from_fields(command.fields)
     try:
-        access.delete_account(header.access_key)
+        yield from access.delete_account(header.access_key)
     except AccessError as error:
         raise _refused(failed, error) from error
     return Response()
@@ -80,13 +81,14 @@ def get_versions(broker: Broker, session: Session, command: Command) -> Response
     return Response(fields=header.to_fields())
 
 
-def set_white_addresses(broker: Broker, session: Session, command: Command) -> Response:
+def set_white_addresses(broker: Broker, session: Session, command: Command) -> Steps[Response]:
     """53: replaces the global white list of one file. On disk when it is answered."""
     failed = ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
     access = _access(broker, failed)
     header = UpdateGlobalWhiteAddrsConfigRequestHeader.from_fields(command.fields)
     try:
-        access.set_white_addresses(split_list(header.global_white_addrs), header.acl_file_full_path or "")
+        path = header.acl_file_full_path or ""
+        yield from access.set_white_addresses(split_list(header.global_white_addrs), path)
     except AccessError as error:
         raise _refused(failed, error) from error
     return Response()

@@ -29,6 +29,7 @@ from delaymq.protocol.headers import (
     GetTopicStatsInfoRequestHeader,
 )
 from delaymq.quiet_log import fields
+from delaymq.steps import Steps
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
@@ -145,14 +146,14 @@ def get_broker_config(broker: Broker, session: Session, command: Command) -> Res
     return Response(fields={"version": version}, body=told_settings(broker.config))
 
 
-def update_broker_config(broker: Broker, session: Session, command: Command) -> Response:
+def update_broker_config(broker: Broker, session: Session, command: Command) -> Steps[Response]:
     """25: changes keys, all of them or none; the remark says which changed now and which wait for a restart, or why."""
     settings = decode_settings(command.body)
     if not settings:
         raise system_error("the body has no keys: send key=value lines")
     try:
-        change = broker.settings.change(
-            broker.config, settings, by=f"code 25 of {session.remote_address}", now_ms=broker.now_ms()
+        change = yield from broker.settings.change(
+            lambda: broker.config, settings, by=f"code 25 of {session.remote_address}", now_ms=broker.now_ms()
         )
     except ForbiddenKeyError as error:
         raise no_permission(str(error)) from error

@@ -1,0 +1,30 @@
+"""A piece of work that waits for system calls on its way, written as one function.
+
+What the generator yields holds up whoever runs it: a server has it done in a thread, and raises there what came of it.
+All else of it runs on the server's own thread, where nothing else runs meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import TypeVar
+
+T = TypeVar("T")
+
+Steps = Generator[Callable[[], None], None, T]
+
+
+def at_once(steps: Steps[T]) -> T:
+    """Does all of it here; what it returns."""
+    error: Exception | None = None
+    while True:
+        try:
+            work = next(steps) if error is None else steps.throw(error)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        error = None
+        try:
+            work()
+        except Exception as caught:
+            error = caught
