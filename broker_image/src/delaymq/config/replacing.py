@@ -20,8 +20,8 @@ def replace_file(target: Path, data: bytes, *, mode: int) -> os.stat_result:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-            written = os.fstat(file.fileno())
-        os.replace(temporary, target)
+            os.replace(temporary, target)
+            written = os.fstat(file.fileno())  # renaming changes its state too
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise

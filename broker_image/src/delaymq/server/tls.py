@@ -12,6 +12,7 @@ import sys
 from typing import Final
 
 from delaymq.clock import iso_time
+from delaymq.config.file_signature import FileSignature
 from delaymq.config.tls_keys import DISABLED, ENFORCING, TlsServerSettings
 from delaymq.quiet_log import fields
 from delaymq.server.errors import ServerError
@@ -31,7 +32,8 @@ TRIM_CONNECTIONS: Final = 50
 
 _logger = logging.getLogger(__name__)
 
-Signature = tuple[tuple[int, ...] | None, ...]
+Signatures = tuple[FileSignature | None, ...]
+"""Of all files; None for one that cannot be looked at."""
 
 
 class ServerTls:
@@ -51,14 +53,14 @@ class ServerTls:
         self._making: asyncio.Task[None] | None = None
         self._make_again_at = 0.0
         self._looking: asyncio.Task[None] | None = None
-        self._seen: Signature = ()
-        self._suspect: Signature = ()
+        self._seen: Signatures = ()
+        self._suspect: Signatures = ()
         self._trimming: asyncio.Task[None] | None = None
         if self.mode == DISABLED:
             return
         self._has_files = bool(settings.tls_server_cert_path)
         if self._has_files:
-            self._seen = self._signature()
+            self._seen = self._signatures()
             self._context, self.ends_at_s = server_context(settings)
         if self._has_files or settings.tls_test_mode_enable:
             self.accepting = TlsAccepting(self._current, enforcing=self.mode == ENFORCING)
@@ -102,27 +104,27 @@ class ServerTls:
 
     def look(self) -> None:
         """Takes what the files hold now if they changed and are whole; in any thread, one at a time."""
-        signature = self._signature()
-        if signature == self._seen:
+        signatures = self._signatures()
+        if signatures == self._seen:
             return
         try:
             context, ends = server_context(self._settings)
         except ServerError as error:
             # Two files are never written at once: only what stays wrong is wrong.
-            if signature == self._suspect and signature == self._signature():
-                self._seen = signature
+            if signatures == self._suspect and signatures == self._signatures():
+                self._seen = signatures
                 self.failed_reloads += 1
                 _logger.error("the TLS certificate was not read again, the one before is kept: %s", error)
-            self._suspect = signature
+            self._suspect = signatures
             return
-        if signature != self._signature():
+        if signatures != self._signatures():
             return  # they are being written
-        self._seen, self._context, self.ends_at_s = signature, context, ends
+        self._seen, self._context, self.ends_at_s = signatures, context, ends
         self.reloads += 1
         until = iso_time(ends * 1_000)
         _logger.info("the TLS certificate was read again: valid until %s", until, extra=fields(until=until))
 
-    def _signature(self) -> Signature:
+    def _signatures(self) -> Signatures:
         settings = self._settings
         paths = (settings.tls_server_cert_path, settings.tls_server_key_path, settings.tls_server_trust_cert_path)
         return tuple(_signature_of(path) for path in paths)
@@ -184,10 +186,8 @@ class ServerTls:
             )
 
 
-def _signature_of(path: str) -> tuple[int, ...] | None:
-    """Changes when the file does, also when a link on the way leads elsewhere now."""
+def _signature_of(path: str) -> FileSignature | None:
     try:
-        found = os.stat(path)
+        return FileSignature.of(os.stat(path))
     except OSError:
         return None
-    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)

@@ -209,6 +209,17 @@ def test_only_changed_files_are_read_again(tmp_path: Path) -> None:
     assert keys_of(files.look(main, again, NOW_MS)) == ["other-key"]
 
 
+def test_a_change_is_seen_also_when_size_and_time_of_modification_are_set_back(tmp_path: Path) -> None:
+    main = tmp_path / "plain_acl.yml"
+    put(main, ONE.format(key="first-key"))
+    before, state = files.look(main, {}, NOW_MS), main.stat()
+    while main.stat().st_ctime_ns == state.st_ctime_ns:  # the clock of a file system may be coarse
+        main.write_text(ONE.format(key="other-key"))
+        os.utime(main, ns=(state.st_atime_ns, state.st_mtime_ns))
+    assert (main.stat().st_size, main.stat().st_mtime_ns) == (state.st_size, state.st_mtime_ns)
+    assert keys_of(files.look(main, before, NOW_MS)) == ["other-key"]
+
+
 def test_a_broken_file_keeps_its_last_good_rules_until_it_is_well(tmp_path: Path) -> None:
     main = tmp_path / "plain_acl.yml"
     put(main, ONE.format(key="first-key"))

@@ -15,6 +15,7 @@ from typing import Final
 
 from delaymq.broker.access.errors import AccessError
 from delaymq.broker.access.plain_acl import AclFile, parse, to_text
+from delaymq.config.file_signature import FileSignature
 from delaymq.config.replacing import replace_file
 
 FOLDER: Final = "acl"
@@ -25,16 +26,13 @@ MAX_FILE_BYTES: Final = 1 << 20
 MAX_FILES: Final = 1_000
 MAX_FOLDER_DEPTH: Final = 8
 
-Signature = tuple[int, int, int, int]
-"""Modification time in ns, size, inode and device: another one means that a file was changed."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileState:
     """One file as it was seen last."""
 
     path: Path
-    signature: Signature | None
+    signature: FileSignature | None
     """None: it is not there."""
     file: AclFile
     """What counts: what was read last without a problem."""
@@ -76,7 +74,7 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
 def look_at(path: Path, known: FileState | None, now_ms: int) -> FileState:
     """One file as it is now; the known state itself if it has not changed."""
     try:
-        signature = _signature(os.stat(path))
+        signature = FileSignature.of(os.stat(path))
     except FileNotFoundError:
         # Whoever deletes a file takes its accounts away.
         return FileState(path=path, signature=None, file=AclFile(has_data=False))
@@ -89,21 +87,21 @@ def look_at(path: Path, known: FileState | None, now_ms: int) -> FileState:
 
 def read(path: Path, known: FileState | None, now_ms: int) -> FileState:
     """A file read anew; with a problem its last good rules stay."""
-    signature: Signature | None = None
+    signature: FileSignature | None = None
     try:
         with open(path, "rb", opener=_without_waiting) as opened:
             found = os.fstat(opened.fileno())
-            signature = _signature(found)
+            signature = FileSignature.of(found)
             if not stat.S_ISREG(found.st_mode):
                 raise AccessError("is no file")
             data = opened.read(MAX_FILE_BYTES + 1)
-            if _signature(os.fstat(opened.fileno())) != signature:
+            if FileSignature.of(os.fstat(opened.fileno())) != signature:
                 # Somebody writes it right now: it is looked at again the next time.
                 signature = None
                 raise AccessError("is being written")
         if len(data) > MAX_FILE_BYTES:
             raise AccessError(f"has more than {MAX_FILE_BYTES} bytes: divide the accounts among files in {FOLDER}/")
-        file = parse(data.decode("utf-8-sig"), now_ms if signature is None else signature[0] // 1_000_000)
+        file = parse(data.decode("utf-8-sig"), now_ms if signature is None else signature.modified_ns // 1_000_000)
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         return _kept(path, signature, known, f"is not UTF-8 (line {line})")
@@ -122,14 +120,10 @@ def _without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
-def _kept(path: Path, signature: Signature | None, known: FileState | None, problem: str) -> FileState:
+def _kept(path: Path, signature: FileSignature | None, known: FileState | None, problem: str) -> FileState:
     if known is None:
         return FileState(path=path, signature=signature, file=AclFile(has_data=False), problem=problem)
     return replace(known, signature=signature, problem=problem)
-
-
-def _signature(found: os.stat_result) -> Signature:
-    return found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev
 
 
 def write(path: Path, file: AclFile) -> FileState:
@@ -140,7 +134,7 @@ def write(path: Path, file: AclFile) -> FileState:
     target = Path(os.path.realpath(path))
     try:
         mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o600
-        signature = _signature(replace_file(target, data, mode=mode))
+        signature = FileSignature.of(replace_file(target, data, mode=mode))
     except OSError as error:
         raise AccessError(f"{path} cannot be written ({error.strerror}): change it where it comes from") from error
     return FileState(path=path, signature=signature, file=file)
