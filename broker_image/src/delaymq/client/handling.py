@@ -12,46 +12,19 @@ from msgspec.structs import replace
 
 from delaymq.client.background import Background
 from delaymq.client.consumer_stats import Tally
-from delaymq.client.handlers import Again, Handle, Retry, Suspend
+from delaymq.client.handler_runs import HandlerCalls, Run
+from delaymq.client.handlers import Handle, Retry, Suspend
 from delaymq.client.messages import ReceivedMessage
 from delaymq.client.options import PushConsumerOptions
+from delaymq.client.overdue import Overdue
 from delaymq.client.queue_reader import QueueReader
 from delaymq.client.retries import Retries, shown
-from delaymq.client.trace_format import ConsumeEnd
 from delaymq.client.tracer import Tracer
 
 LOCK_PAUSE_MS = 100
 """Until it is looked again whether an ordered queue's lock was renewed."""
-OVERDUE_LOOKS = 15
-"""Looks for overdue handlers within one consume timeout: one that hangs is found at most 1/15 later."""
 
 _logger = logging.getLogger(__name__)
-
-
-class Run:
-    """A handler at work on messages of one queue."""
-
-    __slots__ = ("again", "began_s", "ended", "given_up", "giving_up", "messages", "reader", "told")
-
-    def __init__(self, reader: QueueReader, messages: Sequence[ReceivedMessage], began_s: float) -> None:
-        self.reader = reader
-        self.messages = messages
-        self.began_s = began_s
-        self.given_up: set[int] = set()
-        """Offsets of messages that took too long and are not this handler's any more."""
-        self.giving_up: asyncio.Event | None = None
-        """Set when it is known what was given up."""
-        self.ended = False
-        """Whether the handler has said how it ended: nothing is given up any more."""
-        self.told = False
-        self.again: Again | None = None
-        """How its messages come again, if the handler has said."""
-
-    @property
-    def kept(self) -> list[tuple[int, ReceivedMessage]]:
-        """Messages that are still this handler's, with their places."""
-        whole = list(enumerate(self.messages))
-        return [each for each in whole if each[1].queue_offset not in self.given_up] if self.given_up else whole
 
 
 class Handling:
@@ -69,8 +42,7 @@ class Handling:
         tally: Tally,
         tracer: Tracer | None = None,
     ) -> None:
-        self._tracer = tracer
-        self._handle_messages = handle
+        self._calls = HandlerCalls(handle, tally, tracer, options.consume_timeout_ms)
         self._retries = retries
         self._options = options
         self._tally = tally
@@ -80,6 +52,7 @@ class Handling:
         self._busy: dict[QueueReader, asyncio.Event] = {}
         """Ordered queues with a handler at work, or whose failed message waits to be tried again."""
         self._runs: set[Run] = set()
+        self._overdue = Overdue(self._runs, retries, options, tally)
         self._timers: set[asyncio.TimerHandle] = set()
         self._progress = asyncio.Event()
         self._stopping = False
@@ -97,7 +70,7 @@ class Handling:
         """Starts the workers."""
         for _ in range(self._options.concurrency):
             background.spawn(self._work())
-        background.every(max(self._options.consume_timeout_ms // OVERDUE_LOOKS, 1), self._give_up_overdue)
+        self._overdue.start(background)
 
     def hand_over(self, reader: QueueReader, message: ReceivedMessage) -> None:
         """Takes a message in; returns at once."""
@@ -180,7 +153,7 @@ class Handling:
         return messages
 
     async def _run(self, run: Run) -> None:
-        done = await self._done(run)
+        done = await self._calls.done(run)
         if done == len(run.messages) and not run.given_up:
             for message in run.messages:
                 run.reader.finish(message)
@@ -203,7 +176,7 @@ class Handling:
             self._again(run.reader, unsent, self._options.unsent_retry_ms)
 
     async def _run_in_order(self, run: Run) -> None:
-        done = await self._done(run)
+        done = await self._calls.done(run)
         failed: list[ReceivedMessage] = []
         for place, message in run.kept:
             if place < done or (not run.reader.dropped and await self._is_last_attempt(message)):
@@ -254,83 +227,3 @@ class Handling:
         if not self._stopping:
             timer = asyncio.get_running_loop().call_later(pause_ms / 1000, ring)
             self._timers.add(timer)
-
-    async def _done(self, run: Run) -> int:
-        """How many of the run's messages, from the first on, the handler is done with."""
-        begun = None if self._tracer is None else self._tracer.begins(run.messages)
-        failed = False
-        try:
-            result = await self._handle_messages(run.messages)
-            if isinstance(result, int):
-                done = result
-            else:
-                done, run.again = 0, result
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            # Something that the handler waited for was cancelled; this worker was not.
-            _logger.warning("the handler was cancelled on %s", _all_shown(run.messages), exc_info=True)
-            done, failed = 0, True
-        except (SystemExit, KeyboardInterrupt, GeneratorExit):
-            raise
-        except BaseException:  # more than Exception: a worker that ended by it would be missing for good
-            _logger.warning("the handler failed on %s", _all_shown(run.messages), exc_info=True)
-            done, failed = 0, True
-        took_ms = (asyncio.get_running_loop().time() - run.began_s) * 1000
-        self._tally.handler_took(run.messages[0], took_ms)
-        if self._tracer is not None and begun is not None:
-            self._tracer.ends(begun, self._end_of(run, done, failed, took_ms))
-        if run.giving_up is not None:
-            await run.giving_up.wait()
-        run.ended = True
-        if done == len(run.messages) and not run.given_up:
-            self._tally.consumed(run.messages)
-            return done
-        kept = run.kept
-        if len(kept) < len(run.messages):
-            _logger.warning("the handler ended too late for %s, what it says is ignored", _all_shown(run.messages))
-        self._tally.consumed(message for place, message in kept if place < done)
-        self._tally.failed(message for place, message in kept if place >= done)
-        return done
-
-    def _end_of(self, run: Run, done: int, failed: bool, took_ms: float) -> ConsumeEnd:
-        """How the handler ended, as traces tell it."""
-        if failed:
-            return ConsumeEnd.ERROR
-        if took_ms >= self._options.consume_timeout_ms:
-            return ConsumeEnd.TOO_LATE
-        return ConsumeEnd.SUCCESS if done == len(run.messages) else ConsumeEnd.FAILED
-
-    async def _give_up_overdue(self) -> None:
-        """What takes longer than the consume timeout comes again elsewhere, so that its queue's offset moves on."""
-        limit_ms = self._options.consume_timeout_ms
-        before_s = asyncio.get_running_loop().time() - limit_ms / 1000
-        for run in [run for run in self._runs if run.began_s <= before_s]:
-            if run.ended:
-                continue  # perhaps while the ones before it were sent back
-            if not run.told:
-                run.told = True
-                _logger.warning("%s has been at its handler for more than %d ms", _all_shown(run.messages), limit_ms)
-            if self._options.ordered:
-                continue  # its successors must not be handled before it
-            run.giving_up = asyncio.Event()
-            try:
-                await self._give_up(run)
-            finally:
-                run.giving_up.set()
-                run.giving_up = None
-
-    async def _give_up(self, run: Run) -> None:
-        for _, message in run.kept:
-            if run.reader.dropped or (self._retries is not None and not await self._retries.send_back(message)):
-                return  # the next look tries again
-            run.given_up.add(message.queue_offset)
-            self._tally.failed([message])
-            run.reader.finish(message)
-
-
-def _all_shown(messages: Sequence[ReceivedMessage]) -> str:
-    """The first message, and how many more there are."""
-    more = f" and {len(messages) - 1} more of its queue" if len(messages) > 1 else ""
-    return shown(messages[0]) + more
