@@ -1,4 +1,4 @@
-"""The client: what its producers and consumers share. Routes, connections, heartbeats, and what brokers ask of it."""
+"""The client: what its producers and consumers share. Its members and their heartbeats, connections, and requests."""
 
 from __future__ import annotations
 
@@ -12,23 +12,13 @@ from typing import Final, Protocol, Self
 
 from delaymq.client.background import Background
 from delaymq.client.broker_delays import BrokerDelays
-from delaymq.client.errors import (
-    AnswerTimeoutError,
-    ClientError,
-    ClosedError,
-    NoRouteError,
-    RefusedError,
-    UnreachableError,
-    reading_answer,
-)
+from delaymq.client.errors import ClientError, ClosedError, NoRouteError, UnreachableError
+from delaymq.client.known_routes import KnownRoutes
 from delaymq.client.name_servers import NameServers
 from delaymq.client.network import Network, own_address, plain_text
 from delaymq.client.options import ClientOptions
 from delaymq.client.replies import OpenRequests
-from delaymq.client.routes import Route, route_of, route_of_new_topic
 from delaymq.client.serving import Serving, group_of
-from delaymq.client.shared_calls import SharedCalls
-from delaymq.message import names
 from delaymq.message.ids import UniqueIds
 from delaymq.protocol.bodies import (
     MASTER_ID,
@@ -36,11 +26,9 @@ from delaymq.protocol.bodies import (
     HeartbeatData,
     MessageQueue,
     ProducerData,
-    TopicRoute,
 )
-from delaymq.protocol.codes import RequestCode, ResponseCode
+from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command, request_command
-from delaymq.protocol.headers import GetRouteInfoRequestHeader
 from delaymq.transport import RemotingConnection, TransportError
 
 CLOSE_LIMIT_S: Final = 60.0
@@ -92,9 +80,12 @@ class Client:
         self.members: list[Member] = []
         """Those that were started and are not closed."""
         self._left = asyncio.Event()
-        self._routes: dict[str, Route] = {}
-        self._refreshing: set[str] = set()
-        self._route_calls: SharedCalls[str, TopicRoute] = SharedCalls()
+        self._routes = KnownRoutes(self._name_servers, self.background)
+        # Each is the method itself: the first is called with every send.
+        self.known_route = self._routes.known
+        self.route = self._routes.route
+        self.route_to_send = self._routes.route_to_send
+        self.refresh_soon = self._routes.refresh_soon
         self.delays = BrokerDelays(self.ask, self.options.delay_table_ms)
 
     async def __aenter__(self) -> Self:
@@ -134,7 +125,7 @@ class Client:
             self.closed = True
             self.requests.close()
             self.background.cancel()
-            await self._route_calls.close()
+            await self._routes.close()
             await self.delays.close()
             await self.network.close()
         await self.background.close()
@@ -187,7 +178,7 @@ class Client:
         addresses = {
             address
             for topic in topics
-            if (route := self._routes.get(topic)) is not None
+            if (route := self.known_route(topic)) is not None
             for by_id in route.brokers.values()
             for address in by_id.values()
         }
@@ -213,81 +204,11 @@ class Client:
         )
         return request_command(RequestCode.HEART_BEAT, body=heartbeat.encode())
 
-    # Routes.
-
-    def known_route(self, topic: str) -> Route | None:
-        """The route as it was last seen."""
-        return self._routes.get(topic)
-
-    async def route(self, topic: str, *, fresh: bool = False) -> Route:
-        """The topic's route. Raises NoRouteError when it has none, ClientError when no NameServer answers."""
-        known = self._routes.get(topic)
-        if known is not None and not fresh:
-            return known
-        route = route_of(topic, await self._ask_route(topic))
-        self._routes[topic] = route
-        return route
-
-    def refresh_soon(self, topic: str) -> None:
-        """Asks for the topic's route beside the caller: the known one led to a failure."""
-        if topic not in self._refreshing:
-            self._refreshing.add(topic)
-            self.background.spawn(self._refresh(topic))
-
-    async def _refresh(self, topic: str) -> None:
-        try:
-            await self.route(topic, fresh=True)
-        except ClientError as error:
-            _logger.debug("the route of %s could not be refreshed: %s", topic, error)
-        finally:
-            self._refreshing.discard(topic)
-
-    async def route_to_send(self, topic: str, new_topic_queues: int) -> Route:
-        """As `route`; for an unknown topic the one that it gets when a broker creates it at the first send."""
-        try:
-            return await self.route(topic)
-        except NoRouteError:
-            template = await self._ask_route(names.AUTO_CREATE_TOPIC, shown=topic)
-            return route_of_new_topic(topic, template, new_topic_queues)
-
-    async def _ask_route(self, topic: str, shown: str = "") -> TopicRoute:
-        # A thousand sends that begin together ask once; and whoever gives up does not end it for the others.
-        try:
-            return await self._route_calls.call(topic, lambda: self._ask_route_now(topic))
-        except NoRouteError as error:
-            raise NoRouteError(shown or topic) from error
-
-    async def _ask_route_now(self, topic: str) -> TopicRoute:
-        header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
-        try:
-            # A NameServer that was just restarted knows no topic until the brokers have told it again.
-            command = request_command(RequestCode.GET_ROUTEINFO_BY_TOPIC, header.to_fields())
-            answer = await self.ask_name_server(command, unless_all=ResponseCode.TOPIC_NOT_EXIST)
-            with reading_answer("the NameServer"):
-                return TopicRoute.decode(answer.body)
-        except RefusedError as error:
-            if error.code == ResponseCode.TOPIC_NOT_EXIST:
-                raise NoRouteError(topic) from error
-            raise
-
     async def _refresh_routes(self) -> None:
-        topics = {topic for member in self.members for topic in member.topics()} | self._routes.keys()
-        for topic in sorted(topics):
-            before = self._routes.get(topic)
-            try:
-                after = await self.route(topic, fresh=True)
-            except NoRouteError:
-                # A restarted NameServer knows no routes for a while; the last known one is the best guess.
-                continue
-            except (UnreachableError, AnswerTimeoutError, ClosedError) as error:
-                _logger.warning("routes could not be refreshed: %s", error)
-                return
-            except ClientError as error:
-                _logger.warning("the route of %s could not be refreshed: %s", topic, error)
-                continue
-            if before != after:
-                for member in list(self.members):
-                    member.membership_changed()
+        topics = {topic for member in self.members for topic in member.topics()}
+        if await self._routes.refresh_all(topics):
+            for member in list(self.members):
+                member.membership_changed()
 
     # Requests.
 
