@@ -1,7 +1,10 @@
 """Consumers that filter by properties with SQL92: RocketMQ's own, against a broker that lets them."""
 
+import json
 import random
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -30,6 +33,7 @@ from sql_expressions import Expressions
 FIRST = {"from": "CONSUME_FROM_FIRST_OFFSET", "sql": True}
 SEEDS = range(4)
 EXPRESSIONS_A_SEED = 1_500
+COMMAND_LIMIT_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -144,6 +148,23 @@ def test_the_python_client_filters_as_well(filtering_cluster: Cluster, filtering
         assert caught.value.code == 23
 
     run(filtering_cluster, scenario)
+
+
+def test_the_command_line_looks_on_by_an_expression_without_a_group(
+    filtering_cluster: Cluster, filtering: Workbench
+) -> None:
+    topic = filtering.topic(queues=1)
+    send_prices(filtering, topic, range(6))
+    words = ["receive", topic, "--tail", "20", "--sql", "price > 3 AND TAGS = 'T'"]
+    done = subprocess.run(
+        [sys.executable, "-m", "delaymq", *words, "--json", "--namesrv", filtering_cluster.namesrv_address],
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_LIMIT_S,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(json.loads(line)["body"] for line in done.stdout.splitlines()) == ["4", "5"]
 
 
 def test_a_delayed_message_is_filtered_when_it_comes(filtering: Workbench) -> None:

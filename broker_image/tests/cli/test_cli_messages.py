@@ -92,7 +92,7 @@ def test_a_rate_is_kept(ask: Ask) -> None:
         (("receive", "T", "--tail", "1", "--group", "g"), 2, "leave --group out"),
         (("receive", "T", "--tail", "1", "--count", "1"), 2, "go with --follow"),
         (("receive", "T", "--queue", "1"), 2, "go with --tail"),
-        (("receive", "T", "--sql", "a > 1", "--tail", "1"), 2, "goes without"),
+        (("receive", "T", "--sql", "a > 1", "--tags", "A", "--tail", "1"), 2, "goes without"),
         (("message", "find", "T"), 2, "say what to look for"),
         (("message", "find", "T", "--key", "a", "--id", "b"), 2, "not both"),
         (("message", "find", "T", "--key", "a", "--queue", "1"), 2, "goes with --from"),
@@ -293,6 +293,43 @@ def test_receiving_by_a_condition_leaves_the_other_messages_out(ask: Ask, tmp_pa
         assert json.loads(got.out)["body"] == "costs 7"
         wrong = there("receive", "Priced", "--sql", "price >", "--count", "1")
         assert (wrong.code, "line 1, column 8" in wrong.err) == (1, True)
+
+
+def test_looking_on_by_a_condition_needs_no_group_and_leaves_none(ask: Ask, tmp_path: Path) -> None:
+    ask("send", "Watched", "costs nothing")
+    for words in (("--tail", "1"), ("--tail", "0", "--follow")):
+        refused = ask("receive", "Watched", "--sql", "price > 5", *words)
+        assert (refused.code, refused.out, "enablePropertyFilter" in refused.err) == (1, "", True)
+    filtering = Standalone(tmp_path)
+    with filtering.config_path.open("a") as config:
+        config.write("\nenablePropertyFilter=true\n")
+    with filtering.running():
+        there = Ask(filtering.environment)
+        for price in range(1, 10):
+            assert there("send", "Watched", f"costs {price}", "--property", f"price={price}").code == 0
+        words = ("receive", "Watched", "--sql", "price > 4 AND price < 8", "--tail")
+        assert bodies(there.json(*words, "20")) == ["costs 5", "costs 6", "costs 7"]
+        # As with tags: of the newest four those that are wanted.
+        assert bodies(there.json(*words, "4")) == ["costs 6", "costs 7"]
+        wrong = there("receive", "Watched", "--sql", "price >", "--tail", "4")
+        assert (wrong.code, "line 1, column 8" in wrong.err) == (1, True)
+        following = subprocess.Popen(
+            [sys.executable, "-m", "delaymq", *words, "20", "--follow", "--count", "4", "--json"],
+            env={**os.environ, **filtering.environment},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert following.stdout is not None
+            seen = [json.loads(following.stdout.readline())["body"] for _ in range(3)]
+            for price in (8, 5):
+                there("send", "Watched", f"costs {price} now", "--property", f"price={price}")
+            rest, _ = following.communicate(timeout=LIMIT_S)
+        finally:
+            following.kill()
+            following.wait()
+        assert [*seen, json.loads(rest)["body"]] == ["costs 5", "costs 6", "costs 7", "costs 5 now"]
+        assert there.json("group", "list", "--names") == []
 
 
 def test_looking_back_ends_when_enough_is_shown(ask: Ask) -> None:

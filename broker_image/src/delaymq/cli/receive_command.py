@@ -29,6 +29,7 @@ from delaymq.client import (
     PushConsumerOptions,
     ReceivedMessage,
 )
+from delaymq.client.subscriptions import subscription_to
 from delaymq.clock import now_ms
 from delaymq.message.levels import DelayLevels
 
@@ -56,7 +57,11 @@ def receive(
     ] = None,
     tail: Annotated[
         int | None,
-        typer.Option(min=0, max=MAX_TAIL, help="Look at the newest so many without a group: no offset is moved."),
+        typer.Option(
+            min=0,
+            max=MAX_TAIL,
+            help="Look at the newest so many without a group, and show those that are wanted: no offset is moved.",
+        ),
     ] = None,
     each_queue: Annotated[bool, typer.Option("--each-queue", help="With --tail: so many of each queue.")] = False,
     queue: Annotated[int | None, typer.Option(min=0, help="With --tail: only this queue.")] = None,
@@ -68,11 +73,11 @@ def receive(
 
     A new group begins with the oldest message. The command ends when nothing came for --timeout seconds: --follow
     waits for ever. With --tail no group is involved, so that consumers notice nothing. Examples: delaymq receive
-    Orders --follow; delaymq receive Orders --tail 10; delaymq receive Orders --tail 0 --follow --json
+    Orders --follow; delaymq receive Orders --tail 10; delaymq receive Orders --tail 0 --follow --sql 'price > 5'
     """
     where = target(namesrv, context=context)
-    if sql is not None and (tags != "*" or tail is not None):
-        raise CommandError("--sql goes without --tags, where tags are TAGS = 'TagA', and without --tail", EXIT_USAGE)
+    if sql is not None and tags != "*":
+        raise CommandError("--sql goes without --tags: in SQL92 tags are TAGS = 'TagA'", EXIT_USAGE)
     if tail is None:
         if each_queue or queue is not None:
             raise CommandError("--each-queue and --queue go with --tail", EXIT_USAGE)
@@ -90,7 +95,7 @@ def receive(
 
     async def look_on(client: Client) -> int:
         receiver = _Receiver(client, as_json, count, looks_back=True)
-        looking = Tail(client, topic, tags, receiver)
+        looking = Tail(client, subscription_to(topic, tags, sql, 0), receiver)
         with contextlib.suppress(_EnoughError):
             following = await looking.last(tail, queue, each_queue)
             if follow:

@@ -9,7 +9,8 @@ from typing import Final
 
 from delaymq.cli.visible import visible
 from delaymq.client import Admin, Client, ClientError, MessageQueue, PullStatus, ReceivedMessage, RefusedError
-from delaymq.client.admin.reading import QueueReading
+from delaymq.client.admin.reading import TOOLS_GROUP, QueueReading
+from delaymq.client.expressions import check_expressions
 from delaymq.client.subscriptions import Subscription
 
 HELD_MS: Final = 15_000
@@ -25,15 +26,17 @@ Show = Callable[[ReceivedMessage], Awaitable[None]]
 class Tail:
     """The newest messages of a topic, then what comes."""
 
-    def __init__(self, client: Client, topic: str, tags: str, show: Show) -> None:
+    def __init__(self, client: Client, wanted: Subscription, show: Show) -> None:
         self._client = client
-        self._topic = topic
-        self._subscription = Subscription(topic, tags)
+        self._topic = wanted.topic
+        self._wanted = wanted
         self._show = show
         self._reading = QueueReading(client)
 
     async def last(self, count: int, queue_id: int | None, of_each_queue: bool) -> dict[MessageQueue, int]:
-        """Shows the newest messages; gives for each queue the offset behind what was looked at."""
+        """Shows those of the newest messages that are wanted; gives for each queue the offset behind what was looked
+        at. RefusedError where a broker cannot filter by the expression."""
+        await check_expressions(self._client, TOOLS_GROUP, [self._wanted])
         route = await self._client.route(self._topic, fresh=True)
         queues = [queue for queue in route.readable if queue_id in (None, queue.queue_id)]
         found: list[ReceivedMessage] = []
@@ -47,10 +50,23 @@ class Tail:
             seen = [message.queue_offset + 1 for message in found if message.queue == queue]
             # What came between the look at the messages and at the end is for those who follow.
             following[queue] = max(seen) if seen else end
-        for message in found:
-            if self._subscription.accepts(message.tags):
-                await self._show(message)
+        for message in await self._chosen(found):
+            await self._show(message)
         return following
+
+    async def _chosen(self, found: list[ReceivedMessage]) -> list[ReceivedMessage]:
+        """Those that are wanted; what fulfils an expression only brokers can tell."""
+        if not self._wanted.is_sql:
+            return [message for message in found if self._wanted.accepts(message.tags)]
+        ranges: dict[MessageQueue, range] = {}
+        for message in found:
+            begin = ranges[message.queue].start if message.queue in ranges else message.queue_offset
+            ranges[message.queue] = range(begin, message.queue_offset + 1)
+        places: set[tuple[MessageQueue, int]] = set()
+        for queue, offsets in ranges.items():
+            fulfilling = await self._reading.read(queue, offsets.start, offsets.stop, self._wanted)
+            places.update((queue, message.queue_offset) for message in fulfilling)
+        return [message for message in found if (message.queue, message.queue_offset) in places]
 
     async def follow(self, following: dict[MessageQueue, int]) -> None:
         """Shows what comes, for ever; a broker that goes away is waited for."""
@@ -64,7 +80,7 @@ class Tail:
         is_gone = False
         while True:
             try:
-                found = await self._reading.pull(queue, offset, wait_ms=HELD_MS)
+                found = await self._reading.pull(queue, offset, wait_ms=HELD_MS, wanted=self._wanted)
             except ClientError as error:
                 if not is_gone:
                     what = "refuses" if isinstance(error, RefusedError) else "is waited for"
@@ -74,7 +90,6 @@ class Tail:
                 continue
             is_gone = False
             for message in found.messages:
-                if self._subscription.accepts(message.tags):
-                    await self._show(message)
+                await self._show(message)
             if found.status is not PullStatus.NOTHING_NEW or found.next_offset > offset:
                 offset = found.next_offset

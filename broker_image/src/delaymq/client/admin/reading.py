@@ -22,9 +22,18 @@ class QueueReading:
     def __init__(self, client: Client) -> None:
         self._calls = QueueCalls(client, TOOLS_GROUP)
 
-    async def pull(self, queue: MessageQueue, offset: int, *, count: int = PULL_BATCH, wait_ms: int = 0) -> PullResult:
-        """Messages of `queue` from `offset` on; the broker waits up to `wait_ms` for one."""
-        subscription = Subscription(queue.topic)
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        count: int = PULL_BATCH,
+        wait_ms: int = 0,
+        wanted: Subscription | None = None,
+    ) -> PullResult:
+        """Messages of `queue` from `offset` on, all or those that are `wanted`; the broker waits up to `wait_ms` for
+        one. The pull itself tells what is wanted: no group has to be known for that."""
+        subscription = wanted or Subscription(queue.topic)
         return await self._calls.pull(queue, offset, subscription, max_messages=count, suspend_ms=wait_ms)
 
     async def bounds(self, queue: MessageQueue) -> tuple[int, int]:
@@ -57,12 +66,15 @@ class QueueReading:
             at = found.next_offset
         return max(at, high)
 
-    async def read(self, queue: MessageQueue, begin: int, end: int) -> list[ReceivedMessage]:
-        """Messages with offsets from `begin` up to `end`, without it; those that are gone are left out."""
+    async def read(
+        self, queue: MessageQueue, begin: int, end: int, wanted: Subscription | None = None
+    ) -> list[ReceivedMessage]:
+        """Messages with offsets from `begin` up to `end`, without it; those that are gone, or not `wanted`, are left
+        out."""
         messages: list[ReceivedMessage] = []
         at = begin
         while at < end:
-            found = await self.pull(queue, at, count=min(PULL_BATCH, end - at))
+            found = await self.pull(queue, at, count=min(PULL_BATCH, end - at), wanted=wanted)
             messages += [each for each in found.messages if begin <= each.queue_offset < end]
             moved_on = found.next_offset > at
             if not moved_on or found.status is PullStatus.NOTHING_NEW:
