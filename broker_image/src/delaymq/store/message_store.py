@@ -46,15 +46,13 @@ from delaymq.store.model import (
 from delaymq.store.options import StoreOptions
 from delaymq.store.retention import Pins, Retention
 from delaymq.store.search import offset_by_time, store_time_of
-from delaymq.store.snapshot import SnapshotTask
+from delaymq.store.snapshots import Snapshots
 
 if TYPE_CHECKING:
     from delaymq.store.read_only import ReadOnlyFiles
 
 _log = logging.getLogger(__name__)
 _DELETED_TOPICS = "deleted_topics.json"
-# Queues written in one turn of the loop for a snapshot: some 20 ms if they are new. All of 80,000 would take seconds.
-_WRITTEN_AT_ONCE = 64
 
 
 class MessageStore:
@@ -86,17 +84,14 @@ class MessageStore:
         self._index = index
         self._dispatcher = dispatcher
         self._dispatch = dispatcher.dispatch
-        self._observers = observers
         self._lock = lock
         self._now_ms = now_ms
         self._retention = Retention(files, path, options, log, queues, index)
         self.pins: Pins = self._retention.pins
         self.config_files = ConfigFiles(files, f"{path}/config", path, report.corrections)
         self.own_files = ConfigFiles(files, f"{path}/delaymq", path, report.corrections)
-        self._snapshot_end = log.end_offset if report.snapshot_used else 0
-        self._snapshot_running = False
-        self._gathering: tuple[SnapshotTask, int] | None = None
-        """A captured snapshot whose queues are being written, and `written_count` when they are."""
+        snapshot_end = log.end_offset if report.snapshot_used else 0
+        self._snapshots = Snapshots(files, path, log, queues, index, observers, snapshot_end)
         self._closed = False
         self._looked_at: ReadOnlyFiles | None = None
 
@@ -309,7 +304,7 @@ class MessageStore:
     def delete_topic(self, topic: str) -> None:
         """Delete the topic's queues; a later topic of that name counts from 0, also after a recovery."""
         # A snapshot that states queues which are gone would not be used.
-        self._stop_gathering()
+        self._snapshots.give_up()
         self._dispatcher.deleted_topics[topic] = self._log.end_offset
         self.save_deleted_topics()
         self._queues.remove_topic(topic)
@@ -367,72 +362,13 @@ class MessageStore:
 
     def snapshot_task(self, force: bool = False) -> StoreTask | None:
         """Shortens the next recovery; None when it is not time yet, or one is under way."""
-        if self._gathering is not None:
-            return self._gather(*self._gathering)
-        behind = self._log.end_offset - self._snapshot_end
-        if self._snapshot_running or self._log.failure is not None:
-            return None
-        if not force and behind < self.options.snapshot_interval_bytes:
-            return None
-        if force or self._queues.dirty_count <= _WRITTEN_AT_ONCE:
-            return self._make_snapshot_task(write_slots=False)
-        if self._index is not None:
-            self._index.write_behind()
-            if self._index.full:
-                return None
-        # What stands in the files beyond the captured ends does no harm: recovery cuts it off.
-        self._gathering = self._capture(write_slots=False), self._queues.written_count + self._queues.dirty_count
-        return None
-
-    def _gather(self, task: SnapshotTask, written_count: int) -> StoreTask | None:
-        """Write on until the queues that were dirty when `task` was made, the first in the row, are in their files."""
-        queues = self._queues
-        queues.write_behind(_WRITTEN_AT_ONCE)
-        if queues.full or self._log.failure is not None:
-            self._stop_gathering()
-            return None
-        if queues.dirty_count and queues.written_count < written_count:
-            return None
-        self._gathering = None
-        task.add_written()
-        return _StoreSnapshotTask(self, task)
-
-    def _stop_gathering(self) -> None:
-        if self._gathering is not None:
-            self._gathering[0].give_up()
-            self._gathering = None
-            self._snapshot_running = False
-
-    def _make_snapshot_task(self, *, write_slots: bool) -> StoreTask | None:
-        while self.write_behind(1_000):
-            pass
-        if self._queues.full or (self._index is not None and self._index.full):
-            return None
-        return _StoreSnapshotTask(self, self._capture(write_slots=write_slots))
-
-    def _capture(self, *, write_slots: bool) -> SnapshotTask:
-        self._snapshot_running = True
-        return SnapshotTask(
-            self._files,
-            self.path,
-            self._log,
-            self._queues,
-            self._index,
-            {observer.name: observer.state() for observer in self._observers},
-            write_slots=write_slots,
-        )
-
-    def snapshot_finished(self, end: int, failure: OSError | None) -> None:
-        """A snapshot task came back."""
-        self._snapshot_running = False
-        if failure is None:
-            self._snapshot_end = end
+        return self._snapshots.task(self.options.snapshot_interval_bytes, force=force)
 
     # -- the disk -------------------------------------------------------------------------------------------------
 
     def clean(self, now_ms: int, *, at_any_hour: bool = False) -> list[str]:
         """One pass of deletion, see Retention.clean; paths of what was deleted."""
-        removed = self._retention.clean(now_ms, at_any_hour=at_any_hour, index_in_use=self._snapshot_running)
+        removed = self._retention.clean(now_ms, at_any_hour=at_any_hour, index_in_use=self._snapshots.is_running)
         if removed and self._dispatcher.deleted_topics:
             self.save_deleted_topics()
         return removed
@@ -454,9 +390,9 @@ class MessageStore:
         self._closed = True
         clean = False
         try:
-            self._stop_gathering()
+            self._snapshots.give_up()
             if self._log.failure is None:
-                task = self._make_snapshot_task(write_slots=True)
+                task = self._snapshots.whole_task(write_slots=True)
                 if task is not None:
                     task.run()
                     clean = task.finish() is None
@@ -483,20 +419,6 @@ class MessageStore:
         if self._index is not None:
             self._index.close()
         self._lock.release()
-
-
-class _StoreSnapshotTask:
-    def __init__(self, store: MessageStore, task: SnapshotTask) -> None:
-        self._store = store
-        self._task = task
-
-    def run(self) -> None:
-        self._task.run()
-
-    def finish(self) -> OSError | None:
-        failure = self._task.finish()
-        self._store.snapshot_finished(self._task.snapshot.log_end, failure)
-        return failure
 
 
 def _encode(
