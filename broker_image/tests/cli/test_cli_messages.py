@@ -258,7 +258,14 @@ async def main():
                 await asyncio.sleep(0.05)
 asyncio.run(asyncio.wait_for(main(), 60))
 """
-    assert "has no dead letters" in ask("deadletter", "list", "failing").out
+    for words in (("list", "failing"), ("resend", "failing", "--all")):
+        unknown = ask("deadletter", *words)
+        assert (unknown.code, unknown.out, "no broker knows group failing" in unknown.err) == (1, "", True)
+    ask("group", "create", "failing")
+    for words in (("list", "failing"), ("resend", "failing", "--all")):
+        none = ask("deadletter", *words)
+        assert (none.code, "has no dead letters" in none.out) == (0, True)
+    assert ask.json("deadletter", "resend", "failing", "--all") == [{"group": "failing", "resent": [], "failed": []}]
     ask("send", "Fails", "poison", "--key", "p")
     words = [sys.executable, "-c", program, standalone.environment["DELAYMQ_NAMESRV"]]
     ran = subprocess.run(words, capture_output=True, text=True, timeout=90, check=False)

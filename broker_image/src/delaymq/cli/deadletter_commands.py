@@ -9,6 +9,7 @@ import typer
 from delaymq.cli.connecting import with_client
 from delaymq.cli.contexts import Target, target
 from delaymq.cli.errors import EXIT_USAGE, CommandError
+from delaymq.cli.groups_seen import group_settings
 from delaymq.cli.http_api import HttpApi
 from delaymq.cli.message_text import body_text, stored_data
 from delaymq.cli.options import AsJson, ContextName, HttpAddress, NameServers, TokenFile, Yes, confirm
@@ -73,9 +74,11 @@ async def _list_groups(client: Client, as_json: bool) -> None:
 
 
 async def _letters(client: Client, group: str, count: int) -> list[ReceivedMessage]:
+    """The newest of a group, which may be gone by now; CommandError when there are none, nor the group."""
     try:
         return await Admin(client).last_messages(dead_letter_topic(group), count)
     except NoRouteError:
+        await group_settings(client, group)
         return []  # the topic comes with the first of them
 
 
@@ -119,7 +122,10 @@ def resend(
     api = HttpApi(where)
     chosen = list(ids or ()) if not everything else _all_ids(where, group)
     if not chosen:
-        console().print(f"group {group} has no dead letters")
+        if as_json:
+            print_json({"group": group, "resent": [], "failed": []})
+        else:
+            console().print(f"group {group} has no dead letters")
         return
     if everything:
         confirm(f"Give {len(chosen)} dead letters to group {group} again?", yes)

@@ -117,18 +117,24 @@ async def see_groups(client: Client, contains: str, *, with_system: bool, with_p
 
 async def see_group(client: Client, group: str) -> GroupSeen:
     """One group; CommandError when no broker knows it."""
+    seen = GroupSeen(group, await group_settings(client, group))
+    await _look_at(Admin(client), seen)
+    return seen
+
+
+async def group_settings(client: Client, group: str) -> dict[str, GroupConfig]:
+    """A group's settings by broker; CommandError when no broker knows it."""
     admin = Admin(client)
-    seen = GroupSeen(group)
+    found: dict[str, GroupConfig] = {}
     known: set[str] = set()
     for broker_name, address in (await admin.masters()).items():
         configs = await admin.group_configs(address)
         known |= configs.keys()
         if group in configs:
-            seen.configs[broker_name] = configs[group]
-    if not seen.configs:
+            found[broker_name] = configs[group]
+    if not found:
         raise unknown_group(group, (names.retry_topic(each) for each in known if not names.is_system_group(each)))
-    await _look_at(admin, seen)
-    return seen
+    return found
 
 
 async def _look_at(admin: Admin, seen: GroupSeen) -> None:
