@@ -21,7 +21,7 @@ from delaymq.message.flags import COMPRESSED
 from delaymq.message.properties import parse_properties
 from delaymq.protocol.bodies import HeartbeatData, MessageQueue, ResetOffset
 from delaymq.protocol.codes import RequestCode, ResponseCode
-from delaymq.protocol.command import Command, Response
+from delaymq.protocol.command import Command, Response, encode_response
 
 QUICK = PushConsumerOptions(
     consume_from=ConsumeFrom.FIRST, commit_interval_ms=20, close_timeout_ms=200, local_retry_ms=20
@@ -286,6 +286,42 @@ def test_an_administrator_can_set_the_group_back() -> None:
             broker.tell(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, table.encode())
             await until(lambda: len(got.messages) == 3)
         assert got.bodies == [b"0", b"1", b"1"]
+
+    run(scenario)
+
+
+def test_a_reset_that_the_broker_does_not_take_holds_though_the_shares_were_worked_out_meanwhile() -> None:
+    async def scenario() -> None:
+        broker, got, go_on = FakeBroker(), Collected(), asyncio.Event()
+        held: list[Command] = []
+
+        async def handle(message: ReceivedMessage) -> None:
+            await got(message)
+            if message.body == b"2":
+                await go_on.wait()
+
+        def hold(command: Command) -> None:
+            held.append(command)
+
+        for number in range(3):
+            broker.add("T", b"%d" % number)
+        options = replace(QUICK, concurrency=1, close_timeout_ms=60_000)
+        async with running(broker) as (client, _), subscribed(client, handle, options) as consumer:
+            await until(lambda: broker.committed == 2 and len(got.messages) == 3)
+            broker.scripts[RequestCode.UPDATE_CONSUMER_OFFSET] = hold
+            former = [reader for reader in consumer._assignment.readers if reader.queue.topic == "T"]
+            consumer.reset_offsets({MessageQueue("broker-a", 0, "T"): 1})
+            await until(lambda: any(command.fields["commitOffset"] == "1" for command in held))
+            consumer.subscribe("T")
+            await until(lambda: [r for r in consumer._assignment.readers if r.queue.topic == "T"] not in ([], former))
+            [connection] = [each for each in broker.connections if not each.closing]
+            del broker.scripts[RequestCode.UPDATE_CONSUMER_OFFSET]
+            for command in held:
+                connection.send(encode_response(command, Response(ResponseCode.SYSTEM_ERROR, "no")))
+            await until(lambda: not consumer._assignment._saving.locked())
+            go_on.set()
+            await until(lambda: len(got.messages) == 5)
+            assert got.bodies == [b"0", b"1", b"2", b"1", b"2"]
 
     run(scenario)
 

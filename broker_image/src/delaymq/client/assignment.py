@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Collection, Iterable
-from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
@@ -14,7 +12,6 @@ from delaymq.client.background import Background
 from delaymq.client.cached_queue import CacheTotal
 from delaymq.client.client import Client
 from delaymq.client.consumer_stats import Tally
-from delaymq.client.errors import ClientError, ClosedError, NoRouteError
 from delaymq.client.messages import ReceivedMessage
 from delaymq.client.offsets import Offsets
 from delaymq.client.options import PushConsumerOptions
@@ -22,6 +19,7 @@ from delaymq.client.queue_calls import QueueCalls
 from delaymq.client.queue_locks import LOCK_VALID_MS, QueueLocks
 from delaymq.client.queue_reader import QueueReader
 from delaymq.client.rebalance import Share
+from delaymq.client.share_rounds import ShareRounds, SharesOut
 from delaymq.client.subscriptions import Subscription
 from delaymq.protocol.bodies import MessageQueue
 
@@ -29,12 +27,6 @@ HAND_OVER_MS = 300
 """How long a member that gives a queue up waits for its handlers before it commits."""
 TAKE_OVER_MS = 500
 """How long a member that gets a queue waits for that commit: what was handled since the last one would come again."""
-UNSETTLED_PAUSE_MS = 1_000
-"""Until the next try while a topic has no route or brokers do not list this member yet."""
-GATHER_CHANGES_MS = 50
-"""Members come and go in bursts; each change alone would move queues to and fro."""
-
-_logger = logging.getLogger(__name__)
 
 
 class TakesMessages(Protocol):
@@ -44,12 +36,6 @@ class TakesMessages(Protocol):
     def forget(self, reader: QueueReader) -> None: ...
     async def settle(self, readers: Collection[QueueReader], timeout_ms: int) -> bool: ...
     async def wait_until_free(self, reader: QueueReader) -> None: ...
-
-
-class SharesOut(Protocol):
-    """Whoever knows this member's share of a topic; None: not yet. May raise ClientError: try again later."""
-
-    async def share(self, topic: str) -> Share | None: ...
 
 
 class Assignment:
@@ -76,13 +62,10 @@ class Assignment:
         tally: Tally | None = None,
         total: CacheTotal | None = None,
     ) -> None:
-        self._client = client
-        self._group = group
         self._options = options
         self._subscriptions = subscriptions
         self._retry_topic = retry_topic
         self._calls = calls
-        self._shares = shares
         self._locks = locks
         self._offsets = offsets
         self._handling = handling
@@ -97,13 +80,12 @@ class Assignment:
         """Ordered queues that were dropped while a handler was at work: not taken again before it has ended."""
         self._reset_to: dict[MessageQueue, int] = {}
         """Where an administrator wants the next readers to begin, whatever the broker could be told of it."""
-        self._unknown: set[str] = set()
-        """Topics whose share could not be asked for the last time."""
-        self._rebalancing: asyncio.Task[None] | None = None
-        self._changed = asyncio.Event()
+        self._rounds = ShareRounds(client, group, options, subscriptions=subscriptions, shares=shares, takes=self)
+        self.look_again = self._rounds.look_again
+        """Something changed: the shares are worked out soon."""
+        self.waits_for_locks = False
+        """Whether the broker has not locked all queues for this member yet."""
         self._saving = asyncio.Lock()
-        self._unannounced = True
-        self._waits_for_locks = False
 
     @property
     def readers(self) -> list[QueueReader]:
@@ -116,17 +98,15 @@ class Assignment:
 
     def start(self) -> None:
         """Works out the shares, now and again."""
-        self._rebalancing = self._background.spawn(self._rebalance_forever())
+        self._rounds.start(self._background)
         self._background.every(self._options.commit_interval_ms, self.commit)
         if self._locks is not None:
             self._background.every(self._options.lock_renewal_interval_ms, self._renew_locks)
 
     async def stop(self) -> None:
         """Takes and gives up no queue any more, and pulls nothing more."""
-        if self._rebalancing is not None:
-            # First of all, so that the queues and what is done in them stay as they are.
-            self._rebalancing.cancel()
-            await asyncio.wait([self._rebalancing])
+        # First of all, so that the queues and what is done in them stay as they are.
+        await self._rounds.stop()
         for _, task in self._readers.values():
             task.cancel()
 
@@ -139,10 +119,6 @@ class Assignment:
         """There is no queue any more."""
         self._readers.clear()
 
-    def look_again(self) -> None:
-        """Something changed: the shares are worked out soon."""
-        self._changed.set()
-
     def subscription_changed(self, topic: str) -> None:
         """Other tags of `topic` are subscribed to, or none. Nothing more is pulled by the former ones."""
         for reader, task in self._readers.values():
@@ -150,8 +126,7 @@ class Assignment:
                 task.cancel()
         if topic not in self._subscriptions:
             self._forget_resets(topic)
-        self._unannounced = True
-        self._changed.set()
+        self._rounds.announce_again()
 
     async def commit(self) -> None:
         """Saves the offsets of what is done."""
@@ -165,78 +140,27 @@ class Assignment:
         known = self._readers.keys() | self._reset_to.keys()
         ours = {queue: offset for queue, offset in offsets.items() if queue in known}
         self._reset_to |= ours
-        for queue in ours.keys() & self._readers.keys():
-            self._readers[queue][0].dropped = True
+        dropped = [self._readers[queue] for queue in ours.keys() & self._readers.keys()]
+        for reader, _ in dropped:
+            reader.dropped = True
         # Not before a commit that is under way, and before anybody reads the queue's offset anew.
         async with self._saving:
             await self._offsets.save(ours)
-        await self._drop([queue for queue in ours if queue in self._readers], commit=False)
-        self._changed.set()
+        # Those that have taken their places meanwhile begin at the offsets already.
+        await self._drop([each[0].queue for each in dropped if self._readers.get(each[0].queue) is each], commit=False)
+        self.look_again()
 
     async def _save(self, readers: Iterable[QueueReader]) -> None:
         offsets = {reader.queue: reader.commit_offset for reader in readers}
         await self._offsets.save({queue: offset for queue, offset in offsets.items() if offset is not None})
 
-    async def _rebalance_forever(self) -> None:
-        while True:
-            self._changed.clear()
-            try:
-                settled = await self._rebalance()
-            except Exception:
-                _logger.exception("the shares of %s could not be worked out, it is tried again", self._group)
-                settled = False
-            pause_ms = self._options.rebalance_interval_ms if settled else UNSETTLED_PAUSE_MS
-            if self._waits_for_locks:
-                pause_ms = min(pause_ms, self._options.lock_retry_ms)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause_ms / 1000):
-                    await self._changed.wait()
-            await asyncio.sleep(GATHER_CHANGES_MS / 1000)
-
-    async def _rebalance(self) -> bool:
-        """Whether every topic's share is known."""
-        await self._announce()
-        settled = True
-        for topic in [*self._subscriptions]:
-            subscription = self._subscriptions.get(topic)
-            if subscription is None:
-                continue
-            try:
-                share = await self._shares.share(topic)
-            except ClosedError:
-                return True
-            except ClientError as error:
-                # Tried again every second: one line is enough.
-                quiet = isinstance(error, NoRouteError) or topic in self._unknown
-                level = logging.DEBUG if quiet else logging.WARNING
-                _logger.log(level, "the share of %s is not known, what is read stays: %s", topic, error)
-                self._unknown.add(topic)
-                self._client.refresh_soon(topic)
-                settled = False
-                continue
-            self._unknown.discard(topic)
-            if share is None:
-                self._unannounced = True
-                settled = False
-                continue
-            await self._take(subscription, share)
+    async def end_round(self) -> None:
+        """Gives up the queues of topics that are not subscribed to any more, and renews the locks of the others."""
         await self._drop([queue for queue in self._readers if queue.topic not in self._subscriptions])
         await self._renew_locks()
-        return settled
 
-    async def _announce(self) -> None:
-        """Tells brokers what is subscribed: without it they neither list this member nor make its retry topic."""
-        if not self._unannounced:
-            return
-        self._unannounced = False
-        for topic in [*self._subscriptions]:
-            try:
-                await self._client.route(topic)
-            except ClientError:
-                continue
-        await self._client.heartbeat()
-
-    async def _take(self, subscription: Subscription, share: Share) -> None:
+    async def take(self, subscription: Subscription, share: Share) -> None:
+        """Reads exactly `share` of the subscription's topic from now on."""
         held = [queue for queue in self._readers if queue.topic == subscription.topic]
         await self._drop(
             queue
@@ -305,10 +229,10 @@ class Assignment:
         if self._locks is not None:
             await self._locks.unlock([reader.queue])
         self._freeing.discard(reader.queue)
-        self._changed.set()
+        self.look_again()
 
     async def _renew_locks(self) -> None:
-        self._waits_for_locks = False
+        self.waits_for_locks = False
         if self._locks is None or not self._readers:
             return
         ours, others = await self._locks.lock(list(self._readers))
@@ -319,5 +243,5 @@ class Assignment:
         lost = [queue for queue in others & self._readers.keys() if self._readers[queue][0].locked]
         await self._drop(lost, commit=False)
         if lost:
-            self._changed.set()
-        self._waits_for_locks = not self.readers or not all(reader.locked for reader in self.readers)
+            self.look_again()
+        self.waits_for_locks = not self.readers or not all(reader.locked for reader in self.readers)
