@@ -8,6 +8,7 @@ import resource
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from delaymq.store.errors import StoreFullError
 from delaymq.store.message_store import MessageStore
 from delaymq.store.model import Dispatched, NewRecord
 from delaymq.store.restore import Restore
+from transactions_harness import Transacting
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 SMALL = {"mapped_file_size_commit_log": 65_536, "max_hash_slot_num": 100, "max_index_num": 400}
@@ -140,6 +142,32 @@ def test_what_a_full_store_does_not_let_drop_is_dropped_by_the_broker_and_never_
     logging.getLogger("delaymq").setLevel(level)
     assert (done.overdue, done.dropped) == (OVERDUE, 2)
     assert delivered(tmp_path / "again") == ([], {1: 0, 2: PENDING})
+
+
+def test_a_restore_and_a_clone_tell_how_many_transactions_are_open(tmp_path: Path) -> None:
+    transacting = Transacting(tmp_path)
+    ended, rolled_back, *_ = [transacting.prepare() for _ in range(5)]
+    transacting.commit(ended)
+    transacting.roll_back(rolled_back)
+    transacting.broker.close()
+    store = transacting.config.store_path_root_dir
+    assert called("store", "backup", store, str(tmp_path / "b")).code == 0
+    assert restore(tmp_path / "b", tmp_path / "again")["openTransactions"] == 3
+    in_words = called("store", "restore", str(tmp_path / "b"), str(tmp_path / "other"))
+    assert "3 transactions are open" in in_words.out
+    # What consumers' offsets tell of transactions is left out with them.
+    words = ("store", "clone", store, str(tmp_path / "clone"), "--offsets", "drop", "--json")
+    assert json.loads(called(*words).out)["openTransactions"] == 3
+    # The broker that is started there goes on with as many.
+    config = replace(transacting.config, store_path_root_dir=str(tmp_path / "again"))
+    broker = Broker.open(config, transacting.clock)
+    assert broker.transactions.totals().pending == 3
+    broker.close()
+
+
+def test_without_an_open_transaction_nothing_is_said_of_them(backup: Path, tmp_path: Path) -> None:
+    assert restore(backup, tmp_path / "again")["openTransactions"] == 0
+    assert "transactions" not in called("store", "restore", str(backup), str(tmp_path / "other")).out
 
 
 def test_a_store_that_was_paused_is_restored_paused_unless_said_otherwise(origin: Path, tmp_path: Path) -> None:

@@ -33,6 +33,8 @@ class Reopened:
     overdue: int
     """Those that were due when the store was restored."""
     dropped: int
+    open_transactions: int
+    """Half messages that nobody has ended: their producers are asked when a broker runs."""
     paused: bool
     records: int
     rebuild_ms: int
@@ -68,6 +70,7 @@ def reopen(
         if overdue.what in ("deliver", "drop") and not is_dropping:
             delivery.holding.deliver()
         pending = sum(delivery.pending().values())
+        open_transactions = broker.transactions.totals().pending
     finally:
         broker.close()
     if overdue.what == "spread":
@@ -77,6 +80,7 @@ def reopen(
         pending=pending,
         overdue=count,
         dropped=dropped,
+        open_transactions=open_transactions,
         paused=overdue.what == "pause",
         records=report.replayed_records,
         rebuild_ms=report.duration_ms,

@@ -141,6 +141,7 @@ def _tell(
                 "pending": done.pending,
                 "overdue": done.overdue,
                 "dropped": done.dropped,
+                "openTransactions": done.open_transactions,
                 "overdueChoice": choice.what,
                 "messageDelayLevel": manifest.message_delay_level,
                 "brokerName": manifest.broker_name,
@@ -154,6 +155,11 @@ def _tell(
     ]
     if done.overdue:
         lines.append(f"{done.overdue} were overdue: {_fate(choice, done)}")
+    if done.open_transactions:
+        lines.append(
+            f"{done.open_transactions} transactions are open: when the broker runs, their producers are asked how they"
+            " ended"
+        )
     if done.paused:
         lines.append("deliveries are paused: start the broker, then `delaymq delay resume --overdue deliver`")
     if is_clone:
