@@ -1,25 +1,59 @@
-"""What consumers that share their group's queues tell the client, whether they are pushed to or polled."""
+"""What consumers that share their group's queues have in common, whether they are pushed to or polled."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from delaymq.client.assignment import Assignment
+from delaymq.client.background import Background
+from delaymq.client.client import Client
+from delaymq.client.consumer_stats import Tally
+from delaymq.client.errors import ClosedError
+from delaymq.client.expressions import check_expressions
 from delaymq.client.offsets import Offsets
 from delaymq.client.options import ConsumeFrom, MessageModel
+from delaymq.client.queue_calls import QueueCalls
 from delaymq.client.subscriptions import Subscription
+from delaymq.message.names import group_problem
 from delaymq.protocol.bodies import ConsumerData, MessageQueue, ProducerData
 
 
 class GroupMember:
     """Most of a `Member` of the client; who reads, and how, is said by what is derived from it."""
 
-    group: str
-    _subscriptions: dict[str, Subscription]
     _offsets: Offsets
     _assignment: Assignment
     retry_topic = ""
     """Of a consumer whose failed messages come again there."""
+
+    def __init__(self, client: Client, group: str, kind: str) -> None:
+        problem = group_problem(group)
+        if problem is not None:
+            raise ValueError(problem)
+        self.group = group
+        self._client = client
+        self._calls = QueueCalls(client, group)
+        self._tally = Tally()
+        self._background = Background(f"{kind} {group}")
+        self._subscriptions: dict[str, Subscription] = {}
+        self._started_ms = 0
+        self._joined = False
+        self._closed = False
+
+    @property
+    def assigned(self) -> list[MessageQueue]:
+        """The queues that are read now; those of subscribed topics are known a moment after the start."""
+        return [reader.queue for reader in self._assignment.readers]
+
+    async def _check_start(self) -> None:
+        """Raises ClosedError after a close, ValueError after a start, RefusedError for SQL92 that a broker refuses."""
+        if self._closed:
+            raise ClosedError(f"the consumer of {self.group} was closed: make a new one")
+        if self._joined:
+            raise ValueError(f"the consumer of {self.group} is started already")
+        await check_expressions(self._client, self.group, self._subscriptions.values())
+
+    # What the client asks of its members.
 
     def producer_data(self) -> ProducerData | None:
         return None

@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
 from typing import Self
 
 from delaymq.client.assignment import Assignment
-from delaymq.client.background import Background
 from delaymq.client.client import Client
-from delaymq.client.consumer_stats import Tally
 from delaymq.client.errors import ClosedError
-from delaymq.client.expressions import check_expressions
-from delaymq.client.group_member import GroupMember
 from delaymq.client.lite_offsets import SoughtOffsets
 from delaymq.client.lite_reading import SharedOrAssigned, reading_options
 from delaymq.client.messages import ReceivedMessage
 from delaymq.client.offsets import BrokerOffsets
 from delaymq.client.options import LitePullOptions, MessageModel
 from delaymq.client.poll_buffer import PollBuffer
-from delaymq.client.queue_calls import QueueCalls
 from delaymq.client.rates import SAMPLE_INTERVAL_MS
 from delaymq.client.rebalance import Shares
 from delaymq.client.running_info import queue_info, running_info
+from delaymq.client.seeking import SeekingMember
 from delaymq.client.subscriptions import ALL, Subscription, subscription_to
 from delaymq.client.unregistering import unregister
 from delaymq.clock import now_ms
-from delaymq.message.names import group_problem
 from delaymq.protocol.bodies import ConsumerData, ConsumerRunningInfo, MessageQueue
 
 POLL_TIMEOUT_MS = 5_000
@@ -35,7 +30,7 @@ POLL_MESSAGES = 32
 POLLED = "CONSUME_ACTIVELY"
 
 
-class LitePullConsumer(GroupMember):
+class LitePullConsumer(SeekingMember):
     """A member of a group that is polled. One task polls; the others may call everything else.
 
     Either `subscribe`: the group's members share the topics' queues, and they move when members come and go. Or
@@ -50,21 +45,11 @@ class LitePullConsumer(GroupMember):
     error), and only what is done is committed: after a crash messages come again, and none is skipped.
     """
 
-    _offsets: SoughtOffsets
-
     def __init__(self, client: Client, group: str, options: LitePullOptions | None = None) -> None:
-        problem = group_problem(group)
-        if problem is not None:
-            raise ValueError(problem)
-        self.group = group
+        super().__init__(client, group, "lite pull consumer")
         self.options = options or LitePullOptions()
-        self._client = client
-        self._calls = QueueCalls(client, group)
         self._offsets = SoughtOffsets(BrokerOffsets(self._calls), saves=self.options.auto_commit)
         self._buffer = PollBuffer(self.options.max_cached_in_all)
-        self._tally = Tally()
-        self._background = Background(f"lite pull consumer {group}")
-        self._subscriptions: dict[str, Subscription] = {}
         self._shares = SharedOrAssigned(Shares(client, group, allocation=self.options.allocation))
         self._assignment = Assignment(
             client,
@@ -81,9 +66,6 @@ class LitePullConsumer(GroupMember):
             is_held=self._is_held,
             tally=self._tally,
         )
-        self._started_ms = 0
-        self._joined = False
-        self._closed = False
         self._polls = False
 
     async def __aenter__(self) -> Self:
@@ -133,11 +115,6 @@ class LitePullConsumer(GroupMember):
                 self._assignment.subscription_changed(topic)
         self._assignment.look_again()
 
-    @property
-    def assigned(self) -> list[MessageQueue]:
-        """The queues that are read now; with `subscribe` they are known a moment after the start."""
-        return [reader.queue for reader in self._assignment.readers]
-
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The topic's queues that can be read. Raises NoRouteError."""
         return (await self._client.route(topic)).readable
@@ -184,51 +161,6 @@ class LitePullConsumer(GroupMember):
         """The queues that are paused."""
         return frozenset(self._buffer.paused)
 
-    # Offsets.
-
-    async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Goes on at `offset` of `queue`; what was pulled of it is dropped. It is committed as any other progress.
-
-        An offset that the queue does not have any more, or not yet, becomes the nearest that it has. ValueError when
-        the queue is not assigned to this consumer now.
-        """
-        if offset < 0:
-            raise ValueError(f"offset {offset}: offsets begin at 0")
-        if queue not in (self._shares.assigned or self.assigned):
-            raise ValueError(f"{queue} is not assigned to this consumer now: it has {self.assigned or 'no queue yet'}")
-        self._offsets.seek(queue, offset)
-        await self._assignment.reset({queue: offset})
-
-    async def seek_to_begin(self, queue: MessageQueue) -> None:
-        """Goes on at the oldest message of `queue`. Errors as `seek`, and ClientError when it cannot be asked."""
-        await self.seek(queue, await self._calls.min_offset(queue))
-
-    async def seek_to_end(self, queue: MessageQueue) -> None:
-        """Goes on at the next message that comes to `queue`. Errors as `seek_to_begin`."""
-        await self.seek(queue, await self._calls.max_offset(queue))
-
-    async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The offset of the first message stored at `timestamp_ms` (since 1970) or later. Raises ClientError."""
-        return await self._calls.offset_at(queue, timestamp_ms)
-
-    async def committed(self, queue: MessageQueue) -> int | None:
-        """The group's offset at the broker: the next message to consume; None when there is none. ClientError."""
-        return await self._calls.committed_offset(queue)
-
-    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Stores `offsets` (the next messages to consume), or those behind all that was polled so far, which then
-        counts as done. Raises ClientError when a broker does not take one; the others are stored all the same.
-        """
-        if offsets is None:
-            self._finish_taken()
-            offsets = self._offsets.unless_sought(self._assignment.offsets())
-        stored = await asyncio.gather(
-            *(self._calls.commit(queue, offset) for queue, offset in offsets.items()), return_exceptions=True
-        )
-        for result in stored:
-            if isinstance(result, BaseException):
-                raise result
-
     # From start to end.
 
     async def start(self) -> None:
@@ -236,9 +168,7 @@ class LitePullConsumer(GroupMember):
 
         Raises ClosedError after a close, RefusedError when a broker does not take an SQL92 expression.
         """
-        if self._closed:
-            raise ClosedError(f"the consumer of {self.group} was closed: make a new one")
-        await check_expressions(self._client, self.group, self._subscriptions.values())
+        await self._check_start()
         await self._client.join(self)
         self._joined = True
         self._started_ms = now_ms()
@@ -253,10 +183,6 @@ class LitePullConsumer(GroupMember):
 
     def consumer_data(self) -> ConsumerData | None:
         return self._consumer_data(POLLED, MessageModel.CLUSTERING, self.options.consume_from)
-
-    def reset_offsets(self, offsets: dict[MessageQueue, int]) -> None:
-        """Goes on at these offsets, as an administrator wants it."""
-        self._background.spawn(self._reset(offsets))
 
     def running_info(self) -> ConsumerRunningInfo:
         """What it does now, for an administrator."""
@@ -273,15 +199,6 @@ class LitePullConsumer(GroupMember):
         )
 
     # Inside.
-
-    async def _reset(self, offsets: dict[MessageQueue, int]) -> None:
-        # Of the group's other members too: whoever gets one of their queues later must go on where they were by then.
-        ours = self._shares.assigned or self.assigned
-        offsets = {queue: offset for queue, offset in offsets.items() if queue in ours}
-        for queue, offset in offsets.items():
-            self._offsets.seek(queue, offset)
-        await self._offsets.commit(offsets)
-        await self._assignment.reset(offsets)
 
     async def _poll(self, timeout_ms: int, max_messages: int) -> list[ReceivedMessage]:
         self._finish_taken()

@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Final, Self
 
 from delaymq.client.assignment import Assignment
-from delaymq.client.background import Background
 from delaymq.client.cached_queue import CacheTotal
 from delaymq.client.client import Client
-from delaymq.client.consumer_stats import ConsumerStats, QueueStats, Tally
+from delaymq.client.consumer_stats import ConsumerStats, QueueStats
 from delaymq.client.direct_consuming import consume_directly
-from delaymq.client.errors import ClosedError
-from delaymq.client.expressions import check_expressions
 from delaymq.client.file_offsets import FileOffsets, default_path
 from delaymq.client.group_member import GroupMember
 from delaymq.client.handlers import BatchHandler, Handle, Handler, of_batch, of_one
@@ -19,17 +16,16 @@ from delaymq.client.handling import Handling
 from delaymq.client.messages import ReceivedMessage
 from delaymq.client.offsets import BrokerOffsets
 from delaymq.client.options import MessageModel, PushConsumerOptions
-from delaymq.client.queue_calls import QueueCalls
 from delaymq.client.queue_locks import QueueLocks
 from delaymq.client.rates import SAMPLE_INTERVAL_MS
 from delaymq.client.rebalance import Shares
 from delaymq.client.retries import Retries
 from delaymq.client.running_info import queue_info, running_info
-from delaymq.client.subscriptions import ALL, Subscription, subscription_to
+from delaymq.client.subscriptions import ALL, subscription_to
 from delaymq.client.tracer import Tracer
 from delaymq.client.unregistering import unregister
 from delaymq.clock import now_ms
-from delaymq.message.names import group_problem, retry_topic
+from delaymq.message.names import retry_topic
 from delaymq.protocol.bodies import ConsumeDirectlyResult, ConsumerData, ConsumerRunningInfo, MessageQueue
 
 PUSHED: Final = "CONSUME_PASSIVELY"
@@ -39,22 +35,14 @@ class _GroupConsumer(GroupMember):
     """What consumers with a handler have in common."""
 
     def __init__(self, client: Client, group: str, handle: Handle, options: PushConsumerOptions) -> None:
-        problem = group_problem(group)
-        if problem is not None:
-            raise ValueError(problem)
-        self.group = group
+        super().__init__(client, group, "consumer")
         self.options = options
-        self._client = client
         clustering = options.model is MessageModel.CLUSTERING
-        calls = QueueCalls(client, group)
         self._file = None if clustering else FileOffsets()
-        self._offsets = self._file or BrokerOffsets(calls)
-        self._tally = Tally()
+        self._offsets = self._file or BrokerOffsets(self._calls)
         retries = Retries(client, group, options.retry_delay_level, options.max_reconsume_times) if clustering else None
         self._tracer = Tracer(client, group, "CONSUME", options.trace_topic) if options.enable_trace else None
         self._handling = Handling(handle, retries, options, self._tally, self._tracer)
-        self._background = Background(f"consumer {group}")
-        self._subscriptions: dict[str, Subscription] = {}
         self.retry_topic = retry_topic(group) if clustering else ""
         self._assignment = Assignment(
             client,
@@ -62,7 +50,7 @@ class _GroupConsumer(GroupMember):
             options,
             subscriptions=self._subscriptions,
             retry_topic=self.retry_topic,
-            calls=calls,
+            calls=self._calls,
             shares=Shares(client, group, clustering=clustering, allocation=options.allocation),
             locks=QueueLocks(client, group) if clustering and options.ordered else None,
             offsets=self._offsets,
@@ -72,9 +60,6 @@ class _GroupConsumer(GroupMember):
             total=CacheTotal(options.max_cached_messages_in_all, options.max_cached_bytes_in_all, self._wake),
         )
         self._handle = handle
-        self._started_ms = 0
-        self._joined = False
-        self._closed = False
         if clustering:
             self.subscribe(self.retry_topic)
 
@@ -101,11 +86,6 @@ class _GroupConsumer(GroupMember):
         self._subscriptions.pop(topic, None)
         self._assignment.subscription_changed(topic)
 
-    @property
-    def assigned(self) -> list[MessageQueue]:
-        """The queues that this member reads now."""
-        return [reader.queue for reader in self._assignment.readers]
-
     def stats(self) -> ConsumerStats:
         """This moment's figures."""
         queues = tuple(
@@ -125,11 +105,7 @@ class _GroupConsumer(GroupMember):
         Raises ClosedError after a close, OffsetsInUseError when another broadcasting consumer has the same file,
         RefusedError when a broker does not take an SQL92 expression.
         """
-        if self._closed:
-            raise ClosedError(f"the consumer of {self.group} was closed: make a new one")
-        if self._joined:
-            raise ValueError(f"the consumer of {self.group} is started already")
-        await check_expressions(self._client, self.group, self._subscriptions.values())
+        await self._check_start()
         if self._file is not None:
             instance = self._client.options.instance_name
             path = self.options.offsets_path or default_path(self._client.client_id, instance, self.group)
