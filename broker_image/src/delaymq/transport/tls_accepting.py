@@ -2,13 +2,12 @@
 
 A plain connection pays nothing: no frame begins with a handshake's first byte, so the frame receiver finds it where it
 refuses what is too long. Handshakes cost processor time on the loop's thread and memory while they are under way:
-one begins in a turn of the loop, and only so many at a time.
+one begins in a turn of the loop, and only so many at a time (`handshake_row`).
 """
 
 import asyncio
 import logging
 import ssl
-from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
@@ -17,18 +16,15 @@ from delaymq.protocol.command import Command
 from delaymq.protocol.errors import ProtocolError, TlsHandshakeError
 from delaymq.protocol.frame import TLS_HANDSHAKE, FrameReceiver
 from delaymq.quiet_log import QuietLog
+from delaymq.transport.handshake_row import GIVES_WAY_S, Handshake, HandshakeRow
 from delaymq.transport.tls_errors import sentence
 from delaymq.transport.tls_upgrade import upgrade
 
 if TYPE_CHECKING:
     from delaymq.transport.connection import RemotingConnection
 
-MAX_HANDSHAKES: Final = 256
-"""Under way at a time: each holds up to 100 KB. After a restart all clients come at once; the others wait."""
 HANDSHAKE_TIMEOUT_S: Final = 10.0
-"""For one handshake, and for its turn; a client gives up after 3 s."""
-CONTENDED_TIMEOUT_S: Final = 3.0
-"""The same for handshakes that begin while others wait: who says nothing must not keep them out."""
+"""For one handshake while nobody else waits."""
 
 _logger = logging.getLogger(__name__)
 _failures = QuietLog(_logger, now_ms)
@@ -66,14 +62,15 @@ class TlsAccepting:
         self.ended = 0
         """Connections and attempts that are over."""
         self._context = context
-        self._waiting: deque[tuple[RemotingConnection, bytes, float]] = deque()
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._row = HandshakeRow()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._turn: asyncio.Handle | None = None
+        self._later: asyncio.TimerHandle | None = None
 
     @property
     def under_way(self) -> int:
         """Handshakes that have begun or wait for their turn."""
-        return len(self._under_way) + len(self._waiting)
+        return self._row.under_way + self._row.waiting
 
     def take(self, connection: "RemotingConnection", error: ProtocolError) -> bool:
         """Whether `error`, by which a connection would be cut off, is a handshake that is done instead."""
@@ -83,7 +80,7 @@ class TlsAccepting:
             return False
         loop = asyncio.get_running_loop()
         connection.begin_upgrade()
-        self._waiting.append((connection, error.received, loop.time() + HANDSHAKE_TIMEOUT_S))
+        self._row.wait(Handshake(connection, error.received, loop.time()))
         self._next_soon(loop)
         return True
 
@@ -94,40 +91,63 @@ class TlsAccepting:
 
     def close(self) -> None:
         """Begins no handshake any more; those under way end with their connections."""
-        self._waiting.clear()
-        if self._turn is not None:
-            self._turn.cancel()
-        for task in list(self._under_way):
+        self._row.drop_waiting()
+        for handle in (self._turn, self._later):
+            if handle is not None:
+                handle.cancel()
+        for task in list(self._tasks):
             task.cancel()
 
     def _next_soon(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._turn is None and self._waiting and len(self._under_way) < MAX_HANDSHAKES:
+        if self._turn is None and self._row.waiting:
             self._turn = loop.call_soon(self._next, loop)
 
     def _next(self, loop: asyncio.AbstractEventLoop) -> None:
         self._turn = None
-        connection, received, deadline = self._waiting.popleft()
-        if connection.closing or loop.time() > deadline:
-            self.failed += not connection.closing
-            connection.close()
-        else:
-            timeout_s = CONTENDED_TIMEOUT_S if self._waiting else HANDSHAKE_TIMEOUT_S
-            task = loop.create_task(self._handshake(connection, received, timeout_s))
-            self._under_way.add(task)
-            task.add_done_callback(lambda task: self._ended(task, loop))
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+        now = loop.time()
+        for late in self._row.expired(now):
+            self._end(late, "its turn did not come in time")
+        found = self._row.next(now)
+        if isinstance(found, float):
+            if self._row.waiting:
+                self._later = loop.call_later(found, self._next, loop)
+            return
+        handshake, in_the_way = found
+        if in_the_way is not None:
+            self._end(in_the_way, f"it was not done after {GIVES_WAY_S:g} s, and others wait")
+        task = loop.create_task(self._handshake(handshake, loop))
+        self._tasks.add(task)
+        task.add_done_callback(lambda task: self._ended(task, handshake, loop))
         self._next_soon(loop)
 
-    def _ended(self, task: asyncio.Task[None], loop: asyncio.AbstractEventLoop) -> None:
-        self._under_way.discard(task)
+    def _end(self, handshake: Handshake, why: str) -> None:
+        connection = handshake.connection
+        if not connection.closing:
+            self.failed += 1
+            peer = connection.remote_address
+            _failures.warning("TLS handshake with %s failed: %s", peer, why, peer=peer)
+            connection.abort()
+
+    def _ended(self, task: asyncio.Task[None], handshake: Handshake, loop: asyncio.AbstractEventLoop) -> None:
+        self._tasks.discard(task)
+        self._row.ended(handshake)
         self._next_soon(loop)
 
-    async def _handshake(self, connection: "RemotingConnection", received: bytes, timeout_s: float) -> None:
+    async def _handshake(self, handshake: Handshake, loop: asyncio.AbstractEventLoop) -> None:
+        connection = handshake.connection
         peer = connection.remote_address
         try:
             context = await self._context()
+            if connection.closing:
+                self.ended += 1
+                return
+            handshake.since = loop.time()
             # A refusal must reach the peer: it says what is wrong with its certificate.
             connection.reset_at_close(False)
-            await upgrade(connection, context, timeout_s=timeout_s, received=received)
+            await upgrade(connection, context, timeout_s=HANDSHAKE_TIMEOUT_S, received=handshake.received)
         except OSError as error:
             self.ended += 1
             if not connection.closing:

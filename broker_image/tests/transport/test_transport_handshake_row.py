@@ -1,0 +1,169 @@
+"""Whose TLS handshake begins next: shares of networks, the newest first, and the oldest of the largest gives way."""
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from delaymq.message.ids import pack_host
+from delaymq.transport.handshake_row import (
+    EXPIRED_AT_ONCE,
+    GIVES_WAY_S,
+    MAX_HANDSHAKES,
+    MAX_OF_A_NETWORK,
+    WAIT_S,
+    Handshake,
+    HandshakeRow,
+)
+
+
+@dataclass
+class Peer:
+    remote_host: bytes
+
+
+class Row:
+    """A row, and a clock that only the test moves."""
+
+    def __init__(self) -> None:
+        self.row = HandshakeRow()
+        self.now = 1_000.0
+
+    def come(self, address: str, count: int = 1) -> list[Handshake]:
+        peers: list[Any] = [Peer(pack_host(address, 40_000 + number)) for number in range(count)]
+        came = [Handshake(peer, b"\x16", self.now) for peer in peers]
+        for each in came:
+            self.row.wait(each)
+        return came
+
+    def begin(self) -> tuple[Handshake, Handshake | None] | None:
+        found = self.row.next(self.now)
+        if isinstance(found, float):
+            return None
+        found[0].since = self.now
+        return found
+
+    def begin_all(self) -> list[Handshake]:
+        begun = []
+        while (found := self.begin()) is not None:
+            begun.append(found[0])
+        return begun
+
+
+@pytest.fixture
+def row() -> Row:
+    return Row()
+
+
+def test_networks_have_their_turns_one_after_the_other_and_the_newest_of_each_is_first(row: Row) -> None:
+    first, second = row.come("10.0.0.1", 2)
+    third, fourth = row.come("10.0.0.2", 2)
+    assert row.begin_all() == [second, fourth, first, third]
+    assert (row.row.waiting, row.row.under_way) == (0, 4)
+
+
+def test_one_network_leaves_room_for_others(row: Row) -> None:
+    row.come("10.0.0.1", 1_000)
+    assert len(row.begin_all()) == MAX_OF_A_NETWORK
+    (other,) = row.come("10.0.0.2")
+    assert row.begin() == (other, None)
+    assert row.begin() is None
+
+
+def test_the_oldest_of_the_network_that_has_most_gives_way_after_its_time_and_not_before(row: Row) -> None:
+    large, small = row.come("10.0.0.1", 190), row.come("10.0.0.2", 66)
+    assert len(row.begin_all()) == MAX_HANDSHAKES
+    row.now += GIVES_WAY_S / 2
+    (late,) = row.come("10.0.0.3")
+    assert row.row.next(row.now) == GIVES_WAY_S / 2
+    row.now += GIVES_WAY_S / 2
+    assert row.begin() == (late, large[-1])
+    row.row.ended(large[-1])  # as its task says later
+    assert row.row.under_way == MAX_HANDSHAKES
+    again = row.come("10.0.0.2", 2)
+    assert [row.begin(), row.begin()] == [(again[1], large[-2]), (again[0], large[-3])]
+    assert small[0] not in large
+
+
+def test_at_its_limit_a_network_makes_room_for_its_own(row: Row) -> None:
+    old = row.come("10.0.0.1", MAX_OF_A_NETWORK)
+    row.begin_all()
+    row.now += GIVES_WAY_S
+    new = row.come("10.0.0.1", 2)
+    assert [row.begin(), row.begin()] == [(new[1], old[-1]), (new[0], old[-2])]
+
+
+def test_what_cannot_go_on_yet_does_not_give_way(row: Row) -> None:
+    """Its certificate is being made: that is no fault of its peer."""
+    row.come("10.0.0.1", MAX_OF_A_NETWORK)
+    for _ in range(MAX_OF_A_NETWORK):
+        row.row.next(row.now)
+    row.come("10.0.0.1")
+    row.now += 100 * GIVES_WAY_S
+    assert row.row.next(row.now) == GIVES_WAY_S
+
+
+def test_a_host_with_many_ipv6_addresses_is_one_network(row: Row) -> None:
+    for number in range(300):
+        row.come(f"2001:db8:1:2::{number:x}")
+    assert len(row.begin_all()) == MAX_OF_A_NETWORK
+    row.come("2001:db8:1:3::1")
+    assert len(row.begin_all()) == 1
+
+
+def test_who_waited_too_long_is_dropped_some_at_a_time(row: Row) -> None:
+    came = row.come("10.0.0.1", 20)
+    row.now += WAIT_S
+    late = row.come("10.0.0.1")
+    assert row.row.expired(row.now) == []
+    row.now += 0.1
+    assert row.row.expired(row.now) == came[:EXPIRED_AT_ONCE]
+    assert row.row.expired(row.now) == came[EXPIRED_AT_ONCE:]
+    assert row.begin_all() == late
+    row.come("10.0.0.2")
+    row.now += WAIT_S + 1
+    assert len(row.row.expired(row.now)) == 1
+    assert (row.row.waiting, row.row.next(row.now)) == (0, GIVES_WAY_S)
+
+
+def test_against_any_number_of_hostile_ones_a_client_begins_within_a_turn_of_each_network(row: Row) -> None:
+    """They come anew whenever one of theirs was ended; each turn is one that began."""
+    hostile = [f"10.1.0.{number}" for number in range(20)]
+    for address in hostile:
+        row.come(address, 500)
+    row.begin_all()
+    row.now += GIVES_WAY_S
+    (client,) = row.come("10.2.0.1")
+    begun = []
+    for _ in range(len(hostile) + 1):
+        found = row.begin()
+        assert found is not None
+        begun.append(found[0])
+        assert found[1] is not None
+        row.come(f"10.1.0.{found[1].connection.remote_host[3]}")
+    assert client in begun
+
+
+def test_what_is_counted_is_what_is_there_whatever_happens() -> None:
+    chance = random.Random(7)
+    row = Row()
+    waiting: set[Handshake] = set()
+    under_way: set[Handshake] = set()
+    for _ in range(30_000):
+        what = chance.random()
+        row.now += chance.random() * 0.02
+        if what < 0.5:
+            waiting |= set(row.come(f"10.0.0.{min(int(chance.expovariate(0.5)), 250)}"))
+        elif what < 0.9:
+            found = row.begin()
+            if found is not None:
+                waiting.remove(found[0])
+                under_way.add(found[0])
+                under_way.discard(found[1]) if found[1] is not None else None
+        elif what < 0.95 and under_way:
+            row.row.ended(under_way.pop())
+        else:
+            waiting -= set(row.row.expired(row.now))
+        assert (row.row.waiting, row.row.under_way) == (len(waiting), len(under_way))
+        assert len(under_way) <= MAX_HANDSHAKES
+    assert len(waiting) > 100
