@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from broker_harness import FakeSession, Harness
 from delaymq.broker.broker import Broker
-from delaymq.broker.clients import MAX_TOLD_AT_ONCE
+from delaymq.broker.group_changes import MAX_TOLD_AT_ONCE
 from delaymq.broker.remembered import BELIEVED_MS, REFRESH_MS, REMEMBER_MS
 from delaymq.protocol.bodies import (
     CheckClient,

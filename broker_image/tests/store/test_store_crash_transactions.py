@@ -14,7 +14,7 @@ import pytest
 from broker_harness import FakeSession, broker_config, send_fields
 from delaymq.broker.arrivals import Arrivals
 from delaymq.broker.broker import Broker
-from delaymq.broker.clients import Client
+from delaymq.broker.consumer_group import Client
 from delaymq.broker.delivery import Delivery
 from delaymq.broker.results import Deferred
 from delaymq.broker.stats import Stats

@@ -2,86 +2,35 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Final
 
-from delaymq.broker.remembered import BELIEVED_MS, REFRESH_MS, REMEMBER_MS, RememberedClients, RememberedGroup
+from delaymq.broker.consumer_group import Client, ConsumerGroup
+from delaymq.broker.expected_members import ExpectedMembers
+from delaymq.broker.group_changes import GroupChanges
+from delaymq.broker.remembered import REFRESH_MS, RememberedClients, RememberedGroup
 from delaymq.broker.session import Session
 from delaymq.protocol.bodies import ConsumerData, SubscriptionData
-from delaymq.protocol.codes import RequestCode
-from delaymq.protocol.command import Command, request_command
+from delaymq.protocol.command import Command
 
 # Clients send a heartbeat every 30 s.
 EXPIRE_MS: Final = 120_000
-# Members of a larger group hear of changes from `tell_members`, once for all that changed meanwhile: of a thousand that
-# come back each would otherwise have all others told.
-MAX_TOLD_AT_ONCE: Final = 16
 # Groups of one connection: more than any program has, and each costs memory until the connection ends.
 MAX_GROUPS_PER_SESSION: Final = 10_000
-
-
-@dataclass(slots=True)
-class Client:
-    """One connection's membership in one group."""
-
-    session: Session
-    client_id: str
-    language: str
-    version: int
-    updated_ms: int
-
-
-@dataclass(slots=True)
-class ConsumerGroup:
-    """A group with at least one member, or one that is remembered from the last run."""
-
-    name: str
-    consume_type: str
-    message_model: str
-    consume_from_where: str
-    subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
-    members: dict[int, Client] = field(default_factory=dict)
-    """By session id."""
-    sorted_ids: list[str] | None = None
-    """Of the members; None after one came or went: when many do, each of them asks for all."""
-
-    def subscribe(self, wanted: Iterable[SubscriptionData]) -> bool:
-        """Takes a member's subscriptions; whether topics came or went. A newer version counts as no change."""
-        changed = False
-        topics = set()
-        for subscription in wanted:
-            topics.add(subscription.topic)
-            known = self.subscriptions.get(subscription.topic)
-            if known is None:
-                changed = True
-            elif subscription.sub_version <= known.sub_version:
-                continue
-            self.subscriptions[subscription.topic] = subscription
-        for topic in [topic for topic in self.subscriptions if topic not in topics]:
-            del self.subscriptions[topic]
-            changed = True
-        return changed
 
 
 class Clients:
     """The registry. `may_notify(group)`: whether members of the group want to be told when others come and go."""
 
     def __init__(self, may_notify: Callable[[str], bool]) -> None:
-        self._may_notify = may_notify
         self.producers: dict[str, dict[int, Client]] = {}
         self._producing: dict[str, dict[tuple[int, str], Client]] = {}
         """Client id → session id and group → the producer, the one that was heard of last at the end."""
         self.consumers: dict[str, ConsumerGroup] = {}
-        self._remembered: dict[str, ConsumerGroup] = {}
-        self._remembered_ids: dict[str, set[str]] = {}
-        self._remembered_until_ms = 0
+        self._expected = ExpectedMembers()
         self._remembered_at_ms = 0
         self._groups_of: dict[int, tuple[set[str], set[str]]] = {}
-        self._changed_groups: dict[str, None] = {}
-        self._untold: deque[tuple[str, int]] = deque()
-        """Group and session id of members that are still to be told."""
+        self._changes = GroupChanges(self.consumers, may_notify)
         self.frozen = False
         """While the broker stops: connections that close now come back, so their groups stay as they are."""
         self.dirty = False
@@ -120,11 +69,11 @@ class Clients:
         if before is None or before.client_id != client.client_id:
             group.sorted_ids = None
         group.members[client.session.id] = client
-        self._remembered_ids.get(name, set()).discard(client.client_id)
+        self._expected.expect_no_more(name, client.client_id)
         versions = {topic: known.sub_version for topic, known in group.subscriptions.items()}
         if group.subscribe(data.subscription_data_set) or joined:
             self.dirty = True
-            self._tell(group)
+            self._changes.tell(group)
         elif any(known.sub_version != versions[topic] for topic, known in group.subscriptions.items()):
             self.dirty = True  # after a crash, pulls that state the newer version would be refused
 
@@ -135,7 +84,7 @@ class Clients:
     ) -> None:
         """A client that leaves a group on its own."""
         if consumer_group:
-            self._remembered_ids.get(consumer_group, set()).discard(client_id)
+            self._expected.expect_no_more(consumer_group, client_id)
         groups = self._groups_of.get(session.id)
         if groups is None:
             return
@@ -167,8 +116,12 @@ class Clients:
                     silent[client.session.id] = client.session
         for session in silent.values():
             self._expire_session(session, now_ms)
-        if self._remembered and now_ms >= self._remembered_until_ms:
-            self._forget()
+        missed = self._expected.end(now_ms)
+        if missed is not None:
+            self.dirty = True
+            for name in missed:
+                if name in self.consumers:
+                    self._changes.tell(self.consumers[name])
         return list(silent.values())
 
     def _expire_session(self, session: Session, now_ms: int) -> None:
@@ -199,10 +152,10 @@ class Clients:
         group = self.consumers[name]
         client = group.members.pop(session_id)
         group.sorted_ids = None
-        self._remembered_ids.get(name, set()).discard(client.client_id)
+        self._expected.expect_no_more(name, client.client_id)
         self.dirty = True
         if group.members:
-            self._tell(group)
+            self._changes.tell(group)
         else:
             del self.consumers[name]
 
@@ -210,21 +163,20 @@ class Clients:
 
     def group_names(self, now_ms: int) -> list[str]:
         """Groups with a member, or with one that is expected back."""
-        return sorted({*self.consumers, *(self._remembered if now_ms < self._remembered_until_ms else ())})
+        return sorted({*self.consumers, *self._expected.names(now_ms)})
 
     def group(self, name: str, now_ms: int) -> ConsumerGroup | None:
         """The group as its members or, shortly after a start, the last run describe it."""
         group = self.consumers.get(name)
-        if group is None and now_ms < self._remembered_until_ms:
-            return self._remembered.get(name)
-        return group
+        return self._expected.group(name, now_ms) if group is None else group
 
     def subscription(self, name: str, topic: str, now_ms: int) -> SubscriptionData | None:
         """What a group wants of `topic`; a member that came back may not have said it again yet."""
         group = self.consumers.get(name)
         found = group.subscriptions.get(topic) if group is not None else None
-        if found is None and now_ms < self._remembered_until_ms and name in self._remembered:
-            return self._remembered[name].subscriptions.get(topic)
+        if found is None:
+            expected = self._expected.group(name, now_ms)
+            return None if expected is None else expected.subscriptions.get(topic)
         return found
 
     def member_ids(self, name: str, now_ms: int) -> list[str]:
@@ -235,7 +187,7 @@ class Clients:
             if group.sorted_ids is None:
                 group.sorted_ids = sorted({client.client_id for client in group.members.values()})
             connected = group.sorted_ids
-        expected = self._remembered_ids.get(name) if now_ms < self._remembered_until_ms else None
+        expected = self._expected.ids(name, now_ms)
         return sorted({*connected, *expected}) if expected else list(connected)
 
     def consumes(self, name: str, topic: str) -> bool:
@@ -280,18 +232,15 @@ class Clients:
             client.session.notify(make(client))
         return len(members)
 
+    def tell_members(self, budget: int) -> None:
+        """Tells up to `budget` members of large groups that their group changed; to be called again and again."""
+        self._changes.tell_some(budget)
+
     # Across restarts
 
     def restore(self, stored: RememberedClients, now_ms: int) -> None:
-        """Believes the last run for REMEMBER_MS, if it ended a short time ago."""
-        if now_ms - stored.saved_at_ms > BELIEVED_MS:
-            return
-        self._remembered_until_ms = now_ms + REMEMBER_MS
-        for name, each in stored.groups.items():
-            group = ConsumerGroup(name, each.consume_type, each.message_model, each.consume_from_where)
-            group.subscribe(each.subscriptions)
-            self._remembered[name] = group
-            self._remembered_ids[name] = set(each.client_ids)
+        """Believes the last run for a while, if it ended a short time ago."""
+        self._expected.restore(stored, now_ms)
 
     def remember(self, now_ms: int) -> RememberedClients:
         """What clients.json has to say now."""
@@ -315,41 +264,5 @@ class Clients:
         """Whether clients.json is to be written anew."""
         return self.dirty or bool(self.consumers and now_ms - self._remembered_at_ms >= REFRESH_MS)
 
-    def _forget(self) -> None:
-        missing = [name for name, ids in self._remembered_ids.items() if ids]
-        self._remembered.clear()
-        self._remembered_ids.clear()
-        self.dirty = True
-        for name in missing:
-            group = self.consumers.get(name)
-            if group is not None:
-                self._tell(group)
-
     def _session_groups(self, session: Session) -> tuple[set[str], set[str]]:
         return self._groups_of.setdefault(session.id, (set(), set()))
-
-    def tell_members(self, budget: int) -> None:
-        """Tells up to `budget` members of large groups that their group changed; to be called again and again."""
-        if not self._untold:
-            for name in self._changed_groups:
-                group = self.consumers.get(name)
-                if group is not None and self._may_notify(name):
-                    self._untold.extend((name, session_id) for session_id in group.members)
-            self._changed_groups.clear()
-        while self._untold and budget > 0:
-            budget -= 1
-            name, session_id = self._untold.popleft()
-            group = self.consumers.get(name)
-            client = group.members.get(session_id) if group is not None else None
-            if client is not None:
-                client.session.notify(_changed(name))
-
-    def _tell(self, group: ConsumerGroup) -> None:
-        if len(group.members) > MAX_TOLD_AT_ONCE:
-            self._changed_groups[group.name] = None
-        elif self._may_notify(group.name):
-            self.notify_group(group.name, lambda _: _changed(group.name))
-
-
-def _changed(group: str) -> Command:
-    return request_command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group}, oneway=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from delaymq.broker.clients import Client
+from delaymq.broker.consumer_group import Client
 from delaymq.broker.errors import system_error
 from delaymq.broker.subscribed import checked_filter
 from delaymq.message import names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from delaymq.broker.clients import Client
+from delaymq.broker.consumer_group import Client
 from delaymq.broker.errors import system_error, topic_missing
 from delaymq.protocol.bodies import (
     Connection,

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from delaymq.broker.client_versions import V3_0_7, V3_1_8, version_name
-from delaymq.broker.clients import Client
+from delaymq.broker.consumer_group import Client
 from delaymq.broker.errors import system_error
 from delaymq.broker.results import Asked
 from delaymq.message.ids import parse_offset_message_id

@@ -1,0 +1,51 @@
+"""Members of the broker's last run that are expected back: for a while they count as if they were there."""
+
+from __future__ import annotations
+
+from delaymq.broker.consumer_group import ConsumerGroup
+from delaymq.broker.remembered import BELIEVED_MS, REMEMBER_MS, RememberedClients
+
+
+class ExpectedMembers:
+    """Consumer groups of the last run, and who of each has not come yet."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, ConsumerGroup] = {}
+        self._ids: dict[str, set[str]] = {}
+        self._until_ms = 0
+
+    def restore(self, stored: RememberedClients, now_ms: int) -> None:
+        """Believes the last run for REMEMBER_MS, if it ended a short time ago."""
+        if now_ms - stored.saved_at_ms > BELIEVED_MS:
+            return
+        self._until_ms = now_ms + REMEMBER_MS
+        for name, each in stored.groups.items():
+            group = ConsumerGroup(name, each.consume_type, each.message_model, each.consume_from_where)
+            group.subscribe(each.subscriptions)
+            self._groups[name] = group
+            self._ids[name] = set(each.client_ids)
+
+    def names(self, now_ms: int) -> list[str]:
+        """Groups that were there."""
+        return list(self._groups) if now_ms < self._until_ms else []
+
+    def group(self, name: str, now_ms: int) -> ConsumerGroup | None:
+        """A group as it was."""
+        return self._groups.get(name) if now_ms < self._until_ms else None
+
+    def ids(self, name: str, now_ms: int) -> set[str]:
+        """Client ids of a group's members that have not come yet."""
+        return self._ids.get(name, set()) if now_ms < self._until_ms else set()
+
+    def expect_no_more(self, name: str, client_id: str) -> None:
+        """A member came, or went for good."""
+        self._ids.get(name, set()).discard(client_id)
+
+    def end(self, now_ms: int) -> list[str] | None:
+        """Forgets all once their time is over; groups that lose a member by that, None when nothing was forgotten."""
+        if not self._groups or now_ms < self._until_ms:
+            return None
+        missing = [name for name, ids in self._ids.items() if ids]
+        self._groups.clear()
+        self._ids.clear()
+        return missing
