@@ -9,13 +9,17 @@ from __future__ import annotations
 import mmap
 import os
 import random
+import shutil
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 from delaymq.store.files import Files
 
 PAGE_BYTES = 4096
+Found = TypeVar("Found")
 
 
 @dataclass
@@ -172,6 +176,25 @@ class QuietFiles(Files):
 
     def disk_used_ratio(self, path: str) -> float:
         return 0.1
+
+
+def after_crashes(
+    recording: RecordingFiles, *, seed: int, states: int, folder: Path, check: Callable[[Path, int], Found]
+) -> list[Found]:
+    """What `check` finds of each of so many states, given its folder and the call after which the machine stopped."""
+    crashes, chance = CrashStates(recording), random.Random(seed)
+    found: list[Found] = []
+    for number in range(states):
+        call = chance.randint(1, recording.calls)
+        mode = chance.choice(["kill", "power", "power", "torn", "torn", "nothing"])
+        target = folder / f"state-{number}"
+        crashes.write(call, random.Random(seed * 100_003 + number), mode, str(target))
+        try:
+            found.append(check(target, call))
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}, state {number}, call {call}, {mode}: {error}") from error
+        shutil.rmtree(target)
+    return found
 
 
 class CrashStates:

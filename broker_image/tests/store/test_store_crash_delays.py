@@ -5,8 +5,6 @@ DELAYMQ_CRASH_STATES (default 1,000) and DELAYMQ_CRASH_SEED as in the other cras
 
 from __future__ import annotations
 
-import random
-import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -16,7 +14,7 @@ from delaymq.message.levels import DelayLevels
 from delaymq.message.names import SCHEDULE_TOPIC, UNIQUE_KEY
 from delaymq.store.message_store import MessageStore
 from delaymq.store.reader import StoreReader
-from store_recording import CrashStates, QuietFiles
+from store_recording import QuietFiles, after_crashes
 from store_support import HOST, Clock
 from store_support import message as plain_message
 from test_store_crash_replay import OPTIONS, SEED, STATES, Workload
@@ -121,18 +119,13 @@ def test_after_any_crash_each_delayed_message_is_handed_over_once(tmp_path: Path
     workload = DelayWorkload(str(tmp_path / "recorded"), seed)
     workload.run(450)
     workload.store.abandon()
-    states = CrashStates(workload.files)
-    chance = random.Random(seed)
-    handed_over = 0
-    for number in range(-(-STATES // (5 * RECORDINGS))):
-        call = chance.randint(1, workload.files.calls)
-        mode = chance.choice(["kill", "power", "power", "torn", "torn", "nothing"])
-        target = tmp_path / f"state-{number}"
-        states.write(call, random.Random(seed * 100_003 + number), mode, str(target))
-        try:
-            handed_over += check(target, call, workload)
-        except AssertionError as error:
-            raise AssertionError(f"seed {seed}, state {number}, call {call}, {mode}: {error}") from error
-        shutil.rmtree(target)
+    found = after_crashes(
+        workload.files,
+        seed=seed,
+        states=-(-STATES // (5 * RECORDINGS)),
+        folder=tmp_path,
+        check=lambda state, call: check(state, call, workload),
+    )
+    handed_over = sum(found)
     assert workload.history.acknowledged
     assert handed_over

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from delaymq.store.message_store import MessageStore
 from delaymq.store.model import StoreTask
 from delaymq.store.reader import StoreReader
 from delaymq.store.verify import verify
-from store_recording import CrashStates, QuietFiles, RecordingFiles
+from store_recording import QuietFiles, RecordingFiles, after_crashes
 from store_support import SMALL, Clock, Watcher, entries_of, message
 
 STATES = int(os.environ.get("DELAYMQ_CRASH_STATES", "1000"))
@@ -203,18 +202,13 @@ def test_whatever_a_crash_leaves_nothing_acknowledged_is_lost(tmp_path: Path, re
     workload = Workload(str(tmp_path / "recorded"), seed)
     workload.run(450)
     workload.store.abandon()
-    states = CrashStates(workload.files)
-    chance = random.Random(seed)
-    corrections: Counter[str] = Counter()
-    for number in range(-(-STATES // RECORDINGS)):
-        call = chance.randint(1, workload.files.calls)
-        mode = chance.choice(["kill", "power", "power", "torn", "torn", "nothing"])
-        target = tmp_path / f"state-{number}"
-        states.write(call, random.Random(seed * 100_003 + number), mode, str(target))
-        try:
-            corrections += check(target, call, workload.history)
-        except AssertionError as error:
-            raise AssertionError(f"seed {seed}, state {number}, call {call}, {mode}: {error}") from error
-        shutil.rmtree(target)
+    found = after_crashes(
+        workload.files,
+        seed=seed,
+        states=-(-STATES // RECORDINGS),
+        folder=tmp_path,
+        check=lambda state, call: check(state, call, workload.history),
+    )
+    corrections = sum(found, Counter[str]())
     assert workload.history.acknowledged
     assert corrections["torn-tail"]

@@ -5,8 +5,6 @@ DELAYMQ_CRASH_STATES (default 1,000) and DELAYMQ_CRASH_SEED as in the other cras
 
 from __future__ import annotations
 
-import random
-import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -25,7 +23,7 @@ from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import request_command
 from delaymq.store.message_store import MessageStore
 from delaymq.store.reader import StoreReader
-from store_recording import CrashStates, QuietFiles
+from store_recording import QuietFiles, after_crashes
 from store_support import Clock
 from test_store_crash_replay import OPTIONS, SEED, STATES, Workload
 from transactions_harness import COMMIT, GROUP, ROLLBACK, Half
@@ -191,18 +189,13 @@ def test_after_any_crash_each_transaction_has_its_fate(tmp_path: Path, recording
     workload = TransactionWorkload(str(tmp_path / "recorded"), seed)
     workload.run(450)
     workload.store.abandon()
-    states = CrashStates(workload.files)
-    chance = random.Random(seed)
-    committed = 0
-    for number in range(-(-STATES // (5 * RECORDINGS))):
-        call = chance.randint(1, workload.files.calls)
-        mode = chance.choice(["kill", "power", "power", "torn", "torn", "nothing"])
-        target = tmp_path / f"state-{number}"
-        states.write(call, random.Random(seed * 100_003 + number), mode, str(target))
-        try:
-            committed += check(target, call, workload)
-        except AssertionError as error:
-            raise AssertionError(f"seed {seed}, state {number}, call {call}, {mode}: {error}") from error
-        shutil.rmtree(target)
+    found = after_crashes(
+        workload.files,
+        seed=seed,
+        states=-(-STATES // (5 * RECORDINGS)),
+        folder=tmp_path,
+        check=lambda state, call: check(state, call, workload),
+    )
+    committed = sum(found)
     assert any(unique.startswith("ended") for _, unique, _ in workload.history.acknowledged)
     assert committed
