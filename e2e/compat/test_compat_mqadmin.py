@@ -15,6 +15,7 @@ from harness import mqadmin_output as output
 from harness.brokers import Cluster
 from harness.clients import Sent, Workbench
 from harness.driver import Driver
+from harness.mqadmin_golden import make_topic
 from harness.mqadmin_output import Normaliser
 
 GOLDEN_PATH = Path(__file__).resolve().parent / "golden"
@@ -96,8 +97,7 @@ def printed(driver: Driver, new_cluster: Callable[..., Cluster]) -> Iterator[dic
 
 
 def _play(clients: Workbench) -> dict[str, list[str]]:
-    clients.mqadmin("updateTopic", "-c", "DefaultCluster", "-t", TOPIC, "-r", str(QUEUES), "-w", str(QUEUES))
-    clients.wait_for_route(TOPIC, queues=QUEUES)
+    make_topic(clients, TOPIC, QUEUES)
     sent = []
     for i in range(MESSAGES):
         fields = {"keys": f"key{i} shared", "tags": "TagA", "properties": {"colour": "blue"}}

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -89,16 +88,11 @@ def printed(
 ) -> Iterator[dict[str, list[str]]]:
     """What each command printed, normalised, on a fresh broker with one topic and a group that has read half of it."""
     folder: Path = tmp_path_factory.mktemp("exports")
-    with new_cluster() as cluster:
-        addresses = {"namesrv_address": cluster.namesrv_address, "broker_address": cluster.broker_address}
-        with closing(Workbench(driver, **addresses)) as clients:
-            _fill(clients)
-            yield golden.play(clients, CASES, {"broker": cluster.broker_address, "folder": str(folder)})
+    yield from golden.printed(driver, new_cluster(), CASES, lambda clients: _fill(clients) | {"folder": str(folder)})
 
 
-def _fill(clients: Workbench) -> None:
-    clients.mqadmin("updateTopic", "-c", "DefaultCluster", "-t", TOPIC, "-r", str(QUEUES), "-w", str(QUEUES))
-    clients.wait_for_route(TOPIC, queues=QUEUES)
+def _fill(clients: Workbench) -> dict[str, str]:
+    golden.make_topic(clients, TOPIC, QUEUES)
     clients.mqadmin("updateSubGroup", "-b", clients.broker_address, "-g", GROUP)
     clients.admin.update_topic(f"%RETRY%{GROUP}", broker=clients.broker_address, queues=1)
     clients.wait_for_route(f"%RETRY%{GROUP}")
@@ -113,6 +107,7 @@ def _fill(clients: Workbench) -> None:
     while len(clients.admin.consumed(GROUP)) < QUEUES:
         assert time.monotonic() < deadline, "the group's offsets are not there"
         time.sleep(0.1)
+    return {"broker": clients.broker_address}
 
 
 @pytest.mark.parametrize("name", [case.name for case in CASES])

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 
 import pytest
 from harness import mqadmin_golden as golden
@@ -80,16 +80,12 @@ CASES = [
 @pytest.fixture(scope="module")
 def printed(driver: Driver, new_cluster: Callable[..., Cluster]) -> Iterator[dict[str, list[str]]]:
     """What each command printed, normalised: one group has read half of a topic, one is online, with a producer."""
-    with new_cluster() as cluster:
-        addresses = {"namesrv_address": cluster.namesrv_address, "broker_address": cluster.broker_address}
-        with closing(Workbench(driver, **addresses)) as clients:
-            yield golden.play(clients, CASES, _fill(clients))
+    yield from golden.printed(driver, new_cluster(), CASES, _fill)
 
 
 def _fill(clients: Workbench) -> dict[str, str]:
     """What the commands name: a time before the first message, and a member's client id."""
-    clients.mqadmin("updateTopic", "-c", "DefaultCluster", "-t", TOPIC, "-r", str(QUEUES), "-w", str(QUEUES))
-    clients.wait_for_route(TOPIC, queues=QUEUES)
+    golden.make_topic(clients, TOPIC, QUEUES)
     for group in (GROUP, ONLINE, "Clone"):
         clients.mqadmin("updateSubGroup", "-b", clients.broker_address, "-g", group)
         clients.admin.update_topic(f"%RETRY%{group}", broker=clients.broker_address, queues=1)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 
 import pytest
 from harness import mqadmin_golden as golden
@@ -68,15 +68,12 @@ CASES = [
 @pytest.fixture(scope="module")
 def printed(driver: Driver, new_cluster: Callable[..., Cluster]) -> Iterator[dict[str, list[str]]]:
     """What each command printed, normalised, on a fresh broker with one topic and the traces of one message."""
-    with new_cluster(traceTopicEnable="true", autoCreateTopicEnable="false") as cluster:
-        addresses = {"namesrv_address": cluster.namesrv_address, "broker_address": cluster.broker_address}
-        with closing(Workbench(driver, **addresses)) as clients:
-            yield golden.play(clients, CASES, _fill(clients))
+    cluster = new_cluster(traceTopicEnable="true", autoCreateTopicEnable="false")
+    yield from golden.printed(driver, cluster, CASES, _fill)
 
 
 def _fill(clients: Workbench) -> dict[str, str]:
-    clients.mqadmin("updateTopic", "-c", "DefaultCluster", "-t", TOPIC, "-r", str(QUEUES), "-w", str(QUEUES))
-    clients.wait_for_route(TOPIC, queues=QUEUES)
+    golden.make_topic(clients, TOPIC, QUEUES)
     before_ms = int(time.time() * 1000) - 1000
     for i in range(MESSAGES):
         fields = {"tags": "TagA" if i % 3 else "TagB", "keys": f"key{i}"}

@@ -1,7 +1,6 @@
 """mqadmin's commands for topics and for the order of their queues print what they print against the real broker."""
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
 
 import pytest
 from harness import mqadmin_golden as golden
@@ -58,12 +57,12 @@ CASES = [
 @pytest.fixture(scope="module")
 def printed(driver: Driver, new_cluster: Callable[..., Cluster]) -> Iterator[dict[str, list[str]]]:
     """What each command printed, normalised, on a fresh broker."""
-    with new_cluster() as cluster:
-        addresses = {"namesrv_address": cluster.namesrv_address, "broker_address": cluster.broker_address}
-        with closing(Workbench(driver, **addresses)) as clients:
-            clients.mqadmin("updateTopic", "-c", "DefaultCluster", "-t", TOPIC, "-r", str(QUEUES), "-w", str(QUEUES))
-            clients.wait_for_route(TOPIC, queues=QUEUES)
-            yield golden.play(clients, CASES, {"broker": cluster.broker_address})
+    yield from golden.printed(driver, new_cluster(), CASES, _fill)
+
+
+def _fill(clients: Workbench) -> dict[str, str]:
+    golden.make_topic(clients, TOPIC, QUEUES)
+    return {"broker": clients.broker_address}
 
 
 @pytest.mark.parametrize("name", [case.name for case in CASES])

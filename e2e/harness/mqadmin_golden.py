@@ -5,14 +5,17 @@ A golden folder holds one file a command, normalised (mqadmin_output.py). To wri
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from harness import mqadmin_output as output
+from harness.brokers import Cluster
 from harness.clients import Workbench
+from harness.driver import Driver
 from harness.mqadmin_output import Normaliser
 
 GOLDEN_PATH = Path(__file__).resolve().parent.parent / "compat" / "golden"
@@ -33,6 +36,25 @@ class Case:
     lines: int | None = None
     file: str | None = None
     code_only: bool = False
+
+
+def printed(
+    driver: Driver,
+    fresh: AbstractContextManager[Cluster],
+    cases: Iterable[Case],
+    fill: Callable[[Workbench], dict[str, str]],
+) -> Iterator[dict[str, list[str]]]:
+    """For a fixture: what each command printed on a fresh cluster, which `fill` makes ready; it gives the scene."""
+    with fresh as cluster:
+        addresses = {"namesrv_address": cluster.namesrv_address, "broker_address": cluster.broker_address}
+        with closing(Workbench(driver, **addresses)) as clients:
+            yield play(clients, cases, fill(clients))
+
+
+def make_topic(clients: Workbench, topic: str, queues: int) -> None:
+    """A topic as an operator makes it, which clients know."""
+    clients.mqadmin("updateTopic", "-c", "DefaultCluster", "-t", topic, "-r", str(queues), "-w", str(queues))
+    clients.wait_for_route(topic, queues=queues)
 
 
 def play(clients: Workbench, cases: Iterable[Case], scene: dict[str, str]) -> dict[str, list[str]]:
