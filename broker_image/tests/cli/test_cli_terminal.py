@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from delaymq.cli import options, terminal
+from delaymq.cli import options, tables, terminal
 from delaymq.cli.delay_watch import _Looks
 from delaymq.cli.errors import CommandError
 from rich.console import Console
@@ -66,9 +66,60 @@ def test_the_live_picture_shows_what_waits_and_how_fast_it_goes() -> None:
 
 def test_on_a_narrow_terminal_long_text_gives_way_and_ids_do_not() -> None:
     message_id = "A" * 32
-    shown = text_of(terminal.table(("id", "how"), [(message_id, "word " * 20)], left=2, elastic=1), width=60)
+    shown = text_of(tables.table(("id", "how"), [(message_id, "word " * 20)], left=2, elastic=1), width=60)
     assert message_id in shown
     assert shown.count("word") == 20
+    assert "left out" not in shown
+
+
+COLUMNS = ("topic", "kind", "last stored", "messages", "")
+ROWS = [("Orders", "normal", "2026-11-21 19:53:31", "12345", "███"), ("Bills", "retry", "", "7", "█")]
+
+
+@pytest.mark.parametrize(
+    ("width", "left_out"),
+    [
+        (54, []),
+        (53, []),  # a bar is only a picture of a number
+        (47, ["messages"]),
+        (36, ["last stored"]),
+        (25, ["last stored", "messages"]),
+        (14, ["kind", "last stored", "messages"]),
+    ],
+)
+def test_what_a_narrow_terminal_has_no_room_for_is_named_and_nothing_is_cut(width: int, left_out: list[str]) -> None:
+    shown = text_of(tables.table(COLUMNS, ROWS, left=3), width)
+    assert all(len(line) <= width for line in shown.splitlines())
+    assert "…" not in shown
+    said = " ".join(shown.split())
+    assert (f"left out for want of room: {', '.join(left_out)};" in said) is bool(left_out)
+    for column, cell in zip(COLUMNS[:-1], ROWS[0][:-1], strict=True):
+        assert (cell in said) is (column not in left_out)
+
+
+def test_a_first_column_that_is_wider_than_the_terminal_goes_over_several_lines() -> None:
+    lines = text_of(tables.table(COLUMNS, ROWS, left=3), 4).splitlines()
+    assert [line.strip() for line in lines[3:7]] == ["Orde", "rs", "Bill", "s"]
+
+
+def test_wide_characters_and_what_acts_on_a_terminal_count_as_they_are_shown() -> None:
+    row = ("名前" * 5, "a\x1bb", "x" * 10)
+    for width, has_all in ((20 + 3 + 6 + 3 + 10, True), (20 + 3 + 6 + 3 + 9, False)):
+        shown = io.StringIO()
+        terminal.PlainConsole(file=shown, width=width).print(tables.table(("a", "b", "c"), [row], left=3))
+        assert ("x" * 10 in shown.getvalue()) is has_all
+        assert ("left out for want of room: c;" in " ".join(shown.getvalue().split())) is not has_all
+        assert "名前" * 5 in shown.getvalue()
+        assert "a\\x1bb" in shown.getvalue()
+
+
+def test_in_a_pipe_nothing_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = [f"column{number}" for number in range(10)]
+    out = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    terminal.console().print(tables.table(columns, [["x" * 40] * 10], left=10))
+    assert out.getvalue().count("x" * 40) == 10
+    assert all(column in out.getvalue() for column in columns)
 
 
 def test_progress_is_shown_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,8 @@ from delaymq.cli.connecting import with_client
 from delaymq.cli.contexts import target
 from delaymq.cli.errors import EXIT_USAGE, CommandError
 from delaymq.cli.options import AsJson, ContextName, NameServers, Yes, confirm
-from delaymq.cli.terminal import console, print_json, table
+from delaymq.cli.tables import table
+from delaymq.cli.terminal import console, print_json
 from delaymq.client import Admin, Client, Credentials
 
 AccessKey = Annotated[str, typer.Argument(metavar="KEY", help="The account's access key.")]

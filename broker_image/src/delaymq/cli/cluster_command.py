@@ -10,7 +10,8 @@ import typer
 from delaymq.cli.connecting import with_client
 from delaymq.cli.contexts import target
 from delaymq.cli.options import AsJson, ContextName, NameServers
-from delaymq.cli.terminal import console, duration, print_json, table
+from delaymq.cli.tables import table
+from delaymq.cli.terminal import console, duration, print_json
 from delaymq.client import Admin, Client, ClientError
 from delaymq.clock import now_ms
 from delaymq.protocol.codes import RequestCode

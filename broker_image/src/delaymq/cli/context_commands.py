@@ -21,7 +21,8 @@ from delaymq.cli.contexts import (
 )
 from delaymq.cli.errors import EXIT_USAGE, CommandError
 from delaymq.cli.options import AsJson, Yes, confirm
-from delaymq.cli.terminal import console, print_json, table
+from delaymq.cli.tables import table
+from delaymq.cli.terminal import console, print_json
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The context's name.")]
 

@@ -13,7 +13,8 @@ from delaymq.cli.groups_seen import group_settings
 from delaymq.cli.http_api import HttpApi
 from delaymq.cli.message_text import body_text, stored_data
 from delaymq.cli.options import AsJson, ContextName, HttpAddress, NameServers, TokenFile, Yes, confirm
-from delaymq.cli.terminal import console, print_json, progress, reading, table
+from delaymq.cli.tables import table
+from delaymq.cli.terminal import console, print_json, progress, reading
 from delaymq.cli.times import shown_time
 from delaymq.client import Admin, Client, NoRouteError, ReceivedMessage
 from delaymq.message import names

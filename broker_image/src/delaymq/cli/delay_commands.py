@@ -11,7 +11,8 @@ from delaymq.cli.contexts import target
 from delaymq.cli.errors import EXIT_USAGE, CommandError
 from delaymq.cli.http_api import HttpApi
 from delaymq.cli.options import AsJson, ContextName, HttpAddress, TokenFile
-from delaymq.cli.terminal import console, duration, print_json, reading, table
+from delaymq.cli.tables import table
+from delaymq.cli.terminal import console, duration, print_json, reading
 from delaymq.cli.times import shown_clock
 from delaymq.message.errors import LevelTableError
 from delaymq.message.levels import delay_text, parse_delay_ms
@@ -158,7 +159,6 @@ def _show_counts(answer: dict[str, Any], by: By) -> None:
             for row in rows
         ]
         shown = table(("due", "pending", ""), cells)
-        shown.columns[2].justify = "left"
     else:
         cells = [(str(row[by.value]), str(row["pending"]), shown_clock(row["nextDueMs"], as_of_ms)) for row in rows]
         shown = table((by.value, "pending", "next due"), cells)

@@ -16,7 +16,8 @@ from delaymq.cli.delay_commands import STATUS_COLUMNS, status_row, total_line
 from delaymq.cli.errors import EXIT_UNREACHABLE, CommandError
 from delaymq.cli.http_api import HttpApi
 from delaymq.cli.options import AsJson, ContextName, HttpAddress, TokenFile
-from delaymq.cli.terminal import console, print_json, reading, table
+from delaymq.cli.tables import table
+from delaymq.cli.terminal import console, print_json, reading
 from delaymq.cli.times import shown_time
 from delaymq.cli.visible import visible
 

@@ -12,7 +12,8 @@ from delaymq.cli.contexts import target
 from delaymq.cli.errors import CommandError
 from delaymq.cli.groups_seen import GroupSeen, member_rows, see_group, see_groups, sorted_progress
 from delaymq.cli.options import AsJson, ContextName, NameServers, Yes, confirm
-from delaymq.cli.terminal import console, print_json, table
+from delaymq.cli.tables import table
+from delaymq.cli.terminal import console, print_json
 from delaymq.cli.times import shown_time
 from delaymq.client import Admin, Client, GroupConfig
 from delaymq.message import names

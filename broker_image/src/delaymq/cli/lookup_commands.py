@@ -9,7 +9,8 @@ import typer
 from delaymq.cli.contexts import Target, target
 from delaymq.cli.errors import EXIT_USAGE, CommandError
 from delaymq.cli.options import AsJson, ContextName, HttpAddress, NameServers, TokenFile
-from delaymq.cli.terminal import console, print_json, reading, table
+from delaymq.cli.tables import table
+from delaymq.cli.terminal import console, print_json, reading
 from delaymq.cli.times import parse_time, shown_time
 
 MAX_FOUND: Final = 10_000

@@ -12,7 +12,8 @@ from delaymq.cli.contexts import target
 from delaymq.cli.errors import EXIT_USAGE, CommandError
 from delaymq.cli.group_commands import GroupName
 from delaymq.cli.options import AsJson, ContextName, NameServers
-from delaymq.cli.terminal import console, print_json, table
+from delaymq.cli.tables import table
+from delaymq.cli.terminal import console, print_json
 from delaymq.cli.times import shown_time
 from delaymq.cli.visible import visible
 from delaymq.client import Admin, Client

@@ -11,7 +11,8 @@ from delaymq.cli.contexts import target
 from delaymq.cli.errors import EXIT_USAGE, CommandError
 from delaymq.cli.groups_seen import GroupSeen, see_group
 from delaymq.cli.options import AsJson, ContextName, NameServers, Yes, confirm
-from delaymq.cli.terminal import console, print_json, table
+from delaymq.cli.tables import table
+from delaymq.cli.terminal import console, print_json
 from delaymq.cli.times import parse_time, shown_time
 from delaymq.client import EARLIEST, LATEST, Admin, Client, MessageQueue, QueueReset, ResetOutcome
 

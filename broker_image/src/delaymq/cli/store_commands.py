@@ -12,7 +12,8 @@ from rich.console import Console
 
 from delaymq.cli.errors import CommandError
 from delaymq.cli.store_terminal import explained, progress
-from delaymq.cli.terminal import console, print_json, table
+from delaymq.cli.tables import table
+from delaymq.cli.terminal import console, print_json
 from delaymq.clock import now_ms
 from delaymq.message.errors import LevelTableError
 from delaymq.message.levels import DEFAULT_LEVELS, DelayLevels

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from delaymq.cli.errors import CommandError
 from delaymq.cli.visible import json_line, visible
 
-WIDTH_IN_A_PIPE = 200
+WIDTH_IN_A_PIPE = 1_000
 """Not a terminal: lines stay whole for grep."""
 
 
@@ -53,26 +51,6 @@ def show_warnings(level: int = logging.WARNING) -> None:
 def print_json(value: Any) -> None:
     """One value on one line, at once."""
     print(json_line(value), flush=True)
-
-
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1, elastic: int | None = None) -> Table:
-    """A table without frames whose first `left` columns are text and the others numbers.
-
-    On a narrow terminal the column `elastic` gives way first, by several lines in it: ids and times are to be copied.
-    """
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for index, name in enumerate(columns):
-        is_elastic = index == elastic
-        made.add_column(
-            name,
-            justify="left" if index < left else "right",
-            no_wrap=not is_elastic,
-            overflow="fold" if is_elastic else "ellipsis",
-            min_width=8 if is_elastic else None,
-        )
-    for row in rows:
-        made.add_row(*row)
-    return made
 
 
 @contextmanager

@@ -10,7 +10,8 @@ from delaymq.cli.connecting import with_client
 from delaymq.cli.contexts import target
 from delaymq.cli.errors import EXIT_USAGE, CommandError
 from delaymq.cli.options import AsJson, ContextName, NameServers, Yes, confirm
-from delaymq.cli.terminal import console, print_json, table
+from delaymq.cli.tables import table
+from delaymq.cli.terminal import console, print_json
 from delaymq.cli.times import shown_time
 from delaymq.cli.topics_seen import (
     KINDS,
