@@ -7,13 +7,12 @@ import zlib
 from dataclasses import replace
 
 import pytest
+from client_consuming import subscribed
 from client_fake_peer import FakeBroker, run, running, until
 from delaymq.client import (
-    Client,
     ConsumeFrom,
     Message,
     Producer,
-    PushConsumer,
     PushConsumerOptions,
     ReceivedMessage,
     RefusedError,
@@ -29,12 +28,6 @@ from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, Response
 
 QUICK = PushConsumerOptions(consume_from=ConsumeFrom.FIRST, close_timeout_ms=200, local_retry_ms=20)
-
-
-def push(client: Client, handler: object, options: PushConsumerOptions = QUICK) -> PushConsumer:
-    consumer = PushConsumer(client, "G", handler, options)  # type: ignore[arg-type]
-    consumer.subscribe("T")
-    return consumer
 
 
 def pulls(broker: FakeBroker) -> list[Command]:
@@ -96,7 +89,7 @@ def test_nothing_is_pulled_while_all_queues_together_are_full() -> None:
             seen += 1
 
         options = replace(QUICK, max_cached_messages_in_all=40, pull_batch=8, max_cached_messages=16)
-        async with running(*brokers) as (client, _), push(client, handle, options) as consumer:
+        async with running(*brokers) as (client, _), subscribed(client, handle, options) as consumer:
             await until(lambda: consumer.stats().cached_messages >= 40)
             for _ in range(10):
                 await client.ask(brokers[0].address, Command(RequestCode.GET_BROKER_CONFIG))
@@ -138,7 +131,7 @@ def test_a_pull_waits_as_long_as_rocketmqs_when_a_broker_is_busy(
             handled.set()
 
         monkeypatch.setattr(queue_reader.asyncio, "sleep", slept)
-        async with running(broker) as (client, _), push(client, handle):
+        async with running(broker) as (client, _), subscribed(client, handle, QUICK):
             await handled.wait()
         monkeypatch.undo()
         wanted = 3.0 if code == ResponseCode.SYSTEM_BUSY else 0.02
@@ -197,7 +190,7 @@ def test_pulls_go_where_the_broker_suggests_and_come_back() -> None:
                 return Response(body=topic_route.encode())
 
             name_server.scripts[RequestCode.GET_ROUTEINFO_BY_TOPIC] = route
-            async with push(client, handle):
+            async with subscribed(client, handle, QUICK):
                 await until(lambda: len(got) == 96)
                 await until(lambda: len(pulls(master)) == 3)
                 assert [each.fields["queueOffset"] for each in pulls(slave)] == ["32"]
@@ -237,7 +230,7 @@ def test_large_compressed_bodies_are_inflated_beside_the_loop(is_large: bool, de
         async def handle(message: ReceivedMessage) -> None:
             got.append(message.body)
 
-        async with running(broker) as (client, _), push(client, handle):
+        async with running(broker) as (client, _), subscribed(client, handle, QUICK):
             await until(lambda: len(got) == 4)
         assert got.count(body) == 3
         assert decoding_threads == [not is_large]
@@ -269,7 +262,7 @@ def test_a_handler_chooses_the_level_of_a_retry_or_the_dead_letters() -> None:
         async def handle(message: ReceivedMessage) -> Retry | Suspend:
             return answers[message.body]
 
-        async with running(broker) as (client, _), push(client, handle, replace(QUICK, retry_delay_level=2)):
+        async with running(broker) as (client, _), subscribed(client, handle, replace(QUICK, retry_delay_level=2)):
             await until(lambda: len(broker.asked(RequestCode.CONSUMER_SEND_MSG_BACK)) == 3)
         asked = {
             int(each.fields["offset"]) // 1_000: (each.fields["delayLevel"], each.fields["maxReconsumeTimes"])
@@ -293,7 +286,7 @@ def test_an_ordered_queue_waits_as_long_as_its_handler_says() -> None:
 
         # Without what the handler says it would not come again within the test's limit.
         options = replace(QUICK, ordered=True, local_retry_ms=600_000)
-        async with running(broker) as (client, _), push(client, handle, options):
+        async with running(broker) as (client, _), subscribed(client, handle, options):
             await until(lambda: len(got) == 4)
         assert got == [(b"0", 0), (b"0", 1), (b"0", 2), (b"1", 0)]
 

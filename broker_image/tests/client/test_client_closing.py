@@ -1,11 +1,14 @@
-"""Starts and closes that cross: nobody joins a client that ends, and nothing goes on when a close is cancelled."""
+"""Starts and closes, also when they cross or are cancelled: nothing goes on, nothing that is done is lost."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from client_consuming import QUICK, Collected, subscribed
 from client_fake_peer import FakeBroker, run, running
 from delaymq.client import (
+    Client,
     ClosedError,
     ConsumeFrom,
     MessageModel,
@@ -14,13 +17,121 @@ from delaymq.client import (
     PushConsumerOptions,
     ReceivedMessage,
 )
+from delaymq.client.options import ClientOptions
 from delaymq.client.shared_calls import SharedCalls
+from delaymq.protocol.codes import RequestCode
 
 FIRST = PushConsumerOptions(consume_from=ConsumeFrom.FIRST, close_timeout_ms=60_000)
 
 
 async def ignored(message: ReceivedMessage) -> None:
     """Done."""
+
+
+def test_a_handler_that_hangs_at_close_is_cancelled_and_its_message_stays_uncommitted() -> None:
+    async def scenario() -> None:
+        broker = FakeBroker()
+        started = asyncio.Event()
+
+        async def hang(message: ReceivedMessage) -> None:
+            if message.body == b"hang":
+                started.set()
+                await asyncio.Event().wait()
+
+        broker.add("T", b"ok")
+        broker.add("T", b"hang")
+        async with running(broker) as (client, _):
+            async with subscribed(client, hang):
+                await started.wait()
+            assert broker.committed == 1
+            assert {command.fields["consumerGroup"] for command in broker.asked(RequestCode.UNREGISTER_CLIENT)} == {"G"}
+
+    run(scenario)
+
+
+def test_a_client_without_any_peer_closes_cleanly() -> None:
+    async def scenario() -> None:
+        async with Client("127.0.0.1:1", ClientOptions(connect_timeout_ms=200)) as client:
+            consumer = subscribed(client, Collected())
+            await consumer.start()
+            await asyncio.sleep(0.05)
+
+    run(scenario)
+
+
+def test_a_client_that_is_closed_while_a_consumer_closes_lets_it_commit_first() -> None:
+    async def scenario() -> None:
+        broker = FakeBroker()
+        broker.add("T", b"0")
+        started, end = asyncio.Event(), asyncio.Event()
+
+        async def handle(message: ReceivedMessage) -> None:
+            started.set()
+            await end.wait()
+
+        async with running(broker) as (client, _):
+            consumer = subscribed(client, handle, replace(QUICK, close_timeout_ms=10_000))
+            await consumer.start()
+            await started.wait()
+            closes = [asyncio.create_task(consumer.close())]
+            await asyncio.sleep(0.01)
+            closes += [asyncio.create_task(client.close()), asyncio.create_task(client.close())]
+            await asyncio.sleep(0.05)
+            end.set()
+            await asyncio.gather(*closes)
+            assert broker.committed == 1
+
+    run(scenario)
+
+
+def test_a_close_that_is_cancelled_leaves_nothing_running() -> None:
+    async def scenario() -> None:
+        broker = FakeBroker()
+        started = asyncio.Event()
+
+        async def hang(message: ReceivedMessage) -> None:
+            started.set()
+            await asyncio.Event().wait()
+
+        broker.add("T", b"0")
+        async with running(broker) as (client, _):
+            consumer = subscribed(client, hang, PushConsumerOptions(consume_from=ConsumeFrom.FIRST))
+            await consumer.start()
+            await started.wait()
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await consumer.close()
+            assert consumer.assigned == []
+            assert broker.committed is None
+        await asyncio.sleep(0)
+
+    run(scenario)
+
+
+def test_a_close_while_shares_are_worked_out_commits_what_is_done() -> None:
+    async def scenario() -> None:
+        options = PushConsumerOptions(consume_from=ConsumeFrom.FIRST, commit_interval_ms=60_000, close_timeout_ms=100)
+        for changed_meanwhile in ("members", "nothing"):
+            broker = FakeBroker()
+            done = asyncio.Event()
+
+            async def handle(message: ReceivedMessage, done: asyncio.Event = done) -> None:
+                if message.body == b"hangs":
+                    done.set()
+                    await asyncio.Event().wait()
+
+            for body in (b"0", b"1", b"hangs"):
+                broker.add("T", body)
+            async with running(broker) as (client, _):
+                async with subscribed(client, handle, options):
+                    await done.wait()
+                    if changed_meanwhile == "members":
+                        broker.members.append("0")
+                    broker.tell(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": "G"})
+                    await asyncio.sleep(0.1)  # the queue is being given up, or all is as before
+                assert broker.committed == 2
+
+    run(scenario)
 
 
 def test_nobody_joins_a_client_that_is_being_closed() -> None:
@@ -33,8 +144,7 @@ def test_nobody_joins_a_client_that_is_being_closed() -> None:
             await go_on.wait()
 
         async with running(broker) as (client, _):
-            consumer = PushConsumer(client, "G", handle, FIRST)
-            consumer.subscribe("T")
+            consumer = subscribed(client, handle, FIRST)
             await consumer.start()
             await at_work.wait()
             closing = asyncio.ensure_future(client.close())
@@ -79,8 +189,7 @@ def test_a_second_start_is_refused_and_leaves_the_file_of_offsets_with_the_first
         path = tmp_path / "offsets.json"
         options = PushConsumerOptions(model=MessageModel.BROADCASTING, offsets_path=path)
         async with running(broker) as (client, _):
-            first = PushConsumer(client, "G", ignored, options)
-            first.subscribe("T")
+            first = subscribed(client, ignored, options)
             async with first:
                 with pytest.raises(ValueError, match="is started already"):
                     await first.start()

@@ -5,8 +5,9 @@ import random
 from dataclasses import replace
 
 import pytest
+from client_consuming import subscribed
 from client_fake_peer import FakeBroker, run, running, until
-from delaymq.client import ConsumeFrom, PushConsumer, PushConsumerOptions, ReceivedMessage
+from delaymq.client import ConsumeFrom, PushConsumerOptions, ReceivedMessage
 from delaymq.protocol.bodies import MessageQueue, ResetOffset
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command, Response
@@ -79,8 +80,7 @@ def test_nothing_is_committed_that_is_not_done(seed: int, ordered: bool) -> None
         async with running(watched.broker) as (client, _):
             for _ in range(CONSUMERS):
                 options = replace(QUICK, ordered=ordered, concurrency=chance.choice([1, 5, 20]))
-                consumer = PushConsumer(client, "G", watched.handle, options)
-                consumer.subscribe("T")
+                consumer = subscribed(client, watched.handle, options)
                 await consumer.start()
                 for _ in range(chance.randrange(6)):
                     await asyncio.sleep(chance.random() * 0.05)
@@ -96,9 +96,7 @@ def test_nothing_is_committed_that_is_not_done(seed: int, ordered: bool) -> None
                 if chance.random() < 0.4:
                     closing.cancel()
                 await asyncio.wait([closing])
-            last = PushConsumer(client, "G", watched.handle, replace(QUICK, ordered=ordered))
-            last.subscribe("T")
-            async with last:
+            async with subscribed(client, watched.handle, replace(QUICK, ordered=ordered)):
                 await until(lambda: watched.broker.committed == MESSAGES)
         assert watched.wrong == []
 

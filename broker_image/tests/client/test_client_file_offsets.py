@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
+from client_consuming import subscribed
 from client_fake_peer import FakeBroker, run, running, until
 from delaymq.client import (
     Client,
@@ -159,9 +160,7 @@ def broadcasting(client: Client, got: list[bytes]) -> PushConsumer:
         got.append(message.body)
 
     options = PushConsumerOptions(model=MessageModel.BROADCASTING, consume_from=ConsumeFrom.FIRST)
-    consumer = PushConsumer(client, "G", handle, options)
-    consumer.subscribe("T")
-    return consumer
+    return subscribed(client, handle, options)
 
 
 def test_another_process_goes_on_where_the_last_one_stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

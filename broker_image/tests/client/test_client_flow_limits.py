@@ -4,8 +4,9 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from client_consuming import subscribed
 from client_fake_peer import FakeBroker, run, running, until
-from delaymq.client import Client, ConsumeFrom, PushConsumer, PushConsumerOptions, ReceivedMessage
+from delaymq.client import ConsumeFrom, PushConsumerOptions, ReceivedMessage
 
 MESSAGES = 200
 QUICK = PushConsumerOptions(consume_from=ConsumeFrom.FIRST, commit_interval_ms=20, close_timeout_ms=200, concurrency=4)
@@ -23,12 +24,6 @@ class FirstHangs:
         if self._others_too or message.body[:2] == b"0:":
             await self.may_end.wait()
         self.ended += 1
-
-
-def consumer_of(client: Client, handler: FirstHangs, options: PushConsumerOptions) -> PushConsumer:
-    consumer = PushConsumer(client, "G", handler, options)
-    consumer.subscribe("T", "*")
-    return consumer
 
 
 def test_the_limits_are_those_of_rocketmq_s_clients() -> None:
@@ -54,7 +49,7 @@ def test_a_consumer_stops_reading_at_each_of_its_limits_and_goes_on_when_there_i
         for number in range(MESSAGES):
             broker.add("T", b"%d:" % number + bytes(1_000))
         handler = FirstHangs(others_too=others_too)
-        async with running(broker) as (client, _), consumer_of(client, handler, replace(QUICK, **limit)) as consumer:
+        async with running(broker) as (client, _), subscribed(client, handler, replace(QUICK, **limit)) as consumer:
             if others_too:
                 await until(lambda: consumer.stats().cached_messages >= least)
                 await asyncio.sleep(0.05)  # for what would come too much

@@ -8,32 +8,19 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
+from client_consuming import QUICK, subscribed
 from client_fake_peer import FakeBroker, run, running, until
 from delaymq.client import (
     BatchPushConsumer,
     Client,
     ClosedError,
-    ConsumeFrom,
     MessageModel,
     Outcome,
-    PushConsumer,
-    PushConsumerOptions,
     ReceivedMessage,
     background,
 )
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, Response
-
-QUICK = PushConsumerOptions(
-    consume_from=ConsumeFrom.FIRST, commit_interval_ms=20, close_timeout_ms=200, local_retry_ms=20, unsent_retry_ms=20
-)
-
-
-def subscribed(client: Client, handler: object, options: PushConsumerOptions = QUICK) -> PushConsumer:
-    consumer = PushConsumer(client, "G", handler, options)  # type: ignore[arg-type]
-    consumer.subscribe("T")
-    return consumer
-
 
 # What a handler may be.
 

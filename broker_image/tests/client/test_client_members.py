@@ -5,6 +5,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from client_consuming import subscribed
 from client_fake_peer import FakeBroker, run, running, until
 from delaymq.client import (
     BatchPushConsumer,
@@ -44,9 +45,7 @@ async def directly(broker: FakeBroker, **fields: str) -> ConsumeDirectlyResult:
 
 
 def push(client: Client, handler: object, options: PushConsumerOptions = QUICK) -> PushConsumer:
-    consumer = PushConsumer(client, "G", handler, options)  # type: ignore[arg-type]
-    consumer.subscribe("T", "A || B")
-    return consumer
+    return subscribed(client, handler, options, "A || B")
 
 
 def test_a_consumer_tells_its_queues_and_what_waits_in_them() -> None:

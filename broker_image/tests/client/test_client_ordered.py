@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from client_consuming import subscribed
 from client_fake_peer import FakeBroker, run, running, until
 from delaymq.client import (
-    Client,
     ConsumeFrom,
     MessageModel,
     Outcome,
@@ -25,12 +25,6 @@ ORDERED = PushConsumerOptions(
     lock_renewal_interval_ms=30, lock_retry_ms=30,
 )  # fmt: skip
 NOBODY = Response(body=b'{"lockOKMQSet":[]}')
-
-
-def subscribed(client: Client, handler: object, options: PushConsumerOptions = ORDERED) -> PushConsumer:
-    consumer = PushConsumer(client, "G", handler, options)  # type: ignore[arg-type]
-    consumer.subscribe("T")
-    return consumer
 
 
 class Stepwise:
@@ -63,7 +57,7 @@ def test_a_queue_whose_lock_another_member_got_is_begun_anew_when_it_comes_back(
             broker.add("T", b"%d" % number)
         steps = Stepwise()
         lock = broker.scripts[RequestCode.LOCK_BATCH_MQ]
-        async with running(broker) as (client, _), subscribed(client, steps) as consumer:
+        async with running(broker) as (client, _), subscribed(client, steps, ORDERED) as consumer:
             await until(lambda: steps.begun == [b"0"])
             broker.scripts[RequestCode.LOCK_BATCH_MQ] = lambda _: NOBODY
             asked = len(broker.asked(RequestCode.LOCK_BATCH_MQ))
@@ -93,7 +87,7 @@ def test_nothing_is_handled_under_a_lock_that_could_not_be_renewed_for_long(monk
             broker.add("T", b"%d" % number)
         steps = Stepwise()
         lock = broker.scripts[RequestCode.LOCK_BATCH_MQ]
-        async with running(broker) as (client, _), subscribed(client, steps):
+        async with running(broker) as (client, _), subscribed(client, steps, ORDERED):
             await until(lambda: steps.begun == [b"0"])
             broker.scripts[RequestCode.LOCK_BATCH_MQ] = lambda _: Response(ResponseCode.SYSTEM_BUSY, "no")
             await asyncio.sleep(0.3)
@@ -117,7 +111,7 @@ def test_after_a_change_of_tags_a_queue_goes_on_only_when_its_handler_has_ended(
         for number in range(2):
             broker.add("T", b"%d" % number, TAGS="A")
         steps = Stepwise()
-        async with running(broker) as (client, _), subscribed(client, steps) as consumer:
+        async with running(broker) as (client, _), subscribed(client, steps, ORDERED) as consumer:
             await until(lambda: steps.begun == [b"0"])
             consumer.subscribe("T", "A")
             await until(lambda: not reads_topic(consumer))
@@ -141,7 +135,7 @@ def test_an_offset_that_an_administrator_set_is_not_overwritten_by_a_handler_tha
         steps = Stepwise()
         for _ in range(3):
             steps.go.release()
-        async with running(broker) as (client, _), subscribed(client, steps):
+        async with running(broker) as (client, _), subscribed(client, steps, ORDERED):
             await until(lambda: steps.begun == [b"0", b"1", b"2", b"3"])
             table = ResetOffset(offset_table={MessageQueue("broker-a", 0, "T"): 1})
             fields = {"topic": "T", "group": "G", "timestamp": "0", "isForce": "true"}

@@ -4,6 +4,7 @@ import asyncio
 import zlib
 
 import pytest
+from client_consuming import subscribed
 from client_fake_peer import FakeBroker, run, running, until
 from delaymq.client import (
     ConsumeFrom,
@@ -11,7 +12,6 @@ from delaymq.client import (
     Outcome,
     Producer,
     ProducerOptions,
-    PushConsumer,
     PushConsumerOptions,
     ReceivedMessage,
     SendStatus,
@@ -99,8 +99,7 @@ def test_each_way_of_a_handler_to_end_has_its_code() -> None:
         options = PushConsumerOptions(consume_from=ConsumeFrom.FIRST, enable_trace=True, concurrency=1)
         async with running(broker) as (client, name_server):
             name_server.topics[TOPIC] = 1
-            consumer = PushConsumer(client, "G", handle, options)
-            consumer.subscribe("T")
+            consumer = subscribed(client, handle, options)
             async with consumer:
                 await until(lambda: len(broker.asked(RequestCode.CONSUMER_SEND_MSG_BACK)) == 2)
                 await until(lambda: consumer.stats().topics["T"].consumed == 2)
@@ -206,8 +205,7 @@ def test_a_close_that_is_cancelled_leaves_no_task_behind() -> None:
 
         async with running(broker) as (client, _):
             options = PushConsumerOptions(consume_from=ConsumeFrom.FIRST, enable_trace=True)
-            consumer = PushConsumer(client, "G", handle, options)
-            consumer.subscribe("T")
+            consumer = subscribed(client, handle, options)
             await consumer.start()
             producer = Producer(client, "G", TRACED)
             await producer.start()
