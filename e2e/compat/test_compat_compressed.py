@@ -1,14 +1,22 @@
 """Bodies that RocketMQ's producer compressed, by each of its ways: the broker keeps and passes them on as they are."""
 
+import json
+import random
+import subprocess
+import sys
+import urllib.request
+
 import pytest
 from delaymq.client import Client
-from harness.brokers import Cluster
+from harness.brokers import Cluster, OurCluster
 from harness.clients import Workbench
 from harness.driver import Received
 from python_scenario import first_of, run
 
 FIRST = {"from": "CONSUME_FROM_FIRST_OFFSET"}
 TEXT = "a sentence that is worth being compressed. " * 500
+SHOWN_BYTES = 64 * 1024
+COMMAND_LIMIT_S = 60.0
 COMPRESSED = 0x1
 TYPE_BITS = 0x700
 TYPES = {"LZ4": 0x100, "ZSTD": 0x200, "ZLIB": 0x300}
@@ -50,6 +58,31 @@ def test_the_python_client_reads_it(cluster: Cluster, clients: Workbench, kind: 
         assert message.sys_flag & TYPE_BITS == TYPES[kind]
 
     run(cluster, scenario)
+
+
+@by_each_type
+def test_people_are_shown_it_as_it_was(cluster: Cluster, clients: Workbench, kind: str) -> None:
+    topic = clients.topic(queues=1)
+    producer = clients.new_producer(compressType=kind)
+    # The second is larger than what HTTP shows, and LZ4 packs it as one piece.
+    for text in (TEXT, random.Random(kind).randbytes(200_000).hex()):
+        sent = producer.send(topic, text)
+        words = ["message", "get", sent.offset_message_id, "--json", "--namesrv", cluster.namesrv_address]
+        done = subprocess.run(
+            [sys.executable, "-m", "delaymq", *words],
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_LIMIT_S,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert json.loads(done.stdout)["body"] == text
+        if isinstance(cluster, OurCluster):  # RocketMQ's broker has no HTTP
+            url = f"http://{cluster.http_address}/api/v1/messages/{sent.offset_message_id}"
+            with urllib.request.urlopen(url, timeout=COMMAND_LIMIT_S) as answer:
+                body = json.load(answer)["body"]
+            assert body["text"] == text[:SHOWN_BYTES]
+            assert (body["truncated"], body["notUnpacked"]) == (len(text) > SHOWN_BYTES, None)
 
 
 @by_each_type
