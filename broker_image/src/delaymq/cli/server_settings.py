@@ -10,7 +10,7 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from delaymq.config import (
     ENVIRONMENT_PREFIX,
@@ -23,11 +23,12 @@ from delaymq.config import (
     Resolved,
     keys_of,
     resolve,
+    wire_name,
 )
 from delaymq.config.build import to_text
 from delaymq.config.describe import STANDALONE_DEFAULT
 from delaymq.config.layers import Config, environment_layer, file_layer, only, same_origin, variable_of
-from delaymq.config.tls_keys import DEFAULT_FILE, NOT_IN_THE_FILE
+from delaymq.config.tls_keys import DEFAULT_FILE, NOT_IN_THE_FILE, TlsServerKeys
 
 COMMAND_VARIABLES: Final = frozenset(
     """
@@ -132,7 +133,8 @@ def standalone_namesrv_settings(
     # listenPort and the like are the broker's here.
     layers = [only(layer, _NAMESRV_ONLY) for layer in (file, environment_layer(NamesrvConfig, environment))]
     of_broker = {"listenHost": broker.listen_host, "logLevel": broker.log_level, "logFormat": broker.log_format}
-    of_broker |= {key: to_text(getattr(broker, item.name)) for key, item in _tls_keys_of_both().items()}
+    shared = [item.name for item in dataclasses.fields(TlsServerKeys)]
+    of_broker |= {wire_name(name): to_text(getattr(broker, name)) for name in shared}
     flags = same_origin(of_broker | {"httpPort": "0"}, "the broker's settings")
     _set(flags, "listenPort", options.namesrv_port, "--namesrv-port")
     kv_config_path = {"kvConfigPath": str(broker.store_path / "delaymq" / "kvConfig.json")}
@@ -157,11 +159,6 @@ def tls_layer(
     if vain:
         notes.append(f"{path}: left aside, as by RocketMQ: {vain}; say them in the configuration file")
     return taken, notes
-
-
-def _tls_keys_of_both() -> dict[str, Any]:
-    of_namesrv = keys_of(NamesrvConfig)
-    return {key: item for key, item in keys_of(BrokerConfig).items() if key.startswith("tls.") and key in of_namesrv}
 
 
 def _set_tls(flags: dict[str, Given], options: argparse.Namespace) -> None:

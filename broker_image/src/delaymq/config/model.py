@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from delaymq.config import tls_keys
 from delaymq.config.checks import ip_address, parse_addresses, parse_hours
 from delaymq.config.errors import ConfigError
 from delaymq.config.fields import choice, flag, number, text, wire_name
 from delaymq.config.log_levels import parse_log_levels
+from delaymq.config.tls_keys import ENFORCING, TlsClientKeys, TlsServerKeys, check_tls
 from delaymq.message.levels import DEFAULT_LEVELS, DelayLevels
 
 # A laptop's store: the disk is not filled by the first message.
@@ -34,11 +34,10 @@ _ACL_PATH = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class BrokerConfig:
-    """One broker's configuration. A field whose metadata says hot can be changed while the broker runs."""
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class _BrokerAddresses:
+    """Names, addresses, and who may ask for what."""
 
-    # Names and addresses
     broker_name: str = text("broker-a", "name of this broker group")
     broker_cluster_name: str = text("DefaultCluster", "name of the cluster")
     broker_id: int = number(
@@ -69,28 +68,14 @@ class BrokerConfig:
     )
     register_broker_timeout_mills: int = number(6_000, 100, 60_000, "ms for one registration")
     fast_port_enable: bool = flag(True, "whether `listenPort` − 2 is opened", ours=True)
-
-    # Who may ask for what
     acl_enable: bool = flag(False, "whether requests must be signed: [access control](access-control.md)")
     acl_config_path: str = text("", _ACL_PATH, ours=True)
 
-    # TLS
-    tls_server_mode: str = tls_keys.server_mode()
-    tls_server_cert_path: str = tls_keys.server_certificate()
-    tls_server_key_path: str = tls_keys.server_key()
-    tls_server_key_password: str = tls_keys.server_key_password()
-    tls_server_need_client_auth: str = tls_keys.need_client_auth()
-    tls_server_auth_client: bool = tls_keys.auth_client()
-    tls_server_trust_cert_path: str = tls_keys.server_trust()
-    tls_test_mode_enable: bool = tls_keys.test_mode()
-    tls_config_file: str = tls_keys.config_file()
-    tls_enable: str = tls_keys.enable()
-    use_tls: str = tls_keys.use_tls()
-    tls_client_cert_path: str = tls_keys.client_certificate()
-    tls_client_key_path: str = tls_keys.client_key()
-    tls_client_key_password: str = tls_keys.client_key_password()
-    tls_client_auth_server: bool = tls_keys.auth_server()
-    tls_client_trust_cert_path: str = tls_keys.client_trust()
+
+# The keys of the last base come first where all are listed: addresses, TLS, then what stands here.
+@dataclass(frozen=True, kw_only=True)
+class BrokerConfig(TlsClientKeys, TlsServerKeys, _BrokerAddresses):
+    """One broker's configuration. A field whose metadata says hot can be changed while the broker runs."""
 
     # Topics and groups
     broker_permission: int = number(6, 0, 7, "4 read, 2 write, 1 inherit", hot=True)
@@ -241,7 +226,7 @@ class BrokerConfig:
     def dials_tls(self) -> bool:
         """Whether NameServers are connected to with TLS."""
         said = self.use_tls or self.tls_enable
-        return said == "true" if said else self.tls_server_mode == tls_keys.ENFORCING
+        return said == "true" if said else self.tls_server_mode == ENFORCING
 
     @property
     def levels(self) -> DelayLevels:
@@ -261,9 +246,9 @@ class BrokerConfig:
         return self.store_path.absolute().parent / "conf" / "plain_acl.yml"
 
 
-@dataclass(frozen=True, kw_only=True)
-class NamesrvConfig:
-    """One NameServer's configuration."""
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class _NamesrvAddresses:
+    """Where it is reached."""
 
     listen_host: str = text("127.0.0.1", "what the ports are bound to", ours=True)
     listen_port: int = number(9876, 0, 65535, "the port")
@@ -271,15 +256,12 @@ class NamesrvConfig:
     http_port: int = number(0, 0, 65535, "0: no HTTP of its own", ours=True)
     http_token: str = text("", _TOKEN, ours=True, secret=True)
     http_token_file: str = text("", _TOKEN_FILE, ours=True)
-    tls_server_mode: str = tls_keys.server_mode()
-    tls_server_cert_path: str = tls_keys.server_certificate()
-    tls_server_key_path: str = tls_keys.server_key()
-    tls_server_key_password: str = tls_keys.server_key_password()
-    tls_server_need_client_auth: str = tls_keys.need_client_auth()
-    tls_server_auth_client: bool = tls_keys.auth_client()
-    tls_server_trust_cert_path: str = tls_keys.server_trust()
-    tls_test_mode_enable: bool = tls_keys.test_mode()
-    tls_config_file: str = tls_keys.config_file()
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamesrvConfig(TlsServerKeys, _NamesrvAddresses):
+    """One NameServer's configuration."""
+
     kv_config_path: str = text(
         "namesrv/kvConfig.json", "file of the key-value settings (`standalone`: in the broker's store)"
     )
@@ -311,4 +293,4 @@ def _check(config: BrokerConfig | NamesrvConfig) -> None:
                 check(getattr(config, item.name))
             except ValueError as error:
                 raise ConfigError(f"{wire_name(item.name)}: {error}") from error
-    tls_keys.check_tls(config)
+    check_tls(config)

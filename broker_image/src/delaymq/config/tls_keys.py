@@ -1,11 +1,13 @@
-"""RocketMQ's TLS keys, which broker and NameServer have in common, and what does not go together in them.
+"""RocketMQ's TLS keys: those of every server, those of brokers that connect, and what does not go together in them.
 
 RocketMQ takes them as system properties of its JVM and from `tls.config.file`; here they are keys like all others.
+The classes are parts of configurations, so they make none of what dataclasses get: each start would pay for it twice.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from dataclasses import dataclass
+from typing import Final
 
 from delaymq.config.errors import ConfigError
 from delaymq.config.fields import choice, flag, text
@@ -18,106 +20,61 @@ PERMISSIVE: Final = "permissive"
 ENFORCING: Final = "enforcing"
 
 
-class TlsServerSettings(Protocol):
-    """What a server's configuration says about TLS."""
-
-    @property
-    def tls_server_mode(self) -> str: ...
-    @property
-    def tls_test_mode_enable(self) -> bool: ...
-    @property
-    def tls_server_cert_path(self) -> str: ...
-    @property
-    def tls_server_key_path(self) -> str: ...
-    @property
-    def tls_server_key_password(self) -> str: ...
-    @property
-    def tls_server_need_client_auth(self) -> str: ...
-    @property
-    def tls_server_auth_client(self) -> bool: ...
-    @property
-    def tls_server_trust_cert_path(self) -> str: ...
-
-
-def server_mode() -> Any:
-    return choice(
-        PERMISSIVE, DISABLED, PERMISSIVE, ENFORCING,
-        about="whether clients may come with [TLS](tls.md), and whether they must",
-    )  # fmt: skip
-
-
-def test_mode() -> Any:
-    return flag(True, "whether a self-signed certificate is made at the first TLS client when none is configured")
-
-
-def config_file() -> Any:
-    return text(DEFAULT_FILE, "a file of more TLS keys, read if it is there; those stated elsewhere go before it")
-
-
-def server_certificate() -> Any:
-    return text("", "file of the certificate and those that issued it, PEM; read again when it changes")
-
-
-def server_key() -> Any:
-    return text("", "file of its private key, PEM; read again when it changes")
-
-
-def server_key_password() -> Any:
-    return text("", "what the key is encrypted with; never shown", secret=True)
-
-
-def need_client_auth() -> Any:
-    return choice(
-        "none", "none", "optional", "require", about="whether clients are asked for a certificate, and must have one"
-    )
-
-
-def auth_client() -> Any:
-    return flag(False, "whether clients' certificates are verified")
-
-
-def server_trust() -> Any:
-    return text("", "file of the issuers that clients' certificates may have, PEM; empty: those of the system")
-
-
-def use_tls() -> Any:
-    return text("", "the same as `tls.enable`, and goes before it", check=true_or_false)
-
-
-def enable() -> Any:
-    return text(
-        "", "whether NameServers are connected to with TLS; empty: if `tls.server.mode` is enforcing",
-        check=true_or_false,
-    )  # fmt: skip
-
-
-def client_certificate() -> Any:
-    return text("", "file of the certificate that NameServers are shown, PEM")
-
-
-def client_key() -> Any:
-    return text("", "file of its private key, PEM")
-
-
-def client_key_password() -> Any:
-    return text("", "what that key is encrypted with; never shown", secret=True)
-
-
-def auth_server() -> Any:
-    return flag(False, "whether NameServers' certificates are verified (their issuer and dates, not their names)")
-
-
-def client_trust() -> Any:
-    return text("", "file of the issuers that NameServers' certificates may have, PEM; empty: those of the system")
-
-
 def true_or_false(value: str) -> None:
     """ConfigError for anything else but nothing."""
     if value not in ("", "true", "false"):
         raise ConfigError(f"{value[:100]!r} is neither true nor false")
 
 
-def check_tls(config: TlsServerSettings) -> None:
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class TlsServerKeys:
+    """How a server takes TLS."""
+
+    tls_server_mode: str = choice(
+        PERMISSIVE, DISABLED, PERMISSIVE, ENFORCING,
+        about="whether clients may come with [TLS](tls.md), and whether they must",
+    )  # fmt: skip
+    tls_server_cert_path: str = text(
+        "", "file of the certificate and those that issued it, PEM; read again when it changes"
+    )
+    tls_server_key_path: str = text("", "file of its private key, PEM; read again when it changes")
+    tls_server_key_password: str = text("", "what the key is encrypted with; never shown", secret=True)
+    tls_server_need_client_auth: str = choice(
+        "none", "none", "optional", "require", about="whether clients are asked for a certificate, and must have one"
+    )
+    tls_server_auth_client: bool = flag(False, "whether clients' certificates are verified")
+    tls_server_trust_cert_path: str = text(
+        "", "file of the issuers that clients' certificates may have, PEM; empty: those of the system"
+    )
+    tls_test_mode_enable: bool = flag(
+        True, "whether a self-signed certificate is made at the first TLS client when none is configured"
+    )
+    tls_config_file: str = text(
+        DEFAULT_FILE, "a file of more TLS keys, read if it is there; those stated elsewhere go before it"
+    )
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class TlsClientKeys:
+    """How a broker connects to NameServers."""
+
+    tls_enable: str = text(
+        "", "whether NameServers are connected to with TLS; empty: if `tls.server.mode` is enforcing",
+        check=true_or_false,
+    )  # fmt: skip
+    use_tls: str = text("", "the same as `tls.enable`, and goes before it", check=true_or_false)
+    tls_client_cert_path: str = text("", "file of the certificate that NameServers are shown, PEM")
+    tls_client_key_path: str = text("", "file of its private key, PEM")
+    tls_client_key_password: str = text("", "what that key is encrypted with; never shown", secret=True)
+    tls_client_auth_server: bool = flag(
+        False, "whether NameServers' certificates are verified (their issuer and dates, not their names)"
+    )
+    tls_client_trust_cert_path: str = text(
+        "", "file of the issuers that NameServers' certificates may have, PEM; empty: those of the system"
+    )
+
+
+def check_tls(config: TlsServerKeys) -> None:
     """ConfigError for what does not go together."""
     if bool(config.tls_server_cert_path) != bool(config.tls_server_key_path):
         given, missing = "certPath", "keyPath"

@@ -13,7 +13,7 @@ from typing import Final
 
 from delaymq.clock import iso_time
 from delaymq.config.file_signature import FileSignature
-from delaymq.config.tls_keys import DISABLED, ENFORCING, TlsServerSettings
+from delaymq.config.tls_keys import DISABLED, ENFORCING, TlsServerKeys
 from delaymq.quiet_log import fields
 from delaymq.server.errors import ServerError
 from delaymq.server.tls_certificate import ends_at_s
@@ -39,7 +39,7 @@ Signatures = tuple[FileSignature | None, ...]
 class ServerTls:
     """Made before the server listens: ServerError when the files cannot be used. `start` within the loop."""
 
-    def __init__(self, settings: TlsServerSettings, own_names: tuple[str, ...] = ()) -> None:
+    def __init__(self, settings: TlsServerKeys, own_names: tuple[str, ...] = ()) -> None:
         self.mode = settings.tls_server_mode
         self.ends_at_s: int | None = None
         """When the certificate that new connections get ends; None without one."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from delaymq.config import BrokerConfig
-from delaymq.config.tls_keys import TlsServerSettings
+from delaymq.config.tls_keys import TlsServerKeys
 from delaymq.server.errors import ServerError
 from delaymq.server.tls_certificate import CertificateError, ends_at_s
 
@@ -14,7 +14,7 @@ MAX_FILE_BYTES: Final = 1 << 20
 """A chain has some KiB, all issuers of a system 250; another file named by mistake must not fill the memory."""
 
 
-def server_context(settings: TlsServerSettings) -> tuple[ssl.SSLContext, int]:
+def server_context(settings: TlsServerKeys) -> tuple[ssl.SSLContext, int]:
     """What clients are shown, and when the certificate ends (s since 1970). ServerError says what is wrong."""
     context = _plain_context(ssl.PROTOCOL_TLS_SERVER)
     certificate = settings.tls_server_cert_path
