@@ -73,10 +73,10 @@ class NameServer:
             self.on_settings(config)
 
     def session_closed(self, session: NamesrvSession) -> None:
-        """A connection ended; its broker's routes stay for the grace period."""
+        """A connection ended; the routes stay for the grace period if it was a master's."""
         grace_ms = self.config.route_grace_ms
         for address in self.routes.session_closed(session.id, self.now_ms(), grace_ms):
-            _logger.info("the connection of broker %s closed; its routes stay for %d ms", address, grace_ms)
+            _logger.info("the connection of broker %s closed; a master's routes stay for %d ms", address, grace_ms)
 
     def expire(self) -> list[int]:
         """Drops brokers that are gone; returns the ids of their sessions, which may be closed."""
