@@ -4,9 +4,13 @@ import json
 import re
 
 import pytest
+import zstandard
 from console.conftest import OpenPage
 from console.content import consume, run, send
 from delaymq.client import Client, Message, SendResult
+from delaymq.message import flags
+from delaymq.protocol.codes import RequestCode
+from delaymq.protocol.command import request_command
 from harness.brokers import OurCluster
 from playwright.sync_api import expect
 
@@ -59,6 +63,22 @@ def test_a_message_is_found_by_either_of_its_ids(
     needed = f"topic={TOPIC}&" if which == "message_id" else ""
     seen = open_page(cluster, f"#/messages?{needed}q={getattr(delayed, which)}")
     expect(seen.row(delayed.message_id)).to_contain_text("order-42")
+
+
+def test_a_compressed_body_is_shown_as_it_was_or_why_it_is_not(cluster: OurCluster, open_page: OpenPage) -> None:
+    async def send_packed(client: Client) -> None:
+        for number, body in enumerate((zstandard.ZstdCompressor().compress(b"as it was"), b"no such stream")):
+            fields = {"a": "P", "b": "PackedOrders", "c": "TBW102", "d": "4", "e": "0", "g": "1700000000000", "h": "0"}
+            flag = flags.COMPRESSED | flags.COMPRESSION_ZSTD
+            fields |= {"f": str(flag), "i": f"KEYS\x01packed-{number}\x02"}
+            await client.ask(cluster.broker_address, request_command(RequestCode.SEND_MESSAGE_V2, fields, body))
+
+    run(cluster.namesrv_address, send_packed)
+    for number, shown, why in ((0, "as it was", ""), (1, "no such stream", "It is shown as it is stored: the body")):
+        seen = open_page(cluster, f"#/messages?topic=PackedOrders&q=packed-{number}")
+        seen.row(f"packed-{number}").get_by_role("link").first.click()
+        expect(seen.page.get_by_label("Body", exact=True).last).to_have_text(shown)
+        expect(seen.page.locator("main")).to_contain_text(why or "9 B")
 
 
 def test_messages_are_found_by_when_they_were_stored(
