@@ -1,0 +1,76 @@
+"""What a producer's level becomes, and what is refused at once."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from delaymq.broker.delivery.ingress import MARK_ROOM_BYTES, delay_level
+from delaymq.message.errors import IllegalMessageError
+from delaymq.message.properties import MAX_PROPERTIES_BYTES, encode_properties
+from delivery_bench import Bench, Settings
+
+
+@pytest.mark.parametrize(
+    ("text", "level"), [(None, 0), ("0", 0), ("-3", 0), ("3", 3), ("+3", 3), ("007", 7), ("2147483647", 2147483647)]
+)
+def test_a_level_is_read_as_rocketmq_reads_it(text: str | None, level: int) -> None:
+    assert delay_level({} if text is None else {"DELAY": text}) == level
+
+
+@pytest.mark.parametrize("text", ["", " 3", "3s", "1_0", "2147483648", "-2147483649", "٣", "3" * 5_000])
+def test_a_level_that_is_no_number_is_refused(text: str) -> None:
+    with pytest.raises(IllegalMessageError, match="not a delay level"):
+        delay_level({"DELAY": text})
+
+
+def test_properties_that_would_not_fit_at_delivery_are_refused_at_once_and_left_alone() -> None:
+    bench = Bench("1s")
+    fitting: dict[str, str] | None = None
+    for length in range(MAX_PROPERTIES_BYTES - 400, MAX_PROPERTIES_BYTES):
+        properties = {"UNIQ_KEY": "a", "long": "x" * length}
+        try:
+            _, _, fitting = bench.delivery.prepare(dict(properties), "orders", 0, 1)
+        except IllegalMessageError:
+            refused = dict(properties)
+            with pytest.raises(IllegalMessageError, match="fit"):
+                bench.delivery.prepare(refused, "orders", 0, 1)
+            assert refused == properties
+            break
+    else:
+        pytest.fail("nothing was refused")
+    assert fitting is not None
+    assert len(encode_properties(fitting)) == MAX_PROPERTIES_BYTES - MARK_ROOM_BYTES
+    bench.append("a", topic="SCHEDULE_TOPIC_XXXX", queue_id=0, properties=fitting)
+    bench.now_ms += 1_000
+    assert bench.hand_over() == ["a"]
+    assert "__DMQ_MARK" in bench.copies()[0].properties
+
+
+def test_wide_characters_count_with_their_bytes() -> None:
+    bench = Bench("1s")
+    with pytest.raises(IllegalMessageError, match="fit"):
+        bench.delivery.prepare({"long": "€" * 11_000}, "orders", 0, 1)
+    bench.delivery.prepare({"long": "€" * 10_000}, "orders", 0, 1)
+
+
+def test_retries_are_clamped_where_producers_are_refused() -> None:
+    bench = Bench("1s 5s", Settings(delay_level_overflow="reject"))
+    with pytest.raises(IllegalMessageError, match="above the highest"):
+        bench.delivery.prepare({}, "orders", 0, 18)
+    topic, queue_id, properties = bench.delivery.prepare({}, "%RETRY%group", 0, 18, retry=True)
+    assert (topic, queue_id, properties["DELAY"]) == ("SCHEDULE_TOPIC_XXXX", 1, "2")
+    assert bench.delivery.counters.clamped == 1
+
+
+def test_clamping_is_logged_once_a_minute_with_the_number_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench("1s")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(5):
+            bench.delivery.prepare({}, "orders", 0, 9)
+        bench.now_ms += 60_000
+        bench.delivery.prepare({}, "orders", 0, 9)
+    assert [record.getMessage() for record in caplog.records] == [
+        "delay level 9 is above the highest and was clamped to 1",
+        "delay level 9 is above the highest and was clamped to 1 (4 more since the last time)",
+    ]

@@ -1,0 +1,121 @@
+"""What of the log and of the state is kept for messages that wait, and what a stop leaves."""
+
+from __future__ import annotations
+
+import pytest
+from delaymq.message.levels import DelayLevels
+from delivery_bench import Bench, Settings
+
+
+def test_the_pin_holds_pending_messages_and_copies_that_the_disk_does_not_have() -> None:
+    bench = Bench("1s 5s")
+    bench.send("x")
+    first = bench.send("a", 1)
+    second = bench.send("b", 2)
+    bench.store.flush()
+    assert bench.delivery.pin() == first.physical_offset
+    bench.now_ms += 1_000
+    assert bench.hand_over() == ["a"]
+    for _ in range(3):
+        assert bench.delivery.pin() == first.physical_offset
+    bench.store.flush()
+    assert bench.delivery.pin() == second.physical_offset
+    bench.now_ms += 4_000
+    bench.hand_over()
+    bench.store.flush()
+    bench.delivery.pin()
+    assert bench.delivery.pin() is None
+
+
+def test_messages_whose_log_is_deleted_while_they_wait_are_gone_and_not_corrupt() -> None:
+    bench = Bench("1s")
+    bench.send("a", 1)
+    bench.store.min_offset = bench.send("b", 1).physical_offset
+    bench.now_ms += 1_000
+    assert bench.hand_over() == ["b"]
+    assert (bench.delivery.counters.gone, bench.delivery.counters.corrupt) == (1, 0)
+    assert bench.delivery.delay_offsets() == {1: 2}
+
+
+def test_a_state_beyond_a_queues_end_does_not_settle_what_comes_later() -> None:
+    bench = Bench("1s")
+    bench.send("a", 1)
+    bench.kill()
+    bench.snapshot = (
+        len(bench.log),
+        {"schedule": {"version": 1, "queues": {"0": {"low": 0, "above": [1, 40], "foreign": []}}}},
+    )
+    bench.start()
+    bench.send("b", 1)
+    bench.now_ms += 1_000
+    assert bench.hand_over() == ["a", "b"]
+
+
+def test_offsets_are_written_at_their_interval_and_only_when_they_changed() -> None:
+    bench = Bench("1s", Settings(flush_delay_offset_interval=10_000))
+    bench.send("a", 1)
+    bench.store.flush()
+    bench.save()
+    assert bench.files == {"delayOffset.json": b'{"offsetTable":{"1":0}}'}
+    bench.now_ms += 1_000
+    bench.hand_over()
+    bench.store.flush()
+    bench.save()
+    assert bench.files["delayOffset.json"] == b'{"offsetTable":{"1":0}}'
+    bench.now_ms += 9_000
+    assert bench.delivery.save_task() is not None
+    bench.now_ms += 10_000
+    bench.save()
+    assert bench.files["delayOffset.json"] == b'{"offsetTable":{"1":1}}'
+    bench.now_ms += 10_000
+    assert bench.delivery.save_task() is None
+
+
+def test_a_stop_that_cannot_write_its_offsets_still_stops(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench("1s")
+    bench.send("a", 1)
+
+    def fail(name: str, data: bytes) -> None:
+        raise OSError(28, "no space left on device")
+
+    monkeypatch.setattr(bench.store.config_files, "save", fail)
+    task = bench.delivery.save_task()
+    assert task is None  # nothing is flushed yet
+    bench.store.flush()
+    task = bench.delivery.save_task()
+    assert task is not None
+    task.run()
+    assert isinstance(task.finish(), OSError)
+    bench.delivery.close()
+    assert "as old as its last write" in caplog.text
+
+
+def test_a_stop_names_what_the_real_broker_would_repeat(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench("10s")
+    bench.send("old", 1)
+    bench.delivery.set_levels(DelayLevels.parse("1s"))
+    bench.send("new", 1)
+    bench.now_ms += 1_000
+    assert bench.hand_over() == ["new"]
+    bench.delivery.close()
+    assert "delayOffset.json says 0, but 1 entries above are settled too (1–1)" in caplog.text
+
+
+@pytest.mark.parametrize("state", [7, {}, {"version": 2, "queues": {}}, {"version": 1, "queues": {"x": {}}}])
+def test_a_state_of_another_version_is_refused(state: object) -> None:
+    bench = Bench()
+    with pytest.raises(ValueError, match=r"version|queue|int"):
+        bench.delivery.restore(state)
+
+
+def test_there_is_no_state_before_the_log_is_understood() -> None:
+    bench = Bench()
+    delivery = type(bench.delivery)(bench.settings, bench.levels, bench.clock)
+    with pytest.raises(RuntimeError, match="attached"):
+        delivery.state()
+    with pytest.raises(RuntimeError, match="attach"):
+        delivery.prepare({}, "orders", 0, 1)
+    with pytest.raises(RuntimeError, match="already"):
+        bench.delivery.attach(bench.store)

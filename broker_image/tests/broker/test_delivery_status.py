@@ -1,0 +1,71 @@
+"""What a delivery tells of itself, and how late it says that messages were."""
+
+from __future__ import annotations
+
+from delaymq.broker.delivery.status import LatenessHistogram
+from delivery_bench import START_MS, Bench
+
+
+def test_the_status_has_the_documented_shape() -> None:
+    bench = Bench("1s 5s")
+    bench.send("a", 1)
+    bench.send("b", 2)
+    bench.now_ms += 1_040
+    bench.hand_over()
+    assert bench.delivery.status() == {
+        "asOfMs": bench.now_ms,
+        "levels": [
+            {
+                "level": 1,
+                "delayMs": 1_000,
+                "inTable": True,
+                "offset": 1,
+                "maxOffset": 1,
+                "pending": 0,
+                "settledAbove": 0,
+                "nextDueMs": None,
+                "lateness": {"p50Ms": 40, "p99Ms": 40, "maxMs": 40},
+            },
+            {
+                "level": 2,
+                "delayMs": 5_000,
+                "inTable": True,
+                "offset": 0,
+                "maxOffset": 1,
+                "pending": 1,
+                "settledAbove": 0,
+                "nextDueMs": START_MS + 5_000,
+                "lateness": {"p50Ms": 0, "p99Ms": 0, "maxMs": 0},
+            },
+        ],
+        "corrected": [],
+        "held": None,
+    }
+    assert bench.delivery.clock_skew_ms() == 0
+    bench.now_ms -= 5_000
+    assert bench.delivery.clock_skew_ms() == 5_000
+
+
+def test_percentiles_of_lateness_are_near_the_truth() -> None:
+    histogram = LatenessHistogram()
+    values = [(number * 7919) % 100_003 for number in range(10_000)]
+    for value in values:
+        histogram.add(value)
+    values.sort()
+    for fraction in (0.1, 0.5, 0.99, 1.0):
+        truth = values[max(int(fraction * len(values)) - 1, 0)]
+        assert truth <= histogram.percentile_ms(fraction) <= truth * 1.126 + 1
+    assert histogram.max_ms == values[-1]
+    assert histogram.count == 10_000
+    histogram.add(1 << 60)
+    histogram.add(-5)
+    assert histogram.percentile_ms(1.0) > 1 << 39
+
+
+def test_every_bucket_begins_where_the_one_before_ends() -> None:
+    for lateness_ms in [*range(5_000), 2**20 - 1, 2**20, 2**30 + 12345]:
+        histogram = LatenessHistogram()
+        histogram.add(lateness_ms)
+        bucket = list(histogram.counts).index(1)
+        assert histogram.highest_ms(bucket) >= lateness_ms
+        assert bucket == 0 or histogram.highest_ms(bucket - 1) < lateness_ms
