@@ -6,16 +6,15 @@ import logging
 import os
 from collections.abc import Callable, Collection, Container
 from types import GeneratorType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from delaymq.broker.access import Access
-from delaymq.broker.access.access import INTERNAL_TOPICS
 from delaymq.broker.activity import GroupActivity
 from delaymq.broker.arrivals import Arrivals, OnArrival
 from delaymq.broker.clients import Clients
 from delaymq.broker.delivery import Delivery
 from delaymq.broker.delivery.status import DeliveryCounters
 from delaymq.broker.drain import Drain, DrainMode
+from delaymq.broker.filters import CompileWork
 from delaymq.broker.groups import Groups
 from delaymq.broker.locks import QueueLocks
 from delaymq.broker.offsets import Offsets
@@ -41,6 +40,9 @@ from delaymq.protocol.command import FLAG_ONEWAY, Command, Response
 from delaymq.protocol.errors import RequestError
 from delaymq.quiet_log import QuietLog
 from delaymq.store.message_store import MessageStore
+
+if TYPE_CHECKING:
+    from delaymq.broker.access.access import Access
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -81,6 +83,7 @@ class Broker:
         self.locks = QueueLocks()
         self.slow_readers = SlowReaders()
         self.property_work = PropertyWork()
+        self.compile_work = CompileWork(now_ms)
         self.access: Access | None = None
         """Who may ask for what; None without aclEnable."""
         self.writable = True
@@ -116,7 +119,11 @@ class Broker:
         delivery = Delivery(config, levels, now_ms, DeliveryCounters())
         transactions = Transactions(config, now_ms)
         arrivals = Arrivals()
-        access = Access.of(config, now_ms)
+        access = None
+        if config.acl_enable:
+            from delaymq.broker.access.access import Access  # most brokers run without it
+
+            access = Access(config.acl_path, now_ms)
         if config.read_only:
             config = looked_at(config)
             open_store = MessageStore.open_read_only
@@ -345,7 +352,7 @@ class Broker:
         record = self.record_at(physical_offset)
         if record is None:
             return None
-        if record.topic in INTERNAL_TOPICS:
+        if record.topic in names.INTERNAL_TOPICS:
             return record.properties.get(names.REAL_TOPIC, record.topic)
         return record.topic
 

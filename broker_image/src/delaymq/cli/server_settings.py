@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
 import ipaddress
 import os
 import socket
@@ -193,6 +192,8 @@ def misspelt_variables(environment: Mapping[str, str]) -> list[str]:
     notes = []
     for name in sorted(environment):
         if name.startswith(ENVIRONMENT_PREFIX) and name not in known | COMMAND_VARIABLES:
+            import difflib  # right settings do not need it
+
             nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.85)
             notes += [f"the variable {name} is no setting: did you mean {each}?" for each in nearest]
     return notes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -109,6 +108,8 @@ class _Reading(Generic[Config]):
 
 def unknown_key(key: str, known: Iterable[str]) -> str:
     """What is wrong with a key that nobody knows, naming the nearest."""
+    import difflib  # a right file does not need it
+
     nearest = difflib.get_close_matches(key[:100], [*known, *WITHOUT_MEANING, *REFUSED], n=1)
     hint = f": did you mean {nearest[0]}?" if nearest else ": remove it"
     return f"{key[:100]} is not a key of RocketMQ's or DelayMQ's{hint}"

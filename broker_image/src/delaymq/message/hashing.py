@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import lru_cache
 from operator import mul
+from typing import Final
 
-_POWERS: list[int] = [1]
-for _ in range(255):
-    _POWERS.append(_POWERS[-1] * 31 & 0xFFFFFFFF)
-# _TAIL[n] = the weights of the characters of a string of n characters, first to last.
-_TAIL = [tuple(reversed(_POWERS[:n])) for n in range(len(_POWERS) + 1)]
+# What the characters of a string count for, first to last: 31**255 to 31**0; of a shorter one only the last count.
+_WEIGHTS: Final = tuple(pow(31, power, 1 << 32) for power in reversed(range(256)))
+# The same by length, for what most keys have: all lengths would take 264 KB.
+_WEIGHTS_OF: Final = tuple(_WEIGHTS[len(_WEIGHTS) - count :] for count in range(65))
 
 
 def _unsigned_hash(text: str) -> int:
@@ -20,8 +20,9 @@ def _unsigned_hash(text: str) -> int:
         # Java hashes UTF-16 units; a lone surrogate counts as it stands.
         units = memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H")
     count = len(units)
-    if count <= 256:
-        total: int = sum(map(mul, units, _TAIL[count]))
+    if count <= len(_WEIGHTS):
+        weights = _WEIGHTS_OF[count] if count < 65 else _WEIGHTS[-count:]
+        total: int = sum(map(mul, units, weights))
         return total & 0xFFFFFFFF
     value = 0
     for unit in units:
@@ -44,14 +45,15 @@ def tags_code(tags: str) -> int:
 
 # The last characters of a unique id: its time and counter. What stands before them is the same for a whole process.
 _CHANGING_CHARACTERS = 12
-_CHANGING_WEIGHTS = _TAIL[_CHANGING_CHARACTERS]
+_CHANGING_WEIGHTS = _WEIGHTS_OF[_CHANGING_CHARACTERS]
+_UNCHANGING_FACTOR = pow(31, _CHANGING_CHARACTERS, 1 << 32)
 # Unique ids have 32; the beginnings of longer keys would fill memory.
 _LONGEST_KEPT_KEY = 64
 
 
 @lru_cache(maxsize=4096)
 def _weighted_prefix_hash(prefix: str) -> int:
-    return _unsigned_hash(prefix) * _POWERS[_CHANGING_CHARACTERS]
+    return _unsigned_hash(prefix) * _UNCHANGING_FACTOR
 
 
 def index_key_hash(topic: str, key: str) -> int:

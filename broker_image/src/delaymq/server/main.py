@@ -10,14 +10,10 @@ from typing import Any, Final, Protocol
 
 import uvloop
 
-from delaymq.broker.access.errors import AccessError
 from delaymq.config import BrokerConfig, NamesrvConfig
 from delaymq.config.running import RunningSettings
-from delaymq.namesrv.errors import NamesrvError
 from delaymq.quiet_log import fields
-from delaymq.server.errors import ServerError
 from delaymq.server.logs import output as logs
-from delaymq.store.errors import StoreError
 from delaymq.transport.addresses import host_and_port
 
 EXIT_STOPPED: Final = 0
@@ -111,7 +107,7 @@ def _run(
             _logger.info("%s", fact)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(server, events, http))
-    except (ServerError, StoreError, NamesrvError, AccessError) as error:
+    except _refusals_to_start() as error:
         _logger.error("cannot start: %s", error)
         return EXIT_CANNOT_START
     except Exception:
@@ -120,6 +116,16 @@ def _run(
     finally:
         logs.stop_logs()
     return EXIT_STOPPED
+
+
+def _refusals_to_start() -> tuple[type[Exception], ...]:
+    """What servers raise that cannot start; loaded only then, since a broker needs nothing else of the NameServer's."""
+    from delaymq.broker.access.errors import AccessError
+    from delaymq.namesrv.errors import NamesrvError
+    from delaymq.server.errors import ServerError
+    from delaymq.store.errors import StoreError
+
+    return ServerError, StoreError, NamesrvError, AccessError
 
 
 async def _serve(server: _Server, events: Callable[[], list[Event]], http: bool) -> None:

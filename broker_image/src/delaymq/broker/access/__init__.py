@@ -3,9 +3,15 @@
 Here: rule files and their reading (`files`, `plain_acl`, `yaml_tree`), accounts, white lists, what each request needs
 (`requirements`), and the check (`access`). Not here: signatures (protocol/signatures.py), and requests 50 to 53
 (processors/access.py). Invariant: no secret is in an answer, a log or an error, and what cannot be read lets nobody in.
+
+Most brokers run without it: whoever needs `access` imports it when it is switched on.
 """
 
-from delaymq.broker.access.access import Access
+from typing import Final
+
 from delaymq.broker.access.errors import AccessError
 
-__all__ = ["Access", "AccessError"]
+REASONS: Final = ("unsigned", "unknown_key", "signature", "admin", "permission")
+"""Why a request is refused."""
+
+__all__ = ["REASONS", "AccessError"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from delaymq.broker.access import files
+from delaymq.broker.access import REASONS, files
 from delaymq.broker.access.accounts import DENY, PUB, Account, Entry, check_keys, check_permissions, prepare, shown
 from delaymq.broker.access.addresses import WhiteList
 from delaymq.broker.access.errors import AccessError
@@ -17,7 +17,6 @@ from delaymq.broker.access.files import FileState, States
 from delaymq.broker.access.plain_acl import AclFile, Version
 from delaymq.broker.access.requirements import ACCOUNT, REQUIREMENTS, Requirement, TopicAt
 from delaymq.broker.session import Session
-from delaymq.config import BrokerConfig
 from delaymq.message import names
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command
@@ -29,11 +28,6 @@ from delaymq.steps import Steps
 EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
 """Clients in Java show the name of their broker's exception; people look for it."""
 SHOWN_CHARACTERS: Final = 128
-INTERNAL_TOPICS: Final = frozenset(
-    {names.SCHEDULE_TOPIC, names.HALF_TOPIC, names.OP_HALF_TOPIC, names.TRANS_CHECK_MAX_TOPIC, names.MARKS_TOPIC}
-)
-"""They hold the messages of all topics: a default permission is not meant for them."""
-REASONS: Final = ("unsigned", "unknown_key", "signature", "admin", "permission")
 
 _log = logging.getLogger(__name__)
 
@@ -70,11 +64,6 @@ class Access:
         self._take(states)
         if not self._rules.accounts and self._rules.white_list is None:
             _log.warning("access control knows no account: every request is refused until %s has one", path)
-
-    @classmethod
-    def of(cls, config: BrokerConfig, now_ms: Callable[[], int]) -> Access | None:
-        """As the configuration says; None without aclEnable."""
-        return cls(config.acl_path, now_ms) if config.acl_enable else None
 
     # Requests
 
@@ -154,7 +143,7 @@ class Access:
     def _default(account: Account, resource: str) -> int:
         if resource.startswith(names.RETRY_PREFIX):
             return account.group_permission
-        if resource in INTERNAL_TOPICS:
+        if resource in names.INTERNAL_TOPICS:
             return DENY
         return account.topic_permission
 

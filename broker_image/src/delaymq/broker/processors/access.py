@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from delaymq.broker.access.accounts import Entry
-from delaymq.broker.access.addresses import split_list
 from delaymq.broker.access.errors import AccessError
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import Command, Response
@@ -19,7 +17,7 @@ from delaymq.protocol.headers import (
 from delaymq.steps import Steps
 
 if TYPE_CHECKING:
-    from delaymq.broker.access import Access
+    from delaymq.broker.access.access import Access
     from delaymq.broker.broker import Broker
     from delaymq.broker.session import Session
 
@@ -31,6 +29,8 @@ _TEXTS = ("default_topic_perm", "default_group_perm")
 
 def put_account(broker: Broker, session: Session, command: Command) -> Steps[Response]:
     """50: makes an account, or changes what the request names of one. On disk when it is answered."""
+    from delaymq.broker.access.accounts import Entry  # most brokers have no accounts
+
     failed = ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
     access = _access(broker, failed)
     header = CreateAccessConfigRequestHeader.from_fields(command.fields)
@@ -83,6 +83,8 @@ def get_versions(broker: Broker, session: Session, command: Command) -> Response
 
 def set_white_addresses(broker: Broker, session: Session, command: Command) -> Steps[Response]:
     """53: replaces the global white list of one file. On disk when it is answered."""
+    from delaymq.broker.access.addresses import split_list
+
     failed = ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
     access = _access(broker, failed)
     header = UpdateGlobalWhiteAddrsConfigRequestHeader.from_fields(command.fields)

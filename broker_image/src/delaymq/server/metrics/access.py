@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 
-from delaymq.broker.access.access import REASONS
+from delaymq.broker.access import REASONS
 from delaymq.server.metrics.families import counters, gauge
 from delaymq.server.metrics.gather import Gathered
 

@@ -1,0 +1,55 @@
+"""An idle broker's memory is mostly code: it has loaded what it needs, and nothing that only some brokers need."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = """
+import asyncio, sys
+import delaymq.cli.main, delaymq.cli.serve, delaymq.server.main, uvloop
+from delaymq.config import BrokerConfig
+from delaymq.server.broker_server import BrokerServer
+
+async def idle():
+    small = {"mapped_file_size_commit_log": 1 << 20, "max_hash_slot_num": 1_000, "max_index_num": 4_000}
+    ports = {"listen_port": 0, "http_port": 0, "fast_port_enable": False}
+    server = BrokerServer(BrokerConfig(store_path_root_dir=sys.argv[1], **small, **ports))
+    await server.start()
+    print(*sys.modules)
+    await server.stop()
+
+asyncio.Runner(loop_factory=uvloop.new_event_loop).run(idle())
+"""
+# Rules, NameServer, SQL92, certificates, metrics, commands: each is loaded when it is configured or asked for.
+NOT_LOADED = {
+    "ctypes",
+    "delaymq.broker.access.access",
+    "delaymq.broker.access.accounts",
+    "delaymq.broker.access.addresses",
+    "delaymq.broker.access.plain_acl",
+    "delaymq.broker.access.yaml_tree",
+    "delaymq.broker.filters.sql_code",
+    "delaymq.broker.filters.sql_grammar",
+    "delaymq.client",
+    "delaymq.namesrv",
+    "delaymq.protocol.signatures",
+    "delaymq.server.metrics.exposition",
+    "delaymq.server.self_signed",
+    "delaymq.store.backup",
+    "delaymq.store.verify",
+    "difflib",
+    "prometheus_client",
+    "rich",
+    "typer",
+}
+
+
+def test_an_idle_broker_has_loaded_only_what_it_needs(tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "store")],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    loaded = set(run.stdout.split())
+    assert "delaymq.server.http.broker" in loaded
+    assert sorted(NOT_LOADED & loaded) == []
