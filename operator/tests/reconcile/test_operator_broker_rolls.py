@@ -1,0 +1,263 @@
+"""What a change restarts: only what must, one pod after the other, and what stops a roll."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+from delaymq_operator.reconcile.errors import BrokerRefused
+from fakes_world import NAMESPACE, FakeWorld
+from settled_world import BROKERS, EVERYTHING, is_ready, restarts, settled, watch_rolls
+
+
+@pytest.fixture
+def world():
+    """A settled Broker with two groups."""
+    return settled(size=2)
+
+
+def test_a_new_image_restarts_the_name_server_and_then_one_broker_after_the_other(world):
+    order = restarts(world, lambda: world.change(image="delaymq/broker:2"))
+    assert order == ["demo-namesrv-0", "demo-broker-0-0", "demo-broker-1-0"]
+    assert world.status["image"] == "delaymq/broker:2"
+    drained = [(mode, pod) for mode, pod in world.brokers.calls if mode in ("withdraw", "refuse")]
+    assert drained == [
+        ("withdraw", "demo-broker-0-0"),
+        ("refuse", "demo-broker-0-0"),
+        ("withdraw", "demo-broker-1-0"),
+        ("refuse", "demo-broker-1-0"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"flush": "Sync"}, BROKERS),
+        ({"config": {"regionId": "eu"}}, BROKERS),
+        ({"config": {"fileReservedTime": "9"}}, []),
+        ({"config": {"highSpeedMode": "false"}}, []),
+        ({"resources": {"limits": {"memory": "1Gi"}}}, BROKERS),
+        ({"nameServers": {"replicas": 1, "resources": {"limits": {"cpu": "1"}}}}, ["demo-namesrv-0"]),
+        ({"nameServers": {"replicas": 2}}, ["demo-namesrv-1", *BROKERS]),
+        ({"podTemplate": {"labels": {"team": "orders"}}}, EVERYTHING),
+        ({"tls": {"secretName": "certificate"}}, EVERYTHING),
+        ({"podTemplate": {"env": [{"name": "TZ", "value": "UTC"}]}}, BROKERS),
+        ({"external": {"type": "NodePort", "advertisedAddress": "192.0.2.1"}}, BROKERS),
+        ({"networkPolicy": {"enabled": True}}, []),
+        ({"accessControl": {"secretName": "rules"}}, BROKERS),
+        ({"storage": {"size": "20Gi"}}, []),
+        ({"storage": {"deleteClaim": True}}, []),
+        ({"size": 3}, ["demo-broker-2-0"]),
+    ],
+    ids=lambda value: "+".join(value) if isinstance(value, dict) else None,
+)
+def test_a_change_restarts_only_what_must_restart_one_at_a_time(world, change, expected):
+    assert restarts(world, lambda: world.change(**change)) == expected
+
+
+def test_the_restart_annotation_restarts_everything(world):
+    assert restarts(world, lambda: world.annotate(restart="1")) == EVERYTHING
+    assert restarts(world, lambda: world.annotate(restart="2")) == EVERYTHING
+
+
+def test_a_single_group_is_restarted_at_once():
+    world = settled(size=1)
+    assert restarts(world, lambda: world.change(flush="Sync")) == ["demo-broker-0-0"]
+    assert world.brokers.calls == []
+
+
+def test_a_newer_operator_restarts_nothing_and_says_that_it_would_make_pods_otherwise(world):
+    def upgrade():
+        world.settings = replace(world.settings, default_image="delaymq/broker:9")
+        world.restart_operator()
+
+    assert restarts(world, upgrade) == []
+    assert world.condition("UpToDate")["status"] == "False"
+    assert world.reason("UpToDate") == "OperatorNewer"
+    assert world.status["image"] == "delaymq/broker:1"
+    assert restarts(world, lambda: world.annotate(restart="now")) == EVERYTHING
+    assert world.status["image"] == "delaymq/broker:9"
+    assert world.condition("UpToDate")["status"] == "True"
+
+
+def test_a_failing_new_image_stops_the_roll_and_says_why_and_a_good_one_goes_on(world):
+    watch_rolls(world)
+    world.change(image="bad:image")
+    world.run(lambda: world.reason("Degraded") == "PodFailing")
+    world.idle(60)
+    assert world.reason("Degraded") == "PodFailing"
+    assert "ImagePullBackOff" in world.condition("Degraded")["message"]
+    assert "demo-namesrv-0" in world.condition("Degraded")["message"]
+    assert all(is_ready(world.get("Pod", name)) for name in BROKERS)
+    assert any(kind == "Warning" and reason == "PodFailing" for kind, reason, _ in world.kube.events)
+    world.change(image="delaymq/broker:3")
+    world.idle(1)
+    world.run()
+    assert world.status["image"] == "delaymq/broker:3"
+    assert world.condition("Degraded")["status"] == "False"
+
+
+def test_a_failing_broker_stops_the_roll_with_all_others_serving(world):
+    watch_rolls(world)
+    world.kube.unready.add("demo-broker-0-0")
+    started = len(world.kube.started)
+    world.kube.unready.clear()
+    world.change(flush="Sync")
+    world.run(lambda: "demo-broker-0-0" in world.kube.started[started:])
+    world.kube.unready.add("demo-broker-0-0")
+    world.idle(120)
+    assert world.kube.started[started:] == ["demo-broker-0-0"]
+    assert world.reason("Progressing") == "WaitingForPod"
+    assert world.reason("Ready") == "GroupsNotReady"
+    world.kube.unready.clear()
+    world.run()
+    assert world.kube.started[started:] == BROKERS
+
+
+def test_a_change_in_the_midst_of_a_roll_restarts_each_pod_for_the_last_one_only_once_more(world):
+    watch_rolls(world)
+    world.change(flush="Sync")
+    started = len(world.kube.started)
+    world.run(lambda: "demo-broker-0-0" in world.kube.started[started:])
+    world.run(lambda: is_ready(world.get("Pod", "demo-broker-0-0")))
+    world.change(resources={"limits": {"cpu": "2"}})
+    world.idle(1)
+    world.run()
+    assert world.kube.started[started:] == ["demo-broker-0-0", "demo-broker-0-0", "demo-broker-1-0"]
+
+
+def test_a_change_that_is_taken_back_before_the_restart_gives_the_writes_back(world):
+    world.change(flush="Sync")
+    world.run(lambda: ("withdraw", "demo-broker-0-0") in world.brokers.calls)
+    started = len(world.kube.started)
+    world.change(flush="Async")
+    world.idle(1)
+    world.run()
+    assert world.kube.started[started:] == []
+    assert world.brokers.calls[-1] == ("none", "demo-broker-0-0")
+
+
+def test_own_name_servers_stay_until_every_broker_uses_the_others(world):
+    seen = []
+
+    def watch():
+        if world.get("StatefulSet", "demo-namesrv") is not None:
+            assert world.get("Service", "demo-namesrv") is not None, "clients lost their NameServers too early"
+        if world.get("Pod", "demo-namesrv-0") is None:
+            seen.append([entry["value"] for pod in BROKERS for entry in environment(world, pod)])
+
+    world.watch = watch
+    world.change(nameServers={"addresses": ["ns.other:9876"]})
+    world.idle(1)
+    world.run()
+    world.idle(5)
+    assert world.names("StatefulSet") == ["demo-broker-0", "demo-broker-1"]
+    assert not [name for kind in ("Service", "PodDisruptionBudget") for name in world.names(kind) if "namesrv" in name]
+    assert set(seen[0]) == {"ns.other:9876"}
+    assert world.status["nameServers"] == ["ns.other:9876"]
+
+
+def environment(world, pod):
+    entries = world.get("Pod", pod)["spec"]["containers"][0]["env"]
+    return [entry for entry in entries if entry["name"] == "DELAYMQ_NAMESRV_ADDR"]
+
+
+def test_hot_settings_reach_running_brokers_and_go_back_to_their_default(world):
+    assert restarts(world, lambda: world.change(config={"fileReservedTime": "9"})) == []
+    assert {broker.settings["fileReservedTime"] for broker in world.brokers.running.values()} == {"9"}
+    assert restarts(world, lambda: world.change(config={})) == []
+    assert {broker.settings["fileReservedTime"] for broker in world.brokers.running.values()} == {"72"}
+
+
+def test_levels_reach_running_brokers_without_a_restart(world):
+    world.levels("mine", "1s", "1h")
+    assert restarts(world, lambda: world.change(delayLevelConfigRef={"name": "mine"})) == []
+    assert world.status["levels"] == "1s 1h"
+    assert restarts(world, lambda: world.levels("mine", "1s", "2h", overflow="Reject")) == []
+    world.run(lambda: world.status["levels"] == "1s 2h")
+    assert {broker.settings["delayLevelOverflow"] for broker in world.brokers.running.values()} == {"reject"}
+    assert "messageDelayLevel=1s 2h" in world.get("ConfigMap", "demo-broker-conf")["data"]["broker.conf"]
+
+
+def test_a_broker_that_does_not_answer_is_named_and_stops_nobody_else(world):
+    world.brokers.mute.add("demo-broker-0-0")
+    world.run(lambda: world.reason("Degraded") == "BrokerUnreachable")
+    assert "demo-0" in world.condition("Degraded")["message"]
+    assert restarts_when_mute(world) == BROKERS
+
+
+def restarts_when_mute(world):
+    started = len(world.kube.started)
+    world.change(flush="Sync")
+    world.run(lambda: world.kube.started[started:] == BROKERS)
+    world.brokers.mute.clear()
+    world.run()
+    return world.kube.started[started:]
+
+
+def test_brokers_that_refuse_to_move_writes_away_are_restarted_after_a_while(world):
+    async def refuse(endpoint, mode, lease_ms):
+        raise BrokerRefused(endpoint.host, "not_found", "there is no /api/v1/drain")
+
+    drain, world.brokers.drain = world.brokers.drain, refuse
+    started = len(world.kube.started)
+    world.change(flush="Sync")
+    world.idle(10)
+    assert world.kube.started[started:] == []
+    assert "there is no /api/v1/drain" in world.condition("Progressing")["message"]
+    world.run()
+    assert world.kube.started[started:] == BROKERS
+    world.brokers.drain = drain
+    assert restarts(world, lambda: world.change(flush="Async")) == BROKERS
+
+
+def test_a_clock_that_is_set_back_keeps_nothing_waiting(world):
+    world.now_ms -= 3_600_000
+    world._look_at_ms = 0
+    world.brokers.stores["store-demo-broker-0-0"].pending = 7
+    world.idle(2)
+    assert world.status["pending"] == 7
+    world.brokers.mute.add(BROKERS[0])
+    world.idle(20)
+    world.now_ms -= 3_600_000
+    world._look_at_ms = 0
+    world.brokers.traffic = False
+    assert restarts_when_mute(world) == BROKERS
+
+
+def test_a_token_that_was_replaced_restarts_the_brokers(world):
+    world.kube.objects["Secret", NAMESPACE, "demo-http-token"]["data"]["token"] = "bmV3"
+    world.restart_operator()
+    assert restarts(world, lambda: None) == BROKERS
+
+
+@pytest.mark.parametrize("nonsense", ["{}", "[]", "x", '{"metadata": [], "spec": 1}', '{"spec": {"containers": [1]}}'])
+def test_nonsense_in_the_note_of_what_pods_are_made_from_is_replaced_and_restarts_nothing(world, nonsense):
+    noted = world.get("StatefulSet", "demo-broker-0")["metadata"]["annotations"]["delaymq.io/applied"]
+    world.kube.objects["StatefulSet", NAMESPACE, "demo-broker-0"]["metadata"]["annotations"]["delaymq.io/applied"] = (
+        nonsense
+    )
+    assert restarts(world, world.restart_operator) == []
+    assert world.get("StatefulSet", "demo-broker-0")["metadata"]["annotations"]["delaymq.io/applied"] == noted
+
+
+def test_a_cache_that_is_behind_applies_and_restarts_nothing_twice():
+    world = FakeWorld(lag_ticks=4)
+    world.create(size=2)
+    world.run(ticks=200)
+    world.kube.requests.clear()
+    assert restarts(world, lambda: world.change(image="delaymq/broker:2")) == EVERYTHING
+    applied = [name for verb, kind, name in world.kube.requests if (verb, kind) == ("apply", "StatefulSet")]
+    assert sorted(applied) == ["demo-broker-0", "demo-broker-1", "demo-namesrv"]
+
+
+def test_a_pod_that_somebody_else_replaced_meanwhile_is_not_restarted_in_place_of_the_last_one(world):
+    world.change(flush="Sync")
+    world.run(lambda: ("refuse", "demo-broker-0-0") in world.brokers.calls)
+    world.kube.requests.clear()
+    pod = copy.deepcopy(world.get("Pod", "demo-broker-0-0"))
+    pod["metadata"]["uid"] = "somebody-made-it"
+    world.kube.objects["Pod", NAMESPACE, "demo-broker-0-0"] = pod
+    world.now_ms += 5_000
+    world.brokers.running["demo-broker-0-0"].pod_uid = "somebody-made-it"
+    world.reconcile()
+    assert ("delete", "Pod", "demo-broker-0-0") not in world.kube.requests
