@@ -1,25 +1,19 @@
 """Access control: RocketMQ's clients and tools with accounts of a plain_acl.yml, and without, against either broker."""
 
-import asyncio
 import base64
-import time
-from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import pytest
-import yaml
+from accounts import ADMIN, APP, LIMIT_S, asked, shown, wait_for
 from delaymq.client import (
     AccessDeniedError,
     Admin,
     Client,
-    ClientOptions,
-    Credentials,
     Message,
     Producer,
     PullConsumer,
     PullStatus,
     PushConsumer,
-    RefusedError,
     SendError,
 )
 from delaymq.protocol.command import decode_command, encode_command, request_command
@@ -29,9 +23,6 @@ from harness.clients import Workbench, message
 from harness.driver import ClientError, Driver
 from python_scenario import FROM_FIRST, Collected, new_name, until
 
-ADMIN = {"accessKey": "operators", "secretKey": "operators-secret"}
-APP = {"accessKey": "application", "secretKey": "12345678"}
-LIMIT_S = 60.0
 RULES = """
 globalWhiteRemoteAddresses:
 - 10.10.103.*
@@ -81,11 +72,6 @@ def operators(guarded: Cluster, new_workbench: Callable[..., Workbench]) -> Work
 def clients(guarded: Cluster, operators: Workbench, new_workbench: Callable[..., Workbench]) -> Workbench:
     """Clients of an ordinary account."""
     return new_workbench(guarded, credentials=APP)
-
-
-def shown(error: ClientError) -> str:
-    """All that the client says; a send's own text leaves the broker's out."""
-    return f"{error} {error.remark}"
 
 
 def refusal_of(work: Callable[[], object]) -> str:
@@ -223,179 +209,7 @@ def test_what_goes_around_a_rule_is_refused(clients: Workbench, operators: Workb
     assert operators.admin.view(other.offset_message_id).body == b"not for everybody"
 
 
-# Rules that change
-
-OWN_RULES = """
-accounts:
-- accessKey: operators
-  secretKey: operators-secret
-  admin: true
-"""
-
-
-@pytest.fixture(scope="module")
-def changing(new_cluster: Callable[..., Cluster]) -> Iterator[Cluster]:
-    """A broker whose rules the tests change; its tools have the administrator's account."""
-    with new_cluster(rules=OWN_RULES) as cluster:
-        (cluster.home_path / "conf" / "tools.yml").write_text("accessKey: operators\nsecretKey: operators-secret\n")
-        yield cluster
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Waits until it holds; what access control refuses meanwhile is no failure."""
-    deadline = time.monotonic() + LIMIT_S
-    while True:
-        try:
-            if condition():
-                return
-            problem: object = "the condition does not hold"
-        except ClientError as error:
-            problem = error
-        if time.monotonic() > deadline:
-            raise AssertionError(problem)
-        time.sleep(0.2)
-
-
-def accepted(bench: Workbench, account: str, topic: str) -> Callable[[], bool]:
-    """Whether an account of that name may send to the topic now."""
-    producer = bench.new_producer(credentials={"accessKey": account, "secretKey": f"{account}-secret"}, retries=0)
-
-    def send() -> bool:
-        producer.send(topic, "x")
-        return True
-
-    return send
-
-
-def refused(bench: Workbench, account: str, topic: str) -> Callable[[], bool]:
-    """Whether the same is refused."""
-    send = accepted(bench, account, topic)
-
-    return lambda: not accepts(send)
-
-
-def accepts(send: Callable[[], bool]) -> bool:
-    """Whether a send goes through; what else than access control keeps it from that is an error."""
-    try:
-        return send()
-    except ClientError as error:
-        if "AclException" not in shown(error):
-            raise
-        return False
-
-
-@pytest.fixture
-def bench(changing: Cluster, new_workbench: Callable[..., Workbench]) -> Workbench:
-    bench = new_workbench(changing, credentials=ADMIN)
-    bench.admin.update_topic("Changing", broker=changing.broker_address, queues=1)
-    bench.wait_for_route("Changing", queues=1)
-    return bench
-
-
-def put(path: Path, text: str) -> None:
-    """As an administrator does it: beside, then into place."""
-    path.parent.mkdir(exist_ok=True)
-    beside = path.with_name("new.tmp")
-    beside.write_text(text)
-    beside.rename(path)
-
-
-def account(name: str, topic_permission: str) -> str:
-    return f"- accessKey: {name}\n  secretKey: {name}-secret\n  defaultTopicPerm: {topic_permission}\n"
-
-
-def test_a_changed_file_counts_without_a_restart_and_a_broken_one_leaves_the_last_rules(
-    changing: Cluster, bench: Workbench
-) -> None:
-    put(changing.rules_path, OWN_RULES + account("newcomer", "PUB"))
-    wait_for(accepted(bench, "newcomer", "Changing"))
-    put(changing.rules_path, OWN_RULES + account("newcomer", "SUB"))
-    wait_for(refused(bench, "newcomer", "Changing"))
-    put(changing.rules_path, OWN_RULES + account("newcomer", "PUB"))
-    send = accepted(bench, "newcomer", "Changing")
-    wait_for(send)
-    seen_bytes = changing.broker.log_size_bytes()
-    put(changing.rules_path, "accounts: [\n")
-    said = ("last good rules stay", "AclFileWatchService service has exception")
-    wait_for(lambda: any(text in changing.broker.log_since(seen_bytes) for text in said))
-    assert send()
-    put(changing.rules_path, OWN_RULES)
-    wait_for(refused(bench, "newcomer", "Changing"))
-
-
-def test_files_in_the_folder_beside_count_too(changing: Cluster, bench: Workbench) -> None:
-    put(changing.rules_path.parent / "acl" / "more.yml", "accounts:\n" + account("besides", "PUB"))
-    wait_for(accepted(bench, "besides", "Changing"))
-
-
-def mqadmin(driver: Driver, cluster: Cluster, *arguments: str, signed: bool = True) -> str:
-    home = {"home": str(cluster.home_path)} if signed else {}
-    answer = driver.call("mqadmin", arguments=[*arguments, "-n", cluster.namesrv_address], **home)
-    return f"{answer['output']}\n{answer['errors']}"
-
-
-def test_mqadmin_makes_changes_and_deletes_accounts(driver: Driver, changing: Cluster, bench: Workbench) -> None:
-    where = ("-b", changing.broker_address)
-    made = ("-a", "by-a-tool", "-s", "by-a-tool-secret", "-i", "DENY", "-u", "SUB", "-t", "Changing=PUB,Other=SUB")
-    said = mqadmin(driver, changing, "updateAclConfig", *where, *made)
-    assert f"create or update plain access config to {changing.broker_address} success" in said
-    wait_for(accepted(bench, "by-a-tool", "Changing"))
-    kept = yaml.safe_load(changing.rules_path.read_text())
-    [found] = [each for each in kept["accounts"] if each["accessKey"] == "by-a-tool"]
-    assert (found["defaultGroupPerm"], found["admin"]) == ("SUB", False)
-    assert found["topicPerms"] == ["Changing=PUB", "Other=SUB"]
-    counter = kept["dataVersion"][0]["counter"]
-
-    changed = ("-a", "by-a-tool", "-s", "by-a-tool-secret", "-t", "Changing=SUB")
-    assert "success" in mqadmin(driver, changing, "updateAclConfig", *where, *changed)
-    wait_for(refused(bench, "by-a-tool", "Changing"))
-    kept = yaml.safe_load(changing.rules_path.read_text())
-    [found] = [each for each in kept["accounts"] if each["accessKey"] == "by-a-tool"]
-    assert (found["topicPerms"], found["defaultGroupPerm"]) == (["Changing=SUB"], "SUB")
-    assert kept["dataVersion"][0]["counter"] == counter + 1
-
-    said = mqadmin(driver, changing, "clusterAclConfigVersion", *where)
-    [line] = [each for each in said.splitlines() if str(changing.rules_path) in each]
-    assert line.split()[:5] == [
-        "DefaultCluster", "broker-a", changing.broker_address, str(changing.rules_path), str(counter + 1)
-    ]  # fmt: skip
-    said = mqadmin(driver, changing, "deleteAccessConfig", *where, "-a", "by-a-tool")
-    assert f"delete plain access config account from {changing.broker_address} success" in said
-    wait_for(refused(bench, "by-a-tool", "Changing"))
-    accounts = yaml.safe_load(changing.rules_path.read_text())["accounts"]
-    assert "by-a-tool" not in [each["accessKey"] for each in accounts]
-
-
-def test_mqadmin_is_told_why_a_change_of_rules_fails(driver: Driver, changing: Cluster, bench: Workbench) -> None:
-    where = ("-b", changing.broker_address)
-    said = mqadmin(driver, changing, "updateAclConfig", *where, "-a", "short", "-s", "a-long-secret")
-    assert "CODE: 209" in said
-    assert "length should longer than 6" in said
-    said = mqadmin(driver, changing, "updateAclConfig", *where, "-a", "long-enough", "-s", "a-long-secret", "-t", "T")
-    assert "CODE: 209" in said
-    assert "The expected resource format is 'Res=Perm'. For example: topicA=SUB" in said
-    said = mqadmin(driver, changing, "deleteAccessConfig", *where, "-a", "nobody-here")
-    assert "CODE: 210" in said
-    assert "The accesskey[nobody-here] corresponding to accessConfig has been deleted failed." in said
-    said = mqadmin(driver, changing, "updateGlobalWhiteAddr", *where, "-g", "10.0.0.1", "-p", "/etc/passwd")
-    assert "CODE: 211" in said
-    said = mqadmin(driver, changing, "clusterAclConfigVersion", *where, signed=False)
-    assert "No accessKey is configured" in said
-
-
 # The Python client
-
-
-def asked(cluster: Cluster, account: dict[str, str] | None, scenario: Callable[[Client], Awaitable[None]]) -> None:
-    """Runs a scenario with a client of an account."""
-    credentials = None if account is None else Credentials(account["accessKey"], account["secretKey"])
-
-    async def run() -> None:
-        async with asyncio.timeout(LIMIT_S):
-            async with Client(cluster.namesrv_address, ClientOptions(credentials=credentials)) as client:
-                await scenario(client)
-
-    asyncio.run(run())
 
 
 def test_the_python_client_signs_what_it_sends_and_consumes(guarded: Cluster, operators: Workbench) -> None:
@@ -449,53 +263,6 @@ def test_the_python_administrator_makes_topics_and_others_pull(guarded: Cluster,
 
     asked(guarded, ADMIN, make)
     asked(guarded, APP, pull)
-
-
-def test_the_python_administrator_changes_rules(changing: Cluster, bench: Workbench) -> None:
-    name, address = "by-python", changing.broker_address
-    newcomer = Credentials(name, f"{name}-secret")
-
-    async def make(client: Client) -> None:
-        admin = Admin(client)
-        before = await admin.access_versions(address)
-        assert str(changing.rules_path) in before
-        await admin.put_account(address, newcomer, default_topic="DENY", topics={"Changing": "PUB|SUB"})
-        counter = (await admin.access_versions(address))[str(changing.rules_path)].counter
-        assert counter == before[str(changing.rules_path)].counter + 1
-
-    async def delete(client: Client) -> None:
-        await Admin(client).delete_account(address, name)
-        with pytest.raises(RefusedError, match="has been deleted failed"):
-            await Admin(client).delete_account(address, name)
-        path = str(changing.rules_path)
-        await Admin(client).set_white_addresses(address, ["10.9.9.1", "10.9.8.*"], path)
-
-    asked(changing, ADMIN, make)
-    wait_for(accepted(bench, name, "Changing"))
-    asked(changing, ADMIN, delete)
-    wait_for(refused(bench, name, "Changing"))
-    kept = yaml.safe_load(changing.rules_path.read_text())
-    assert kept["globalWhiteRemoteAddresses"] == ["10.9.9.1", "10.9.8.*"]
-
-
-def test_mqadmin_sets_the_white_list(driver: Driver, changing: Cluster, bench: Workbench, against: str) -> None:
-    # The last one of this broker: RocketMQ's goes on with addresses of a list that the file had not when it started.
-    where = ("-b", changing.broker_address, "-p", str(changing.rules_path))
-    unsigned = bench.new_producer(credentials=None, retries=0)
-
-    def send() -> bool:
-        unsigned.send("Changing", "unsigned")
-        return True
-
-    said = mqadmin(driver, changing, "updateGlobalWhiteAddr", *where, "-g", "10.10.10.*,127.0.0.1")
-    assert f"update global white remote addresses to {changing.broker_address} success" in said
-    wait_for(send)
-    kept = yaml.safe_load(changing.rules_path.read_text())
-    assert kept["globalWhiteRemoteAddresses"] == ["10.10.10.*", "127.0.0.1"]
-    mqadmin(driver, changing, "updateGlobalWhiteAddr", *where, "-g", "10.10.10.*")
-    assert yaml.safe_load(changing.rules_path.read_text())["globalWhiteRemoteAddresses"] == ["10.10.10.*"]
-    if against == "ours":
-        wait_for(lambda: not accepts(send))
 
 
 # Signatures
