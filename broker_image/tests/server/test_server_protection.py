@@ -77,6 +77,26 @@ def test_peers_that_announce_large_requests_and_fall_silent_hold_little(tmp_path
     run(scenario)
 
 
+def test_half_received_requests_to_a_name_server_share_one_budget_too(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path, namesrv_max_buffered_bytes=16 << 20) as server:
+            buffers = server.namesrv.buffers
+            hostile = [await asyncio.open_connection(HOST, server.namesrv.port) for _ in range(6)]
+            for count, (_, writer) in enumerate(hostile, 1):
+                writer.write(struct.pack(">II", 6 << 20, 10) + bytes(5 << 20))
+                await until(lambda count=count: buffers.cut_off or buffers.received_bytes >= count * (5 << 20))
+            await until(lambda: buffers.cut_off)
+            assert buffers.received_bytes <= 16 << 20
+            polite = await BrokerPeer.connect(server.namesrv.port)
+            question = request_command(RequestCode.GET_BROKER_CLUSTER_INFO)
+            assert (await polite.connection.request(question)).code == ResponseCode.SUCCESS
+            for _, writer in hostile:
+                writer.close()
+            await until(lambda: buffers.received_bytes == 0)
+
+    run(scenario)
+
+
 def test_a_flood_of_small_requests_is_answered_whole_beside_everybody_else(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path) as server:

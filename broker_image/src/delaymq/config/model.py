@@ -27,6 +27,9 @@ _LOG_LEVEL = "debug, info, warning or error, then levels of single loggers: `inf
 _LOG_FORMAT = "how [logs](logs.md) are written: `text` is key=value, `json` one object a line"
 _TOKEN = "what `Authorization: Bearer` must carry for `/api/`; never shown"
 _TOKEN_FILE = "a file whose first line is the token, for secrets that are mounted; instead of `httpToken`"
+_MAX_BUFFERED = (
+    "bytes of half-received requests and of unsent answers on all connections; above it the slowest are cut off"
+)
 _BLACK_LIST = "keys, joined by `;`, that nobody may change over the wire, besides paths, ports and secrets"
 _ACL_PATH = (
     "the file of rules; the folder `acl` beside it is read too. Empty: `plain_acl.yml` beside the file of `-c`, or in"
@@ -195,11 +198,7 @@ class BrokerConfig(TlsClientKeys, TlsServerKeys, _BrokerAddresses):
     max_connections_per_address: int = number(
         0, 0, 1_000_000, "of one address; 0: as many as `maxConnections`", ours=True
     )
-    max_buffered_bytes: int = number(
-        128 << 20, 16 << 20, 1 << 40,
-        "bytes of half-received requests and of unsent answers on all connections; above it the slowest are cut off",
-        ours=True,
-    )  # fmt: skip
+    max_buffered_bytes: int = number(128 << 20, 16 << 20, 1 << 40, _MAX_BUFFERED, ours=True)
     channel_idle_ms: int = number(
         120_000, 1_000, _MS_A_DAY, "a connection that says nothing for so long is closed", ours=True
     )
@@ -277,6 +276,7 @@ class NamesrvConfig(TlsServerKeys, _NamesrvAddresses):
     log_level: str = text("info", _LOG_LEVEL, hot=True, ours=True, check=parse_log_levels)
     log_format: str = choice("text", "text", "json", about=_LOG_FORMAT, ours=True)
     max_connections: int = number(10_000, 1, 1_000_000, "further ones are cut off", ours=True)
+    max_buffered_bytes: int = number(128 << 20, 16 << 20, 1 << 40, _MAX_BUFFERED, ours=True)
     channel_idle_ms: int = number(
         120_000, 1_000, _MS_A_DAY, "a connection that says nothing for so long is closed", ours=True
     )

@@ -16,6 +16,8 @@ from delaymq.server.logs.output import LevelFollower
 from delaymq.server.sessions import SERVER_LIMITS, ClientSession, Sessions
 from delaymq.server.tls import ServerTls
 from delaymq.transport import RemotingConnection
+from delaymq.transport.budget import BufferBudget
+from delaymq.transport.turns import Turns
 
 if TYPE_CHECKING:
     from delaymq.server.http.serving import HttpServer
@@ -60,6 +62,8 @@ class NamesrvServer:
         self.sessions = Sessions(config.max_connections, config.channel_idle_ms, self._session_closed)
         self._changes = Changes(self._reply, self.namesrv.guarded)
         self._loop = asyncio.get_running_loop()
+        self.buffers = BufferBudget(config.max_buffered_bytes)
+        turns = Turns()
 
         def accepted() -> RemotingConnection:
             return RemotingConnection(
@@ -67,6 +71,8 @@ class NamesrvServer:
                 on_opened=self.sessions.opened,
                 on_closed=self.sessions.closed,
                 limits=SERVER_LIMITS,
+                budget=self.buffers,
+                turns=turns,
                 tls=self.tls.accepting,
             )
 
