@@ -103,6 +103,6 @@ CLIENT_LATENCY_PROCESSOR = Row(
 )
 
 GROUPS = (
-    "start", "idle", *SEND_GROUPS, "consume", "filtered", "transactions", "latency", "memory", "delay", "overdue",
-    "recovery", "rebuild", "client",
+    "start", "idle", *SEND_GROUPS, "consume", "tls", "filtered", "transactions", "latency", "memory", "delay",
+    "overdue", "recovery", "rebuild", "client",
 )  # fmt: skip

@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 import proc
 from crash.load import LoadError, LoadProgram
-from harness.brokers import Cluster, OurCluster, RealCluster
+from harness.brokers import SMALL_HEAP, Cluster, OurCluster, RealCluster, RealNameServer
 from harness.errors import HarnessError
+from tls import ServerKeys
 
 Kind = Literal["ours", "real"]
 
@@ -32,13 +33,11 @@ POLL_S = 0.1
 class Subject:
     """One broker on a fresh store, with the load program that talks to it; a context manager."""
 
-    def __init__(self, kind: Kind, load: LoadProgram, **settings: str) -> None:
+    def __init__(self, kind: Kind, load: LoadProgram, *, tls: ServerKeys | None = None, **settings: str) -> None:
         self.kind = kind
         self.load = load
         config = {**SETTINGS, **settings}
-        self.cluster: Cluster = (
-            OurCluster(config=config) if kind == "ours" else RealCluster(config=config, jvm_options=REAL_JVM_OPTIONS)
-        )
+        self.cluster: Cluster = _ours(config, tls) if kind == "ours" else _real(config, tls)
 
     def __enter__(self) -> Subject:
         return self
@@ -72,7 +71,7 @@ class Subject:
 
     def send(self, topic: str, **options: Any) -> dict[str, Any]:
         """Send; HarnessError if more than one in a hundred sends failed, for then the figures mean nothing."""
-        result = self.call("send", topic=topic, timeout_ms=SEND_TIMEOUT_MS, **options)
+        result = self.call("send", topic=topic, **{"timeout_ms": SEND_TIMEOUT_MS, **options})
         if result["failed"] * 100 > result["acknowledged"]:
             raise HarnessError(
                 f"{self.kind}: {result['failed']} sends failed, {result['acknowledged']} did not: {result['errors']}"
@@ -95,3 +94,16 @@ class Subject:
                 last = e  # no route yet, or a connection of before the restart
             time.sleep(POLL_S)
         raise HarnessError(f"{self.kind}: {topic} did not hold {count} messages within {limit_s:g} s; last: {last}")
+
+
+def _ours(config: Mapping[str, str], tls: ServerKeys | None) -> Cluster:
+    return OurCluster(config=config if tls is None else {**config, **tls.settings()})
+
+
+def _real(config: Mapping[str, str], tls: ServerKeys | None) -> Cluster:
+    if tls is None:
+        return RealCluster(config=config, jvm_options=REAL_JVM_OPTIONS)
+    cluster = RealCluster(config=config, jvm_options=(*REAL_JVM_OPTIONS, *tls.jvm_options()))
+    options = (*SMALL_HEAP, *tls.jvm_options())
+    cluster.namesrv = RealNameServer(cluster.base_path, cluster.namesrv_port, jvm_options=options)
+    return cluster

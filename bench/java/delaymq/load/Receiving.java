@@ -8,6 +8,7 @@ import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.impl.consumer.DefaultMQPushConsumerImpl;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
@@ -30,13 +31,12 @@ final class Receiving {
             consumer.subscribe(options.text("topic"), options.text("tags", "*"));
         }
         consumer.registerMessageListener(listener);
-        consumer.start();
         return consumer;
     }
 
     /**
      * Reads `count` messages with a new group; the clock runs from the first to the last of them. tags or sql (without
-     * blanks) choose the messages.
+     * blanks) choose the messages; settled: see start.
      */
     static Reply consume(Options options) throws Exception {
         long count = options.longNumber("count", 1);
@@ -52,6 +52,7 @@ final class Receiving {
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
         try {
+            start(consumer, options.has("settled"));
             await(options, () -> received.get() >= count);
         } finally {
             consumer.shutdown();
@@ -61,6 +62,24 @@ final class Receiving {
         }
         double elapsed = Math.max(1, last.get() - first.get()) / 1e9;
         return new Reply().put("received", received.get()).put("elapsed_s", elapsed).put("rate", count / elapsed);
+    }
+
+    /**
+     * Starts a consumer; a settled one pulls only when the broker knows its subscription. A pull that overtakes the
+     * heartbeat with it is refused, and its queue stands still for 3 s then.
+     */
+    @SuppressWarnings("deprecation")
+    private static void start(DefaultMQPushConsumer consumer, boolean settled) throws Exception {
+        if (!settled) {
+            consumer.start();
+            return;
+        }
+        consumer.suspend();
+        consumer.start();
+        DefaultMQPushConsumerImpl inner = consumer.getDefaultMQPushConsumerImpl();
+        inner.getRebalanceImpl().doRebalance(false);
+        inner.getmQClientFactory().sendHeartbeatToAllBrokerWithLock();
+        consumer.resume();
     }
 
     /** Sends `count` messages at `rate` a second and takes the time until the listener of this process has each. */
@@ -89,6 +108,7 @@ final class Receiving {
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
         try {
+            consumer.start();
             Thread.sleep(1000); // queues are assigned and long polls open by then
             long start = System.nanoTime();
             for (int i = 0; i < count; i++) {
