@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from broker_harness import Harness
+from guarded_broker import RULES, Guarded
 from transactions_harness import Transacting
 
 
@@ -40,3 +41,12 @@ def open_transacting(tmp_path: Path) -> Iterator[Callable[..., Transacting]]:
     yield open_one
     for harness in opened:
         harness.broker.close()
+
+
+@pytest.fixture
+def guarded(open_harness: Callable[..., Harness], tmp_path: Path) -> Guarded:
+    """A broker with the accounts of RULES."""
+    path = tmp_path / "conf" / "plain_acl.yml"
+    path.parent.mkdir()
+    path.write_text(RULES)
+    return Guarded(open_harness(acl_enable=True, acl_config_path=str(path)), path)

@@ -84,11 +84,11 @@ def test_rules_are_written_beside_other_requests_and_each_of_several_changes_cou
             assert not any(change.done() for change in changes)
             access = server.broker.broker.access
             assert access is not None
-            assert access.accounts == 1
+            assert len(access.rules.accounts) == 1
             assert path.read_text() == RULES
             disk.may_go_on.set()
             assert [(await change).code for change in changes] == [ResponseCode.SUCCESS] * 4
-            assert access.accounts == 2
+            assert len(access.rules.accounts) == 2
             text = path.read_text()
             assert all(each in text for each in ("application", "neighbours", "10.9.8.7", "counter: 4"))
             assert "operators" not in text
@@ -112,10 +112,10 @@ def test_rules_whose_write_fails_stay_as_they_were_and_the_next_change_is_made(
             refused = await peer.connection.request(put_account("application"), LONG_MS)
             assert refused.code == ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
             assert "No space left on device" in (refused.remark or "")
-            assert (access.accounts, path.read_text()) == (1, RULES)
+            assert (len(access.rules.accounts), path.read_text()) == (1, RULES)
             disk.failure = None
             assert (await peer.connection.request(put_account("application"), LONG_MS)).code == ResponseCode.SUCCESS
-            assert access.accounts == 2
+            assert len(access.rules.accounts) == 2
 
     run(scenario)
 
@@ -129,7 +129,7 @@ def test_a_change_that_nobody_wants_an_answer_to_is_made_all_the_same(tmp_path: 
             peer.connection.send_oneway(put_account("application"))
             access = server.broker.broker.access
             assert access is not None
-            await until(lambda: access.accounts == 2)
+            await until(lambda: len(access.rules.accounts) == 2)
             assert (await peer.send("T")).code == ResponseCode.SUCCESS
 
     run(scenario)

@@ -27,6 +27,7 @@ NOT_LOADED = {
     "delaymq.broker.access.accounts",
     "delaymq.broker.access.addresses",
     "delaymq.broker.access.plain_acl",
+    "delaymq.broker.access.rules",
     "delaymq.broker.access.yaml_tree",
     "delaymq.broker.filters.sql_code",
     "delaymq.broker.filters.sql_grammar",

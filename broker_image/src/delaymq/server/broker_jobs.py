@@ -103,7 +103,7 @@ def jobs_of(broker: "Broker", held_pulls: "HeldPulls", sessions: "Sessions") -> 
             held_pulls.expire(broker.now_ms())
 
     def reload_rules() -> Task | None:
-        return None if broker.access is None else broker.access.reload_task()
+        return None if broker.access is None else broker.access.rules.reload_task()
 
     def tell_members() -> None:
         broker.clients.tell_members(MEMBERS_TOLD_A_TURN)

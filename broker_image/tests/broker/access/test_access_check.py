@@ -1,16 +1,13 @@
 """The check of requests: who is let in, what each code needs, and what the page says of that."""
 
-import logging
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_harness import FakeSession, Harness, made, response_of, send_fields
-from delaymq.broker.access import AccessError
+from broker_harness import FakeSession, Harness, response_of, send_fields
 from delaymq.broker.access.requirements import ACCOUNT, REQUIREMENTS
 from delaymq.broker.processors.table import NOT_SERVED, PROCESSORS
-from delaymq.config import to_properties_text
 from delaymq.message.ids import offset_message_id
 from delaymq.protocol.bodies import (
     ConsumerData,
@@ -21,78 +18,11 @@ from delaymq.protocol.bodies import (
     SubscriptionData,
 )
 from delaymq.protocol.codes import RequestCode
-from delaymq.protocol.command import Command, Response, request_command
+from delaymq.protocol.command import Response, request_command
 from delaymq.protocol.signatures import SIGNATURE, UNIQUE_KEY_QUERY, Signer
+from guarded_broker import MISSING, RULES, Guarded
 
 PAGE = Path(__file__).parents[4] / "docs" / "operations" / "access-control.md"
-SECRETS = {"operators": "operators-secret", "application": "application-secret", "limited-admin": "limited-secret"}
-RULES = """
-globalWhiteRemoteAddresses: [10.1.0.*]
-accounts:
-- {accessKey: operators, secretKey: operators-secret, admin: true}
-- accessKey: application
-  secretKey: application-secret
-  defaultTopicPerm: DENY
-  defaultGroupPerm: DENY
-  topicPerms: [Orders=PUB|SUB, Read=SUB, Write=PUB, "%DLQ%mine=SUB"]
-  groupPerms: [mine=SUB]
-- {accessKey: limited-admin, secretKey: limited-secret, admin: true, defaultTopicPerm: SUB, topicPerms: [Orders=PUB]}
-- {accessKey: generous, secretKey: generous-secret, defaultTopicPerm: PUB|SUB, defaultGroupPerm: SUB,
-   topicPerms: [Orders=DENY]}
-- {accessKey: neighbours, secretKey: neighbour-secret, whiteRemoteAddress: 10.2.0.1}
-"""
-MISSING = "No default permission for "
-
-
-class Guarded:
-    """A broker with rules, and requests signed by accounts."""
-
-    def __init__(self, harness: Harness, path: Path) -> None:
-        self.harness = harness
-        self.path = path
-        self.broker = harness.broker
-        access = harness.broker.access
-        assert access is not None
-        self.access = access
-
-    def ask(
-        self,
-        code: int,
-        fields: dict[str, Any] | None = None,
-        body: bytes = b"",
-        *,
-        key: str | None = "application",
-        secret: str | None = None,
-        session: FakeSession | None = None,
-        **extra: Any,
-    ) -> Any:
-        command = request_command(code, {name: str(value) for name, value in (fields or {}).items()}, body)
-        if key is not None:
-            Signer(secret or SECRETS.get(key, f"{key}-secret")).sign(command, key)
-        for name, value in extra.items():
-            setattr(command, name, value)
-        return made(self.broker, code, self.broker.handle(session or self.harness.session, command))
-
-    def refusal(self, code: int, fields: dict[str, Any] | None = None, body: bytes = b"", **options: Any) -> str:
-        """What access control says; empty when it lets the request through."""
-        result = self.ask(code, fields, body, **options)
-        if isinstance(result, Response) and (result.remark or "").startswith("org.apache.rocketmq.acl.common.AclExc"):
-            assert result.code == 1
-            return str(result.remark).partition("AclException: ")[2]
-        return ""
-
-    def reload(self) -> None:
-        task = self.access.reload_task()
-        task.run()
-        task.finish()
-
-
-@pytest.fixture
-def guarded(open_harness: Any, tmp_path: Path) -> Guarded:
-    path = tmp_path / "conf" / "plain_acl.yml"
-    path.parent.mkdir()
-    path.write_text(RULES)
-    return Guarded(open_harness(acl_enable=True, acl_config_path=str(path)), path)
 
 
 def heartbeat(group: str, *topics: str) -> bytes:
@@ -329,179 +259,6 @@ def test_a_default_does_not_open_what_is_denied_or_the_brokers_own_topics(guarde
 
 
 # Rules that change
-
-
-def changed(guarded: Guarded, text: str) -> None:
-    beside = guarded.path.with_name("beside.tmp")
-    beside.write_text(text)
-    beside.rename(guarded.path)
-    guarded.reload()
-
-
-def test_changed_rules_count_and_broken_ones_do_not(guarded: Guarded, caplog: pytest.LogCaptureFixture) -> None:
-    changed(guarded, RULES.replace("Read=SUB", "Read=PUB"))
-    assert guarded.refusal(310, send_fields("Read")) == ""
-    changed(guarded, RULES.replace("accounts:", "accounts: ["))
-    assert guarded.refusal(310, send_fields("Read")) == ""
-    assert len(guarded.access.problems) == 1
-    assert "last good rules stay in force" in caplog.text
-    caplog.clear()
-    guarded.reload()
-    assert caplog.text == ""  # said once
-    changed(guarded, RULES)
-    assert guarded.refusal(310, send_fields("Read")) == MISSING + "topic:Read"
-    assert guarded.access.problems == []
-
-
-def test_the_loss_of_the_last_administrator_is_warned_of_once(
-    guarded: Guarded, caplog: pytest.LogCaptureFixture
-) -> None:
-    changed(guarded, RULES.replace(", admin: true", ""))
-    assert "no account is an administrator any more" in caplog.text
-    caplog.clear()
-    changed(guarded, RULES.replace(", admin: true", "") + "# changed\n")
-    assert "administrator" not in caplog.text
-
-
-def test_a_reload_that_an_administrator_overtook_changes_nothing(guarded: Guarded) -> None:
-    guarded.path.write_text(RULES + "# changed\n")
-    task = guarded.access.reload_task()
-    task.run()
-    answer = guarded.ask(50, {"accessKey": "made-meanwhile", "secretKey": "made-meanwhile-secret"}, key="operators")
-    assert answer.code == 0
-    task.finish()
-    assert guarded.refusal(26, key="made-meanwhile") == ""
-
-
-def test_a_broker_does_not_start_with_rules_that_it_cannot_read(open_harness: Any, tmp_path: Path) -> None:
-    path = tmp_path / "plain_acl.yml"
-    path.write_text("accounts: [")
-    with pytest.raises(AccessError, match=r"access control \(aclEnable=true\).*plain_acl.yml: is no YAML"):
-        open_harness(acl_enable=True, acl_config_path=str(path))
-
-
-def test_without_a_file_everybody_is_refused_until_there_is_one(
-    open_harness: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "plain_acl.yml"
-    harness = open_harness(acl_enable=True, acl_config_path=str(path))
-    assert "every request is refused until" in caplog.text
-    guarded = Guarded(harness, path)
-    assert guarded.refusal(26) == "No acl config for application"
-    changed(guarded, RULES)
-    assert guarded.refusal(26) == ""
-
-
-# Requests 50 to 53
-
-
-def put(guarded: Guarded, key: str, **fields: Any) -> Command:
-    stated = {"accessKey": key, "secretKey": f"{key}-secret", "admin": "false"} | fields
-    answer: Command = guarded.ask(50, stated, key="operators")
-    return answer
-
-
-def test_an_account_is_made_changed_and_deleted(guarded: Guarded, open_harness: Any) -> None:
-    assert put(guarded, "newcomers", topicPerms="Orders=PUB,Read=SUB", defaultGroupPerm="SUB").code == 0
-    assert guarded.refusal(310, send_fields("Orders"), key="newcomers") == ""
-    assert put(guarded, "newcomers", topicPerms="Read=SUB").code == 0
-    assert guarded.refusal(310, send_fields("Orders"), key="newcomers") == MISSING + "topic:Orders"
-    assert guarded.refusal(38, {"consumerGroup": "any"}, key="newcomers") == ""  # what is not named stays
-    again = Guarded(open_harness(acl_enable=True, acl_config_path=str(guarded.path)), guarded.path)
-    assert again.refusal(38, {"consumerGroup": "any"}, key="newcomers") == ""
-    assert guarded.ask(51, {"accessKey": "newcomers"}, key="operators").code == 0
-    assert guarded.refusal(26, key="newcomers") == "No acl config for newcomers"
-    assert again.access.accounts == 6
-    again.reload()
-    assert again.access.accounts == 5
-
-
-def test_an_account_is_changed_where_it_stands(guarded: Guarded) -> None:
-    other = guarded.path.parent / "acl" / "team.yml"
-    other.parent.mkdir()
-    other.write_text("accounts:\n- {accessKey: team-key, secretKey: team-secret}\n")
-    guarded.reload()
-    before = guarded.path.read_text()
-    assert put(guarded, "team-key", secretKey="other-secret").code == 0
-    assert "other-secret" in other.read_text()
-    assert guarded.path.read_text() == before
-    versions = guarded.ask(52, key="operators").fields
-    assert versions["version"].startswith('{"counter":0,')
-    assert f'"{other}":{{"counter":1,' in versions["allAclFileVersion"]
-    assert f'"{guarded.path}":{{"counter":0,' in versions["allAclFileVersion"]
-
-
-@pytest.mark.parametrize(
-    ("code", "fields", "refused", "said"),
-    [
-        (50, {"accessKey": "short", "secretKey": "long-enough"}, 209, "length should longer than 6"),
-        (50, {"accessKey": "long-enough"}, 209, "length should longer than 6"),
-        (50, {"accessKey": "long-enough", "secretKey": "long\nenough"}, 209, "printable"),
-        (50, {"accessKey": "x" * 2_000, "secretKey": "long-enough"}, 209, "at most"),
-        (50, {"accessKey": "long-enough", "secretKey": "long-enough", "topicPerms": "T"}, 209, "Res=Perm"),
-        (50, {"accessKey": "long-enough", "secretKey": "long-enough", "topicPerms": "T=READ"}, 209, "'PUB|SUB'"),
-        (50, {"accessKey": "long-enough", "secretKey": "long-enough", "defaultTopicPerm": "ALL"}, 209, "permissions"),
-        (50, {"accessKey": "long-enough", "secretKey": "long-enough", "whiteRemoteAddress": "x"}, 209, "Netaddress"),
-        (51, {"accessKey": "nobody-here"}, 210, "corresponding to accessConfig has been deleted failed"),
-        (53, {"globalWhiteAddrs": "x"}, 211, "Netaddress"),
-        (53, {"globalWhiteAddrs": " , "}, 211, "at least one address"),
-        (53, {"globalWhiteAddrs": "*", "aclFileFullPath": "/etc/passwd"}, 211, "no file of rules"),
-        (53, {"globalWhiteAddrs": "*", "aclFileFullPath": "../plain_acl.yml"}, 211, "no file of rules"),
-    ],
-)
-def test_a_change_that_cannot_be_changes_nothing(
-    guarded: Guarded, code: int, fields: dict[str, str], refused: int, said: str
-) -> None:
-    before = guarded.path.read_text()
-    answer = guarded.ask(code, fields, key="operators")
-    assert (answer.code, said in answer.remark) == (refused, True), answer.remark
-    assert guarded.path.read_text() == before
-    assert guarded.access.accounts == 5
-
-
-def test_a_file_that_is_broken_or_cannot_be_written_is_left_as_it_is(guarded: Guarded) -> None:
-    guarded.path.write_text("accounts: [")
-    answer = put(guarded, "newcomers")
-    assert (answer.code, "put it right first" in str(answer.remark)) == (209, True)
-    assert guarded.path.read_text() == "accounts: ["
-    guarded.path.write_text(RULES)
-    guarded.path.with_name(".plain_acl.yml.new").mkdir()
-    answer = put(guarded, "newcomers")
-    assert (answer.code, "cannot be written" in str(answer.remark)) == (209, True)
-    assert guarded.refusal(26, key="newcomers") == "No acl config for newcomers"
-
-
-def test_what_somebody_wrote_into_the_file_just_now_is_kept(guarded: Guarded) -> None:
-    guarded.path.write_text(RULES + "- {accessKey: by-hand, secretKey: by-hand-secret}\n")
-    assert put(guarded, "newcomers").code == 0
-    assert guarded.refusal(26, key="by-hand") == ""
-    assert "by-hand-secret" in guarded.path.read_text()
-
-
-def test_the_white_list_is_replaced(guarded: Guarded) -> None:
-    assert guarded.ask(53, {"globalWhiteAddrs": "10.3.0.{1,2},10.4.*.*"}, key="operators").code == 0
-    for address, unsigned in (("10.1.0.9", False), ("10.3.0.2", True), ("10.3.0.3", False), ("10.4.5.6", True)):
-        said = guarded.refusal(26, key=None, session=FakeSession(address=address))
-        assert (said == "") is unsigned
-
-
-def test_without_access_control_its_requests_say_how_to_switch_it_on(harness: Harness) -> None:
-    for code, refused in ((50, 209), (51, 210), (52, 1), (53, 211)):
-        answer = harness.answer(code, {"accessKey": "x", "globalWhiteAddrs": "x"})
-        assert (answer.code, "aclEnable=true" in str(answer.remark)) == (refused, True)
-
-
-def test_no_secret_is_in_a_log_an_answer_or_the_configuration(
-    guarded: Guarded, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG)
-    answers = [put(guarded, "newcomers"), put(guarded, "newcomers", topicPerms="T"), guarded.ask(52, key="operators")]
-    answers += [guarded.ask(26, key="operators"), guarded.ask(310, send_fields("Orders"), secret="wrong-secret")]
-    guarded.path.write_text(RULES + "- accessKey: x\n  secretKey: newcomers-secret\n")
-    guarded.reload()
-    shown = caplog.text + repr(answers) + to_properties_text(guarded.broker.config) + repr(vars(guarded.access))
-    for secret in ("operators-secret", "application-secret", "newcomers-secret", "wrong-secret"):
-        assert secret not in shown
 
 
 def test_refusals_are_logged_once_in_a_while(guarded: Guarded, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from delaymq.broker.access.errors import AccessError
@@ -17,7 +18,7 @@ from delaymq.protocol.headers import (
 from delaymq.steps import Steps
 
 if TYPE_CHECKING:
-    from delaymq.broker.access.access import Access
+    from delaymq.broker.access.rules import Rules
     from delaymq.broker.broker import Broker
     from delaymq.broker.session import Session
 
@@ -32,7 +33,7 @@ def put_account(broker: Broker, session: Session, command: Command) -> Steps[Res
     from delaymq.broker.access.accounts import Entry  # most brokers have no accounts
 
     failed = ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
-    access = _access(broker, failed)
+    rules = _rules(broker, failed)
     header = CreateAccessConfigRequestHeader.from_fields(command.fields)
     given = {"secret_key"} | {name for name in _TEXTS if getattr(header, name)}
     given |= {name for name in ("admin", "white_remote_address") if getattr(header, name) is not None}
@@ -48,7 +49,7 @@ def put_account(broker: Broker, session: Session, command: Command) -> Steps[Res
         group_perms=_listed(header.group_perms),
     )
     try:
-        yield from access.put_account(entry, frozenset(given))
+        yield from rules.put_account(entry, frozenset(given))
     except AccessError as error:
         raise _refused(failed, error) from error
     return Response()
@@ -57,10 +58,10 @@ def put_account(broker: Broker, session: Session, command: Command) -> Steps[Res
 def delete_account(broker: Broker, session: Session, command: Command) -> Steps[Response]:
     """51: takes an account away. On disk when it is answered."""
     failed = ResponseCode.DELETE_ACL_CONFIG_FAILED
-    access = _access(broker, failed)
+    rules = _rules(broker, failed)
     header = DeleteAccessConfigRequestHeader.from_fields(command.fields)
     try:
-        yield from access.delete_account(header.access_key)
+        yield from rules.delete_account(header.access_key)
     except AccessError as error:
         raise _refused(failed, error) from error
     return Response()
@@ -68,15 +69,13 @@ def delete_account(broker: Broker, session: Session, command: Command) -> Steps[
 
 def get_versions(broker: Broker, session: Session, command: Command) -> Response:
     """52: which state each file of rules has."""
-    from delaymq.broker.access.access import to_json
-
-    access = _access(broker, ResponseCode.SYSTEM_ERROR)
+    rules = _rules(broker, ResponseCode.SYSTEM_ERROR)
     header = GetBrokerAclConfigResponseHeader(
-        version=to_json(access.version),
+        version=_json(rules.version),
         broker_name=broker.config.broker_name,
         broker_addr=broker.address,
         cluster_name=broker.cluster_name,
-        all_acl_file_version=to_json(access.versions()),
+        all_acl_file_version=_json(rules.versions()),
     )
     return Response(fields=header.to_fields())
 
@@ -86,20 +85,20 @@ def set_white_addresses(broker: Broker, session: Session, command: Command) -> S
     from delaymq.broker.access.addresses import split_list
 
     failed = ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
-    access = _access(broker, failed)
+    rules = _rules(broker, failed)
     header = UpdateGlobalWhiteAddrsConfigRequestHeader.from_fields(command.fields)
     try:
         path = header.acl_file_full_path or ""
-        yield from access.set_white_addresses(split_list(header.global_white_addrs), path)
+        yield from rules.set_white_addresses(split_list(header.global_white_addrs), path)
     except AccessError as error:
         raise _refused(failed, error) from error
     return Response()
 
 
-def _access(broker: Broker, failed: int) -> Access:
+def _rules(broker: Broker, failed: int) -> Rules:
     if broker.access is None:
         raise RequestError(failed, _OFF)
-    return broker.access
+    return broker.access.rules
 
 
 def _refused(failed: int, error: AccessError) -> RequestError:
@@ -108,3 +107,8 @@ def _refused(failed: int, error: AccessError) -> RequestError:
 
 def _listed(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else tuple(word for word in text.split(",") if word.strip())
+
+
+def _json(value: object) -> str:
+    """As RocketMQ's broker writes versions."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)

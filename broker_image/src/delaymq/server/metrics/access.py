@@ -15,6 +15,6 @@ def families(gathered: Gathered) -> Iterator[Metric]:
     refused = dict.fromkeys(REASONS, 0.0) if access is None else {**access.refused}
     yield counters("delaymq_access_refused", "Requests that access control refused.", "reason", refused)
     text = "Files of rules that cannot be read; their last good rules are in force."
-    yield gauge("delaymq_access_files_broken", text, 0 if access is None else len(access.problems))
-    accounts = 0 if access is None else access.accounts
+    yield gauge("delaymq_access_files_broken", text, 0 if access is None else len(access.rules.problems))
+    accounts = 0 if access is None else len(access.rules.accounts)
     yield gauge("delaymq_access_accounts", "Accounts that access control knows.", accounts)

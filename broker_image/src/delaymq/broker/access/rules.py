@@ -1,0 +1,182 @@
+"""The rules that hold, of all files together: read again when they change, changed when an administrator asks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from delaymq.broker.access import files
+from delaymq.broker.access.accounts import Account, Entry, check_keys, check_permissions, prepare, shown
+from delaymq.broker.access.addresses import WhiteList
+from delaymq.broker.access.errors import AccessError
+from delaymq.broker.access.files import FileState, States
+from delaymq.broker.access.plain_acl import AclFile, Version
+from delaymq.quiet_log import QuietLog, fields
+from delaymq.steps import Steps
+
+_log = logging.getLogger(__name__)
+
+
+class Rules:
+    """The rules of one broker."""
+
+    def __init__(self, path: Path, now_ms: Callable[[], int]) -> None:
+        """Reads them. AccessError for files that cannot be used: nobody may be let in by an accident."""
+        self.path = path
+        self.white_list: WhiteList | None = None
+        """Of all files: who needs no signature."""
+        self.accounts: Mapping[str, Account] = {}
+        """By access key."""
+        self._now_ms = now_ms
+        self._quiet_log = QuietLog(_log, now_ms)
+        self._changes = 0
+        self._states: States = {}
+        states = files.look(path, {}, now_ms())
+        broken = [f"{state.path}: {state.problem}" for state in states.values() if state.problem]
+        if broken:
+            raise AccessError(f"access control (aclEnable=true): {'; '.join(broken)}")
+        self._take(states)
+        if not self.accounts and self.white_list is None:
+            _log.warning("access control knows no account: every request is refused until %s has one", path)
+
+    @property
+    def problems(self) -> list[str]:
+        """Files that do not count as they are now, with what is wrong."""
+        return [f"{state.path}: {state.problem}" for state in self._states.values() if state.problem]
+
+    def reload_task(self) -> ReloadTask:
+        """Looks for changed files: `run` in a thread, `finish` here."""
+        return ReloadTask(self, dict(self._states), self._changes)
+
+    def _take(self, states: States) -> None:
+        """Makes rules of the files, and says what is new about them."""
+        before, self._states = self._states, states
+        self._changes += 1
+        accounts: dict[str, Account] = {}
+        white: list[str] = []
+        notes: list[str] = []
+        for state in states.values():
+            white += state.file.white_addresses
+            for account in state.file.accounts:
+                key = account.entry.access_key
+                if key in accounts:
+                    notes.append(f"{state.path}: account {shown(key)} stands in another file too, which counts")
+                else:
+                    accounts[key] = account
+        had_administrator = any(account.admin for account in self.accounts.values())
+        self.white_list, self.accounts = WhiteList(white) if white else None, accounts
+        for state in states.values():
+            known = before.get(state.path)
+            if known is None or known.signature != state.signature or known.problem != state.problem:
+                self._tell(state, known)
+        for note in notes:
+            self._quiet_log.warning("%s", note)
+        if had_administrator and not any(account.admin for account in accounts.values()):
+            _log.warning("no account is an administrator any more (admin: true): change the rules in their files")
+
+    def _tell(self, state: FileState, known: FileState | None) -> None:
+        about = fields(file=str(state.path))
+        if state.problem:
+            _log.error("%s %s; its last good rules stay in force", state.path, state.problem, extra=about)
+            return
+        for note in state.file.notes:
+            _log.warning("%s: %s", state.path, note, extra=about)
+        if known is not None or state.file.has_data:
+            text = "access control: %s has %d accounts and %d global white addresses"
+            _log.info(text, state.path, len(state.file.accounts), len(state.file.white_addresses), extra=about)
+
+    # Administration, one change at a time: AccessError says why nothing was changed.
+
+    def versions(self) -> dict[str, dict[str, int]]:
+        """RocketMQ's dataVersion of each file by its path."""
+        return {str(state.path): state.file.version.json() for state in self._states.values()}
+
+    @property
+    def version(self) -> dict[str, int]:
+        """That of `plain_acl.yml`."""
+        return self._states[self.path].file.version.json()
+
+    def put_account(self, stated: Entry, given: frozenset[str]) -> Steps[None]:
+        """Makes an account in `plain_acl.yml`, or changes the fields `given` of one where it stands."""
+        check_keys(stated.access_key, stated.secret_key)
+        check_permissions(stated)
+
+        def changed(file: AclFile, version: Version) -> AclFile:
+            known = file.account(stated.access_key)
+            entry = stated if known is None else replace(known.entry, **{name: getattr(stated, name) for name in given})
+            return file.with_account(prepare(entry), version)
+
+        yield from self._rewrite(self._file_of(stated.access_key), changed)
+
+    def delete_account(self, access_key: str) -> Steps[None]:
+        """Takes an account out of its file."""
+        if access_key not in self.accounts:
+            raise AccessError(
+                f"The accesskey[{shown(access_key)}] corresponding to accessConfig has been deleted failed."
+            )
+        yield from self._rewrite(
+            self._file_of(access_key), lambda file, version: file.without_account(access_key, version)
+        )
+
+    def set_white_addresses(self, addresses: list[str], path: str) -> Steps[None]:
+        """Replaces the global white list of one file, `plain_acl.yml` if `path` is empty."""
+        if not addresses:
+            raise AccessError("The globalWhiteAddresses[] has been updated failed: name at least one address")
+        WhiteList(addresses)
+        wanted = Path(path) if path else self.path
+        state = self._states.get(wanted)
+        if state is None:
+            known = ", ".join(map(str, self._states))
+            raise AccessError(f"{shown(path)} is no file of rules of this broker: they are {known}")
+        yield from self._rewrite(
+            state,
+            lambda file, version: replace(file, white_addresses=tuple(addresses), version=version, has_data=True),
+        )
+
+    def _file_of(self, access_key: str) -> FileState:
+        for state in self._states.values():
+            if state.file.account(access_key) is not None:
+                return state
+        return self._states[self.path]
+
+    def _rewrite(self, known: FileState, changed: Callable[[AclFile, Version], AclFile]) -> Steps[None]:
+        """Has one file changed, and what it states then in force."""
+        now_ms = self._now_ms()
+        written = known
+
+        def rewrite() -> None:
+            nonlocal written
+            # As it is on the disk now: what somebody wrote a second ago must not be written over.
+            looked = files.look_at(known.path, known, now_ms)
+            if looked.problem:
+                raise AccessError(f"{looked.path} {looked.problem}; put it right first")
+            version = Version(counter=looked.file.version.counter + 1, timestamp_ms=now_ms)
+            written = files.write(looked.path, changed(looked.file, version))
+
+        yield rewrite
+        self._take({**self._states, known.path: written})
+
+
+class ReloadTask:
+    """One look at the files."""
+
+    def __init__(self, rules: Rules, states: States, changes: int) -> None:
+        self._rules = rules
+        self._states = states
+        self._changes = changes
+        self._found: States = states
+
+    def run(self) -> None:
+        """Reads what changed."""
+        self._found = files.look(self._rules.path, self._states, self._rules._now_ms())
+
+    def finish(self) -> None:
+        """Puts it in force, unless an administrator changed something meanwhile: then it is looked at again."""
+        rules = self._rules
+        changed = list(self._found) != list(self._states) or any(
+            self._states[path] is not state and self._states[path] != state for path, state in self._found.items()
+        )
+        if changed and rules._changes == self._changes:
+            rules._take(self._found)
