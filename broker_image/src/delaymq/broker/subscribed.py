@@ -34,13 +34,16 @@ def filter_of_pull(broker: Broker, header: PullMessageRequestHeader) -> Filter:
 
 
 def checked_filter(broker: Broker, expression_type: str | None, text: str) -> Filter:
-    """The filter of a subscription; RequestError 1 where SQL92 is switched off, 23 for what is no expression."""
+    """The filter of a subscription; RequestError 1 where SQL92 is switched off, 23 for what is no expression.
+
+    NotNowError when peers came with too many new ones just now.
+    """
     if not is_tag_type(expression_type) and not broker.config.enable_property_filter:
         raise system_error(
             f"The broker does not support consumer to filter message by {str(expression_type)[:32]}:"
             " set enablePropertyFilter=true, or subscribe by tags"
         )
-    return compile_expression(expression_type, text)
+    return compile_expression(expression_type, text, broker.compile_work)
 
 
 def _filter_of_group(broker: Broker, subscription: SubscriptionData) -> Filter:

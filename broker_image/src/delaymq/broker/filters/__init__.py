@@ -1,9 +1,11 @@
 """What consumers want of a topic: tags by their hashes, and SQL92 expressions over a message's properties.
 
-`tags` and `expressions` are light; `sql_*` (words, grammar, values, generated code) are imported with the first SQL
-expression. Nothing here knows of queues, records or clients: a filter takes a tags code or raw property bytes.
+`tags`, `expressions` and `compiled` (what they cost) are light; `sql_*` (words, grammar, values, generated code) are
+imported with the first SQL expression. Nothing here knows of queues, records or clients: a filter takes a tags code or
+raw property bytes.
 """
 
+from delaymq.broker.filters.compiled import CompileWork, NotNowError
 from delaymq.broker.filters.expressions import SQL_TYPE, Filter, compile_expression
 from delaymq.broker.filters.tags import (
     MAX_TAGS,
@@ -11,6 +13,7 @@ from delaymq.broker.filters.tags import (
     Matcher,
     is_tag_type,
     matches_all,
+    matches_nothing,
     tag_matcher,
 )
 
@@ -18,10 +21,13 @@ __all__ = [
     "MAX_TAGS",
     "SQL_TYPE",
     "TAG_TYPE",
+    "CompileWork",
     "Filter",
     "Matcher",
+    "NotNowError",
     "compile_expression",
     "is_tag_type",
     "matches_all",
+    "matches_nothing",
     "tag_matcher",
 ]

@@ -9,17 +9,16 @@ from functools import lru_cache
 from typing import Final
 
 from delaymq import clock
+from delaymq.broker.filters.compiled import Compiled, CompileWork, bytes_of
 from delaymq.broker.filters.tags import is_tag_type, tag_matcher
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.errors import RequestError
 from delaymq.quiet_log import QuietLog
 
 SQL_TYPE: Final = "SQL92"
-# Compiled code is some kilobytes for each condition; what is larger than this has a small cache of its own.
-SMALL_TEXT_CHARACTERS: Final = 1_024
-SMALL_TEXTS_KEPT: Final = 1_024
-LARGE_TEXTS_KEPT: Final = 32
-# The same for tags: the largest set of hashes takes 100 KB, and a client can ask with another one each time.
+# Thousands of ordinary ones: what is not kept is compiled for each pull.
+KEPT_SQL_BYTES: Final = 16 << 20
+# Tags: the largest set of hashes takes 100 KB, and a client can ask with another one each time.
 SMALL_TAGS_CHARACTERS: Final = 256
 SMALL_TAGS_KEPT: Final = 2_048
 LARGE_TAGS_KEPT: Final = 128
@@ -42,8 +41,11 @@ class Filter:
 EVERYTHING: Final = Filter()
 
 
-def compile_expression(expression_type: str | None, text: str) -> Filter:
-    """The filter of a subscription. RequestError 23 with the place of the mistake, 1 for a type that does not exist."""
+def compile_expression(expression_type: str | None, text: str, work: CompileWork | None = None) -> Filter:
+    """The filter of a subscription. RequestError 23 with the place of the mistake, 1 for a type that does not exist.
+
+    With `work` NotNowError too, when many others were compiled just now.
+    """
     if is_tag_type(expression_type):
         return _small_tags(text) if len(text) <= SMALL_TAGS_CHARACTERS else _large_tags(text)
     if expression_type != SQL_TYPE:
@@ -52,7 +54,9 @@ def compile_expression(expression_type: str | None, text: str) -> Filter:
             f"The broker does not support consumer to filter message by {str(expression_type)[:32]}:"
             f" subscribe by TAG or {SQL_TYPE}",
         )
-    found = _small_sql(text) if len(text) <= SMALL_TEXT_CHARACTERS else _large_sql(text)
+    found = _sql.get(text)
+    if found is None:
+        found = _sql_filter(text, work)
     if isinstance(found, str):
         raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, found)
     return found
@@ -63,21 +67,29 @@ def _tag_filter(text: str) -> Filter:
     return EVERYTHING if matches is None else Filter(tags=matches)
 
 
-def _sql_filter(text: str) -> Filter | str:
+def _sql_filter(text: str, work: CompileWork | None) -> Filter | str:
     """The filter, or why there is none: refusals are kept as well, since clients ask again and again."""
     from delaymq.broker.filters.sql_code import matcher_of
     from delaymq.broker.filters.sql_grammar import SqlError, parse
 
+    if work is not None:
+        work.begin()
+    found: Filter | str
+    comparisons = 0
     try:
         parsed = parse(text)
         if parsed.ignored:
             _log.warning("of an SQL92 expression only the beginning counts, as in RocketMQ: %s", parsed.ignored)
-        return Filter(properties=matcher_of(parsed.condition), cost=parsed.cost)
+        found = Filter(properties=matcher_of(parsed.condition), cost=parsed.cost)
+        comparisons = parsed.cost
     except SqlError as error:
-        return f"Invalid MessageSelector: {error}"
+        found = f"Invalid MessageSelector: {error}"
+    if work is not None:
+        work.spend(text, comparisons)
+    _sql.put(text, found, bytes_of(text, comparisons))
+    return found
 
 
 _small_tags = lru_cache(maxsize=SMALL_TAGS_KEPT)(_tag_filter)
 _large_tags = lru_cache(maxsize=LARGE_TAGS_KEPT)(_tag_filter)
-_small_sql = lru_cache(maxsize=SMALL_TEXTS_KEPT)(_sql_filter)
-_large_sql = lru_cache(maxsize=LARGE_TEXTS_KEPT)(_sql_filter)
+_sql: Final[Compiled[Filter | str]] = Compiled(KEPT_SQL_BYTES)

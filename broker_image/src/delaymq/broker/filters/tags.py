@@ -22,6 +22,11 @@ def matches_all(tags_code: int) -> bool:
     return True
 
 
+def matches_nothing(tags_code: int) -> bool:
+    """The filter of a pull that waits for something else than a message."""
+    return False
+
+
 def is_tag_type(expression_type: str | None) -> bool:
     """Whether an expression of this type is one of tags; clients that state no type mean tags."""
     return not expression_type or expression_type == TAG_TYPE

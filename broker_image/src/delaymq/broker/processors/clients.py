@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from delaymq.broker.consumer_group import Client
 from delaymq.broker.errors import system_error
+from delaymq.broker.filters import NotNowError
 from delaymq.broker.subscribed import checked_filter
 from delaymq.message import names
 from delaymq.protocol.bodies import CheckClient, ConsumerIds, HeartbeatData, LockRequest, LockResponse, MessageQueue
@@ -78,5 +80,7 @@ def unlock_queues(broker: Broker, session: Session, command: Command) -> Respons
 def check_client_config(broker: Broker, session: Session, command: Command) -> Response:
     """46: whether a subscription can be served."""
     subscription = CheckClient.decode(command.body).subscription_data
-    checked_filter(broker, subscription.expression_type, subscription.sub_string)
+    # A consumer that is refused here does not start: if there is no time to look now, its pulls say what is wrong.
+    with suppress(NotNowError):
+        checked_filter(broker, subscription.expression_type, subscription.sub_string)
     return Response()

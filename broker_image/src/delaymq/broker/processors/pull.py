@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from delaymq.broker.errors import group_missing, no_permission, system_error, topic_missing
-from delaymq.broker.filters import matches_all
+from delaymq.broker.filters import NotNowError, matches_all, matches_nothing
 from delaymq.broker.queue_view import (
     FOUND,
     FOUND_NULL,
@@ -77,7 +77,10 @@ def pull_message(broker: Broker, session: Session, command: Command) -> Response
 def _pull(broker: Broker, header: PullMessageRequestHeader, deadline_ms: int, final: bool) -> Response | Held:
     """One look at the queue; with `deadline_ms` (0: no waiting) and not `final` the pull may be held."""
     _check_place(broker, header)
-    wanted = filter_of_pull(broker, header)
+    try:
+        wanted = filter_of_pull(broker, header)
+    except NotNowError:
+        return _later(broker, header, deadline_ms, final)
     offset = header.queue_offset
     began = perf_counter()
     pulled = read_queue(broker, header.topic, header.queue_id, offset, header.max_msg_nums, wanted)
@@ -110,6 +113,18 @@ def _pull(broker: Broker, header: PullMessageRequestHeader, deadline_ms: int, fi
         },
         pulled.records,
     )
+
+
+def _later(broker: Broker, header: PullMessageRequestHeader, deadline_ms: int, final: bool) -> Response | Held:
+    """What a pull gets that there is no time to compile a filter for: it waits for a moment, or comes again."""
+    offset = header.queue_offset
+    if deadline_ms and not final:
+        resume = partial(_resume, broker, header, deadline_ms)
+        return Held(header.topic, header.queue_id, offset, broker.now_ms(), matches_nothing, resume)
+    low, high = broker.store.queue_bounds(header.topic, header.queue_id)
+    fields = {"suggestWhichBrokerId": "0", "nextBeginOffset": str(offset), "minOffset": str(max(low, 0))}
+    fields["maxOffset"] = str(max(high, 0))
+    return Response(ResponseCode.PULL_NOT_FOUND, OVERFLOW_ONE, fields)
 
 
 def _suggested(broker: Broker, header: PullMessageRequestHeader, pulled: Pulled) -> str:

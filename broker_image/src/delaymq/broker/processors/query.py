@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from delaymq.broker.errors import system_error
-from delaymq.broker.filters import Filter, compile_expression, is_tag_type
+from delaymq.broker.filters import Filter, NotNowError, compile_expression, is_tag_type
 from delaymq.message import names
 from delaymq.message.properties import decode_properties
 from delaymq.message.record import Record
@@ -99,7 +99,7 @@ def query_consume_queue(broker: Broker, session: Session, command: Command) -> R
         raise RequestError(
             ResponseCode.SUCCESS, f"Index {index} of {queue_id}@{topic} is not exist! It has {low} to {high}."
         )
-    wanted = None if subscription is None else _filter_of(subscription)
+    wanted = None if subscription is None else _filter_of(broker, subscription)
     by_property = wanted is not None and wanted.properties is not None
     count = min(max(header.count or 0, 0), MAX_FILTERED_ENTRIES if by_property else MAX_QUEUE_ENTRIES)
     entries = broker.store.read_entries(topic, queue_id, index, count)
@@ -122,10 +122,12 @@ def _filter_data(group: str, subscription: SubscriptionData) -> str:
     return msgspec.json.encode(told).decode()
 
 
-def _filter_of(subscription: SubscriptionData) -> Filter | None:
+def _filter_of(broker: Broker, subscription: SubscriptionData) -> Filter | None:
     """What the group's members said; None for an expression that never compiled, with which nothing is taken."""
     try:
-        return compile_expression(subscription.expression_type, subscription.sub_string)
+        return compile_expression(subscription.expression_type, subscription.sub_string, broker.compile_work)
+    except NotNowError:
+        raise
     except RequestError:
         return None
 

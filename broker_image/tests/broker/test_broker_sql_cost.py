@@ -1,0 +1,133 @@
+"""What peers can make a broker spend on SQL92 expressions: bounded memory, and bounded work in a turn."""
+
+import tracemalloc
+from typing import Any
+
+import pytest
+from broker_harness import Harness, response_of
+from delaymq.broker.filters import SQL_TYPE, CompileWork, NotNowError, compile_expression, expressions
+from delaymq.broker.filters.compiled import WINDOW_MS, WORK_A_WINDOW, Compiled, bytes_of
+from delaymq.broker.filters.sql_grammar import MAX_COMPARISONS
+from delaymq.broker.results import Held
+from delaymq.protocol.bodies import CheckClient, SubscriptionData
+from delaymq.protocol.codes import RequestCode, ResponseCode
+from delaymq.protocol.errors import RequestError
+
+
+def largest(number: int) -> str:
+    return " AND ".join(f"x{number}_{at} > {at}" for at in range(MAX_COMPARISONS))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        " AND ".join(f"NOT (n{at} = m{at})" for at in range(60)),
+        " OR ".join(f"n{at} = 'some value {at}'" for at in range(40)),
+        "n IN (" + ", ".join(f"'{at}'" for at in range(4_000)) + ")",
+        " OR ".join(f"n{at} IN (" + ", ".join(f"'{at}-{v}'" for v in range(28)) + ")" for at in range(100)),
+        "n BETWEEN 1 AND 2",
+        "a = ",
+    ],
+)
+def test_kept_expressions_take_no_more_than_is_counted(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expressions, "_sql", Compiled(64 << 20))
+    if not text.endswith("= "):
+        compile_expression(SQL_TYPE, "warm = 1")
+    copies = 6
+    texts = [text.replace("n", f"name{copy}") for copy in range(copies)]
+    before = expressions._sql.bytes
+    tracemalloc.start()
+    try:
+        for each in texts:
+            expressions._sql_filter(each, None)
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert taken <= expressions._sql.bytes - before + (64 << 10)
+
+
+def test_what_was_not_asked_for_the_longest_is_forgotten_first_when_there_are_too_many_bytes() -> None:
+    kept: Compiled[str] = Compiled(100)
+    for name in "abcd":
+        kept.put(name, name.upper(), 25)
+    assert kept.get("a") == "A"
+    kept.put("e", "E", 25)
+    assert [kept.get(name) for name in "abcde"] == ["A", None, "C", "D", "E"]
+    kept.put("f", "F", 1_000)  # alone it is always kept
+    assert [kept.get(name) for name in "acdef"] == [None, None, None, None, "F"]
+    assert (len(kept), kept.bytes) == (1, 1_000)
+    assert kept.get("g") is None
+
+
+def test_other_expressions_each_time_fill_no_memory_and_those_in_use_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expressions, "_sql", Compiled(20 * bytes_of(largest(1_000), MAX_COMPARISONS)))
+    mine = compile_expression(SQL_TYPE, "mine = 1")
+    for number in range(100):
+        compile_expression(SQL_TYPE, largest(number))
+        assert compile_expression(SQL_TYPE, "mine = 1") is mine
+    assert 20 <= len(expressions._sql) <= 25
+
+
+def test_after_the_work_of_the_largest_expression_the_next_new_one_waits_for_the_next_window() -> None:
+    now_ms = 0
+    work = CompileWork(lambda: now_ms)
+    for number in range(20):
+        compile_expression(SQL_TYPE, f"window = 'small {number}'", work)
+    compile_expression(SQL_TYPE, largest(10_001), work)
+    with pytest.raises(NotNowError) as refused:
+        compile_expression(SQL_TYPE, "window = 'late'", work)
+    assert refused.value.code == ResponseCode.SYSTEM_BUSY
+    compile_expression(SQL_TYPE, largest(10_001), work)  # it is kept
+    compile_expression(SQL_TYPE, "window = 'of the broker itself'")
+    now_ms = WINDOW_MS
+    compile_expression(SQL_TYPE, "window = 'late'", work)
+    now_ms = 0  # a clock that was set back
+    compile_expression(SQL_TYPE, "window = 'set back'", work)
+
+
+def test_wrong_expressions_are_work_too() -> None:
+    work = CompileWork(lambda: 0)
+    codes = []
+    for number in range(WORK_A_WINDOW + 1):
+        with pytest.raises(RequestError) as refused:
+            compile_expression(SQL_TYPE, f"wrong{number} = ", work)
+        codes.append(refused.value.code)
+    assert codes == [ResponseCode.SUBSCRIPTION_PARSE_FAILED] * WORK_A_WINDOW + [ResponseCode.SYSTEM_BUSY]
+
+
+def sql_pull(harness: Harness, text: str, **fields: Any) -> Any:
+    return harness.pull(subscription=text, expressionType=SQL_TYPE, **fields)
+
+
+def test_a_pull_whose_filter_has_to_wait_comes_again_and_loses_nothing(open_harness: Any) -> None:
+    harness = open_harness(enable_property_filter=True)
+    harness.send(properties={"wanted": "1"})
+    for number in range(20_000, 20_003):
+        sql_pull(harness, largest(number))
+    # It is no error: clients pull again at the same offset, at once.
+    answer = response_of(sql_pull(harness, "wanted = 1 AND late = 0 OR wanted = 1"))
+    assert (answer.code, answer.fields["nextBeginOffset"]) == (ResponseCode.PULL_NOT_FOUND, "0")
+    assert answer.fields["maxOffset"] == "1"
+    # One that may wait is held for a moment, whatever arrives.
+    held = sql_pull(harness, "wanted = 1 OR wanted = 1", sysFlag=6, suspendTimeoutMillis=20_000)
+    assert isinstance(held, Held)
+    assert not held.matches(0)
+    assert held.deadline_ms == harness.clock.now_ms
+    harness.clock.advance(WINDOW_MS)
+    found = held.resume(True)
+    assert (response_of(found).code, response_of(found).fields["nextBeginOffset"]) == (ResponseCode.SUCCESS, "1")
+
+
+def test_a_consumer_that_starts_while_many_expressions_are_compiled_is_not_refused(open_harness: Any) -> None:
+    harness = open_harness(enable_property_filter=True)
+
+    def check(text: str) -> int:
+        subscription = SubscriptionData("T", text, expression_type=SQL_TYPE)
+        body = CheckClient("client", "G", subscription).encode()
+        return int(harness.answer(RequestCode.CHECK_CLIENT_CONFIG, body=body).code)
+
+    assert check("a = ") == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    assert check(largest(30_000)) == ResponseCode.SUCCESS
+    assert check("b = ") == ResponseCode.SUCCESS
+    harness.clock.advance(WINDOW_MS)
+    assert check("b = ") == ResponseCode.SUBSCRIPTION_PARSE_FAILED
