@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from broker_harness import START_MS, FakeSession, Harness
+from broker_harness import START_MS, FakeSession, Harness, made
 from delaymq.broker.processors.table import PROCESSORS
 from delaymq.broker.results import Asked, Deferred, Held
 from delaymq.protocol import headers
@@ -167,7 +167,8 @@ def test_every_request_has_an_answer_that_somebody_wrote(open_harness: Callable[
         (code,) = chance.choices(codes, weights)
         fields = fields_of(chance, code)
         command = Command(code, 1, 0, "JAVA", chance.choice((0, 121, 407)), None, fields, body_of(chance, code))
-        for answer in answers_of(harness.broker.handle(chance.choice(sessions), command)):
+        result = harness.broker.handle(chance.choice(sessions), command)
+        for answer in answers_of(made(harness.broker, code, result)):
             assert encode_response(command, answer)
             served[code] += answer.code == 0
         if number % 30 == 0:
@@ -184,5 +185,5 @@ def test_every_request_has_an_answer_that_somebody_wrote(open_harness: Callable[
 def test_a_request_without_any_field_has_an_answer_too(open_harness: Callable[..., Harness]) -> None:
     harness = open_harness()
     for code in PROCESSORS:
-        for answer in answers_of(harness.ask(int(code))):
+        for answer in answers_of(made(harness.broker, int(code), harness.ask(int(code)))):
             assert encode_response(Command(int(code)), answer)
