@@ -6,6 +6,7 @@ The slave is RocketMQ's own, with a copy of the master's store: what the master 
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from functools import partial
 from itertools import groupby
 
 import pytest
@@ -65,8 +66,9 @@ def slave_of(master: BrokerNode, namesrv: NameServerNode) -> BrokerNode:
     config = {**SENDS_AWAY, "brokerId": "1", "brokerRole": "SLAVE", "haMasterAddress": f"{HOST}:{ports.free_port()}"}
     config |= {"longPollingEnable": "false", "shortPollingTimeMills": "200"}
     slave = BrokerNode("real", [namesrv.address], config=config)
-    # Its lists of topics and groups too, which slaves fetch only every 10 s.
-    shutil.copytree(master.store_path, slave.store_path, dirs_exist_ok=True)
+    # Its lists of topics and groups too, which slaves fetch only every 10 s. Now and then it replaces a file meanwhile.
+    copy = partial(shutil.copytree, master.store_path, slave.store_path, dirs_exist_ok=True)
+    until(copy, "a copy of the master's store")
     return slave
 
 
