@@ -1,8 +1,11 @@
 """An idle broker's memory is mostly code: it has loaded what it needs, and nothing that only some brokers need."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+from certificates import Authority
 
 PROGRAM = """
 import asyncio, sys
@@ -19,6 +22,19 @@ async def idle():
     await server.stop()
 
 asyncio.Runner(loop_factory=uvloop.new_event_loop).run(idle())
+"""
+LOADING = """
+import asyncio, ssl
+from delaymq.server.http.loading import load
+
+def trusted():
+    return len(ssl.create_default_context().get_ca_certs())
+
+before = trusted()
+module = asyncio.run(load("delaymq.server.http.serving"))
+from aiohttp import connector
+unused = (connector._SSL_CONTEXT_VERIFIED, connector._SSL_CONTEXT_UNVERIFIED)
+print(before, *(len(context.get_ca_certs()) for context in unused), trusted(), module.__name__)
 """
 # Rules, NameServer, SQL92, certificates, metrics, commands: each is loaded when it is configured or asked for.
 NOT_LOADED = {
@@ -54,3 +70,12 @@ def test_an_idle_broker_has_loaded_only_what_it_needs(tmp_path: Path) -> None:
     loaded = set(run.stdout.split())
     assert "delaymq.server.http.broker" in loaded
     assert sorted(NOT_LOADED & loaded) == []
+
+
+def test_loading_http_reads_no_issuers_for_aiohttp_s_client_and_all_for_whoever_asks_later(tmp_path: Path) -> None:
+    issuers = Authority(tmp_path).certificate
+    run = subprocess.run(
+        [sys.executable, "-c", LOADING],
+        capture_output=True, text=True, check=False, timeout=120, env={**os.environ, "SSL_CERT_FILE": str(issuers)},
+    )  # fmt: skip
+    assert run.stdout.split() == ["1", "0", "0", "1", "delaymq.server.http.serving"], run.stderr

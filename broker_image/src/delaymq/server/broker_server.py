@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import importlib
 import logging
 import socket
 import time
@@ -27,6 +26,7 @@ from delaymq.server.draining import Draining
 from delaymq.server.flow_control import FlowControl
 from delaymq.server.flushing import Flushing
 from delaymq.server.held_pulls import HeldPulls
+from delaymq.server.http.loading import load
 from delaymq.server.listening import BACKLOG, bind, bind_broker_ports, port_of
 from delaymq.server.logs.output import LevelFollower
 from delaymq.server.registration import Registration
@@ -101,8 +101,8 @@ class BrokerServer:
         self.background.start()
         self.registration.start()
         if http_bound is not None:
-            # HTTP's libraries are loaded when clients are served already, and in a thread: that takes a while.
-            module = await loop.run_in_executor(None, importlib.import_module, "delaymq.server.http.broker")
+            # HTTP's libraries are loaded when clients are served already.
+            module = await load("delaymq.server.http.broker")
             self._http = await module.broker_http(self, http_bound)
         self.flow.begin()
 

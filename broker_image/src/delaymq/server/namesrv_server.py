@@ -11,6 +11,7 @@ from delaymq.namesrv import NameServer
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import FLAG_ONEWAY, Command, Response, encode_response
 from delaymq.server.changes import Changes
+from delaymq.server.http.loading import load
 from delaymq.server.listening import BACKLOG, bind, port_of
 from delaymq.server.logs.output import LevelFollower
 from delaymq.server.sessions import SERVER_LIMITS, ClientSession, Sessions
@@ -81,9 +82,8 @@ class NamesrvServer:
         self.sessions.start()
         self._expire()
         if http_bound is not None:
-            from delaymq.server.http.serving import namesrv_http  # loaded when clients are served already
-
-            self._http = await namesrv_http(self, http_bound)
+            module = await load("delaymq.server.http.serving")  # when clients are served already
+            self._http = await module.namesrv_http(self, http_bound)
 
     @property
     def http_port(self) -> int | None:
