@@ -83,6 +83,7 @@ class Client:
         self._routes = KnownRoutes(self._name_servers, self.background)
         # Each is the method itself: the first is called with every send.
         self.known_route = self._routes.known
+        self.known_addresses = self._routes.addresses
         self.route = self._routes.route
         self.route_to_send = self._routes.route_to_send
         self.refresh_soon = self._routes.refresh_soon
@@ -175,14 +176,7 @@ class Client:
     async def heartbeat(self) -> None:
         """Tells every broker of the members' topics which groups are here; failures are logged."""
         topics = {topic for member in self.members for topic in member.topics()}
-        addresses = {
-            address
-            for topic in topics
-            if (route := self.known_route(topic)) is not None
-            for by_id in route.brokers.values()
-            for address in by_id.values()
-        }
-        await self.heartbeat_to(sorted(addresses))
+        await self.heartbeat_to(sorted(self.known_addresses(topics)))
 
     async def heartbeat_to(self, addresses: Iterable[str]) -> None:
         """The same for brokers at these addresses."""

@@ -43,6 +43,11 @@ class KnownRoutes:
         """The route as it was last seen."""
         return self._routes.get(topic)
 
+    def addresses(self, topics: Iterable[str]) -> set[str]:
+        """Of all brokers of `topics`, masters and slaves, as far as the routes are known."""
+        routes = [route for topic in topics if (route := self._routes.get(topic)) is not None]
+        return {address for route in routes for by_id in route.brokers.values() for address in by_id.values()}
+
     async def route(self, topic: str, *, fresh: bool = False) -> Route:
         """The topic's route. Raises NoRouteError when it has none, ClientError when no NameServer answers."""
         known = self._routes.get(topic)

@@ -24,13 +24,7 @@ async def unregister(
     Of a consumer also those that are not connected now: a broker that was just restarted takes it for a member for
     40 s, and nobody would read its queues so long.
     """
-    addresses = {
-        address
-        for topic in topics
-        if (route := client.known_route(topic)) is not None
-        for by_id in route.brokers.values()
-        for address in by_id.values()
-    }
+    addresses = client.known_addresses(topics)
     header = UnregisterClientRequestHeader(
         client_id=client.client_id, producer_group=producer_group, consumer_group=consumer_group
     )
