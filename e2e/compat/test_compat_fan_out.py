@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
+import pytest
 from delaymq.message.record import Record, decode_record
 from delaymq.protocol.bodies import ConsumerData, ConsumerIds, HeartbeatData, SubscriptionData
 from delaymq.protocol.codes import RequestCode
@@ -94,6 +95,7 @@ def many_files() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.timeout(300)
 def test_a_thousand_members_read_a_thousand_queues_each_message_once(
     against: str, new_cluster: Callable[..., Cluster], new_workbench: Callable[[Cluster], Workbench]
 ) -> None:

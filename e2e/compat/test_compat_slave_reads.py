@@ -23,6 +23,7 @@ SENDS_AWAY = {"slaveReadEnable": "true", "accessMessageInMemoryMaxRatio": "0"}
 HURRIED = {"pollNamesrvMs": 1_000, "heartbeatMs": 1_000}
 
 
+@pytest.mark.timeout(300)  # four programs start, one after the other
 def test_a_consumer_that_is_behind_reads_at_the_slave_until_that_has_no_more_or_is_gone(
     against: str, driver: Driver
 ) -> None:

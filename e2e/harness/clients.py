@@ -14,7 +14,8 @@ from harness.errors import HarnessError
 
 SendMode = Literal["sync", "async", "oneway"]
 READ_WRITE = 6
-ROUTE_TIMEOUT_S = 10.0
+# A broker whose registration failed on a busy machine tries again only after its period, 10 s and more.
+ROUTE_TIMEOUT_S = 60.0
 
 _names = itertools.count(1)
 
@@ -224,7 +225,7 @@ class PullConsumer(Client):
 
 
 class LitePullConsumer(Client):
-    def poll_until(self, count: int, *, timeout_s: float = 20.0) -> list[Received]:
+    def poll_until(self, count: int, *, timeout_s: float = 60.0) -> list[Received]:
         """Poll until ``count`` messages have come; AssertionError if they never do."""
         deadline = time.monotonic() + timeout_s
         got: list[Received] = []

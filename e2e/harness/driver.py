@@ -110,7 +110,7 @@ class Inbox:
                 raise AssertionError(f"{self._name} got only {len(bodies)} messages in {timeout_s:g} s: {bodies}")
             return list(self._messages)
 
-    def wait_count(self, count: int, *, timeout_s: float = 20.0) -> list[Received]:
+    def wait_count(self, count: int, *, timeout_s: float = 60.0) -> list[Received]:
         """All messages once ``count`` have arrived."""
         return self.wait_for(lambda messages: len(messages) >= count, timeout_s=timeout_s)
 
