@@ -65,7 +65,7 @@ test-long: $(SETUP) ## what takes too long for every change: all kill instants, 
 	$(BIN)/python -m pytest e2e/compat e2e/crash e2e/soak --long
 	$(BIN)/python -m pytest e2e/kind --long
 
-bench: $(SETUP) ## ours and the real RocketMQ broker side by side, as ratios (about 30 minutes; see bench/README.md)
+bench: $(SETUP) ## ours and the real RocketMQ broker side by side, as ratios (about 40 minutes; see bench/README.md)
 	PYTHONPATH=e2e $(BIN)/python -m harness.isolated -- $(BIN)/python bench/run.py
 
 bench-spark: .venv-spark/.done ## how fast Spark reads a store, and in how much memory (needs Java 17 and 8 GB of disk)
