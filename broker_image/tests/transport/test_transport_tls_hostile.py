@@ -92,7 +92,8 @@ def test_a_flood_of_handshakes_that_stop_halfway_keeps_nobody_out(
     """Each comes again when it was ended, so that there are always more than may be under way."""
     monkeypatch.setattr(row_module, "MAX_HANDSHAKES", 8)
     monkeypatch.setattr(row_module, "MAX_OF_A_NETWORK", 6)
-    monkeypatch.setattr(row_module, "GIVES_WAY_S", 0.2)
+    monkeypatch.setattr(row_module, "GIVES_WAY_STUCK_S", 0.2)
+    monkeypatch.setattr(row_module, "GIVES_WAY_S", NEVER_S)
     monkeypatch.setattr(accepting_module, "HANDSHAKE_TIMEOUT_S", NEVER_S)
 
     async def comes_again(port: int) -> None:
@@ -132,6 +133,7 @@ def test_half_handshakes_of_one_address_keep_nobody_from_another_one_waiting(
     monkeypatch.setattr(row_module, "MAX_OF_A_NETWORK", 6)
     for module, name in (
         (row_module, "GIVES_WAY_S"),
+        (row_module, "GIVES_WAY_STUCK_S"),
         (row_module, "WAIT_S"),
         (accepting_module, "HANDSHAKE_TIMEOUT_S"),
     ):

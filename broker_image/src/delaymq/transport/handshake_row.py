@@ -2,7 +2,8 @@
 
 Handshakes are counted by the network that they come from. Networks have their turns one after the other; within one the
 newest is first, since its client is the likeliest to be there still. When there is no room, the oldest handshake of the
-network that has most of them gives way to who waits. All of it takes the same time however many wait.
+network that has most of them gives way to who waits: soon where nothing moves, late where clients are only slow, as
+when a thousand of them start on one machine. All of it takes the same time however many wait.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ if TYPE_CHECKING:
 
 MAX_HANDSHAKES: Final = 256
 """Under way at a time: each holds up to 100 KB. After a restart all clients come at once; the others wait."""
-MAX_OF_A_NETWORK: Final = 192
+MAX_OF_A_NETWORK: Final = 128
 """The rest is room for clients from elsewhere, whatever one network does."""
-GIVES_WAY_S: Final = 2.0
-"""What has been under way for this long is ended when others wait for its room: a client that is there needs less even
-when many are started at once, and one that waits gives up after 3 s."""
+GIVES_WAY_S: Final = 5.0
+"""What has been under way for this long gives way to who waits."""
+STUCK_S: Final = 0.2
+"""When no handshake of a network began for this long, though some wait, those under way are none of clients at work."""
+GIVES_WAY_STUCK_S: Final = 2.0
+"""What has been under way for this long gives way then; a client that waits gives up after 3 s."""
 WAIT_S: Final = 10.0
 """How long one may wait for its turn."""
 EXPIRED_AT_ONCE: Final = 16
@@ -53,6 +57,8 @@ class HandshakeRow:
         """By network, in the order of their turns; the newest of each at the end."""
         self._under_way: dict[bytes, dict[Handshake, None]] = {}
         """By network, the oldest of each at the beginning."""
+        self._began_at: dict[bytes, float] = {}
+        """By network that has some under way: when the last of them began."""
         self.waiting = 0
         self.under_way = 0
 
@@ -78,11 +84,14 @@ class HandshakeRow:
         # At most one network is at its limit, so that the second has room if there is any.
         for network in islice(self._waiting, 2):
             oldest = self._in_the_way_of(network)
-            if oldest is None or now - oldest.since >= GIVES_WAY_S:
-                if oldest is not None:
-                    self.ended(oldest)
-                return self._begin(network), oldest
-            wait_s = min(wait_s, oldest.since + GIVES_WAY_S - now)
+            if oldest is not None:
+                stuck_at = self._began_at.get(network, -math.inf) + STUCK_S
+                gives_way_at = min(oldest.since + GIVES_WAY_S, max(oldest.since + GIVES_WAY_STUCK_S, stuck_at))
+                if now < gives_way_at:
+                    wait_s = min(wait_s, gives_way_at - now)
+                    continue
+                self.ended(oldest)
+            return self._begin(network, now), oldest
         return wait_s
 
     def ended(self, handshake: Handshake) -> None:
@@ -92,7 +101,7 @@ class HandshakeRow:
             del of_network[handshake]
             self.under_way -= 1
             if not of_network:
-                del self._under_way[handshake.network]
+                del self._under_way[handshake.network], self._began_at[handshake.network]
 
     def drop_waiting(self) -> None:
         """Nobody's turn comes any more."""
@@ -108,7 +117,7 @@ class HandshakeRow:
             return next(iter(largest))
         return None
 
-    def _begin(self, network: bytes) -> Handshake:
+    def _begin(self, network: bytes, now: float) -> Handshake:
         row = self._waiting.pop(network)
         handshake = row.pop()
         self.waiting -= 1
@@ -116,5 +125,6 @@ class HandshakeRow:
             self._waiting[network] = row
         handshake.since = math.inf
         self._under_way.setdefault(network, {})[handshake] = None
+        self._began_at[network] = now
         self.under_way += 1
         return handshake

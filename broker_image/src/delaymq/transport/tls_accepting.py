@@ -16,7 +16,7 @@ from delaymq.protocol.command import Command
 from delaymq.protocol.errors import ProtocolError, TlsHandshakeError
 from delaymq.protocol.frame import TLS_HANDSHAKE, FrameReceiver
 from delaymq.quiet_log import QuietLog
-from delaymq.transport.handshake_row import GIVES_WAY_S, Handshake, HandshakeRow
+from delaymq.transport.handshake_row import Handshake, HandshakeRow
 from delaymq.transport.tls_errors import sentence
 from delaymq.transport.tls_upgrade import upgrade
 
@@ -117,7 +117,7 @@ class TlsAccepting:
             return
         handshake, in_the_way = found
         if in_the_way is not None:
-            self._end(in_the_way, f"it was not done after {GIVES_WAY_S:g} s, and others wait")
+            self._end(in_the_way, "it was not done in time, and others wait")
         task = loop.create_task(self._handshake(handshake, loop))
         self._tasks.add(task)
         task.add_done_callback(lambda task: self._ended(task, handshake, loop))
