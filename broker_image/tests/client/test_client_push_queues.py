@@ -120,6 +120,34 @@ def test_a_reset_that_the_broker_does_not_take_holds_though_the_shares_were_work
     run(scenario)
 
 
+def test_nothing_is_pulled_by_former_tags_though_they_changed_while_shares_were_worked_out() -> None:
+    async def scenario() -> None:
+        broker, got = FakeBroker(), Collected()
+        members, asked = broker.scripts[RequestCode.GET_CONSUMER_LIST_BY_GROUP], []
+
+        def hold_the_second(command: Command) -> Response | None:
+            asked.append(command)  # for the retry topic, then for T
+            return None if len(asked) == 2 else members(command)
+
+        broker.add("T", b"1", TAGS="A")
+        async with running(broker) as (client, _), subscribed(client, got, tags="A") as consumer:
+            await until(lambda: broker.committed == 1)
+            broker.scripts[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = hold_the_second
+            broker.tell(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": "G"})
+            await until(lambda: len(asked) == 2)
+            consumer.subscribe("T", "B")
+            broker.add("T", b"3", TAGS="A")
+            broker.add("T", b"4", TAGS="B")
+            [connection] = [each for each in broker.connections if not each.closing]
+            answer = members(asked[1])
+            assert answer is not None
+            connection.send(encode_response(asked[1], answer))
+            await until(lambda: broker.committed == 3)
+        assert got.bodies == [b"1", b"4"]
+
+    run(scenario)
+
+
 @pytest.mark.parametrize(
     ("options", "first"),
     [

@@ -160,7 +160,7 @@ class Assignment:
         await self._renew_locks()
 
     async def take(self, subscription: Subscription, share: Share) -> None:
-        """Reads exactly `share` of the subscription's topic from now on."""
+        """Reads exactly `share` of the subscription's topic from now on, or nothing if there is another one already."""
         held = [queue for queue in self._readers if queue.topic == subscription.topic]
         await self._drop(
             queue
@@ -169,6 +169,8 @@ class Assignment:
             or self._readers[queue][0].subscription is not subscription
             or self._readers[queue][1].done()
         )
+        if self._subscriptions.get(subscription.topic) is not subscription:
+            return  # it changed meanwhile: by the former tags messages of the new ones would be skipped
         self._forget_resets(subscription.topic, share.queues)
         new = share.queues - self._readers.keys() - self._freeing
         for queue in sorted(new, key=queue_order):
