@@ -9,6 +9,7 @@ from delaymq.client import (
     Client,
     ClientOptions,
     ConsumeFrom,
+    Handler,
     NoRouteError,
     PullConsumer,
     PushConsumer,
@@ -46,6 +47,15 @@ async def until(is_so: Callable[[], bool]) -> None:
     """Waits, within the scenario's limit."""
     while not is_so():  # noqa: ASYNC110 - what it waits for is no event
         await asyncio.sleep(POLL_S)
+
+
+def subscribed(
+    client: Client, group: str, topic: str, handler: Handler, options: PushConsumerOptions = FROM_FIRST
+) -> PushConsumer:
+    """A consumer of all messages of one topic, not started."""
+    consumer = PushConsumer(client, group, handler, options)
+    consumer.subscribe(topic)
+    return consumer
 
 
 class Collected:

@@ -25,7 +25,7 @@ from delaymq.client import (
 )
 from delaymq.message.names import retry_topic
 from harness.brokers import Cluster
-from python_scenario import new_name, run
+from python_scenario import new_name, run, subscribed
 
 # Every request is an assertion here: on a loaded machine a broker may stand still for more than the usual 3 s.
 PATIENT_MS = 30_000
@@ -58,8 +58,7 @@ async def member(client: Client, group: str, topic: str, got: list[bytes]) -> As
         got.append(message.body)
 
     options = PushConsumerOptions(consume_from=ConsumeFrom.FIRST, commit_interval_ms=100)
-    consumer = PushConsumer(client, group, handle, options)
-    consumer.subscribe(topic)
+    consumer = subscribed(client, group, topic, handle, options)
     async with consumer:
         yield consumer
 

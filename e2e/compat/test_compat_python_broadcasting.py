@@ -11,13 +11,12 @@ from delaymq.client import (
     Message,
     MessageModel,
     Producer,
-    PushConsumer,
     PushConsumerOptions,
 )
 from harness.brokers import Cluster
 from harness.clients import Workbench
 from harness.driver import Driver
-from python_scenario import Collected, new_name, run, until
+from python_scenario import Collected, new_name, run, subscribed, until
 
 
 def test_in_broadcasting_each_member_gets_each_message(cluster: Cluster, tmp_path: Path) -> None:
@@ -33,8 +32,7 @@ def test_in_broadcasting_each_member_gets_each_message(cluster: Cluster, tmp_pat
                     consume_from=ConsumeFrom.FIRST,
                     offsets_path=tmp_path / each.client_id / "offsets.json",
                 )
-                consumer = PushConsumer(each, group, handler, options)
-                consumer.subscribe(topic)
+                consumer = subscribed(each, group, topic, handler, options)
                 await consumer.start()
             for number in range(10):
                 await producer.send(Message(topic=topic, body=b"%d" % number))
@@ -62,8 +60,7 @@ def test_a_broadcasting_member_goes_on_where_rocketmqs_own_client_stopped_and_th
 
     async def python_gets(client: Client, *bodies: bytes) -> None:
         got = Collected()
-        consumer = PushConsumer(client, group, got, options)
-        consumer.subscribe(topic)
+        consumer = subscribed(client, group, topic, got, options)
         async with consumer:
             await until(lambda: len(got.messages) >= len(bodies))
         assert sorted(got.bodies) == sorted(bodies)

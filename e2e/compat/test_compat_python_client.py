@@ -12,12 +12,21 @@ from delaymq.client import (
     Producer,
     PullConsumer,
     PullStatus,
-    PushConsumer,
     ReceivedMessage,
     SendStatus,
 )
 from harness.brokers import Cluster
-from python_scenario import FROM_FIRST, HELD_MS, POLL_S, Collected, NewCluster, new_name, run, settled, until
+from python_scenario import (
+    HELD_MS,
+    POLL_S,
+    Collected,
+    NewCluster,
+    new_name,
+    run,
+    settled,
+    subscribed,
+    until,
+)
 
 
 def test_a_message_arrives_with_tags_keys_and_properties(cluster: Cluster) -> None:
@@ -26,8 +35,7 @@ def test_a_message_arrives_with_tags_keys_and_properties(cluster: Cluster) -> No
     async def scenario(client: Client) -> None:
         await Admin(client).create_topic(topic, queues=2)
         got = Collected()
-        consumer = PushConsumer(client, group, got, FROM_FIRST)
-        consumer.subscribe(topic)
+        consumer = subscribed(client, group, topic, got)
         async with consumer, Producer(client) as producer:
             text, more = "größer", {"color": "grün"}
             result = await producer.send(
@@ -52,8 +60,7 @@ def test_delays_are_kept_to_the_level_and_never_early(cluster: Cluster) -> None:
     async def scenario(client: Client) -> None:
         got = Collected()
         await Admin(client).create_topic(topic, queues=1)
-        consumer = PushConsumer(client, group, got, FROM_FIRST)
-        consumer.subscribe(topic)
+        consumer = subscribed(client, group, topic, got)
         async with consumer, Producer(client) as producer:
             for delay in ("3s", "2s", "1s"):
                 await producer.send(Message(topic=topic, body=delay.encode()), delay=delay)
@@ -87,8 +94,7 @@ def test_a_large_body_travels_compressed_and_arrives_whole(cluster: Cluster) -> 
     async def scenario(client: Client) -> None:
         got = Collected()
         await Admin(client).create_topic(topic, queues=1)
-        consumer = PushConsumer(client, group, got, FROM_FIRST)
-        consumer.subscribe(topic)
+        consumer = subscribed(client, group, topic, got)
         body = bytes(range(256)) * 200
         async with consumer, Producer(client) as producer:
             await producer.send(Message(topic=topic, body=body))
@@ -124,8 +130,7 @@ def test_one_way_sends_arrive(cluster: Cluster) -> None:
     async def scenario(client: Client) -> None:
         got = Collected()
         await Admin(client).create_topic(topic, queues=2)
-        consumer = PushConsumer(client, group, got, FROM_FIRST)
-        consumer.subscribe(topic)
+        consumer = subscribed(client, group, topic, got)
         async with consumer, Producer(client) as producer:
             ids = [await producer.send_oneway(Message(topic=topic, body=b"x")) for _ in range(20)]
             await until(lambda: len(got.messages) == 20)
@@ -231,8 +236,7 @@ def test_it_goes_on_after_the_broker_was_restarted_and_delayed_messages_come_onc
     async def scenario(client: Client, cluster: Cluster) -> None:
         await Admin(client).create_topic(topic, queues=4)
         got = Collected()
-        consumer = PushConsumer(client, group, got, FROM_FIRST)
-        consumer.subscribe(topic)
+        consumer = subscribed(client, group, topic, got)
         async with consumer, Producer(client) as producer:
             await settled(client, topic, consumer)
             for number in range(20):

@@ -21,7 +21,7 @@ from delaymq.client import (
     ReceivedMessage,
 )
 from harness.brokers import Cluster
-from python_scenario import FROM_FIRST, new_name, until
+from python_scenario import FROM_FIRST, new_name, subscribed, until
 
 
 def resources() -> tuple[int, int, int]:
@@ -97,8 +97,7 @@ def test_what_is_cancelled_at_any_moment_leaves_nothing_behind(cluster: Cluster)
             await asyncio.Event().wait()
 
         async with Client(cluster.namesrv_address) as client, Producer(client) as producer:
-            consumer = PushConsumer(client, group, hang, FROM_FIRST)
-            consumer.subscribe(topic)
+            consumer = subscribed(client, group, topic, hang)
             async with consumer:
                 started.set()
                 while True:

@@ -20,7 +20,7 @@ from delaymq.client import (
     ReceivedMessage,
 )
 from harness.brokers import Cluster
-from python_scenario import FROM_FIRST, HELD_MS, Collected, new_name, run, settled, until
+from python_scenario import FROM_FIRST, HELD_MS, Collected, new_name, run, settled, subscribed, until
 
 
 def test_only_messages_with_the_subscribed_tags_come(cluster: Cluster) -> None:
@@ -84,8 +84,7 @@ def test_a_group_goes_on_where_it_stopped_and_shows_its_progress(cluster: Cluste
             for handler, bodies in ((first, (b"1", b"2", b"3")), (second, (b"4", b"5"))):
                 for body in bodies:
                     await producer.send(Message(topic=topic, body=body))
-                consumer = PushConsumer(client, group, handler, FROM_FIRST)
-                consumer.subscribe(topic)
+                consumer = subscribed(client, group, topic, handler)
                 async with consumer:
                     await until(lambda handler=handler, bodies=bodies: len(handler.messages) >= len(bodies))
         assert Counter(first.bodies) == Counter((b"1", b"2", b"3"))
@@ -219,8 +218,7 @@ def test_a_slow_handler_holds_up_the_pulls_and_not_the_memory(cluster: Cluster) 
             handled[message.message_id] += 1
 
         options = replace(FROM_FIRST, max_cached_bytes_of_topic=2_000_000)
-        consumer = PushConsumer(client, group, wait, options)
-        consumer.subscribe(topic)
+        consumer = subscribed(client, group, topic, wait, options)
         async with Producer(client) as producer:
             for _ in range(number):
                 await producer.send(Message(topic=topic, body=random.randbytes(body_bytes)))

@@ -12,13 +12,12 @@ from delaymq.client import (
     Message,
     Outcome,
     Producer,
-    PushConsumer,
     PushConsumerOptions,
     ReceivedMessage,
 )
 from delaymq.message.names import dead_letter_topic
 from harness.brokers import Cluster
-from python_scenario import FROM_FIRST, first_of, new_name, run, until
+from python_scenario import FROM_FIRST, first_of, new_name, run, subscribed, until
 
 
 def test_a_failed_message_comes_again_and_at_last_goes_to_the_dead_letters(cluster: Cluster) -> None:
@@ -38,8 +37,7 @@ def test_a_failed_message_comes_again_and_at_last_goes_to_the_dead_letters(clust
             return Outcome.RETRY
 
         options = PushConsumerOptions(consume_from=ConsumeFrom.FIRST, max_reconsume_times=2)
-        consumer = PushConsumer(client, group, fail, options)
-        consumer.subscribe(topic)
+        consumer = subscribed(client, group, topic, fail, options)
         async with consumer, Producer(client) as producer:
             await producer.send(Message(topic=topic, body=b"bad", tags="T", keys=("k",)))
             await producer.send(Message(topic=topic, body=b"good"))
@@ -65,8 +63,7 @@ def test_a_message_whose_handler_takes_too_long_comes_again_and_the_queue_goes_o
                 await ended.wait()
 
         options = replace(FROM_FIRST, consume_timeout_ms=300, commit_interval_ms=100)
-        consumer = PushConsumer(client, group, handle, options)
-        consumer.subscribe(topic)
+        consumer = subscribed(client, group, topic, handle, options)
         async with consumer, Producer(client) as producer:
             for body in (b"slow", b"next"):
                 await producer.send(Message(topic=topic, body=body))

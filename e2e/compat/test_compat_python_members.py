@@ -18,7 +18,7 @@ from delaymq.client import (
 )
 from harness.brokers import Cluster
 from harness.clients import Workbench
-from python_scenario import FROM_FIRST, Collected, new_name, run, until
+from python_scenario import FROM_FIRST, Collected, new_name, run, subscribed, until
 
 PROPERTY = re.compile(r"^(PROP_\w+)\s+: (.*)$", re.MULTILINE)
 SECTIONS = ("Consumer Properties", "Consumer Subscription", "Consumer Offset", "Consumer MQ Detail", "Consumer RT&TPS")
@@ -36,8 +36,7 @@ def test_the_state_of_a_python_member_is_shown_like_that_of_a_java_one(cluster: 
             if message.body == b"stuck":
                 await stuck.wait()
 
-        consumer = PushConsumer(client, group, handle, replace(FROM_FIRST, concurrency=7))
-        consumer.subscribe(topic)
+        consumer = subscribed(client, group, topic, handle, replace(FROM_FIRST, concurrency=7))
         async with Producer(client) as producer, consumer:
             await until(lambda: len(_of(consumer, topic)) == 1)
             (queue,) = _of(consumer, topic)
@@ -75,8 +74,7 @@ def test_a_member_that_is_polled_and_one_in_order_tell_their_state(cluster: Clus
         lite = LitePullConsumer(client, polled, LitePullOptions(consume_from=FROM_FIRST.consume_from))
         lite.subscribe(topic)
         got = Collected()
-        push = PushConsumer(client, ordered, got, replace(FROM_FIRST, ordered=True, lock_retry_ms=100))
-        push.subscribe(topic)
+        push = subscribed(client, ordered, topic, got, replace(FROM_FIRST, ordered=True, lock_retry_ms=100))
         async with Producer(client) as producer, lite, push:
             await producer.send(Message(topic=topic, body=b"one"))
             assert [each.body for each in await lite.poll(60_000)] == [b"one"]
@@ -107,8 +105,7 @@ def test_a_python_member_consumes_a_message_that_it_is_told_to(cluster: Cluster,
                 raise RuntimeError("the printer is out of paper")
             return None
 
-        consumer = PushConsumer(client, group, handle, FROM_FIRST)
-        consumer.subscribe(topic)
+        consumer = subscribed(client, group, topic, handle)
         async with Producer(client) as producer, consumer:
             ids = {}
             for body in ("good", "later", "failing"):
@@ -139,8 +136,7 @@ def test_the_offsets_of_python_members_are_asked_for(cluster: Cluster, clients: 
 
     async def scenario(client: Client) -> None:
         got = Collected()
-        consumer = PushConsumer(client, group, got, PushConsumerOptions(consume_from=FROM_FIRST.consume_from))
-        consumer.subscribe(topic)
+        consumer = subscribed(client, group, topic, got, PushConsumerOptions(consume_from=FROM_FIRST.consume_from))
         async with Producer(client, new_name("Producers")) as producer, consumer:
             for number in range(3):
                 await producer.send(Message(topic=topic, body=b"%d" % number))

@@ -16,7 +16,7 @@ from harness.brokers import Cluster
 from harness.clients import PushConsumer as JavaConsumer
 from harness.clients import Workbench
 from harness.driver import Received
-from python_scenario import FROM_FIRST, Collected, run, until
+from python_scenario import FROM_FIRST, Collected, run, subscribed, until
 
 Got = TypeVar("Got", ReceivedMessage, Received)
 
@@ -27,8 +27,7 @@ def test_a_java_and_a_python_member_share_the_queues_of_a_group(cluster: Cluster
     async def scenario(client: Client) -> None:
         java = await asyncio.to_thread(clients.push, topic, group=group, **{"from": "CONSUME_FROM_FIRST_OFFSET"})
         got = Collected()
-        consumer = PushConsumer(client, group, got, FROM_FIRST)
-        consumer.subscribe(topic)
+        consumer = subscribed(client, group, topic, got)
         async with Producer(client) as producer:
             async with consumer:
                 await until(lambda: _numbers(consumer, topic) in ([0, 1], [2, 3]))
@@ -57,8 +56,7 @@ def test_a_java_and_a_python_member_handle_queues_in_order_under_one_lock(cluste
         first = {"orderly": True, "from": "CONSUME_FROM_FIRST_OFFSET"}
         java = await asyncio.to_thread(clients.push, topic, group=group, **first)
         got = Collected()
-        consumer = PushConsumer(client, group, got, replace(FROM_FIRST, ordered=True, lock_retry_ms=100))
-        consumer.subscribe(topic)
+        consumer = subscribed(client, group, topic, got, replace(FROM_FIRST, ordered=True, lock_retry_ms=100))
         async with Producer(client) as producer, consumer:
             await until(lambda: _numbers(consumer, topic) in ([0, 1], [2, 3]))
             ours = _numbers(consumer, topic)

@@ -19,7 +19,7 @@ from delaymq.client import (
 )
 from delaymq.message.names import dead_letter_topic
 from harness.brokers import Cluster
-from python_scenario import FROM_FIRST, first_of, new_name, run, settled, until
+from python_scenario import FROM_FIRST, first_of, new_name, run, settled, subscribed, until
 
 
 def test_ordered_consumers_handle_a_queue_in_order_also_when_a_message_fails(cluster: Cluster) -> None:
@@ -39,8 +39,7 @@ def test_ordered_consumers_handle_a_queue_in_order_also_when_a_message_fails(clu
             return None
 
         options = PushConsumerOptions(consume_from=ConsumeFrom.FIRST, ordered=True, local_retry_ms=100)
-        consumer = PushConsumer(client, group, handle, options)
-        consumer.subscribe(topic)
+        consumer = subscribed(client, group, topic, handle, options)
         async with consumer, Producer(client) as producer:
             queues = await producer.queues(topic)
             for number in range(40):
@@ -67,8 +66,7 @@ def test_an_ordered_message_that_always_fails_goes_to_the_dead_letters_and_the_n
             return Outcome.RETRY if message.body == b"bad" else None
 
         options = replace(FROM_FIRST, ordered=True, max_reconsume_times=2, local_retry_ms=50)
-        consumer = PushConsumer(client, group, handle, options)
-        consumer.subscribe(topic)
+        consumer = subscribed(client, group, topic, handle, options)
         async with consumer, Producer(client) as producer:
             for body in (b"1", b"bad", b"2"):
                 await producer.send(Message(topic=topic, body=body))
@@ -131,8 +129,7 @@ def test_while_ordered_members_come_and_go_a_queue_is_handled_at_one_of_them_and
 
         async def member(stack: AsyncExitStack) -> PushConsumer:
             own = await stack.enter_async_context(Client(cluster.namesrv_address))
-            consumer = PushConsumer(own, group, handle, options)
-            consumer.subscribe(topic)
+            consumer = subscribed(own, group, topic, handle, options)
             await stack.enter_async_context(consumer)
             return consumer
 

@@ -15,7 +15,6 @@ from delaymq.client import (
     Outcome,
     Producer,
     ProducerOptions,
-    PushConsumer,
     ReceivedMessage,
     TransactionOptions,
     TransactionProducer,
@@ -24,7 +23,7 @@ from harness.brokers import Cluster
 from harness.clients import Workbench
 from harness.driver import ClientError
 from harness.errors import HarnessError
-from python_scenario import FROM_FIRST, new_name, run, until
+from python_scenario import FROM_FIRST, new_name, run, subscribed, until
 
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 LIMIT_S = 60.0
@@ -56,8 +55,7 @@ def test_what_python_traces_is_what_java_traces(cluster: Cluster, clients: Workb
         async def handle(message: ReceivedMessage) -> None:
             pass
 
-        push = PushConsumer(client, readers, handle, replace(FROM_FIRST, enable_trace=True))
-        push.subscribe(topic)
+        push = subscribed(client, readers, topic, handle, replace(FROM_FIRST, enable_trace=True))
         async with Producer(client, group, ProducerOptions(enable_trace=True)) as producer, push:
             first = await producer.send(Message(topic=topic, body=b"hello", tags="T", keys=("k1", "k2")))
             second = await producer.send(Message(topic=topic, body=b"later", delay_level=1))
@@ -88,8 +86,7 @@ def test_mqadmin_shows_the_way_of_a_message_through_python(cluster: Cluster, cli
             return None
 
         options = replace(FROM_FIRST, enable_trace=True, retry_delay_level=1)
-        consumer = PushConsumer(client, group, handle, options)
-        consumer.subscribe(topic)
+        consumer = subscribed(client, group, topic, handle, options)
         async with consumer, Producer(client, "PyTraced", ProducerOptions(enable_trace=True)) as producer:
             batch = await producer.send_batch([Message(topic=topic, body=b"%d" % number) for number in range(5)])
             ids = batch.message_id.split(",")
