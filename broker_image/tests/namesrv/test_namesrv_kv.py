@@ -103,6 +103,32 @@ def test_the_number_and_size_of_settings_are_limited(monkeypatch: pytest.MonkeyP
         at_once(settings.put("N", "a", "x" * kv.MAX_ENTRY_CHARACTERS))
 
 
+def test_all_settings_together_are_limited_and_may_always_get_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = KVSettings(None)
+    monkeypatch.setattr(kv, "MAX_CHARACTERS", 31)
+    at_once(settings.put("N", "a", "x" * 10))
+    at_once(settings.put("N", "b", "x" * 17))
+    with pytest.raises(RequestError, match="31 characters already: delete some"):
+        at_once(settings.put("N", "a", "x" * 11))
+    at_once(settings.put("N", "b", "x" * 9))
+    at_once(settings.put("N", "a", "x" * 11))
+    at_once(settings.delete("N", "b"))
+    assert settings.table("N") == {"a": "x" * 11}
+    monkeypatch.setattr(kv, "MAX_CHARACTERS", 5)  # as with a file that is too long already
+    with pytest.raises(RequestError, match="5 characters"):
+        at_once(settings.put("N", "c", ""))
+    at_once(settings.put("N", "a", "x" * 10))
+
+
+def test_namespaces_without_keys_do_not_add_up() -> None:
+    settings = KVSettings(None)
+    for number in range(10):
+        at_once(settings.put(f"N{number}", "k", "1"))
+        at_once(settings.delete(f"N{number}", "k"))
+        assert settings.table(f"N{number}") == {}
+    assert [number for number in range(10) if settings.table(f"N{number}") is not None] == [9]
+
+
 def register(server: NameServer) -> Response:
     names = {"brokerName": "broker-a", "brokerAddr": "10.0.0.1:10911", "clusterName": "C", "haServerAddr": "x"}
     body = RegisterBody().encode()

@@ -20,6 +20,8 @@ MAX_ENTRIES: Final = 10_000
 """Every change writes the file anew, and a peer must not make it grow without end."""
 MAX_ENTRY_CHARACTERS: Final = 65_536
 """Namespace, key and value of one entry together."""
+MAX_CHARACTERS: Final = 16 << 20
+"""Of all entries: some kilobytes for each that there may be, and no more than can be written again and again."""
 
 _logger = logging.getLogger(__name__)
 
@@ -47,9 +49,16 @@ class KVSettings:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, f"the entry is longer than {MAX_ENTRY_CHARACTERS} characters: shorten it"
             )
-        if self.get(namespace, key) is None and sum(map(len, self._tables.values())) >= MAX_ENTRIES:
+        known = self.get(namespace, key)
+        if known is None and sum(map(len, self._tables.values())) >= MAX_ENTRIES:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"there are {MAX_ENTRIES} settings already: delete some")
-        tables = {name: dict(table) for name, table in self._tables.items()}
+        more = len(value) - len(known) if known is not None else len(namespace) + len(key) + len(value)
+        if more > 0 and self._characters() + more > MAX_CHARACTERS:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"all settings have {MAX_CHARACTERS} characters already: delete some"
+            )
+        # A namespace stays there when its last key is deleted, as in RocketMQ, but not for ever.
+        tables = {name: dict(table) for name, table in self._tables.items() if table}
         tables.setdefault(namespace, {})[key] = value
         yield from self._change(tables)
 
@@ -60,6 +69,12 @@ class KVSettings:
         tables = {name: dict(table) for name, table in self._tables.items()}
         del tables[namespace][key]
         yield from self._change(tables)
+
+    def _characters(self) -> int:
+        return sum(
+            len(name) * len(table) + sum(map(len, table)) + sum(map(len, table.values()))
+            for name, table in self._tables.items()
+        )
 
     def _change(self, tables: dict[str, dict[str, str]]) -> Steps[None]:
         if self._path is not None:
