@@ -139,7 +139,9 @@ class Stats:
     def delivered(self, topic: str, queue_id: int, size: int) -> None:
         """The scheduler stored a message of one of its queues under its real topic."""
         self.copies += 1
-        self.by_key.delivered(topic, queue_id, size)
+        by_key = self.by_key
+        by_key.add(by_key.copies, topic, size)
+        by_key.add(by_key.queue_gets, queue_id, size)
 
     def committed(self, topic: str, queue_id: int, size: int) -> None:
         """A half message, counted as put before, was stored under its real topic or among the delayed ones.

@@ -213,16 +213,16 @@ class BrokerServer:
         session = connection.session
         if not isinstance(session, ClientSession):
             return  # there were too many connections, and this one is being cut off
-        flow, flushing = self.flow, self.flushing
+        broker, flow, flushing = self.broker, self.flow, self.flushing
         began = monotonic()
         if (
             began >= flow.suspicious_at
             or began >= flushing.busy_at
-            or flushing.waiting + len(commands) > flushing.capacity
+            or (broker.waits_for_flush and flushing.waiting + len(commands) > flushing.capacity)
             or (connection.put_off_at and began >= connection.put_off_at + flow.patience_s)
         ):
             commands = flow.sift(session, commands, began)
-        handle = self.broker.handle
+        handle = broker.handle
         send = connection.send
         for command in commands:
             result = handle(session, command)

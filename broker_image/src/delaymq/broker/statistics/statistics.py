@@ -76,11 +76,6 @@ class Statistics:
         series.bytes += size
         series.times += 1
 
-    def delivered(self, topic: str, queue_id: int, size: int) -> None:
-        """The scheduler stored a message of a queue of its own under its real topic."""
-        self.add(self.copies, topic, size)
-        self.add(self.queue_gets, queue_id, size)
-
     def set_totals(self, series: Series, messages: int) -> None:
         """For what is counted elsewhere: looked at each second, that is close enough to when it came."""
         if series.tick != self.tick:
