@@ -113,7 +113,7 @@ def test_a_reply_counts_though_the_answer_to_the_send_was_lost() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         broker.scripts[RequestCode.SEND_MESSAGE_V2] = lambda command: None
-        options = ProducerOptions(send_timeout_ms=300)
+        options = ProducerOptions(send_timeout_ms=2_000)
         async with running(broker) as (client, _), Producer(client, options=options) as producer:
             asking = asyncio.ensure_future(producer.request(QUESTION, 15_000))
             await until(lambda: bool(broker.sent()))

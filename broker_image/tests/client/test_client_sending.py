@@ -295,7 +295,7 @@ def test_a_broker_that_does_not_read_costs_bounded_memory() -> None:
         broker = FakeBroker()
         options = ProducerOptions(compress_above_bytes=1 << 30, send_timeout_ms=300)
         async with running(broker) as (client, _), Producer(client, options=options) as producer:
-            await producer.send(MESSAGE)
+            await producer.send(MESSAGE, timeout_ms=15_000)
             for peer in broker.connections:
                 peer._transport.pause_reading()  # as a peer that hangs
             connection = await client.network.connection(broker.address)
