@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from delaymq import clock
 from delaymq.broker.filters import Filter
-from delaymq.broker.record_properties import PropertyReader
+from delaymq.broker.record_properties import PropertyReader, Row
 from delaymq.message.record import FIXED_BYTES, MESSAGE_MAGIC, SIZE_AND_MAGIC
 from delaymq.quiet_log import QuietLog
 from delaymq.store.consume_queue import BLANK_SIZE, ENTRY
@@ -29,6 +30,8 @@ MIN_PROPERTY_WORK: Final = 500
 _WORK_A_RECORD: Final = 2
 _BYTES_A_UNIT: Final = 1_024
 
+# Where the low 32 bits of an entry's tags code stand.
+_TAG_AT: Final = ENTRY.size - 4
 _SIZE_AND_MAGIC_AT: Final = SIZE_AND_MAGIC.unpack_from
 
 FOUND: Final = "FOUND"
@@ -116,13 +119,21 @@ def _collect(broker: Broker, entries: bytes, offset: int, limit: int, wanted: Fi
             count = len(entries) // ENTRY.size
             last_offset = ENTRY.unpack_from(entries, len(entries) - ENTRY.size)[0]
             return Pulled(FOUND, offset + count, low, high, records, count, store.end_offset - last_offset)
-    properties_of = PropertyReader(store.read_bytes) if passes is not None else None
-    work_left = allowed = 0 if passes is None else broker.property_work.allowed(broker.now_ms())
+    allowed = 0 if passes is None else broker.property_work.allowed(broker.now_ms())
+    properties_of = PropertyReader(store.read_bytes, allowed) if passes is not None else None
+    last_offset, last_size, _ = ENTRY.unpack_from(entries, len(entries) - ENTRY.size)
+    rows: Iterable[Row] = enumerate(ENTRY.iter_unpack(entries))
+    if oldest <= first_offset and last_offset + last_size <= confirmed:
+        # None of them ends the search: those that cannot match need no look.
+        if properties_of is not None and wanted.needle:
+            rows = properties_of.candidates(entries, wanted.needle)
+        elif wanted.tag:
+            rows = _tagged(entries, wanted.tag)
     status = NO_MATCHED
-    count = total = looked_at = 0
-    start = end = physical_offset = 0
+    count = total = 0
+    start = end = 0
     parts = []
-    for physical_offset, size, tags_code in ENTRY.iter_unpack(entries):
+    for looked_at, (physical_offset, size, tags_code) in rows:  # noqa: B007 - it counts behind the loop
         record_end = physical_offset + size
         if physical_offset < oldest or not 0 < size < BLANK_SIZE:
             # Deleted, or a blank entry: the log was damaged here, and the queue goes on behind it.
@@ -133,14 +144,13 @@ def _collect(broker: Broker, entries: bytes, offset: int, limit: int, wanted: Fi
             if count and (count >= limit or total + size > max_bytes):
                 break
             if properties_of is not None and passes is not None:
-                if work_left <= 0:
+                if properties_of.work_left <= 0:
                     break
                 properties = properties_of(physical_offset, size)
                 # A damaged record is found, and left out, with those that are handed out.
                 if properties is not None:
-                    work_left -= _WORK_A_RECORD + wanted.cost * (1 + len(properties) // _BYTES_A_UNIT)
+                    properties_of.work_left -= _WORK_A_RECORD + wanted.cost * (1 + len(properties) // _BYTES_A_UNIT)
                     if not passes(properties):
-                        looked_at += 1
                         continue
             if physical_offset != end:
                 if end:
@@ -149,10 +159,11 @@ def _collect(broker: Broker, entries: bytes, offset: int, limit: int, wanted: Fi
             end = record_end
             count += 1
             total += size
-        looked_at += 1
+    else:
+        looked_at, physical_offset = len(entries) // ENTRY.size, last_offset
     behind = store.end_offset - physical_offset
-    if passes is not None:
-        broker.property_work.spend(allowed - work_left)
+    if properties_of is not None:
+        broker.property_work.spend(allowed - properties_of.work_left)
     if count:
         parts.append(store.read_bytes(start, end - start))
         records = b"".join(parts) if len(parts) > 1 else parts[0]
@@ -165,6 +176,19 @@ def _collect(broker: Broker, entries: bytes, offset: int, limit: int, wanted: Fi
         # Stored, but not on the disk yet: for consumers the queue ends here.
         return Pulled(OVERFLOW_ONE, offset, low, high, b"", 0)
     return Pulled(status, offset + looked_at, low, high, b"", 0, behind)
+
+
+def _tagged(entries: bytes, tag: bytes) -> Iterator[Row]:
+    """The entries whose tags code ends with these four bytes."""
+    at = entries.find(tag, _TAG_AT)
+    while at >= 0:
+        place, within = divmod(at, ENTRY.size)
+        if within == _TAG_AT:
+            yield place, ENTRY.unpack_from(entries, at - _TAG_AT)
+            at += ENTRY.size
+        else:
+            at += (_TAG_AT - within) % ENTRY.size
+        at = entries.find(tag, at)
 
 
 def _in_one_piece(store: MessageStore, entries: bytes, oldest: int, confirmed: int, max_bytes: int) -> bytes:

@@ -1,19 +1,25 @@
-"""The raw properties of stored records, read without their bodies where these are large."""
+"""The raw properties of a queue's records, read without their bodies where these are large."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from delaymq.message import flags
 from delaymq.message.record import HEAD, MESSAGE_MAGIC
+from delaymq.store.consume_queue import ENTRY
 
 # What is read at a time where a queue's records follow each other; between those of other queues single ones cost less.
 WINDOW_BYTES: Final = 16 * 1024
 # A record's tail is read apart from its head when its body is larger than this.
 LARGE_RECORD_BYTES: Final = 8 * 1024
+# Longer properties are not searched for a needle: they are looked at by the filter, which counts their length as work.
+MAX_SEARCHED_BYTES: Final = 1_024
 _IPV6_EXTRA_BYTES: Final = 12
+
+Row = tuple[int, tuple[int, int, int]]
+"""An entry of a queue behind its place among those that were read: physical offset, size, tags code."""
 
 # Size and magic, the sys flag behind five fields, and behind five more the body's length, with both hosts IPv4.
 _HEAD: Final = struct.Struct(">iI28xi44xi")
@@ -25,12 +31,47 @@ _BODY_LENGTH: Final = struct.Struct(">i")
 class PropertyReader:
     """Reads records one by one, in the order of a queue. `read(physical offset, size)` gives bytes of the log."""
 
-    __slots__ = ("_base", "_read", "_window")
+    __slots__ = ("_base", "_read", "_window", "work_left")
 
-    def __init__(self, read: Callable[[int, int], bytes]) -> None:
+    def __init__(self, read: Callable[[int, int], bytes], work: int = 0) -> None:
         self._read = read
         self._base = 0
         self._window = b""
+        self.work_left = work
+        """Units of about 1 µs that may still be spent; whoever looks at properties takes them away."""
+
+    def candidates(self, entries: bytes, needle: bytes) -> Iterator[Row]:
+        """Those of the queue's `entries` whose properties may contain `needle`.
+
+        Each that is passed over is one unit of work; when none is left, the next is given whatever it contains.
+        """
+        asked = 0
+        work_left = self.work_left
+        window, base = self._window, self._base
+        for place, entry in enumerate(ENTRY.iter_unpack(entries)):
+            physical_offset, size, _ = entry
+            at = physical_offset - base
+            if (at < 0 or at + size > len(window)) and HEAD.size <= size <= LARGE_RECORD_BYTES:
+                window, base, at = self._move(physical_offset, size), physical_offset, 0
+            end = at + size
+            if place - asked < work_left and HEAD.size <= size and at >= 0 and end <= len(window):
+                stated, magic, sys_flag, body_length = _HEAD_AT(window, at)
+                topic_at = at + HEAD.size + body_length
+                if (
+                    stated == size
+                    and magic == MESSAGE_MAGIC
+                    and not sys_flag & flags.HOST_MASK
+                    and body_length >= 0
+                    and topic_at < end <= topic_at + MAX_SEARCHED_BYTES
+                    and window.find(needle, topic_at, end) < 0
+                ):
+                    continue
+            self.work_left -= place - asked
+            asked = place
+            yield place, entry
+            work_left = self.work_left
+            window, base = self._window, self._base
+        self.work_left -= len(entries) // ENTRY.size - asked
 
     def __call__(self, physical_offset: int, size: int) -> bytes | None:
         """The property bytes of the record that lies there; None when what lies there is no such record."""

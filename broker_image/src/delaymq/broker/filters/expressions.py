@@ -10,7 +10,7 @@ from typing import Final
 
 from delaymq import clock
 from delaymq.broker.filters.compiled import Compiled, CompileWork, bytes_of
-from delaymq.broker.filters.tags import is_tag_type, tag_matcher
+from delaymq.broker.filters.tags import is_tag_type, matcher_of, tag_codes
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.errors import RequestError
 from delaymq.quiet_log import QuietLog
@@ -36,6 +36,10 @@ class Filter:
     """Takes the raw property bytes of a record; None: any. Never raises."""
     cost: int = 1
     """How much work `properties` is, in comparisons: bounds how many records one pull looks at."""
+    tag: bytes = b""
+    """The low 32 bits of the only tags code that `tags` lets pass; empty: there are several, or any."""
+    needle: bytes = b""
+    """What the property bytes of every record contain that `properties` lets pass; empty: no such bytes are known."""
 
 
 EVERYTHING: Final = Filter()
@@ -63,14 +67,17 @@ def compile_expression(expression_type: str | None, text: str, work: CompileWork
 
 
 def _tag_filter(text: str) -> Filter:
-    matches = tag_matcher(text)
-    return EVERYTHING if matches is None else Filter(tags=matches)
+    codes = tag_codes(text)
+    if codes is None:
+        return EVERYTHING
+    return Filter(tags=matcher_of(codes), tag=next(iter(codes)).to_bytes(4, "big") if len(codes) == 1 else b"")
 
 
 def _sql_filter(text: str, work: CompileWork | None) -> Filter | str:
     """The filter, or why there is none: refusals are kept as well, since clients ask again and again."""
-    from delaymq.broker.filters.sql_code import matcher_of
+    from delaymq.broker.filters import sql_code
     from delaymq.broker.filters.sql_grammar import SqlError, parse
+    from delaymq.broker.filters.sql_needle import needle_of
 
     if work is not None:
         work.begin()
@@ -80,7 +87,8 @@ def _sql_filter(text: str, work: CompileWork | None) -> Filter | str:
         parsed = parse(text)
         if parsed.ignored:
             _log.warning("of an SQL92 expression only the beginning counts, as in RocketMQ: %s", parsed.ignored)
-        found = Filter(properties=matcher_of(parsed.condition), cost=parsed.cost)
+        needle = needle_of(parsed.condition)
+        found = Filter(properties=sql_code.matcher_of(parsed.condition), cost=parsed.cost, needle=needle)
         comparisons = parsed.cost
     except SqlError as error:
         found = f"Invalid MessageSelector: {error}"

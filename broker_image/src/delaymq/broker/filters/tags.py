@@ -33,10 +33,22 @@ def is_tag_type(expression_type: str | None) -> bool:
 
 
 def tag_matcher(expression: str) -> Matcher | None:
-    """The filter for `expression`, None when it lets everything pass; RequestError 23 when it names no tag.
+    """The filter for `expression`, None when it lets everything pass; RequestError 23 when it names no tag."""
+    codes = tag_codes(expression)
+    return None if codes is None else matcher_of(codes)
 
-    A matcher compares the low 32 bits, as RocketMQ does, so it may let other tags with the same hash pass.
-    """
+
+def matcher_of(codes: frozenset[int]) -> Matcher:
+    """The filter for these. Compares the low 32 bits, as RocketMQ does: it lets other tags with the same hash pass."""
+
+    def matches(tags_code: int) -> bool:
+        return tags_code & 0xFFFFFFFF in codes
+
+    return matches
+
+
+def tag_codes(expression: str) -> frozenset[int] | None:
+    """The low 32 bits of the tags' hashes, None for any tag; RequestError 23 when the expression names none."""
     if not expression or expression == "*":
         return None
     tags = []
@@ -48,9 +60,4 @@ def tag_matcher(expression: str) -> Matcher | None:
             f"{expression[:64]!r} is no tag expression: write * or up to {MAX_TAGS} tags joined by ||,"
             f" at most {MAX_TAGS_CHARACTERS} characters",
         )
-    codes = frozenset(java_hash(tag) & 0xFFFFFFFF for tag in tags)
-
-    def matches(tags_code: int) -> bool:
-        return tags_code & 0xFFFFFFFF in codes
-
-    return matches
+    return frozenset(java_hash(tag) & 0xFFFFFFFF for tag in tags)

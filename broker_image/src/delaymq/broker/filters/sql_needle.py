@@ -1,0 +1,34 @@
+"""Bytes that a message's properties contain if an expression is true: looking for them ends most looks at a message."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from delaymq.broker.filters.sql_tree import Both, Constant, Equal, Node, OneOf, Property
+
+MAX_NEEDLE_BYTES: Final = 24
+"""Bytes that nearly repeat themselves may be compared as often at each place."""
+
+
+def needle_of(condition: Node) -> bytes:
+    """The end of `name 1 value` of a property that must equal a string, the longest there is; empty: there is none."""
+    return max(_needles(condition), key=len, default=b"")
+
+
+def _needles(condition: Node) -> list[bytes]:
+    if isinstance(condition, Both):
+        return [needle for part in condition.parts for needle in _needles(part)]
+    if isinstance(condition, OneOf) and condition.wanted and len(condition.strings) == 1:
+        return [_needle(condition.name, *condition.strings)]
+    if isinstance(condition, Equal):
+        sides = ((condition.left, condition.right), (condition.right, condition.left))
+        return [
+            _needle(name.name, constant.value)
+            for name, constant in sides
+            if isinstance(name, Property) and isinstance(constant, Constant) and isinstance(constant.value, str)
+        ]
+    return []
+
+
+def _needle(name: str, value: str) -> bytes:
+    return f"{name}\1{value}".encode("utf-8", "surrogatepass")[-MAX_NEEDLE_BYTES:]
