@@ -16,8 +16,9 @@ from delaymq.broker.broker import Broker
 from delaymq.broker.results import Asked, Deferred, Held
 from delaymq.config import BrokerConfig
 from delaymq.config.running import RunningSettings
-from delaymq.protocol.codes import RequestCode, ResponseCode
-from delaymq.protocol.command import FLAG_ONEWAY, Command, Response, encode_response
+from delaymq.protocol.codes import RequestCode
+from delaymq.protocol.command import Command, Response, encode_response
+from delaymq.server.answering import reply, unsendable
 from delaymq.server.asking import Asking
 from delaymq.server.background import Background
 from delaymq.server.broker_jobs import jobs_of
@@ -116,13 +117,13 @@ class BrokerServer:
         )
         self.buffers = BufferBudget(config.max_buffered_bytes)
         self._turns = Turns()
-        self.held_pulls = HeldPulls(self._reply)
+        self.held_pulls = HeldPulls(reply)
         self.flushing = Flushing(
-            broker.store, lambda: broker.config.flush_interval_commit_log, self._reply, broker.announce_arrivals
+            broker.store, lambda: broker.config.flush_interval_commit_log, reply, broker.announce_arrivals
         )
-        self.asking = Asking(self._reply, self.flushing.wait)
-        self._changes = Changes(self._reply, broker.guarded)
-        self.flow = FlowControl(broker, self.flushing, self._reply)
+        self.asking = Asking(reply, self.flushing.wait)
+        self._changes = Changes(reply, broker.guarded)
+        self.flow = FlowControl(broker, self.flushing, reply)
         self.clock = DeliveryClock(broker.delivery, self._hand_over, broker.now_ms)
         self.registration = Registration(broker, config.name_servers)
         self.draining = Draining(broker, self.registration.register_soon)
@@ -230,7 +231,7 @@ class BrokerServer:
                 try:
                     send(encode_response(command, result))
                 except ValueError as error:
-                    send(encode_response(command, _unsendable(error)))
+                    send(encode_response(command, unsendable(error)))
             elif type(result) is Deferred:
                 self.flushing.wait(session, command, result)
             elif type(result) is Held:
@@ -249,15 +250,6 @@ class BrokerServer:
             commands = [command for command in commands if command.code != RequestCode.PULL_MESSAGE]
         self._on_commands(connection, commands)
 
-    def _reply(self, session: ClientSession, request: Command, response: Response) -> None:
-        if request.flag & FLAG_ONEWAY:
-            return
-        try:
-            data = encode_response(request, response)
-        except ValueError as error:
-            data = encode_response(request, _unsendable(error))
-        session.connection.send(data)
-
     def _hand_over(self, now_ms: int, budget: int) -> int:
         count = self.broker.hand_over(now_ms, budget)
         if count and self.broker.waits_for_flush:
@@ -268,10 +260,6 @@ class BrokerServer:
     def _session_closed(self, session: ClientSession) -> None:
         self.held_pulls.session_closed(session)
         self.broker.session_closed(session)
-
-
-def _unsendable(error: ValueError) -> Response:
-    return Response(ResponseCode.SYSTEM_ERROR, f"the answer cannot be sent: {error}")
 
 
 def _close_sockets(*sockets: socket.socket | None) -> None:

@@ -8,8 +8,8 @@ from delaymq import clock
 from delaymq.config import NamesrvConfig
 from delaymq.config.running import RunningSettings
 from delaymq.namesrv import NameServer
-from delaymq.protocol.codes import ResponseCode
-from delaymq.protocol.command import FLAG_ONEWAY, Command, Response, encode_response
+from delaymq.protocol.command import Command, Response
+from delaymq.server.answering import reply
 from delaymq.server.changes import Changes
 from delaymq.server.http.loading import load
 from delaymq.server.listening import BACKLOG, bind, port_of
@@ -61,7 +61,7 @@ class NamesrvServer:
             raise
         self.port = port_of(bound)
         self.sessions = Sessions(config.max_connections, config.channel_idle_ms, self._session_closed)
-        self._changes = Changes(self._reply, self.namesrv.guarded)
+        self._changes = Changes(reply, self.namesrv.guarded)
         self._loop = asyncio.get_running_loop()
         self.buffers = BufferBudget(config.max_buffered_bytes)
         turns = Turns()
@@ -109,19 +109,9 @@ class NamesrvServer:
         for command in commands:
             result = self.namesrv.handle(session, command)
             if isinstance(result, Response):
-                self._reply(session, command, result)
+                reply(session, command, result)
             else:
                 self._changes.make(session, command, result)
-
-    def _reply(self, session: ClientSession, request: Command, response: Response) -> None:
-        if request.flag & FLAG_ONEWAY:
-            return
-        try:
-            data = encode_response(request, response)
-        except ValueError as error:
-            unsendable = Response(ResponseCode.SYSTEM_ERROR, f"the answer cannot be sent: {error}")
-            data = encode_response(request, unsendable)
-        session.connection.send(data)
 
     def _session_closed(self, session: ClientSession) -> None:
         self.namesrv.session_closed(session)
