@@ -107,6 +107,7 @@ def _collect(broker: Broker, entries: bytes, offset: int, limit: int, wanted: Fi
     confirmed, oldest = store.confirmed_offset, store.min_offset
     config = broker.config
     first_offset = ENTRY.unpack_from(entries)[0]
+    last_offset, last_size, _ = ENTRY.unpack_from(entries, len(entries) - ENTRY.size)
     max_bytes = config.max_transfer_bytes_on_message_in_memory
     if store.end_offset - first_offset > broker.in_memory_bytes:
         limit = min(limit, config.max_transfer_count_on_message_in_disk)
@@ -117,11 +118,9 @@ def _collect(broker: Broker, entries: bytes, offset: int, limit: int, wanted: Fi
         records = _in_one_piece(store, entries, oldest, confirmed, max_bytes)
         if records:
             count = len(entries) // ENTRY.size
-            last_offset = ENTRY.unpack_from(entries, len(entries) - ENTRY.size)[0]
             return Pulled(FOUND, offset + count, low, high, records, count, store.end_offset - last_offset)
     allowed = 0 if passes is None else broker.property_work.allowed(broker.now_ms())
     properties_of = PropertyReader(store.read_bytes, allowed) if passes is not None else None
-    last_offset, last_size, _ = ENTRY.unpack_from(entries, len(entries) - ENTRY.size)
     rows: Iterable[Row] = enumerate(ENTRY.iter_unpack(entries))
     if oldest <= first_offset and last_offset + last_size <= confirmed:
         # None of them ends the search: those that cannot match need no look.
