@@ -12,19 +12,3 @@ from typing import TypeVar
 T = TypeVar("T")
 
 Steps = Generator[Callable[[], None], None, T]
-
-
-def at_once(steps: Steps[T]) -> T:
-    """Does all of it here; what it returns."""
-    error: Exception | None = None
-    while True:
-        try:
-            work = next(steps) if error is None else steps.throw(error)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        error = None
-        try:
-            work()
-        except Exception as caught:
-            error = caught

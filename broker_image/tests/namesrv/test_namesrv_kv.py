@@ -11,7 +11,7 @@ from delaymq.namesrv.kv import KVSettings
 from delaymq.protocol.bodies import KVTable, RegisterBody
 from delaymq.protocol.command import Response, request_command
 from delaymq.protocol.errors import RequestError
-from delaymq.steps import at_once
+from step_runner import at_once
 
 
 class Peer:

@@ -12,7 +12,7 @@ from delaymq.namesrv import routes as routes_module
 from delaymq.protocol.bodies import ClusterInfo, DataVersion, RegisterBody, TopicConfig, TopicList, TopicTable
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command, Response, request_command
-from delaymq.steps import at_once
+from step_runner import at_once
 
 
 @dataclass

@@ -9,8 +9,8 @@ from delaymq.config import NamesrvConfig
 from delaymq.message.ids import parse_offset_message_id
 from delaymq.server.broker_server import BrokerServer
 from delaymq.server.namesrv_server import NamesrvServer
-from delaymq.steps import at_once
 from running_server import BROKER_FIELDS, HOST, BrokerPeer, run, standalone, until
+from step_runner import at_once
 
 
 def test_a_broker_starts_and_registers_with_those_name_servers_that_are_there(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from delaymq.message.properties import format_properties
 from delaymq.message.record import Record, decode_record
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command, Response, request_command
-from delaymq.steps import at_once
+from step_runner import at_once
 
 START_MS = 1_700_000_000_000
 _ids = itertools.count(1)
