@@ -7,6 +7,9 @@
 # Both base images need Python 3.11 on the PATH as python3.11; BUILD_IMAGE also pip and venv. Nothing but the package
 # registry that pip is configured for (in BUILD_IMAGE, or by PIP_INDEX_URL) is asked, and for `spark` Debian's, unless
 # BASE_IMAGE has Java 17. BuildKit is not needed.
+#
+# BASE_IMAGE must have an interpreter built with profile-guided optimization, as Debian's and python:3.11-slim are; the build
+# fails otherwise. `--build-arg ALLOW_UNOPTIMIZED_PYTHON=1` allows any other.
 
 ARG BASE_IMAGE=python:3.11-slim-bookworm
 ARG BUILD_IMAGE=python:3.11-slim-bookworm
@@ -89,8 +92,15 @@ RUN /build/bin/pip wheel -q --no-build-isolation --no-deps -w /wheels ./spark \
 # installs software.
 FROM ${BASE_IMAGE} AS runtime
 ARG SOURCE_DATE_EPOCH
+ARG ALLOW_UNOPTIMIZED_PYTHON=0
+# Checks the interpreter and is removed again.
+COPY broker_image/src/delaymq/interpreter.py /tmp/interpreter.py
 # What this step touches, and Docker before it, is found by its time: a clock tick is too coarse for less than seconds.
 RUN set -e; touch -d '10 seconds ago' /tmp/began; \
+    [ "$ALLOW_UNOPTIMIZED_PYTHON" = 1 ] || python3.11 -I -B /tmp/interpreter.py --require-optimized || { \
+        echo 'Choose another BASE_IMAGE, or allow this one with --build-arg ALLOW_UNOPTIMIZED_PYTHON=1.' >&2; exit 1; \
+    }; \
+    rm /tmp/interpreter.py; \
     echo 'delaymq:x:10001:10001:DelayMQ:/var/lib/delaymq:/usr/sbin/nologin' >> /etc/passwd; \
     echo 'delaymq:x:10001:' >> /etc/group; \
     mkdir -p /var/lib/delaymq; chown 10001:10001 /var/lib/delaymq; \

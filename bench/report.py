@@ -51,9 +51,13 @@ HEAD = ["what", "unit", "ours", "real", "ours/real", "over the pairs", "better",
 
 
 class Report:
-    """Collects samples; rows appear in the order in which they were first measured."""
+    """Collects samples; rows appear in the order in which they were first measured.
 
-    def __init__(self) -> None:
+    ``interpreter`` is the name and build of the one that runs ours.
+    """
+
+    def __init__(self, interpreter: str) -> None:
+        self._interpreter = interpreter
         self._lines: dict[str, Line] = {}
         self.failures: list[str] = []
 
@@ -65,18 +69,19 @@ class Report:
     def terminal(self) -> str:
         table = [HEAD, *(line.cells() for line in self._lines.values())]
         widths = [max(len(cells[column]) for cells in table) for column in range(len(HEAD))]
-        return "\n".join(
+        lines = [
             "  ".join(
                 cell.ljust(width) if column in (0, 1, 6, 7) else cell.rjust(width)
                 for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
             ).rstrip()
             for cells in table
-        )
+        ]
+        return "\n".join([*lines, "", self._conditions()])
 
     def markdown(self) -> str:
         lines = ["| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
         lines += ["| " + " | ".join(line.cells()) + " |" for line in self._lines.values()]
-        lines += ["", *(f"- failed: {failure}" for failure in self.failures), "", _machine()]
+        lines += ["", *(f"- failed: {failure}" for failure in self.failures), "", self._conditions()]
         return "\n".join(lines) + "\n"
 
     def write(self, folder: Path, arguments: list[str]) -> Path:
@@ -85,6 +90,7 @@ class Report:
         name = time.strftime("%Y%m%d-%H%M%S")
         content = {
             "machine": _machine(),
+            "interpreter": self._interpreter,
             "arguments": arguments,
             "failures": self.failures,
             "rows": [
@@ -96,6 +102,9 @@ class Report:
         path.write_text(self.markdown())
         return path
 
+    def _conditions(self) -> str:
+        return f"{_machine()}; ours on {self._interpreter}"
+
 
 def _number(value: float | None) -> str:
     if value is None:
@@ -104,4 +113,4 @@ def _number(value: float | None) -> str:
 
 
 def _machine() -> str:
-    return f"{os.cpu_count()} processors, Linux {platform.release()}, Python {platform.python_version()}"
+    return f"{os.cpu_count()} processors, Linux {platform.release()}"

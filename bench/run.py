@@ -17,7 +17,7 @@ from harness.errors import HarnessError
 from report import Report
 from rows import Sample
 from scenarios import SCENARIOS, Options
-from subjects import Kind
+from subjects import Kind, interpreter_of
 
 RESULTS_PATH = Path(__file__).resolve().parent / "results"
 ALL_KINDS: tuple[Kind, ...] = ("ours", "real")
@@ -29,6 +29,12 @@ def _arguments(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--pairs", type=int, default=3, help="how often ours and the real one take turns (3)")
     parser.add_argument("--sizes", default="1024", help="bytes of a body, by comma (1024)")
     parser.add_argument("--against", choices=("both", *ALL_KINDS), default="both", help="only one of the brokers")
+    parser.add_argument(
+        "--python",
+        metavar="PATH",
+        default=sys.executable,
+        help="interpreter that runs our broker and client, with delaymq installed (the one that runs the bench)",
+    )
     parser.add_argument("--quick", action="store_true", help="one pair, short runs: a look, not a measurement")
     parser.add_argument("--sequential", action="store_true", help="do not run the two brokers' rows in alternation")
     parsed = parser.parse_args(words)
@@ -40,7 +46,10 @@ def _arguments(words: list[str]) -> argparse.Namespace:
         parser.error("--pairs: at least 1")
     try:
         parsed.options = Options(
-            groups=frozenset(groups), sizes=tuple(int(size) for size in parsed.sizes.split(",")), quick=parsed.quick
+            groups=frozenset(groups),
+            sizes=tuple(int(size) for size in parsed.sizes.split(",")),
+            quick=parsed.quick,
+            python=parsed.python,
         )
     except ValueError:
         parser.error(f"--sizes: numbers by comma, not {parsed.sizes}")
@@ -101,7 +110,11 @@ def main(words: list[str]) -> int:
     kinds: tuple[Kind, ...] = ALL_KINDS if arguments.against == "both" else (arguments.against,)
     pairs = 1 if arguments.quick else arguments.pairs
     options: Options = arguments.options
-    report = Report()
+    try:
+        report = Report(interpreter_of(options.python))
+    except HarnessError as e:
+        print(f"--python: {e}")
+        return 2
     runner = Runner(report, alternate=not arguments.sequential)
     with tempfile.TemporaryDirectory(prefix="delaymq-bench-") as folder, LoadProgram(Path(folder)) as load:
         for pair in range(1, pairs + 1):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -49,6 +48,8 @@ class Options:
     groups: frozenset[str]
     sizes: tuple[int, ...]
     quick: bool
+    python: str
+    """The interpreter that runs our broker, and our client in the rows `client`."""
 
     def wants(self, *groups: str) -> bool:
         return any(group in self.groups for group in groups)
@@ -62,7 +63,7 @@ class Options:
 
 def serving(options: Options, kind: Kind, load: LoadProgram) -> Iterator[list[Sample]]:
     """From the first start to memory after load, all on one store."""
-    with Subject(kind, load) as subject:
+    with Subject(kind, load, python=options.python) as subject:
         seconds = subject.start_to_first_send_s("First")
         yield [Sample(rows.START, seconds)] if options.wants("start") else []
         if options.wants("idle"):
@@ -143,7 +144,7 @@ def _make_topic(subject: Subject, topic: str) -> None:
 
 def delay(options: Options, kind: Kind, load: LoadProgram) -> Iterator[list[Sample]]:
     """Delayed messages at a steady rate; lateness is read out of the log afterwards."""
-    with Subject(kind, load, messageDelayLevel=DELAY_TABLE) as subject:
+    with Subject(kind, load, python=options.python, messageDelayLevel=DELAY_TABLE) as subject:
         subject.start()
         warm_count = options.count(10_000, 4_000)
         warm = subject.send("WarmDelayed", threads=16, count=warm_count, rate=2_000, levels="1,2", size=100)
@@ -170,7 +171,7 @@ def encrypted(options: Options, kind: Kind, load: LoadProgram) -> Iterator[list[
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="delaymq-bench-tls-")))
         load = stack.enter_context(LoadProgram(folder, jvm_options=(*JVM_OPTIONS, *CLIENT_OPTIONS)))
-        subject = stack.enter_context(Subject(kind, load, tls=ServerKeys.make(folder / "keys")))
+        subject = stack.enter_context(Subject(kind, load, python=options.python, tls=ServerKeys.make(folder / "keys")))
         subject.start()
         # Before its encryption is compiled, the real one takes seconds for a send on a busy machine.
         send = {**SEND_OPTIONS["sync64"], "timeout_ms": 30_000}
@@ -190,7 +191,7 @@ def filtered(options: Options, kind: Kind, load: LoadProgram) -> Iterator[list[S
     One group after the other reads all of it; the rate is that of the median group.
     """
     count, groups = options.count(600_000, 60_000), options.count(7, 3)
-    with Subject(kind, load, enablePropertyFilter="true") as subject:
+    with Subject(kind, load, python=options.python, enablePropertyFilter="true") as subject:
         subject.start()
         for topic, size in (("WarmFiltered", count // 4), ("Filtered", count)):
             subject.send(topic, count=size, size=1024, kinds=KINDS, **SEND_OPTIONS["batch"])
@@ -215,7 +216,7 @@ def filtered(options: Options, kind: Kind, load: LoadProgram) -> Iterator[list[S
 
 def transactions(options: Options, kind: Kind, load: LoadProgram) -> Iterator[list[Sample]]:
     """Half messages that are committed at once; measured until the last committed message is in its topic."""
-    with Subject(kind, load) as subject:
+    with Subject(kind, load, python=options.python) as subject:
         subject.start()
         for threads in TRANSACTION_THREADS:
             _transact(options, subject, "WarmTransactions", threads, options.scaled(4, 2))
@@ -243,7 +244,7 @@ def _transact(options: Options, subject: Subject, topic: str, threads: int, seco
 def overdue(options: Options, kind: Kind, load: LoadProgram) -> Iterator[list[Sample]]:
     """A broker that was away while its messages came due."""
     count = options.count(50_000, 10_000)
-    with Subject(kind, load, messageDelayLevel=OVERDUE_TABLE) as subject:
+    with Subject(kind, load, python=options.python, messageDelayLevel=OVERDUE_TABLE) as subject:
         subject.start()
         subject.send("Warm", seconds=options.scaled(3, 1), threads=16, size=100)
         started = time.monotonic()
@@ -269,7 +270,7 @@ def overdue(options: Options, kind: Kind, load: LoadProgram) -> Iterator[list[Sa
 def recovery(options: Options, kind: Kind, load: LoadProgram) -> Iterator[list[Sample]]:
     """Killed with a million messages, then started without its queues."""
     count = options.count(1_000_000, 100_000)
-    with Subject(kind, load) as subject:
+    with Subject(kind, load, python=options.python) as subject:
         subject.start()
         result = subject.send("Million", mode="batch", threads=4, batch=32, count=count, size=1024)
         stored = int(result["acknowledged"])
@@ -294,8 +295,8 @@ def clients(options: Options, kind: Kind, load: LoadProgram) -> Iterator[list[Sa
     with ExitStack() as stack:
         if kind == "ours":
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="delaymq-bench-client-")))
-            load = stack.enter_context(LoadProgram(folder, command=[sys.executable, str(ASYNCIO_LOAD_PATH)]))
-        subject = stack.enter_context(Subject("ours", load))
+            load = stack.enter_context(LoadProgram(folder, command=[options.python, str(ASYNCIO_LOAD_PATH)]))
+        subject = stack.enter_context(Subject("ours", load, python=options.python))
         subject.start()
         _warm_up_client(options, subject)
         yield []

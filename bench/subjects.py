@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -28,16 +29,37 @@ REAL_JVM_OPTIONS = ("-Xms2g", "-Xmx2g", "-XX:+UseG1GC", "-XX:MaxDirectMemorySize
 SEND_TIMEOUT_MS = 3000
 FIRST_SEND_TIMEOUT_MS = 1000
 POLL_S = 0.1
+ASK_TIMEOUT_S = 60.0
+
+
+def interpreter_of(python: str) -> str:
+    """Name and build of the interpreter at this path, as it says itself; HarnessError if it cannot run our broker."""
+    try:
+        run = subprocess.run(
+            [python, "-c", "import delaymq.server.main; from delaymq import interpreter; interpreter.main([])"],
+            capture_output=True, text=True, check=False, timeout=ASK_TIMEOUT_S,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as e:
+        raise HarnessError(f"{python} cannot run delaymq: {e}") from e
+    if run.returncode != 0:
+        reason = (run.stderr.strip().splitlines() or [f"exit code {run.returncode}"])[-1]
+        raise HarnessError(f"{python} cannot run delaymq: {reason}")
+    return run.stdout.strip()
 
 
 class Subject:
-    """One broker on a fresh store, with the load program that talks to it; a context manager."""
+    """One broker on a fresh store, with the load program that talks to it; a context manager.
 
-    def __init__(self, kind: Kind, load: LoadProgram, *, tls: ServerKeys | None = None, **settings: str) -> None:
+    ``python`` is the interpreter that runs ours.
+    """
+
+    def __init__(
+        self, kind: Kind, load: LoadProgram, *, python: str, tls: ServerKeys | None = None, **settings: str
+    ) -> None:
         self.kind = kind
         self.load = load
         config = {**SETTINGS, **settings}
-        self.cluster: Cluster = _ours(config, tls) if kind == "ours" else _real(config, tls)
+        self.cluster: Cluster = _ours(config, tls, python) if kind == "ours" else _real(config, tls)
 
     def __enter__(self) -> Subject:
         return self
@@ -96,8 +118,9 @@ class Subject:
         raise HarnessError(f"{self.kind}: {topic} did not hold {count} messages within {limit_s:g} s; last: {last}")
 
 
-def _ours(config: Mapping[str, str], tls: ServerKeys | None) -> Cluster:
-    return OurCluster(config=config if tls is None else {**config, **tls.settings()})
+def _ours(config: Mapping[str, str], tls: ServerKeys | None, python: str) -> Cluster:
+    settings = config if tls is None else {**config, **tls.settings()}
+    return OurCluster(config=settings, launcher=(python, "-m", "delaymq"))
 
 
 def _real(config: Mapping[str, str], tls: ServerKeys | None) -> Cluster:

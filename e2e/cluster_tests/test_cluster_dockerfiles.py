@@ -1,3 +1,5 @@
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -68,6 +70,28 @@ def test_what_the_dockerfile_copies_is_let_through_by_dockerignore_and_nothing_e
     assert {
         each for each in let_through if not any(path == each or path.startswith(f"{each}/") for path in copied)
     } == set()
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "allowed", "expected"), [(0, "0", 0), (1, "0", 1), (1, "", 1), (127, "0", 1), (1, "1", 0)]
+)
+def test_the_images_refuse_an_interpreter_without_pgo_unless_the_build_allows_it(
+    tmp_path: Path, exit_code: int, allowed: str, expected: int
+) -> None:
+    stage = (REPOSITORY_PATH / "Dockerfile").read_text().split(" AS runtime\n")[1].split("\nFROM ")[0]
+    assert "\nCOPY broker_image/src/delaymq/interpreter.py /tmp/interpreter.py\n" in stage
+    check = re.search(r'\[ "\$ALLOW_UNOPTIMIZED_PYTHON".*?\};', stage.replace("\\\n", ""), re.DOTALL)
+    assert check is not None
+    python = tmp_path / "python3.11"
+    python.write_text(f'#!/bin/sh\necho "$@"\nexit {exit_code}\n')
+    python.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "ALLOW_UNOPTIMIZED_PYTHON": allowed}
+    run = subprocess.run(
+        ["/bin/sh", "-ec", check[0]], env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert run.returncode == expected
+    assert run.stdout == ("" if allowed == "1" else "-I -B /tmp/interpreter.py --require-optimized\n")
+    assert ("--build-arg ALLOW_UNOPTIMIZED_PYTHON=1" in run.stderr) == (expected == 1)
 
 
 def test_bytecode_beside_the_sources_changes_no_tag(tmp_path: Path) -> None:

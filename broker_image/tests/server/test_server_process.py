@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from delaymq.interpreter import about_interpreter
 from running_server import HOST, BrokerPeer, run, until
 
 BOUND_S = 20
@@ -92,8 +93,19 @@ def test_a_signal_stops_a_standalone_server_cleanly(tmp_path: Path, servers: lis
 
 def test_a_name_server_runs_alone(tmp_path: Path, servers: list[Server]) -> None:
     server = start(servers, "namesrv", tmp_path)
-    server.wait_for(r'event="NameServer listens on 127\.0\.0\.1:\d+" address=127\.0\.0\.1:\d+\n')
+    server.wait_for(r'event="NameServer listens on 127\.0\.0\.1:\d+" address=127\.0\.0\.1:\d+ interpreter=')
     assert server.end(signal.SIGTERM) == 0
+
+
+@pytest.mark.parametrize(("what", "lines"), [("standalone", 2), ("namesrv", 1)])
+def test_the_lines_that_say_where_a_server_listens_name_the_build_of_its_interpreter(
+    tmp_path: Path, servers: list[Server], what: str, lines: int
+) -> None:
+    server = start(servers, what, tmp_path)
+    server.wait_for("broker broker-a listens" if what == "standalone" else "NameServer listens")
+    assert server.end(signal.SIGTERM) == 0
+    starts = [line for line in server.log().splitlines() if " listens on " in line]
+    assert [line.partition(" interpreter=")[2] for line in starts] == [f'"{about_interpreter()}"'] * lines
 
 
 @pytest.mark.parametrize("what", ["standalone", "namesrv"])

@@ -134,8 +134,11 @@ async def _serve(server: _Server, events: Callable[[], list[Event]], http: bool)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, stop, number)
     await server.start(http=http)
+    from delaymq.interpreter import about_interpreter  # takes milliseconds; by now the server answers
+
+    interpreter = about_interpreter()
     for text, about in events():
-        _logger.info("%s", text, extra=fields(**about))
+        _logger.info("%s", text, extra=fields(**about, interpreter=interpreter))
     # What lives from here on to the end is not looked at again by every collection.
     gc.collect()
     gc.freeze()
