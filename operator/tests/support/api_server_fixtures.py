@@ -1,10 +1,20 @@
 """Fixtures of the real API server; conftest.py brings them in."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 from api_server import ApiServer, MissingProgramsError, Programs, find_programs
+
+BUILT_FIRST = {"kubernetes_programs", "helm"}
+"""Fixtures of programs that `make cluster` builds."""
+
+
+def mark_kubernetes(items: Sequence[pytest.Item]) -> None:
+    """Give tests of these fixtures the marker `kubernetes`, by which `make test` leaves them to `make test-api`."""
+    for item in items:
+        if BUILT_FIRST.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker("kubernetes")
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ The real one is in api_server.py; this one lets hundreds of histories run in a s
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import itertools
 import json
@@ -19,6 +18,7 @@ from delaymq_operator.api.topic import claim_of
 from delaymq_operator.manifests import parse_quantity
 from delaymq_operator.reconcile.errors import KubeError
 from delaymq_operator.reconcile.ports import Manifest
+from trees import copied
 
 Place = tuple[str, str, str]
 BAD_IMAGES = frozenset({"bad:image"})
@@ -56,7 +56,7 @@ class FakeKube:
     async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
         self.requests.append(("get", kind, name))
         self._allow("get", kind)
-        return copy.deepcopy(self.objects.get((kind, namespace, name)))
+        return copied(self.objects.get((kind, namespace, name)))
 
     async def list(
         self, kind: str, namespace: str | None = None, *, labels: Mapping[str, str] | None = None
@@ -65,19 +65,19 @@ class FakeKube:
         self._allow("list", kind)
         if kind in self.unknown:
             raise KubeError(404, "", f"GET {kind}: HTTP status 404 404 page not found")
-        return copy.deepcopy(list(self.select(kind, namespace, labels or {})))
+        return copied(list(self.select(kind, namespace, labels or {})))
 
     async def apply(self, manifest: Manifest) -> Manifest:
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         place = (kind, manifest["metadata"]["namespace"], name)
         self.requests.append(("apply", kind, name))
         live = self.objects.get(place)
-        body = copy.deepcopy(live) if live is not None else {"kind": kind, "metadata": {}}
+        body = copied(live) if live is not None else {"kind": kind, "metadata": {}}
         _remove_owned(body, self.owned_fields.get(place, {}), manifest)
-        _merge(body, copy.deepcopy(manifest))
+        _merge(body, copied(manifest))
         self._admit(kind, body, live)
-        self.owned_fields[place] = copy.deepcopy(manifest)
-        return copy.deepcopy(self._store(place, body))
+        self.owned_fields[place] = copied(manifest)
+        return copied(self._store(place, body))
 
     async def create(self, manifest: Manifest) -> Manifest:
         kind, metadata = manifest["kind"], manifest["metadata"]
@@ -89,7 +89,7 @@ class FakeKube:
         if place in self.objects:
             raise KubeError(409, "AlreadyExists", f"{kind} {metadata['name']} already exists")
         self.made.append(place)
-        return copy.deepcopy(self._store(place, copy.deepcopy(manifest)))
+        return copied(self._store(place, copied(manifest)))
 
     async def patch(
         self, kind: str, namespace: str, name: str, patch: Manifest, *, subresource: str | None = None
@@ -99,7 +99,7 @@ class FakeKube:
         if place not in self.objects:
             raise KubeError(404, "NotFound", f"{kind} {name} not found")
         before = self.objects[place]
-        body = _merge_patch(copy.deepcopy(before), patch)
+        body = _merge_patch(copied(before), patch)
         if (
             kind == "PersistentVolumeClaim"
             and subresource is None
@@ -107,7 +107,7 @@ class FakeKube:
             and not self.can_grow
         ):
             raise KubeError(403, "Forbidden", "only dynamically provisioned pvc can be resized")
-        return copy.deepcopy(self._store(place, body))
+        return copied(self._store(place, body))
 
     async def delete(
         self, kind: str, namespace: str, name: str, *, uid: str | None = None, propagation: str = "Background"
@@ -137,7 +137,7 @@ class FakeKube:
     def put(self, body: Manifest) -> Manifest:
         """An object as somebody else makes or changes it; the generation counts changes of the spec."""
         metadata = body["metadata"]
-        return self._store((body["kind"], metadata["namespace"], metadata["name"]), copy.deepcopy(body))
+        return self._store((body["kind"], metadata["namespace"], metadata["name"]), copied(body))
 
     def remove(self, kind: str, namespace: str, name: str) -> None:
         self.objects.pop((kind, namespace, name))
@@ -200,7 +200,7 @@ class FakeKube:
             place = ("Pod", metadata["namespace"], f"{metadata['name']}-{ordinal}")
             pod = self.objects.get(place)
             if pod is None:
-                template = copy.deepcopy(spec["template"])
+                template = copied(spec["template"])
                 template["metadata"]["labels"]["controller-revision-hash"] = revision
                 self._store(
                     place,
@@ -226,7 +226,7 @@ class FakeKube:
             name = f"{claim['metadata']['name']}-{metadata['name']}-{ordinal}"
             place = ("PersistentVolumeClaim", metadata["namespace"], name)
             if place not in self.objects:
-                made = copy.deepcopy(claim)
+                made = copied(claim)
                 made["kind"] = "PersistentVolumeClaim"
                 made["metadata"] |= {"name": name, "namespace": metadata["namespace"]}
                 self._store(place, made)
@@ -243,7 +243,7 @@ class FakeKube:
             return
         age = self._ages[uid] = self._ages.get(uid, 0) + 1
         image = body["spec"]["containers"][0]["image"]
-        before = copy.deepcopy(body.get("status"))
+        before = copied(body.get("status"))
         if image in BAD_IMAGES:
             waiting = {"reason": "ImagePullBackOff", "message": f'Back-off pulling image "{image}"'}
             state = {"name": body["spec"]["containers"][0]["name"], "state": {"waiting": waiting}}
@@ -326,7 +326,7 @@ class FakeCache:
         """Catches up; whether anything changed."""
         before = self._seen
         self._seen = {
-            place: copy.deepcopy(body)
+            place: before[place] if before.get(place) == body else copied(body)
             for place, body in self._kube.objects.items()
             if place[0] in self.OWN or (body["metadata"].get("labels") or {}).get("app.kubernetes.io/managed-by")
             if place[0] != "Secret"
@@ -407,5 +407,5 @@ def _merge_patch(body: Manifest, patch: Mapping[str, Any]) -> Manifest:
         elif isinstance(value, Mapping):
             body[key] = _merge_patch(dict(body.get(key) or {}), value)
         else:
-            body[key] = copy.deepcopy(value)
+            body[key] = copied(value)
     return body

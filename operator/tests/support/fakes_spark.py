@@ -3,7 +3,6 @@ state, its driver writes a result, and what a test says goes otherwise does."""
 
 from __future__ import annotations
 
-import copy
 import json
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -11,6 +10,7 @@ from typing import Any
 
 from delaymq_operator.reconcile.ports import Manifest
 from fakes_kube import FakeKube
+from trees import copied
 
 RESULT: dict[str, Any] = {
     "formatVersion": 1,
@@ -96,7 +96,7 @@ class FakeSpark:
             phase = {"RUNNING": "Running", "COMPLETED": "Succeeded", "FAILED": "Failed"}.get(state, "Pending")
             self._driver_is(name, {"phase": phase})
         told = {"state": state} | ({"errorMessage": self.error} if self.error else {})
-        self.kube.put(copy.deepcopy(application) | {"status": {"applicationState": told, "driverInfo": {}}})
+        self.kube.put(copied(application) | {"status": {"applicationState": told, "driverInfo": {}}})
 
     def _start_driver(self, application: Manifest) -> None:
         name, driver = application["metadata"]["name"], application["spec"]["driver"]
@@ -121,7 +121,7 @@ class FakeSpark:
     def _driver_is(self, name: str, status: dict[str, Any]) -> None:
         for pod in self._drivers():
             if pod["metadata"]["name"] == f"{name}-driver":
-                self.kube.put(copy.deepcopy(pod) | {"status": status})
+                self.kube.put(copied(pod) | {"status": status})
 
     def _leave_result(self, application: Manifest) -> None:
         metadata = application["metadata"]
@@ -131,7 +131,7 @@ class FakeSpark:
         text = self.result if isinstance(self.result, str) else json.dumps(self.result)
         data = {"data": {"status.json": text}}
         binary = {"binaryData": {"summary.json.gz": "eA==", **({"report.html.gz": "eA=="} if self.report else {})}}
-        self.kube.put(copy.deepcopy(live) | data | binary)
+        self.kube.put(copied(live) | data | binary)
 
 
 def state_of(application: Manifest) -> str:

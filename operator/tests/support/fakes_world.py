@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +13,7 @@ from delaymq_operator.reconcile.ports import Manifest
 from delaymq_operator.reconcile.world import Key, Memory, Outcome, ReconcileSettings, World
 from fakes_brokers import FakeBrokers
 from fakes_kube import FakeCache, FakeKube
+from trees import copied
 
 NAMESPACE = "default"
 START_MS = 1_790_000_000_000
@@ -90,13 +90,13 @@ class FakeWorld:
         )
 
     def change(self, **spec: Any) -> None:
-        body = copy.deepcopy(self.broker)
+        body = copied(self.broker)
         body["spec"] |= spec
         body["spec"] = {key: value for key, value in body["spec"].items() if value is not None}
         self.kube.put(body)
 
     def annotate(self, **annotations: str) -> None:
-        body = copy.deepcopy(self.broker)
+        body = copied(self.broker)
         body["metadata"].setdefault("annotations", {}).update(
             {f"delaymq.io/{key.replace('_', '-')}": value for key, value in annotations.items()}
         )
@@ -105,7 +105,7 @@ class FakeWorld:
     def levels(self, name: str, *levels: str, overflow: str = "Clamp") -> None:
         body = {"kind": "DelayLevelConfig", "metadata": {"name": name, "namespace": NAMESPACE}}
         known = self.kube.objects.get(("DelayLevelConfig", NAMESPACE, name), body)
-        self.kube.put(copy.deepcopy(known) | {"spec": {"levels": list(levels), "overflow": overflow}})
+        self.kube.put(copied(known) | {"spec": {"levels": list(levels), "overflow": overflow}})
 
     # What is seen.
 

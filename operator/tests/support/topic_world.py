@@ -6,7 +6,6 @@ The same objects serve as API server and as cache; `lag` makes the cache show wh
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ from delaymq_operator.api.topic import claim_of
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable, KubeError
 from delaymq_operator.reconcile.ports import BrokerAdmin, Cache, Endpoint, Kube, Manifest, TopicConfig
 from delaymq_operator.reconcile.world import Key, ReconcileSettings, World
+from trees import copied
 
 NAMESPACE = "ns"
 START_MS = 1_700_000_000_000
@@ -53,14 +53,14 @@ class MemoryKube:
 
     def change(self, kind: str, name: str, **spec: Any) -> None:
         """As a user does: the generation counts up."""
-        body = copy.deepcopy(self.objects[kind, NAMESPACE, name])
+        body = copied(self.objects[kind, NAMESPACE, name])
         body["spec"] |= spec
         body["metadata"]["generation"] += 1
         self.objects[kind, NAMESPACE, name] = body
 
     def mark_deleted(self, kind: str, name: str) -> None:
         """As a deletion with a finalizer."""
-        body = copy.deepcopy(self.objects[kind, NAMESPACE, name])
+        body = copied(self.objects[kind, NAMESPACE, name])
         body["metadata"]["deletionTimestamp"] = "2026-01-02T00:00:00Z"
         self.objects[kind, NAMESPACE, name] = body
 
@@ -88,8 +88,8 @@ class MemoryKube:
             raise KubeError(404, "NotFound", f"{kind} {name} not found")
         assert subresource == "status"
         assert set(patch) == {"status"}
-        body = copy.deepcopy(found)
-        status = body.get("status", {}) | copy.deepcopy(patch["status"])
+        body = copied(found)
+        status = body.get("status", {}) | copied(patch["status"])
         body["status"] = {key: value for key, value in status.items() if value is not None}
         self.objects[kind, namespace, name] = body
         return body
@@ -244,7 +244,7 @@ class TopicWorld:
         self.set_ready(number, True, broker)
 
     def set_ready(self, number: int, ready: bool, broker: str = "demo") -> None:
-        body = copy.deepcopy(self.kube.objects["Broker", NAMESPACE, broker])
+        body = copied(self.kube.objects["Broker", NAMESPACE, broker])
         groups = {one["group"]: one for one in body.setdefault("status", {}).get("groups", [])}
         groups[number] = {"name": f"{broker}-{number}", "group": number, "ready": ready}
         body["status"]["groups"] = list(groups.values())

@@ -7,6 +7,7 @@ settings are made of it.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +37,7 @@ _WIRE_NAMES = {
 }
 
 
+@functools.cache
 def wire_name(name: str) -> str:
     """RocketMQ's key for the field `name`."""
     head, *rest = name.split("_")
