@@ -3,7 +3,9 @@
 import argparse
 import os
 import shlex
+import signal
 import sys
+from types import FrameType
 
 from cluster import build, dockerd, machine, modes, node_image
 from cluster.errors import ClusterError
@@ -32,6 +34,11 @@ def main() -> int:
     cleaning = commands.add_parser("clean", help="remove what is built and not of this checkout, and Go's caches")
     cleaning.add_argument("--all", action="store_true", help="remove the whole cache, after down")
     arguments = parser.parse_args()
+    # Who waits for another run is to see it at once, through a pipe too.
+    sys.stdout.reconfigure(line_buffering=True)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _end)
     try:
         COMMANDS[arguments.command](arguments)
     except ClusterError as e:
@@ -40,6 +47,11 @@ def main() -> int:
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """End as by Ctrl-C: programs that were started are ended, and what is half done is removed."""
+    raise SystemExit(128 + number)
 
 
 def _build(arguments: argparse.Namespace) -> None:
@@ -122,7 +134,8 @@ def _clean(arguments: argparse.Namespace) -> None:
             raise ClusterError("another run uses Docker: wait for its end")
         build.clean_all()
     else:
-        build.tidy(unused_after_s=0)
+        if not build.tidy(unused_after_s=0):
+            raise ClusterError(build.ANOTHER_BUILDS)
 
 
 COMMANDS = {

@@ -3,9 +3,12 @@
 An artifact is a folder. It is made in a draft folder and renamed, so an interrupted run leaves none that is half
 done; a lock file keeps two runs from making the same one. A changed input gives another name, and only what depends on
 it is made again.
+
+Runs that build hold a shared lock; what they share (Go's caches, artifacts of other checkouts) is removed only by who
+holds it alone.
 """
 
-import fcntl
+import contextlib
 import hashlib
 import os
 import platform
@@ -13,19 +16,26 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from harness import locks
+
+from cluster import machine
 from cluster.commands import Log
 from cluster.errors import ClusterError
-from cluster.paths import artifacts_path
+from cluster.paths import artifacts_path, cache_path
 
 # Another checkout may still use a former recipe's result: it goes only when nobody took it for so long.
 UNUSED_AFTER_S = 14 * 24 * 3600
-# A cold build of Kubernetes takes 25 minutes on a slow machine; who waits longer waits for something stuck.
-LOCK_TIMEOUT_S = 3600
+# A run that ended holds no lock, and every program of a run has a limit: six hours are more than the limits of all
+# parts of a node image together. Who waits longer waits for a run that was stopped.
+LOCK_TIMEOUT_S = 6 * 3600
+
+DRAFT = ".draft-"
+REMOVED = ".removed-"
 
 
 @dataclass(frozen=True)
@@ -60,23 +70,26 @@ class Artifact:
     def obtain(self, log: Log = print) -> Path:
         """The artifact's folder, made now if it is missing. Raises ClusterError when it cannot be made."""
         if not self.made:
-            with locked(artifacts_path() / f".{self.name}.lock", log, what=f"another run that builds {self.name}"):
+            with building(log), locked(lock_path(self.name), log, what=f"another run that builds {self.name}"):
                 if not self.made:
                     self._make(log)
-        os.utime(self.path)
+        with contextlib.suppress(PermissionError):  # another user's cache: only the owner removes what nobody takes
+            os.utime(self.path)
         return self.path
 
     def _make(self, log: Log) -> None:
         log(f"{self.name}: building")
         started = time.monotonic()
         remove_drafts(self.name)
-        draft = Path(tempfile.mkdtemp(prefix=f".draft-{self.name}-", dir=artifacts_path()))
+        draft = Path(tempfile.mkdtemp(prefix=f"{DRAFT}{self.name}-", dir=artifacts_path()))
         try:
             draft.chmod(0o755)
             self.make(draft, log)
             draft.rename(self.path)
+        except OSError as e:  # the disk is full, or the cache is another user's
+            raise ClusterError(f"{self.name} cannot be built: {e}") from e
         finally:
-            shutil.rmtree(draft, ignore_errors=True)
+            remove_draft(draft)
         log(f"{self.name}: built in {time.monotonic() - started:.0f} s, {megabytes(self.path)} MB")
 
 
@@ -103,31 +116,88 @@ def content_digest(path: Path, *, leave_out: tuple[str, ...] = ()) -> bytes:
     return digest.digest()
 
 
-@contextmanager
-def locked(path: Path, log: Log, *, what: str, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
+def locked(
+    path: Path, log: Log, *, what: str, timeout_s: float = LOCK_TIMEOUT_S, shared: bool = False
+) -> AbstractContextManager[None]:
     """Hold a lock file; who has to wait says so once. Raises ClusterError when it takes longer than ``timeout_s``."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    deadline = time.monotonic() + timeout_s
-    waiting = False
-    with path.open("w") as lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError as e:
-                if time.monotonic() > deadline:
-                    raise ClusterError(f"waited {timeout_s:.0f} s for {what} ({path} is locked)") from e
-                if not waiting:
-                    log(f"waiting for {what}")
-                    waiting = True
-                time.sleep(0.2)
-        yield
+    return locks.locked(path, log, what=what, timeout_s=timeout_s, error=ClusterError, shared=shared)
+
+
+def lock_path(name: str) -> Path:
+    return artifacts_path() / f".{name}.lock"
+
+
+def builds_lock_path() -> Path:
+    return cache_path() / ".builds.lock"
+
+
+def building(log: Log) -> AbstractContextManager[None]:
+    """Keep what builds share from being removed for the length of the block."""
+    return locked(builds_lock_path(), log, what="another run that removes what builds share", shared=True)
+
+
+@contextmanager
+def nobody_builds() -> Iterator[bool]:
+    """Whether no run builds; if so, builds wait for the end of the block."""
+    lock = locks.take(builds_lock_path())
+    if lock is None:
+        yield False
+        return
+    with lock:
+        yield True
+
+
+@contextmanager
+def scratch_folder(draft: Path) -> Iterator[Path]:
+    """A folder below the draft, for what is not part of the result; it goes with the draft when a build is killed."""
+    folder = Path(tempfile.mkdtemp(prefix=".scratch-", dir=draft))
+    try:
+        yield folder
+    finally:
+        remove_draft(folder)
+    if folder.exists():
+        raise ClusterError(f"{folder} cannot be removed")
 
 
 def remove_drafts(name: str) -> None:
     """Remove what killed builds left; call it with the lock of ``name`` held."""
-    for draft in artifacts_path().glob(f".draft-{name}-*"):
-        shutil.rmtree(draft, ignore_errors=True)
+    for draft in artifacts_path().glob(f"{DRAFT}{name}-*"):
+        remove_draft(draft)
+
+
+def remove_all_drafts() -> None:
+    """Remove the drafts of killed builds, of any name; those of builds that run are locked and stay."""
+    names = {draft.name.removeprefix(DRAFT).rpartition("-")[0] for draft in artifacts_path().glob(f"{DRAFT}*-*")}
+    for name in sorted(names):
+        if (lock := locks.take(lock_path(name))) is not None:
+            with lock:
+                remove_drafts(name)
+
+
+def remove_draft(folder: Path) -> None:
+    """Remove a folder in which programs may still run and have something mounted: they outlive a killed build.
+
+    Raises ClusterError when something stays mounted: to remove files there would be to remove them from the machine.
+    """
+    if not folder.exists():
+        return
+    machine.end_processes_in(folder)
+    if left := machine.unmount_below(folder):
+        raise ClusterError(f"{', '.join(left)} cannot be unmounted; unmount it, then remove {folder}")
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_at_once(path: Path) -> None:
+    """Rename a folder, then remove it: an interrupted run leaves none under its name that looks whole."""
+    remains = path.with_name(f"{REMOVED}{path.name}-{os.getpid()}")
+    path.rename(remains)
+    shutil.rmtree(remains, ignore_errors=True)
+
+
+def remove_remains(folder: Path) -> None:
+    """Remove what an interrupted `remove_at_once` left of folders in ``folder``."""
+    for remains in folder.glob(f"{REMOVED}*"):
+        shutil.rmtree(remains, ignore_errors=True)
 
 
 def remove_unused(wanted: set[str], *, unused_after_s: float = UNUSED_AFTER_S) -> list[str]:
@@ -137,7 +207,7 @@ def remove_unused(wanted: set[str], *, unused_after_s: float = UNUSED_AFTER_S) -
         if folder.name in wanted or folder.name.startswith("."):
             continue
         if time.time() - folder.stat().st_mtime >= unused_after_s:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_at_once(folder)
             removed.append(folder.name)
     return sorted(removed)
 

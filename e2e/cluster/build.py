@@ -1,8 +1,9 @@
 """Building everything that clusters need on this machine, and keeping the cache to what is of use."""
 
-import shutil
+import os
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from cluster import artifacts, debian, node_image, programs, requirements
 from cluster.artifacts import Artifact
@@ -32,14 +33,16 @@ ORDINARY = (
 )
 ALL = {artifact.name: artifact for artifact in ORDINARY}
 
-# A scratch folder of a build that was killed; no build takes so long.
+# Former versions made scratch folders outside of drafts, without a lock; no build takes so long.
 SCRATCH_UNUSED_AFTER_S = 24 * 3600
+ANOTHER_BUILDS = "another run builds: wait for its end"
 
 
 def build(names: Sequence[str] = (), *, log: Log = print, keep_go_cache: bool = False) -> None:
     """Build the named artifacts, or all that this machine's clusters need; what is there is not built again.
 
-    Then Go's caches go (7 GB that only a build needs) unless ``keep_go_cache``, and what nobody took for two weeks.
+    What another run builds now is waited for. Then Go's caches go (7 GB that only a build needs) unless
+    ``keep_go_cache``, and what nobody took for two weeks; a build that fails keeps them for the next one.
     Raises ClusterError.
     """
     unknown = [name for name in names if name not in ALL]
@@ -48,13 +51,18 @@ def build(names: Sequence[str] = (), *, log: Log = print, keep_go_cache: bool = 
     started = time.monotonic()
     wanted = [ALL[name] for name in names] if names else needed(log)
     missing = [artifact for artifact in wanted if not artifact.made]
-    if any(artifact not in API_SERVER for artifact in missing):
-        requirements.install(requirements.BUILD_PROGRAMS, log)
-    for artifact in wanted:
-        artifact.obtain(log)
+    with artifacts.building(log) if missing else nullcontext():
+        if missing:
+            artifacts.remove_all_drafts()
+        if any(artifact not in API_SERVER for artifact in missing):
+            requirements.install(requirements.BUILD_PROGRAMS, log)
+        for artifact in wanted:
+            artifact.obtain(log)
     state = f"built in {time.monotonic() - started:.0f} s" if missing else "nothing was missing"
     log(f"all {len(wanted)} parts are there, {state}: {artifacts_path()}")
-    tidy(log, keep_go_cache=keep_go_cache)
+    # Another user's cache is not ours to tidy.
+    if os.access(cache_path(), os.W_OK) and not tidy(log, keep_go_cache=keep_go_cache):
+        log("another run builds: Go's caches stay until its end")
 
 
 def needed(log: Log = print) -> Sequence[Artifact]:
@@ -69,20 +77,34 @@ def needed(log: Log = print) -> Sequence[Artifact]:
     return ORDINARY
 
 
-def tidy(log: Log = print, *, keep_go_cache: bool = False, unused_after_s: float = artifacts.UNUSED_AFTER_S) -> None:
-    """Remove what no checkout needs any more; nothing that a running cluster uses."""
-    removed = artifacts.remove_unused({artifact.path.name for artifact in ALL.values()}, unused_after_s=unused_after_s)
-    if removed:
-        log(f"removed what was not used for long: {', '.join(removed)}")
-    for scratch in artifacts_path().glob(".scratch-*"):
-        if time.time() - scratch.stat().st_mtime > SCRATCH_UNUSED_AFTER_S:
-            shutil.rmtree(scratch, ignore_errors=True)
-    if not keep_go_cache and go_path().exists():
-        shutil.rmtree(go_path(), ignore_errors=True)
-        log("removed Go's modules and compiled packages: only a build needs them")
+def tidy(log: Log = print, *, keep_go_cache: bool = False, unused_after_s: float = artifacts.UNUSED_AFTER_S) -> bool:
+    """Remove what no checkout needs any more; nothing that a running cluster uses.
+
+    False when another run builds: then all stays, for that run to remove.
+    """
+    with artifacts.nobody_builds() as alone:
+        if not alone:
+            return False
+        artifacts.remove_all_drafts()
+        artifacts.remove_remains(artifacts_path())
+        artifacts.remove_remains(cache_path())
+        wanted = {artifact.path.name for artifact in ALL.values()}
+        if removed := artifacts.remove_unused(wanted, unused_after_s=unused_after_s):
+            log(f"removed what was not used for long: {', '.join(removed)}")
+        for scratch in artifacts_path().glob(".scratch-*"):
+            if time.time() - scratch.stat().st_mtime > SCRATCH_UNUSED_AFTER_S:
+                artifacts.remove_draft(scratch)
+        if not keep_go_cache and go_path().exists():
+            artifacts.remove_at_once(go_path())
+            log("removed Go's modules and compiled packages: only a build needs them")
+    return True
 
 
 def clean_all(log: Log = print) -> None:
-    """Remove the whole cache; Docker must be down."""
-    shutil.rmtree(cache_path(), ignore_errors=True)
+    """Remove the whole cache; Docker must be down. Raises ClusterError when another run builds."""
+    with artifacts.nobody_builds() as alone:
+        if not alone:
+            raise ClusterError(ANOTHER_BUILDS)
+        artifacts.remove_remains(cache_path().parent)
+        artifacts.remove_at_once(cache_path())
     log(f"removed {cache_path()}")

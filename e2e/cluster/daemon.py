@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cluster import debian
-from cluster.artifacts import Artifact
+from cluster.artifacts import Artifact, locked
 from cluster.commands import Log, output_of, run
 from cluster.errors import ClusterError
-from cluster.paths import DAEMON_RUN_PATH
+from cluster.paths import DAEMON_RUN_PATH, run_path
 
 OWN_HOST = f"unix://{DAEMON_RUN_PATH}/docker.sock"
 """What DOCKER_HOST says in the environment of a cluster that our own daemon runs."""
@@ -52,6 +52,14 @@ class Daemon:
         if self.image_key(tag) == artifact.key:
             return
         archive = artifact.obtain(log) / "image.tar.zst"
+        lock = run_path() / f".{artifact.name}.loading.lock"
+        with locked(lock, log, what=f"another run that loads {tag} into Docker"):
+            if self.image_key(tag) != artifact.key:
+                self._load(archive, tag, log)
+                if self.image_key(tag) != artifact.key:
+                    raise ClusterError(f"{tag} cannot be loaded from {archive}: it is another image")
+
+    def _load(self, archive: Path, tag: str, log: Log) -> None:
         log(f"loading {tag} into Docker")
         unpack = subprocess.Popen(["zstd", "-dcq", archive], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
         assert unpack.stdout is not None
@@ -71,10 +79,8 @@ class Daemon:
             unpack.stdout.close()
             unpack.kill()
             unpack.wait()
-        if loaded.returncode != 0 or self.image_key(tag) != artifact.key:
-            raise ClusterError(
-                f"{tag} cannot be loaded from {archive}: {loaded.stderr.strip() or 'it is another image'}"
-            )
+        if loaded.returncode != 0:
+            raise ClusterError(f"{tag} cannot be loaded from {archive}: {loaded.stderr.strip()}")
 
     def pull(self, tag: str) -> bool:
         """Whether the image is there now, pulled from its registry if it was not."""

@@ -4,15 +4,14 @@ They hold what the suite named when they were made, without later security updat
 """
 
 import shutil
-import tempfile
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from cluster import archives
-from cluster.artifacts import Artifact
+from cluster.artifacts import Artifact, scratch_folder
 from cluster.commands import Log, run
 from cluster.errors import ClusterError
-from cluster.paths import artifacts_path
 
 SUITE = "bookworm"
 """systemd 252 is the last that takes cgroups of version 1 without being forced; python3 is 3.11."""
@@ -55,8 +54,8 @@ def make_root(root: Path, packages: Sequence[str]) -> None:
 
 
 def _node_root(draft: Path, log: Log) -> None:
-    with _scratch() as scratch:
-        root, packed = Path(scratch) / "root", draft / "root.tar.zst"
+    with _scratch(draft) as scratch:
+        root, packed = scratch / "root", draft / "root.tar.zst"
         make_root(root, NODE_PACKAGES)
         pack = ["tar", "--numeric-owner", "--xattrs", "-C", str(root), "--zstd", "-cf", str(packed), "."]
         run(pack, timeout_s=UNPACK_TIMEOUT_S)
@@ -74,8 +73,8 @@ def _image(
     """An artifact whose folder has ``image.tar.zst``, with the one image ``delaymq/<name>:bookworm``."""
 
     def make(draft: Path, log: Log) -> None:
-        with _scratch() as scratch:
-            root = Path(scratch) / "root"
+        with _scratch(draft) as scratch:
+            root = scratch / "root"
             make_root(root, packages)
             # The process ids and devices are the container's own, whatever debootstrap needed.
             for folder in ("proc", "sys", "dev"):
@@ -95,10 +94,10 @@ def _image(
     return artifact
 
 
-def _scratch() -> "tempfile.TemporaryDirectory[str]":
+def _scratch(draft: Path) -> AbstractContextManager[Path]:
     if shutil.which("debootstrap") is None:
         raise ClusterError("debootstrap cannot be found: apt-get install debootstrap")
-    return tempfile.TemporaryDirectory(prefix=".scratch-", dir=artifacts_path())
+    return scratch_folder(draft)
 
 
 LABEL = "io.delaymq.e2e.key"

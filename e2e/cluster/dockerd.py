@@ -38,6 +38,9 @@ NETWORK = "kind"
 BUILD_CACHE = "4GB"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
+# More than to remove the nodes of a killed run, and to stop and start the daemon on a slow machine.
+LOCK_TIMEOUT_S = 900.0
+ANOTHER_RUN = "another run that starts or stops Docker"
 CAP_SYS_RESOURCE = 24
 
 _leases: list[IO[str]] = []
@@ -57,10 +60,12 @@ def up(log: Log = print) -> Daemon:
         return daemon
     if reason := why_not():
         raise ClusterError(reason)
-    with locked(LOCK_PATH, log, what="another run that starts or stops Docker", timeout_s=300):
+    if not _answers():
+        # Before the lock is taken: others wait for it as long as a daemon needs, not as long as a download.
+        requirements.install(requirements.DAEMON_PROGRAMS, log)
+    with locked(LOCK_PATH, log, what=ANOTHER_RUN, timeout_s=LOCK_TIMEOUT_S):
         if not _answers():
             _remove_remains(log)
-            requirements.install(requirements.DAEMON_PROGRAMS, log)
             _start(log)
         daemon = _own()
         _make_network(daemon)
@@ -78,9 +83,9 @@ def down(log: Log = print, *, force: bool = False) -> bool:
     """
     while _leases:
         _leases.pop().close()
-    if machine.recall() is None or os.geteuid() != 0:
+    if os.geteuid() != 0 or machine.recall() is None:
         return True
-    with locked(LOCK_PATH, log, what="another run that starts or stops Docker", timeout_s=300):
+    with locked(LOCK_PATH, log, what=ANOTHER_RUN, timeout_s=LOCK_TIMEOUT_S):
         with LEASE_PATH.open("w") as lease:
             try:
                 fcntl.flock(lease, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -131,7 +136,8 @@ def _own() -> Daemon:
 
 
 def _answers() -> bool:
-    return SOCKET_PATH.exists() and bool(
+    # The folder of root's daemon is closed to other users; for them none of ours answers.
+    return os.path.exists(SOCKET_PATH) and bool(
         output_of(["docker", "-H", f"unix://{SOCKET_PATH}", "version", "-f", "{{.Server.Version}}"])
     )
 

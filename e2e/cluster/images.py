@@ -12,16 +12,17 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import IO
 
-from harness import java
+from harness import java, locks
 
 from cluster import debian, dockerd, programs
-from cluster.artifacts import Artifact
+from cluster.artifacts import Artifact, locked
 from cluster.commands import Log, output_of
 from cluster.daemon import Daemon
 from cluster.dockerfiles import digest_of, sources_of
 from cluster.errors import ClusterError
-from cluster.paths import FILES_PATH, REPOSITORY_PATH
+from cluster.paths import FILES_PATH, REPOSITORY_PATH, run_path
 
 TARGETS = ("broker", "operator", "spark")
 CLIENT_PATH = REPOSITORY_PATH / "e2e" / "kind_client"
@@ -37,15 +38,27 @@ BUILD_TIMEOUT_S = 900
 PIP_SETTINGS = ("index-url", "extra-index-url", "trusted-host", "proxy", "timeout", "default-timeout", "retries")
 PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 
+_held: list[IO[str]] = []
+
 
 def build_images(daemon: Daemon | None = None, *, log: Log = print) -> dict[str, str]:
     """Name → tag of all images that the tests need, built where they are missing, in Docker (none given: as `up`).
 
     ``broker``, ``operator``, ``spark``: the product. ``e2e-client``: the Python programs of e2e/kind_client.
     ``java-client``: RocketMQ's own client with the load program of bench/java. ``spark-operator``: Kubeflow's operator,
-    as its chart expects it. Raises ClusterError with the end of a failed build.
+    as its chart expects it. No other run removes them before this process ends. Raises ClusterError with the end of a
+    failed build.
     """
     daemon = daemon or dockerd.up(log)
+    with locked(run_path() / ".images.lock", log, what="another run that builds images"):
+        tags = _build_all(daemon, log)
+        for tag in tags.values():
+            hold(tag)
+            _remove_former(daemon, tag)
+    return tags
+
+
+def _build_all(daemon: Daemon, log: Log) -> dict[str, str]:
     bases = _Bases(daemon, log)
     text = (REPOSITORY_PATH / "Dockerfile").read_text()
     tags = {}
@@ -60,8 +73,6 @@ def build_images(daemon: Daemon | None = None, *, log: Log = print) -> dict[str,
     tags["e2e-client"] = _client(daemon, tags["broker"], log)
     tags["java-client"] = _java_client(daemon, bases, log)
     tags["spark-operator"] = _spark_operator(daemon, tags["spark"], log)
-    for tag in tags.values():
-        _remove_former(daemon, tag)
     return tags
 
 
@@ -196,9 +207,31 @@ def _spark_operator(daemon: Daemon, spark: str, log: Log) -> str:
 
 
 def _remove_former(daemon: Daemon, tag: str) -> None:
-    """Remove the images of earlier sources; one that is in use stays."""
+    """Remove the images of earlier sources; one that a container or another run uses stays."""
     repository = tag.rpartition(":")[0]
     listed = daemon.docker("images", "--format", "{{.Repository}}:{{.Tag}}", f"{repository}:{TAG_PREFIX}*").stdout
-    former = [name for name in listed.split() if name != tag]
+    former = [name for name in listed.split() if name != tag and not is_held(name)]
     if former:
         daemon.docker("rmi", *former, check=False, timeout_s=120)
+
+
+def hold(tag: str) -> None:
+    """Keep an image until this process ends: a run from another checkout removes what it takes for earlier sources."""
+    if (lock := locks.take(_lock_path(tag), shared=True)) is not None:
+        _held.append(lock)
+
+
+def is_held(tag: str) -> bool:
+    """Whether a run holds an image."""
+    path = _lock_path(tag)
+    if not path.exists():
+        return False
+    if (lock := locks.take(path)) is None:
+        return True
+    with lock:
+        path.unlink()
+    return False
+
+
+def _lock_path(tag: str) -> Path:
+    return run_path() / f".{tag.replace('/', '_').replace(':', '_')}.image.lock"

@@ -3,6 +3,7 @@
 The memory is a file in DAEMON_RUN_PATH, so a run that was killed is tidied up by the next one.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from cluster import firewall
-from cluster.commands import Log, run
+from cluster.commands import Log, kill_group, run
 from cluster.errors import ClusterError
 from cluster.paths import DAEMON_RUN_PATH
 
@@ -61,10 +62,10 @@ def remember() -> Before:
 
 
 def recall() -> Before | None:
-    """What `remember` wrote since the last boot; None when there is nothing to put back."""
+    """What `remember` wrote since the last boot; None when there is nothing that this user is to put back."""
     try:
         before = Before(**json.loads(STATE_PATH.read_text()))
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):
         return None
     except (ValueError, TypeError) as e:
         raise ClusterError(f"{STATE_PATH} cannot be read ({e}); look what is left of a daemon and remove it") from e
@@ -100,11 +101,19 @@ def put_back(before: Before, log: Log) -> None:
     STATE_PATH.unlink(missing_ok=True)
 
 
-def unmount_below(folder: Path) -> None:
-    """Unmount whatever a killed daemon left mounted in its folders, the deepest first."""
-    mounts = [line.split(" ")[1].encode().decode("unicode_escape") for line in MOUNTS_PATH.read_text().splitlines()]
-    for mount in sorted((mount for mount in mounts if Path(mount).is_relative_to(folder)), key=len, reverse=True):
+def unmount_below(folder: Path) -> list[str]:
+    """Unmount whatever a killed daemon or build left mounted in its folders, the deepest first; gives what stays."""
+    for mount in _mounts_below(folder):
         run(["umount", "-l", mount], timeout_s=10, check=False)
+    return _mounts_below(folder)
+
+
+def _mounts_below(folder: Path) -> list[str]:
+    if not MOUNTS_PATH.exists():
+        return []
+    mounts = [line.split(" ")[1].encode().decode("unicode_escape") for line in MOUNTS_PATH.read_text().splitlines()]
+    resolved = folder.resolve()  # the kernel names mounts by their real paths
+    return sorted((mount for mount in mounts if Path(mount).is_relative_to(resolved)), key=len, reverse=True)
 
 
 def thaw() -> None:
@@ -161,6 +170,27 @@ def processes_with(argument: str) -> list[int]:
             continue
         if any(text.startswith(argument) for text in arguments):
             found.append(int(folder.name))
+    return found
+
+
+def end_processes_in(folder: Path) -> None:
+    """End the programs, with their children, that work on a folder: its path begins one of their arguments."""
+    for pid in {*processes_with(f"{folder}/"), *_processes_rooted_in(folder)} - {os.getpid()}:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            # A program that `run` started leads a group with all its children.
+            if os.getpgid(pid) == pid:
+                kill_group(pid)
+            end_process(pid, timeout_s=0)
+
+
+def _processes_rooted_in(folder: Path) -> list[int]:
+    """Processes that changed their root to a folder below this one, as debootstrap's do."""
+    found = []
+    resolved = folder.resolve()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (process / "root").readlink().is_relative_to(resolved):
+                found.append(int(process.name))
     return found
 
 

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cluster import archives, debian, programs
-from cluster.artifacts import Artifact
+from cluster.artifacts import Artifact, scratch_folder
 from cluster.commands import Log, run
 from cluster.errors import ClusterError
-from cluster.paths import FILES_PATH, artifacts_path
+from cluster.paths import FILES_PATH
 
 TAG = f"delaymq/node:{programs.KUBERNETES_VERSION}"
 # What kubeadm of KUBERNETES_VERSION expects (`kubeadm config images list`), whatever CoreDNS is inside.
@@ -54,14 +54,14 @@ IPTABLES_LINKS = tuple(
 def _make(draft: Path, log: Log) -> None:
     if os.geteuid() != 0:
         raise ClusterError("the node image can be built by root only (debootstrap, containerd)")
-    with tempfile.TemporaryDirectory(prefix=".scratch-", dir=artifacts_path()) as scratch:
-        root, preloaded = Path(scratch) / "root", Path(scratch) / "images.tar"
+    with scratch_folder(draft) as scratch:
+        root, preloaded = scratch / "root", scratch / "images.tar"
         root.mkdir(mode=0o755)
         debian.unpack_node_root(root, log)
         _install(root, log)
         with tempfile.TemporaryDirectory(dir=scratch) as layers:
             _write_preloaded_images(preloaded, root, Path(layers), log)
-        _import_images(root, preloaded, Path(scratch))
+        _import_images(root, preloaded, scratch)
         image = archives.Image(
             name=TAG,
             layers=("root",),

@@ -43,10 +43,16 @@ def why_no_go() -> str | None:
 
 
 def go_environment(*, modules: str = "readonly") -> dict[str, str]:
-    """Modules and compiled packages apart from the user's, so that they can be thrown away after the build."""
+    """Modules and compiled packages apart from the user's, so that they can be thrown away after the build.
+
+    The folder for temporary files is among them: a compiler that is killed leaves some hundred megabytes there.
+    """
+    temporary = go_path() / "tmp"
+    temporary.mkdir(parents=True, exist_ok=True)
     return os.environ | {
         "GOMODCACHE": str(go_path() / "mod"),
         "GOCACHE": str(go_path() / "build"),
+        "GOTMPDIR": str(temporary),
         "GOFLAGS": f"-buildvcs=false -mod={modules} -modcacherw",
         "GOTOOLCHAIN": "local",
         "GOWORK": "off",
@@ -85,7 +91,6 @@ def compile_package(
     folder: Path, package: str, target: Path, *, variables: tuple[str, ...] = (), modules: str = "readonly"
 ) -> None:
     """Compile a package of the module in ``folder`` into the program ``target``; raises ClusterError."""
-    go_path().mkdir(parents=True, exist_ok=True)
     flags = " ".join(["-s", "-w", *(f"-X {variable}" for variable in variables)])
     run(
         ["nice", "-n", "10", "go", "build", "-trimpath", "-ldflags", flags, "-o", target, package],

@@ -4,10 +4,10 @@ import os
 import shutil
 import sys
 
-from cluster.artifacts import locked
-from cluster.commands import Log, run
+from harness import apt
+
+from cluster.commands import Log
 from cluster.errors import ClusterError
-from cluster.paths import artifacts_path
 from cluster.programs import why_no_go
 
 # program → the Debian package that has it
@@ -20,7 +20,6 @@ DAEMON_PROGRAMS = {
     "iptables": "iptables",
     "zstd": "zstd",
 }
-APT_TIMEOUT_S = 900
 
 
 def missing_packages(programs: dict[str, str]) -> list[str]:
@@ -32,20 +31,11 @@ def install(programs: dict[str, str], log: Log) -> None:
     packages = missing_packages(programs)
     if not packages:
         return
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+    if not apt.possible():
         raise ClusterError(
             f"missing: {', '.join(packages)}; install these packages (apt-get install as root on Debian)"
         )
-    with locked(artifacts_path() / ".apt.lock", log, what="another run that installs packages"):
-        packages = missing_packages(programs)
-        if not packages:
-            return
-        log(f"installing {' '.join(packages)}")
-        environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-        # A mirror that fails beside the one that is needed must not end it here: the installation tells.
-        run(["apt-get", "update", "-q"], timeout_s=APT_TIMEOUT_S, environment=environment, check=False)
-        install_them = ["apt-get", "install", "-y", "-q", "--no-install-recommends", *packages]
-        run(install_them, timeout_s=APT_TIMEOUT_S, environment=environment)
+    apt.install(lambda: missing_packages(programs), error=ClusterError, log=log)
 
 
 def why_no_build() -> str | None:

@@ -2,17 +2,15 @@
 
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
+from harness import apt
 from harness.errors import HarnessError
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 VARIABLE = "DELAYMQ_CHROMIUM"
 """Names a program where none of these is on the path."""
 PACKAGE = "chromium"
-# A first download takes a minute; a mirror that does not answer must not hang a build.
-APT_TIMEOUT_S = 600.0
 
 
 def executable() -> Path:
@@ -22,10 +20,8 @@ def executable() -> Path:
         if not os.access(named, os.X_OK):
             raise HarnessError(f"{VARIABLE} names {named}, which cannot be run")
         return Path(named)
-    for program in PROGRAMS:
-        found = shutil.which(program)
-        if found is not None:
-            return Path(found)
+    if (found := _on_path()) is not None:
+        return found
     raise HarnessError(f"Chromium cannot be found: apt-get install {PACKAGE}, or name it with {VARIABLE}")
 
 
@@ -34,10 +30,9 @@ def prepare() -> Path:
     try:
         return executable()
     except HarnessError:
-        if VARIABLE in os.environ or os.geteuid() != 0 or shutil.which("apt-get") is None:
+        if VARIABLE in os.environ or not apt.possible():
             raise
-    _run(["apt-get", "update", "-q"])
-    _run(["apt-get", "install", "-y", "-q", "--no-install-recommends", PACKAGE])
+    apt.install(lambda: [PACKAGE] if _on_path() is None else [], error=HarnessError)
     return executable()
 
 
@@ -46,11 +41,6 @@ def options() -> list[str]:
     return ["--disable-dev-shm-usage", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
 
 
-def _run(command: list[str]) -> None:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=APT_TIMEOUT_S, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise HarnessError(f"{' '.join(command)} took longer than {APT_TIMEOUT_S:.0f} s") from error
-    if done.returncode != 0:
-        output = (done.stdout + done.stderr).strip()[-2000:]
-        raise HarnessError(f"{' '.join(command)} failed with exit code {done.returncode}:\n{output}")
+def _on_path() -> Path | None:
+    found = (shutil.which(program) for program in PROGRAMS)
+    return next((Path(path) for path in found if path is not None), None)

@@ -1,7 +1,8 @@
 """RocketMQ's libraries and compiled Java sources, both kept in a cache folder.
 
 The cache is ``$DELAYMQ_CACHE`` or ``~/.cache/delaymq``; each entry's name is a hash of what it was made from, so
-nothing in it ever goes stale. Maven runs with the machine's own settings and only when an entry is missing.
+nothing in it ever goes stale. Maven runs with the machine's own settings and only when an entry is missing; one run at
+a time makes entries, and others wait for it.
 """
 
 import hashlib
@@ -13,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
+from harness import apt, locks
 from harness.caching import cache_root
 from harness.errors import HarnessError
 
@@ -26,9 +28,11 @@ SOURCES_PATH = JAVA_PATH / "src"
 # A first download takes a minute; a registry that does not answer must not hang a build.
 MAVEN_TIMEOUT_S = 600
 JAVAC_TIMEOUT_S = 120
+# More than another run may take: two downloads and a compilation.
+LOCK_TIMEOUT_S = 1800.0
 
+PROGRAMS = ("java", "javac", "mvn")
 PACKAGES = ("openjdk-17-jdk-headless", "maven")
-APT_TIMEOUT_S = 600.0
 
 # Java 17 closes what 4.9 reaches into by reflection (direct buffers, mapped files, fastjson).
 ADD_OPENS = tuple(
@@ -103,32 +107,46 @@ def prepare() -> None:
 
 def install_missing() -> None:
     """Install a JDK and Maven where that needs nobody's leave: as root on Debian. Raises HarnessError elsewhere."""
-    missing = [program for program in ("java", "javac", "mvn") if shutil.which(program) is None]
+    missing = missing_programs()
     if not missing:
         return
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+    if not apt.possible():
         raise HarnessError(
             f"{', '.join(missing)} cannot be found: install a JDK 17 and Maven (apt-get install {' '.join(PACKAGES)})"
         )
-    _run(["apt-get", "update", "-q"], timeout_s=APT_TIMEOUT_S)
-    _run(["apt-get", "install", "-y", "-q", "--no-install-recommends", *PACKAGES], timeout_s=APT_TIMEOUT_S)
+    apt.install(lambda: PACKAGES if missing_programs() else (), error=HarnessError)
+
+
+def missing_programs() -> list[str]:
+    return [program for program in PROGRAMS if shutil.which(program) is None]
 
 
 def _made_once(entry: Path, make: Callable[[Path], None]) -> Path:
-    """``entry``, made by ``make`` in a folder beside it and renamed: interrupted and parallel runs harm nobody."""
+    """``entry``, made by ``make`` in a folder beside it and renamed: an interrupted run leaves none that is half done.
+
+    One lock for all entries: two Mavens at once would write into the same repository below the home folder.
+    """
     if entry.is_dir():
         return entry
-    entry.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{entry.name}-", dir=entry.parent))
-    try:
-        make(draft)
+    what = "another run that gets Java libraries ready"
+    lock = cache_path() / ".lock"
+    with locks.locked(lock, locks.say, what=what, timeout_s=LOCK_TIMEOUT_S, error=HarnessError):
+        if entry.is_dir():
+            return entry
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        prefix = f".draft-{entry.name}-"
+        for left in entry.parent.glob(f"{prefix}*"):
+            shutil.rmtree(left, ignore_errors=True)
+        draft = Path(tempfile.mkdtemp(prefix=prefix, dir=entry.parent))
         try:
-            draft.rename(entry)
-        except OSError:
-            if not entry.is_dir():
-                raise
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+            make(draft)
+            try:
+                draft.rename(entry)
+            except OSError:  # a run of an earlier version, which takes no lock, was faster
+                if not entry.is_dir():
+                    raise
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
     return entry
 
 

@@ -1,0 +1,459 @@
+"""Builds at the same time, and builds after one that was cut off."""
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster import artifacts, build, dockerd, images, machine, requirements
+from cluster.artifacts import Artifact
+from cluster.commands import Log, kill_group
+from cluster.daemon import Daemon
+from cluster.errors import ClusterError
+from cluster.paths import artifacts_path, go_path
+from harness import java, locks
+
+LIMIT_S = 30
+
+# A build of two parts in a process of its own; the program that makes the second one runs until it is ended.
+BUILD_OF_TWO = """\
+import sys
+from pathlib import Path
+
+from cluster import __main__, build, commands
+from cluster.artifacts import Artifact
+from cluster.paths import go_path
+
+child = sys.argv[1]
+
+def first(draft, log):
+    (go_path() / "build").mkdir(parents=True)
+
+def second(draft, log):
+    script = f"sleep 600 & echo $! > {child}.new; mv {child}.new {child}; wait"
+    commands.run(["sh", "-c", script, "compiler", draft / "program"], timeout_s=600)
+
+build.ALL = {name: Artifact(name, (), make) for name, make in (("first", first), ("second", second))}
+build.API_SERVER = tuple(build.ALL.values())
+sys.argv[1:] = ["build", *build.ALL]
+sys.exit(__main__.main())
+"""
+
+
+def make_nothing(draft: Path, log: Log) -> None:
+    pass
+
+
+def quiet(line: str) -> None:
+    pass
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DELAYMQ_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(requirements, "install", lambda programs, log: None)
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Puts parts in the place of those that are built."""
+
+    def put(**makes: Callable[[Path, Log], None]) -> None:
+        monkeypatch.setattr(build, "ALL", {name: Artifact(name, (), make) for name, make in makes.items()})
+
+    return put
+
+
+class CutOff:
+    """A build in a process of its own, as far as the middle of its second part."""
+
+    def __init__(self, folder: Path) -> None:
+        child = folder / "child"
+        self.drafts = artifacts_path()
+        environment = os.environ | {"PYTHONPATH": str(Path(build.__file__).parent.parent)}
+        command = [sys.executable, "-c", BUILD_OF_TWO, str(child)]
+        self.process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + LIMIT_S
+        while not child.exists():
+            assert self.process.poll() is None, self.process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        self.compiler = int(child.read_text())
+
+    def end(self, number: int) -> int:
+        self.process.send_signal(number)
+        self.process.communicate(timeout=LIMIT_S)
+        return self.process.returncode
+
+    def close(self) -> None:
+        """Leave nothing running, whatever the test found."""
+        self.process.kill()
+        self.process.communicate()
+        for pid in machine.processes_with(str(self.drafts)):
+            kill_group(pid)
+
+
+@pytest.fixture
+def cut_off(tmp_path: Path) -> Iterator[CutOff]:
+    build = CutOff(tmp_path)
+    yield build
+    build.close()
+
+
+def ended(pid: int) -> bool:
+    deadline = time.monotonic() + 5
+    while machine.running(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not machine.running(pid)
+
+
+def drafts() -> list[str]:
+    return [path.name for path in artifacts_path().glob(".draft-*")]
+
+
+# Builds at the same time.
+
+
+def test_what_builds_share_stays_until_the_last_of_them_ends(parts: Callable[..., None]) -> None:
+    entered, go_on = threading.Event(), threading.Event()
+
+    def make(draft: Path, log: Log) -> None:
+        entered.set()
+        assert go_on.wait(LIMIT_S)
+
+    parts(slow=make, quick=make_nothing)
+    (go_path() / "build").mkdir(parents=True)
+    slow = threading.Thread(target=lambda: build.build(["slow"], log=quiet))
+    slow.start()
+    assert entered.wait(LIMIT_S)
+    said: list[str] = []
+    build.build(["quick"], log=said.append)
+    assert (go_path() / "build").exists()
+    assert said[-1] == "another run builds: Go's caches stay until its end"
+    go_on.set()
+    slow.join(LIMIT_S)
+    assert not go_path().exists()
+
+
+def test_nothing_is_cleaned_while_another_run_builds(parts: Callable[..., None]) -> None:
+    parts()
+    other = Artifact("of-another-checkout", (), make_nothing)
+    other.obtain(quiet)
+    with artifacts.building(quiet):
+        assert not build.tidy(quiet, unused_after_s=0)
+        with pytest.raises(ClusterError, match="another run builds"):
+            build.clean_all(quiet)
+        assert other.made
+    assert build.tidy(quiet, unused_after_s=0)
+    assert not other.made
+    build.clean_all(quiet)
+    assert not artifacts_path().exists()
+
+
+def test_a_build_waits_while_another_run_removes_what_builds_share() -> None:
+    go_on = threading.Event()
+    removing = threading.Event()
+    said: list[str] = []
+
+    def remove() -> None:
+        with artifacts.nobody_builds() as alone:
+            assert alone
+            removing.set()
+            assert go_on.wait(LIMIT_S)
+
+    def log(line: str) -> None:
+        said.append(line)
+        go_on.set()
+
+    other = threading.Thread(target=remove)
+    other.start()
+    assert removing.wait(LIMIT_S)
+    Artifact("part", (), make_nothing).obtain(log)
+    other.join(LIMIT_S)
+    assert said[0] == "waiting for another run that removes what builds share"
+
+
+def test_a_finished_part_in_another_users_cache_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    part = Artifact("part", (), make_nothing)
+    part.obtain(quiet)
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted", str(path))
+
+    monkeypatch.setattr(os, "utime", refuse)
+    assert part.obtain(quiet).is_dir()
+
+
+def test_another_user_is_not_stopped_by_the_docker_that_root_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root's folder is closed: whether there is a socket or a memory in it cannot even be asked."""
+
+    def refuse(path: Any, **options: Any) -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", refuse)
+        assert not dockerd._answers()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", refuse)
+        assert machine.recall() is None
+
+
+def test_java_libraries_that_another_run_downloads_are_waited_for_and_not_downloaded_again(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Path] = []
+    entered, go_on = threading.Event(), threading.Event()
+    said: list[str] = []
+
+    def make(draft: Path) -> None:
+        made.append(draft)
+        entered.set()
+        assert go_on.wait(LIMIT_S)
+
+    def say(line: str) -> None:
+        said.append(line)
+        go_on.set()
+
+    monkeypatch.setattr(locks, "say", say)
+    entry = java.cache_path() / "pom" / "client"
+    first = threading.Thread(target=lambda: java._made_once(entry, make))
+    first.start()
+    assert entered.wait(LIMIT_S)
+    assert java._made_once(entry, make).is_dir()
+    first.join(LIMIT_S)
+    assert len(made) == 1
+    assert said == ["waiting for another run that gets Java libraries ready"]
+
+
+def test_an_image_that_another_run_loads_into_docker_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    part = Artifact("node-image", (), make_nothing)
+    part.obtain(quiet)
+    loaded: list[str] = []
+    entered, go_on = threading.Event(), threading.Event()
+
+    def load(self: Daemon, archive: Path, tag: str, log: Log) -> None:
+        entered.set()
+        assert go_on.wait(LIMIT_S)
+        loaded.append(tag)
+
+    monkeypatch.setattr(Daemon, "_load", load)
+    monkeypatch.setattr(Daemon, "image_key", lambda self, tag: part.key if loaded else None)
+    ours = Daemon({}, own=True)
+    first = threading.Thread(target=lambda: ours.load(part, "delaymq/node:1", quiet))
+    first.start()
+    assert entered.wait(LIMIT_S)
+    said: list[str] = []
+
+    def log(line: str) -> None:
+        said.append(line)
+        go_on.set()
+
+    ours.load(part, "delaymq/node:1", log)
+    first.join(LIMIT_S)
+    assert loaded == ["delaymq/node:1"]
+    assert said == ["waiting for another run that loads delaymq/node:1 into Docker"]
+
+
+def test_images_are_built_by_one_run_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, go_on = threading.Event(), threading.Event()
+    running: list[int] = []
+
+    def build_all(daemon: Daemon, log: Log) -> dict[str, str]:
+        running.append(1)
+        assert sum(running) == 1
+        entered.set()
+        assert go_on.wait(LIMIT_S)
+        running.append(-1)
+        return {}
+
+    monkeypatch.setattr(images, "_build_all", build_all)
+    ours = Daemon({}, own=True)
+    first = threading.Thread(target=lambda: images.build_images(ours, log=quiet))
+    first.start()
+    assert entered.wait(LIMIT_S)
+    said: list[str] = []
+
+    def log(line: str) -> None:
+        said.append(line)
+        go_on.set()
+
+    images.build_images(ours, log=log)
+    first.join(LIMIT_S)
+    assert said == ["waiting for another run that builds images"]
+
+
+def test_an_image_that_another_run_is_about_to_use_is_not_removed_with_those_of_earlier_sources(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    removed: list[str] = []
+
+    def docker(self: Daemon, *words: str, **options: Any) -> "subprocess.CompletedProcess[str]":
+        if words[0] == "rmi":
+            removed.extend(words[1:])
+        tags = "delaymq/broker:e2e-old\ndelaymq/broker:e2e-other\ndelaymq/broker:e2e-ours\n"
+        return subprocess.CompletedProcess(words, 0, tags, "")
+
+    monkeypatch.setattr(Daemon, "docker", docker)
+    monkeypatch.setattr(images, "_held", [])
+    images.hold("delaymq/broker:e2e-other")
+    images._remove_former(Daemon({}, own=True), "delaymq/broker:e2e-ours")
+    assert removed == ["delaymq/broker:e2e-old"]
+    images._held.pop().close()
+    images._remove_former(Daemon({}, own=True), "delaymq/broker:e2e-ours")
+    assert removed[1:] == ["delaymq/broker:e2e-old", "delaymq/broker:e2e-other"]
+
+
+def test_who_installs_docker_does_not_hold_up_those_that_start_or_stop_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class InstalledError(Exception):
+        pass
+
+    def install(programs: dict[str, str], log: Log) -> None:
+        lock = locks.take(dockerd.LOCK_PATH)
+        assert lock is not None, "held during the installation"
+        lock.close()
+        raise InstalledError
+
+    monkeypatch.setattr(dockerd, "LOCK_PATH", tmp_path / "docker.lock")
+    monkeypatch.setattr(dockerd, "ordinary", lambda: None)
+    monkeypatch.setattr(dockerd, "why_not", lambda: None)
+    monkeypatch.setattr(dockerd, "_answers", lambda: False)
+    monkeypatch.setattr(dockerd, "_remove_remains", quiet)
+    monkeypatch.setattr(dockerd, "_start", lambda log: pytest.fail("Docker would be started"))
+    monkeypatch.setattr(requirements, "install", install)
+    with pytest.raises(InstalledError):
+        dockerd.up(quiet)
+
+
+# Builds after one that was cut off.
+
+
+def test_a_killed_build_resumes_from_its_finished_parts_with_gos_caches_and_without_its_programs(
+    cut_off: CutOff, parts: Callable[..., None]
+) -> None:
+    cut_off.end(signal.SIGKILL)
+    assert machine.running(cut_off.compiler)
+
+    def first(draft: Path, log: Log) -> None:
+        pytest.fail("this part was finished")
+
+    def second(draft: Path, log: Log) -> None:
+        assert ended(cut_off.compiler)
+        assert (go_path() / "build").exists()
+        assert drafts() == [draft.name]
+
+    parts(first=first, second=second)
+    said: list[str] = []
+    build.build(["first", "second"], log=said.append)
+    assert said[0] == "second: building"
+    assert not go_path().exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_build_that_is_told_to_end_ends_its_programs_and_keeps_its_finished_parts(
+    cut_off: CutOff, number: signal.Signals
+) -> None:
+    assert cut_off.end(number) == 128 + number
+    assert ended(cut_off.compiler)
+    assert not drafts()
+    assert Artifact("first", (), make_nothing).made
+    assert (go_path() / "build").exists()
+
+
+def test_the_drafts_of_all_killed_builds_go_at_the_start_of_the_next_one_and_those_of_other_runs_stay(
+    parts: Callable[..., None],
+) -> None:
+    for name in ("killed", "running"):
+        (artifacts_path() / f".draft-{name}-12345678").mkdir(parents=True)
+    seen: list[str] = []
+    parts(part=lambda draft, log: seen.extend(drafts()))
+    with artifacts.locked(artifacts.lock_path("running"), quiet, what="nobody"):
+        build.build(["part"], log=quiet)
+    assert ".draft-running-12345678" in seen
+    assert ".draft-killed-12345678" not in seen
+
+
+def test_a_full_disk_is_named_and_the_next_build_resumes(parts: Callable[..., None]) -> None:
+    full = [True]
+
+    def make(draft: Path, log: Log) -> None:
+        if full:
+            raise OSError(errno.ENOSPC, "No space left on device", str(draft))
+
+    parts(part=make)
+    with pytest.raises(ClusterError, match=r"part cannot be built.*No space left on device"):
+        build.build(["part"], log=quiet)
+    full.clear()
+    build.build(["part"], log=quiet)
+
+
+def test_what_a_killed_build_left_mounted_is_unmounted_before_its_draft_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proc = artifacts_path() / ".draft-part-killed" / ".scratch-1" / "root" / "proc"
+    (proc / "sys").mkdir(parents=True)
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"proc /proc proc rw 0 0\nproc {proc} proc rw 0 0\nsysfs {proc}/sys sysfs rw 0 0\n")
+    unmounted: list[str] = []
+
+    def run(command: list[str], **options: Any) -> None:
+        assert proc.is_dir(), "the machine's own files would be removed"
+        unmounted.append(command[-1])
+        mounts.write_text("".join(line for line in mounts.open() if command[-1] not in line.split()))
+
+    monkeypatch.setattr(machine, "MOUNTS_PATH", mounts)
+    monkeypatch.setattr(machine, "run", run)
+    Artifact("part", (), make_nothing).obtain(quiet)
+    assert unmounted == [f"{proc}/sys", str(proc)]
+    assert not drafts()
+
+
+def test_a_draft_in_which_something_stays_mounted_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proc = artifacts_path() / ".draft-part-killed" / "proc"
+    proc.mkdir(parents=True)
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"proc {proc} proc rw 0 0\n")
+    monkeypatch.setattr(machine, "MOUNTS_PATH", mounts)
+    monkeypatch.setattr(machine, "run", lambda command, **options: None)
+    with pytest.raises(ClusterError, match=r"proc cannot be unmounted"):
+        Artifact("part", (), make_nothing).obtain(quiet)
+    assert proc.exists()
+
+
+def test_a_removal_that_was_cut_off_leaves_no_part_that_looks_whole(
+    parts: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts()
+    part = Artifact("part", (), make_nothing)
+    part.obtain(quiet)
+
+    def cut_off(path: Path, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            artifacts.remove_unused(set(), unused_after_s=0)
+    assert not part.made
+    build.tidy(quiet)
+    assert not list(artifacts_path().glob(".removed-*"))
+
+
+def test_the_draft_of_a_killed_download_of_java_libraries_goes_with_the_next_one() -> None:
+    entry = java.cache_path() / "pom" / "client"
+    left = entry.with_name(".draft-client-12345678")
+    left.mkdir(parents=True)
+    java._made_once(entry, lambda draft: None)
+    assert [path.name for path in entry.parent.iterdir()] == ["client"]

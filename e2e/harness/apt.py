@@ -1,0 +1,135 @@
+"""Debian packages, installed by apt-get beside other processes that use it.
+
+apt-get can wait for dpkg's locks only; it fails at once when another process holds those of the package lists or of the
+archives. All of them are waited for here, and a line says who holds them.
+"""
+
+import contextlib
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from harness import locks
+
+LOCK_PATH = Path("/run/delaymq-e2e-apt.lock")
+"""Held by the run that installs. A machine has one set of packages, so it is the same for all checkouts and caches."""
+
+# A first download takes a minute; a mirror that does not answer must not hang a build.
+PROGRAM_TIMEOUT_S = 900.0
+# An unattended upgrade takes minutes.
+HELD_TIMEOUT_S = 600.0
+# More than another run may take: two programs, and the wait of each.
+INSTALL_TIMEOUT_S = 3600.0
+PAUSE_S = 1.0
+# Enough to see why an installation failed, not so much that the reason drowns.
+SHOWN_CHARS = 4000
+
+# Both messages of apt-get (the second one is that of Debian 10), then both of dpkg (likewise).
+HELD = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"Could not get lock (?P<lock>\S+)\. It is held by process (?P<pid>\d+)(?: \((?P<name>.+)\))?",
+        r"Could not get lock (?P<lock>\S+) - open \(11: ",
+        r"dpkg: error: (?P<lock>dpkg \w+ lock) was locked by another process with pid (?P<pid>\d+)",
+        r"dpkg: error: (?P<lock>dpkg [\w ]+) is locked by another process",
+    )
+)
+INTERRUPTED = "dpkg was interrupted, you must manually run 'dpkg --configure -a'"
+
+
+def possible() -> bool:
+    """Whether packages can be installed without anybody's leave: as root on Debian."""
+    return os.geteuid() == 0 and shutil.which("apt-get") is not None
+
+
+def install(missing: Callable[[], Sequence[str]], *, error: type[Exception], log: locks.Log = locks.say) -> None:
+    """Install the packages that ``missing`` names, asked once no other run installs any.
+
+    Raises ``error`` when a lock is held for longer than HELD_TIMEOUT_S; at once when apt-get fails for another reason.
+    """
+    what = "another run that installs packages"
+    with locks.locked(LOCK_PATH, log, what=what, timeout_s=INSTALL_TIMEOUT_S, error=error):
+        packages = missing()
+        if not packages:
+            return
+        log(f"installing {' '.join(packages)}")
+        # A mirror that fails beside the one that is needed must not end it here: the installation tells.
+        updated = _apt_get(["update", "-q"], error, log)
+        installed = _apt_get(["install", "-y", "-q", "--no-install-recommends", *packages], error, log)
+    if installed.returncode != 0:
+        failed = [done for done in (updated, installed) if done.returncode != 0]
+        raise error("\n".join(_failure(done) for done in failed))
+
+
+def _apt_get(arguments: Sequence[str], error: type[Exception], log: locks.Log) -> "subprocess.CompletedProcess[str]":
+    # apt-get's own wait would be silent: its output is shown only when it fails.
+    command = ["apt-get", "-o", "DPkg::Lock::Timeout=0", *arguments]
+    done = _past_locks(command, error, log)
+    if done.returncode != 0 and INTERRUPTED in done.stdout:
+        log("completing an installation that was interrupted")
+        _past_locks(["dpkg", "--configure", "-a"], error, log)
+        done = _past_locks(command, error, log)
+    return done
+
+
+def _past_locks(command: Sequence[str], error: type[Exception], log: locks.Log) -> "subprocess.CompletedProcess[str]":
+    """Run a program, again for as long as it fails because another process holds a lock."""
+    deadline = time.monotonic() + HELD_TIMEOUT_S
+    waiting_for = ""
+    while True:
+        done = _run(command, error)
+        holder = _holder(done.stdout) if done.returncode != 0 else None
+        if holder is None:
+            return done
+        if time.monotonic() > deadline:
+            raise error(f"waited {HELD_TIMEOUT_S:.0f} s for {holder}; it is needed for: {shlex.join(command)}")
+        if holder != waiting_for:
+            log(f"waiting for {holder}")
+            waiting_for = holder
+        time.sleep(PAUSE_S)
+
+
+def _holder(output: str) -> str | None:
+    """Who holds which lock; None when the output speaks of no lock that is held."""
+    for pattern in HELD:
+        if (found := pattern.search(output)) is None:
+            continue
+        told = found.groupdict()
+        # A process outside this container has the number 0.
+        process = f"process {told['pid']}" if told.get("pid", "0") != "0" else "another process"
+        name = f" ({told['name']})" if told.get("name") else ""
+        return f"{process}{name}, which holds {told['lock']}"
+    return None
+
+
+def _run(command: Sequence[str], error: type[Exception]) -> "subprocess.CompletedProcess[str]":
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8", "LANGUAGE": ""}
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=environment,
+        start_new_session=True,
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=PROGRAM_TIMEOUT_S)
+        except BaseException as e:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            if isinstance(e, subprocess.TimeoutExpired):
+                raise error(f"no end after {PROGRAM_TIMEOUT_S:.0f} s, killed: {shlex.join(command)}") from e
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, output)
+
+
+def _failure(done: "subprocess.CompletedProcess[str]") -> str:
+    return f"exit code {done.returncode} of: {shlex.join(done.args)}\n{done.stdout.strip()[-SHOWN_CHARS:]}"
