@@ -5,90 +5,148 @@ BIN := $(VENV)/bin
 # Reports of the suites, by which .ci/run tells a suite that ran from one that did not.
 REPORTS := build/reports
 SETUP := $(VENV)/.done
+DEV := $(VENV)/.done-dev
+SPARK_BIN := .venv-spark/bin
+SPARK := .venv-spark/.done
+# Processes of a suite: one a processor; half as many again where tests mostly wait for servers.
+WORKERS ?= $(shell nproc)
+WAITING_WORKERS ?= $(shell echo $$(( ($(WORKERS) * 3 + 1) / 2 )))
 
 .DEFAULT_GOAL := help
 PIN := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate
+PIP_INSTALL := pip install --disable-pip-version-check
+# A suite under the ledger, which prints and records its wall and processor time: $(call suite,NAME) COMMAND
+suite = @mkdir -p $(REPORTS) && $(PYTHON) .ci/ledger.py run $(1) --
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS)
+# Tests of one file share brokers, browsers and class paths, so they stay together.
+PYTEST_E2E := $(BIN)/python -m pytest -n $(WAITING_WORKERS) --dist loadfile
 
 help: ## list the targets
-	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{sub(/:.*/, "", $$1); printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{sub(/:.*/, "", $$1); printf "  make %-16s %s\n", $$1, $$2}'
 
-setup: $(SETUP) ## make .venv with everything, from pins
+setup: $(SETUP) ## make .venv with what running needs, from pins
+	@echo "Ready: .venv/bin/delaymq standalone"
 
-$(SETUP): requirements/dev.txt broker_image/pyproject.toml operator/pyproject.toml
+$(SETUP): requirements/run.txt broker_image/pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q --disable-pip-version-check --require-hashes -r requirements/dev.txt
-	$(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e broker_image -e operator
+	$(BIN)/$(PIP_INSTALL) --require-hashes -r requirements/run.txt
+	$(BIN)/$(PIP_INSTALL) --no-deps --no-build-isolation -e broker_image
+	@touch $@
+
+setup-dev: $(DEV) ## add the operator and the tools for tests and checks
+
+$(DEV): $(SETUP) requirements/dev.txt operator/pyproject.toml
+	$(BIN)/$(PIP_INSTALL) --require-hashes -r requirements/dev.txt
+	$(BIN)/$(PIP_INSTALL) --no-deps --no-build-isolation -e operator
+	@touch $@
+
+setup-spark: $(SPARK) ## make .venv-spark with PySpark and the analytics, from pins (half a gigabyte)
+
+$(SPARK): requirements/spark.txt broker_image/pyproject.toml spark/pyproject.toml
+	$(PYTHON) -m venv .venv-spark
+	$(SPARK_BIN)/$(PIP_INSTALL) --require-hashes -r requirements/spark.txt
+	$(SPARK_BIN)/$(PIP_INSTALL) --no-deps --no-build-isolation -e broker_image -e spark
 	@touch $@
 
 demo: $(SETUP) ## start a broker, send delayed messages, kill it in between, see them arrive once and on time
 	$(BIN)/delaymq demo
 
-check: $(SETUP) ## what can be told without running: ruff, mypy, import contracts
+check: $(DEV) ## static checks: ruff, mypy, import contracts
+	$(call suite,check) $(MAKE) --no-print-directory check-all
+
+check-all: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	PYTHONPATH=spark/src $(BIN)/lint-imports --no-cache
 
-test: cluster test-unit test-spark test-compat e2e ## all tests: units, Spark, the real Java client and broker against ours with kill -9, real kind clusters
+# Two parts: `make test` runs the first of each suite, `make test-rest` the second.
+test: test-unit test-spark-core test-compat-core ## the tests to run while developing: units, the core of the analytics and of RocketMQ's Java client
+	@echo "Left out: real API servers and kind clusters, the rest of the analytics, of RocketMQ's client and tools, kill -9, soaks, the browser."
+	@echo "Run 'make test-rest' for these, 'make test-all' for everything, 'make test-long' for what is too long for every change."
 
-test-unit: $(SETUP) ## the tests that need no cluster; those on a real API server need `make cluster` first
-	@mkdir -p $(REPORTS)
-	$(BIN)/python -m pytest --junitxml=$(REPORTS)/unit.xml
+test-all: test test-rest ## everything but test-long
 
-test-compat: $(SETUP) ## RocketMQ's own client, tools and broker against ours; processes killed; the console in a browser (needs a JDK, Maven, Chromium)
-	@mkdir -p $(REPORTS)
-	$(BIN)/python -m pytest e2e/compat e2e/crash e2e/soak e2e/console --junitxml=$(REPORTS)/compat.xml
+test-rest: cluster test-api test-spark-rest test-compat-rest test-crash e2e ## what test-all adds to test
 
-# PySpark is half a gigabyte: whoever does not touch spark/ need not have it.
-SPARK_BIN := .venv-spark/bin
-.venv-spark/.done: requirements/spark.txt broker_image/pyproject.toml spark/pyproject.toml
-	$(PYTHON) -m venv .venv-spark
-	$(SPARK_BIN)/pip install -q --disable-pip-version-check --require-hashes -r requirements/spark.txt
-	$(SPARK_BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e broker_image -e spark
-	@touch $@
+test-unit: $(DEV) ## the tests that need nothing but Python
+	$(call suite,unit) $(PYTEST) -m "not kubernetes" --junitxml=$(REPORTS)/unit.xml
 
-setup-spark: .venv-spark/.done ## make .venv-spark with PySpark and the analytics, from pins
+test-api: cluster ## operator and chart against real API servers
+	$(call suite,api) $(PYTEST) -m kubernetes operator/tests helm/tests --junitxml=$(REPORTS)/api.xml
 
-test-spark: $(SETUP) .venv-spark/.done ## types, data source and jobs of the analytics, on a local Spark (needs Java 17)
-	@mkdir -p $(REPORTS)
+test-spark: test-spark-core test-spark-rest ## the analytics, on a local Spark (needs Java 17)
+
+test-spark-core: $(DEV) $(SPARK)
 	$(BIN)/mypy --config-file spark/pyproject.toml --python-executable $(SPARK_BIN)/python spark/src
-	$(SPARK_BIN)/python -m pytest -c spark/pyproject.toml spark/tests --junitxml=$(REPORTS)/spark.xml
+	$(call suite,spark-core) $(SPARK_BIN)/python -m pytest -c spark/pyproject.toml spark/tests -n $(WORKERS) --dist loadfile -m core --junitxml=$(REPORTS)/spark-core.xml
 
-cluster: $(SETUP) ## build once, outside the checkout, what real clusters need here (nothing where Docker and a registry are)
-	PYTHONPATH=e2e $(BIN)/python -m cluster build
+test-spark-rest: $(SPARK)
+	$(call suite,spark) $(SPARK_BIN)/python -m pytest -c spark/pyproject.toml spark/tests -n $(WORKERS) --dist loadfile -m "not core" --junitxml=$(REPORTS)/spark.xml
+
+test-compat: test-compat-core test-compat-rest test-crash ## RocketMQ's own client, tools and broker with ours; processes killed; the console in a browser (needs a JDK, Maven, Chromium)
+
+test-compat-core: $(DEV)
+	$(call suite,compat-core) $(PYTEST_E2E) e2e/compat -m core --junitxml=$(REPORTS)/compat-core.xml
+
+test-compat-rest: $(DEV)
+	$(call suite,compat) $(PYTEST_E2E) e2e/compat e2e/console -m "not core" --junitxml=$(REPORTS)/compat.xml
+
+test-crash: $(DEV) ## kill -9 at many instants; short soaks
+	$(call suite,crash) $(PYTEST_E2E) e2e/crash e2e/soak --junitxml=$(REPORTS)/crash.xml
+
+cluster: $(DEV) ## build once, outside the checkout, what real clusters need here (nothing where Docker and a registry are)
+	$(call suite,cluster) env PYTHONPATH=e2e $(BIN)/python -m cluster build
 
 e2e: cluster ## brokers on real kind clusters: pods killed, nodes lost, rolled, grown, scaled; cleans up behind itself
-	@mkdir -p $(REPORTS)
-	$(BIN)/python -m pytest e2e/kind --junitxml=$(REPORTS)/kind.xml
+	$(call suite,kind) $(BIN)/python -m pytest e2e/kind --junitxml=$(REPORTS)/kind.xml
 
-test-long: $(SETUP) ## what takes too long for every change: all kill instants, the real broker as control, more fuzzing
-	DELAYMQ_FUZZ_INPUTS=100000 $(BIN)/python -m pytest
-	$(BIN)/python -m pytest e2e/compat e2e/crash e2e/soak --long
-	$(BIN)/python -m pytest e2e/kind --long
+# What test-all leaves out, in parts that run alone and take at most an hour each on two processors.
+LONG_PARTS := fuzz crash real soak kind
+test-long: $(LONG_PARTS:%=test-long-%) ## what takes too long for every change; each part alone: make test-long-fuzz, -crash, -real, -soak, -kind
 
-bench: $(SETUP) ## ours and the real RocketMQ broker side by side, as ratios (about 40 minutes; see bench/README.md)
+FUZZED := $(wildcard broker_image/tests/*/test_*fuzz*.py broker_image/tests/store/test_store_crash_*.py) broker_image/tests/message/test_message_record.py
+test-long-fuzz: $(DEV) ## 100,000 inputs for each fuzzed target, 20,000 simulated power losses
+	$(call suite,long-fuzz) env DELAYMQ_FUZZ_INPUTS=100000 DELAYMQ_CRASH_STATES=20000 $(PYTEST) $(FUZZED) --timeout=3000 --junitxml=$(REPORTS)/long-fuzz.xml
+
+test-long-crash: $(DEV) ## kill -9 at 20 instants of each load; five kills in one run; the real broker as control
+	$(call suite,long-crash) $(PYTEST_E2E) --dist worksteal e2e/crash --long -m long --junitxml=$(REPORTS)/long-crash.xml
+
+test-long-real: $(DEV) ## the compatibility suite against the real broker, and its slow cases against ours
+	$(call suite,long-compat) $(PYTEST_E2E) e2e/compat --long -m "long and not soak" --junitxml=$(REPORTS)/long-compat.xml
+	$(call suite,long-real) $(PYTEST_E2E) e2e/compat --against real --junitxml=$(REPORTS)/long-real.xml
+
+test-long-soak: $(DEV) ## soaks of the broker and of the asyncio client
+	$(call suite,long-soak) $(PYTEST_E2E) e2e/soak e2e/compat/test_compat_python_soak.py --long -m long --junitxml=$(REPORTS)/long-soak.xml
+
+test-long-kind: cluster ## slow scenarios on kind clusters; what the operator costs at rest
+	$(call suite,long-kind) $(BIN)/python -m pytest e2e/kind --long -m long --junitxml=$(REPORTS)/long-kind.xml
+
+bench: $(DEV) ## ours and the real RocketMQ broker side by side, as ratios (about 40 minutes; see bench/README.md)
 	PYTHONPATH=e2e $(BIN)/python -m harness.isolated -- $(BIN)/python bench/run.py
 
 bench-spark: .venv-spark/.done ## how fast Spark reads a store, and in how much memory (needs Java 17 and 8 GB of disk)
 	$(SPARK_BIN)/python spark/bench/run.py
 
-docs: $(SETUP) ## write the tables in docs/ that are made of the code
+docs: $(DEV) ## write the tables in docs/ that are made of the code
 	$(BIN)/python -m delaymq.config.page docs/operations/configuration.md
 	$(BIN)/python -m delaymq.cli.page docs/operations/commands.md
 
-screenshots: $(SETUP) ## make the pictures of the console in docs/images anew (needs Chromium)
+screenshots: $(DEV) ## make the pictures of the console in docs/images anew (needs Chromium)
 	PYTHONPATH=e2e $(BIN)/python e2e/console/screenshots.py
 
-pictures-cli: $(SETUP) ## make the pictures of the command line in docs/images anew, from a broker that runs
+pictures-cli: $(DEV) ## make the pictures of the command line in docs/images anew, from a broker that runs
 	$(BIN)/python docs/tools/make_cli_pictures.py
 
 pins: ## write the pins in requirements/ anew from the .in files (needs uv); images get the versions that the tests ran with
 	$(PIN) -o requirements/dev.txt requirements/dev.in
 	$(PIN) -c requirements/dev.txt -o requirements/spark.txt requirements/spark.in
-	for image in broker operator; do $(PIN) -c requirements/dev.txt -o requirements/$$image.txt requirements/$$image.in || exit 1; done
+	for image in run broker operator; do $(PIN) -c requirements/dev.txt -o requirements/$$image.txt requirements/$$image.in || exit 1; done
 	$(PIN) -c requirements/spark.txt -o requirements/spark-image.txt requirements/spark-image.in
 	$(PIN) -c requirements/dev.txt -c requirements/spark.txt -o requirements/build.txt requirements/build.in
 
 clean: ## remove what the targets made, but for the caches outside the checkout
 	rm -rf $(VENV) .venv-spark build bench/results
 
-.PHONY: help setup setup-spark demo check test test-unit test-compat test-spark cluster e2e test-long bench bench-spark docs screenshots pictures-cli pins clean
+.PHONY: help setup setup-dev setup-spark demo check check-all test test-all test-rest test-unit test-api test-spark test-spark-core test-spark-rest
+.PHONY: test-compat test-compat-core test-compat-rest test-crash cluster e2e test-long $(LONG_PARTS:%=test-long-%)
+.PHONY: bench bench-spark docs screenshots pictures-cli pins clean

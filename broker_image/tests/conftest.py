@@ -2,6 +2,7 @@
 
 import signal
 
+import repetitions
 from hypothesis import settings
 
 # A machine that others use as well may stand still in the middle of any example: that is no failure.
@@ -11,3 +12,7 @@ settings.load_profile("any machine")
 # Who is started in the background ignores Ctrl-C, and so would every command that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_report_header() -> str:
+    return repetitions.report_header()

@@ -5,6 +5,8 @@ import time
 import pytest
 from harness.clients import Workbench
 
+pytestmark = pytest.mark.core
+
 # Levels of conftest.DELAY_LEVELS and their delays.
 DELAY_MS = {1: 1000, 2: 2000, 5: 3000}
 # The real broker looks ten times a second; the rest is for a machine that does other things too.

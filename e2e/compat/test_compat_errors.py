@@ -7,6 +7,8 @@ from harness.brokers import Cluster
 from harness.clients import Workbench
 from harness.driver import ClientError
 
+pytestmark = pytest.mark.core
+
 SYSTEM_ERROR = 1
 MESSAGE_ILLEGAL = 13
 NO_PERMISSION = 16

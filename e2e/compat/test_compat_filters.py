@@ -30,6 +30,8 @@ from harness.driver import ClientError, Driver
 from python_scenario import FROM_FIRST, Collected, new_name, run, until
 from sql_expressions import Expressions
 
+pytestmark = pytest.mark.core
+
 FIRST = {"from": "CONSUME_FROM_FIRST_OFFSET", "sql": True}
 SEEDS = range(4)
 EXPRESSIONS_A_SEED = 1_500

@@ -2,7 +2,10 @@
 
 import time
 
+import pytest
 from harness.clients import Pulled, Workbench
+
+pytestmark = pytest.mark.core
 
 
 def test_a_pull_tells_what_it_found_and_where_to_go_on(clients: Workbench) -> None:

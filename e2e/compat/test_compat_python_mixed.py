@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import count
 from typing import TypeVar
 
+import pytest
 from delaymq.client import (
     Client,
     Message,
@@ -17,6 +18,8 @@ from harness.clients import PushConsumer as JavaConsumer
 from harness.clients import Workbench
 from harness.driver import Received
 from python_scenario import FROM_FIRST, Collected, run, subscribed, until
+
+pytestmark = pytest.mark.core
 
 Got = TypeVar("Got", ReceivedMessage, Received)
 

@@ -7,6 +7,8 @@ from harness.clients import Workbench
 from harness.driver import ClientError
 from harness.operators import Operators
 
+pytestmark = pytest.mark.core
+
 
 def test_a_message_is_found_by_its_offset_id_and_by_its_unique_id(clients: Workbench) -> None:
     topic = clients.topic(queues=2)

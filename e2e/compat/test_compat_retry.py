@@ -2,7 +2,10 @@
 
 import time
 
+import pytest
 from harness.clients import Workbench
+
+pytestmark = pytest.mark.core
 
 FIRST = {"from": "CONSUME_FROM_FIRST_OFFSET"}
 

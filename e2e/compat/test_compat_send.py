@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 from harness.clients import Workbench, message
 
+pytestmark = pytest.mark.core
+
 
 def test_a_sync_send_tells_where_the_message_is(clients: Workbench) -> None:
     topic = clients.topic(queues=1)

@@ -8,6 +8,8 @@ from harness.brokers import Cluster
 from harness.clients import Workbench, message
 from harness.driver import JVM_OPTIONS, Driver
 
+pytestmark = pytest.mark.core
+
 PLAIN = "-Dorg.apache.rocketmq.client.sendSmartMsg=false"
 REPLY_TIMEOUT_MS = 30_000
 

@@ -9,9 +9,6 @@ from pathlib import Path
 
 from harness.commitlog import BadLogError, Record, delayed_messages, delays_ms
 
-# `__DMQ_DUE` is reckoned when the message comes in, the record's store time when it is appended.
-DUE_BEFORE_STORED_MS = 1_000
-
 
 @dataclass(frozen=True, kw_only=True)
 class Attempts:
@@ -95,10 +92,11 @@ def judge(*, store_path: Path, level_table: str, topic: str, attempts: Attempts,
     for key, messages in delayed.items():
         for message in messages:
             delay_ms = level_delays_ms[int(message.scheduled.properties["DELAY"]) - 1]
-            due_by_store_ms = message.scheduled.stored_ms + delay_ms
-            if not due_by_store_ms - DUE_BEFORE_STORED_MS <= message.due_ms <= due_by_store_ms:
+            due_by_birth_ms = message.scheduled.born_ms + delay_ms
+            # `__DMQ_DUE` is computed on arrival: after the producer's clock was read, before the record is appended.
+            if not due_by_birth_ms <= message.due_ms <= message.scheduled.stored_ms + delay_ms:
                 wrong_due.append(key)
-            earliest_ms = max(message.due_ms, message.scheduled.born_ms + delay_ms)
+            earliest_ms = max(message.due_ms, due_by_birth_ms)
             if any(copy.stored_ms < earliest_ms for copy in message.copies):
                 early.append(key)
             if any(_differs(message.scheduled, copy) for copy in message.copies):

@@ -13,6 +13,7 @@ SEGMENT_BYTES = 4096
 TABLE = "1s 2s"
 TOPIC = "T"
 START_MS = 1_700_000_000_000
+BORN_MS = START_MS - 10
 
 
 class LogWriter:
@@ -34,7 +35,7 @@ class LogWriter:
             self._data += struct.pack(">iI", left, 0xCBD43194) + b"\xee" * (left - 8)
         crc = zlib.crc32(body) & 0x7FFFFFFF
         position = len(self._data)
-        self._data += struct.pack(">iIIiiqqiq", size, 0xDAA320A7, crc, queue_id, 0, queue_offset, position, 0, START_MS)
+        self._data += struct.pack(">iIIiiqqiq", size, 0xDAA320A7, crc, queue_id, 0, queue_offset, position, 0, BORN_MS)
         self._data += bytes(8) + struct.pack(">q", stored_ms) + bytes(8) + struct.pack(">iqi", 0, 0, len(body)) + body
         self._data += bytes([len(topic)]) + topic.encode() + struct.pack(">H", len(raw)) + raw
 
@@ -128,8 +129,10 @@ def test_the_due_time_in_the_record_counts_if_it_is_its_own(log: LogWriter, tmp_
 def test_a_due_time_that_is_not_arrival_plus_level_is_wrong(log: LogWriter, tmp_path: Path) -> None:
     log.delayed("a", 1, __DMQ_DUE=f"{START_MS + 9000}:0:0")
     log.copy("a", 1, late_ms=9000)
+    log.delayed("b", 1, __DMQ_DUE=f"{BORN_MS + 999}:0:1")
+    log.copy("b", 1)
     log.write()
-    assert verdict(tmp_path, acknowledged="a").wrong_due == ("a",)
+    assert verdict(tmp_path, acknowledged="a b").wrong_due == ("a", "b")
 
 
 def test_a_copy_with_another_body_is_altered(log: LogWriter, tmp_path: Path) -> None:

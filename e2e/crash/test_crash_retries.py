@@ -12,6 +12,7 @@ from crash.retry_load import GROUP, QUEUES, SEND_BACKS_A_SECOND, RetryLoad, Stor
 from harness.brokers import Cluster, OurCluster
 from harness.commitlog import records
 from harness.suite import enter_isolated
+from repetitions import SEED
 
 MESSAGES = 3_200
 LEVEL_TABLE = "1s 2s"
@@ -26,6 +27,7 @@ CONFIG = {
     "flushConsumerOffsetInterval": str(OFFSET_INTERVAL_MS),
     "flushDelayOffsetInterval": "1000",
 }
+SEEDS_LONG = range(SEED + 1, SEED + 12)
 pytestmark = pytest.mark.timeout(400)
 
 
@@ -37,7 +39,7 @@ def cluster() -> Iterator[Cluster]:
     cluster.close()
 
 
-@pytest.mark.parametrize("seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 13))])
+@pytest.mark.parametrize("seed", [SEED, *(pytest.param(seed, marks=pytest.mark.long) for seed in SEEDS_LONG)])
 def test_kill_among_send_backs_and_commits_keeps_what_was_acknowledged(
     cluster: Cluster, seed: int, tmp_path: Path
 ) -> None:

@@ -3,10 +3,15 @@
 import os
 
 import pytest
-from api_server_fixtures import kubernetes_programs  # noqa: F401
+from api_server_fixtures import kubernetes_programs, mark_kubernetes  # noqa: F401
 from cluster.paths import artifacts_path
 from cluster.programs import find_program
 from helm_chart import Helm
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark_kubernetes(items)
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_plain_rows import plain_messages
 from spark_workload import RETENTION_HOURS, Workload, mixed_workload
 
+pytestmark = pytest.mark.core
+
 
 def positions_of(work: Workload) -> Positions:
     return Positions(

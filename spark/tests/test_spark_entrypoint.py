@@ -11,6 +11,8 @@ from pathlib import Path
 import entrypoint
 import pytest
 
+pytestmark = pytest.mark.core
+
 DRIVER = {"SPARK_HOME": "/opt/spark", "SPARK_DRIVER_BIND_ADDRESS": "10.1.2.3"}
 EXECUTOR = {
     "SPARK_HOME": "/opt/spark",

@@ -18,6 +18,8 @@ from spark_fake_broker import FakeBroker, Handler, fail, fake_broker, reset, sen
 from spark_running_broker import write_store
 from spark_store import source_rows
 
+pytestmark = pytest.mark.core
+
 COUNT = 1_200
 
 

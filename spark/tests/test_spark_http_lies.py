@@ -14,6 +14,8 @@ from delaymq_spark.store_http import ask_store, describe_store
 from spark_fake_broker import FakeBroker, Handler, fake_broker, send, send_json, send_range
 from spark_running_broker import write_store
 
+pytestmark = pytest.mark.core
+
 SEGMENT = "/api/v1/store/segments/00000000000000000000"
 
 

@@ -20,6 +20,8 @@ from spark_aged_workload import aged_workload
 from spark_store import GOLDEN, unpack_golden
 from spark_workload import mixed_workload
 
+pytestmark = pytest.mark.core
+
 # broker_image/tests/golden/README.md
 GOLDEN_RECORDS, GOLDEN_LOG_END, GOLDEN_BLANK = 107, 31_699, 1_843
 GOLDEN_LEVELS = {1: 6, 5: 2, 18: 4}

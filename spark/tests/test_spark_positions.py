@@ -11,6 +11,8 @@ from delaymq_spark import StorePathError, read_positions
 from delaymq_spark.positions import parse_table
 from spark_store import unpack_golden
 
+pytestmark = pytest.mark.core
+
 
 @pytest.fixture
 def golden(tmp_path: Path) -> Path:

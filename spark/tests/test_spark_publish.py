@@ -22,6 +22,8 @@ from delaymq_spark.publish import (
 )
 from spark_api_server import TOKEN, FakeApiServer
 
+pytestmark = pytest.mark.core
+
 TARGET = ConfigMapName("shop", "orders-analytics-0-29500000")
 NOT_FOUND = json.dumps({"kind": "Status", "message": 'configmaps "x" not found', "code": 404})
 

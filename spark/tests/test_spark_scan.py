@@ -17,6 +17,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from spark_store import comparable, reader_damage, reader_rows, source_rows, unpack_golden
 
+pytestmark = pytest.mark.core
+
 SEGMENT_BYTES = 65_536
 IPV4 = bytes([10, 0, 0, 7, 0, 0, 0x2A, 0x9F])
 IPV6 = bytes(15) + b"\x01" + bytes([0, 0, 0x2A, 0x9F])

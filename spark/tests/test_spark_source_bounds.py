@@ -18,6 +18,8 @@ from delaymq_spark.source import RocketMqStoreSource
 from delaymq_spark.source_options import parse_options
 from delaymq_spark.source_read import MAX_BATCH_ROWS, batches
 
+pytestmark = pytest.mark.core
+
 HOST = bytes([10, 0, 0, 7, 0, 0, 0x2A, 0x9F])
 MIB = 1 << 20
 

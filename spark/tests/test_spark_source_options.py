@@ -9,6 +9,8 @@ from delaymq_spark.source import RocketMqStoreSource
 from delaymq_spark.source_options import DEFAULT_SPLIT_BYTES, OptionError, SourceOptions, parse_options
 from delaymq_spark.source_schema import COLUMNS, DEFAULT_COLUMNS, SKIPPED
 
+pytestmark = pytest.mark.core
+
 
 def parsed(**options: str) -> SourceOptions:
     return parse_options({"path": "/var/lib/store", **options})

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from delaymq_spark import status
+
+pytestmark = pytest.mark.core
 
 SUMMARY: dict[str, Any] = {
     "storeId": "id", "brokerName": "orders-0", "asOfMs": 5, "durationMs": 7, "complete": False, "skippedCount": 2,

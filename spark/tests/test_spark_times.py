@@ -10,6 +10,8 @@ from delaymq_spark.arguments import UsageError, parse
 from delaymq_spark.source_options import OptionError, parse_options
 from delaymq_spark.times import parse_time_ms
 
+pytestmark = pytest.mark.core
+
 READABLE = [
     ("0", 0),
     ("1769846400123", 1_769_846_400_123),

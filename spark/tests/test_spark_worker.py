@@ -13,6 +13,8 @@ from zipimport import zipimporter
 import pytest
 from delaymq_spark.source_worker import begin_tasks_at_once
 
+pytestmark = pytest.mark.core
+
 
 @pytest.fixture
 def as_it_was() -> Iterator[None]:

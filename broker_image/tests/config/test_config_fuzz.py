@@ -1,12 +1,11 @@
 """Whatever a broker.conf holds, the answer is a configuration or one ConfigError, and soon."""
 
-import os
 import random
 
 from delaymq.config import BrokerConfig, ConfigError, NamesrvConfig, build, keys_of, parse_properties_text
+from repetitions import FUZZ_INPUTS as INPUTS
+from repetitions import SEED
 
-INPUTS = int(os.environ.get("DELAYMQ_FUZZ_INPUTS", "20000"))
-SEED = int(os.environ.get("DELAYMQ_FUZZ_SEED", "1"))
 _PIECES = ["=", ":", "\n", "\\", "\\u00", "#", "!", " ", "1s", "9" * 30, "-1", "true", "\ud800", "SYNC_FLUSH", ";"]
 
 

@@ -5,7 +5,6 @@ DELAYMQ_FUZZ_INPUTS (default 20,000) says how many broken inputs are tried.
 
 from __future__ import annotations
 
-import os
 import random
 import tarfile
 from pathlib import Path
@@ -32,8 +31,8 @@ from delaymq.message.record import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from repetitions import FUZZ_INPUTS, SEED
 
-FUZZ_INPUTS = int(os.environ.get("DELAYMQ_FUZZ_INPUTS", "20000"))
 GOLDEN = Path(__file__).parent.parent / "golden"
 
 
@@ -193,7 +192,7 @@ def decode_or_refuse(data: bytes) -> Record | None:
 
 
 def test_broken_bytes_are_refused_and_nothing_else_happens() -> None:
-    chance = random.Random(4_9)
+    chance = random.Random(SEED)
     samples = [*golden_records("clean"), plain(born_host=bytes(20)), plain(store_host=bytes(20)), plain(body=b"")]
     accepted = 0
     for number in range(FUZZ_INPUTS):

@@ -1,10 +1,9 @@
 """Random and mutated bytes: only ProtocolError and RequestError come out, in bounded time and memory.
 
-DELAYMQ_FUZZ_INPUTS sets the inputs a target, DELAYMQ_FUZZ_SEED another sequence of them; a failure names its input.
+DELAYMQ_FUZZ_INPUTS sets the inputs for each target, DELAYMQ_SEED another sequence of them; a failure names its input.
 """
 
 import json
-import os
 import random
 import resource
 import time
@@ -21,9 +20,9 @@ from delaymq.protocol.command import decode_command, encode_command
 from delaymq.protocol.errors import FastJsonError, ProtocolError, RequestError
 from delaymq.protocol.fastjson import dumps, loads
 from delaymq.protocol.frame import TRUSTED_BUFFER_BYTES, FrameReceiver
+from repetitions import FUZZ_INPUTS as INPUTS
+from repetitions import SEED
 
-INPUTS = int(os.environ.get("DELAYMQ_FUZZ_INPUTS", "20000"))
-SEED = int(os.environ.get("DELAYMQ_FUZZ_SEED", "1"))
 # An input of a few KiB takes microseconds; this leaves room for a machine that is busy with something else.
 MAX_INPUT_SECONDS = 2.0
 MAX_GROWTH_BYTES = 256 * 1024 * 1024

@@ -1,6 +1,6 @@
 """Crash states of a store with the scheduler at work: each delayed message is handed over once.
 
-DELAYMQ_CRASH_STATES (default 1,000) and DELAYMQ_CRASH_SEED as in the other crash replay; a fifth as many states here.
+DELAYMQ_CRASH_STATES (default 1,000) and DELAYMQ_SEED as in the other crash replay; a fifth as many states here.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from delaymq.message.levels import DelayLevels
 from delaymq.message.names import SCHEDULE_TOPIC, UNIQUE_KEY
 from delaymq.store.message_store import MessageStore
 from delaymq.store.reader import StoreReader
+from repetitions import CRASH_STATES as STATES
+from repetitions import SEED
 from store_recording import QuietFiles, after_crashes
 from store_support import HOST, Clock
 from store_support import message as plain_message
-from test_store_crash_replay import OPTIONS, SEED, STATES, Workload
+from test_store_crash_replay import OPTIONS, Workload
 
 LEVELS = DelayLevels.parse("1s 2s 5s")
 TOPIC = "Delayed"

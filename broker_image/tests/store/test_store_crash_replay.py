@@ -1,12 +1,11 @@
 """Crash states: whatever of the unsynced writes survives, the store opens and nothing acknowledged is missing.
 
-DELAYMQ_CRASH_STATES (default 1,000) says how many, DELAYMQ_CRASH_SEED which.
+DELAYMQ_CRASH_STATES (default 1,000) says how many, DELAYMQ_SEED which.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import random
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -22,11 +21,11 @@ from delaymq.store.message_store import MessageStore
 from delaymq.store.model import StoreTask
 from delaymq.store.reader import StoreReader
 from delaymq.store.verify import verify
+from repetitions import CRASH_STATES as STATES
+from repetitions import SEED
 from store_recording import QuietFiles, RecordingFiles, after_crashes
 from store_support import SMALL, Clock, Watcher, entries_of, message
 
-STATES = int(os.environ.get("DELAYMQ_CRASH_STATES", "1000"))
-SEED = int(os.environ.get("DELAYMQ_CRASH_SEED", "20240229"))
 RECORDINGS = 8
 OPTIONS = replace(SMALL, sync_flush=True, commit_log_file_bytes=24_576, index_slots=40, index_entries=120)
 

@@ -1,6 +1,6 @@
 """Crash states of a broker among transactions: committed once, rolled back never, nothing acknowledged lost.
 
-DELAYMQ_CRASH_STATES (default 1,000) and DELAYMQ_CRASH_SEED as in the other crash replays; a fifth as many states here.
+DELAYMQ_CRASH_STATES (default 1,000) and DELAYMQ_SEED as in the other crash replays; a fifth as many states here.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import request_command
 from delaymq.store.message_store import MessageStore
 from delaymq.store.reader import StoreReader
+from repetitions import CRASH_STATES as STATES
+from repetitions import SEED
 from store_recording import QuietFiles, after_crashes
 from store_support import Clock
-from test_store_crash_replay import OPTIONS, SEED, STATES, Workload
+from test_store_crash_replay import OPTIONS, Workload
 from transactions_harness import COMMIT, GROUP, ROLLBACK, Half
 
 TOPIC = "Orders"

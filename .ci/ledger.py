@@ -1,0 +1,261 @@
+"""The ledger of the test suites: what each one costs, and whether it still fits.
+
+``ledger.py run SUITE -- COMMAND`` runs a command as a suite and records its wall and processor time. Processor time
+counts all descendants, daemons and containers included: the command runs below a subreaper (prctl(2)) that waits for
+every process that the command leaves behind. ``ledger.py report`` prints the table and, with ``--enforce``, fails when
+a suite used more than ``tolerance`` times the processor time in its line of ledger.toml, or when a line has no run.
+
+Machines differ in speed, and one machine differs between hours. Before and after each suite a fixed amount of work is
+timed; on a machine on which it takes longer than when the ledger was written, the lines grow by the same factor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+LEDGER_PATH = Path(__file__).with_name("ledger.toml")
+RECORDS_PATH = Path(__file__).resolve().parent.parent / "build" / "ledger"
+
+PR_SET_CHILD_SUBREAPER = 36
+# What a command leaves behind ends by itself within seconds; a daemon that does not is no reason to wait forever.
+REAP_TIMEOUT_S = 60.0
+REFERENCE_ROUNDS = 3
+REFERENCE_KEYS = 200_000
+EXIT_OVER_BUDGET = 1
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run of a suite. Times in seconds; ``reference_s`` is the time of the fixed work beside it."""
+
+    suite: str
+    wall_s: float
+    processor_s: float
+    reference_s: float
+    exit_code: int
+
+
+@dataclass(frozen=True)
+class Line:
+    """A suite in ledger.toml, in minutes. A line without ``warm`` (a build) counts only when caches are empty."""
+
+    processor: float
+    wall: float
+    cold: bool = False
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """What ledger.toml says."""
+
+    tolerance: float
+    reference_s: float
+    warm_limit: float
+    cold_limit: float
+    lines: Mapping[str, Line]
+    growth: Mapping[str, float]
+
+    @classmethod
+    def load(cls, path: Path = LEDGER_PATH) -> Ledger:
+        """Reads the file. Raises KeyError, TypeError or tomllib.TOMLDecodeError when it is malformed."""
+        text = tomllib.loads(path.read_text())
+        return cls(
+            tolerance=text["tolerance"],
+            reference_s=text["reference_seconds"],
+            warm_limit=text["limits"]["warm_minutes"],
+            cold_limit=text["limits"]["cold_minutes"],
+            lines={name: Line(**fields) for name, fields in text["suites"].items()},
+            growth=text["growth"],
+        )
+
+    def allowed_s(self, record: Record) -> float:
+        """Processor seconds that the suite may use on a machine as slow as this one."""
+        slowness = max(1.0, record.reference_s / self.reference_s)
+        return self.lines[record.suite].processor * 60 * self.tolerance * slowness
+
+
+def problems(ledger: Ledger, records: Sequence[Record]) -> list[str]:
+    """What does not fit, a sentence each."""
+    found = []
+    for record in records:
+        if record.suite not in ledger.lines:
+            found.append(f"suite {record.suite} has no line in {LEDGER_PATH.name}: add one")
+        elif record.processor_s > (allowed_s := ledger.allowed_s(record)):
+            found.append(
+                f"suite {record.suite} used {record.processor_s / 60:.1f} processor minutes; {allowed_s / 60:.1f} are"
+                f" allowed: make it cheaper, move repetitions to `make test-long`, or change {LEDGER_PATH.name}"
+            )
+    ran = {record.suite for record in records}
+    found += [f"suite {name} did not run" for name in ledger.lines if name not in ran]
+    return found
+
+
+def table(ledger: Ledger, records: Sequence[Record]) -> str:
+    """The records as text, one line a suite, with the allowed processor time beside the used one."""
+    rows = [("suite", "wall min", "processor min", "ledger", "allowed", "machine")]
+    for record in records:
+        line = ledger.lines.get(record.suite)
+        rows.append(
+            (
+                record.suite + (" (cold only)" if line and line.cold else ""),
+                f"{record.wall_s / 60:.2f}",
+                f"{record.processor_s / 60:.2f}",
+                f"{line.processor:.2f}" if line else "-",
+                f"{ledger.allowed_s(record) / 60:.2f}" if line else "-",
+                f"x{record.reference_s / ledger.reference_s:.2f}",
+            )
+        )
+    total_wall, total_processor = sum(each.wall_s for each in records), sum(each.processor_s for each in records)
+    rows.append(("together", f"{total_wall / 60:.2f}", f"{total_processor / 60:.2f}", "", "", ""))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) if not column else cell.rjust(width) for column, (cell, width) in enumerate(cells))
+        for cells in (list(zip(row, widths, strict=True)) for row in rows)
+    )
+
+
+class Usage(NamedTuple):
+    """What a command used, with everything that it started; times in seconds."""
+
+    wall_s: float
+    processor_s: float
+    exit_code: int
+    """128 plus the signal's number if a signal ended it, as in a shell."""
+
+
+def used_by(command: Sequence[str]) -> Usage:
+    """Runs the command to its end. Raises OSError when it cannot be run. The caller must have no other children."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    began, used_before_s = time.monotonic(), _descendants_s()
+    # Ctrl-C reaches the command by the terminal's process group; this process stays to record what was used.
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        process = subprocess.Popen(command, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+        signal.signal(signal.SIGTERM, lambda *_: os.kill(process.pid, signal.SIGTERM))
+        code = os.waitstatus_to_exitcode(_wait(process.pid))
+        process.returncode = code  # Popen must not wait for it again
+        wall_s = time.monotonic() - began
+        _wait_for_orphans()
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, previous)
+    return Usage(wall_s, _descendants_s() - used_before_s, code if code >= 0 else 128 - code)
+
+
+def _wait(command_pid: int) -> int:
+    """The command's wait status. Orphans are reaped meanwhile: a zombie would look alive to who killed it."""
+    while True:
+        pid, status = os.wait()
+        if pid == command_pid:
+            return status
+
+
+def _wait_for_orphans() -> None:
+    """The time of a process counts once it was waited for."""
+    deadline = time.monotonic() + REAP_TIMEOUT_S
+    with contextlib.suppress(ChildProcessError):
+        while time.monotonic() < deadline:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                time.sleep(0.05)
+
+
+def reference_seconds() -> float:
+    """Processor seconds of a fixed amount of Python work over more memory than a processor's cache holds.
+
+    The least of a few rounds: other processes lengthen some of them.
+    """
+    return min(_reference_round() for _ in range(REFERENCE_ROUNDS))
+
+
+def _reference_round() -> float:
+    shuffled = list(range(REFERENCE_KEYS))
+    random.Random(1).shuffle(shuffled)
+    began = time.process_time()
+    table = {key: key.to_bytes(8, "big") for key in shuffled}
+    total = 0
+    for key in range(REFERENCE_KEYS):
+        total += int.from_bytes(table[key], "big") + len(str(key))
+    assert total
+    return time.process_time() - began
+
+
+def _descendants_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _load_records(folder: Path) -> list[Record]:
+    paths = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
+    return [Record(**json.loads(path.read_text())) for path in paths]
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    if not command:
+        print("usage: ledger.py run SUITE -- COMMAND ...", file=sys.stderr)
+        return 2
+    before_s = reference_seconds()
+    try:
+        usage = used_by(command)
+    except OSError as error:
+        print(f"ledger: {command[0]} cannot be run: {error.strerror}", file=sys.stderr)
+        return 127
+    reference_s = (before_s + reference_seconds()) / 2
+    record = Record(arguments.suite, reference_s=reference_s, **usage._asdict())
+    arguments.records.mkdir(parents=True, exist_ok=True)
+    (arguments.records / f"{record.suite}.json").write_text(json.dumps(asdict(record)))
+    print(f"{record.suite}: {record.wall_s / 60:.1f} min, {record.processor_s / 60:.1f} processor min", flush=True)
+    return record.exit_code
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    ledger, records = Ledger.load(), _load_records(arguments.records)
+    print(table(ledger, records))
+    if not arguments.enforce:
+        return 0
+    found = problems(ledger, records)
+    for sentence in found:
+        print(f"FAILED: {sentence}")
+    return EXIT_OVER_BUDGET if found else 0
+
+
+def _reset(arguments: argparse.Namespace) -> int:
+    for path in arguments.records.glob("*.json"):
+        path.unlink()
+    return 0
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="What the test suites cost.")
+    parser.add_argument("--records", type=Path, default=RECORDS_PATH, help=f"folder of the records ({RECORDS_PATH})")
+    commands: Any = parser.add_subparsers(dest="verb", required=True)
+    running = commands.add_parser("run", help="run a command as a suite and record what it used")
+    running.add_argument("suite")
+    running.add_argument("command", nargs=argparse.REMAINDER)
+    running.set_defaults(do=_run)
+    reporting = commands.add_parser("report", help="print what the recorded suites used")
+    reporting.add_argument("--enforce", action="store_true", help="fail when a suite is over its line, or missing")
+    reporting.set_defaults(do=_report)
+    commands.add_parser("reset", help="forget former runs").set_defaults(do=_reset)
+    arguments = parser.parse_args(words)
+    code: int = arguments.do(arguments)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""The ledger counts what suites use, and says what no longer fits."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import ledger as books
+import pytest
+from ledger import Ledger, Line, Record, Usage, problems, table
+
+LEDGER = Ledger(
+    tolerance=1.5,
+    reference_s=0.3,
+    warm_limit=35,
+    cold_limit=55,
+    lines={"unit": Line(processor=10, wall=6), "cluster": Line(processor=20, wall=12, cold=True)},
+    growth={"timeline": 3},
+)
+BURN = "import time\nwhile time.process_time() < {seconds}: pass"
+# What a process burns is counted to a clock tick; starting Python takes some 20 ms of its own.
+START_S = 1.0
+
+
+def record(suite: str = "unit", *, minutes: float = 9.0, reference_s: float = 0.3) -> Record:
+    return Record(suite, wall_s=60.0, processor_s=minutes * 60, reference_s=reference_s, exit_code=0)
+
+
+def test_a_suite_within_its_line_fits() -> None:
+    assert problems(LEDGER, [record(minutes=14.9), record("cluster")]) == []
+
+
+def test_a_suite_above_one_and_a_half_times_its_line_is_named_with_both_figures() -> None:
+    (sentence,) = problems(LEDGER, [record(minutes=15.2), record("cluster")])
+    assert sentence.startswith("suite unit used 15.2 processor minutes; 15.0 are allowed")
+
+
+def test_a_slower_machine_gets_more_and_a_faster_one_not_less() -> None:
+    assert problems(LEDGER, [record(minutes=28, reference_s=0.6), record("cluster")]) == []
+    assert problems(LEDGER, [record(minutes=14.9, reference_s=0.1), record("cluster")]) == []
+
+
+def test_a_suite_that_did_not_run_and_one_without_a_line_are_named() -> None:
+    assert problems(LEDGER, [record(), record("new")]) == [
+        "suite new has no line in ledger.toml: add one",
+        "suite cluster did not run",
+    ]
+
+
+def test_the_table_has_a_row_for_each_suite_and_the_sums() -> None:
+    lines = table(LEDGER, [record(), record("cluster", minutes=1)]).splitlines()
+    assert [line.split()[0] for line in lines] == ["suite", "unit", "cluster", "together"]
+    assert lines[-1].split() == ["together", "2.00", "10.00"]
+
+
+def used_by(*command: str) -> Usage:
+    """In a process without other children."""
+    program = "import sys, ledger; print(*ledger.used_by(sys.argv[1:]))"
+    folder = Path(books.__file__).parent
+    done = subprocess.run(
+        [sys.executable, "-c", program, *command], cwd=folder, capture_output=True, text=True, check=True
+    )
+    wall_s, processor_s, exit_code = done.stdout.split()
+    return Usage(float(wall_s), float(processor_s), int(exit_code))
+
+
+def test_processor_time_of_a_process_that_outlives_the_command_counts() -> None:
+    """As a daemon does: started by the command, reparented when the command ends."""
+    orphan = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {BURN.format(seconds=0.5)!r}])"
+    used = used_by(sys.executable, "-c", orphan)
+    assert used.exit_code == 0
+    assert 0.5 <= used.processor_s < 0.5 + START_S
+
+
+def test_an_orphan_that_ends_before_the_command_leaves_no_zombie() -> None:
+    """Who kills a daemon looks whether it is gone."""
+    command = "orphan=$(sh -c 'sleep 0.1 >&- & echo $!'); sleep 1; ! kill -0 $orphan 2>&-"
+    assert used_by("sh", "-c", command).exit_code == 0
+
+
+def test_a_sleeping_command_costs_wall_time_only() -> None:
+    used = used_by("sleep", "0.3")
+    assert used.wall_s >= 0.3
+    assert used.processor_s < 0.2
+
+
+def test_the_exit_code_of_the_command_is_kept() -> None:
+    assert used_by("false").exit_code == 1
+    assert used_by("sh", "-c", "kill -9 $$").exit_code == 128 + 9
+
+
+def test_a_command_that_cannot_be_run_is_told_without_a_stack_trace(tmp_path: Path) -> None:
+    command = [sys.executable, books.__file__, "--records", str(tmp_path), "run", "unit", "--", "/no/such/program"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 127
+    assert done.stderr == "ledger: /no/such/program cannot be run: No such file or directory\n"
+
+
+def test_the_ledger_leaves_room_for_what_is_planned() -> None:
+    """Warm suites fit the limit, and so do cold ones; planned growth is 20 minutes."""
+    real = Ledger.load()
+    warm = sum(line.wall for line in real.lines.values() if not line.cold)
+    cold = warm + sum(line.wall for line in real.lines.values() if line.cold)
+    assert warm <= real.warm_limit <= 35
+    assert cold <= real.cold_limit <= 55
+    assert sum(real.growth.values()) == pytest.approx(20)
