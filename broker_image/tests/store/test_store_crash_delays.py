@@ -114,7 +114,7 @@ def check(path: Path, call: int, workload: DelayWorkload) -> int:
     return before
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(300 + STATES // 10)
 @pytest.mark.parametrize("recording", range(RECORDINGS))
 def test_after_any_crash_each_delayed_message_is_handed_over_once(tmp_path: Path, recording: int) -> None:
     seed = SEED + 1_000 + recording

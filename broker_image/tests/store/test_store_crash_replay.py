@@ -194,7 +194,7 @@ def _topic_of(store: MessageStore, offset: int) -> str:
     return record.topic
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(300 + STATES // 10)
 @pytest.mark.parametrize("recording", range(RECORDINGS))
 def test_whatever_a_crash_leaves_nothing_acknowledged_is_lost(tmp_path: Path, recording: int) -> None:
     seed = SEED + recording

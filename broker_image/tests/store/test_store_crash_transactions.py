@@ -184,7 +184,7 @@ def check(path: Path, call: int, workload: TransactionWorkload) -> int:
     return sum(before.values())
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(300 + STATES // 10)
 @pytest.mark.parametrize("recording", range(RECORDINGS))
 def test_after_any_crash_each_transaction_has_its_fate(tmp_path: Path, recording: int) -> None:
     seed = SEED + 2_000 + recording
