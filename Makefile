@@ -8,8 +8,9 @@ SETUP := $(VENV)/.done
 DEV := $(VENV)/.done-dev
 SPARK_BIN := .venv-spark/bin
 SPARK := .venv-spark/.done
-# Processes of a suite: one a processor; half as many again where tests mostly wait for servers.
-WORKERS ?= $(shell nproc)
+# Processes of a suite: one for each processor, half as many again where tests mostly wait for servers. Each of them has
+# brokers and a JVM, so many processors do not mean many of them.
+WORKERS ?= $(shell n=$$(nproc); echo $$((n < 6 ? n : 6)))
 WAITING_WORKERS ?= $(shell echo $$(( ($(WORKERS) * 3 + 1) / 2 )))
 
 .DEFAULT_GOAL := help
