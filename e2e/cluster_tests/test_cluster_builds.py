@@ -25,12 +25,17 @@ LIMIT_S = 30
 
 # A build of two parts in a process of its own; the program that makes the second one runs until it is ended.
 BUILD_OF_TWO = """\
+import signal
 import sys
 from pathlib import Path
 
 from cluster import __main__, build, commands
 from cluster.artifacts import Artifact
 from cluster.paths import go_path
+
+# Below nohup, or in the background of a shell, these are ignored, and children inherit that.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 child = sys.argv[1]
 
