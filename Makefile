@@ -93,7 +93,7 @@ test-compat-rest: $(DEV)
 	$(call suite,compat) $(PYTEST_E2E) e2e/compat e2e/console -m "not core" --junitxml=$(REPORTS)/compat.xml
 
 test-crash: $(DEV) ## kill -9 at many instants; short soaks
-	$(call suite,crash) $(PYTEST_E2E) e2e/crash e2e/soak --junitxml=$(REPORTS)/crash.xml
+	$(call suite,crash) $(PYTEST_E2E) --dist worksteal e2e/crash e2e/soak --junitxml=$(REPORTS)/crash.xml
 
 cluster: $(DEV) ## build once, outside the checkout, what real clusters need here (nothing where Docker and a registry are)
 	$(call suite,cluster) env PYTHONPATH=e2e $(BIN)/python -m cluster build
@@ -113,7 +113,7 @@ test-long-crash: $(DEV) ## kill -9 at 20 instants of each load; five kills in on
 	$(call suite,long-crash) $(PYTEST_E2E) --dist worksteal e2e/crash --long -m long --junitxml=$(REPORTS)/long-crash.xml
 
 test-long-real: $(DEV) ## the compatibility suite against the real broker, and its slow cases against ours
-	$(call suite,long-compat) $(PYTEST_E2E) e2e/compat --long -m "long and not soak" --junitxml=$(REPORTS)/long-compat.xml
+	$(call suite,long-compat) $(PYTEST_E2E) e2e/compat --long -m long -k "not soak" --junitxml=$(REPORTS)/long-compat.xml
 	$(call suite,long-real) $(PYTEST_E2E) e2e/compat --against real --junitxml=$(REPORTS)/long-real.xml
 
 test-long-soak: $(DEV) ## soaks of the broker and of the asyncio client
