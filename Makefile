@@ -26,7 +26,7 @@ help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{sub(/:.*/, "", $$1); printf "  make %-16s %s\n", $$1, $$2}'
 
 setup: $(SETUP) ## make .venv with what running needs, from pins
-	@echo "Ready: .venv/bin/delaymq standalone"
+	@echo "Ready: $(BIN)/delaymq standalone"
 
 $(SETUP): requirements/run.txt broker_image/pyproject.toml
 	$(PYTHON) -m venv $(VENV)
