@@ -113,6 +113,7 @@ def test_a_schedule_analyses_what_was_sent_and_keeps_as_many_runs_as_asked(
     note(run_s=duration_ms / 1000, messages=170, pending=40, lost=0)
 
 
+@pytest.mark.long
 def test_a_run_on_demand_reads_the_volumes_of_both_groups_one_after_the_other(
     lab: Lab, spark_operator: SparkOperator, spaces: Callable[..., Space]
 ) -> None:
