@@ -239,6 +239,22 @@ def test_java_libraries_that_another_run_downloads_are_waited_for_and_not_downlo
     assert said == ["waiting for another run that gets Java libraries ready"]
 
 
+def said_by_the_second(call: Callable[[Log], object], entered: threading.Event, go_on: threading.Event) -> list[str]:
+    """What the second of two calls at once logs; its first line lets the first one, which has ``entered``, go on."""
+    first = threading.Thread(target=lambda: call(quiet))
+    first.start()
+    assert entered.wait(LIMIT_S)
+    said: list[str] = []
+
+    def log(line: str) -> None:
+        said.append(line)
+        go_on.set()
+
+    call(log)
+    first.join(LIMIT_S)
+    return said
+
+
 def test_an_image_that_another_run_loads_into_docker_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     part = Artifact("node-image", (), make_nothing)
     part.obtain(quiet)
@@ -253,17 +269,7 @@ def test_an_image_that_another_run_loads_into_docker_is_loaded_once(monkeypatch:
     monkeypatch.setattr(Daemon, "_load", load)
     monkeypatch.setattr(Daemon, "image_key", lambda self, tag: part.key if loaded else None)
     ours = Daemon({}, own=True)
-    first = threading.Thread(target=lambda: ours.load(part, "delaymq/node:1", quiet))
-    first.start()
-    assert entered.wait(LIMIT_S)
-    said: list[str] = []
-
-    def log(line: str) -> None:
-        said.append(line)
-        go_on.set()
-
-    ours.load(part, "delaymq/node:1", log)
-    first.join(LIMIT_S)
+    said = said_by_the_second(lambda log: ours.load(part, "delaymq/node:1", log), entered, go_on)
     assert loaded == ["delaymq/node:1"]
     assert said == ["waiting for another run that loads delaymq/node:1 into Docker"]
 
@@ -282,17 +288,7 @@ def test_images_are_built_by_one_run_at_a_time(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(images, "_build_all", build_all)
     ours = Daemon({}, own=True)
-    first = threading.Thread(target=lambda: images.build_images(ours, log=quiet))
-    first.start()
-    assert entered.wait(LIMIT_S)
-    said: list[str] = []
-
-    def log(line: str) -> None:
-        said.append(line)
-        go_on.set()
-
-    images.build_images(ours, log=log)
-    first.join(LIMIT_S)
+    said = said_by_the_second(lambda log: images.build_images(ours, log=log), entered, go_on)
     assert said == ["waiting for another run that builds images"]
 
 

@@ -21,15 +21,15 @@ LTO_FLAGS = "-flto -fuse-linker-plugin -ffat-lto-objects"
 
 # pyenv install 3.11.7, without options.
 PYENV: Config = {
-    "CONFIG_ARGS": "'--prefix=/root/.pyenv/versions/3.11.7' '--enable-shared'"
-    " '--libdir=/root/.pyenv/versions/3.11.7/lib'"
-    " 'LDFLAGS=-L/root/.pyenv/versions/3.11.7/lib -Wl,-rpath,/root/.pyenv/versions/3.11.7/lib'",
+    "CONFIG_ARGS": "'--prefix=/opt/pyenv/versions/3.11.7' '--enable-shared'"
+    " '--libdir=/opt/pyenv/versions/3.11.7/lib'"
+    " 'LDFLAGS=-L/opt/pyenv/versions/3.11.7/lib -Wl,-rpath,/opt/pyenv/versions/3.11.7/lib'",
     "MULTIARCH": "x86_64-linux-gnu",
     "PGO_PROF_GEN_FLAG": "-fprofile-generate",
     "PGO_PROF_USE_FLAG": USE_FLAGS,
     "PY_CORE_CFLAGS": "-Wsign-compare -DNDEBUG -g -fwrapv -O3 -Wall -std=c11 -Wextra -fvisibility=hidden"
     " -I./Include/internal -I. -I./Include -fPIC -DPy_BUILD_CORE",
-    "PY_CORE_LDFLAGS": "-L/root/.pyenv/versions/3.11.7/lib -Wl,-rpath,/root/.pyenv/versions/3.11.7/lib",
+    "PY_CORE_LDFLAGS": "-L/opt/pyenv/versions/3.11.7/lib -Wl,-rpath,/opt/pyenv/versions/3.11.7/lib",
     "Py_DEBUG": 0,
 }
 # The arguments of configure of docker-library/python, 3.11/slim-bookworm; the flags are what configure makes of them.
