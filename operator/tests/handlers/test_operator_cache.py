@@ -39,6 +39,11 @@ class Seen:
             self.cache.put(one["kind"], one)
         return list(self.woken)
 
+    def event(self, one: Manifest) -> None:
+        """A watch shows an object."""
+        self.cache.put(one["kind"], one, event=True)
+        self.woken.clear()
+
 
 @pytest.fixture
 def seen() -> Seen:
@@ -51,6 +56,28 @@ def test_an_older_version_never_replaces_a_newer_one(seen: Seen) -> None:
     found = seen.cache.get("Pod", "ns", "p")
     assert found is not None
     assert found["status"] == {"phase": "Running"}
+
+
+def test_an_answer_completes_what_a_watch_of_a_former_definition_showed(seen: Seen) -> None:
+    """Such a watch shows objects without the fields that only the new definition has."""
+    seen.event(an_object("Broker", "demo", 10, spec={}))
+    assert seen.woken_by(an_object("Broker", "demo", 10, spec={"paused": True})) == [Key("Broker", "ns", "demo")]
+    seen.event(an_object("Broker", "demo", 10, spec={}))
+    found = seen.cache.get("Broker", "ns", "demo")
+    assert found is not None
+    assert found["spec"] == {"paused": True}
+
+
+def test_a_list_completes_it_too_and_its_way_to_show_an_object_is_no_difference(seen: Seen) -> None:
+    whole = an_object("Broker", "demo", 10, spec={"paused": True})
+    item = {key: value for key, value in whole.items() if key not in ("apiVersion", "kind")}
+    seen.event(an_object("Broker", "demo", 10, spec={}))
+    assert seen.cache.differs("Broker", None, [item], "11")
+    assert seen.cache.replace("Broker", None, [item], "11") == 1
+    assert seen.woken == [Key("Broker", "ns", "demo")]
+    seen.event(whole)
+    item["metadata"] |= {"managedFields": [{"manager": "kubectl"}]}
+    assert not seen.cache.differs("Broker", None, [item], "12")
 
 
 def test_an_end_of_an_object_that_was_made_anew_meanwhile_is_ignored(seen: Seen) -> None:
@@ -122,10 +149,12 @@ def test_a_driver_of_the_analytics_wakes_its_broker_and_its_executors_are_not_ev
 
 
 def test_own_status_and_what_kopf_notes_wake_nobody(seen: Seen) -> None:
-    seen.woken_by(an_object("Topic", "t", 1, spec={"brokerRef": {"name": "demo"}}, metadata={"generation": 1}))
+    spec = {"brokerRef": {"name": "demo"}}
+    seen.woken_by(an_object("Topic", "t", 1, spec=spec, metadata={"generation": 1}))
     noted = {"generation": 1, "annotations": {"delaymq.io/kopf-managed": "yes", "delaymq.io/release": "{}"}}
-    assert seen.woken_by(an_object("Topic", "t", 2, status={"topicName": "t"}, metadata=noted)) == []
-    assert seen.woken_by(an_object("Topic", "t", 3, metadata=noted | {"generation": 2})) == [Key("Topic", "ns", "t")]
+    assert seen.woken_by(an_object("Topic", "t", 2, spec=spec, status={"topicName": "t"}, metadata=noted)) == []
+    wished = an_object("Topic", "t", 3, spec=spec, metadata=noted | {"generation": 2})
+    assert seen.woken_by(wished) == [Key("Topic", "ns", "t")]
 
 
 def test_a_broker_wakes_its_topics_when_its_standing_changes_and_not_with_its_figures(seen: Seen) -> None:

@@ -1,7 +1,9 @@
 """The port `Cache`: what watches, lists and our own writes showed last, whichever came first.
 
-The order of versions decides: an older one never replaces a newer one. `managedFields` are left out, nobody reads them
-and they are half of an object.
+The order of versions decides: an older one never replaces a newer one. At equal versions, lists and answers count more
+than events of a watch: a watch that began before a CustomResourceDefinition was replaced goes on for up to two minutes,
+and shows objects without the fields that only the new definition has.
+`managedFields` are left out, nobody reads them and they are half of an object.
 """
 
 from __future__ import annotations
@@ -63,14 +65,18 @@ class WatchCache:
 
     # What fills it.
 
-    def put(self, kind: str, found: Manifest) -> None:
-        """An object as it was at its version. What is older than what is known, or not ours, is ignored."""
-        if kind not in self._objects or not self._concerns(kind, found):
+    def put(self, kind: str, found: Manifest, *, event: bool = False) -> None:
+        """An object as it was at its version, from an ``event`` of a watch or from an answer.
+
+        What is older than what is known is ignored, and so is what is not ours. At the same version an answer that
+        differs replaces what is known.
+        """
+        if kind not in self._objects:
             return
         name = _name_of(found)
-        before = self._objects[kind].get(name)
-        if before is not None and not _is_newer(found, before):
+        if not (self._is_newer(kind, name, found) if event else self._is_news(kind, name, found)):
             return
+        before = self._objects[kind].get(name)
         kept = {key: value for key, value in found.items() if key != "metadata"}
         kept["metadata"] = {key: value for key, value in found["metadata"].items() if key != "managedFields"}
         kept.setdefault("kind", kind)
@@ -114,12 +120,19 @@ class WatchCache:
             for name, known in self._objects[kind].items()
             if (namespace is None or name[0] == namespace)
             and name not in listed
-            and _version(known["metadata"].get("resourceVersion")) <= _version(version)
+            and _version_of(known) <= _version(version)
         ]
 
-    def _is_news(self, kind: str, name: _Name, item: Manifest) -> bool:
+    def _is_newer(self, kind: str, name: _Name, item: Manifest) -> bool:
         known = self._objects[kind].get(name)
-        return self._concerns(kind, item) and (known is None or _is_newer(item, known))
+        return self._concerns(kind, item) and (known is None or _version_of(item) > _version_of(known))
+
+    def _is_news(self, kind: str, name: _Name, item: Manifest) -> bool:
+        """Of an answer: it is newer, or differs at the same version."""
+        if self._is_newer(kind, name, item):
+            return True
+        known = self._objects[kind].get(name)
+        return known is not None and _version_of(item) == _version_of(known) and _content(item) != _content(known)
 
     def counts(self) -> dict[str, int]:
         """Objects by kind."""
@@ -170,9 +183,15 @@ def _owners(found: Manifest | None) -> list[str]:
     return [] if found is None else [owner["uid"] for owner in found["metadata"].get("ownerReferences") or []]
 
 
-def _is_newer(found: Manifest, known: Manifest) -> bool:
-    new, old = found["metadata"], known["metadata"]
-    return _version(new.get("resourceVersion")) > _version(old.get("resourceVersion"))
+def _content(found: Manifest) -> dict[str, object]:
+    """What lists, events and answers to writes all show: lists leave out what kind an item is of."""
+    content = {key: value for key, value in found.items() if key not in ("apiVersion", "kind", "metadata")}
+    content["metadata"] = {key: value for key, value in found["metadata"].items() if key != "managedFields"}
+    return content
+
+
+def _version_of(found: Manifest) -> int:
+    return _version(found["metadata"].get("resourceVersion"))
 
 
 def _version(text: str | None) -> int:

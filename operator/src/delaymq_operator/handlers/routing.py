@@ -80,6 +80,8 @@ def _wish(found: Manifest | None) -> object:
     return (
         metadata.get("uid"),
         metadata.get("generation"),
+        # The generation alone does not tell while a definition is being replaced: see the cache.
+        found.get("spec"),
         {key: text for key, text in (metadata.get("annotations") or {}).items() if key not in NOT_WISHES},
         metadata.get("labels") or {},
         metadata.get("deletionTimestamp"),

@@ -50,9 +50,10 @@ def _watcher(kind: str, cache: WatchCache, listed: Listed) -> Callable[..., Awai
         if event["type"] == "DELETED":
             cache.remove(kind, found)
             return
-        if event["type"] is None:
+        from_list = event["type"] is None
+        if from_list:
             listed()
-        cache.put(kind, found)
+        cache.put(kind, found, event=not from_list)
 
     return watch
 
