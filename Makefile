@@ -21,6 +21,8 @@ suite = @mkdir -p $(REPORTS) && $(PYTHON) .ci/ledger.py run $(1) --
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS)
 # Tests of one file share brokers, browsers and class paths, so they stay together.
 PYTEST_E2E := $(BIN)/python -m pytest -n $(WAITING_WORKERS) --dist loadfile
+# In the order of the files: those with tests that need the cluster alone come last.
+PYTEST_KIND := $(PYTEST) --dist loadfile --no-loadscope-reorder
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{sub(/:.*/, "", $$1); printf "  make %-16s %s\n", $$1, $$2}'
@@ -67,7 +69,16 @@ test: test-unit test-spark-core test-compat-core ## the tests to run while devel
 
 test-all: test test-rest ## everything but test-long
 
-test-rest: cluster test-api test-spark-rest test-compat-rest test-crash e2e ## what test-all adds to test
+# Tests on kind clusters mostly wait, so the others run beside them; the output of a suite comes when it has ended.
+test-rest: cluster $(SPARK) ## what test-all adds to test
+	@echo "Running the tests on kind clusters beside the others; each suite shows its output when it ends."
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target CLUSTER_BUILT=1 e2e test-beside-kind
+
+test-beside-kind:
+	@$(MAKE) test-api
+	@$(MAKE) test-spark-rest
+	@$(MAKE) test-compat-rest
+	@$(MAKE) test-crash
 
 test-unit: $(DEV) ## the tests that need nothing but Python
 	$(call suite,unit) $(PYTEST) -m "not kubernetes" --junitxml=$(REPORTS)/unit.xml
@@ -96,10 +107,10 @@ test-crash: $(DEV) ## kill -9 at many instants; short soaks
 	$(call suite,crash) $(PYTEST_E2E) --dist worksteal e2e/crash e2e/soak --junitxml=$(REPORTS)/crash.xml
 
 cluster: $(DEV) ## build once, outside the checkout, what real clusters need here (nothing where Docker and a registry are)
-	$(call suite,cluster) env PYTHONPATH=e2e $(BIN)/python -m cluster build
+	$(if $(CLUSTER_BUILT),@true,$(call suite,cluster) env PYTHONPATH=e2e $(BIN)/python -m cluster build)
 
 e2e: cluster ## brokers on real kind clusters: pods killed, nodes lost, rolled, grown, scaled; cleans up behind itself
-	$(call suite,kind) $(BIN)/python -m pytest e2e/kind --junitxml=$(REPORTS)/kind.xml
+	$(call suite,kind) $(PYTEST_KIND) e2e/kind --durations=15 --junitxml=$(REPORTS)/kind.xml
 
 # What test-all leaves out, in parts that run alone and take at most an hour each on two processors.
 LONG_PARTS := fuzz crash real soak kind
@@ -120,7 +131,7 @@ test-long-soak: $(DEV) ## soaks of the broker and of the asyncio client
 	$(call suite,long-soak) $(PYTEST_E2E) e2e/soak e2e/compat/test_compat_python_soak.py --long -m long --junitxml=$(REPORTS)/long-soak.xml
 
 test-long-kind: cluster ## slow scenarios on kind clusters; what the operator costs at rest
-	$(call suite,long-kind) $(BIN)/python -m pytest e2e/kind --long -m long --junitxml=$(REPORTS)/long-kind.xml
+	$(call suite,long-kind) $(PYTEST_KIND) e2e/kind --long -m long --junitxml=$(REPORTS)/long-kind.xml
 
 bench: $(DEV) ## ours and the real RocketMQ broker side by side, as ratios (about 40 minutes; see bench/README.md)
 	PYTHONPATH=e2e $(BIN)/python -m harness.isolated -- $(BIN)/python bench/run.py
@@ -148,6 +159,6 @@ pins: ## write the pins in requirements/ anew from the .in files (needs uv); ima
 clean: ## remove what the targets made, but for the caches outside the checkout
 	rm -rf $(VENV) .venv-spark build bench/results
 
-.PHONY: help setup setup-dev setup-spark demo check check-all test test-all test-rest test-unit test-api test-spark test-spark-core test-spark-rest
+.PHONY: help setup setup-dev setup-spark demo check check-all test test-all test-rest test-beside-kind test-unit test-api test-spark test-spark-core test-spark-rest
 .PHONY: test-compat test-compat-core test-compat-rest test-crash cluster e2e test-long $(LONG_PARTS:%=test-long-%)
 .PHONY: bench bench-spark docs screenshots pictures-cli pins clean

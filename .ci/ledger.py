@@ -40,9 +40,10 @@ REFERENCE_KEYS = 200_000
 
 @dataclass(frozen=True)
 class Record:
-    """One run of a suite. Times in seconds; ``reference_s`` is the time of the fixed work beside it."""
+    """One run of a suite; times in seconds, ``began_s`` since 1970, ``reference_s`` of the fixed work beside it."""
 
     suite: str
+    began_s: float
     wall_s: float
     processor_s: float
     reference_s: float
@@ -51,11 +52,15 @@ class Record:
 
 @dataclass(frozen=True)
 class Line:
-    """A suite in ledger.toml, in minutes. A ``cold`` one (a build) costs that only when caches are empty."""
+    """A suite in ledger.toml, in minutes. A ``cold`` one (a build) costs that only when caches are empty.
+
+    Suites of different ``lane`` run beside each other, after those without one.
+    """
 
     processor: float
     wall: float
     cold: bool = False
+    lane: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,14 @@ class Ledger:
             lines={name: Line(**fields) for name, fields in text["suites"].items()},
             growth=text["growth"],
         )
+
+    def wall_minutes(self, *, cold: bool) -> float:
+        """The sum of the lines' wall minutes, counting the longest of the lanes that run beside each other."""
+        lanes: dict[str, float] = {}
+        for line in self.lines.values():
+            if cold or not line.cold:
+                lanes[line.lane] = lanes.get(line.lane, 0.0) + line.wall
+        return lanes.pop("", 0.0) + max(lanes.values(), default=0.0)
 
     def allowed_s(self, record: Record) -> float:
         """Processor seconds that the suite may use on a machine as slow as this one."""
@@ -119,10 +132,20 @@ def table(ledger: Ledger, records: Sequence[Record]) -> str:
                 f"x{record.reference_s / ledger.reference_s:.2f}",
             )
         )
-    total_wall, total_processor = sum(each.wall_s for each in records), sum(each.processor_s for each in records)
-    rows.append(("together", f"{total_wall / 60:.2f}", f"{total_processor / 60:.2f}", "", "", ""))
+    total_processor_s = sum(each.processor_s for each in records)
+    rows.append(("together", f"{_covered_s(records) / 60:.2f}", f"{total_processor_s / 60:.2f}", "", "", ""))
     width = max(len(row[0]) for row in rows)
     return "\n".join(row[0].ljust(width) + "".join(f"{cell:>15}" for cell in row[1:]) for row in rows)
+
+
+def _covered_s(records: Sequence[Record]) -> float:
+    """Seconds in which any suite ran: some run beside each other."""
+    covered_s, until_s = 0.0, 0.0
+    for each in sorted(records, key=lambda record: record.began_s):
+        end_s = each.began_s + each.wall_s
+        covered_s += max(0.0, end_s - max(each.began_s, until_s))
+        until_s = max(until_s, end_s)
+    return covered_s
 
 
 class Usage(NamedTuple):
@@ -205,14 +228,14 @@ def _run(arguments: argparse.Namespace) -> int:
     if not command:
         print("usage: ledger.py run SUITE -- COMMAND ...", file=sys.stderr)
         return 2
-    before_s = reference_seconds()
+    before_s, began_s = reference_seconds(), time.time()
     try:
         usage = used_by(command)
     except OSError as error:
         print(f"ledger: {command[0]} cannot be run: {error.strerror}", file=sys.stderr)
         return 127
     reference_s = (before_s + reference_seconds()) / 2
-    record = Record(arguments.suite, reference_s=reference_s, **usage._asdict())
+    record = Record(arguments.suite, began_s=began_s, reference_s=reference_s, **usage._asdict())
     arguments.records.mkdir(parents=True, exist_ok=True)
     (arguments.records / f"{record.suite}.json").write_text(json.dumps(asdict(record)))
     print(f"{record.suite}: {record.wall_s / 60:.1f} min, {record.processor_s / 60:.1f} processor min", flush=True)

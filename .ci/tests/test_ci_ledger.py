@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import ledger as books
@@ -21,8 +22,10 @@ BURN = "import time\nwhile time.process_time() < {seconds}: pass"
 START_S = 1.0
 
 
-def record(suite: str = "unit", *, minutes: float = 9.0, reference_s: float = 0.3) -> Record:
-    return Record(suite, wall_s=60.0, processor_s=minutes * 60, reference_s=reference_s, exit_code=0)
+def record(
+    suite: str = "unit", *, minutes: float = 9.0, began_s: float = 0.0, wall_s: float = 60.0, reference_s: float = 0.3
+) -> Record:
+    return Record(suite, began_s=began_s, wall_s=wall_s, processor_s=minutes * 60, reference_s=reference_s, exit_code=0)
 
 
 def test_a_suite_within_its_line_fits() -> None:
@@ -47,9 +50,20 @@ def test_a_suite_that_did_not_run_and_one_without_a_line_are_named() -> None:
 
 
 def test_the_table_has_a_row_for_each_suite_and_the_sums() -> None:
-    lines = table(LEDGER, [record(), record("cluster", minutes=1)]).splitlines()
+    lines = table(LEDGER, [record(), record("cluster", began_s=600, minutes=1)]).splitlines()
     assert [line.split()[0] for line in lines] == ["suite", "unit", "cluster", "together"]
     assert lines[-1].split() == ["together", "2.00", "10.00"]
+
+
+def test_minutes_in_which_two_suites_ran_count_once() -> None:
+    shown = [record(began_s=60, wall_s=600), record("cluster", began_s=120, wall_s=120), record(began_s=900, wall_s=60)]
+    assert table(LEDGER, shown).splitlines()[-1].split()[:2] == ["together", "11.00"]
+
+
+def test_of_lanes_beside_each_other_the_longest_counts() -> None:
+    lanes = {"kind": Line(9, 7, lane="kind"), "api": Line(9, 2, lane="rest"), "crash": Line(9, 3, lane="rest")}
+    assert replace(LEDGER, lines={**LEDGER.lines, **lanes}).wall_minutes(cold=False) == 6 + 7
+    assert LEDGER.wall_minutes(cold=True) == 6 + 12
 
 
 def used_by(*command: str) -> Usage:
@@ -98,8 +112,6 @@ def test_a_command_that_cannot_be_run_is_told_without_a_stack_trace(tmp_path: Pa
 def test_the_ledger_leaves_room_for_what_is_planned() -> None:
     """Warm suites fit the limit, and so do cold ones; planned growth is 20 minutes."""
     real = Ledger.load()
-    warm = sum(line.wall for line in real.lines.values() if not line.cold)
-    cold = warm + sum(line.wall for line in real.lines.values() if line.cold)
-    assert warm <= real.warm_limit <= 35
-    assert cold <= real.cold_limit <= 55
+    assert real.wall_minutes(cold=False) <= real.warm_limit <= 35
+    assert real.wall_minutes(cold=True) <= real.cold_limit <= 55
     assert sum(real.growth.values()) == pytest.approx(20)

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from cluster import dockerd, machine, modes
+from cluster.api import ApiReader
 from cluster.commands import Log, run
 from cluster.daemon import Daemon
 from cluster.errors import ClusterError
@@ -52,9 +53,12 @@ class Output(str):
 
 
 class Cluster:
-    """A running cluster; made by `create`, or found again by `attach`. A context manager that deletes it."""
+    """A running cluster; made by `create`, found again by `attach`, or another process's by `join`.
 
-    def __init__(self, name: str, daemon: Daemon, programs: Sequence[Path], log: Log, lock: IO[str]) -> None:
+    A context manager that deletes it.
+    """
+
+    def __init__(self, name: str, daemon: Daemon, programs: Sequence[Path], log: Log, lock: IO[str] | None) -> None:
         self.name = name
         self.kind_name = PREFIX + name
         self.kubeconfig = kubeconfig_path(name)
@@ -63,6 +67,7 @@ class Cluster:
         self._log = log
         self._lock = lock
         self._addresses: dict[str, str] = {}
+        self._reader = ApiReader(self.kubeconfig, f"kind-{self.kind_name}")
         self._expander = Expander(self.kubectl_command, self.environment())
 
     @classmethod
@@ -106,6 +111,12 @@ class Cluster:
         found.expander.start()
         return found
 
+    @classmethod
+    def join(cls, name: str, *, log: Log = print) -> Self:
+        """A cluster that another process of the same run made; only that one may delete it."""
+        daemon = dockerd.up(log)
+        return cls(name, daemon, modes.program_folders(modes.choose(daemon, log), log), log, None)
+
     def delete(self) -> None:
         """Remove the cluster with its volumes; raises ClusterError when it is still there afterwards."""
         started = time.monotonic()
@@ -116,7 +127,8 @@ class Cluster:
     def release(self) -> None:
         """Let go of the cluster without deleting it: another run may `attach` to it."""
         self.expander.stop()
-        self._lock.close()
+        if self._lock is not None:
+            self._lock.close()
 
     def __enter__(self) -> Self:
         return self
@@ -157,16 +169,11 @@ class Cluster:
     def get(
         self, kind: str, name: str | None = None, namespace: str | None = None, selector: str | None = None
     ) -> dict[str, Any]:
-        """An object, or a list of objects (``items``) when there is no name; ``namespace`` "*" is all of them."""
-        words = ["get", kind, *([name] if name else []), "-o", "json"]
-        if namespace == "*":
-            words.append("--all-namespaces")
-        elif namespace:
-            words += ["-n", namespace]
-        if selector:
-            words += ["-l", selector]
-        found: dict[str, Any] = json.loads(self.kubectl(*words))
-        return found
+        """An object, or a list of objects (``items``) when there is no name; without ``namespace`` in all of them.
+
+        ``kind`` as for kubectl. Raises ClusterError, of a missing object NotFoundError.
+        """
+        return self._reader.get(kind, name, namespace, selector)
 
     def apply(self, manifest: str | Mapping[str, Any]) -> Output:
         """`kubectl apply` of YAML or JSON text, or of one object."""

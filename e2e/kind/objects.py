@@ -13,6 +13,8 @@ LEVEL_OF = {delay: number for number, delay in enumerate(LEVELS_TEXT.split(), 1)
 
 # Files of the real size would take 1 GiB of a node's disk for each Broker.
 SMALL_STORE = {"mappedFileSizeCommitLog": str(16 << 20), "maxHashSlotNum": "100000", "maxIndexNum": "400000"}
+# Where other suites run too, a process waits longer for a processor than a broker lets a send wait.
+PATIENT = {"waitTimeMillsInSendQueue": "5000"}
 SMALL_REQUESTS = {"cpu": "10m", "memory": "48Mi"}
 
 
@@ -27,12 +29,12 @@ def namespace(name: str, *, restricted: bool = True) -> Manifest:
 def broker(
     name: str = "demo", *, config: dict[str, str] | None = None, annotations: Any = None, **spec: Any
 ) -> Manifest:
-    """A Broker; ``spec`` goes over the defaults here, ``config`` beside the small sizes."""
+    """A Broker; ``spec`` goes over the defaults here, ``config`` beside the small sizes and the patience."""
     metadata: Manifest = {"name": name}
     if annotations:
         metadata["annotations"] = annotations
     whole = {
-        "config": {**SMALL_STORE, **(config or {})},
+        "config": {**SMALL_STORE, **PATIENT, **(config or {})},
         "storage": {"size": "128Mi"},
         "resources": {"requests": SMALL_REQUESTS},
         "nameServers": {"replicas": 1, "resources": {"requests": SMALL_REQUESTS}},

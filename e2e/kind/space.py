@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster import Cluster
+from cluster.api import NotFoundError
 from harness import commitlog
 from kind import objects
 from kind.clients import CLIENT_POD, ClientPod
@@ -20,6 +21,7 @@ Manifest = dict[str, Any]
 READY_TIMEOUT_S = 90.0
 # A broker's pod reads its own log in it; much slower than the broker when both share two cores.
 JUDGE_TIMEOUT_S = 60.0
+JUDGE_EVERY_S = 1.0
 STORE_PATH = "/var/lib/delaymq/store"
 
 
@@ -68,8 +70,10 @@ class Space:
 
     def find(self, kind: str, name: str) -> Manifest | None:
         """As ``get``, None when there is none."""
-        answer = self.kubectl("get", kind, name, "-o", "json", "--ignore-not-found").stdout
-        return json.loads(answer) if answer.strip() else None
+        try:
+            return self.get(kind, name)
+        except NotFoundError:
+            return None
 
     def list(self, kind: str, selector: str | None = None) -> list[Manifest]:
         found: list[Manifest] = self.cluster.get(kind, namespace=self.name, selector=selector)["items"]
@@ -233,7 +237,7 @@ class Space:
             verdict = self.judge(topic, sends, broker, groups=groups, by_unique_key=by_unique_key)
             if not verdict.lost or time.monotonic() > deadline:
                 return verdict
-            time.sleep(0.5)
+            time.sleep(JUDGE_EVERY_S)
 
 
 def condition(found: Manifest, type_: str) -> Manifest:
