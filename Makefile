@@ -69,16 +69,18 @@ test: test-unit test-spark-core test-compat-core ## the tests to run while devel
 
 test-all: test test-rest ## everything but test-long
 
-# Tests on kind clusters mostly wait, so the others run beside them; the output of a suite comes when it has ended.
-test-rest: cluster $(SPARK) ## what test-all adds to test
+# Two lanes: tests on kind clusters mostly wait, so the other suites run beside them, one after the other. The output of a
+# suite comes when it has ended.
+BESIDE_KIND := test-spark-rest test-compat-rest test-crash test-api
+test-rest: ## what test-all adds to test
 	@echo "Running the tests on kind clusters beside the others; each suite shows its output when it ends."
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target CLUSTER_BUILT=1 e2e test-beside-kind
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target LANES=1 e2e $(BESIDE_KIND)
 
-test-beside-kind:
-	@$(MAKE) test-api
-	@$(MAKE) test-spark-rest
-	@$(MAKE) test-compat-rest
-	@$(MAKE) test-crash
+ifdef LANES
+test-compat-rest: | test-spark-rest
+test-crash: | test-compat-rest
+test-api: | test-crash
+endif
 
 test-unit: $(DEV) ## the tests that need nothing but Python
 	$(call suite,unit) $(PYTEST) -m "not kubernetes" --junitxml=$(REPORTS)/unit.xml
@@ -107,7 +109,7 @@ test-crash: $(DEV) ## kill -9 at many instants; short soaks
 	$(call suite,crash) $(PYTEST_E2E) --dist worksteal e2e/crash e2e/soak --junitxml=$(REPORTS)/crash.xml
 
 cluster: $(DEV) ## build once, outside the checkout, what real clusters need here (nothing where Docker and a registry are)
-	$(if $(CLUSTER_BUILT),@true,$(call suite,cluster) env PYTHONPATH=e2e $(BIN)/python -m cluster build)
+	$(call suite,cluster) env PYTHONPATH=e2e $(BIN)/python -m cluster build
 
 e2e: cluster ## brokers on real kind clusters: pods killed, nodes lost, rolled, grown, scaled; cleans up behind itself
 	$(call suite,kind) $(PYTEST_KIND) e2e/kind --durations=15 --junitxml=$(REPORTS)/kind.xml
@@ -159,6 +161,6 @@ pins: ## write the pins in requirements/ anew from the .in files (needs uv); ima
 clean: ## remove what the targets made, but for the caches outside the checkout
 	rm -rf $(VENV) .venv-spark build bench/results
 
-.PHONY: help setup setup-dev setup-spark demo check check-all test test-all test-rest test-beside-kind test-unit test-api test-spark test-spark-core test-spark-rest
+.PHONY: help setup setup-dev setup-spark demo check check-all test test-all test-rest test-unit test-api test-spark test-spark-core test-spark-rest
 .PHONY: test-compat test-compat-core test-compat-rest test-crash cluster e2e test-long $(LONG_PARTS:%=test-long-%)
 .PHONY: bench bench-spark docs screenshots pictures-cli pins clean
