@@ -7,71 +7,70 @@ import os
 import platform
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from rows import Row, Sample
-from subjects import Kind
+from subjects import Contender
+
+REAL = "real"
 
 
 @dataclass
 class Line:
-    """One row of the table: the values of each pair, None where one failed or did not run."""
+    """One row of the table: contender → pair → value; what failed or did not run is not there."""
 
     row: Row
-    values: dict[Kind, dict[int, float]] = field(default_factory=lambda: {"ours": {}, "real": {}})
+    values: dict[str, dict[int, float]] = field(default_factory=dict)
 
-    def ratios(self) -> list[float]:
-        """Ours by the real one's, of each pair that has both."""
-        ours, real = self.values["ours"], self.values["real"]
+    def ratios(self, label: str) -> list[float]:
+        """A contender's by the real one's, of each pair that has both."""
+        ours, real = self.values.get(label, {}), self.values.get(REAL, {})
         return [ours[pair] / real[pair] for pair in sorted(ours.keys() & real.keys()) if real[pair]]
 
-    def median(self, kind: Kind) -> float | None:
-        values = list(self.values[kind].values())
-        return statistics.median(values) if values else None
+    def cells(self, labels: Sequence[str]) -> list[str]:
+        """As in `head`."""
+        cells = [self.row.title, self.row.unit, *(self._median(label) for label in labels)]
+        for label in labels:
+            if label != REAL:
+                ratios = self.ratios(label)
+                cells.append(f"{statistics.median(ratios):.2f}" if ratios else "–")
+                cells.append(f"{min(ratios):.2f}–{max(ratios):.2f}" if len(ratios) > 1 else "")
+        return [*cells, self.row.better, self.row.aim]
 
-    def cells(self) -> list[str]:
-        ratios = self.ratios()
-        ratio = f"{statistics.median(ratios):.2f}" if ratios else "–"
-        spread = f"{min(ratios):.2f}–{max(ratios):.2f}" if len(ratios) > 1 else ""
-        ours, real = self.median("ours"), self.median("real")
-        return [
-            self.row.title,
-            self.row.unit,
-            _number(ours),
-            _number(real),
-            ratio,
-            spread,
-            self.row.better,
-            self.row.aim,
-        ]
+    def _median(self, label: str) -> str:
+        values = self.values.get(label, {}).values()
+        return _number(statistics.median(values) if values else None)
 
 
-HEAD = ["what", "unit", "ours", "real", "ours/real", "over the pairs", "better", "aim"]
+def head(labels: Sequence[str]) -> list[str]:
+    """The columns of a table of these contenders."""
+    ratios = [cell for label in labels if label != REAL for cell in (f"{label}/{REAL}", "over the pairs")]
+    return ["what", "unit", *labels, *ratios, "better", "aim"]
 
 
 class Report:
-    """Collects samples; rows appear in the order in which they were first measured.
+    """Collects samples of the contenders; rows appear in the order in which they were first measured."""
 
-    ``interpreter`` is the name and build of the one that runs ours.
-    """
-
-    def __init__(self, interpreter: str) -> None:
-        self._interpreter = interpreter
+    def __init__(self, contenders: Sequence[Contender]) -> None:
+        self._contenders = contenders
+        self._labels = [each.label for each in contenders]
         self._lines: dict[str, Line] = {}
         self.failures: list[str] = []
 
-    def add(self, kind: Kind, pair: int, samples: list[Sample]) -> None:
+    def add(self, label: str, pair: int, samples: list[Sample]) -> None:
         for sample in samples:
             line = self._lines.setdefault(sample.row.name, Line(sample.row))
-            line.values[kind][pair] = sample.value
+            line.values.setdefault(label, {})[pair] = sample.value
 
     def terminal(self) -> str:
-        table = [HEAD, *(line.cells() for line in self._lines.values())]
-        widths = [max(len(cells[column]) for cells in table) for column in range(len(HEAD))]
+        table = [head(self._labels), *(line.cells(self._labels) for line in self._lines.values())]
+        columns = len(table[0])
+        widths = [max(len(cells[column]) for cells in table) for column in range(columns)]
         lines = [
             "  ".join(
-                cell.ljust(width) if column in (0, 1, 6, 7) else cell.rjust(width)
+                cell.ljust(width) if column in (0, 1, columns - 2, columns - 1) else cell.rjust(width)
                 for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
             ).rstrip()
             for cells in table
@@ -79,8 +78,9 @@ class Report:
         return "\n".join([*lines, "", self._conditions()])
 
     def markdown(self) -> str:
-        lines = ["| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
-        lines += ["| " + " | ".join(line.cells()) + " |" for line in self._lines.values()]
+        columns = head(self._labels)
+        lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+        lines += ["| " + " | ".join(line.cells(self._labels)) + " |" for line in self._lines.values()]
         lines += ["", *(f"- failed: {failure}" for failure in self.failures), "", self._conditions()]
         return "\n".join(lines) + "\n"
 
@@ -90,11 +90,16 @@ class Report:
         name = time.strftime("%Y%m%d-%H%M%S")
         content = {
             "machine": _machine(),
-            "interpreter": self._interpreter,
+            "interpreters": {each.label: each.interpreter for each in self._contenders if each.interpreter},
             "arguments": arguments,
             "failures": self.failures,
             "rows": [
-                {**asdict(line.row), "pairs": line.values, "ratios": line.ratios()} for line in self._lines.values()
+                {
+                    **asdict(line.row),
+                    "pairs": line.values,
+                    "ratios": {label: line.ratios(label) for label in line.values},
+                }
+                for line in self._lines.values()
             ],
         }
         (folder / f"{name}.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
@@ -103,7 +108,8 @@ class Report:
         return path
 
     def _conditions(self) -> str:
-        return f"{_machine()}; ours on {self._interpreter}"
+        builds = [f"{each.label} on {each.interpreter}" for each in self._contenders if each.interpreter]
+        return "; ".join([_machine(), *builds])
 
 
 def _number(value: float | None) -> str:

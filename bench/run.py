@@ -17,10 +17,11 @@ from harness.errors import HarnessError
 from report import Report
 from rows import Sample
 from scenarios import SCENARIOS, Options
-from subjects import Kind, interpreter_of
+from subjects import contenders
 
 RESULTS_PATH = Path(__file__).resolve().parent / "results"
-ALL_KINDS: tuple[Kind, ...] = ("ours", "real")
+# As many as there are letters for; each one more makes a run longer by half.
+MAX_PYTHONS = 4
 
 
 def _arguments(words: list[str]) -> argparse.Namespace:
@@ -28,12 +29,13 @@ def _arguments(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--rows", default="all", help=f"groups by comma, of: {', '.join(rows.GROUPS)}")
     parser.add_argument("--pairs", type=int, default=3, help="how often ours and the real one take turns (3)")
     parser.add_argument("--sizes", default="1024", help="bytes of a body, by comma (1024)")
-    parser.add_argument("--against", choices=("both", *ALL_KINDS), default="both", help="only one of the brokers")
+    parser.add_argument("--against", choices=("both", "ours", "real"), default="both", help="only one of the brokers")
     parser.add_argument(
         "--python",
         metavar="PATH",
-        default=sys.executable,
-        help="interpreter that runs our broker and client, with delaymq installed (the one that runs the bench)",
+        action="append",
+        help="interpreter that runs our broker and client, with delaymq installed (the one that runs the bench); given"
+        " again, ours takes part once more, on that one",
     )
     parser.add_argument("--quick", action="store_true", help="one pair, short runs: a look, not a measurement")
     parser.add_argument("--sequential", action="store_true", help="do not run the two brokers' rows in alternation")
@@ -44,12 +46,14 @@ def _arguments(words: list[str]) -> argparse.Namespace:
         parser.error(f"no such rows: {', '.join(unknown)}; there are {', '.join(rows.GROUPS)}")
     if parsed.pairs < 1:
         parser.error("--pairs: at least 1")
+    parsed.python = parsed.python or [sys.executable]
+    if len(parsed.python) > MAX_PYTHONS:
+        parser.error(f"--python: at most {MAX_PYTHONS} times")
     try:
         parsed.options = Options(
             groups=frozenset(groups),
             sizes=tuple(int(size) for size in parsed.sizes.split(",")),
             quick=parsed.quick,
-            python=parsed.python,
         )
     except ValueError:
         parser.error(f"--sizes: numbers by comma, not {parsed.sizes}")
@@ -64,17 +68,17 @@ class Runner:
         self._alternate = alternate
         self._began = time.monotonic()
 
-    def run(self, name: str, pair: int, steps: dict[Kind, Iterator[list[Sample]]]) -> None:
+    def run(self, name: str, pair: int, steps: dict[str, Iterator[list[Sample]]]) -> None:
         """Run one scenario on all brokers; what fails is noted and the others go on."""
         waiting = list(steps)
         try:
             while waiting:
-                for kind in list(waiting):
+                for label in list(waiting):
                     finished = False
                     while not finished:
-                        finished = self._step(name, pair, kind, steps[kind])
+                        finished = self._step(name, pair, label, steps[label])
                         if finished:
-                            waiting.remove(kind)
+                            waiting.remove(label)
                         if self._alternate:
                             break
         finally:
@@ -82,19 +86,19 @@ class Runner:
                 with contextlib.suppress(HarnessError):
                     iterator.close()  # type: ignore[attr-defined]
 
-    def _step(self, name: str, pair: int, kind: Kind, iterator: Iterator[list[Sample]]) -> bool:
+    def _step(self, name: str, pair: int, label: str, iterator: Iterator[list[Sample]]) -> bool:
         """One step; whether the scenario is over for this broker."""
         try:
             samples = next(iterator)
         except StopIteration:
             return True
         except HarnessError as e:
-            self._report.failures.append(f"pair {pair}, {name}, {kind}: {e}")
-            self.say(f"pair {pair}  {kind:4}  {name} FAILED: {e}")
+            self._report.failures.append(f"pair {pair}, {name}, {label}: {e}")
+            self.say(f"pair {pair}  {label:6}  {name} FAILED: {e}")
             return True
-        self._report.add(kind, pair, samples)
+        self._report.add(label, pair, samples)
         for sample in samples:
-            self.say(f"pair {pair}  {kind:4}  {sample.row.title}: {sample.value:,.2f} {sample.row.unit}")
+            self.say(f"pair {pair}  {label:6}  {sample.row.title}: {sample.value:,.2f} {sample.row.unit}")
         return False
 
     def say(self, text: str) -> None:
@@ -107,21 +111,21 @@ def main(words: list[str]) -> int:
     if not isolation.is_isolated():
         print("run under `python -m harness.isolated -- …` (make bench does): the real broker binds all interfaces")
         return 2
-    kinds: tuple[Kind, ...] = ALL_KINDS if arguments.against == "both" else (arguments.against,)
     pairs = 1 if arguments.quick else arguments.pairs
     options: Options = arguments.options
     try:
-        report = Report(interpreter_of(options.python))
+        taking_part = contenders(arguments.python, arguments.against)
     except HarnessError as e:
         print(f"--python: {e}")
         return 2
+    report = Report(taking_part)
     runner = Runner(report, alternate=not arguments.sequential)
     with tempfile.TemporaryDirectory(prefix="delaymq-bench-") as folder, LoadProgram(Path(folder)) as load:
         for pair in range(1, pairs + 1):
             for name, (scenario, groups) in SCENARIOS.items():
                 if options.wants(*groups):
                     runner.say(f"pair {pair} of {pairs}: {name}")
-                    runner.run(name, pair, {kind: scenario(options, kind, load) for kind in kinds})
+                    runner.run(name, pair, {each.label: scenario(options, each, load) for each in taking_part})
     print(f"\n{report.terminal()}\n")
     for failure in report.failures:
         print(f"failed: {failure}")

@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,10 +18,10 @@ from crash.load import JVM_OPTIONS, LoadProgram
 from harness.commitlog import lateness_ms, log_end, records
 from harness.errors import HarnessError
 from rows import Sample
-from subjects import Kind, Subject
+from subjects import Contender, Subject
 from tls import CLIENT_OPTIONS, ServerKeys
 
-Scenario = Callable[["Options", Kind, LoadProgram], Iterator[list[Sample]]]
+Scenario = Callable[["Options", Contender, LoadProgram], Iterator[list[Sample]]]
 
 SEND_OPTIONS: dict[str, dict[str, Any]] = {
     "sync1": {"threads": 1},
@@ -48,8 +48,6 @@ class Options:
     groups: frozenset[str]
     sizes: tuple[int, ...]
     quick: bool
-    python: str
-    """The interpreter that runs our broker, and our client in the rows `client`."""
 
     def wants(self, *groups: str) -> bool:
         return any(group in self.groups for group in groups)
@@ -61,9 +59,9 @@ class Options:
         return quick if self.quick else full
 
 
-def serving(options: Options, kind: Kind, load: LoadProgram) -> Iterator[list[Sample]]:
+def serving(options: Options, contender: Contender, load: LoadProgram) -> Iterator[list[Sample]]:
     """From the first start to memory after load, all on one store."""
-    with Subject(kind, load, python=options.python) as subject:
+    with Subject(contender, load) as subject:
         seconds = subject.start_to_first_send_s("First")
         yield [Sample(rows.START, seconds)] if options.wants("start") else []
         if options.wants("idle"):
@@ -142,9 +140,9 @@ def _make_topic(subject: Subject, topic: str) -> None:
     subject.call("first-send", topic=topic)
 
 
-def delay(options: Options, kind: Kind, load: LoadProgram) -> Iterator[list[Sample]]:
+def delay(options: Options, contender: Contender, load: LoadProgram) -> Iterator[list[Sample]]:
     """Delayed messages at a steady rate; lateness is read out of the log afterwards."""
-    with Subject(kind, load, python=options.python, messageDelayLevel=DELAY_TABLE) as subject:
+    with Subject(contender, load, messageDelayLevel=DELAY_TABLE) as subject:
         subject.start()
         warm_count = options.count(10_000, 4_000)
         warm = subject.send("WarmDelayed", threads=16, count=warm_count, rate=2_000, levels="1,2", size=100)
@@ -157,7 +155,7 @@ def delay(options: Options, kind: Kind, load: LoadProgram) -> Iterator[list[Samp
         subject.cluster.stop()
         late = lateness_ms(subject.cluster.store_path, DELAY_TABLE, real_topic="Delayed")
         if len(late) < count:
-            raise HarnessError(f"{kind}: {len(late)} of {count} delayed messages have a copy in the log")
+            raise HarnessError(f"{contender.label}: {len(late)} of {count} delayed messages have a copy in the log")
         yield [
             Sample(rows.DELAYED_RATE, sent["rate"]),
             Sample(rows.DELAYED_PROCESSOR, used / count * 1e6),
@@ -166,12 +164,12 @@ def delay(options: Options, kind: Kind, load: LoadProgram) -> Iterator[list[Samp
         ]
 
 
-def encrypted(options: Options, kind: Kind, load: LoadProgram) -> Iterator[list[Sample]]:
+def encrypted(options: Options, contender: Contender, load: LoadProgram) -> Iterator[list[Sample]]:
     """The sends of 64 threads over TLS, which broker, NameServer and client have instead of plain connections."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="delaymq-bench-tls-")))
         load = stack.enter_context(LoadProgram(folder, jvm_options=(*JVM_OPTIONS, *CLIENT_OPTIONS)))
-        subject = stack.enter_context(Subject(kind, load, python=options.python, tls=ServerKeys.make(folder / "keys")))
+        subject = stack.enter_context(Subject(contender, load, tls=ServerKeys.make(folder / "keys")))
         subject.start()
         # Before its encryption is compiled, the real one takes seconds for a send on a busy machine.
         send = {**SEND_OPTIONS["sync64"], "timeout_ms": 30_000}
@@ -185,13 +183,13 @@ def encrypted(options: Options, kind: Kind, load: LoadProgram) -> Iterator[list[
             yield _per_message("tls", title, size, result["rate"], used, result["acknowledged"])
 
 
-def filtered(options: Options, kind: Kind, load: LoadProgram) -> Iterator[list[Sample]]:
+def filtered(options: Options, contender: Contender, load: LoadProgram) -> Iterator[list[Sample]]:
     """A topic of which consumers want one message in ten, by its tag or by an expression over its properties.
 
     One group after the other reads all of it; the rate is that of the median group.
     """
     count, groups = options.count(600_000, 60_000), options.count(7, 3)
-    with Subject(kind, load, python=options.python, enablePropertyFilter="true") as subject:
+    with Subject(contender, load, enablePropertyFilter="true") as subject:
         subject.start()
         for topic, size in (("WarmFiltered", count // 4), ("Filtered", count)):
             subject.send(topic, count=size, size=1024, kinds=KINDS, **SEND_OPTIONS["batch"])
@@ -214,9 +212,9 @@ def filtered(options: Options, kind: Kind, load: LoadProgram) -> Iterator[list[S
             ]
 
 
-def transactions(options: Options, kind: Kind, load: LoadProgram) -> Iterator[list[Sample]]:
+def transactions(options: Options, contender: Contender, load: LoadProgram) -> Iterator[list[Sample]]:
     """Half messages that are committed at once; measured until the last committed message is in its topic."""
-    with Subject(kind, load, python=options.python) as subject:
+    with Subject(contender, load) as subject:
         subject.start()
         for threads in TRANSACTION_THREADS:
             _transact(options, subject, "WarmTransactions", threads, options.scaled(4, 2))
@@ -241,16 +239,18 @@ def _transact(options: Options, subject: Subject, topic: str, threads: int, seco
     return count, float(result["elapsed_s"])
 
 
-def overdue(options: Options, kind: Kind, load: LoadProgram) -> Iterator[list[Sample]]:
+def overdue(options: Options, contender: Contender, load: LoadProgram) -> Iterator[list[Sample]]:
     """A broker that was away while its messages came due."""
     count = options.count(50_000, 10_000)
-    with Subject(kind, load, python=options.python, messageDelayLevel=OVERDUE_TABLE) as subject:
+    with Subject(contender, load, messageDelayLevel=OVERDUE_TABLE) as subject:
         subject.start()
         subject.send("Warm", seconds=options.scaled(3, 1), threads=16, size=100)
         started = time.monotonic()
         subject.send("Overdue", mode="async", threads=2, window=512, count=count, levels="2", size=100)
         if time.monotonic() - started > OVERDUE_DELAY_S - 5:
-            raise HarnessError(f"{kind}: sending took so long that the first messages came due before the stop")
+            raise HarnessError(
+                f"{contender.label}: sending took so long that the first messages came due before the stop"
+            )
         subject.cluster.stop()
         yield []
         time.sleep(max(0.0, started + OVERDUE_DELAY_S * 2 - time.monotonic()))
@@ -260,17 +260,17 @@ def overdue(options: Options, kind: Kind, load: LoadProgram) -> Iterator[list[Sa
         subject.cluster.stop()
         handed = [record.stored_ms for record in records(subject.cluster.store_path) if record.is_copy]
         if len(handed) < count or min(handed) < spawned_ms:
-            raise HarnessError(f"{kind}: {len(handed)} copies, expected {count}, all after the restart")
+            raise HarnessError(f"{contender.label}: {len(handed)} copies, expected {count}, all after the restart")
         yield [
             Sample(rows.overdue_row(count), (max(handed) - spawned_ms) / 1000),
             Sample(rows.overdue_span_row(count), (max(handed) - min(handed)) / 1000),
         ]
 
 
-def recovery(options: Options, kind: Kind, load: LoadProgram) -> Iterator[list[Sample]]:
+def recovery(options: Options, contender: Contender, load: LoadProgram) -> Iterator[list[Sample]]:
     """Killed with a million messages, then started without its queues."""
     count = options.count(1_000_000, 100_000)
-    with Subject(kind, load, python=options.python) as subject:
+    with Subject(contender, load) as subject:
         subject.start()
         result = subject.send("Million", mode="batch", threads=4, batch=32, count=count, size=1024)
         stored = int(result["acknowledged"])
@@ -290,13 +290,13 @@ def recovery(options: Options, kind: Kind, load: LoadProgram) -> Iterator[list[S
             yield [Sample(rows.REBUILD, seconds / (log_bytes / GIB))]
 
 
-def clients(options: Options, kind: Kind, load: LoadProgram) -> Iterator[list[Sample]]:
+def clients(options: Options, contender: Contender, load: LoadProgram) -> Iterator[list[Sample]]:
     """Our asyncio client (``ours``) and RocketMQ's Java client (``real``), each on a broker of ours of its own."""
     with ExitStack() as stack:
-        if kind == "ours":
+        if contender.kind == "ours":
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="delaymq-bench-client-")))
-            load = stack.enter_context(LoadProgram(folder, command=[options.python, str(ASYNCIO_LOAD_PATH)]))
-        subject = stack.enter_context(Subject("ours", load, python=options.python))
+            load = stack.enter_context(LoadProgram(folder, command=[contender.python, str(ASYNCIO_LOAD_PATH)]))
+        subject = stack.enter_context(Subject(replace(contender, kind="ours"), load))
         subject.start()
         _warm_up_client(options, subject)
         yield []

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import string
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import proc
@@ -47,19 +49,35 @@ def interpreter_of(python: str) -> str:
     return run.stdout.strip()
 
 
-class Subject:
-    """One broker on a fresh store, with the load program that talks to it; a context manager.
+@dataclass(frozen=True)
+class Contender:
+    """One column of the table: the real broker, or ours on one interpreter."""
 
-    ``python`` is the interpreter that runs ours.
-    """
+    label: str
+    kind: Kind
+    python: str = ""
+    """Of ours: path of the interpreter."""
+    interpreter: str = ""
+    """Of ours: its name and build."""
+
+
+def contenders(pythons: Sequence[str], against: str) -> list[Contender]:
+    """Ours on each interpreter, then the real broker; or those of one kind only. HarnessError as `interpreter_of`."""
+    labels = ["ours"] if len(pythons) == 1 else [f"ours {letter}" for letter in string.ascii_uppercase]
+    ours = [Contender(label, "ours", path, interpreter_of(path)) for label, path in zip(labels, pythons, strict=False)]
+    return [each for each in (*ours, Contender("real", "real", pythons[0])) if against in ("both", each.kind)]
+
+
+class Subject:
+    """One broker on a fresh store, with the load program that talks to it; a context manager."""
 
     def __init__(
-        self, kind: Kind, load: LoadProgram, *, python: str, tls: ServerKeys | None = None, **settings: str
+        self, contender: Contender, load: LoadProgram, *, tls: ServerKeys | None = None, **settings: str
     ) -> None:
-        self.kind = kind
+        self.kind = contender.kind
         self.load = load
         config = {**SETTINGS, **settings}
-        self.cluster: Cluster = _ours(config, tls, python) if kind == "ours" else _real(config, tls)
+        self.cluster: Cluster = _ours(config, tls, contender.python) if self.kind == "ours" else _real(config, tls)
 
     def __enter__(self) -> Subject:
         return self
