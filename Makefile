@@ -21,8 +21,8 @@ suite = @mkdir -p $(REPORTS) && $(PYTHON) .ci/ledger.py run $(1) --
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS)
 # Tests of one file share brokers, browsers and class paths, so they stay together.
 PYTEST_E2E := $(BIN)/python -m pytest -n $(WAITING_WORKERS) --dist loadfile
-# In the order of the files: those with tests that need the cluster alone come last.
-PYTEST_KIND := $(PYTEST) --dist loadfile --no-loadscope-reorder
+# One after the other: they share a cluster, and the other suites run beside them.
+PYTEST_KIND := $(BIN)/python -m pytest
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{sub(/:.*/, "", $$1); printf "  make %-16s %s\n", $$1, $$2}'

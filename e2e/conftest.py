@@ -23,7 +23,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "long: takes too long for every change; runs with --long")
-    config.addinivalue_line("markers", "alone: needs the kind cluster for itself; no other test runs meanwhile")
     config.addinivalue_line("markers", "ours_only: a promise that the real broker does not make")
 
 

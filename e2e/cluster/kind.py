@@ -34,6 +34,12 @@ LOAD_TIMEOUT_S = 300.0
 NODE_STOP_TIMEOUT_S = 60.0
 EXPORT_TIMEOUT_S = 120.0
 
+# How often kubelet looks whether Secrets and ConfigMaps in pods changed; a minute by default.
+KUBELET_PATCH = {
+    "apiVersion": "kubelet.config.k8s.io/v1beta1",
+    "kind": "KubeletConfiguration",
+    "syncFrequency": "10s",
+}
 ADD_ONS = (("kube-system", "coredns"), ("local-path-storage", "local-path-provisioner"))
 # Options that would lead kubectl and helm to another cluster.
 FOREIGN_OPTIONS = re.compile(
@@ -53,12 +59,9 @@ class Output(str):
 
 
 class Cluster:
-    """A running cluster; made by `create`, found again by `attach`, or another process's by `join`.
+    """A running cluster; made by `create`, or found again by `attach`. A context manager that deletes it."""
 
-    A context manager that deletes it.
-    """
-
-    def __init__(self, name: str, daemon: Daemon, programs: Sequence[Path], log: Log, lock: IO[str] | None) -> None:
+    def __init__(self, name: str, daemon: Daemon, programs: Sequence[Path], log: Log, lock: IO[str]) -> None:
         self.name = name
         self.kind_name = PREFIX + name
         self.kubeconfig = kubeconfig_path(name)
@@ -111,12 +114,6 @@ class Cluster:
         found.expander.start()
         return found
 
-    @classmethod
-    def join(cls, name: str, *, log: Log = print) -> Self:
-        """A cluster that another process of the same run made; only that one may delete it."""
-        daemon = dockerd.up(log)
-        return cls(name, daemon, modes.program_folders(modes.choose(daemon, log), log), log, None)
-
     def delete(self) -> None:
         """Remove the cluster with its volumes; raises ClusterError when it is still there afterwards."""
         started = time.monotonic()
@@ -127,8 +124,7 @@ class Cluster:
     def release(self) -> None:
         """Let go of the cluster without deleting it: another run may `attach` to it."""
         self.expander.stop()
-        if self._lock is not None:
-            self._lock.close()
+        self._lock.close()
 
     def __enter__(self) -> Self:
         return self
@@ -262,7 +258,14 @@ class Cluster:
 
     def _create(self, node_image: str, workers: int) -> None:
         roles = [{"role": "control-plane"}, *({"role": "worker"} for _ in range(workers))]
-        settings = json.dumps({"kind": "Cluster", "apiVersion": "kind.x-k8s.io/v1alpha4", "nodes": roles})
+        settings = json.dumps(
+            {
+                "kind": "Cluster",
+                "apiVersion": "kind.x-k8s.io/v1alpha4",
+                "nodes": roles,
+                "kubeadmConfigPatches": [json.dumps(KUBELET_PATCH)],
+            }
+        )
         self.kubeconfig.unlink(missing_ok=True)
         command = ["kind", "create", "cluster", "--name", self.kind_name, "--image", node_image, "--wait", "180s"]
         self._run([*command, "--config", "-"], stdin_text=settings, timeout_s=CREATE_TIMEOUT_S)

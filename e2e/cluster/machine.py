@@ -31,6 +31,10 @@ SYSCTLS = (
 )
 # Every node's systemd, containerd and kubelet take some; 128, a usual default, ends at the second node.
 INOTIFY_INSTANCES = 1024
+# Linux gives each session of processes as much processor time as the group of all containers together. A server of a
+# test is a session of its own, a whole cluster is none: beside other tests it starves without more shares.
+CONTAINERS_CPU_PATH = Path("/sys/fs/cgroup/cpu/docker")
+CONTAINERS_CPU_SHARES = 2 * 1024
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,9 @@ def prepare(before: Before) -> None:
     instances = _sysctl("fs.inotify.max_user_instances")
     if instances is not None and int(instances) < INOTIFY_INSTANCES:
         _set_sysctl("fs.inotify.max_user_instances", str(INOTIFY_INSTANCES))
+    if CONTAINERS_CPU_PATH.parent.is_dir():  # control groups of version 1; with version 2, sessions are in groups too
+        CONTAINERS_CPU_PATH.mkdir(exist_ok=True)
+        (CONTAINERS_CPU_PATH / "cpu.shares").write_text(str(CONTAINERS_CPU_SHARES))
 
 
 def put_back(before: Before, log: Log) -> None:

@@ -12,7 +12,7 @@ from harness.driver import Received
 pytestmark = pytest.mark.core
 
 # Members of a group find each other by a notification, at the latest when they rebalance after 20 s.
-REBALANCE_TIMEOUT_S = 25.0
+REBALANCE_TIMEOUT_S = 60.0
 FIRST = {"from": "CONSUME_FROM_FIRST_OFFSET"}
 
 

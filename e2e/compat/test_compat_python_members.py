@@ -39,6 +39,9 @@ def test_the_state_of_a_python_member_is_shown_like_that_of_a_java_one(cluster: 
         consumer = subscribed(client, group, topic, handle, replace(FROM_FIRST, concurrency=7))
         async with Producer(client) as producer, consumer:
             await until(lambda: len(_of(consumer, topic)) == 1)
+            # Until it has let go of the queue that is ours now, both would get its messages.
+            while len(await asyncio.to_thread(_queue_lines_of, clients, group, java.client_id, topic)) != 1:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
             (queue,) = _of(consumer, topic)
             await producer.send(Message(topic=topic, body=b"done"), queue=queue)
             await producer.send(Message(topic=topic, body=b"stuck"), queue=queue)
@@ -55,7 +58,7 @@ def test_the_state_of_a_python_member_is_shown_like_that_of_a_java_one(cluster: 
         assert properties["PROP_THREADPOOL_CORE_SIZE"] == "7"
         assert properties["PROP_NAMESERVER_ADDR"] == f"{cluster.namesrv_address};"
         assert _subscriptions(ours) == _subscriptions(theirs) == {topic: "*", f"%RETRY%{group}": "*"}
-        (line,) = [each for each in ours.splitlines() if each.startswith(topic) and "ProcessQueueInfo" in each]
+        (line,) = _queue_lines(ours, topic)
         assert "commitOffset=1, cachedMsgMinOffset=1, cachedMsgMaxOffset=1, cachedMsgCount=1" in line
         assert "locked=false" in line
         assert "droped=false" in line
@@ -84,7 +87,7 @@ def test_a_member_that_is_polled_and_one_in_order_tell_their_state(cluster: Clus
             assert _subscriptions(shown) == {topic: "*"}
             shown = await asyncio.to_thread(_status, clients, ordered, client.client_id)
             assert dict(PROPERTY.findall(shown))["PROP_CONSUMEORDERLY"] == "true"
-            (line,) = [each for each in shown.splitlines() if each.startswith(topic) and "ProcessQueueInfo" in each]
+            (line,) = _queue_lines(shown, topic)
             assert "locked=true" in line
 
     run(cluster, scenario)
@@ -156,6 +159,14 @@ def test_the_offsets_of_python_members_are_asked_for(cluster: Cluster, clients: 
 
 def _status(clients: Workbench, group: str, client_id: str) -> str:
     return clients.mqadmin("consumerStatus", "-g", group, "-i", client_id, "-s")
+
+
+def _queue_lines_of(clients: Workbench, group: str, client_id: str, topic: str) -> list[str]:
+    return _queue_lines(_status(clients, group, client_id), topic)
+
+
+def _queue_lines(shown: str, topic: str) -> list[str]:
+    return [each for each in shown.splitlines() if each.startswith(topic) and "ProcessQueueInfo" in each]
 
 
 def _subscriptions(shown: str) -> dict[str, str]:

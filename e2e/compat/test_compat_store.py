@@ -64,7 +64,7 @@ def read_all(clients: Workbench) -> list[Received]:
     return messages
 
 
-def _wait_for(clients: Workbench, expected: set[str], timeout_s: float = 20.0) -> list[Received]:
+def _wait_for(clients: Workbench, expected: set[str], timeout_s: float = 60.0) -> list[Received]:
     deadline = time.monotonic() + timeout_s
     while True:
         messages = read_all(clients)

@@ -25,7 +25,7 @@ CLUSTER_NAME = "DefaultCluster"
 # The real broker takes 3 s on an idle machine; these leave room for two cores that others use too.
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 40.0
-HTTP_TIMEOUT_S = 2.0
+HTTP_TIMEOUT_S = 20.0
 
 SMALL_FILES: Mapping[str, str] = {
     "mappedFileSizeCommitLog": str(16 << 20),

@@ -7,22 +7,18 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness import locks
-from harness.locks import say
-
 REPORTS_PATH = Path(__file__).resolve().parents[2] / "build" / "reports"
-LOCK_TIMEOUT_S = 30.0
 
 
 class Figures:
-    """Test → name → value; written after each test, so that a broken run leaves what it had.
-
-    Other processes write theirs to the same file.
-    """
+    """Test → name → value; written after each test, so that a broken run leaves what it had."""
 
     def __init__(self, path: Path = REPORTS_PATH / "kind-figures.json") -> None:
         self._path = path
         self._tests: dict[str, dict[str, object]] = {}
+        if path.is_file():
+            # A run of a few tests renews only theirs.
+            self._tests = json.loads(path.read_text()).get("tests", {})
 
     def note(self, test: str, **values: object) -> None:
         """Adds values to a test's; floats are rounded to what a reader needs."""
@@ -31,18 +27,18 @@ class Figures:
         print(f"{test}: " + ", ".join(f"{name} {value}" for name, value in rounded.items()))
         self.save()
 
+    def begin(self, test: str) -> None:
+        """Forgets what an earlier run of the test measured."""
+        self._tests.pop(test, None)
+
     def save(self) -> None:
-        """A run of a few tests renews only theirs."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        lock_path = self._path.with_suffix(".lock")
-        with locks.locked(lock_path, say, what="another test's figures", timeout_s=LOCK_TIMEOUT_S, error=TimeoutError):
-            former = json.loads(self._path.read_text())["tests"] if self._path.is_file() else {}
-            whole = {
-                "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-                "machine": f"{os.cpu_count()} CPUs, {platform.machine()}, Linux {platform.release()}",
-                "tests": former | self._tests,
-            }
-            self._path.write_text(json.dumps(whole, indent=2) + "\n")
+        whole = {
+            "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "machine": f"{os.cpu_count()} CPUs, {platform.machine()}, Linux {platform.release()}",
+            "tests": self._tests,
+        }
+        self._path.write_text(json.dumps(whole, indent=2) + "\n")
 
 
 def percentile(values: Sequence[float], percent: float) -> float:

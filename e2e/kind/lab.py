@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import time
 from collections.abc import Mapping
 from concurrent.futures import Executor, Future
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster import Cluster
-from kind import objects, sharing
+from kind import objects
 from kind.space import Space
 from kind.waiting import NotYetError, wait_until
 
@@ -21,8 +20,6 @@ CHART_PATH = REPOSITORY_PATH / "helm" / "delaymq"
 CLUSTER_NAME = "lab"
 OPERATOR_NAMESPACE = "delaymq-system"
 RELEASE = "delaymq"
-# The process of pytest-xdist, if it is one: several make namespaces at the same time.
-PROCESS = os.environ.get("PYTEST_XDIST_WORKER", "")
 OPERATOR_TIMEOUT_S = 90.0
 JAVA_IMAGE_TIMEOUT_S = 120.0
 # 900 MB, beside the first tests.
@@ -45,7 +42,7 @@ class Lab:
         """Each node gets what runs on it; Spark and RocketMQ's client, which few tests need, come while others run."""
         workers = self.workers
         others = [node for node in self.cluster.nodes() if node not in workers]
-        load = self._load
+        load = self.cluster.load_images
         loading = [
             beside.submit(load, self.images["broker"], self.images["operator"], nodes=workers),
             beside.submit(load, self.images["e2e-client"], nodes=others),
@@ -54,11 +51,6 @@ class Lab:
             each.result()
         self._spark = beside.submit(load, self.images["spark"], self.images["spark-operator"], nodes=[self.spark_node])
         self._java_client = beside.submit(load, self.images["java-client"], nodes=others)
-
-    def _load(self, *tags: str, nodes: list[str]) -> None:
-        """Another process may load the same images: it is waited for, and kind finds them there."""
-        with sharing.loading(tags[0]):
-            self.cluster.load_images(*tags, nodes=nodes)
 
     def java_client_image(self) -> str:
         """The image of RocketMQ's client, once it is loaded."""
@@ -73,7 +65,7 @@ class Lab:
 
     def space(self, about: str, *, client: bool = True, restricted: bool = True) -> Space:
         """A new namespace, named after what it is for."""
-        name = f"{about}-{PROCESS}{next(self._numbers)}-{int(time.time()) % 100_000}"
+        name = f"{about}-{next(self._numbers)}-{int(time.time()) % 100_000}"
         made = Space(self.cluster, name, self.images)
         made.make(restricted=restricted, client=client)
         self.spaces.append(made)

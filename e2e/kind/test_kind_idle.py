@@ -10,7 +10,7 @@ from kind.lab import Lab, Operator
 from kind.space import Space, condition
 from kind.waiting import NotYetError, wait_until
 
-pytestmark = [pytest.mark.long, pytest.mark.alone, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]
 
 MANY = 50
 WATCHED_S = 60.0

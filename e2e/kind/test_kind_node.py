@@ -10,7 +10,7 @@ from kind.lab import Lab, Operator
 from kind.space import Space
 from kind.waiting import NotYetError, wait_until
 
-pytestmark = [pytest.mark.timeout(420), pytest.mark.alone]
+pytestmark = pytest.mark.timeout(420)
 
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
 

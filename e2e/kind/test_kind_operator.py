@@ -11,7 +11,7 @@ from kind.lab import Lab, Operator
 from kind.space import Space, kill_container_process
 from kind.waiting import NotYetError, stays, wait_until
 
-pytestmark = [pytest.mark.timeout(420), pytest.mark.alone]
+pytestmark = pytest.mark.timeout(420)
 
 BROKER = "broker.delaymq.io"
 NEXT = "-next"

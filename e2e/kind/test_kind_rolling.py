@@ -18,6 +18,8 @@ BROKER = "broker.delaymq.io"
 LEVELS = "1,2"
 PYTHON_RATE = 100
 JAVA_RATE = 60
+# For a send with its retries. The client's three seconds can pass without a processor where other suites run too.
+JAVA_TIMEOUT_MS = 15_000
 ROLL_TIMEOUT_S = 240
 
 
@@ -74,8 +76,9 @@ def test_a_rolling_update_of_two_groups_fails_no_send_and_loses_no_message(
             topic="python", name_servers=name_servers, run="roll", rate=PYTHON_RATE, levels=LEVELS, at_most_s=300
         )
         sending = java.send(
-            namesrv=name_servers, topic="java", threads=4, rate=JAVA_RATE, seconds=270, levels=LEVELS, retries=2
-        )
+            namesrv=name_servers, topic="java", threads=4, rate=JAVA_RATE, seconds=270, levels=LEVELS,
+            retries=2, timeout_ms=JAVA_TIMEOUT_MS,
+        )  # fmt: skip
         python.wait_lines("sent", PYTHON_RATE)
         began = time.monotonic()
         space.apply_broker(size=2, resources={"requests": {**objects.SMALL_REQUESTS, "cpu": "11m"}})

@@ -9,7 +9,7 @@ from kind.lab import Lab, Operator
 from kind.space import Space
 from kind.waiting import stays
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.alone]
+pytestmark = pytest.mark.timeout(300)
 
 BROKER = "broker.delaymq.io"
 OWN_NAMESPACE = "delaymq-own"

@@ -176,6 +176,6 @@ def test_the_format_is_known_without_registration(golden: Path) -> None:
     # Else Spark takes whatever python3 is on the path.
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False, env=environment
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=280, check=False, env=environment
     )
     assert done.stdout.split()[-1:] == ["107"], done.stderr[-2000:]

@@ -20,7 +20,7 @@ from unittest import mock
 
 from delaymq.cli.main import SERVERS, main
 
-START_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 60.0
 COMMAND_TIMEOUT_S = 60.0
 SMALL = "mappedFileSizeCommitLog=4194304\nmaxHashSlotNum=1000\nmaxIndexNum=4000\nmessageDelayLevel=1s 2s 5s\n"
 

@@ -27,7 +27,7 @@ from delaymq.protocol.headers import send_request_header
 from delaymq.transport import RemotingConnection
 
 HOST = "127.0.0.1"
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 Script = Callable[[Command], Response | None]
 
 

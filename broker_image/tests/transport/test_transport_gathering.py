@@ -7,7 +7,7 @@ from delaymq.protocol.command import Command, Response, encode_response, request
 from delaymq.transport import RemotingConnection, connect
 from delaymq.transport.sending import GATHERED_BYTES
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 
 
 class _Writes:
