@@ -14,7 +14,7 @@ from harness.driver import ClientError
 
 pytestmark = pytest.mark.ours_only
 
-# A second or two on a free machine; well below the 20 s after which a client would find out by itself.
+# Two to four on a free machine. A client that waited for its own timers would need 20 to 30.
 RESUME_LIMIT_S = 15.0
 CONFIG = {"messageDelayLevel": "1s 2s 1s 1s 3s 4s 10s 1h"}
 DELAYED_LEVEL, DELAY_MS = 5, 3000
@@ -43,7 +43,7 @@ def wait_for_prefix(consumer: PushConsumer, prefix: bytes, *, until: float) -> N
 
 @pytest.mark.parametrize("real_namesrv", [False, True], ids=["own NameServer", "real NameServer"])
 @pytest.mark.parametrize("clean", [True, False], ids=["clean stop", "kill -9"])
-def test_clients_resume_within_four_seconds_of_a_restart(
+def test_clients_resume_within_seconds_of_a_restart(
     new_workbench: NewWorkbench, isolated_network: None, clean: bool, real_namesrv: bool
 ) -> None:
     with OurCluster(config=CONFIG, real_namesrv=real_namesrv) as cluster:
