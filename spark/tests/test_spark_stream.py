@@ -18,6 +18,7 @@ from delaymq_spark.source import RocketMqStoreSource
 from delaymq_spark.source_stream import StoreStreamReader
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from spark_streaming import begun
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 SEGMENT_BYTES = 65_536
@@ -174,7 +175,7 @@ def test_spark_stops_and_goes_on_with_a_limit_and_each_message_comes_once(
 
     def run(*counts: int) -> list[int]:
         """Batches with rows after each of these sends."""
-        query, batches = start(), []
+        query, batches = begun(start), []
         try:
             for count in counts:
                 broker.send(count)

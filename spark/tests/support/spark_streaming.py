@@ -1,26 +1,46 @@
-"""A stream that is started, reads what there is, and stops: as a job of every hour would."""
+"""Streams: one that survives a slow start, and one that reads what there is and stops, as a job of every hour would."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
-_WAIT_LIMIT_S = 120
+_WAIT_LIMIT_S = 240
+# Spark gives a stream's Python process ten seconds to come up, which no setting changes: too few beside other work.
+_LATE_PROCESS = "Python worker failed to connect back"
+_STARTS = 4
+
+
+def begun(start: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """A query that `start` began; started again, from its checkpoint, when its Python process was late."""
+    for _ in range(_STARTS - 1):
+        query = start()
+        while query.isActive and query.status["message"].startswith("Initializing"):
+            time.sleep(0.05)
+        if query.isActive or _LATE_PROCESS not in str(query.exception()):
+            return query
+    return start()
 
 
 def keys_streamed(spark: SparkSession, store: str, folder: Path, *, split_bytes: str) -> list[str]:
     """Goes on to the log's end; then the keys of all messages that came since `folder` was new, by their offset."""
-    query = (
-        spark.readStream.format("rocketmq_store")
-        .options(path=store, columns="keys,physical_offset", splitBytes=split_bytes)
-        .load()
-        .writeStream.format("parquet")
-        .option("path", str(folder / "out"))
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(_WAIT_LIMIT_S)
+
+    def start() -> StreamingQuery:
+        return (
+            spark.readStream.format("rocketmq_store")
+            .options(path=store, columns="keys,physical_offset", splitBytes=split_bytes)
+            .load()
+            .writeStream.format("parquet")
+            .option("path", str(folder / "out"))
+            .option("checkpointLocation", str(folder / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+
+    assert begun(start).awaitTermination(_WAIT_LIMIT_S)
     found = spark.read.parquet(str(folder / "out")).orderBy("physical_offset").collect()
     return [row["keys"] for row in found]
