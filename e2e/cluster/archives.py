@@ -96,7 +96,7 @@ def write_compressed(target: Path, layers: Mapping[str, Path], images: Sequence[
     """As `write_archive`, then compressed: ``target`` ends in ``.zst``."""
     plain = target.with_suffix("")
     write_archive(plain, layers, images, owners=owners)
-    run(["nice", "-n", "10", "zstd", "-q", "-3", "-T0", "--rm", plain, "-o", target], timeout_s=COMPRESS_TIMEOUT_S)
+    run(["zstd", "-q", "-3", "-T0", "--rm", plain, "-o", target], timeout_s=COMPRESS_TIMEOUT_S)
 
 
 def layer_digests(archive: Path) -> list[str]:

@@ -43,7 +43,7 @@ USELESS = (
 def make_root(root: Path, packages: Sequence[str]) -> None:
     """Make a minimal Debian with these packages in the folder ``root``; needs root and a Debian mirror."""
     include = ",".join(packages)
-    command = ["nice", "-n", "10", "debootstrap", "--variant=minbase", f"--include={include}", SUITE, str(root), MIRROR]
+    command = ["debootstrap", "--variant=minbase", f"--include={include}", SUITE, str(root), MIRROR]
     run(command, timeout_s=DEBOOTSTRAP_TIMEOUT_S)
     for pattern in USELESS:
         for path in root.glob(pattern):

@@ -93,7 +93,7 @@ def compile_package(
     """Compile a package of the module in ``folder`` into the program ``target``; raises ClusterError."""
     flags = " ".join(["-s", "-w", *(f"-X {variable}" for variable in variables)])
     run(
-        ["nice", "-n", "10", "go", "build", "-trimpath", "-ldflags", flags, "-o", target, package],
+        ["go", "build", "-trimpath", "-ldflags", flags, "-o", target, package],
         folder=folder,
         environment=go_environment(modules=modules),
         timeout_s=BUILD_TIMEOUT_S,
