@@ -12,6 +12,7 @@ from delaymq.protocol.bodies import ConsumerData, HeartbeatData, ProducerData
 from delaymq.protocol.command import Command, encode_command, request_command
 from delaymq.server.broker_server import BrokerServer
 from delaymq.server.errors import ServerError
+from delaymq.server.listening import FAST_PORT_DISTANCE, bind, port_of
 from delaymq.server.namesrv_server import NamesrvServer
 from delaymq.server.standalone import Standalone
 from delaymq.store.errors import StoreLockedError
@@ -351,6 +352,21 @@ def test_idle_connections_are_closed_and_busy_ones_are_not(tmp_path: Path) -> No
                 await asyncio.sleep(0.1)
             assert loop.time() - began > 3.7
             assert not busy.connection.closing
+
+    run(scenario)
+
+
+def test_one_port_for_two_purposes_is_refused(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        with bind(HOST, 0, "a free port") as probe:
+            port = port_of(probe)
+        for listen_port, http_host in ((port, HOST), (port + FAST_PORT_DISTANCE, HOST), (port, "0.0.0.0")):
+            config = broker_config(tmp_path, listen_port=listen_port, http_host=http_host, http_port=port)
+            with pytest.raises(ServerError, match=f"the HTTP port .*{port} is in use: .* choose another port"):
+                await BrokerServer(config).start()
+        config = NamesrvConfig(listen_port=port, http_host=HOST, http_port=port, kv_config_path="")
+        with pytest.raises(ServerError, match=f"the NameServer's HTTP port .*{port} is in use"):
+            await NamesrvServer(config).start()
 
     run(scenario)
 

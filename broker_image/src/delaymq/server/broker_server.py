@@ -78,7 +78,7 @@ class BrokerServer:
         http_bound = None
         try:
             if http:
-                http_bound = bind(config.http_host, config.http_port, "the HTTP port")
+                http_bound = bind(config.http_host, config.http_port, "the HTTP port", beside=(main, fast))
             self.tls = ServerTls(config, (config.broker_ip1,))
             self.broker = Broker.open(config, clock.now_ms)
             self.broker.settings = self._settings

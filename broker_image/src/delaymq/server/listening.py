@@ -3,6 +3,7 @@
 import errno
 import ipaddress
 import socket
+from collections.abc import Iterable
 from typing import Final
 
 from delaymq.server.errors import ServerError
@@ -17,10 +18,12 @@ MAX_TRIES: Final = 50
 """How often a free port is looked for whose fast port is free too."""
 
 
-def bind(host: str, port: int, what: str) -> socket.socket:
+def bind(host: str, port: int, what: str, *, beside: Iterable[socket.socket | None] = ()) -> socket.socket:
     """A socket bound to an address; it does not listen yet, so that clients are refused until there is an answer.
 
-    What it will accept has a linger time of 0: when the process is killed, its peers are told by a reset.
+    What it will accept has a linger time of 0: when the process is killed, its peers are told by a reset. With
+    SO_REUSEADDR Linux lets two sockets have one address until the first listens, so those bound ``beside`` this one are
+    compared. Raises ServerError.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
@@ -29,10 +32,18 @@ def bind(host: str, port: int, what: str) -> socket.socket:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_RESET)
         bound.setblocking(False)
         bound.bind((host, port))
+        if any(other is not None and _share_address(bound, other) for other in beside):
+            raise OSError(errno.EADDRINUSE, "another port of this process")
     except OSError as error:
         bound.close()
         raise ServerError(_problem(host, port, what, error)) from error
     return bound
+
+
+def _share_address(one: socket.socket, other: socket.socket) -> bool:
+    (host, port, *_), (other_host, other_port, *_) = one.getsockname(), other.getsockname()
+    hosts = {ipaddress.ip_address(host), ipaddress.ip_address(other_host)}
+    return port == other_port and (len(hosts) == 1 or any(each.is_unspecified for each in hosts))
 
 
 def _problem(host: str, port: int, what: str, error: OSError) -> str:

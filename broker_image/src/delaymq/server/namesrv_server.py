@@ -49,7 +49,7 @@ class NamesrvServer:
         http_bound = None
         try:
             if http and config.http_port:
-                http_bound = bind(config.http_host, config.http_port, "the NameServer's HTTP port")
+                http_bound = bind(config.http_host, config.http_port, "the NameServer's HTTP port", beside=(bound,))
             self.tls = ServerTls(config, (config.listen_host,))
             self.namesrv = NameServer(config, clock.now_ms)
             self.namesrv.settings = self._settings
