@@ -42,8 +42,12 @@ def bind(host: str, port: int, what: str, *, beside: Iterable[socket.socket | No
 
 def _share_address(one: socket.socket, other: socket.socket) -> bool:
     (host, port, *_), (other_host, other_port, *_) = one.getsockname(), other.getsockname()
+    if port != other_port:
+        return False
     hosts = {ipaddress.ip_address(host), ipaddress.ip_address(other_host)}
-    return port == other_port and (len(hosts) == 1 or any(each.is_unspecified for each in hosts))
+    # :: has the addresses of both families, 0.0.0.0 only those of IPv4.
+    newest = max(each.version for each in hosts)
+    return len(hosts) == 1 or any(each.is_unspecified and each.version == newest for each in hosts)
 
 
 def _problem(host: str, port: int, what: str, error: OSError) -> str:
