@@ -21,8 +21,6 @@ suite = @mkdir -p $(REPORTS) && $(PYTHON) .ci/ledger.py run $(1) --
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS)
 # Tests of one file share brokers, browsers and class paths, so they stay together.
 PYTEST_E2E := $(BIN)/python -m pytest -n $(WAITING_WORKERS) --dist loadfile
-# One after the other: they share a cluster, and the other suites run beside them.
-PYTEST_KIND := $(BIN)/python -m pytest
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{sub(/:.*/, "", $$1); printf "  make %-16s %s\n", $$1, $$2}'
@@ -111,7 +109,7 @@ cluster: $(DEV) ## build once, outside the checkout, what real clusters need her
 	$(call suite,cluster) env PYTHONPATH=e2e $(BIN)/python -m cluster build
 
 e2e: cluster ## brokers on real kind clusters: pods killed, nodes lost, rolled, grown, scaled; cleans up behind itself
-	$(call suite,kind) $(PYTEST_KIND) e2e/kind --durations=15 --junitxml=$(REPORTS)/kind.xml
+	$(call suite,kind) $(BIN)/python -m pytest e2e/kind --durations=15 --junitxml=$(REPORTS)/kind.xml
 
 # What test-all leaves out, in parts that run alone and take at most an hour each on two processors.
 LONG_PARTS := fuzz crash real soak kind
@@ -132,7 +130,7 @@ test-long-soak: $(DEV) ## soaks of the broker and of the asyncio client
 	$(call suite,long-soak) $(PYTEST_E2E) e2e/soak e2e/compat/test_compat_python_soak.py --long -m long --junitxml=$(REPORTS)/long-soak.xml
 
 test-long-kind: cluster ## slow scenarios on kind clusters; what the operator costs at rest
-	$(call suite,long-kind) $(PYTEST_KIND) e2e/kind --long -m long --junitxml=$(REPORTS)/long-kind.xml
+	$(call suite,long-kind) $(BIN)/python -m pytest e2e/kind --long -m long --junitxml=$(REPORTS)/long-kind.xml
 
 bench: $(DEV) ## ours and the real RocketMQ broker side by side, as ratios (about 40 minutes; see bench/README.md)
 	PYTHONPATH=e2e $(BIN)/python -m harness.isolated -- $(BIN)/python bench/run.py

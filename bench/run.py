@@ -20,7 +20,7 @@ from scenarios import SCENARIOS, Options
 from subjects import contenders
 
 RESULTS_PATH = Path(__file__).resolve().parent / "results"
-# As many as there are letters for; each one more makes a run longer by half.
+# Each one more makes a run longer by half.
 MAX_PYTHONS = 4
 
 

@@ -78,7 +78,7 @@ class WatchCache:
             return
         before = self._objects[kind].get(name)
         kept = {key: value for key, value in found.items() if key != "metadata"}
-        kept["metadata"] = {key: value for key, value in found["metadata"].items() if key != "managedFields"}
+        kept["metadata"] = _metadata(found)
         kept.setdefault("kind", kind)
         self._store(kind, name, before, kept)
         self._changed(kind, before, kept)
@@ -186,8 +186,12 @@ def _owners(found: Manifest | None) -> list[str]:
 def _content(found: Manifest) -> dict[str, object]:
     """What lists, events and answers to writes all show: lists leave out what kind an item is of."""
     content = {key: value for key, value in found.items() if key not in ("apiVersion", "kind", "metadata")}
-    content["metadata"] = {key: value for key, value in found["metadata"].items() if key != "managedFields"}
+    content["metadata"] = _metadata(found)
     return content
+
+
+def _metadata(found: Manifest) -> dict[str, object]:
+    return {key: value for key, value in found["metadata"].items() if key != "managedFields"}
 
 
 def _version_of(found: Manifest) -> int:
