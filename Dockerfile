@@ -39,35 +39,24 @@ RUN mkdir -p /opt/delaymq/bin /opt/delaymq/lib \
         'chmod 755 /opt/delaymq/bin/$1' > /build/bin/launcher \
     && chmod 755 /build/bin/seal /build/bin/launcher
 
-COPY broker_image/pyproject.toml broker_image/
-COPY broker_image/src broker_image/src
-RUN /build/bin/pip wheel -q --no-build-isolation --no-deps -w /wheels ./broker_image
 
-
-FROM build AS build-broker
+# The libraries of each image, in stages and layers of their own: they are the same whatever changes in our code.
+FROM build AS broker-libraries
 ARG SOURCE_DATE_EPOCH
 COPY requirements/broker.txt requirements/
-RUN /build/bin/pip install -q --require-hashes --target /opt/delaymq/lib -r requirements/broker.txt \
-    && rm -rf /opt/delaymq/lib/bin
-RUN /build/bin/pip install -q --no-deps --no-index --target /opt/delaymq/lib /wheels/delaymq-*.whl \
-    && /build/bin/launcher delaymq delaymq.cli.main && /build/bin/seal
+RUN /build/bin/pip install -q --require-hashes --target /opt/delaymq/lib -r requirements/broker.txt && /build/bin/seal
 
 
-# The library's second client, for asyncio, is half of it, and nothing imports it.
-FROM build AS build-operator
+# The kubernetes library's second client, for asyncio, is half of it, and nothing imports it.
+FROM build AS operator-libraries
 ARG SOURCE_DATE_EPOCH
 COPY requirements/operator.txt requirements/
 RUN /build/bin/pip install -q --require-hashes --target /opt/delaymq/lib -r requirements/operator.txt \
-    && rm -rf /opt/delaymq/lib/bin /opt/delaymq/lib/kubernetes/aio
-COPY operator/pyproject.toml operator/
-COPY operator/src operator/src
-RUN /build/bin/pip wheel -q --no-build-isolation --no-deps -w /wheels ./operator \
-    && /build/bin/pip install -q --no-deps --no-index --target /opt/delaymq/lib /wheels/delaymq-*.whl /wheels/delaymq_operator-*.whl \
-    && /build/bin/launcher delaymq-operator delaymq_operator.main && /build/bin/seal
+    && rm -rf /opt/delaymq/lib/kubernetes/aio && /build/bin/seal
 
 
-# Spark itself, in a stage of its own: it is large, and the same whatever changes in our code. PySpark comes as source only.
-FROM build AS build-spark-libraries
+# PySpark comes as source only.
+FROM build AS spark-libraries
 ARG SOURCE_DATE_EPOCH
 COPY requirements/spark-image.txt requirements/
 COPY spark/image/leave-out.sh spark/image/
@@ -78,7 +67,29 @@ RUN /build/bin/pip install -q --require-hashes --no-binary pyspark --no-build-is
     && chmod 755 /opt/spark/bin/* && /build/bin/seal && find /opt/spark -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
 
 
-FROM build AS build-spark
+# The broker's package, which the operator and the analytics use too.
+FROM build AS package
+COPY broker_image/pyproject.toml broker_image/
+COPY broker_image/src broker_image/src
+RUN /build/bin/pip wheel -q --no-build-isolation --no-deps -w /wheels ./broker_image
+
+
+FROM package AS build-broker
+ARG SOURCE_DATE_EPOCH
+RUN /build/bin/pip install -q --no-deps --no-index --target /opt/delaymq/lib /wheels/delaymq-*.whl \
+    && /build/bin/launcher delaymq delaymq.cli.main && /build/bin/seal
+
+
+FROM package AS build-operator
+ARG SOURCE_DATE_EPOCH
+COPY operator/pyproject.toml operator/
+COPY operator/src operator/src
+RUN /build/bin/pip wheel -q --no-build-isolation --no-deps -w /wheels ./operator \
+    && /build/bin/pip install -q --no-deps --no-index --target /opt/delaymq/lib /wheels/delaymq-*.whl /wheels/delaymq_operator-*.whl \
+    && /build/bin/launcher delaymq-operator delaymq_operator.main && /build/bin/seal
+
+
+FROM package AS build-spark
 ARG SOURCE_DATE_EPOCH
 COPY spark/pyproject.toml spark/
 COPY spark/src spark/src
@@ -126,6 +137,7 @@ LABEL org.opencontainers.image.title="DelayMQ broker and NameServer" \
       org.opencontainers.image.description="A message broker for messages that must arrive later, speaking the Apache RocketMQ 4.9 protocol" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}"
+COPY --from=broker-libraries /opt/delaymq/lib /opt/delaymq/lib
 COPY --from=build-broker /opt/delaymq /opt/delaymq
 WORKDIR /var/lib/delaymq
 USER 10001:10001
@@ -139,6 +151,7 @@ LABEL org.opencontainers.image.title="DelayMQ operator" \
       org.opencontainers.image.description="Runs DelayMQ brokers, their topics and their delay levels on Kubernetes" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}"
+COPY --from=operator-libraries /opt/delaymq/lib /opt/delaymq/lib
 COPY --from=build-operator /opt/delaymq /opt/delaymq
 WORKDIR /var/lib/delaymq
 USER 10001:10001
@@ -156,8 +169,8 @@ LABEL org.opencontainers.image.title="DelayMQ analytics" \
 RUN command -v java > /dev/null || { mkdir -p /usr/share/man/man1 && apt-get update -q \
         && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends openjdk-17-jre-headless && apt-get clean \
         && rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/dpkg.log; }
-COPY --from=build-spark-libraries /opt/spark /opt/spark
-COPY --from=build-spark-libraries /opt/delaymq/lib /opt/delaymq/lib
+COPY --from=spark-libraries /opt/spark /opt/spark
+COPY --from=spark-libraries /opt/delaymq/lib /opt/delaymq/lib
 COPY --from=build-spark /opt/delaymq /opt/delaymq
 # Without PYTHONSAFEPATH the folder of a script, and so each module in it, would go before the libraries.
 ENV SPARK_HOME=/opt/spark PYSPARK_PYTHON=python3.11 PYSPARK_DRIVER_PYTHON=python3.11 PYTHONSAFEPATH=1 MPLCONFIGDIR=/tmp/matplotlib

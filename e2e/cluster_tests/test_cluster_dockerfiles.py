@@ -50,6 +50,14 @@ def test_the_products_images_are_made_of_files_that_exist_and_only_the_operators
     assert digest_of(REPOSITORY_PATH, broker) != digest_of(REPOSITORY_PATH, operator)
 
 
+def test_a_change_of_our_code_installs_no_library_again() -> None:
+    text = (REPOSITORY_PATH / "Dockerfile").read_text()
+    libraries = [name for name in read_stages(text) if name.endswith("-libraries")]
+    assert libraries == ["broker-libraries", "operator-libraries", "spark-libraries"]
+    for name in libraries:
+        assert not [path for path in sources_of(text, name) if "/src" in path], name
+
+
 def test_the_spark_image_is_made_of_the_analytics_and_of_the_brokers_package() -> None:
     text = (REPOSITORY_PATH / "Dockerfile").read_text()
     spark = sources_of(text, "spark")
