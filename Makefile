@@ -67,16 +67,16 @@ test: test-unit test-spark-core test-compat-core ## the tests to run while devel
 
 test-all: test test-rest ## everything but test-long
 
-# Two lanes: tests on kind clusters wait half of their time, so the suites that need no cluster's programs run beside them.
-# Within a lane one suite follows the other. The output of a suite comes when it has ended.
+# Two lanes, because tests on kind clusters wait half of their time: cluster, kind, crash; and spark, compat, api beside them.
+# api needs what cluster builds, and comes last so that it does not wait for a cold build.
 test-rest: ## what test-all adds to test
 	@echo "Running the tests on kind clusters beside the others; each suite shows its output when it ends."
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target LANES=1 e2e test-spark-rest test-compat-rest test-crash test-api
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target LANES=1 e2e test-spark-rest test-compat-rest test-api test-crash
 
 ifdef LANES
 test-compat-rest: | test-spark-rest
-test-crash: | test-compat-rest
-test-api: | e2e
+test-api: | test-compat-rest
+test-crash: | e2e
 endif
 
 test-unit: $(DEV) ## the tests that need nothing but Python
