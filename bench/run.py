@@ -1,4 +1,4 @@
-"""Ours and the real RocketMQ broker side by side; `python bench/run.py --help`, README.md says what is measured how."""
+"""Ours and the real RocketMQ broker side by side; README.md says what is measured how, and how to run it."""
 
 from __future__ import annotations
 
