@@ -19,7 +19,8 @@ def begun(start: Callable[[], StreamingQuery]) -> StreamingQuery:
     """A query that `start` began; started again, from its checkpoint, when its Python process was late."""
     for _ in range(_STARTS - 1):
         query = start()
-        while query.isActive and query.status["message"].startswith("Initializing"):
+        # One that ends says so before it counts as ended.
+        while query.isActive and query.status["message"].startswith(("Initializing", "Terminated")):
             time.sleep(0.05)
         if query.isActive or _LATE_PROCESS not in str(query.exception()):
             return query
