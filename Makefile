@@ -67,9 +67,9 @@ test: test-unit test-spark-core test-compat-core ## the tests to run while devel
 
 test-all: test test-rest ## everything but test-long
 
-# Two lanes, because tests on kind clusters wait half of their time: cluster, kind, crash; and spark, compat, api beside them.
-# api needs what cluster builds, and comes last so that it does not wait for a cold build.
-test-rest: ## what test-all adds to test
+# Two lanes, because tests on kind clusters wait half of their time: kind and crash; and spark, compat, api beside them.
+# A cluster's programs are built before: beside a lane the build would have a quarter of the processors, and kind waits for it.
+test-rest: cluster ## what test-all adds to test
 	@echo "Running the tests on kind clusters beside the others; each suite shows its output when it ends."
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target LANES=1 e2e test-spark-rest test-compat-rest test-api test-crash
 

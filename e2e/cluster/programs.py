@@ -46,6 +46,8 @@ def go_environment(*, modules: str = "readonly") -> dict[str, str]:
     """Modules and compiled packages apart from the user's, so that they can be thrown away after the build.
 
     The folder for temporary files is among them: a compiler that is killed leaves some hundred megabytes there.
+    Without debugging information, which is stripped anyway, and without collecting garbage below 3 GiB, the compiler
+    needs a sixth less time.
     """
     temporary = go_path() / "tmp"
     temporary.mkdir(parents=True, exist_ok=True)
@@ -53,7 +55,9 @@ def go_environment(*, modules: str = "readonly") -> dict[str, str]:
         "GOMODCACHE": str(go_path() / "mod"),
         "GOCACHE": str(go_path() / "build"),
         "GOTMPDIR": str(temporary),
-        "GOFLAGS": f"-buildvcs=false -mod={modules} -modcacherw",
+        "GOFLAGS": f"-buildvcs=false -mod={modules} -modcacherw -gcflags=all=-dwarf=false",
+        "GOGC": "off",
+        "GOMEMLIMIT": "3GiB",
         "GOTOOLCHAIN": "local",
         "GOWORK": "off",
         "CGO_ENABLED": "0",
