@@ -77,12 +77,14 @@ ifdef LANES
 test-compat-rest: | test-spark-rest
 test-api: | test-compat-rest
 test-crash: | e2e
+else
+e2e test-api: cluster
 endif
 
 test-unit: $(DEV) ## the tests that need nothing but Python
 	$(call suite,unit) $(PYTEST) -m "not kubernetes" --junitxml=$(REPORTS)/unit.xml
 
-test-api: cluster ## operator and chart against real API servers
+test-api: $(DEV) ## operator and chart against real API servers
 	$(call suite,api) $(PYTEST) -m kubernetes operator/tests helm/tests --junitxml=$(REPORTS)/api.xml
 
 test-spark: test-spark-core test-spark-rest ## the analytics, on a local Spark (needs Java 17)
@@ -108,7 +110,7 @@ test-crash: $(DEV) ## kill -9 at many instants; short soaks
 cluster: $(DEV) ## build once, outside the checkout, what real clusters need here (nothing where Docker and a registry are)
 	$(call suite,cluster) env PYTHONPATH=e2e $(BIN)/python -m cluster build
 
-e2e: cluster ## brokers on real kind clusters: pods killed, nodes lost, rolled, grown, scaled; cleans up behind itself
+e2e: $(DEV) ## brokers on real kind clusters: pods killed, nodes lost, rolled, grown, scaled; cleans up behind itself
 	$(call suite,kind) $(BIN)/python -m pytest e2e/kind --durations=15 --junitxml=$(REPORTS)/kind.xml
 
 # What test-all leaves out, in parts that run alone and take at most an hour each on two processors.
