@@ -15,7 +15,7 @@ from pathlib import Path
 
 from cluster import archives, debian, programs
 from cluster.artifacts import Artifact, scratch_folder
-from cluster.commands import Log, run
+from cluster.commands import Log, output_of, run
 from cluster.errors import ClusterError
 from cluster.paths import FILES_PATH
 
@@ -27,7 +27,7 @@ PAUSE_TAG = "3.10.1"
 # Raise it when this file makes something else out of the same inputs.
 RECIPE = 1
 
-CONTAINERD_START_TIMEOUT_S = 30.0
+CONTAINERD_START_TIMEOUT_S = 120.0
 IMPORT_TIMEOUT_S = 600
 
 # A node may not touch the machine: no kernel settings, no modules, no devices, no logins; and nothing that wakes up.
@@ -207,7 +207,8 @@ def _containerd(store: Path, folder: Path) -> Iterator[list[str | Path]]:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
     try:
         deadline = time.monotonic() + CONTAINERD_START_TIMEOUT_S
-        while run([*ctr, "version"], timeout_s=10, check=False).returncode != 0:
+        # While the disk takes what was written before, it answers slowly.
+        while output_of([*ctr, "version"], timeout_s=10) is None:
             if process.poll() is not None or time.monotonic() > deadline:
                 raise ClusterError(f"containerd does not start:\n{(folder / 'log').read_text()[-2000:]}")
             time.sleep(0.1)
