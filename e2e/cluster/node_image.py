@@ -196,7 +196,9 @@ def _containerd(store: Path, folder: Path) -> Iterator[list[str | Path]]:
     """A containerd of our own over ``store``; gives the beginning of a ctr command line."""
     folder.mkdir(parents=True)
     shutil.rmtree(store, ignore_errors=True)
-    socket = folder / "socket"
+    # A socket's path has at most 104 characters, which a cache in a home folder alone may take.
+    socket_folder = Path(tempfile.mkdtemp(prefix="delaymq-"))
+    socket = socket_folder / "socket"
     (folder / "config.toml").write_text(
         f'version = 2\ndisabled_plugins = ["io.containerd.grpc.v1.cri"]\nroot = "{store}"\nstate = "{folder}/state"\n'
         f'[grpc]\n  address = "{socket}"\n'
@@ -220,6 +222,7 @@ def _containerd(store: Path, folder: Path) -> Iterator[list[str | Path]]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        shutil.rmtree(socket_folder, ignore_errors=True)
 
 
 NODE_IMAGE = Artifact(
