@@ -197,32 +197,30 @@ def _containerd(store: Path, folder: Path) -> Iterator[list[str | Path]]:
     folder.mkdir(parents=True)
     shutil.rmtree(store, ignore_errors=True)
     # A socket's path has at most 104 characters, which a cache in a home folder alone may take.
-    socket_folder = Path(tempfile.mkdtemp(prefix="delaymq-"))
-    socket = socket_folder / "socket"
-    (folder / "config.toml").write_text(
-        f'version = 2\ndisabled_plugins = ["io.containerd.grpc.v1.cri"]\nroot = "{store}"\nstate = "{folder}/state"\n'
-        f'[grpc]\n  address = "{socket}"\n'
-    )
-    ctr: list[str | Path] = ["ctr", "-a", socket, "-n", "k8s.io"]
-    with (folder / "log").open("w") as output:
+    with tempfile.TemporaryDirectory(prefix="delaymq-") as name, (folder / "log").open("w") as output:
+        socket = Path(name) / "socket"
+        (folder / "config.toml").write_text(
+            f'version = 2\ndisabled_plugins = ["io.containerd.grpc.v1.cri"]\nroot = "{store}"\n'
+            f'state = "{folder}/state"\n[grpc]\n  address = "{socket}"\n'
+        )
+        ctr: list[str | Path] = ["ctr", "-a", socket, "-n", "k8s.io"]
         command = ["containerd", "-c", str(folder / "config.toml")]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
-    try:
-        deadline = time.monotonic() + CONTAINERD_START_TIMEOUT_S
-        # While the disk takes what was written before, it answers slowly.
-        while output_of([*ctr, "version"], timeout_s=10) is None:
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise ClusterError(f"containerd does not start:\n{(folder / 'log').read_text()[-2000:]}")
-            time.sleep(0.1)
-        yield ctr
-    finally:
-        process.terminate()
         try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        shutil.rmtree(socket_folder, ignore_errors=True)
+            deadline = time.monotonic() + CONTAINERD_START_TIMEOUT_S
+            # While the disk takes what was written before, it answers slowly.
+            while output_of([*ctr, "version"], timeout_s=10) is None:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise ClusterError(f"containerd does not start:\n{(folder / 'log').read_text()[-2000:]}")
+                time.sleep(0.1)
+            yield ctr
+        finally:
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 NODE_IMAGE = Artifact(
