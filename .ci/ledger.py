@@ -40,13 +40,17 @@ REFERENCE_KEYS = 200_000
 
 @dataclass(frozen=True)
 class Record:
-    """One run of a suite; times in seconds, ``began_s`` since 1970, ``reference_s`` of the fixed work beside it."""
+    """One run of a suite; times in seconds, ``began_s`` since 1970, ``reference_s`` of the fixed work beside it.
+
+    ``stolen`` is the share of this machine's processor time that its host gave to others (steal time, proc(5)).
+    """
 
     suite: str
     began_s: float
     wall_s: float
     processor_s: float
     reference_s: float
+    stolen: float
     exit_code: int
 
 
@@ -119,7 +123,7 @@ def problems(ledger: Ledger, records: Sequence[Record]) -> list[str]:
 
 def table(ledger: Ledger, records: Sequence[Record]) -> str:
     """The records as text, one line a suite, with the allowed processor time beside the used one."""
-    rows = [("suite", "wall min", "processor min", "ledger", "allowed", "machine")]
+    rows = [("suite", "wall min", "processor min", "ledger", "allowed", "machine", "stolen")]
     for record in records:
         line = ledger.lines.get(record.suite)
         rows.append(
@@ -130,10 +134,11 @@ def table(ledger: Ledger, records: Sequence[Record]) -> str:
                 f"{line.processor:.2f}" if line else "-",
                 f"{ledger.allowed_s(record) / 60:.2f}" if line else "-",
                 f"x{record.reference_s / ledger.reference_s:.2f}",
+                f"{record.stolen:.0%}",
             )
         )
     total_processor_s = sum(each.processor_s for each in records)
-    rows.append(("together", f"{_covered_s(records) / 60:.2f}", f"{total_processor_s / 60:.2f}", "", "", ""))
+    rows.append(("together", f"{_covered_s(records) / 60:.2f}", f"{total_processor_s / 60:.2f}", "", "", "", ""))
     width = max(len(row[0]) for row in rows)
     return "\n".join(row[0].ljust(width) + "".join(f"{cell:>15}" for cell in row[1:]) for row in rows)
 
@@ -218,6 +223,13 @@ def _descendants_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
+def _ticks() -> tuple[int, int]:
+    """Of all processors since the machine's start: ticks that its host gave to others, and all."""
+    numbers = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
+    # The eighth is steal; the two behind it are counted in the first two already.
+    return numbers[7], sum(numbers[:8])
+
+
 def _load_records(folder: Path) -> list[Record]:
     paths = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
     return [Record(**json.loads(path.read_text())) for path in paths]
@@ -228,14 +240,20 @@ def _run(arguments: argparse.Namespace) -> int:
     if not command:
         print("usage: ledger.py run SUITE -- COMMAND ...", file=sys.stderr)
         return 2
-    before_s, began_s = reference_seconds(), time.time()
+    before_s, began_s, ticks_before = reference_seconds(), time.time(), _ticks()
     try:
         usage = used_by(command)
     except OSError as error:
         print(f"ledger: {command[0]} cannot be run: {error.strerror}", file=sys.stderr)
         return 127
-    reference_s = (before_s + reference_seconds()) / 2
-    record = Record(arguments.suite, began_s=began_s, reference_s=reference_s, **usage._asdict())
+    stolen, ticks = (after - before for after, before in zip(_ticks(), ticks_before, strict=True))
+    record = Record(
+        arguments.suite,
+        began_s=began_s,
+        reference_s=(before_s + reference_seconds()) / 2,
+        stolen=stolen / max(ticks, 1),
+        **usage._asdict(),
+    )
     arguments.records.mkdir(parents=True, exist_ok=True)
     (arguments.records / f"{record.suite}.json").write_text(json.dumps(asdict(record)))
     print(f"{record.suite}: {record.wall_s / 60:.1f} min, {record.processor_s / 60:.1f} processor min", flush=True)

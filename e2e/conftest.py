@@ -4,8 +4,10 @@
 """
 
 import os
+from collections import defaultdict
 
 import pytest
+from repetitions import is_chosen
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -23,11 +25,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "long: takes too long for every change; runs with --long")
+    config.addinivalue_line("markers", "one_in(share): one of so many parameters each time, by the seed")
     config.addinivalue_line("markers", "ours_only: a promise that the real broker does not make")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     unwanted = set()
+    if config.getoption("--against") == "ours":
+        _put_off(items)
     if not config.getoption("--long"):
         unwanted.add("long")
     if config.getoption("--against") == "real":
@@ -36,3 +41,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     dropped = [item for item in items if any(item.get_closest_marker(name) for name in unwanted)]
     config.hook.pytest_deselected(items=dropped)
     items[:] = [item for item in items if item not in dropped]
+
+
+def _put_off(items: list[pytest.Item]) -> None:
+    """What `one_in` leaves to other runs is for long ones."""
+    # pytest counts combinations of parameters; here the values of each are counted, in the order in which they come.
+    values: dict[tuple[object, str], list[object]] = defaultdict(list)
+    for item in items:
+        marker = item.get_closest_marker("one_in")
+        if marker is None:
+            continue
+        assert isinstance(item, pytest.Function), item
+        numbers = []
+        for name, value in item.callspec.params.items():
+            known = values[item.function, name]
+            if value not in known:
+                known.append(value)
+            numbers.append(known.index(value))
+        if not is_chosen(marker.args[0], numbers):
+            item.add_marker(pytest.mark.long)

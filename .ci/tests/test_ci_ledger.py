@@ -25,7 +25,15 @@ START_S = 1.0
 def record(
     suite: str = "unit", *, minutes: float = 9.0, began_s: float = 0.0, wall_s: float = 60.0, reference_s: float = 0.3
 ) -> Record:
-    return Record(suite, began_s=began_s, wall_s=wall_s, processor_s=minutes * 60, reference_s=reference_s, exit_code=0)
+    return Record(
+        suite,
+        began_s=began_s,
+        wall_s=wall_s,
+        processor_s=minutes * 60,
+        reference_s=reference_s,
+        stolen=0.25,
+        exit_code=0,
+    )
 
 
 def test_a_suite_within_its_line_fits() -> None:
@@ -52,6 +60,7 @@ def test_a_suite_that_did_not_run_and_one_without_a_line_are_named() -> None:
 def test_the_table_has_a_row_for_each_suite_and_the_sums() -> None:
     lines = table(LEDGER, [record(), record("cluster", began_s=600, minutes=1)]).splitlines()
     assert [line.split()[0] for line in lines] == ["suite", "unit", "cluster", "together"]
+    assert lines[1].split()[-2:] == ["x1.00", "25%"]
     assert lines[-1].split() == ["together", "2.00", "10.00"]
 
 

@@ -60,6 +60,7 @@ def test_the_python_client_reads_it(cluster: Cluster, clients: Workbench, kind: 
     run(cluster, scenario)
 
 
+@pytest.mark.one_in(3)
 @by_each_type
 def test_people_are_shown_it_as_it_was(cluster: Cluster, clients: Workbench, kind: str) -> None:
     topic = clients.topic(queues=1)

@@ -131,6 +131,7 @@ def brokers(request: pytest.FixtureRequest, isolated_network: None) -> Iterator[
             second.process.kill()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_no_send_fails_and_no_message_is_lost_while_one_broker_is_restarted(
     new_workbench: NewWorkbench, brokers: tuple[OurCluster, SecondBroker], mode: str
@@ -166,6 +167,7 @@ def test_no_send_fails_and_no_message_is_lost_while_one_broker_is_restarted(
     consumer.inbox.wait_for(lambda got: {each.body for each in got} >= expected, timeout_s=WAIT_LIMIT_S)
 
 
+@pytest.mark.one_in(2)
 def test_a_lease_that_ends_brings_a_broker_back_into_routes(
     new_workbench: NewWorkbench, brokers: tuple[OurCluster, SecondBroker]
 ) -> None:

@@ -55,6 +55,7 @@ def topics_of(admin: AdminClient, broker: BrokerNode) -> dict[str, Any]:
     return dict(admin.ask("getAllTopicConfig", broker.address, 5000)["topicConfigTable"])
 
 
+@pytest.mark.one_in(2)
 def test_a_broker_registers_with_every_name_server(place: Place) -> None:
     topic = place.clients[0].name("Topic")
     place.clients[0].admin.update_topic(topic, broker=place.broker.address, queues=3)
@@ -93,6 +94,7 @@ def test_which_topics_are_ordered_is_the_name_servers_to_say(place: Place) -> No
     until(lambda: not topics_of(both.admin, place.broker)[topic]["order"], f"{topic} is no longer ordered")
 
 
+@pytest.mark.one_in(2)
 def test_clients_and_broker_go_on_when_a_name_server_dies_and_come_back_to_it(place: Place) -> None:
     both = place.clients[2]
     topic = both.name("Topic")

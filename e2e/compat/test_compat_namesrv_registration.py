@@ -26,6 +26,7 @@ def sides(request: pytest.FixtureRequest, against: str) -> Sides:
     return Sides.of(request.param, against)
 
 
+@pytest.mark.one_in(2)
 def test_registrations_are_compressed_and_repeated_only_where_something_changed(sides: Sides, driver: Driver) -> None:
     with ExitStack() as stack:
         namesrv = stack.enter_context(NameServerNode(sides.namesrv))
@@ -49,6 +50,7 @@ def test_registrations_are_compressed_and_repeated_only_where_something_changed(
         until(lambda: clients.admin.route(topic)["queueDatas"][0]["writeQueueNums"] == 6, "the changed topic")
 
 
+@pytest.mark.one_in(2)
 def test_a_slave_of_rocketmq_finds_its_master_and_copies_its_tables(sides: Sides, driver: Driver) -> None:
     with ExitStack() as stack:
         namesrv = stack.enter_context(NameServerNode(sides.namesrv))

@@ -226,6 +226,7 @@ def test_an_administrator_sees_brokers_topics_settings_and_figures(cluster: Clus
     run(cluster, scenario)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.ours_only
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
 def test_it_goes_on_after_the_broker_was_restarted_and_delayed_messages_come_once(

@@ -41,6 +41,7 @@ def wait_for_prefix(consumer: PushConsumer, prefix: bytes, *, until: float) -> N
     consumer.inbox.wait_for(lambda messages: any(m.body.startswith(prefix) for m in messages), timeout_s=limit_s)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("real_namesrv", [False, True], ids=["own NameServer", "real NameServer"])
 @pytest.mark.parametrize("clean", [True, False], ids=["clean stop", "kill -9"])
 def test_clients_resume_within_seconds_of_a_restart(
@@ -68,6 +69,7 @@ def test_clients_resume_within_seconds_of_a_restart(
                 wait_for_prefix(consumer, f"after{queue_id}-".encode(), until=until)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("clean", [True, False], ids=["clean stop", "kill -9"])
 def test_delayed_messages_of_before_a_restart_arrive_once_and_never_early(
     new_workbench: NewWorkbench, isolated_network: None, clean: bool

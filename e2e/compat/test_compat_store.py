@@ -101,6 +101,7 @@ def check_usable(clients: Workbench) -> None:
         assert clients.producer.send(TOPIC, f"new{queue_id}", queue_id=queue_id).queue_offset == end
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("clean", [True, False], ids=["clean stop", "kill -9"])
 def test_ours_takes_over_a_store_of_the_real_broker(
     tmp_path: Path, new_workbench: NewWorkbench, isolated_network: None, clean: bool

@@ -117,6 +117,7 @@ PLACES = [
 ]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1600])
 def test_every_screen_fits_and_names_its_controls(

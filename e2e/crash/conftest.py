@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from crash.load import SOURCES_PATH, LoadProgram
+from crash.load import SHORT_LIVED, SOURCES_PATH, LoadProgram
 from harness import java
 from harness.suite import enter_isolated
 
@@ -12,5 +12,5 @@ from harness.suite import enter_isolated
 def load(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadProgram]:
     """RocketMQ's own producers and readers, to be commanded."""
     enter_isolated(lambda: java.client_class_path(sources_path=SOURCES_PATH))
-    with LoadProgram(tmp_path_factory.mktemp("load")) as program:
+    with LoadProgram(tmp_path_factory.mktemp("load"), jvm_options=SHORT_LIVED) as program:
         yield program

@@ -50,6 +50,7 @@ def test_kill_among_transactions_gives_each_its_fate(cluster: Cluster, seed: int
     _assert_clean(_run(cluster, crash), cluster, tmp_path)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "point",
     [

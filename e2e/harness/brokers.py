@@ -35,7 +35,7 @@ SMALL_FILES: Mapping[str, str] = {
 }
 # Machines that run tests stand still for seconds now and then; only tests of flow control want to hear of it.
 PATIENT: Mapping[str, str] = {"brokerFastFailureEnable": "false"}
-SMALL_HEAP = ("-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m", "-XX:+UseSerialGC")
+SMALL_HEAP = ("-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 HOME_PATH = Path(__file__).resolve().parent / "rocketmq_home"
 
 

@@ -34,10 +34,11 @@ from delaymq.client import (
     PushConsumer,
     PushConsumerOptions,
     ReceivedMessage,
+    TransactionOptions,
     TransactionProducer,
 )
 from harness.brokers import OurCluster
-from many_connections import Connections, connected
+from many_connections import PATIENT, PATIENT_SENDS, Connections, connected
 
 TOPIC, QUEUES = "Soak", 8
 BODY_BYTES = 512
@@ -77,6 +78,7 @@ CONFIG = {
     "transactionCheckInterval": "1000",
 }
 OPTIONS = PushConsumerOptions(consume_from=ConsumeFrom.FIRST, rebalance_interval_ms=2_000, commit_interval_ms=500)
+PATIENT_TRANSACTIONS = TransactionOptions(send_timeout_ms=60_000)
 POLLS = LitePullOptions(consume_from=ConsumeFrom.FIRST, rebalance_interval_ms=2_000, commit_interval_ms=500)
 
 
@@ -160,7 +162,7 @@ class Soak:
 
     async def join(self, stack: AsyncExitStack, group: str) -> None:
         """One more member of a group, with a client of its own, until the stack ends."""
-        client = await stack.enter_async_context(Client(self.cluster.namesrv_address))
+        client = await stack.enter_async_context(Client(self.cluster.namesrv_address, PATIENT))
         consumer: PushConsumer | BatchPushConsumer | LitePullConsumer
         if group == GROUP_OF_BATCHES:
             consumer = BatchPushConsumer(client, group, self.handle_batch, OPTIONS)
@@ -262,9 +264,9 @@ class Soak:
         """Sends so many more, with consumers that stay and others that come and go, until all were received."""
         self._wanted = self.acknowledged + messages
         async with AsyncExitStack() as stack:
-            client = await stack.enter_async_context(Client(self.cluster.namesrv_address))
-            producer = await stack.enter_async_context(Producer(client))
-            transactions = TransactionProducer(client, TRANSACTIONS_GROUP, Local())
+            client = await stack.enter_async_context(Client(self.cluster.namesrv_address, PATIENT))
+            producer = await stack.enter_async_context(Producer(client, options=PATIENT_SENDS))
+            transactions = TransactionProducer(client, TRANSACTIONS_GROUP, Local(), options=PATIENT_TRANSACTIONS)
             await stack.enter_async_context(transactions)
             for group in self.received:
                 await self.join(stack, group)
@@ -301,7 +303,7 @@ class Soak:
 
     async def run(self, idle: int, active: int) -> Figures:
         began = time.monotonic()
-        async with Client(self.cluster.namesrv_address) as client:
+        async with Client(self.cluster.namesrv_address, PATIENT) as client:
             await Admin(client).create_topic(TOPIC, queues=QUEUES)
         await self.load(int(self.messages * WARM_UP_SHARE))
         before = await self.usage()

@@ -1,11 +1,18 @@
 package delaymq.load;
 
+import java.util.ArrayList;
+import java.util.List;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageClientIDSetter;
 
-/** Tries one message after another until one is acknowledged: how long a broker's start takes for a producer. */
+/**
+ * Tries one message after another until one is acknowledged: how long a broker's start takes for a producer.
+ *
+ * <p>A message whose send failed may be stored all the same, so the reply has the unique keys of all that were tried.
+ */
 final class FirstSend {
     private static final int PAUSE_MS = 3;
 
@@ -16,16 +23,23 @@ final class FirstSend {
         DefaultMQProducer producer = Producers.get(options);
         String topic = options.text("topic");
         long deadline = System.currentTimeMillis() + (long) (options.decimal("at_most_seconds", 120) * 1000);
-        String last = "none tried";
-        for (int attempts = 1; System.currentTimeMillis() < deadline; attempts++) {
+        List<String> keys = new ArrayList<>();
+        String last = null;
+        while (System.currentTimeMillis() < deadline) {
+            Message message = new Message(topic, new byte[100]);
             try {
-                SendResult result = producer.send(new Message(topic, new byte[100]));
+                SendResult result = producer.send(message);
+                long now = System.currentTimeMillis();
+                keys.add(MessageClientIDSetter.getUniqID(message));
                 if (result.getSendStatus() == SendStatus.SEND_OK) {
-                    return new Reply().put("acknowledged_ms", System.currentTimeMillis()).put("attempts", attempts);
+                    return new Reply().put("acknowledged_ms", now).put("keys", keys).put("last_failure", last);
                 }
                 last = result.getSendStatus().name();
             } catch (Exception e) {
                 last = e.toString();
+                if (MessageClientIDSetter.getUniqID(message) != null) {
+                    keys.add(MessageClientIDSetter.getUniqID(message));
+                }
             }
             Thread.sleep(PAUSE_MS);
         }

@@ -1,9 +1,11 @@
 package delaymq.load;
 
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
+import java.util.stream.Collectors;
 
-/** One JSON object of numbers, texts and maps. */
+/** One JSON object of numbers, texts, lists and maps. */
 final class Reply {
     private final Map<String, Object> fields = new LinkedHashMap<>();
 
@@ -30,6 +32,9 @@ final class Reply {
                 out.append(quoted(entry.getKey().toString())).append(':').append(json(entry.getValue()));
             }
             return out.append('}').toString();
+        }
+        if (value instanceof List<?> list) {
+            return list.stream().map(Reply::json).collect(Collectors.joining(",", "[", "]"));
         }
         if (value instanceof Number || value instanceof Boolean) {
             return value.toString();

@@ -75,6 +75,7 @@ final class Transactions {
 
     Object start(JSONObject request) throws Exception {
         TransactionMQProducer producer = new TransactionMQProducer(request.getString("group"), Acl.hook(request));
+        producer.setSendMsgTimeout(Producers.PATIENT_MS);
         clients.configure(producer, request);
         producer.setTransactionListener(new ByScript(request.getString("client")));
         producer.start();
