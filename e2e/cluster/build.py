@@ -4,10 +4,11 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 
 from cluster import artifacts, debian, node_image, programs, requirements
 from cluster.artifacts import Artifact
-from cluster.commands import Log
+from cluster.commands import Log, beside
 from cluster.daemon import ordinary
 from cluster.errors import ClusterError
 from cluster.modes import KIND_NODE_IMAGES, wanted_image
@@ -24,14 +25,17 @@ ORDINARY = (
     programs.COREDNS,
     programs.HELM,
     programs.SPARK_OPERATOR,
-    debian.NODE_ROOT,
     node_image.NODE_IMAGE,
+)
+# debootstrap uses one processor, so they are made beside the others.
+DEBIAN_ROOTS = (
+    debian.NODE_ROOT,
     debian.PYTHON_RUNTIME,
     debian.PYTHON_BUILD,
     debian.JAVA_RUNTIME,
     debian.SPARK_RUNTIME,
 )
-ALL = {artifact.name: artifact for artifact in ORDINARY}
+ALL = {artifact.name: artifact for artifact in (*ORDINARY, *DEBIAN_ROOTS)}
 
 # Former versions made scratch folders outside of drafts, without a lock; no build takes so long.
 SCRATCH_UNUSED_AFTER_S = 24 * 3600
@@ -56,13 +60,19 @@ def build(names: Sequence[str] = (), *, log: Log = print, keep_go_cache: bool = 
             artifacts.remove_all_drafts()
         if any(artifact not in API_SERVER for artifact in missing):
             requirements.install(requirements.BUILD_PROGRAMS, log)
-        for artifact in wanted:
-            artifact.obtain(log)
+        roots = [artifact for artifact in wanted if artifact in DEBIAN_ROOTS]
+        others = [artifact for artifact in wanted if artifact not in DEBIAN_ROOTS]
+        beside(*(partial(_obtain, parts, log) for parts in (others, roots) if parts))
     state = f"built in {time.monotonic() - started:.0f} s" if missing else "nothing was missing"
     log(f"all {len(wanted)} parts are there, {state}: {artifacts_path()}")
     # Another user's cache is not ours to tidy.
     if os.access(cache_path(), os.W_OK) and not tidy(log, keep_go_cache=keep_go_cache):
         log("another run builds: Go's caches stay until its end")
+
+
+def _obtain(parts: Sequence[Artifact], log: Log) -> None:
+    for part in parts:
+        part.obtain(log)
 
 
 def needed(log: Log = print) -> Sequence[Artifact]:
@@ -74,7 +84,7 @@ def needed(log: Log = print) -> Sequence[Artifact]:
         return (*API_SERVER, programs.SPARK_OPERATOR)
     if reason := requirements.why_no_build():
         raise ClusterError(f"no {KIND_NODE_IMAGES} can be pulled, and {reason}")
-    return ORDINARY
+    return (*ORDINARY, *DEBIAN_ROOTS)
 
 
 def tidy(log: Log = print, *, keep_go_cache: bool = False, unused_after_s: float = artifacts.UNUSED_AFTER_S) -> bool:

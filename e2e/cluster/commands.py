@@ -1,11 +1,16 @@
-"""Running programs: always with a limit in time, and with an error that shows what the program said."""
+"""Running programs: always with a limit in time, and with an error that shows what the program said.
+
+``beside`` does several jobs at once; when one fails, or this process is to end, the programs of the others end too.
+"""
 
 import contextlib
 import os
 import shlex
 import signal
 import subprocess
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from cluster.errors import ClusterError
@@ -14,6 +19,10 @@ Log = Callable[[str], None]
 
 # Enough to see why a build failed, not so much that the reason drowns.
 SHOWN_CHARS = 4000
+
+# Of jobs beside each other: the process groups of their programs, and whether all of them are to end.
+_groups: set[int] = set()
+_ending = threading.Event()
 
 
 def run(
@@ -49,17 +58,41 @@ def run(
     except FileNotFoundError as e:
         raise ClusterError(f"{command[0]} cannot be found; it is needed for: {shown}") from e
     with process:
+        _groups.add(process.pid)
         try:
+            if _ending.is_set():
+                raise ClusterError(f"ended, because another part failed: {shown}")
             output, errors = process.communicate(stdin_text, timeout=timeout_s)
         except BaseException as e:
             kill_group(process.pid)
             if isinstance(e, subprocess.TimeoutExpired):
                 raise ClusterError(f"no end after {timeout_s:.0f} s, killed: {shown}") from e
             raise
+        finally:
+            _groups.discard(process.pid)
     if check and process.returncode != 0:
         said = "\n".join(part.strip() for part in (output, errors) if part.strip())
         raise ClusterError(f"exit code {process.returncode} of: {shown}\n{said[-SHOWN_CHARS:]}")
     return subprocess.CompletedProcess(command, process.returncode, output, errors)
+
+
+def beside(*jobs: Callable[[], None]) -> None:
+    """Do jobs at the same time, each in a thread, and wait for all of them.
+
+    The first error is raised at once: the programs that the others run are killed, and they start no more.
+    """
+    with ThreadPoolExecutor(len(jobs)) as threads:
+        try:
+            for done in as_completed([threads.submit(job) for job in jobs]):
+                done.result()
+        except BaseException:
+            _ending.set()
+            for group in tuple(_groups):
+                kill_group(group)
+            raise
+        finally:
+            threads.shutdown()
+            _ending.clear()
 
 
 def output_of(arguments: Sequence[str | Path], *, timeout_s: float = 30) -> str | None:

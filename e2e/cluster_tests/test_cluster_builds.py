@@ -9,11 +9,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import artifacts, build, dockerd, images, machine, requirements
+from cluster import artifacts, build, commands, dockerd, images, machine, requirements
 from cluster.artifacts import Artifact
 from cluster.commands import Log, kill_group
 from cluster.daemon import Daemon
@@ -126,6 +127,42 @@ def drafts() -> list[str]:
 
 
 # Builds at the same time.
+
+
+def test_debian_roots_are_made_beside_the_other_parts(
+    parts: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = threading.Barrier(2)
+
+    def meet(draft: Path, log: Log) -> None:
+        both.wait(LIMIT_S)
+
+    parts(program=meet, root=meet)
+    monkeypatch.setattr(build, "DEBIAN_ROOTS", (build.ALL["root"],))
+    build.build(["program", "root"], log=quiet)
+    assert build.ALL["program"].made
+    assert build.ALL["root"].made
+
+
+def test_the_first_job_that_fails_ends_the_programs_of_the_others_and_is_told(tmp_path: Path) -> None:
+    started, later = tmp_path / "started", tmp_path / "later"
+
+    def fails() -> None:
+        deadline = time.monotonic() + LIMIT_S
+        while not started.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        raise ClusterError("no space left")
+
+    def goes_on() -> None:
+        with suppress(ClusterError):
+            commands.run(["sh", "-c", f"touch {started}; exec sleep 600"], timeout_s=600)
+        commands.run(["sh", "-c", f"sleep 600; touch {later}"], timeout_s=600)
+
+    with pytest.raises(ClusterError, match="no space left"):
+        commands.beside(fails, goes_on)
+    assert not later.exists()
+    assert commands.run(["echo", "again"], timeout_s=LIMIT_S).stdout == "again\n"
 
 
 def test_what_builds_share_stays_until_the_last_of_them_ends(parts: Callable[..., None]) -> None:
