@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _put_off(items: list[pytest.Item]) -> None:
-    """What `one_in` leaves to other runs is for long ones."""
+    """What `one_in` leaves to other runs is for long ones; the real broker, as control, gets all of it."""
     # pytest counts combinations of parameters; here the values of each are counted, in the order in which they come.
     values: dict[tuple[object, str], list[object]] = defaultdict(list)
     for item in items:

@@ -84,7 +84,7 @@ def needed(log: Log = print) -> Sequence[Artifact]:
         return (*API_SERVER, programs.SPARK_OPERATOR)
     if reason := requirements.why_no_build():
         raise ClusterError(f"no {KIND_NODE_IMAGES} can be pulled, and {reason}")
-    return (*ORDINARY, *DEBIAN_ROOTS)
+    return tuple(ALL.values())
 
 
 def tidy(log: Log = print, *, keep_go_cache: bool = False, unused_after_s: float = artifacts.UNUSED_AFTER_S) -> bool:

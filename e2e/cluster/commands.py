@@ -33,8 +33,11 @@ def run(
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
     check: bool = True,
+    cleans_up: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run a program to its end, its output captured; ``environment`` replaces the whole of ours.
+
+    One that ``cleans_up`` is run also when another job of ``beside`` has failed.
 
     Raises ClusterError when the program is missing, takes longer than ``timeout_s`` (it is killed then, with its
     children) or, unless ``check`` is false, exits with anything but 0.
@@ -58,9 +61,10 @@ def run(
     except FileNotFoundError as e:
         raise ClusterError(f"{command[0]} cannot be found; it is needed for: {shown}") from e
     with process:
-        _groups.add(process.pid)
+        if not cleans_up:
+            _groups.add(process.pid)
         try:
-            if _ending.is_set():
+            if _ending.is_set() and not cleans_up:
                 raise ClusterError(f"ended, because another part failed: {shown}")
             output, errors = process.communicate(stdin_text, timeout=timeout_s)
         except BaseException as e:
@@ -79,20 +83,20 @@ def run(
 def beside(*jobs: Callable[[], None]) -> None:
     """Do jobs at the same time, each in a thread, and wait for all of them.
 
-    The first error is raised at once: the programs that the others run are killed, and they start no more.
+    The first error ends the others: the programs that they run are killed, and they start none but to clean up.
     """
-    with ThreadPoolExecutor(len(jobs)) as threads:
-        try:
-            for done in as_completed([threads.submit(job) for job in jobs]):
-                done.result()
-        except BaseException:
-            _ending.set()
-            for group in tuple(_groups):
-                kill_group(group)
-            raise
-        finally:
-            threads.shutdown()
-            _ending.clear()
+    try:
+        with ThreadPoolExecutor(len(jobs)) as threads:
+            try:
+                for done in as_completed([threads.submit(job) for job in jobs]):
+                    done.result()
+            except BaseException:
+                _ending.set()
+                for group in tuple(_groups):
+                    kill_group(group)
+                raise
+    finally:
+        _ending.clear()
 
 
 def output_of(arguments: Sequence[str | Path], *, timeout_s: float = 30) -> str | None:

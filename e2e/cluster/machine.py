@@ -111,7 +111,7 @@ def put_back(before: Before, log: Log) -> None:
 def unmount_below(folder: Path) -> list[str]:
     """Unmount whatever a killed daemon or build left mounted in its folders, the deepest first; gives what stays."""
     for mount in _mounts_below(folder):
-        run(["umount", "-l", mount], timeout_s=10, check=False)
+        run(["umount", "-l", mount], timeout_s=10, check=False, cleans_up=True)
     return _mounts_below(folder)
 
 

@@ -145,7 +145,7 @@ def test_debian_roots_are_made_beside_the_other_parts(
 
 
 def test_the_first_job_that_fails_ends_the_programs_of_the_others_and_is_told(tmp_path: Path) -> None:
-    started, later = tmp_path / "started", tmp_path / "later"
+    started, cleaned, later = (tmp_path / name for name in ("started", "cleaned", "later"))
 
     def fails() -> None:
         deadline = time.monotonic() + LIMIT_S
@@ -157,10 +157,13 @@ def test_the_first_job_that_fails_ends_the_programs_of_the_others_and_is_told(tm
     def goes_on() -> None:
         with suppress(ClusterError):
             commands.run(["sh", "-c", f"touch {started}; exec sleep 600"], timeout_s=600)
+        # As a draft's mounts are taken away.
+        commands.run(["touch", str(cleaned)], timeout_s=LIMIT_S, cleans_up=True)
         commands.run(["sh", "-c", f"sleep 600; touch {later}"], timeout_s=600)
 
     with pytest.raises(ClusterError, match="no space left"):
         commands.beside(fails, goes_on)
+    assert cleaned.exists()
     assert not later.exists()
     assert commands.run(["echo", "again"], timeout_s=LIMIT_S).stdout == "again\n"
 

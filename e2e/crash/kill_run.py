@@ -111,7 +111,7 @@ def run_with(
         cluster.stop()
         read_keys = Counter(line.split(" ")[0] for line in read_path.read_text().splitlines())
         # Those that made the topic are nobody's attempts. One whose send failed may be stored all the same.
-        read_keys.subtract({key for key in first["keys"] if key in read_keys})
+        read_keys -= Counter(first["keys"])
         return judge(
             store_path=cluster.store_path, level_table=LEVEL_TABLE, topic=TOPIC,
             attempts=read_attempts(attempts_path), read_keys=read_keys,

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from harness import java
+from harness import driver, java
 from harness.errors import HarnessError
 
 SOURCES_PATH = Path(__file__).resolve().parents[2] / "bench" / "java"
@@ -23,7 +23,7 @@ MAIN_CLASS = "delaymq.load.Main"
 # The same for every broker; enough for a window of asynchronous sends, small enough for a machine that others use.
 JVM_OPTIONS = ("-Xms256m", "-Xmx1g", "-XX:+UseParallelGC", "-Drocketmq.client.logLevel=WARN")
 # For runs that are not measured: a JVM that compiles little and fast takes half of the processor time.
-SHORT_LIVED = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Drocketmq.client.logLevel=WARN")
+SHORT_LIVED = (*driver.JVM_OPTIONS, "-Drocketmq.client.logLevel=WARN")
 DEFAULT_TIMEOUT_S = 180.0
 EXIT_TIMEOUT_S = 10.0
 
