@@ -5,6 +5,7 @@ import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicLong;
 import org.apache.rocketmq.client.ClientConfig;
+import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 
 /** The clients that run, by the name that the test gave them. */
 final class Clients {
@@ -33,6 +34,13 @@ final class Clients {
         }
         if (request.containsKey("vipChannel")) {
             config.setVipChannelEnabled(request.getBooleanValue("vipChannel"));
+        }
+    }
+
+    /** keepConnections: a request that times out (a heartbeat after 3 s) does not close the connection that others wait on. */
+    static void keepConnections(JSONObject request, MQClientInstance instance) {
+        if (request.getBooleanValue("keepConnections")) {
+            instance.getNettyClientConfig().setClientCloseSocketIfTimeout(false);
         }
     }
 

@@ -24,6 +24,7 @@ final class Producers {
         this.clients = clients;
     }
 
+    @SuppressWarnings("deprecation") // the way to the client's instance
     Object start(JSONObject request) throws Exception {
         DefaultMQProducer producer = create(request);
         clients.configure(producer, request);
@@ -42,6 +43,7 @@ final class Producers {
             producer.setDefaultTopicQueueNums(request.getIntValue("defaultTopicQueues"));
         }
         producer.start();
+        Clients.keepConnections(request, producer.getDefaultMQProducerImpl().getmQClientFactory());
         return clients.started(request, producer, producer::shutdown, producer);
     }
 

@@ -25,6 +25,7 @@ final class PullConsumers {
             consumer.setBrokerSuspendMaxTimeMillis(request.getLongValue("suspendMs"));
         }
         consumer.start();
+        Clients.keepConnections(request, consumer.getDefaultMQPullConsumerImpl().getRebalanceImpl().getmQClientFactory());
         return clients.started(request, consumer, consumer::shutdown, consumer);
     }
 
