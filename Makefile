@@ -62,23 +62,31 @@ check-all: $(DEV)
 
 # Two parts: `make test` runs the first of each suite, `make test-rest` the second.
 test: test-unit test-spark-core test-compat-core ## the tests to run while developing: units, the core of the analytics and of RocketMQ's Java client
+ifndef LANES
 	@echo "Left out: real API servers and kind clusters, the rest of the analytics, of RocketMQ's client and tools, kill -9, soaks, the browser."
 	@echo "Run 'make test-rest' for these, 'make test-all' for everything, 'make test-long' for what is too long for every change."
+endif
 
-test-all: test test-rest ## everything but test-long
+# Two lanes, because tests on kind clusters wait half of their time: what they need and they themselves; and the other
+# suites one after the other. Those without an order, kill -9 and real API servers, go where a lane is free first.
+in_lanes = @echo "Running two suites at a time; each shows its output when it ends." && \
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target LANES=$(1)
 
-# Two lanes, because tests on kind clusters wait half of their time: kind and crash; and spark, compat, api beside them.
-# A cluster's programs are built before: beside a lane the build would have a quarter of the processors, and kind waits for it.
-test-rest: cluster ## what test-all adds to test
-	@echo "Running the tests on kind clusters beside the others; each suite shows its output when it ends."
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target LANES=1 e2e test-spark-rest test-compat-rest test-api test-crash
-
+e2e test-api: | cluster
 ifdef LANES
 test-compat-rest: | test-spark-rest
-test-api: | test-compat-rest
-test-crash: | e2e
+test-rest: cluster e2e test-spark-rest test-compat-rest test-crash test-api
 else
-e2e test-api: cluster
+test-all: ## everything but test-long
+	$(call in_lanes,all) test test-rest
+
+test-rest: ## what test-all adds to test
+	$(call in_lanes,rest) test-rest
+endif
+ifeq ($(LANES),all)
+test-spark-core: | test-unit
+test-compat-core: | test-spark-core
+test-spark-rest: | test-compat-core
 endif
 
 test-unit: $(DEV) ## the tests that need nothing but Python
