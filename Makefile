@@ -62,37 +62,27 @@ check-all: $(DEV)
 
 # Two parts: `make test` runs the first of each suite, `make test-rest` the second.
 test: test-unit test-spark-core test-compat-core ## the tests to run while developing: units, the core of the analytics and of RocketMQ's Java client
-ifndef LANES
+ifndef ALL
 	@echo "Left out: real API servers and kind clusters, the rest of the analytics, of RocketMQ's client and tools, kill -9, soaks, the browser."
 	@echo "Run 'make test-rest' for these, 'make test-all' for everything, 'make test-long' for what is too long for every change."
 endif
 
-# Two lanes, because tests on kind clusters wait half of their time: what they need and they themselves; and the other
-# suites one after the other. Those without an order, kill -9 and real API servers, go where a lane is free first.
-in_lanes = @echo "Running two suites at a time; each shows its output when it ends." && \
-	$(MAKE) --no-print-directory --jobs=2 --output-sync=target LANES=$(1)
+# Two suites at a time, in this order: those on kind clusters first, since they take longest and wait half of their time.
+# A cluster's programs are built before: beside a suite the build would have half of the processors, and kind waits for it.
+REST := test-spark-rest test-compat-rest test-api test-crash
+in_pairs = @echo "Running two suites at a time; each shows its output when it ends." && \
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target --assume-old=cluster ALL=1 e2e $(1) $(REST)
 
-e2e test-api: | cluster
-ifdef LANES
-test-compat-rest: | test-spark-rest
-test-rest: cluster e2e test-spark-rest test-compat-rest test-crash test-api
-else
-test-all: ## everything but test-long
-	$(call in_lanes,all) test test-rest
+test-all: cluster ## everything but test-long
+	$(call in_pairs,test)
 
-test-rest: ## what test-all adds to test
-	$(call in_lanes,rest) test-rest
-endif
-ifeq ($(LANES),all)
-test-spark-core: | test-unit
-test-compat-core: | test-spark-core
-test-spark-rest: | test-compat-core
-endif
+test-rest: cluster ## what test-all adds to test
+	$(call in_pairs)
 
 test-unit: $(DEV) ## the tests that need nothing but Python
 	$(call suite,unit) $(PYTEST) -m "not kubernetes" --junitxml=$(REPORTS)/unit.xml
 
-test-api: $(DEV) ## operator and chart against real API servers
+test-api: $(DEV) cluster ## operator and chart against real API servers
 	$(call suite,api) $(PYTEST) -m kubernetes operator/tests helm/tests --junitxml=$(REPORTS)/api.xml
 
 test-spark: test-spark-core test-spark-rest ## the analytics, on a local Spark (needs Java 17)
@@ -118,7 +108,7 @@ test-crash: $(DEV) ## kill -9 at many instants; short soaks
 cluster: $(DEV) ## build once, outside the checkout, what real clusters need here (nothing where Docker and a registry are)
 	$(call suite,cluster) env PYTHONPATH=e2e $(BIN)/python -m cluster build
 
-e2e: $(DEV) ## brokers on real kind clusters: pods killed, nodes lost, rolled, grown, scaled; cleans up behind itself
+e2e: $(DEV) cluster ## brokers on real kind clusters: pods killed, nodes lost, rolled, grown, scaled; cleans up behind itself
 	$(call suite,kind) $(BIN)/python -m pytest e2e/kind --durations=15 --junitxml=$(REPORTS)/kind.xml
 
 # What test-all leaves out, in parts that run alone and take at most an hour each on two processors.

@@ -58,13 +58,13 @@ class Record:
 class Line:
     """A suite in ledger.toml, in minutes. A ``cold`` one (a build) costs that only when caches are empty.
 
-    Suites of different ``lane`` run beside each other, after those without one.
+    Those ``in_pairs`` run two at a time, in the file's order, after the others.
     """
 
     processor: float
     wall: float
     cold: bool = False
-    lane: str = ""
+    in_pairs: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,12 +92,14 @@ class Ledger:
         )
 
     def wall_minutes(self, *, cold: bool) -> float:
-        """The sum of the lines' wall minutes, counting the longest of the lanes that run beside each other."""
-        lanes: dict[str, float] = {}
+        """When the last suite ends, by the lines' wall minutes."""
+        alone, ends = 0.0, [0.0, 0.0]
         for line in self.lines.values():
-            if cold or not line.cold:
-                lanes[line.lane] = lanes.get(line.lane, 0.0) + line.wall
-        return lanes.pop("", 0.0) + max(lanes.values(), default=0.0)
+            if line.in_pairs:
+                ends[ends.index(min(ends))] += line.wall
+            elif cold or not line.cold:
+                alone += line.wall
+        return alone + max(ends)
 
     def allowed_s(self, record: Record) -> float:
         """Processor seconds that the suite may use on a machine as slow as this one."""

@@ -69,9 +69,11 @@ def test_minutes_in_which_two_suites_ran_count_once() -> None:
     assert table(LEDGER, shown).splitlines()[-1].split()[:2] == ["together", "11.00"]
 
 
-def test_of_lanes_beside_each_other_the_longest_counts() -> None:
-    lanes = {"kind": Line(9, 7, lane="kind"), "api": Line(9, 2, lane="rest"), "crash": Line(9, 3, lane="rest")}
-    assert replace(LEDGER, lines={**LEDGER.lines, **lanes}).wall_minutes(cold=False) == 6 + 7
+def test_of_suites_in_pairs_the_next_one_begins_when_one_ends() -> None:
+    """kind from 0 to 7; unit from 0 to 3, api from 3 to 5, crash from 5 to 9."""
+    walls = {"kind": 7, "unit": 3, "api": 2, "crash": 4}
+    paired = {name: Line(9, wall, in_pairs=True) for name, wall in walls.items()}
+    assert replace(LEDGER, lines={**LEDGER.lines, **paired}).wall_minutes(cold=False) == 6 + 9
     assert LEDGER.wall_minutes(cold=True) == 6 + 12
 
 
