@@ -70,8 +70,8 @@ def test_minutes_in_which_two_suites_ran_count_once() -> None:
 
 
 def test_of_suites_in_pairs_the_next_one_begins_when_one_ends() -> None:
-    """kind from 0 to 7; unit from 0 to 3, api from 3 to 5, crash from 5 to 9."""
-    walls = {"kind": 7, "unit": 3, "api": 2, "crash": 4}
+    """From 0 to 7 and from 0 to 3; then from 3 to 5; then from 5 to 9."""
+    walls = {"first": 7, "second": 3, "third": 2, "fourth": 4}
     paired = {name: Line(9, wall, in_pairs=True) for name, wall in walls.items()}
     assert replace(LEDGER, lines={**LEDGER.lines, **paired}).wall_minutes(cold=False) == 6 + 9
     assert LEDGER.wall_minutes(cold=True) == 6 + 12
