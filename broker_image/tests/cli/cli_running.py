@@ -22,7 +22,7 @@ from delaymq.cli.main import SERVERS, main
 
 START_TIMEOUT_S = 60.0
 COMMAND_TIMEOUT_S = 60.0
-SMALL = "mappedFileSizeCommitLog=4194304\nmaxHashSlotNum=1000\nmaxIndexNum=4000\nmessageDelayLevel=1s 2s 5s\n"
+SMALL = "mappedFileSizeCommitLog=4194304\nmaxHashSlotNum=1000\nmaxIndexNum=4000\nmessageDelayLevel=1s 2s 5s 1h\n"
 
 
 def command(

@@ -230,12 +230,14 @@ def test_a_body_of_an_unknown_compression_is_shown_as_it_is_stored(tmp_path: Pat
 def test_the_life_of_a_message_from_its_store_to_its_dead_letter(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with asked(tmp_path) as api:
+            await api.post("delay/pause", {}, 202)
             await api.peer.send("Orders", b"x", UNIQ_KEY=KEY, DELAY="1")
             path = f"messages/{KEY}?topic=Orders"
             life = (await api.get(path))["life"]
             assert [event["event"] for event in life] == ["stored", "due", "pending"]
             # The due time is counted from when the message came: that may be a moment before it is stored.
             assert life[0]["atMs"] < life[1]["atMs"] <= life[0]["atMs"] + 1_000
+            await api.post("delay/resume", {"overdue": "deliver"}, 202)
             assert (await api.peer.pull("Orders", 0)).code == 0
             await api.commit("readers", "Orders", 1)
             life = (await api.get(path))["life"]

@@ -360,7 +360,8 @@ def test_a_name_in_the_log_that_is_no_text_spoils_no_answer(tmp_path: Path) -> N
             peer = await BrokerPeer.connect(server.broker.port)
             await peer.send("T-XX", DELAY="1")
         # As another program, or a damaged disk, may have left it; the checksum covers the body only.
-        (segment,) = (tmp_path / "store/commitlog").iterdir()
+        # The next one may be there already.
+        segment = min((tmp_path / "store/commitlog").iterdir())
         with segment.open("r+b") as log:
             data = log.read(1 << 16)
             log.seek(data.index(b"REAL_TOPIC\x01T-XX") + len(b"REAL_TOPIC\x01T-"))
