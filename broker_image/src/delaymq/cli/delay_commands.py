@@ -152,7 +152,7 @@ def _show_counts(answer: dict[str, Any], by: By) -> None:
         most = max((row["pending"] for row in rows), default=1) or 1
         cells = [
             (
-                f"{shown_clock(row['fromMs'], as_of_ms)} to {shown_clock(row['toMs'], as_of_ms)}",
+                _span(row, as_of_ms),
                 str(row["pending"]),
                 "█" * max(round(row["pending"] / most * SHOWN_BAR), 1 if row["pending"] else 0),
             )
@@ -167,6 +167,12 @@ def _show_counts(answer: dict[str, Any], by: By) -> None:
     out.print(f"{answer['total']} pending")
     if not answer["complete"]:
         out.print("not all is counted yet: the broker still reads what waited before its start, ask again")
+
+
+def _span(row: dict[str, Any], as_of_ms: int) -> str:
+    """When the messages of a row are due; the last one of many has no end."""
+    begin = shown_clock(row["fromMs"], as_of_ms)
+    return f"{begin} to {shown_clock(row['toMs'], as_of_ms)}" if "toMs" in row else f"{begin} and later"
 
 
 def _list_messages(api: HttpApi, answer: dict[str, Any], as_json: bool) -> None:
