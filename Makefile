@@ -67,17 +67,17 @@ ifndef ALL
 	@echo "Run 'make test-rest' for these, 'make test-all' for everything, 'make test-long' for what is too long for every change."
 endif
 
-# Two suites at a time, in this order: those on kind clusters first, since they take longest and wait half of their time.
+# Two suites at a time, in this order: the longest first, so that both processors have work to the end.
 # A cluster's programs are built before: beside a suite the build would have half of the processors, and kind waits for it.
 REST := test-spark-rest test-compat-rest test-api test-crash
 in_pairs = @echo "Running two suites at a time; each shows its output when it ends." && \
-	$(MAKE) --no-print-directory --jobs=2 --output-sync=target --assume-old=cluster ALL=1 e2e $(1) $(REST)
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target --assume-old=cluster ALL=1 e2e $(1)
 
 test-all: cluster ## everything but test-long
-	$(call in_pairs,test)
+	$(call in_pairs,test-unit $(REST) test)
 
 test-rest: cluster ## what test-all adds to test
-	$(call in_pairs)
+	$(call in_pairs,$(REST))
 
 test-unit: $(DEV) ## the tests that need nothing but Python
 	$(call suite,unit) $(PYTEST) -m "not kubernetes" --junitxml=$(REPORTS)/unit.xml
