@@ -12,7 +12,7 @@ from pyspark.sql.streaming import StreamingQuery
 _WAIT_LIMIT_S = 240
 # Spark gives a stream's Python process ten seconds to come up, which no setting changes: too few beside other work.
 _LATE_PROCESS = "Python worker failed to connect back"
-_STARTS = 4
+_STARTS = 15
 
 
 def begun(start: Callable[[], StreamingQuery]) -> StreamingQuery:
