@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 from delaymq.message.marks import Mark, MarkKind, parse_due, parse_mark
 from delaymq.store.errors import StoreFullError
@@ -97,6 +99,24 @@ def test_a_failing_read_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bench.delivery.counters.failed == 1
     bench.now_ms += 100
     assert bench.hand_over() == ["a"]
+
+
+def test_a_read_that_finds_no_descriptor_makes_all_wait_and_blames_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench("1s")
+    for body in "abc":
+        bench.send(body, 1)
+    bench.now_ms += 1_000
+
+    def fail(topic: str, queue_id: int, offset: int, count: int) -> bytes:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bench.store, "read_entries", fail)
+        assert bench.hand_over() == []
+    assert bench.delivery.counters.failed == 1
+    assert bench.delivery.next_wakeup_ms() == bench.now_ms + 100
+    bench.now_ms += 100
+    assert bench.hand_over() == ["a", "b", "c"]
 
 
 def test_a_clock_set_back_does_not_prolong_the_pause_of_a_full_store() -> None:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
+import pytest
 from delaymq.broker.results import Deferred
 from delaymq.protocol.command import Command, Response
 from delaymq.server.flushing import FLUSH_BUCKETS_S, Flushing, FlushTimes
@@ -152,6 +153,22 @@ def test_a_sync_that_takes_too_long_answers_late_and_only_once() -> None:
         await world.flushing.stop()
 
     run(scenario)
+
+
+def test_a_sync_needs_no_new_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        world = World()
+        monkeypatch.setattr(threading.Thread, "start", no_thread)
+        sent = world.send()
+        await world.until(lambda: bool(world.answers))
+        assert world.answers == {sent: 0}
+        await world.flushing.stop()
+
+    run(scenario)
+
+
+def no_thread(thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
 
 
 def test_a_failed_sync_confirms_nothing_and_is_tried_again() -> None:

@@ -40,13 +40,15 @@ def test_probes_say_whether_the_broker_lives_and_is_ready(tmp_path: Path) -> Non
     run(scenario)
 
 
-def test_a_disk_that_fails_makes_the_broker_unready(tmp_path: Path) -> None:
+def test_a_disk_that_fails_makes_the_broker_neither_ready_nor_alive(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server:
             server.broker.broker.store._log.flush_failed(OSError(5, "Input/output error"))
             status, body, _ = await get(server.broker.http_port, "/readyz")
             assert status == 503
             assert "restart the broker" in body["error"]["message"]
+            status, body, _ = await get(server.broker.http_port, "/livez")
+            assert (status, body["alive"], body["error"]["code"]) == (503, False, "store_failed")
 
     run(scenario)
 

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 from delaymq.clock import now_ms
 from delaymq.quiet_log import QuietLog
+from delaymq.server.claims import started
 
 TICK_S: Final = 0.2
 """The finest interval of a job; also how often the loop's lag is measured."""
@@ -51,7 +52,7 @@ class Background:
         now = self._loop.time()
         self._due = {job.name: now + job.interval_ms() / 1000 for job in jobs}
         self._running: dict[str, asyncio.Future[None]] = {}
-        self._executor = ThreadPoolExecutor(WORKER_THREADS, "background")
+        self._executor = started(ThreadPoolExecutor(WORKER_THREADS, "background"), WORKER_THREADS)
         self._timer: asyncio.TimerHandle | None = None
         self._tick_at = 0.0
         self._lags_s = [0.0] * LAG_WINDOW_TICKS

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import Command, Response
+from delaymq.server.claims import started
 from delaymq.server.sessions import ClientSession
 from delaymq.steps import Steps
 
@@ -41,6 +42,7 @@ class Changes:
         self._reply = reply
         self._guarded = guarded
         self._loop = asyncio.get_running_loop()
+        started(_writer, 1)
         self._waiting: deque[tuple[ClientSession, Command, Steps[Response]]] = deque()
         self._of_session: Counter[int] = Counter()
         self._bytes = 0

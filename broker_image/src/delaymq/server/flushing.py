@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from delaymq.broker.results import Deferred
 from delaymq.protocol.command import Command, Response
+from delaymq.server.claims import started
 from delaymq.server.sessions import ClientSession
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Flushing:
         self._reply = reply
         self._on_confirmed = on_confirmed
         self._waiting: deque[_Waiting] = deque()
-        self._executor = ThreadPoolExecutor(1, "flush")
+        self._executor = started(ThreadPoolExecutor(1, "flush"), 1)
         self._in_flight: asyncio.Future[None] | None = None
         self._interval_timer: asyncio.TimerHandle | None = None
         self._deadline_timer: asyncio.TimerHandle | None = None

@@ -11,6 +11,7 @@ from delaymq.namesrv import NameServer
 from delaymq.protocol.command import Command, Response
 from delaymq.server.answering import reply
 from delaymq.server.changes import Changes
+from delaymq.server.claims import claim_descriptors
 from delaymq.server.http.loading import load
 from delaymq.server.listening import BACKLOG, bind, port_of
 from delaymq.server.logs.output import LevelFollower
@@ -50,6 +51,7 @@ class NamesrvServer:
         try:
             if http and config.http_port:
                 http_bound = bind(config.http_host, config.http_port, "the NameServer's HTTP port", beside=(bound,))
+            descriptor_end = claim_descriptors(config.max_connections)
             self.tls = ServerTls(config, (config.listen_host,))
             self.namesrv = NameServer(config, clock.now_ms)
             self.namesrv.settings = self._settings
@@ -60,7 +62,12 @@ class NamesrvServer:
                 http_bound.close()
             raise
         self.port = port_of(bound)
-        self.sessions = Sessions(config.max_connections, config.channel_idle_ms, self._session_closed)
+        self.sessions = Sessions(
+            config.max_connections,
+            config.channel_idle_ms,
+            self._session_closed,
+            descriptor_end=descriptor_end,
+        )
         self._changes = Changes(reply, self.namesrv.guarded)
         self._loop = asyncio.get_running_loop()
         self.buffers = BufferBudget(config.max_buffered_bytes)

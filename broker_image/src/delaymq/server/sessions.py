@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sys
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -48,7 +49,10 @@ class ClientSession:
 
 
 class Sessions:
-    """All accepted connections. `on_closed` is called once for each that was taken."""
+    """All accepted connections. `on_closed` is called once for each that was taken.
+
+    A connection whose descriptor is `descriptor_end` or above is cut off: those belong to the rest of the process.
+    """
 
     def __init__(
         self,
@@ -57,9 +61,11 @@ class Sessions:
         on_closed: Callable[[ClientSession], None],
         *,
         max_per_address: int = 0,
+        descriptor_end: int = sys.maxsize,
     ) -> None:
         self._max_connections = max_connections
         self._max_per_address = max_per_address
+        self._descriptor_end = descriptor_end
         self._by_address: Counter[str] = Counter()
         self.refused = 0
         """Connections that were one too many."""
@@ -87,6 +93,9 @@ class Sessions:
         elif 0 < self._max_per_address <= self._by_address[address]:
             text = "%s is cut off: its address has %d connections already (maxConnectionsPerAddress)"
             _refused.warning(text, peer, self._by_address[address], peer=peer)
+        elif connection.descriptor >= self._descriptor_end:
+            text = "%s is cut off: the limit of open files has no room for more connections than %d (ulimit -Hn)"
+            _refused.warning(text, peer, len(self._sessions), peer=peer)
         else:
             self._take(connection, address)
             return

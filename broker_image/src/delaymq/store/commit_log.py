@@ -18,7 +18,13 @@ from delaymq.message.record import (
     Record,
     decode_record,
 )
-from delaymq.store.errors import RecordTooLargeError, SegmentCreateError, StoreFailedError, StoreFullError
+from delaymq.store.errors import (
+    RecordTooLargeError,
+    SegmentCreateError,
+    ShortageError,
+    StoreFailedError,
+    StoreFullError,
+)
 from delaymq.store.files import Files
 from delaymq.store.segments import Segment, SegmentFolder
 
@@ -60,7 +66,7 @@ class CommitLog:
         self.end_offset = self.flushed_offset = end_offset
         segment = self.segment_of(end_offset)
         if segment is not None:
-            self._activate(segment)
+            self._activate(segment, self._folder.map(segment))
         else:
             self.segment_base = self.segment_end = end_offset
 
@@ -71,9 +77,8 @@ class CommitLog:
         index = (offset - self.segments[0].base) // self.file_bytes
         return self.segments[index] if 0 <= index < len(self.segments) else None
 
-    def _activate(self, segment: Segment) -> None:
-        previous = self.mapping
-        self.mapping = self._files.map(segment.descriptor, self.file_bytes)
+    def _activate(self, segment: Segment, mapping: mmap.mmap) -> None:
+        previous, self.mapping = self.mapping, mapping
         self.segment_base = segment.base
         self.segment_end = segment.base + self.file_bytes
         if previous is not _NOTHING_MAPPED:
@@ -92,12 +97,13 @@ class CommitLog:
         if segment is None:
             segment = self._folder.create(self.segment_end)
             self.segments.append(segment)
+        mapping = self._folder.map(segment)
         left = self.segment_end - self.end_offset
         if left:
             position = self.end_offset - self.segment_base
             self.mapping[position : position + BLANK_BYTES] = SIZE_AND_MAGIC.pack(left, BLANK_MAGIC)
         self.end_offset = segment.base
-        self._activate(segment)
+        self._activate(segment, mapping)
         return segment.base
 
     def read_bytes(self, offset: int, size: int) -> bytes:
@@ -151,6 +157,9 @@ class CommitLog:
 
     def flush_failed(self, failure: OSError) -> None:
         """The disk did not keep the log. The kernel forgets which pages are bad: a later success proves nothing."""
+        if isinstance(failure, ShortageError):
+            self._names_unsynced = True
+            return
         self.failure = StoreFailedError(
             f"the disk refused to keep the log ({failure}): check it, then restart the broker"
         )
@@ -202,9 +211,9 @@ class CommitLog:
         return unsynced
 
     def sync_files(self, descriptors: list[int], *, names: bool) -> None:
-        """Wait for the disk."""
+        """Wait for the disk. ShortageError: nothing was synced or lost; any other OSError: the disk failed."""
         if names:
-            self._files.sync_folder(self._folder.folder)
+            self._folder.sync_names()
         for descriptor in descriptors:
             self._files.fdatasync(descriptor)
 
@@ -223,6 +232,7 @@ class CommitLog:
         for segment in self.segments:
             self._files.close(segment.descriptor)
         self.segments = []
+        self._folder.close()
 
 
 class FlushTask:

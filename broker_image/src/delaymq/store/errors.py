@@ -9,6 +9,10 @@ class NotAStoreError(StoreError):
     """The folder does not hold a store, or one that this version must not touch."""
 
 
+class StoreOpenError(StoreError):
+    """The system refused a call without which the store cannot be opened."""
+
+
 class StoreLockedError(StoreError):
     """Another process has the store."""
 
@@ -35,6 +39,10 @@ class RecordTooLargeError(StoreError):
 
 class SegmentCreateError(StoreError):
     """A new log segment could not be created for another reason than space."""
+
+
+class ShortageError(OSError):
+    """A call failed for want of descriptors or memory: nothing was lost, and the call is to be repeated."""
 
 
 class BackupError(StoreError):

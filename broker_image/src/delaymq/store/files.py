@@ -6,7 +6,8 @@ import errno
 import fcntl
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 # Zeroes are written in pieces of this size: large enough to be quick, small enough to need no memory.
@@ -22,6 +23,9 @@ class FileFacts(NamedTuple):
 
 class Files:
     """File calls by path and descriptor. OSError passes through; a missing file is an empty answer where said."""
+
+    _kept_folders: Mapping[str, int] = MappingProxyType({})
+    """Path → descriptor; replaced as a whole, since other threads read it."""
 
     def open(self, path: str, *, create: bool = False) -> int:
         """A descriptor to read and write `path`; `create` makes the file if it is missing."""
@@ -78,10 +82,28 @@ class Files:
 
     def sync_folder(self, path: str) -> None:
         """Names created, renamed and removed in the folder are on disk when this returns."""
+        kept = self._kept_folders.get(path)
+        if kept is not None:
+            os.fsync(kept)
+            return
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
         finally:
+            os.close(descriptor)
+
+    def keep_folder(self, path: str) -> None:
+        """Keep the folder open until `let_go_of_folder`: `sync_folder` then works without a free descriptor."""
+        self.let_go_of_folder(path)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._kept_folders = {**self._kept_folders, path: descriptor}
+
+    def let_go_of_folder(self, path: str) -> None:
+        """Close the folder if it is kept open."""
+        kept = dict(self._kept_folders)
+        descriptor = kept.pop(path, None)
+        if descriptor is not None:
+            self._kept_folders = kept
             os.close(descriptor)
 
     def rename(self, source: str, target: str) -> None:
@@ -206,3 +228,8 @@ class Files:
 def is_full(error: OSError) -> bool:
     """Whether a call failed because there is no space."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Whether a call failed for want of descriptors or memory, which says nothing about the disk."""
+    return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)

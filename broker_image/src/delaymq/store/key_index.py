@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from datetime import datetime
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from delaymq.store.files import Files, is_full
 from delaymq.store.index import HEADER_BYTES, MAX_QUERY, SLOTS_INTERVAL_ENTRIES, IndexFile
 from delaymq.store.model import Dispatched
 
+_log = logging.getLogger(__name__)
 NAME_DIGITS = 17
 
 
@@ -39,14 +41,19 @@ class KeyIndex:
         self.slot_count = slot_count
         self.entry_count = entry_count
         self.files: list[IndexFile] = []
-        self.full = False
-        """Whether the last batch was refused for want of space."""
+        self._refused = False
+        self._incomplete = False
         self.unsynced_files: list[IndexFile] = []
         """Full files whose last parts are not on disk yet."""
         self.folder_unsynced = False
         self.safe_timestamp_ms = 0
         """End time of the last full file that is whole on disk: the checkpoint's index timestamp."""
         self._skip_below = -1
+
+    @property
+    def full(self) -> bool:
+        """Whether no snapshot may state the index: for want of space on the disk, or since keys are missing from it."""
+        return self._refused or self._incomplete
 
     @property
     def file_bytes(self) -> int:
@@ -56,19 +63,25 @@ class KeyIndex:
     # -- the hot path ---------------------------------------------------------------------------------------------
 
     def put(self, record: Dispatched) -> None:
-        """Index the record's unique id and keys."""
+        """Index the record's unique id and keys. Without memory for a new file's slots they are left out."""
         properties = record.properties
         offset = record.physical_offset
         if offset <= self._skip_below:
             return
-        unique = properties.get(UNIQUE_KEY)
-        if unique is not None:
-            self._newest(record).put(index_key_hash(record.topic, unique), offset, record.store_timestamp_ms)
-        keys = properties.get(KEYS)
-        if keys is not None:
-            for key in keys.split(" "):
-                if key:
-                    self._newest(record).put(index_key_hash(record.topic, key), offset, record.store_timestamp_ms)
+        try:
+            unique = properties.get(UNIQUE_KEY)
+            if unique is not None:
+                self._newest(record).put(index_key_hash(record.topic, unique), offset, record.store_timestamp_ms)
+            keys = properties.get(KEYS)
+            if keys is not None:
+                for key in keys.split(" "):
+                    if key:
+                        self._newest(record).put(index_key_hash(record.topic, key), offset, record.store_timestamp_ms)
+        except OSError as error:
+            # The record is in the log: whoever comes after the index, the schedule above all, has to see it.
+            if not self._incomplete:
+                self._incomplete = True
+                _log.error("keys of new messages are not indexed until a restart, which adds them: %s", error)
 
     def _newest(self, record: Dispatched) -> IndexFile:
         files = self.files
@@ -136,9 +149,9 @@ class KeyIndex:
         except OSError as error:
             if not is_full(error):
                 raise
-            self.full = True
+            self._refused = True
             return
-        self.full = False
+        self._refused = False
 
     def state(self) -> IndexState | None:
         """For a snapshot; the entries must be written and are synced by it."""

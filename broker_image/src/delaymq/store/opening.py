@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import time
@@ -13,8 +14,8 @@ from delaymq.store import setup
 from delaymq.store.commit_log import CommitLog
 from delaymq.store.consume_queue import ConsumeQueues
 from delaymq.store.dispatch import Dispatcher
-from delaymq.store.errors import NotAStoreError
-from delaymq.store.files import Files, is_full
+from delaymq.store.errors import NotAStoreError, StoreOpenError
+from delaymq.store.files import Files, is_full, is_shortage
 from delaymq.store.key_index import KeyIndex
 from delaymq.store.lock import StoreLock
 from delaymq.store.model import Correction, DispatchObserver, RecoveryReport
@@ -39,6 +40,21 @@ def open_store(
     observers: Sequence[DispatchObserver],
 ) -> MessageStore:
     """A recovered store; see `MessageStore.open`."""
+    try:
+        return _open_store(store_class, path, options, now_ms, levels, files, observers)
+    except OSError as error:
+        raise StoreOpenError(f"{path} cannot be opened ({error}): {_remedy(error)}") from error
+
+
+def _open_store(
+    store_class: type[MessageStore],
+    path: str,
+    options: StoreOptions,
+    now_ms: Callable[[], int],
+    levels: DelayLevels,
+    files: Files,
+    observers: Sequence[DispatchObserver],
+) -> MessageStore:
     started_ns = time.monotonic_ns()
     path = path.rstrip("/")
     report = RecoveryReport()
@@ -90,6 +106,16 @@ def open_store(
     except BaseException:
         lock.release()
         raise
+
+
+def _remedy(error: OSError) -> str:
+    if is_shortage(error):
+        return "the process needs more descriptors or memory; a store needs a descriptor for each log file (ulimit -n)"
+    if is_full(error):
+        return "free space, or enlarge the volume"
+    if error.errno == errno.EROFS:
+        return "the file system is read-only; set readOnly=true to look at the store"
+    return "check the folder, its permissions and its disk"
 
 
 def _deleted_topics(files: Files, path: str, report: RecoveryReport) -> dict[str, int]:

@@ -6,13 +6,14 @@ never holds a file of another size (the real broker refuses to load one).
 
 from __future__ import annotations
 
+import mmap
 from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 
 from delaymq.message.record import BLANK_MAGIC, SIZE_AND_MAGIC
-from delaymq.store.errors import SegmentCreateError, StoreFullError
-from delaymq.store.files import Files, is_full
+from delaymq.store.errors import SegmentCreateError, ShortageError, StoreFullError
+from delaymq.store.files import Files, is_full, is_shortage
 from delaymq.store.model import Correction
 
 NAME_DIGITS = 20
@@ -72,6 +73,7 @@ class SegmentFolder:
                 bases.append(int(name))
             else:
                 corrections.append(Correction("stray-file", f"commitlog/{name}", 0, "not a log segment: ignored"))
+        self.files.keep_folder(self.folder)
         segments: list[Segment] = []
         for base in bases:
             if segments and not self._bridge(segments, base, corrections):
@@ -109,8 +111,25 @@ class SegmentFolder:
     def create(self, base: int) -> Segment:
         """A new segment, allocated, zero, on disk by name. StoreFullError or SegmentCreateError."""
         segment = self.install(self.prepare(base, "new"))
-        self.files.sync_folder(self.folder)
+        try:
+            self.files.sync_folder(self.folder)
+        except OSError as error:
+            self.files.close(segment.descriptor)
+            raise SegmentCreateError(f"{segment.path} cannot be synced ({error}): {_remedy(error)}") from error
         return segment
+
+    def sync_names(self) -> None:
+        """The segments' names are on disk when this returns. ShortageError: to be repeated; OSError: they are not."""
+        try:
+            self.files.sync_folder(self.folder)
+        except OSError as error:
+            if is_shortage(error):
+                raise ShortageError(error.errno, error.strerror) from error
+            raise
+
+    def close(self) -> None:
+        """Give the folder's descriptor back."""
+        self.files.let_go_of_folder(self.folder)
 
     def prepare(self, base: int, suffix: str) -> Segment:
         """A segment still in the own folder, allocated, zero and on disk. StoreFullError or SegmentCreateError."""
@@ -128,10 +147,10 @@ class SegmentFolder:
         except OSError as error:
             if is_full(error):
                 raise StoreFullError(
-                    f"no space for a log segment of {self.file_bytes} bytes in {self.folder}: free space or enlarge "
-                    "the volume; writing resumes by itself"
+                    f"no space for a log segment of {self.file_bytes} bytes in {self.folder}, or no inode for its file "
+                    "(df -i): free space or enlarge the volume; writing resumes by itself"
                 ) from error
-            raise SegmentCreateError(f"{path} cannot be created ({error}): check the folder and its disk") from error
+            raise SegmentCreateError(f"{path} cannot be created ({error}): {_remedy(error)}") from error
         return Segment(base, path, descriptor)
 
     def install(self, segment: Segment) -> Segment:
@@ -140,6 +159,13 @@ class SegmentFolder:
         self.files.rename(segment.path, path)
         segment.path = path
         return segment
+
+    def map(self, segment: Segment) -> mmap.mmap:
+        """The segment as shared memory. SegmentCreateError when it cannot be mapped."""
+        try:
+            return self.files.map(segment.descriptor, self.file_bytes)
+        except OSError as error:
+            raise SegmentCreateError(f"{segment.path} cannot be mapped ({error}): {_remedy(error)}") from error
 
     def discard(self, segment: Segment) -> None:
         """Drop a prepared segment."""
@@ -151,3 +177,12 @@ class SegmentFolder:
         for name in self.files.names_in(self.own_folder):
             if is_segment_name(name.partition(".")[0]):
                 self.files.unlink(f"{self.own_folder}/{name}")
+
+
+def _remedy(error: OSError) -> str:
+    if is_shortage(error):
+        return (
+            "the process lacks descriptors, memory or memory maps (ulimit -n, vm.max_map_count); "
+            "writing resumes by itself when there are some"
+        )
+    return "check the folder and its disk"

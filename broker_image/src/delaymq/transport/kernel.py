@@ -33,6 +33,15 @@ def unsent_in_kernel(transport: asyncio.BaseTransport) -> int:
     return int(unsent)
 
 
+def descriptor_of(transport: asyncio.BaseTransport) -> int:
+    """The socket's descriptor; -1 when it is closed."""
+    own = transport.get_extra_info("socket")
+    try:
+        return int(own.fileno())
+    except _GONE:
+        return -1
+
+
 def last_bytes_age_s(transport: asyncio.BaseTransport) -> float:
     """Seconds since the peer's last bytes came to this machine; 0 where the kernel does not tell."""
     own = transport.get_extra_info("socket")

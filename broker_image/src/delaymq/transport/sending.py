@@ -11,7 +11,7 @@ from typing import Final, cast
 from delaymq.clock import now_ms
 from delaymq.quiet_log import QuietLog
 from delaymq.transport.budget import BufferBudget
-from delaymq.transport.kernel import reset_at_close, unsent_in_kernel
+from delaymq.transport.kernel import descriptor_of, reset_at_close, unsent_in_kernel
 from delaymq.transport.limits import ConnectionLimits
 
 GATHERED_BYTES: Final = 64 * 1024
@@ -143,6 +143,11 @@ class SendingProtocol(asyncio.BufferedProtocol):
         """What waits in this process for the peer to read, also while the connection is closing."""
         below = 0 if self._below is None else self._below.get_write_buffer_size()
         return below + self._transport.get_write_buffer_size()
+
+    @property
+    def descriptor(self) -> int:
+        """The socket's descriptor; -1 when it is closed."""
+        return descriptor_of(self._transport)
 
     def cut_off_for_memory(self, why: str) -> None:
         """Ends the connection at once: others need its memory."""

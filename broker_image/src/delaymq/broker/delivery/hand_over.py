@@ -18,6 +18,7 @@ from delaymq.message.record import BLANK_MAGIC, SIZE_AND_MAGIC, Record
 from delaymq.quiet_log import QuietLog, about_message
 from delaymq.schedule import Backoff, Entry, LevelQueue, RetryQueue, Scheduler, SpreadQueue
 from delaymq.store.errors import SegmentCreateError, StoreClosedError, StoreFailedError, StoreFullError
+from delaymq.store.files import is_shortage
 from delaymq.store.model import NewRecord
 
 # With one of these no message can be handed over: the whole schedule waits, and no message is blamed.
@@ -124,7 +125,7 @@ class HandOver:
                     try:
                         self._hand_over_one(entry, now_ms)
                     except Exception as error:
-                        if isinstance(error, _STORE_WIDE) or self.retries.full:
+                        if isinstance(error, _STORE_WIDE) or is_shortage(error) or self.retries.full:
                             self._give_back([batch[position:], *batches[number + 1 :]], now_ms)
                             self._pause(error, now_ms)
                             return handed_over

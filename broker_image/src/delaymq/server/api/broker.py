@@ -41,8 +41,12 @@ class BrokerHttp:
         """One scrape at a time: nobody who asks again and again gets more than one core's share."""
 
     async def alive(self, request: web.Request) -> web.Response:
-        """/livez: the loop runs, or there would be no answer."""
-        return web.json_response({"alive": True})
+        """/livez: the event loop runs, or there would be no answer; 503 in a state that only a restart ends."""
+        failure = self._server.broker.store.failure
+        if failure is None:
+            return web.json_response({"alive": True})
+        error = {"code": "store_failed", "message": str(failure)}
+        return web.json_response({"alive": False, "error": error}, status=503)
 
     async def ready(self, request: web.Request) -> web.Response:
         """/readyz."""

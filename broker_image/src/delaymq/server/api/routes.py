@@ -24,7 +24,7 @@ from delaymq.server.api.store_pins import PinsHttp
 
 ROUTES: Final[tuple[Route, ...]] = (
     # Probes and metrics
-    get("/livez", "Whether the event loop runs", BrokerHttp.alive, forms.Alive, is_open=True),
+    get("/livez", "503 when only a restart helps", BrokerHttp.alive, forms.Alive, is_open=True, refusals=(503,)),
     get(
         "/readyz", "Whether it is ready, and if not, why", BrokerHttp.ready, forms.Ready, is_open=True, refusals=(503,)
     ),

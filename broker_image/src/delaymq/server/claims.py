@@ -1,0 +1,66 @@
+"""What a server claims from the operating system when it starts, so that it cannot lack it later."""
+
+import logging
+import resource
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier, BrokenBarrierError
+from typing import Final
+
+from delaymq.server.errors import ServerError
+from delaymq.server.listening import BACKLOG
+from delaymq.store.consume_queue import MAX_OPEN_FILES
+
+MOST_DESCRIPTORS: Final = 1 << 20
+"""No limit is raised beyond it: some containers have one of a billion, for which nobody asked."""
+HTTP_DESCRIPTORS: Final = 256
+"""Connections of HTTP (`server.http.serving.MAX_CONNECTIONS`)."""
+OTHER_DESCRIPTORS: Final = 128
+"""Files that are written anew, segments of the log that are added, connections to NameServers."""
+RESERVED_DESCRIPTORS: Final = MAX_OPEN_FILES + HTTP_DESCRIPTORS + OTHER_DESCRIPTORS + BACKLOG
+"""Not for connections of clients; of these the kernel may hand over as many at once as wait to be accepted."""
+_START_TIMEOUT_S: Final = 60.0
+
+_logger = logging.getLogger(__name__)
+
+
+def claim_descriptors(max_connections: int) -> int:
+    """Raises the limit of open files; the first descriptor that no client's connection may have.
+
+    A new descriptor is the lowest that is free. So the ones from there on stay free for everything else.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+        except (OSError, ValueError) as error:
+            _logger.warning("the limit of open files stays %d: it cannot be raised (%s)", soft, error)
+    limit = MOST_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
+    room = limit - min(RESERVED_DESCRIPTORS, limit * 3 // 4)
+    if room < max_connections:
+        _logger.warning(
+            "maxConnections is %d, but the limit of open files (%d) leaves room for about %d connections: raise the "
+            "limit (ulimit -Hn, LimitNOFILE= in systemd) or lower maxConnections",
+            max_connections,
+            limit,
+            room,
+        )
+    return room
+
+
+def started(executor: ThreadPoolExecutor, threads: int) -> ThreadPoolExecutor:
+    """`executor` with its threads running: a later lack of threads does not concern it. ServerError without them."""
+    all_run = Barrier(threads + 1)
+    try:
+        for _ in range(threads):
+            executor.submit(all_run.wait, _START_TIMEOUT_S)
+        all_run.wait(_START_TIMEOUT_S)
+    except (RuntimeError, BrokenBarrierError) as error:
+        all_run.abort()
+        executor.shutdown(wait=False, cancel_futures=True)
+        raise ServerError(
+            f"a thread cannot be started ({error}): raise the limit of processes (ulimit -u) or of the container's "
+            "pids, then start again"
+        ) from error
+    return executor

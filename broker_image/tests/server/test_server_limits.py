@@ -1,0 +1,123 @@
+"""What the operating system grants a process runs out: descriptors, threads."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import resource
+import socket
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from delaymq.server import claims
+from delaymq.server.errors import ServerError
+from delaymq.transport import ConnectError, ConnectionClosedError
+from running_server import HOST, BrokerPeer, run
+
+BOUND_S = 100
+DESCRIPTORS = 320
+FLOOD = 400
+
+PROGRAM = f"""
+import resource, sys
+from pathlib import Path
+resource.setrlimit(resource.RLIMIT_NOFILE, ({DESCRIPTORS}, {DESCRIPTORS}))
+from broker_harness import broker_config
+from delaymq.config import NamesrvConfig
+from delaymq.server.main import run_standalone
+path, port = Path(sys.argv[1]), int(sys.argv[2])
+config = broker_config(
+    path, listen_port=port, flush_disk_type="SYNC_FLUSH", message_delay_level="2s",
+    auto_create_topic_enable=True, fast_port_enable=False,
+)
+sys.exit(run_standalone(config, NamesrvConfig(listen_port=0, kv_config_path=""), http=False))
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+async def connected(port: int) -> BrokerPeer:
+    while True:
+        try:
+            return await BrokerPeer.connect(port)
+        except ConnectError:
+            await asyncio.sleep(0.05)
+
+
+async def sent_on_a_new_connection(port: int) -> int:
+    """The answer's code, as soon as there is room for a connection."""
+    while True:
+        with contextlib.suppress(ConnectionClosedError):
+            return (await (await connected(port)).send("T")).code
+
+
+async def idle_connections(port: int, count: int) -> list[asyncio.StreamWriter]:
+    """As many as the broker lets in; all were tried."""
+    writers = []
+    for _ in range(count):
+        with contextlib.suppress(OSError):
+            writers.append((await asyncio.open_connection(HOST, port))[1])
+    return writers
+
+
+def test_idle_connections_up_to_the_limit_of_open_files_stop_no_send_and_no_hand_over(tmp_path: Path) -> None:
+    port = free_port()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    log_path = tmp_path / "log"
+    with log_path.open("wb") as log:
+        command = [sys.executable, "-c", PROGRAM, str(tmp_path / "store"), str(port)]
+        process = subprocess.Popen(command, stderr=log, stdout=log, env=environment)
+
+    async def scenario() -> None:
+        good = await connected(port)
+        writers = await idle_connections(port, FLOOD)
+        delayed = await good.send("T", b"later", DELAY="1")
+        assert delayed.code == 0, delayed.remark
+        sent = await good.send("T", b"now")
+        assert sent.code == 0, sent.remark
+        pulled = await good.pull("T", 1)
+        assert pulled.code == 0
+        assert b"later" in pulled.body
+        for writer in writers:
+            writer.close()
+        assert await sent_on_a_new_connection(port) == 0
+
+    try:
+        run(scenario, bound_s=BOUND_S)
+    finally:
+        process.kill()
+        process.wait(BOUND_S)
+    log_text = log_path.read_text()
+    assert "maxConnections is 10000, but the limit of open files (320)" in log_text
+    assert "is cut off: the limit of open files has no room" in log_text
+
+
+@pytest.mark.parametrize(("hard", "room"), [(65_536, 65_536 - claims.RESERVED_DESCRIPTORS), (1_024, 256)])
+def test_the_limit_of_open_files_is_raised_and_a_part_of_it_reserved(
+    hard: int, room: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = [(1_024, hard)]
+    monkeypatch.setattr(resource, "getrlimit", lambda which: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda which, pair: limits.append(pair))
+    with caplog.at_level(logging.WARNING):
+        assert claims.claim_descriptors(10_000) == room
+    assert limits[-1] == (hard, hard)
+    assert ("maxConnections is 10000" in caplog.text) == (room < 10_000)
+
+
+def no_thread(thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_a_server_without_threads_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    with pytest.raises(ServerError, match=r"can't start new thread.*ulimit -u"):
+        claims.started(ThreadPoolExecutor(2), 2)

@@ -1,0 +1,162 @@
+"""The system has no descriptor, no memory and no memory map to give: nothing is lost, and all goes on when it has."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from delaymq.store import files as files_module
+from delaymq.store.errors import SegmentCreateError, StoreFailedError, StoreFullError, StoreOpenError
+from delaymq.store.files import Files
+from delaymq.store.index import IndexFile
+from delaymq.store.message_store import MessageStore
+from store_support import Watcher, entries_of, flush, message, snapshot
+
+Open = Callable[..., MessageStore]
+
+
+def refusal(number: int) -> OSError:
+    return OSError(number, os.strerror(number))
+
+
+class Short(Files):
+    """Refuses calls of one kind with an error, as long as it is set."""
+
+    def __init__(self) -> None:
+        self.refused: dict[str, int] = {}
+        self.folder_syncs: list[str] = []
+
+    def _may(self, call: str) -> None:
+        if call in self.refused:
+            raise refusal(self.refused[call])
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        self._may("create" if create else "open")
+        return super().open(path, create=create)
+
+    def map(self, descriptor: int, file_bytes: int) -> mmap.mmap:
+        self._may("map")
+        return super().map(descriptor, file_bytes)
+
+    def sync_folder(self, path: str) -> None:
+        self._may("sync_folder")
+        self.folder_syncs.append(path)
+        super().sync_folder(path)
+
+    def fdatasync(self, descriptor: int) -> None:
+        self._may("fdatasync")
+        super().fdatasync(descriptor)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+@pytest.mark.parametrize("snapshot_first", [False, True])
+def test_a_flush_without_a_descriptor_is_repeated_and_fails_no_disk(
+    number: int, snapshot_first: bool, open_store: Open, tmp_path: Path
+) -> None:
+    files = Short()
+    store = open_store(files=files)
+    store.append(message("a"))
+    files.refused = {"sync_folder": number}
+    task = store.snapshot_task(force=True) if snapshot_first else store.flush_task()
+    assert task is not None
+    task.run()
+    assert task.finish() is not None
+    assert store.failure is None
+    assert store.flushed_offset == 0
+    store.append(message("b"))
+    files.refused.clear()
+    files.folder_syncs.clear()
+    flush(store)
+    assert store.flushed_offset == store.end_offset
+    assert f"{tmp_path}/store/commitlog" in files.folder_syncs
+
+
+def test_a_flush_opens_nothing(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store()
+    store.append(message("a"))
+
+    def no_descriptor(*arguments: object, **keywords: object) -> int:
+        raise refusal(errno.EMFILE)
+
+    monkeypatch.setattr(files_module.os, "open", no_descriptor)
+    flush(store)
+    monkeypatch.undo()
+    assert store.flushed_offset == store.end_offset
+
+
+def test_data_that_a_sync_could_not_write_for_want_of_memory_counts_as_lost(open_store: Open) -> None:
+    files = Short()
+    store = open_store(files=files)
+    store.append(message("a"))
+    files.refused = {"fdatasync": errno.ENOMEM}
+    task = store.flush_task()
+    assert task is not None
+    task.run()
+    task.finish()
+    assert isinstance(store.failure, StoreFailedError)
+    files.refused.clear()
+
+
+@pytest.mark.parametrize(
+    ("call", "number", "error", "text"),
+    [
+        ("map", errno.ENOMEM, SegmentCreateError, "max_map_count"),
+        ("create", errno.EMFILE, SegmentCreateError, "ulimit -n"),
+        ("create", errno.ENOSPC, StoreFullError, "df -i"),
+        ("sync_folder", errno.EMFILE, SegmentCreateError, "ulimit -n"),
+    ],
+)
+def test_a_segment_that_cannot_be_made_changes_nothing_until_it_can(
+    call: str, number: int, error: type[Exception], text: str, open_store: Open
+) -> None:
+    files = Short()
+    store = open_store(files=files)
+    kept = [store.append(message(str(n), body=bytes(2_000))).physical_offset for n in range(7)]
+    end = store.end_offset
+    files.refused = {call: number}
+    for _ in range(3):
+        with pytest.raises(error, match=text):
+            store.append(message("refused", body=bytes(4_000)))
+    assert store.end_offset == end
+    assert store.failure is None
+    kept.append(store.append(message("small")).physical_offset)
+    files.refused.clear()
+    kept.append(store.append(message("next segment", body=bytes(4_000))).physical_offset)
+    flush(store)
+    store.close()
+    assert [entry[0] for entry in entries_of(open_store(), "Orders", 0)] == kept
+
+
+def test_keys_that_find_no_memory_keep_no_record_from_those_who_watch_the_log(
+    open_store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watcher = Watcher()
+    store = open_store(observers=(watcher,))
+    snapshot(store)
+
+    def no_memory(file: IndexFile, *, from_file: bool) -> None:
+        raise refusal(errno.ENOMEM)
+
+    monkeypatch.setattr(IndexFile, "load_slots", no_memory)
+    offset = store.append(message("a", topic="Watched", KEYS="k")).physical_offset
+    assert watcher.offsets == [offset]
+    assert store.query_index("Watched", "k", 10, 0, 1 << 62) == []
+    assert store.snapshot_task(force=True) is None
+    store.close()
+    monkeypatch.undo()
+    again = open_store(observers=(Watcher(),))
+    assert again.query_index("Watched", "k", 10, 0, 1 << 62) == [offset]
+
+
+def test_a_store_with_more_files_than_descriptors_is_refused_with_a_sentence(open_store: Open) -> None:
+    store = open_store()
+    store.append(message("a"))
+    store.close()
+    files = Short()
+    files.refused = {"open": errno.EMFILE}
+    with pytest.raises(StoreOpenError, match=r"cannot be opened .*ulimit -n"):
+        open_store(files=files)
