@@ -115,15 +115,32 @@ def test_a_failed_entry_waits_twice_as_long_each_time_up_to_the_limit() -> None:
 
 
 def test_a_failed_entry_keeps_its_due_time_and_counts_its_failures() -> None:
-    retries = RetryQueue(Backoff(first_ms=100), limit=2)
+    retries = RetryQueue(Backoff(first_ms=100))
     assert retries.add_failed((40, 0, 7, 0), 1_000) == 100
     assert retries.next_due_ms() == 1_100
     assert retries.take(1_099, 5) == []
     (entry,) = retries.take(1_100, 5)
     assert entry == (40, 0, 7, 1)
     assert retries.add_failed(entry, 1_100) == 200
-    assert not retries.full
     retries.give_back((40, 0, 8, 1), 1_100)
-    assert retries.full
     assert retries.take(1_100, 5) == [(40, 0, 8, 1)]
     assert list(retries.entries()) == [(40, 0, 7, 2)]
+
+
+def test_failed_entries_beyond_those_kept_as_objects_wait_longest_and_none_is_lost() -> None:
+    retries = RetryQueue(Backoff(first_ms=100, longest_ms=1_000), max_objects=3)
+    count = 40_000
+    for offset in range(count):
+        assert retries.add_failed((40, 5, offset, 0), 2_000) == (100 if offset < 3 else 1_000)
+    assert retries.next_due_ms() == 2_100
+    assert {entry[:3] for entry in retries.entries()} == {(40, 5, offset) for offset in range(count)}
+    assert [entry[2] for entry in retries.take(2_999, 100)] == [0, 1, 2]
+    assert retries.next_due_ms() == 3_000
+    assert retries.take(2_999, 100) == []
+    taken: list[int] = []
+    while batch := retries.take(3_000, 1_000):
+        assert all(failures > 0 for *_, failures in batch)
+        taken += [entry[2] for entry in batch]
+    assert taken == list(range(3, count))
+    assert retries.next_due_ms() is None
+    assert list(retries.entries()) == []

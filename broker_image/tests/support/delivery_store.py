@@ -92,6 +92,8 @@ class MemoryStore:
             self._dispatch(record, observed=position >= end)
             position += record.size
 
+    largest_record_bytes = 1 << 30
+
     @property
     def end_offset(self) -> int:
         return len(self.log)

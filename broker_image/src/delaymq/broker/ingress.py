@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 from delaymq.broker.delivery.ingress import delay_level, strip_own
 from delaymq.broker.errors import message_illegal
+from delaymq.broker.transactions.records import CHECK_ROOM_BYTES, DELAY_ROOM_BYTES
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
 from delaymq.message.properties import MAX_PROPERTIES_BYTES, encode_properties, parse_properties
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
+    from delaymq.store.model import NewRecord
 
 # Below this many characters the properties fit whatever their letters are (4 bytes each at most) and whatever we add.
 _SURELY_FITS_CHARACTERS: Final = 7_000
@@ -96,6 +98,16 @@ def delay(
         return broker.delivery.prepare(properties, topic, queue_id, level, retry=retry)
     except IllegalMessageError as error:
         raise message_illegal(str(error)) from error
+
+
+def check_copies(broker: Broker, record: NewRecord, topic: str) -> None:
+    """IllegalMessageError when `record`, a delayed or half message for `topic`, leaves no room for its copies."""
+    if record.topic == names.SCHEDULE_TOPIC:
+        broker.delivery.check_copies(record, topic)
+    elif record.topic == names.HALF_TOPIC:
+        added = CHECK_ROOM_BYTES + (DELAY_ROOM_BYTES if delay_level(record.properties) > 0 else 0)
+        topics = names.SCHEDULE_TOPIC, names.TRANS_CHECK_MAX_TOPIC
+        broker.delivery.check_copies(record, topic, added_bytes=added, topics=topics)
 
 
 def admit_batched(shared: dict[str, str], shared_characters: int, raw: bytes) -> dict[str, str]:

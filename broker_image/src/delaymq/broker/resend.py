@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from delaymq.broker.delivery.ingress import strip_own
-from delaymq.broker.errors import group_missing, message_illegal, no_permission, store_refusal, unavailable
+from delaymq.broker.errors import group_missing, no_permission, store_refusal, unavailable
 from delaymq.broker.groups import retry_queue
 from delaymq.broker.ingress import check_size
 from delaymq.broker.topics import WRITE
@@ -49,8 +49,6 @@ def resend(broker: Broker, name: str, dead_letter: Record) -> Dispatched:
         raise no_permission(f"the broker[{broker.config.broker_ip1}] sending message is forbidden")
     if group.retry_queue_nums <= 0:
         raise no_permission(f"the group[{name}] has no retry queues: set its retryQueueNums")
-    if len(dead_letter.body) > broker.max_message_size:
-        raise message_illegal(f"its body has {len(dead_letter.body)} bytes, above maxMessageSize")
     topic = names.retry_topic(name)
     config = broker.topics.create_for_group(topic, group.retry_queue_nums)
     if not config.perm & WRITE:
@@ -67,6 +65,7 @@ def resend(broker: Broker, name: str, dead_letter: Record) -> Dispatched:
         dead_letter.born_timestamp_ms,
         dead_letter.born_host,
         broker.store_host,
+        is_copy=True,
     )
     try:
         appended = broker.store.append(record)

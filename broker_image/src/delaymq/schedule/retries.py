@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from delaymq.schedule.scheduler import Entry, Lane
 
-# Each failed entry is an object here. When that many fail, the cause is not theirs, and the whole schedule waits.
-MAX_RETRYING = 10_000
+# So many failed entries are objects, which wait as long as their failures say; further ones are numbers in an array.
+MAX_OBJECTS = 10_000
+_CROWD_NUMBERS = 4
+_CROWD_FAILURES = 32
+# The front of the array is cut off when it is at least this long and half of the array.
+_TRIM_NUMBERS = 8_192 * _CROWD_NUMBERS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,29 +32,34 @@ class Backoff:
 
 
 class RetryQueue:
-    """A due source with a lane of its own: a message that cannot be handed over holds up no other."""
+    """A due source with a lane of its own: a message that cannot be handed over holds up no other, whatever their
+    number."""
 
     lane = Lane.RETRIES
 
-    def __init__(self, backoff: Backoff, limit: int = MAX_RETRYING) -> None:
+    def __init__(self, backoff: Backoff, max_objects: int = MAX_OBJECTS) -> None:
         self._backoff = backoff
-        self._limit = limit
+        self._max_objects = max_objects
         self._heap: list[tuple[int, Entry]] = []
+        self._crowd = array("q")
+        """Next attempt, due time, queue and offset of each further entry. All wait equally long: attempts ascend."""
+        self._crowd_head = 0
 
     def entries(self) -> Iterator[Entry]:
         """What waits, in no order."""
-        return (entry for _, entry in self._heap)
-
-    @property
-    def full(self) -> bool:
-        """Whether no further entry may be added."""
-        return len(self._heap) >= self._limit
+        yield from (entry for _, entry in self._heap)
+        for at in range(self._crowd_head, len(self._crowd), _CROWD_NUMBERS):
+            yield self._crowd_entry(at)
 
     def add_failed(self, entry: Entry, now_ms: int) -> int:
         """Keeps `entry`, whose hand-over failed at `now_ms`; the wait in ms until it is due again."""
         due_ms, queue_id, offset, failures = entry
-        wait_ms = self._backoff.wait_ms(failures + 1)
-        heappush(self._heap, (now_ms + wait_ms, (due_ms, queue_id, offset, failures + 1)))
+        if len(self._heap) >= self._max_objects:
+            wait_ms = self._backoff.longest_ms
+            self._crowd.extend((now_ms + wait_ms, due_ms, queue_id, offset))
+        else:
+            wait_ms = self._backoff.wait_ms(failures + 1)
+            heappush(self._heap, (now_ms + wait_ms, (due_ms, queue_id, offset, failures + 1)))
         return wait_ms
 
     def give_back(self, entry: Entry, now_ms: int) -> None:
@@ -58,11 +68,28 @@ class RetryQueue:
 
     def next_due_ms(self) -> int | None:
         """When the next attempt is due."""
-        return self._heap[0][0] if self._heap else None
+        first_ms = self._heap[0][0] if self._heap else None
+        crowd_ms = self._crowd_due_ms()
+        if first_ms is None or crowd_ms is None:
+            return crowd_ms if first_ms is None else first_ms
+        return min(first_ms, crowd_ms)
 
     def take(self, now_ms: int, count: int) -> list[Entry]:
         """The entries whose next attempt is due."""
         taken: list[Entry] = []
         while self._heap and len(taken) < count and self._heap[0][0] <= now_ms:
             taken.append(heappop(self._heap)[1])
+        while len(taken) < count and (due_ms := self._crowd_due_ms()) is not None and due_ms <= now_ms:
+            taken.append(self._crowd_entry(self._crowd_head))
+            self._crowd_head += _CROWD_NUMBERS
+        if self._crowd_head >= _TRIM_NUMBERS and self._crowd_head * 2 >= len(self._crowd):
+            del self._crowd[: self._crowd_head]
+            self._crowd_head = 0
         return taken
+
+    def _crowd_due_ms(self) -> int | None:
+        return self._crowd[self._crowd_head] if self._crowd_head < len(self._crowd) else None
+
+    def _crowd_entry(self, at: int) -> Entry:
+        _, due_ms, queue_id, offset = self._crowd[at : at + _CROWD_NUMBERS]
+        return due_ms, queue_id, offset, _CROWD_FAILURES

@@ -164,6 +164,11 @@ class MessageStore:
         return self._log.flushed_offset if self.options.sync_flush else self._log.end_offset
 
     @property
+    def largest_record_bytes(self) -> int:
+        """The largest record that fits a segment, whatever limit is configured."""
+        return self._log.file_bytes - BLANK_BYTES
+
+    @property
     def deleted_topics(self) -> Mapping[str, int]:
         """Topic → log end at its deletion, as far as the log still has older records."""
         return self._dispatcher.deleted_topics
@@ -212,7 +217,7 @@ class MessageStore:
         physical_offset = log.end_offset
         data = _encode(message, property_bytes, queue_offset, physical_offset, now_ms)
         size = len(data)
-        if size > self.options.max_record_bytes:
+        if size > self.options.max_record_bytes and not message.is_copy:
             raise RecordTooLargeError(
                 f"the record has {size} bytes, at most {self.options.max_record_bytes} are allowed: send less"
             )

@@ -21,6 +21,9 @@ class NewRecord:
     store_host: bytes
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
+    is_copy: bool = False
+    """Whether it is made of a record that the log has. Then any size will do that fits a segment: the limit of sizes
+    may have been lowered since."""
 
 
 @dataclass(slots=True)

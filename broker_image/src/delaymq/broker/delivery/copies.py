@@ -73,6 +73,7 @@ def copy_of(record: Record, properties: dict[str, str], *, refused: bool = False
         record.store_host,
         record.reconsume_times,
         record.prepared_transaction_offset,
+        is_copy=True,
     )
 
 

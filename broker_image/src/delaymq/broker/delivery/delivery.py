@@ -71,6 +71,8 @@ class Delivery:
         self._ingress = DelayIngress(settings, levels, now_ms, self.counters, self._log)
         self.prepare = self._ingress.prepare
         """See DelayIngress.prepare."""
+        self.check_copies = self._ingress.check_copies
+        """See DelayIngress.check_copies."""
         self.check_level = self._ingress.check_level
         """See DelayIngress.check_level."""
         self._backoff = backoff or Backoff()
@@ -165,6 +167,7 @@ class Delivery:
             self._load(queue_id, self._queues[queue_id])
         self._queues = {queue_id: queue for queue_id, queue in self._queues.items() if queue_id in there}
         self._ingress.next_queue_offset = store.next_queue_offset
+        self._ingress.largest_record_bytes = store.largest_record_bytes
         self._offsets_file = OffsetsFile(store, self.delay_offsets)
         self._pin = DeliveryPin(store, self._reader, self._sources)
         self.holding = Holding(store, self._sources, self._hand_over, self._now_ms)

@@ -125,7 +125,7 @@ class HandOver:
                     try:
                         self._hand_over_one(entry, now_ms)
                     except Exception as error:
-                        if isinstance(error, _STORE_WIDE) or is_shortage(error) or self.retries.full:
+                        if isinstance(error, _STORE_WIDE) or is_shortage(error):
                             self._give_back([batch[position:], *batches[number + 1 :]], now_ms)
                             self._pause(error, now_ms)
                             return handed_over

@@ -12,10 +12,14 @@ from delaymq.message.errors import IllegalMessageError
 from delaymq.message.levels import DelayLevels, queue_of_level
 from delaymq.message.marks import DUE_WIDTH, format_due
 from delaymq.message.properties import MAX_PROPERTIES_BYTES, encode_properties
+from delaymq.message.record import record_bytes
 from delaymq.quiet_log import QuietLog, about_message
+from delaymq.store.model import NewRecord
 
 # The longest mark with its name and separators: kind 11, queue 4, two offsets of 20 digits, three colons.
 MARK_ROOM_BYTES = 1 + len(names.MARK) + 1 + 11 + 1 + 4 + 1 + 20 + 1 + 20
+# The largest record apart from its body: fixed fields, topic, properties.
+_MOST_BESIDE_BODY_BYTES = 128 + names.MAX_TOPIC_LENGTH + MAX_PROPERTIES_BYTES
 _INTEGER = re.compile(r"[+-]?[0-9]{1,10}\Z")
 _MAX_INT = 2**31 - 1
 # UTF-8 takes at most this many bytes a character.
@@ -66,6 +70,8 @@ class DelayIngress:
         self.levels = levels
         self.next_queue_offset: Callable[[str, int], int] | None = None
         """The store's; set when there is a store."""
+        self.largest_record_bytes = 0
+        """The same."""
         self._now_ms = now_ms
         self._counters = counters
         self._log = log
@@ -98,6 +104,25 @@ class DelayIngress:
             _check_room(properties, added)
         properties.update(added)
         return names.SCHEDULE_TOPIC, schedule_queue, properties
+
+    def check_copies(
+        self, record: NewRecord, topic: str, *, added_bytes: int = MARK_ROOM_BYTES, topics: tuple[str, ...] = ()
+    ) -> None:
+        """IllegalMessageError when a message could be stored now, and its copy not when it is due.
+
+        `record` is what is stored now, `topic` where it is delivered. Copies have up to `added_bytes` more properties,
+        and one of these topics, of the dead letters, or of `topics`.
+        """
+        if len(record.body) + _MOST_BESIDE_BODY_BYTES + added_bytes < self.largest_record_bytes:
+            return
+        longest_topic = max(len(each.encode()) for each in (topic, names.SCHEDULE_DLQ_TOPIC, *topics, record.topic))
+        properties_bytes = len(encode_properties(record.properties)) + added_bytes
+        size = record_bytes(longest_topic, len(record.body), properties_bytes, record.born_host, record.store_host)
+        if size > self.largest_record_bytes:
+            raise IllegalMessageError(
+                f"the message takes up to {size} bytes when it is delivered, at most {self.largest_record_bytes} fit a "
+                "log segment (mappedFileSizeCommitLog): send less"
+            )
 
     def check_level(self, level: int) -> None:
         """IllegalMessageError when a producer's message of `level` would be refused: also before it is delayed."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from delaymq.broker.delivery.ingress import strip_own
 from delaymq.broker.errors import group_missing, no_permission, store_refusal, system_error, unavailable
 from delaymq.broker.groups import retry_queue
-from delaymq.broker.ingress import delay
+from delaymq.broker.ingress import check_copies, delay
 from delaymq.broker.results import Deferred
 from delaymq.broker.topics import WRITE
 from delaymq.message import names
@@ -69,22 +69,24 @@ def send_back(broker: Broker, session: Session, command: Command) -> Response | 
         properties[names.DELAY] = str(level)
         queue_id = retry_queue(group, config)
         stored_topic, stored_queue_id, properties = delay(broker, properties, topic, queue_id, level, retry=True)
+    sent_back = NewRecord(
+        stored_topic,
+        stored_queue_id,
+        record.body,
+        properties,
+        record.flag,
+        # A retry is a message of its own: nothing may take it for a half message or for the end of one.
+        record.sys_flag & ~TRANSACTION_MASK,
+        record.born_timestamp_ms,
+        record.born_host,
+        record.store_host,
+        record.reconsume_times + 1,
+        is_copy=True,
+    )
     try:
-        appended = broker.store.append(
-            NewRecord(
-                stored_topic,
-                stored_queue_id,
-                record.body,
-                properties,
-                record.flag,
-                # A retry is a message of its own: nothing may take it for a half message or for the end of one.
-                record.sys_flag & ~TRANSACTION_MASK,
-                record.born_timestamp_ms,
-                record.born_host,
-                record.store_host,
-                record.reconsume_times + 1,
-            )
-        )
+        if stored_topic is not topic:
+            check_copies(broker, sent_back, topic)
+        appended = broker.store.append(sent_back)
     except (StoreError, IllegalMessageError) as error:
         broker.stats.put_failed += 1
         raise store_refusal(error) from error

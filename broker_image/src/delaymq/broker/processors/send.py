@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from delaymq.broker.delivery.ingress import strip_own
 from delaymq.broker.errors import message_illegal, no_permission, store_refusal, system_error, unavailable
-from delaymq.broker.ingress import admit, admit_batched
+from delaymq.broker.ingress import admit, admit_batched, check_copies
 from delaymq.broker.processors.retries import own_retry, without_transaction
 from delaymq.broker.results import Deferred
 from delaymq.broker.statistics.put_times import SLOW_S
@@ -73,22 +73,23 @@ def _send(broker: Broker, session: Session, command: Command, header: SendMessag
         if stored_topic != names.HALF_TOPIC:
             raise no_permission("the sys flag says that this is a transaction: send it with property TRAN_MSG=true")
         sys_flag &= ~TRANSACTION_MASK
+    record = NewRecord(
+        stored_topic,
+        stored_queue_id,
+        body,
+        properties,
+        header.flag,
+        sys_flag,
+        header.born_timestamp,
+        session.remote_host,
+        broker.store_host,
+        reconsume_times,
+    )
     began = perf_counter()
     try:
-        appended = broker.store.append(
-            NewRecord(
-                stored_topic,
-                stored_queue_id,
-                body,
-                properties,
-                header.flag,
-                sys_flag,
-                header.born_timestamp,
-                session.remote_host,
-                broker.store_host,
-                reconsume_times,
-            )
-        )
+        if stored_topic is not topic:
+            check_copies(broker, record, topic)
+        appended = broker.store.append(record)
     except (StoreError, IllegalMessageError) as error:
         broker.stats.put_failed += 1
         raise store_refusal(error) from error

@@ -26,9 +26,9 @@ mark proves nothing. A rollback's mark does not have it."""
 REMOVE_TAG: Final = "d"
 """Tag of an op mark: the half message whose queue offset is its body is settled."""
 # Name, value and separators of CHECK_TIMES, which the committed copy may have more, and of WAIT=false in a question.
-_CHECK_ROOM_BYTES: Final = 1 + len(CHECK_TIMES) + 1 + 5 + 1 + len(names.WAIT) + 1 + 5
+CHECK_ROOM_BYTES: Final = 1 + len(CHECK_TIMES) + 1 + 5 + 1 + len(names.WAIT) + 1 + 5
 # What delaying adds at the commit: the due time and its name, a level in full length, the mark of the delivered copy.
-_DELAY_ROOM_BYTES: Final = 1 + len(names.DUE) + 1 + DUE_WIDTH + 16 + MARK_ROOM_BYTES
+DELAY_ROOM_BYTES: Final = 1 + len(names.DUE) + 1 + DUE_WIDTH + 16 + MARK_ROOM_BYTES
 # UTF-8 takes at most this many bytes a character.
 _WIDEST_CHARACTER_BYTES: Final = 4
 
@@ -41,7 +41,7 @@ def make_half(properties: dict[str, str], topic: str, queue_id: int, *, delayed:
     properties.pop(PREPARED_QUEUE_OFFSET, None)
     properties[names.REAL_TOPIC] = topic
     properties[names.REAL_QUEUE_ID] = str(queue_id)
-    limit = MAX_PROPERTIES_BYTES - _CHECK_ROOM_BYTES - (_DELAY_ROOM_BYTES if delayed else 0)
+    limit = MAX_PROPERTIES_BYTES - CHECK_ROOM_BYTES - (DELAY_ROOM_BYTES if delayed else 0)
     characters = sum(map(len, properties)) + sum(map(len, properties.values())) + 2 * len(properties)
     if characters * _WIDEST_CHARACTER_BYTES > limit:
         bytes_used = len(encode_properties(properties))
@@ -66,6 +66,7 @@ def committed_copy(record: Record, properties: dict[str, str], topic: str, queue
         record.store_host,
         record.reconsume_times,
         record.physical_offset,
+        is_copy=True,
     )
 
 
@@ -130,6 +131,7 @@ def _anew(record: Record, topic: str, properties: dict[str, str]) -> NewRecord:
         record.store_host,
         record.reconsume_times,
         record.physical_offset,
+        is_copy=True,
     )
 
 
