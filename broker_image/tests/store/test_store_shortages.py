@@ -6,6 +6,7 @@ import errno
 import mmap
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from delaymq.store.errors import SegmentCreateError, StoreFailedError, StoreFull
 from delaymq.store.files import Files
 from delaymq.store.index import IndexFile
 from delaymq.store.message_store import MessageStore
-from store_support import Watcher, entries_of, flush, message, snapshot
+from store_support import SMALL, Watcher, entries_of, flush, message, snapshot
 
 Open = Callable[..., MessageStore]
 
@@ -37,6 +38,10 @@ class Short(Files):
     def open(self, path: str, *, create: bool = False) -> int:
         self._may("create" if create else "open")
         return super().open(path, create=create)
+
+    def allocate(self, descriptor: int, file_bytes: int) -> None:
+        self._may("allocate")
+        super().allocate(descriptor, file_bytes)
 
     def map(self, descriptor: int, file_bytes: int) -> mmap.mmap:
         self._may("map")
@@ -152,11 +157,53 @@ def test_keys_that_find_no_memory_keep_no_record_from_those_who_watch_the_log(
     assert again.query_index("Watched", "k", 10, 0, 1 << 62) == [offset]
 
 
-def test_a_store_with_more_files_than_descriptors_is_refused_with_a_sentence(open_store: Open) -> None:
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(errno.EMFILE, "ulimit -n"), (errno.EROFS, "readOnly=true"), (errno.ENOSPC, "free space"), (errno.EIO, "disk")],
+)
+@pytest.mark.parametrize("call", ["open", "create"])
+def test_a_store_whose_files_cannot_be_opened_is_refused_with_a_sentence(
+    call: str, number: int, text: str, open_store: Open
+) -> None:
     store = open_store()
     store.append(message("a"))
     store.close()
     files = Short()
-    files.refused = {"open": errno.EMFILE}
-    with pytest.raises(StoreOpenError, match=r"cannot be opened .*ulimit -n"):
+    files.refused = {call: number}
+    with pytest.raises(StoreOpenError, match=f"cannot be opened .*{text}"):
         open_store(files=files)
+    open_store()
+
+
+def sparse_copy(source: Path, target: Path) -> None:
+    """As `cp --sparse=always`: blocks of zeroes become holes."""
+    data = source.read_bytes()
+    with target.open("wb") as file:
+        file.truncate(len(data))
+        for at in range(0, len(data), 4_096):
+            if data[at : at + 4_096].strip(b"\0"):
+                file.seek(at)
+                file.write(data[at : at + 4_096])
+
+
+def test_a_sparse_copy_of_the_log_gets_its_space_at_the_start_or_is_refused(open_store: Open, tmp_path: Path) -> None:
+    options = replace(SMALL, commit_log_file_bytes=1 << 20)
+    store = open_store(options=options)
+    store.append(message("a"))
+    task = store.allocation_task()
+    assert task is not None
+    task.run()
+    assert task.finish() is None
+    store.close()
+    segments = sorted((tmp_path / "store/commitlog").iterdir())
+    for segment in segments:
+        copy = segment.with_suffix(".copy")
+        sparse_copy(segment, copy)
+        copy.rename(segment)
+    files = Short()
+    files.refused = {"allocate": errno.ENOSPC}
+    with pytest.raises(StoreFullError, match="is sparse and the disk has no space"):
+        open_store(options=options, files=files)
+    open_store(options=options)
+    assert len(segments) == 2
+    assert all(segment.stat().st_blocks * 512 >= 1 << 20 for segment in segments)

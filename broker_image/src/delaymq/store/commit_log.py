@@ -62,8 +62,11 @@ class CommitLog:
         return self.segments[0].base if self.segments else self.end_offset
 
     def start_at(self, end_offset: int) -> None:
-        """Continue at `end_offset`, all before it being on disk."""
+        """Continue at `end_offset`, all before it being on disk. StoreFullError: what comes next has no space."""
         self.end_offset = self.flushed_offset = end_offset
+        for each in self.segments:
+            if each.base + self.file_bytes > end_offset:
+                self._folder.allocate(each)
         segment = self.segment_of(end_offset)
         if segment is not None:
             self._activate(segment, self._folder.map(segment))

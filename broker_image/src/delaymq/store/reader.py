@@ -10,8 +10,10 @@ import mmap
 import os
 import re
 import struct
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from delaymq.message.errors import RecordError
@@ -158,24 +160,30 @@ class StoreReader:
                 return segment.base + found
         return None
 
-    def record_at(self, offset: int) -> Record | None:
-        """The record that begins at a physical offset; None when no sound one does."""
-        for segment in self.segments():
-            if segment.base <= offset < segment.end:
-                with open(segment.path, "rb") as file:
-                    head = os.pread(file.fileno(), SIZE_AND_MAGIC.size, offset - segment.base)
-                    if len(head) < SIZE_AND_MAGIC.size:
-                        return None
-                    size = SIZE_AND_MAGIC.unpack(head)[0]
-                    if not FIXED_BYTES <= size <= segment.end - offset:
-                        return None
-                    data = os.pread(file.fileno(), size, offset - segment.base)
-                try:
-                    record = decode_record(data)
-                except RecordError:
-                    return None
-                return record if record.physical_offset == offset else None
-        return None
+    def record_at(self, offset: int, segments: Sequence[SegmentInfo] | None = None) -> Record | None:
+        """The record that begins at a physical offset; None when no sound one does.
+
+        `segments`: the log's files in order, for a caller with many offsets; else the folder is listed.
+        """
+        if segments is None:
+            segments = self.segments()
+        number = bisect_right(segments, offset, key=attrgetter("base")) - 1
+        if number < 0 or offset >= segments[number].end:
+            return None
+        segment = segments[number]
+        with open(segment.path, "rb", buffering=0) as file:
+            head = os.pread(file.fileno(), SIZE_AND_MAGIC.size, offset - segment.base)
+            if len(head) < SIZE_AND_MAGIC.size:
+                return None
+            size = SIZE_AND_MAGIC.unpack(head)[0]
+            if not FIXED_BYTES <= size <= segment.end - offset:
+                return None
+            data = os.pread(file.fileno(), size, offset - segment.base)
+        try:
+            record = decode_record(data)
+        except RecordError:
+            return None
+        return record if record.physical_offset == offset else None
 
     # -- queues and index -----------------------------------------------------------------------------------------
 

@@ -153,6 +153,21 @@ class SegmentFolder:
             raise SegmentCreateError(f"{path} cannot be created ({error}): {_remedy(error)}") from error
         return Segment(base, path, descriptor)
 
+    def allocate(self, segment: Segment) -> None:
+        """Give space to what an existing segment has none for, as after a sparse copy. StoreFullError, OSError.
+
+        Without it, a write through the mapping would end the process (SIGBUS) when the disk is full.
+        """
+        try:
+            self.files.allocate(segment.descriptor, self.file_bytes)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            raise StoreFullError(
+                f"{segment.path} is sparse and the disk has no space for all of its {self.file_bytes} bytes: "
+                "free space or enlarge the volume, then start again"
+            ) from error
+
     def install(self, segment: Segment) -> Segment:
         """Put a prepared segment into the log's folder, which is not synced."""
         path = f"{self.folder}/{segment_name(segment.base)}"

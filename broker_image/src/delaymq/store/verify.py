@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import os
 import re
+from bisect import bisect_right
 from collections import OrderedDict
 from dataclasses import asdict, dataclass, field
+from operator import itemgetter
 from typing import Final
 
 from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, transaction_type
@@ -90,6 +92,7 @@ class _Check:
         self._queues: dict[tuple[str, int], list[tuple[int, str, int]]] = {
             key: reader.queue_files(*key) for key in reader.queues()
         }
+        self._segments = reader.segments()
         self._open: OrderedDict[str, int] = OrderedDict()
         self._lacking: dict[tuple[str, int], int] = {}
         self._differing: dict[tuple[str, int], tuple[int, str]] = {}
@@ -114,7 +117,7 @@ class _Check:
 
     def log_and_queues(self) -> None:
         result = self._result
-        segments = self._reader.segments()
+        segments = self._segments
         result.log_begin = segments[0].base if segments else 0
         sizes = {segment.file_bytes for segment in segments}
         if len(sizes) > 1:
@@ -182,14 +185,18 @@ class _Check:
 
     def _entry(self, key: tuple[str, int], number: int) -> tuple[int, int, int] | None:
         position = number * QUEUE_ENTRY.size
-        for start, path, file_bytes in reversed(self._queues.get(key, [])):
-            if start <= position < start + file_bytes:
-                data = os.pread(self._descriptor(path), QUEUE_ENTRY.size, position - start)
-                if len(data) < QUEUE_ENTRY.size:
-                    return None
-                offset, size, code = QUEUE_ENTRY.unpack(data)
-                return (offset, size, code) if size > 0 else None
-        return None
+        files = self._queues.get(key, [])
+        file_number = bisect_right(files, position, key=itemgetter(0)) - 1
+        if file_number < 0:
+            return None
+        start, path, file_bytes = files[file_number]
+        if position >= start + file_bytes:
+            return None
+        data = os.pread(self._descriptor(path), QUEUE_ENTRY.size, position - start)
+        if len(data) < QUEUE_ENTRY.size:
+            return None
+        offset, size, code = QUEUE_ENTRY.unpack(data)
+        return (offset, size, code) if size > 0 else None
 
     def _descriptor(self, path: str) -> int:
         descriptor = self._open.get(path)
@@ -253,7 +260,7 @@ class _Check:
                 self._result.index_entries += 1
                 if offset < self._result.log_begin:
                     continue
-                record = self._reader.record_at(offset)
+                record = self._reader.record_at(offset, self._segments)
                 if record is None or key_hash not in _key_hashes(record):
                     return f"entry {number} names offset {offset}, where no record has its key", checked
         return "", checked
