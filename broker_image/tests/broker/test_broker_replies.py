@@ -1,6 +1,7 @@
 """Replies: to whom they are pushed, what their sender is told, and what is kept of them."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -162,3 +163,15 @@ def test_a_silent_producer_gets_no_replies_any_more(harness: Harness) -> None:
     harness.clock.advance(121_000)
     harness.broker.expire_clients(harness.clock())
     assert "not found" in reply(harness).remark
+
+
+def test_a_delayed_reply_whose_copy_would_fit_no_segment_is_not_kept(tmp_path: Path) -> None:
+    harness = Harness(tmp_path, mapped_file_size_commit_log=4_096, message_delay_level="1s")
+    for size in range(3_400, 3_900, 3):
+        reply(harness, {"DELAY": "1"}, bytes(size))
+    harness.clock.advance(1_000)
+    while harness.broker.hand_over(harness.clock(), 64):
+        pass
+    assert harness.broker.delivery.counters.failed == 0
+    assert kept(harness)
+    harness.broker.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from delaymq.broker.ingress import admit
+from delaymq.broker.ingress import admit, check_copies
 from delaymq.broker.processors.send import place, too_large
 from delaymq.broker.results import Asked, Deferred
 from delaymq.message import names
@@ -105,21 +105,21 @@ def _kept(broker: Broker, reply: _Reply, outcome: Response) -> Response | Deferr
         return outcome
     header = reply.header
     topic, queue_id, properties, waits = reply.admitted
+    record = NewRecord(
+        topic,
+        queue_id,
+        reply.command.body,
+        properties,
+        header.flag,
+        header.sys_flag & ~TRANSACTION_MASK,
+        header.born_timestamp,
+        reply.session.remote_host,
+        broker.store_host,
+        header.reconsume_times or 0,
+    )
     try:
-        appended = broker.store.append(
-            NewRecord(
-                topic,
-                queue_id,
-                reply.command.body,
-                properties,
-                header.flag,
-                header.sys_flag & ~TRANSACTION_MASK,
-                header.born_timestamp,
-                reply.session.remote_host,
-                broker.store_host,
-                header.reconsume_times or 0,
-            )
-        )
+        check_copies(broker, record, header.topic)
+        appended = broker.store.append(record)
     except (StoreError, IllegalMessageError):
         broker.stats.put_failed += 1
         return outcome
