@@ -23,7 +23,7 @@ from delaymq.server.asking import Asking
 from delaymq.server.background import Background
 from delaymq.server.broker_jobs import jobs_of
 from delaymq.server.changes import Changes
-from delaymq.server.claims import claim_descriptors
+from delaymq.server.claims import descriptor_end, raise_descriptor_limit
 from delaymq.server.draining import Draining
 from delaymq.server.flow_control import FlowControl
 from delaymq.server.flushing import Flushing
@@ -80,7 +80,7 @@ class BrokerServer:
         try:
             if http:
                 http_bound = bind(config.http_host, config.http_port, "the HTTP port", beside=(main, fast))
-            descriptor_end = claim_descriptors(config.max_connections)
+            descriptor_limit = raise_descriptor_limit()
             self.tls = ServerTls(config, (config.broker_ip1,))
             self.broker = Broker.open(config, clock.now_ms)
             self.broker.settings = self._settings
@@ -92,7 +92,7 @@ class BrokerServer:
         self.fast_port = port_of(fast) if fast is not None else None
         self.broker.advertise(config.broker_ip1, self.port)
         try:
-            self._prepare(self.broker, descriptor_end)
+            self._prepare(self.broker, descriptor_limit)
         except BaseException:
             self.broker.store.abandon()
             _close_sockets(main, fast, http_bound)
@@ -114,14 +114,14 @@ class BrokerServer:
             self._http = await module.broker_http(self, http_bound)
         self.flow.begin()
 
-    def _prepare(self, broker: Broker, descriptor_end: int) -> None:
+    def _prepare(self, broker: Broker, descriptor_limit: int) -> None:
         config = self.config
         self.sessions = Sessions(
             config.max_connections,
             config.channel_idle_ms,
             self._session_closed,
             max_per_address=config.max_connections_per_address,
-            descriptor_end=descriptor_end,
+            descriptor_end=descriptor_end(descriptor_limit, config.max_connections),
         )
         self.buffers = BufferBudget(config.max_buffered_bytes)
         self._turns = Turns()

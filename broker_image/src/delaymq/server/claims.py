@@ -1,6 +1,7 @@
 """What a server claims from the operating system when it starts, so that it cannot lack it later."""
 
 import logging
+import os
 import resource
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, BrokenBarrierError
@@ -23,11 +24,8 @@ _START_TIMEOUT_S: Final = 60.0
 _logger = logging.getLogger(__name__)
 
 
-def claim_descriptors(max_connections: int) -> int:
-    """Raises the limit of open files; the first descriptor that no client's connection may have.
-
-    A new descriptor is the lowest that is free. So the ones from there on stay free for everything else.
-    """
+def raise_descriptor_limit() -> int:
+    """Raises the limit of open files as far as it may be; the limit in force."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -36,8 +34,18 @@ def claim_descriptors(max_connections: int) -> int:
             soft = wanted
         except (OSError, ValueError) as error:
             _logger.warning("the limit of open files stays %d: it cannot be raised (%s)", soft, error)
-    limit = MOST_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
-    room = limit - min(RESERVED_DESCRIPTORS, limit * 3 // 4)
+    return MOST_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
+
+
+def descriptor_end(limit: int, max_connections: int) -> int:
+    """The first descriptor that no client's connection may have, given what the process has open by now.
+
+    A new descriptor is the lowest that is free. So the ones from there on stay free for everything else.
+    """
+    lowest_free = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    os.close(lowest_free)
+    left = limit - lowest_free
+    room = left - min(RESERVED_DESCRIPTORS, left * 3 // 4)
     if room < max_connections:
         _logger.warning(
             "maxConnections is %d, but the limit of open files (%d) leaves room for about %d connections: raise the "
@@ -46,7 +54,7 @@ def claim_descriptors(max_connections: int) -> int:
             limit,
             room,
         )
-    return room
+    return lowest_free + room
 
 
 def started(executor: ThreadPoolExecutor, threads: int) -> ThreadPoolExecutor:

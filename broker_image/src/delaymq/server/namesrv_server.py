@@ -11,7 +11,7 @@ from delaymq.namesrv import NameServer
 from delaymq.protocol.command import Command, Response
 from delaymq.server.answering import reply
 from delaymq.server.changes import Changes
-from delaymq.server.claims import claim_descriptors
+from delaymq.server.claims import descriptor_end, raise_descriptor_limit
 from delaymq.server.http.loading import load
 from delaymq.server.listening import BACKLOG, bind, port_of
 from delaymq.server.logs.output import LevelFollower
@@ -51,7 +51,7 @@ class NamesrvServer:
         try:
             if http and config.http_port:
                 http_bound = bind(config.http_host, config.http_port, "the NameServer's HTTP port", beside=(bound,))
-            descriptor_end = claim_descriptors(config.max_connections)
+            descriptor_limit = raise_descriptor_limit()
             self.tls = ServerTls(config, (config.listen_host,))
             self.namesrv = NameServer(config, clock.now_ms)
             self.namesrv.settings = self._settings
@@ -66,7 +66,7 @@ class NamesrvServer:
             config.max_connections,
             config.channel_idle_ms,
             self._session_closed,
-            descriptor_end=descriptor_end,
+            descriptor_end=descriptor_end(descriptor_limit, config.max_connections),
         )
         self._changes = Changes(reply, self.namesrv.guarded)
         self._loop = asyncio.get_running_loop()

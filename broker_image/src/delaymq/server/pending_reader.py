@@ -57,10 +57,10 @@ class PendingReader:
                     await asyncio.sleep(_AGAIN_S)
 
     async def _try_to_learn(self, thread: ThreadPoolExecutor, queue_id: int, offsets: list[int]) -> None:
-        """A disk or a limit that refuses a read now may not do so later: what is unknown yet is tried again."""
+        """A disk or a limit that refuses a read or a thread now may not do so later: the rest is tried again."""
         try:
             await self._learn(thread, queue_id, offsets)
-        except OSError as error:
+        except (OSError, RuntimeError) as error:
             _problems.warning("cannot read for which topics messages wait, trying again: %s", error)
             await asyncio.sleep(_AGAIN_S)
 

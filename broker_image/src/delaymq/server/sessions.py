@@ -65,7 +65,7 @@ class Sessions:
     ) -> None:
         self._max_connections = max_connections
         self._max_per_address = max_per_address
-        self._descriptor_end = descriptor_end
+        self.descriptor_end = descriptor_end
         self._by_address: Counter[str] = Counter()
         self.refused = 0
         """Connections that were one too many."""
@@ -93,7 +93,7 @@ class Sessions:
         elif 0 < self._max_per_address <= self._by_address[address]:
             text = "%s is cut off: its address has %d connections already (maxConnectionsPerAddress)"
             _refused.warning(text, peer, self._by_address[address], peer=peer)
-        elif connection.descriptor >= self._descriptor_end:
+        elif connection.descriptor >= self.descriptor_end:
             text = "%s is cut off: the limit of open files has no room for more connections than %d (ulimit -Hn)"
             _refused.warning(text, peer, len(self._sessions), peer=peer)
         else:

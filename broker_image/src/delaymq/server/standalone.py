@@ -37,6 +37,8 @@ class Standalone:
             config = dataclasses.replace(self._broker_config, namesrv_addr=";".join([own, *others]))
             self.broker = BrokerServer(config, self._settings)
             await self.broker.start(http=http)
+            # Both share the descriptors, and only now the store has its own.
+            self.namesrv.sessions.descriptor_end = self.broker.sessions.descriptor_end
         except BaseException:
             await self.namesrv.stop()
             raise
