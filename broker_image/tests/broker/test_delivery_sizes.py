@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 from broker_harness import Harness
+from delaymq.broker.resend import resend
 from delaymq.message.marks import MarkKind
 from delaymq.message.properties import decode_properties
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Response
+from delaymq.store.consume_queue import ENTRY
 from delivery_bench import Bench
 from transactions_harness import GROUP, Half, Transacting
 
@@ -75,6 +77,19 @@ def test_a_message_above_a_lowered_limit_is_sent_back_and_comes_again(tmp_path: 
     back = harness.answer(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
     assert back.code == 0, back.remark
     hand_over_all(harness)
+    assert delivered(harness, "%RETRY%readers") == [body]
+    harness.broker.close()
+
+
+def test_a_dead_letter_above_a_lowered_limit_is_resent(tmp_path: Path) -> None:
+    harness = Transacting(tmp_path)
+    body = bytes(200_000)
+    sent = harness.send("Orders", body)
+    lowered(harness)
+    fields = {"group": "readers", "offset": int(sent.fields["msgId"][-16:], 16), "delayLevel": -1}
+    assert harness.answer(RequestCode.CONSUMER_SEND_MSG_BACK, fields).code == 0
+    place, size, _ = ENTRY.unpack(harness.broker.store.read_entries("%DLQ%readers", 0, 0, 1))
+    resend(harness.broker, "readers", harness.broker.store.record_from(place, size))
     assert delivered(harness, "%RETRY%readers") == [body]
     harness.broker.close()
 
