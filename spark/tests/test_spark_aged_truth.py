@@ -9,9 +9,9 @@ import pytest
 from delaymq_spark.jobs import compaction
 from delaymq_spark.jobs.plan import PINNING_REASONS, Action, Sum, make_plan
 from delaymq_spark.positions import read_positions
-from pyspark.sql import Row, SparkSession
 from spark_aged_workload import REASONS, aged_workload
 from spark_plain_rows import plain_messages
+from spark_stages import MANY, ONE, reasons
 from spark_workload import RETENTION_HOURS, Workload, mixed_workload
 
 PAGE = Path(__file__).parents[2] / "docs/analytics.md"
@@ -25,23 +25,24 @@ def work(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return aged_workload(path, seed=1 if request.param == "aged" else 7)
 
 
-@pytest.fixture(scope="module")
-def rows(spark: SparkSession, work: Workload) -> list[Row]:
+@pytest.fixture(scope="module", params=[ONE, MANY], ids=["one task", "many tasks"])
+def found(request: pytest.FixtureRequest, work: Workload) -> dict[int, str]:
     options = compaction.CompactionOptions(
         as_of_ms=work.now_ms, retention_hours=RETENTION_HOURS, keyed_topics=frozenset({"State"})
     )
-    return compaction.classify(plain_messages(spark, work.path), read_positions(work.path), options).collect()
+    return reasons(plain_messages(work.path), read_positions(work.path), options, cluster=request.param)
 
 
-def test_each_record_is_dead_or_alive_for_the_reason_that_it_was_made_for(rows: list[Row], work: Workload) -> None:
-    found = {row.physical_offset: row.reason for row in rows}
+def test_each_record_is_dead_or_alive_for_the_reason_that_it_was_made_for(
+    found: dict[int, str], work: Workload
+) -> None:
     wrong = [
         (found.get(each.physical_offset), each)
         for each in work.records
         if found.get(each.physical_offset) != each.reason
     ]
     assert not wrong
-    assert len(rows) == len(found) == len(work.records)
+    assert len(found) == len(work.records)
 
 
 def test_no_reason_goes_untested(tmp_path: Path) -> None:
@@ -56,17 +57,18 @@ def test_the_page_names_each_reason() -> None:
 
 @pytest.mark.parametrize("min_dead_ratio", [0.0, 0.25, 0.6, 1.0])
 def test_what_the_plan_gives_back_is_the_truth_segment_by_segment(
-    rows: list[Row], work: Workload, min_dead_ratio: float
+    found: dict[int, str], work: Workload, min_dead_ratio: float
 ) -> None:
+    given = [(each, found[each.physical_offset]) for each in work.records]
     sums = [
         Sum(
-            segment=row.segment,
-            dead=row.reason in compaction.DEAD_REASONS,
-            reason=row.reason,
+            segment=record.segment,
+            dead=reason in compaction.DEAD_REASONS,
+            reason=reason,
             messages=1,
-            bytes=row.size,
+            bytes=record.size,
         )
-        for row in rows
+        for record, reason in given
     ]
     plan = make_plan(sums, min_dead_ratio=min_dead_ratio)
     active = max(each.segment for each in work.records)

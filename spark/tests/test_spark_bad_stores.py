@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from delaymq_spark.cli import run
 from delaymq_spark.jobs import pipeline
-from delaymq_spark.jobs.running import read_store
-from pyspark.sql import DataFrame, SparkSession
+from delaymq_spark.segments_plan import Plan, plan
+from pyspark.sql import SparkSession
 from spark_workload import Workload
 
 MESSAGES = 300
@@ -156,12 +156,12 @@ def test_a_write_under_way_at_the_logs_end_is_no_damage(
 def test_segments_that_the_broker_deletes_after_the_positions_were_read_are_no_damage(
     spark: SparkSession, work: Workload, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def read(*arguments: Any) -> DataFrame:
+    def change_and_plan(*arguments: Any) -> Plan:
         for number in (0, 1):
             (work.path / "commitlog" / f"{number * 16_384:020d}").unlink()
-        return read_store(*arguments)
+        return plan(*arguments)
 
-    monkeypatch.setattr(pipeline, "read_store", read)
+    monkeypatch.setattr(pipeline, "plan", change_and_plan)
     code, summary, _ = analyse(work, capsys)
     assert (code, summary["complete"]) == (0, True)
     assert summary["totals"]["messages"] == sum(each.segment not in (0, 16_384) for each in work.records)
@@ -170,11 +170,11 @@ def test_segments_that_the_broker_deletes_after_the_positions_were_read_are_no_d
 def test_a_store_that_is_gone_when_spark_has_started_is_told_in_a_sentence(
     spark: SparkSession, work: Workload, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def read(*arguments: Any) -> DataFrame:
+    def change_and_plan(*arguments: Any) -> Plan:
         (work.path / "commitlog").rename(work.path / "elsewhere")
-        return read_store(*arguments)
+        return plan(*arguments)
 
-    monkeypatch.setattr(pipeline, "read_store", read)
+    monkeypatch.setattr(pipeline, "plan", change_and_plan)
     assert run(["traffic", "--store", str(work.path)]) in (2, 3)
     told = capsys.readouterr().err.splitlines()
     assert f"{work.path} is not a store" in told[-1]

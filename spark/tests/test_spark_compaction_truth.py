@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from delaymq_spark.jobs import compaction
 from delaymq_spark.jobs.plan import Action, Sum, make_plan
 from delaymq_spark.positions import Positions
-from pyspark.sql import DataFrame, SparkSession
 from spark_plain_rows import plain_messages
+from spark_stages import MANY, ONE, Cluster, reasons, run_stages, shuffled, table
 from spark_workload import RETENTION_HOURS, Workload, mixed_workload
 
 pytestmark = pytest.mark.core
@@ -26,10 +26,14 @@ def positions_of(work: Workload) -> Positions:
     )
 
 
-def classified(spark: SparkSession, work: Workload, **options: object) -> DataFrame:
-    given = {"retention_hours": RETENTION_HOURS, "keyed_topics": frozenset({"State"}), **options}
-    wanted = compaction.CompactionOptions(as_of_ms=work.now_ms, **given)  # type: ignore[arg-type]
-    return compaction.classify(plain_messages(spark, work.path), positions_of(work), wanted)
+def options_of(work: Workload) -> compaction.CompactionOptions:
+    return compaction.CompactionOptions(
+        as_of_ms=work.now_ms, retention_hours=RETENTION_HOURS, keyed_topics=frozenset({"State"})
+    )
+
+
+def classified(work: Workload, cluster: Cluster = ONE) -> dict[int, str]:
+    return reasons(plain_messages(work.path), positions_of(work), options_of(work), cluster=cluster)
 
 
 @pytest.fixture(scope="module", params=[(1, True), (3, False)], ids=["ours", "without marks"])
@@ -38,16 +42,19 @@ def work(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return mixed_workload(tmp_path_factory.mktemp("mixed") / "store", seed=seed, marks=marks)
 
 
-@pytest.fixture(scope="module")
-def kept(spark: SparkSession, work: Workload) -> Iterator[DataFrame]:
-    """The classified records, computed once."""
-    frame = classified(spark, work).persist()
-    yield frame
-    frame.unpersist()
+@pytest.fixture(scope="module", params=[ONE, MANY], ids=["one task", "many tasks"])
+def rows(
+    request: pytest.FixtureRequest, work: Workload, tmp_path_factory: pytest.TempPathFactory
+) -> list[dict[str, Any]]:
+    """What compaction.parquet has."""
+    out = tmp_path_factory.mktemp("out")
+    run_stages(plain_messages(work.path), positions_of(work), options_of(work), cluster=request.param, out=out)
+    return table(out, "compaction")
 
 
-def test_every_record_has_the_reason_that_the_workload_knows(kept: DataFrame, work: Workload) -> None:
-    found = {row.physical_offset: row.reason for row in kept.collect()}
+@pytest.mark.parametrize("cluster", [ONE, MANY], ids=["one task", "many tasks"])
+def test_every_record_has_the_reason_that_the_workload_knows(work: Workload, cluster: Cluster) -> None:
+    found = classified(work, cluster)
     wrong = [
         (record, found.get(record.physical_offset))
         for record in work.records
@@ -55,6 +62,11 @@ def test_every_record_has_the_reason_that_the_workload_knows(kept: DataFrame, wo
     ]
     assert not wrong
     assert len(found) == len(work.records)
+
+
+def test_the_order_in_which_tasks_end_changes_nothing(work: Workload) -> None:
+    messages = shuffled(plain_messages(work.path), 5)
+    assert reasons(messages, positions_of(work), options_of(work), cluster=MANY) == classified(work)
 
 
 def test_the_workload_has_each_reason_so_that_each_is_tested(work: Workload) -> None:
@@ -65,21 +77,20 @@ def test_the_workload_has_each_reason_so_that_each_is_tested(work: Workload) -> 
     assert len({record.segment for record in work.records}) >= 3
 
 
-def test_sums_by_topic_segment_and_reason_are_the_truth_to_the_byte(kept: DataFrame, work: Workload) -> None:
-    rows = compaction.breakdown(kept).collect()
+def test_sums_by_topic_segment_and_reason_are_the_truth_to_the_byte(rows: list[dict[str, Any]], work: Workload) -> None:
     found: Counter[tuple[object, ...]] = Counter()
     for row in rows:
-        found[row.topic, row.segment, row.reason] += row.bytes
+        found[row["topic"], row["segment"], row["reason"]] += row["bytes"]
     assert found == work.bytes_by("topic", "segment", "reason")
-    assert all(row.dead == (row.reason in compaction.DEAD_REASONS) for row in rows)
+    assert all(row["dead"] == (row["reason"] in compaction.DEAD_REASONS) for row in rows)
+    assert sum(row["messages"] for row in rows) == len(work.records)
 
 
-def test_the_plan_gives_back_what_is_dead_outside_the_segment_being_written(kept: DataFrame, work: Workload) -> None:
-    rows = compaction.breakdown(kept).collect()
-    sums = [
-        Sum(segment=row.segment, dead=row.dead, reason=row.reason, messages=row.messages, bytes=row.bytes)
-        for row in rows
-    ]
+def test_the_plan_gives_back_what_is_dead_outside_the_segment_being_written(
+    rows: list[dict[str, Any]], work: Workload
+) -> None:
+    names = ("segment", "dead", "reason", "messages", "bytes")
+    sums = [Sum(**{name: row[name] for name in names}) for row in rows]
     plan = make_plan(sums, min_dead_ratio=0)
     active = max(record.segment for record in work.records)
     old = [record for record in work.records if record.segment != active]
@@ -90,15 +101,15 @@ def test_the_plan_gives_back_what_is_dead_outside_the_segment_being_written(kept
     assert sum(each.pinning_bytes for each in plan.pins) == sum(r.size for r in pending)
 
 
-def test_tools_read_nothing_and_keys_replace_nothing_unless_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_tools_read_nothing_and_keys_replace_nothing_unless_told(tmp_path: Path) -> None:
     work = Workload(tmp_path / "store")
     sent = [work.send("Kept", 0, "retained", keys="same") for _ in range(3)]
     work.consume("TOOLS_CONSUMER", "Kept", 0, 3)
     work.close()
-    assert [row.reason for row in classified(spark, work).collect()] == ["retained"] * len(sent)
+    assert list(classified(work).values()) == ["retained"] * len(sent)
 
 
-def test_a_group_that_never_read_a_queue_holds_all_of_it(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_group_that_never_read_a_queue_holds_all_of_it(tmp_path: Path) -> None:
     work = Workload(tmp_path / "store")
     for queue_id in (0, 1):
         work.send("Read", queue_id, "consumed" if queue_id == 0 else "unread")
@@ -106,12 +117,40 @@ def test_a_group_that_never_read_a_queue_holds_all_of_it(spark: SparkSession, tm
     work.consume("a", "Read", 1, 1)
     work.consume("b", "Read", 0, 1)
     work.close()
-    found = {row.queue_id: row.reason for row in classified(spark, work).collect()}
-    assert found == {0: "consumed", 1: "unread"}
+    assert list(classified(work).values()) == ["consumed", "unread"]
 
 
-def test_an_empty_store_has_no_sums(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_queue_that_no_group_of_its_topic_has_an_offset_for_is_unread(tmp_path: Path) -> None:
+    work = Workload(tmp_path / "store")
+    for queue_id in (0, 1):
+        work.send("Read", queue_id, "consumed" if queue_id == 0 else "unread")
+    work.send("Assigned", 0, "unread")
+    work.consume("a", "Read", 0, 1)
+    work.consumed["Assigned", "a"] = {}
+    work.close()
+    assert list(classified(work).values()) == [each.reason for each in work.records]
+
+
+def test_what_was_consumed_within_the_retention_can_be_read_again(tmp_path: Path) -> None:
+    work = Workload(tmp_path / "store")
+    old = work.send("Read", 0, "consumed")
+    work.now_ms += (RETENTION_HOURS + 1) * 3_600_000
+    new = work.send("Read", 0, "consumed")
+    work.send("Read", 0, "unread")
+    work.consume("a", "Read", 0, 2)
+    work.close()
+    found = run_stages(plain_messages(work.path), positions_of(work), options_of(work)).rows("reasons")
+    assert {(row["reason"], row["replayable"]): row["bytes"] for row in found if row["dead"]} == {
+        ("consumed", False): old.size, ("consumed", True): new.size
+    }  # fmt: skip
+
+
+def test_an_empty_store_has_no_sums(tmp_path: Path) -> None:
     work = Workload(tmp_path / "store")
     work.close()
-    assert compaction.breakdown(classified(spark, work)).collect() == []
+    out = tmp_path / "out"
+    found = run_stages(plain_messages(work.path), positions_of(work), options_of(work), cluster=MANY, out=out)
+    assert found.rows("reasons") == []
+    assert found.topics == 0
+    assert [table(out, name) for name in ("compaction", "delay", "traffic")] == [[], [], []]
     assert make_plan([]).segments == ()

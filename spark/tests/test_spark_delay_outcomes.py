@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import tarfile
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
-from delaymq_spark.jobs import delay
+from delaymq_spark.jobs import summary
+from delaymq_spark.jobs.compaction import CompactionOptions
 from delaymq_spark.positions import Positions
-from pyspark.sql import Row, SparkSession
 from spark_plain_rows import plain_messages
-from spark_workload import Workload, Written
+from spark_stages import MANY, ONE, Cluster, run_stages, table
+from spark_workload import START_MS, Workload, Written
 
 GOLDEN = Path(__file__).parents[2] / "broker_image/tests/golden"
 
 
-def outcomes(spark: SparkSession, work: Workload) -> dict[int, Row]:
+OPTIONS = CompactionOptions(as_of_ms=START_MS)
+
+
+def delayed(messages: pa.Table, positions: Positions, out: Path, cluster: Cluster = ONE) -> list[dict[str, Any]]:
+    run_stages(messages, positions, OPTIONS, cluster=cluster, sections=frozenset({"delay"}), out=out)
+    return table(out, "delay")
+
+
+def outcomes(work: Workload, cluster: Cluster = ONE) -> dict[int, dict[str, Any]]:
     positions = Positions(path=str(work.path), delay_offsets=work.delay_offsets)
-    return {row.physical_offset: row for row in delay.transform(plain_messages(spark, work.path), positions).collect()}
+    rows = delayed(plain_messages(work.path), positions, work.path.parent / "out", cluster)
+    return {row["physical_offset"]: row for row in rows}
 
 
 @pytest.fixture(params=[True, False], ids=["marked", "unmarked"])
@@ -25,7 +37,8 @@ def work(request: pytest.FixtureRequest, tmp_path: Path) -> Workload:
     return Workload(tmp_path / "store", marks=request.param)
 
 
-def test_each_fate_of_a_delayed_message_is_told_apart(spark: SparkSession, work: Workload) -> None:
+@pytest.mark.parametrize("cluster", [ONE, MANY], ids=["one task", "many tasks"])
+def test_each_fate_of_a_delayed_message_is_told_apart(work: Workload, cluster: Cluster) -> None:
     late: dict[int, int] = {}
     entries: list[Written] = []
     for late_ms in (0, 3, 250, 60_001):
@@ -47,16 +60,17 @@ def test_each_fate_of_a_delayed_message_is_told_apart(spark: SparkSession, work:
     pending = work.delay(1, "Later", 2)
     work.close()
 
-    found = outcomes(spark, work)
-    assert {offset: found[offset].lateness_ms for offset in late} == late
-    assert found[lost.physical_offset].outcome == "lost"
-    assert found[pending.physical_offset].outcome == "pending"
-    assert (found[twice.physical_offset].copies, found[twice.physical_offset].lateness_ms) == (3, 0)
-    assert found[early.physical_offset].lateness_ms == -40
-    assert all(found[entry.physical_offset].copies == 1 for entry in entries)
+    found = outcomes(work, cluster)
+    assert {offset: found[offset]["lateness_ms"] for offset in late} == late
+    assert found[lost.physical_offset]["outcome"] == "lost"
+    assert found[pending.physical_offset]["outcome"] == "pending"
+    assert (found[twice.physical_offset]["copies"], found[twice.physical_offset]["lateness_ms"]) == (3, 0)
+    assert found[early.physical_offset]["lateness_ms"] == -40
+    assert all(found[entry.physical_offset]["copies"] == 1 for entry in entries)
 
 
-def test_the_figures_are_those_of_the_messages(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("cluster", [ONE, MANY], ids=["one task", "many tasks"])
+def test_the_figures_are_those_of_the_messages(tmp_path: Path, cluster: Cluster) -> None:
     work = Workload(tmp_path / "store")
     for late_ms in range(100):
         entry = work.delay(5, "Later", 0)
@@ -68,22 +82,38 @@ def test_the_figures_are_those_of_the_messages(spark: SparkSession, tmp_path: Pa
         work.delay(level, "Later", 0)
     work.close()
     positions = Positions(path="", delay_offsets=work.delay_offsets)
-    delayed = delay.transform(plain_messages(spark, work.path), positions).persist()
-    whole = delay.lateness(delayed).collect()[0].asDict()
+    options = CompactionOptions(as_of_ms=work.now_ms + 1_500)
+    added = run_stages(plain_messages(work.path), positions, options, cluster=cluster, sections=frozenset({"delay"}))
     wanted = {"messages": 104, "delivered": 100, "pending": 3, "withdrawn": 1, "lost": 0, "duplicates": 0, "early": 0,
               "p50_ms": 49, "p90_ms": 89, "p99_ms": 98, "max_ms": 99, "mean_ms": 49.5}  # fmt: skip
-    assert whole == wanted
-    by_level = {row.level: row.messages for row in delay.lateness(delayed, "level").collect()}
-    assert by_level == {1: 1, 4: 1, 5: 101, 18: 1}
-    waiting = {(row.level, row.due): row.messages for row in delay.pending(delayed, work.now_ms + 1_500).collect()}
+    (whole,) = added.rows("whole")
+    assert {name: whole[name] for name in wanted} == wanted
+    (topic,) = added.rows("late_topics")
+    assert {name: topic[name] for name in wanted} == wanted
+    assert topic["name"] == "Later"
+    assert {row["number"]: row["messages"] for row in added.rows("levels")} == {1: 1, 4: 1, 5: 101, 18: 1}
+    waiting = {(row["level"], row["due"]): row["messages"] for row in added.rows("waiting")}
     assert waiting == {(1, "overdue"): 1, (4, "next minute"): 1, (18, "next day"): 1}
-    buckets = {row.from_ms: row.messages for row in delay.histogram(delayed).collect()}
+    buckets = {row["from_ms"]: row["messages"] for row in added.rows("histogram")}
     assert buckets == {0: 1, 1: 1, 2: 3, 5: 5, 10: 10, 20: 30, 50: 50}
-    assert delay.offenders(delayed, 10).collect() == []
-    delayed.unpersist()
+    assert added.rows("offenders") == []
 
 
-def test_a_mark_that_does_not_fit_the_record_that_it_names_settles_nothing(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_summarys_histogram_has_the_empty_buckets_between_others(tmp_path: Path) -> None:
+    work = Workload(tmp_path / "store")
+    for late_ms in (-1, 60, 1_100):
+        entry = work.delay(5, "Later", 0)
+        work.now_ms = entry.due_ms + late_ms
+        work.deliver(entry)
+    work.close()
+    added = run_stages(plain_messages(work.path), Positions(path=""), OPTIONS, sections=frozenset({"delay"}))
+    found = summary.of_delay(added, work.now_ms, 100, complete=True)["histogram"]
+    assert {each["fromMs"]: each["messages"] for each in found} == {
+        -1: 1, 0: 0, 1: 0, 2: 0, 5: 0, 10: 0, 20: 0, 50: 1, 100: 0, 200: 0, 500: 0, 1_000: 1
+    }  # fmt: skip
+
+
+def test_a_mark_that_does_not_fit_the_record_that_it_names_settles_nothing(tmp_path: Path) -> None:
     work = Workload(tmp_path / "store")
     entry, other = work.delay(1, "Later", 0), work.delay(1, "Elsewhere", 0)
     work.now_ms = other.due_ms
@@ -91,18 +121,17 @@ def test_a_mark_that_does_not_fit_the_record_that_it_names_settles_nothing(spark
     forged["__DMQ_MARK"] = f"delivered:{entry.queue_id}:{entry.queue_offset}:{entry.physical_offset}"
     work.append("Elsewhere", 0, "retained", properties=forged)
     work.close()
-    assert outcomes(spark, work)[entry.physical_offset].outcome == "pending"
+    assert outcomes(work)[entry.physical_offset]["outcome"] == "pending"
 
 
 @pytest.mark.parametrize("name", ["clean", "killed"])
-def test_a_store_of_the_real_broker_has_six_delivered_and_six_pending(
-    spark: SparkSession, tmp_path: Path, name: str
-) -> None:
+def test_a_store_of_the_real_broker_has_six_delivered_and_six_pending(tmp_path: Path, name: str) -> None:
     with tarfile.open(GOLDEN / f"store-{name}.tar.gz") as archive:
         archive.extractall(tmp_path, filter="data")
-    messages = plain_messages(spark, tmp_path)
-    rows = delay.transform(messages, Positions(path="", delay_offsets={1: 6})).where("topic = 'GoldenDelay'").collect()
-    assert sorted((row.level, row.outcome, row.copies) for row in rows) == (
+    positions = Positions(path="", delay_offsets={1: 6})
+    found = delayed(plain_messages(tmp_path), positions, tmp_path / "out", MANY)
+    rows = [row for row in found if row["topic"] == "GoldenDelay"]
+    assert sorted((row["level"], row["outcome"], row["copies"]) for row in rows) == (
         [(1, "delivered", 1)] * 6 + [(5, "pending", 0)] * 2 + [(18, "pending", 0)] * 4
     )
-    assert all(0 <= row.lateness_ms < 2_000 for row in rows if row.outcome == "delivered")
+    assert all(0 <= row["lateness_ms"] < 2_000 for row in rows if row["outcome"] == "delivered")

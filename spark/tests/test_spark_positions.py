@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from delaymq.store.reader import StoreReader
 from delaymq_spark import StorePathError, read_positions
-from delaymq_spark.positions import parse_table
+from delaymq_spark.jobs.compaction import CompactionOptions
+from delaymq_spark.jobs.progress_of_groups import lags
+from delaymq_spark.positions import Positions, QueueRange, parse_table
+from spark_plain_rows import plain_messages
+from spark_stages import reasons
 from spark_store import unpack_golden
+from spark_workload import Workload
 
 pytestmark = pytest.mark.core
 
@@ -64,3 +71,93 @@ def test_a_damaged_table_is_read_from_its_backup_and_told(golden: Path) -> None:
 def test_a_folder_that_is_no_store_says_so(tmp_path: Path) -> None:
     with pytest.raises(StorePathError, match="is not a store: it has no folder commitlog"):
         read_positions(tmp_path)
+
+
+def records_of(store: Path, topic: str) -> list[int]:
+    """Physical offsets."""
+    return [each.physical_offset for each in StoreReader(store).records() if each.topic == topic]
+
+
+def delete_as_rocketmq_does(store: Path, topic: str) -> None:
+    """The topic's configuration goes, and its queues; its records stay."""
+    table = store / "config" / "topics.json"
+    content = parse_table(table.read_bytes())
+    del content["topicConfigTable"][topic]
+    table.write_text(json.dumps(content))
+    shutil.rmtree(store / "consumequeue" / topic)
+
+
+def reasons_of(store: Path) -> dict[int, str]:
+    return reasons(plain_messages(store), read_positions(store), CompactionOptions(as_of_ms=0))
+
+
+def test_every_topic_of_a_real_brokers_store_is_known(golden: Path) -> None:
+    assert "topic_deleted" not in reasons_of(golden).values()
+    found = read_positions(golden)
+    assert found.known_topics is not None
+    assert "GoldenNormal" in found.known_topics
+    assert found.known_to == max(each.physical_offset + each.size for each in StoreReader(golden).records())
+
+
+def test_records_of_a_topic_that_the_real_broker_deleted_are_dead(golden: Path) -> None:
+    offsets = records_of(golden, "GoldenNormal")
+    assert offsets
+    delete_as_rocketmq_does(golden, "GoldenNormal")
+    found = reasons_of(golden)
+    assert {offset for offset, reason in found.items() if reason == "topic_deleted"} == set(offsets)
+
+
+@pytest.mark.parametrize("missing", ["queues stay", "configuration stays", "no table", "damaged table", "empty table"])
+def test_a_topic_that_may_be_there_is_not_taken_for_deleted(golden: Path, missing: str) -> None:
+    delete_as_rocketmq_does(golden, "GoldenNormal")
+    table = golden / "config" / "topics.json"
+    table.with_name("topics.json.bak").unlink(missing_ok=True)
+    if missing == "queues stay":
+        (golden / "consumequeue" / "GoldenNormal" / "0").mkdir(parents=True)
+        (golden / "consumequeue" / "GoldenNormal" / "0" / f"{0:020d}").write_bytes(bytes(2_000))
+    elif missing == "configuration stays":
+        content = json.loads(table.read_text())
+        content["topicConfigTable"]["GoldenNormal"] = {}
+        table.write_text(json.dumps(content))
+    elif missing == "no table":
+        table.unlink()
+    else:
+        table.write_text("{" if missing == "damaged table" else '{"topicConfigTable":{}}')
+    assert "topic_deleted" not in reasons_of(golden).values()
+    assert any(each.file == str(table) for each in read_positions(golden).skipped) == (missing == "damaged table")
+
+
+def test_a_topic_made_after_its_table_was_read_is_not_taken_for_deleted(golden: Path) -> None:
+    offsets = records_of(golden, "GoldenNormal")
+    delete_as_rocketmq_does(golden, "GoldenNormal")
+    positions = replace(read_positions(golden), known_to=offsets[-1])
+    found = reasons(plain_messages(golden), positions, CompactionOptions(as_of_ms=0))
+    assert found[offsets[-2]] == "topic_deleted"
+    assert found[offsets[-1]] == "consumed"
+
+
+def test_a_store_of_ours_that_is_in_use_tells_deletions_only_by_its_own_table(tmp_path: Path) -> None:
+    work = Workload(tmp_path / "store")
+    work.send("Orders", 0, "retained")
+    work.close()
+    (work.path / "config").mkdir(exist_ok=True)
+    (work.path / "config" / "topics.json").write_text('{"topicConfigTable":{"TBW102":{}}}')
+    assert read_positions(work.path).known_topics == {"TBW102", "Orders"}
+    (work.path / "abort").touch()
+    assert read_positions(work.path).known_topics is None
+
+
+def test_the_lag_of_groups_counts_what_is_in_the_log_and_queues_without_an_offset() -> None:
+    positions = Positions(
+        path="",
+        consumer_offsets={
+            ("Orders", "slow"): {0: 2}, ("Orders", "fast"): {0: 9, 1: 10}, ("Orders", "TOOLS_CONSUMER"): {},
+            ("Gone", "slow"): {0: 5},
+        },
+        queues={
+            ("Orders", 0): QueueRange(min_number=4, max_number=9),
+            ("Orders", 1): QueueRange(min_number=0, max_number=10),
+        },
+    )  # fmt: skip
+    found = [(each.topic, each.group, each.lag, each.queues, each.unread_queues) for each in lags(positions)]
+    assert found == [("Orders", "slow", 15, 2, 1), ("Gone", "slow", 0, 0, 0), ("Orders", "fast", 0, 2, 0)]

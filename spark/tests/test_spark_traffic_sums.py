@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
-from delaymq_spark.jobs import traffic
-from pyspark.sql import SparkSession
+import pytest
+from delaymq_spark.jobs.compaction import CompactionOptions
+from delaymq_spark.positions import Positions
 from spark_plain_rows import plain_messages
+from spark_stages import MANY, ONE, Cluster, run_stages, table
 from spark_workload import HOUR_MS, Workload
 
 
-def test_rates_sizes_keys_skew_and_failures_are_those_that_were_written(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("cluster", [ONE, MANY], ids=["one task", "many tasks"])
+def test_rates_sizes_keys_skew_and_failures_are_those_that_were_written(tmp_path: Path, cluster: Cluster) -> None:
     work = Workload(tmp_path / "store")
     for _ in range(9):
         work.send("Skewed", 0, "retained", b"", keys="hot")
@@ -22,22 +26,34 @@ def test_rates_sizes_keys_skew_and_failures_are_those_that_were_written(spark: S
         work.append("%RETRY%shop", 0, "retained", body=bytes(8), reconsume_times=1)
     work.append("%DLQ%shop", 0, "retained", body=bytes(8), reconsume_times=16)
     work.close()
-    messages = plain_messages(spark, work.path)
-    rows = traffic.transform(messages).persist()
+    out = tmp_path / "out"
+    options = CompactionOptions(as_of_ms=work.now_ms)
+    added = run_stages(
+        plain_messages(work.path),
+        Positions(path=""),
+        options,
+        cluster=cluster,
+        sections=frozenset({"traffic"}),
+        out=out,
+    )
+    rows = table(out, "traffic")
 
-    assert rows.selectExpr("sum(messages)", "sum(bytes)").collect()[0] == (18, sum(r.size for r in work.records))
-    assert rows.select("hour").distinct().count() == 2
-    topics = {row.topic: row for row in traffic.topics(rows).collect()}
-    assert (topics["Skewed"].messages, topics["Skewed"].queues, topics["Skewed"].fullest_queue) == (10, 2, 0)
-    assert topics["Skewed"].skew == 1.8
-    assert topics["Even"].bytes == sum(r.size for r in work.records if r.topic == "Even")
-    assert topics["Even"].peak_hour_messages == 5
-    sizes = {row.from_bytes: row.messages for row in traffic.sizes(messages).collect()}
+    assert (sum(row["messages"] for row in rows), sum(row["bytes"] for row in rows)) == (
+        18, sum(r.size for r in work.records)
+    )  # fmt: skip
+    assert len({row["hour"] for row in rows}) == len(added.rows("hours")) == 2
+    topics = {row["topic"]: row for row in added.rows("top_topics")}
+    skewed, even = topics["Skewed"], topics["Even"]
+    assert (skewed["messages"], skewed["queues"], skewed["fullest_queue"]) == (10, 2, 0)
+    assert skewed["skew"] == 1.8
+    assert even["bytes"] == sum(r.size for r in work.records if r.topic == "Even")
+    assert even["peak_hour_messages"] == 5
+    sizes = {row["from_bytes"]: row["messages"] for row in added.rows("sizes")}
     assert sizes == {0: 9, 1: 1, 2: 2, 4: 1, 8: 3, 512: 1, 1024: 1}
-    assert [tuple(row)[:3] for row in traffic.hot_keys(messages, 5).collect()] == [("Skewed", "hot", 9)]
-    failed = traffic.failures(rows).collect()[0]
-    assert (failed.group, failed.retries, failed.dead_letters) == ("shop", 2, 1)
-    assert {row.topic: row.again for row in rows.groupBy("topic").sum("again").toDF("topic", "again").collect()} == {
-        "Skewed": 0, "Even": 0, "%RETRY%shop": 2, "%DLQ%shop": 1
-    }  # fmt: skip
-    rows.unpersist()
+    assert [(row["topic"], row["keys"], row["messages"]) for row in added.rows("hot_keys")] == [("Skewed", "hot", 9)]
+    (failed,) = added.rows("failures")
+    assert (failed["group"], failed["retries"], failed["dead_letters"]) == ("shop", 2, 1)
+    again: Counter[str] = Counter()
+    for row in rows:
+        again[row["topic"]] += row["again"]
+    assert again == {"Skewed": 0, "Even": 0, "%RETRY%shop": 2, "%DLQ%shop": 1}

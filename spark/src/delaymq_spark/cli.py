@@ -113,13 +113,13 @@ def _analyse(wanted: Wanted, started: _Started) -> Result:
         options = _options(wanted, started)
         # Spark takes seconds to load: what is wrong with the store is told before.
         from delaymq_spark.jobs.pipeline import run_job, steps_of
-        from delaymq_spark.jobs.running import Progress, has_plots, session
+        from delaymq_spark.jobs.running import Progress, context, has_plots
 
         if options.page and not has_plots():
             raise _FailedError("the report needs matplotlib: pip install 'delaymq-spark[report]'", EXIT_USAGE)
         if options.out is not None:
             options.out.mkdir(parents=True, exist_ok=True)
-        with session(options) as spark:
+        with context(options) as spark:
             return run_job(spark, options, Progress(sys.stderr, steps_of(options)))
     except _FailedError:
         raise

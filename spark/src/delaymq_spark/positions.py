@@ -55,6 +55,10 @@ class Positions:
     """Topic → log end at its deletion; older records of it are in no queue."""
     queues: Mapping[tuple[str, int], QueueRange] = field(default_factory=dict)
     """(topic, queue id) → what the queue holds."""
+    known_topics: frozenset[str] | None = None
+    """Topics with a configuration or a queue; None when the store does not reliably tell."""
+    known_to: int = 0
+    """Physical offset below which a record of any other topic was stored before its topic was deleted."""
     skipped: tuple[Skipped, ...] = ()
     """Tables that could not be read, and files of the log that are no segments."""
 
@@ -106,15 +110,25 @@ def _read_folder(store: str) -> Positions:
     store_id = _read(f"{store}/delaymq/state.json", lambda content: str(content["storeId"]), skipped)
     listing = list_segments(store)
     log_start = listing.segments[0].base if listing.segments else 0
+    queues, known_to = _queue_ranges(store, log_start)
+    # Behind the queues: RocketMQ's broker saves a topic's configuration before it stores its first message, so of what
+    # the queues hold by now each topic is in the table, unless it was deleted since.
+    topics = _read(f"{store}/config/topics.json", _topics, skipped)
+    open_or_killed = os.path.exists(f"{store}/abort")
+    if not topics or (store_id is not None and open_or_killed):
+        # Our broker writes queues behind the log, and keeps a table of what was deleted.
+        topics = None
     return Positions(
         path=store,
         store_id=store_id,
-        open_or_killed=os.path.exists(f"{store}/abort"),
+        open_or_killed=open_or_killed,
         segments=listing.segments,
         consumer_offsets=consumers or {},
         delay_offsets=delays or {},
         deleted_topics=deleted or {},
-        queues=_queue_ranges(store, log_start),
+        queues=queues,
+        known_topics=None if topics is None else topics.union(topic for topic, _ in queues),
+        known_to=known_to,
         skipped=(*listing.skipped, *listing.gaps, *skipped),
     )
 
@@ -157,6 +171,10 @@ def _deleted_topics(content: Any) -> dict[str, int]:
     return {str(topic): _offset(end) for topic, end in content.items()}
 
 
+def _topics(content: Any) -> frozenset[str]:
+    return frozenset(str(topic) for topic in content["topicConfigTable"])
+
+
 def _queue_id(stated: Any) -> int:
     """ValueError beyond 32 bits, which neither the wire nor Spark's column can hold."""
     number = int(stated)
@@ -173,21 +191,24 @@ def _offset(stated: Any) -> int:
     return number
 
 
-def _queue_ranges(store: str, log_start: int) -> dict[tuple[str, int], QueueRange]:
-    found = {}
+def _queue_ranges(store: str, log_start: int) -> tuple[dict[tuple[str, int], QueueRange], int]:
+    """What the queues hold, and the physical offset behind the last record that one of them names."""
+    found, known_to = {}, 0
     for topic in _names(f"{store}/consumequeue"):
         for name in _names(f"{store}/consumequeue/{topic}"):
             if name.isascii() and name.isdigit():
                 queue = _queue_range(f"{store}/consumequeue/{topic}/{name}", log_start)
                 if queue is not None:
-                    found[topic, int(name)] = queue
-    return found
+                    found[topic, int(name)], end = queue
+                    known_to = max(known_to, end)
+    return found, known_to
 
 
-def _queue_range(folder: str, log_start: int) -> QueueRange | None:
+def _queue_range(folder: str, log_start: int) -> tuple[QueueRange, int] | None:
     files = [(int(name), f"{folder}/{name}") for name in _names(folder) if len(name) == NAME_DIGITS and name.isdigit()]
     min_number: int | None = None
     max_number = files[0][0] // QUEUE_ENTRY.size if files else 0
+    end = 0
     for start, file in files:
         try:
             descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
@@ -197,7 +218,9 @@ def _queue_range(folder: str, log_start: int) -> QueueRange | None:
             first = start // QUEUE_ENTRY.size
             count = os.fstat(descriptor).st_size // QUEUE_ENTRY.size
             used = _first(count, partial(_is_unused, descriptor))
-            max_number = max(max_number, first + used) if used else max_number
+            if used:
+                max_number = max(max_number, first + used)
+                end = max(end, _end(descriptor, used - 1))
             if min_number is None:
                 live = _first(used, partial(_is_live, descriptor, log_start))
                 min_number = first + live if live < used else None
@@ -205,7 +228,7 @@ def _queue_range(folder: str, log_start: int) -> QueueRange | None:
             os.close(descriptor)
     if not files:
         return None
-    return QueueRange(min_number=max_number if min_number is None else min_number, max_number=max_number)
+    return QueueRange(min_number=max_number if min_number is None else min_number, max_number=max_number), end
 
 
 def _first(count: int, holds: Callable[[int], bool]) -> int:
@@ -226,6 +249,12 @@ def _entry(descriptor: int, number: int) -> tuple[int, int]:
         return 0, 0
     offset, size, _ = QUEUE_ENTRY.unpack(data)
     return offset, size
+
+
+def _end(descriptor: int, number: int) -> int:
+    """The physical offset behind the record of an entry; 0 where it only fills the queue's beginning."""
+    offset, size = _entry(descriptor, number)
+    return 0 if size == _BLANK_SIZE else offset + size
 
 
 def _is_unused(descriptor: int, number: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
 from delaymq.message import names
 from delaymq.message.flags import TRANSACTION_ROLLBACK, transaction_type
 from delaymq.message.levels import DEFAULT_LEVELS, DelayLevels
@@ -12,27 +13,26 @@ from delaymq.message.marks import parse_due, parse_mark
 from delaymq.message.record import Record
 from delaymq.store.kinds import Kind, kind_of
 from delaymq.store.reader import StoreReader
-from pyspark.sql import DataFrame, SparkSession
+from delaymq_spark.source_schema import arrow_schema
 
-SCHEMA = (
-    "topic string, queue_id int, queue_offset long, physical_offset long, segment long, size int, store_time timestamp,"
-    " born_time timestamp, sys_flag int, reconsume_times int, body_bytes int, kind string, real_topic string,"
-    " real_queue_id int, delay_level int, due_time timestamp, keys string, unique_key string, origin_queue_id int,"
-    " origin_offset long, half_offset long"
-)
+COLUMNS = (
+    "topic", "queue_id", "queue_offset", "physical_offset", "segment", "size", "store_time", "born_time", "sys_flag",
+    "reconsume_times", "body_bytes", "kind", "real_topic", "real_queue_id", "delay_level", "due_time", "keys",
+    "unique_key", "origin_queue_id", "origin_offset", "half_offset",
+)  # fmt: skip
 _KINDS = {Kind.DELIVERED: "delivered", Kind.DEAD_LETTER: "dead_letter", Kind.MARK: "system", Kind.FILLER: "system"}
 _LEVELS = DelayLevels.parse(DEFAULT_LEVELS)
 
 
-def plain_messages(spark: SparkSession, path: Path) -> DataFrame:
-    """The store's records as a frame."""
+def plain_messages(path: Path) -> pa.Table:
+    """The store's records as a table, in order of the log."""
     reader = StoreReader(path)
     segments = reader.segments()
     rows = []
     for record in reader.records():
         segment = max(each.base for each in segments if each.base <= record.physical_offset)
-        rows.append(_row(record, segment))
-    return spark.createDataFrame(rows, SCHEMA)
+        rows.append(dict(zip(COLUMNS, _row(record, segment), strict=True)))
+    return pa.Table.from_pylist(rows, schema=arrow_schema(COLUMNS))
 
 
 def _row(record: Record, segment: int) -> tuple[object, ...]:

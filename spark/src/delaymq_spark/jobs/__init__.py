@@ -1,13 +1,15 @@
-"""What the analyses compute: each job is a `main(argv)` around a pure `transform` of data frames.
+"""What the analyses compute: three stages of tasks over Arrow tables, which Spark runs, and a summary of their sums.
 
+- `columns`, `sums`: tables of records and of sums, packed for the way between tasks
 - `progress_of_groups`: what every reader is done with, by the positions beside the log
 - `settlements`: which delayed record was delivered, by which copy, and which is pending or lost
 - `compaction`, `plan`: what is dead and why, and what to do about it
 - `delay`: how punctual the delays were
 - `traffic`: what came in
+- `tasks`: the stages, put together of these; `facts`, `results`: what comes out beside and behind them
 - `summary`: the JSON summary
-- `running`, `pipeline`: session, reading, writing, progress: all that is not pure
+- `running`, `pipeline`: Spark, reading, writing, progress: all that is not pure
 
-Nothing in the pure modules touches files, clocks or a session other than the frame's own.
+Nothing in the other modules needs Spark, or touches clocks; but for the Parquet files, no files either.
 Definitions: docs/analytics.md.
 """

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
-from delaymq.message.names import HALF_TOPIC, MARKS_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from delaymq.message.names import OP_HALF_TOPIC, SCHEDULE_TOPIC, is_system_topic
 
-from delaymq_spark.jobs import progress_of_groups, settlements
+from delaymq_spark.jobs import progress_of_groups
+from delaymq_spark.jobs.columns import TIME, Integers, Mask, codes, integers, mask_of
+from delaymq_spark.jobs.sums import Sums
 from delaymq_spark.positions import Positions
+from delaymq_spark.source_schema import TYPES
 
 DEAD_REASONS = (
     "filler", "delivered", "withdrawn", "transaction_settled", "mark_obsolete", "topic_deleted", "consumed",
@@ -20,14 +25,51 @@ DEAD_REASONS = (
 """Why a record is dead, in the order in which the reasons are tried."""
 LIVE_REASONS = ("pending", "lost", "half_pending", "operation_needed", "mark_needed", "unread", "retained")
 """What holds a live record."""
-_BREAKDOWN = ("topic", "queue_id", "segment", "kind", "dead", "reason")
-_CLASSIFIED = ("topic", "queue_id", "segment", "kind", "size", "store_time", "physical_offset", "due_time", "reason")
+REASONS: Final = (*DEAD_REASONS, *LIVE_REASONS)
 _MILLISECONDS_PER_HOUR = 3_600_000
+
+BREAKDOWN: Final = Sums(
+    name="compaction",
+    keys={
+        "topic": pa.string(), "queue_id": pa.int32(), "segment": pa.int64(), "kind": pa.string(), "dead": pa.bool_(),
+        "reason": pa.string(), "replayable": pa.bool_(),
+    },
+    adds=("messages", "bytes"),
+    least=("first_stored",),
+    most={"last_stored": TIME, "last_due": pa.timestamp("us", tz="UTC")},
+)  # fmt: skip
+"""Messages and bytes by reason. `replayable`: consumed, but a group that went back could still read them."""
+PROOFS: Final = Sums(
+    name="proofs", keys={"segment": pa.int64(), "origin_segment": pa.int64()}, adds=("messages", "bytes")
+)
+"""Records of a segment that would be dead but for the delayed record in another whose delivery they prove."""
+NAMED: Final = Sums(
+    name="named",
+    keys={
+        "topic": pa.string(), "queue_id": pa.int32(), "segment": pa.int64(), "kind": pa.string(),
+        "named_queue": pa.int32(), "named_offset": pa.int64(), "settled": pa.bool_(),
+    },
+    adds=("messages", "bytes"),
+    least=("first_stored",),
+    most={"last_stored": TIME},
+)  # fmt: skip
+"""Marks and op records: needed as long as what they name is in the log, which is known when all of it was read."""
+_CLASSIFIED: Final = ("topic", "queue_id", "segment", "kind", "size", "store_time", "due_time")
+HALVES: Final = pa.schema([(name, TYPES[name][1]) for name in (*_CLASSIFIED, "queue_offset")])
+"""Half messages."""
+KEYED: Final = pa.schema(
+    [
+        *((name, TYPES[name][1]) for name in (*_CLASSIFIED, "keys", "physical_offset")),
+        ("reason", pa.int64()),
+        ("replayable", pa.bool_()),
+    ]
+)
+"""Records with KEYS in keyed topics, and what they are unless a later one supersedes them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompactionOptions:
-    """What counts as dead beside what the store itself says."""
+    """What counts as dead beside what the log itself says."""
 
     as_of_ms: int
     """The time that expiry is reckoned at."""
@@ -35,126 +77,191 @@ class CompactionOptions:
     """Messages stored longer ago are expired (the broker's fileReservedTime)."""
     keyed_topics: frozenset[str] = frozenset()
     """Topics in which a newer message replaces older ones with the same KEYS; `*` for all."""
-    complete: bool = True
-    """Whether nothing of the log was skipped; else what a mark or an op record settles may stand there."""
 
 
-COLUMNS = (*settlements.COLUMNS, "half_offset")
-"""What `transform` needs of the messages; with keyed topics `keys` too."""
+@dataclass(frozen=True, kw_only=True)
+class Readers:
+    """What the positions beside the log free and hold; small, since each task gets it."""
 
+    read_to: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    """As `progress_of_groups.read_by_all` has it."""
+    deleted_at: Mapping[str, int] = field(default_factory=dict)
+    """Topic → physical offset below which its records were deleted."""
+    known_topics: frozenset[str] | None = None
+    """Topics that there are; records of others below `known_to` were deleted. None: the store does not say."""
+    known_to: int = 0
+    settled_halves: int = 0
+    settled_operations: int = 0
+    delay_offsets: Mapping[int, int] = field(default_factory=dict)
 
-def transform(messages: DataFrame, positions: Positions, options: CompactionOptions) -> DataFrame:
-    """Messages and bytes by topic, queue, segment, kind and reason.
-
-    Columns: topic, queue_id, segment, kind, dead, reason, messages, bytes, first_stored, last_stored, last_due.
-    """
-    return breakdown(classify(messages, positions, options))
-
-
-def breakdown(classified: DataFrame) -> DataFrame:
-    """The sums of what `classify` says of each record."""
-    return (
-        classified.withColumn("dead", F.col("reason").isin(*DEAD_REASONS))
-        .groupBy(*_BREAKDOWN)
-        .agg(
-            F.count("*").alias("messages"),
-            F.sum("size").alias("bytes"),
-            F.min("store_time").alias("first_stored"),
-            F.max("store_time").alias("last_stored"),
-            F.max("due_time").alias("last_due"),
+    @staticmethod
+    def of(positions: Positions) -> Readers:
+        """Those of a store."""
+        return Readers(
+            read_to=progress_of_groups.read_by_all(positions),
+            deleted_at=dict(positions.deleted_topics),
+            known_topics=positions.known_topics,
+            known_to=positions.known_to,
+            settled_halves=progress_of_groups.settled_halves(positions),
+            settled_operations=progress_of_groups.settled_operations(positions),
+            delay_offsets=dict(positions.delay_offsets),
         )
-    )
+
+    def deleted_below(self, topic: str) -> int:
+        """Physical offset below which the records of a topic were deleted."""
+        at = self.deleted_at.get(topic, 0)
+        if self.known_topics is None or topic in self.known_topics or is_system_topic(topic):
+            return at
+        return max(at, self.known_to)
 
 
-def classify(messages: DataFrame, positions: Positions, options: CompactionOptions) -> DataFrame:
-    """Each record with its `reason`: why it is dead (DEAD_REASONS), else what holds it (LIVE_REASONS)."""
-    filler = settlements.is_filler()
-    special = F.col("topic").isin(SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, MARKS_TOPIC)
-    parts = [
-        messages.where(filler).withColumn("reason", F.lit("filler")),
-        _delayed(messages, positions),
-        _marks(messages, options),
-        *_transactions(messages, positions, options),
-        _plain(messages.where(~filler & ~special), positions, options),
-    ]
-    whole = parts[0].select(*_CLASSIFIED)
-    for part in parts[1:]:
-        whole = whole.unionByName(part.select(*_CLASSIFIED))
-    return whole
+def breakdown(rows: pa.Table, reason: Integers, replayable: Mask | None = None) -> pa.Table:
+    """BREAKDOWN of records, each with its reason's number in REASONS."""
+    count = rows.num_rows
+    values = {
+        "dead": reason < len(DEAD_REASONS),
+        "reason": pa.array(REASONS).take(pa.array(reason)),
+        "replayable": np.zeros(count, np.bool_) if replayable is None else replayable,
+        "messages": np.ones(count, np.int64),
+        "bytes": rows["size"].cast(pa.int64()),
+        "first_stored": rows["store_time"],
+        "last_stored": rows["store_time"],
+        "last_due": rows["due_time"],
+    }
+    return BREAKDOWN.of(pa.table({**{name: rows[name] for name in ("topic", "queue_id", "segment", "kind")}, **values}))
 
 
-def _delayed(messages: DataFrame, positions: Positions) -> DataFrame:
-    return settlements.outcomes(messages, positions).withColumnRenamed("outcome", "reason")
+def of_reason(rows: pa.Table, reason: str) -> pa.Table:
+    """BREAKDOWN of records that all have this reason."""
+    return breakdown(rows, np.full(rows.num_rows, REASONS.index(reason)))
 
 
-def _marks(messages: DataFrame, options: CompactionOptions) -> DataFrame:
-    """A mark alone is needed as long as the record that it settles is in the log."""
-    oldest = (
-        messages.where(settlements.is_delayed())
-        .groupBy(F.col("queue_id").alias("origin_queue_id"))
-        .agg(F.min("queue_offset").alias("oldest"))
-    )
-    needed = F.coalesce(F.col("origin_offset") >= F.col("oldest"), F.lit(False)) | F.lit(not options.complete)
-    return (
-        messages.where((F.col("topic") == MARKS_TOPIC) & ~settlements.is_filler())
-        .join(F.broadcast(oldest), "origin_queue_id", "left")
-        .withColumn("reason", F.when(needed, "mark_needed").otherwise("mark_obsolete"))
-    )
+def of_delayed(settled: pa.Table) -> pa.Table:
+    """BREAKDOWN of delayed records, by `settlements.settle`."""
+    topic = pa.repeat(SCHEDULE_TOPIC, settled.num_rows)
+    return breakdown(settled.append_column("topic", topic), _numbers(settled["outcome"]))
 
 
-def _transactions(messages: DataFrame, positions: Positions, options: CompactionOptions) -> list[DataFrame]:
-    """Half messages are settled by an op record or the check-back's progress; op records outlive half messages."""
-    halves = messages.where((F.col("topic") == HALF_TOPIC) & ~settlements.is_filler())
-    ops = messages.where((F.col("topic") == OP_HALF_TOPIC) & ~settlements.is_filler())
-    named = ops.select(F.col("half_offset").alias("queue_offset")).distinct().withColumn("op", F.lit(True))
-    settled = F.col("op").isNotNull() | (F.col("queue_offset") < progress_of_groups.settled_halves(positions))
-    oldest = halves.agg(F.min("queue_offset").alias("oldest"))
-    # No half message at all: nothing is left that an op record could settle.
-    gone = F.coalesce(F.col("oldest").isNull() | (F.col("half_offset") < F.col("oldest")), F.lit(False))
-    gone = gone & F.lit(options.complete)
-    done = gone | (F.col("queue_offset") < progress_of_groups.settled_operations(positions))
-    return [
-        halves.join(named, "queue_offset", "left").withColumn(
-            "reason", F.when(settled, "transaction_settled").otherwise("half_pending")
-        ),
-        ops.crossJoin(F.broadcast(oldest)).withColumn(
-            "reason", F.when(done, "transaction_settled").otherwise("operation_needed")
-        ),
-    ]
+def plain(rows: pa.Table, readers: Readers, options: CompactionOptions) -> tuple[Integers, Mask]:
+    """Of what consumers read (copies, retries and dead letters among them) reason and whether it is replayable.
 
-
-def _plain(messages: DataFrame, positions: Positions, options: CompactionOptions) -> DataFrame:
-    """What consumers read: copies, retries and dead letters among them."""
-    spark = messages.sparkSession
-    read = [(topic, queue, offset) for (topic, queue), offset in progress_of_groups.read_by_all(positions).items()]
-    deleted = list(positions.deleted_topics.items())
-    known = _with_small(spark, messages, read, "topic string, queue_id int, read_to long", ["topic", "queue_id"])
-    known = _with_small(spark, known, deleted, "topic string, deleted_at long", ["topic"])
+    Whether a later record supersedes one is left out.
+    """
+    read_to, deleted_below = _bounds(rows, readers)
+    queue_offset, offset = integers(rows["queue_offset"]), integers(rows["physical_offset"])
     expired_before_ms = options.as_of_ms - int(options.retention_hours * _MILLISECONDS_PER_HOUR)
-    superseded: Column = F.lit(False)
-    if options.keyed_topics:
-        keyed = F.col("keys").isNotNull()
-        if "*" not in options.keyed_topics:
-            keyed = keyed & F.col("topic").isin(*sorted(options.keyed_topics))
-        newest = messages.where(keyed).groupBy("topic", "keys").agg(F.max("physical_offset").alias("newest"))
-        known = known.join(newest, ["topic", "keys"], "left")
-        superseded = keyed & (F.col("physical_offset") < F.col("newest"))
-    return known.withColumn(
-        "reason",
-        F.when(F.col("physical_offset") < F.col("deleted_at"), "topic_deleted")
-        .when(F.col("queue_offset") < F.col("read_to"), "consumed")
-        .when(superseded, "superseded")
-        .when(F.unix_millis("store_time") < expired_before_ms, "expired")
-        .when(F.col("read_to").isNotNull(), "unread")
-        .otherwise("retained"),
+    expired = mask_of(pc.is_valid(rows["store_time"])) & (integers(rows["store_time"]) < expired_before_ms * 1000)
+    consumed = queue_offset < read_to
+    conditions = {
+        "topic_deleted": offset < deleted_below, "consumed": consumed, "expired": expired, "unread": read_to >= 0,
+    }  # fmt: skip
+    numbers = [REASONS.index(name) for name in conditions]
+    reason = np.select(list(conditions.values()), numbers, REASONS.index("retained"))
+    return reason, (reason == REASONS.index("consumed")) & ~expired
+
+
+def _bounds(rows: pa.Table, readers: Readers) -> tuple[Integers, Integers]:
+    """Of each record the offset that its queue is read to (-1: nobody reads its topic), and where deletion ends."""
+    numbers, topics = codes(rows["topic"])
+    queues = integers(rows["queue_id"])
+    pairs, places = np.unique(numbers.astype(np.int64) << 32 | (queues & 0xFFFF_FFFF), return_inverse=True)
+    read_to = np.full(len(pairs), -1, np.int64)
+    for at, pair in enumerate(pairs.tolist()):
+        of_topic = readers.read_to.get(str(topics[pair >> 32]))
+        if of_topic is not None:
+            # A number of 32 bits, with its sign.
+            queue_id = (pair & 0xFFFF_FFFF ^ 0x8000_0000) - 0x8000_0000
+            read_to[at] = max(of_topic.get(queue_id, 0), 0)
+    deleted = np.array([readers.deleted_below(str(topic)) for topic in topics], np.int64)
+    return read_to[places], deleted[numbers]
+
+
+def is_keyed(rows: pa.Table, options: CompactionOptions) -> Mask:
+    """Which records a later one with the same KEYS supersedes."""
+    if not options.keyed_topics:
+        return np.zeros(rows.num_rows, np.bool_)
+    keyed = mask_of(pc.is_valid(rows["keys"]))
+    if "*" in options.keyed_topics:
+        return keyed
+    return keyed & mask_of(pc.is_in(rows["topic"], pa.array(sorted(options.keyed_topics), pa.string())))
+
+
+def keyed(rows: pa.Table, reason: Integers, replayable: Mask) -> pa.Table:
+    """The records `rows` of `is_keyed`, as KEYED."""
+    columns = [rows[name] for name in (*_CLASSIFIED, "keys", "physical_offset")]
+    return pa.table([*columns, pa.array(reason, pa.int64()), pa.array(replayable)], schema=KEYED)
+
+
+def of_keyed(rows: pa.Table) -> pa.Table:
+    """BREAKDOWN of all KEYED records of some keys."""
+    both = pc.binary_join_element_wise(rows["topic"], rows["keys"], "\x1f")
+    numbers, _ = codes(both)
+    offset, reason = integers(rows["physical_offset"]), integers(rows["reason"])
+    newest = np.zeros(numbers.max(initial=-1) + 1, np.int64)
+    np.maximum.at(newest, numbers, offset)
+    superseded = REASONS.index("superseded")
+    # What is deleted or consumed is that first.
+    takes = (offset < newest[numbers]) & (reason > superseded)
+    return breakdown(rows, np.where(takes, superseded, reason), mask_of(rows["replayable"]))
+
+
+def halves(rows: pa.Table) -> pa.Table:
+    """Half messages, as HALVES."""
+    return pa.table([rows[name] for name in HALVES.names], schema=HALVES)
+
+
+def of_halves(rows: pa.Table, named: pa.Table, readers: Readers) -> pa.Table:
+    """BREAKDOWN of half messages: settled by an op record (`named`: the `half_offset` of all), or by the check-back."""
+    ended = mask_of(pc.is_in(rows["queue_offset"], named["half_offset"].combine_chunks()))
+    ended |= integers(rows["queue_offset"]) < readers.settled_halves
+    return breakdown(rows, np.where(ended, REASONS.index("transaction_settled"), REASONS.index("half_pending")))
+
+
+def naming(rows: pa.Table, readers: Readers, *, operations: bool) -> pa.Table:
+    """NAMED of op records, or of marks."""
+    count = rows.num_rows
+    queue = pa.nulls(count, pa.int32()) if operations else rows["origin_queue_id"]
+    settled = integers(rows["queue_offset"]) < (readers.settled_operations if operations else 0)
+    columns = [rows[name] for name in ("topic", "queue_id", "segment", "kind")]
+    columns += [queue, rows["half_offset" if operations else "origin_offset"], pa.array(settled)]
+    columns += [pa.array(np.ones(count, np.int64)), rows["size"], rows["store_time"], rows["store_time"]]
+    return NAMED.of(pa.table(columns, names=NAMED.schema.names).cast(NAMED.schema))
+
+
+def of_naming(
+    named: pa.Table, oldest_delayed: Mapping[int, int], oldest_half: int | None, *, complete: bool
+) -> pa.Table:
+    """BREAKDOWN of NAMED, once the oldest records of the schedule topic's queues and of half messages are known.
+
+    When the log was not read whole (`complete` is false), what one names may stand in the rest of it.
+    """
+    offset = integers(named["named_offset"])
+    is_named = mask_of(pc.is_valid(named["named_offset"]))
+    queues = integers(named["named_queue"], -1)
+    most = np.iinfo(np.int64).max
+    oldest = np.array([oldest_delayed.get(queue, most) for queue in queues.tolist()], np.int64)
+    is_op = mask_of(pc.equal(named["topic"], OP_HALF_TOPIC))
+    # No half message at all: nothing is left that an op record could settle.
+    gone = np.ones(len(offset), np.bool_) if oldest_half is None else is_named & (offset < oldest_half)
+    done = mask_of(named["settled"]) | (gone & complete)
+    needed = (is_named & (offset >= oldest)) | (not complete)
+    reason = np.where(
+        is_op,
+        np.where(done, REASONS.index("transaction_settled"), REASONS.index("operation_needed")),
+        np.where(needed, REASONS.index("mark_needed"), REASONS.index("mark_obsolete")),
     )
+    values = {
+        "dead": reason < len(DEAD_REASONS),
+        "reason": pa.array(REASONS).take(pa.array(reason)),
+        "replayable": np.zeros(len(reason), np.bool_),
+        "last_due": pa.nulls(len(reason), TIME),
+    }
+    same = ("topic", "queue_id", "segment", "kind", "messages", "bytes", "first_stored", "last_stored")
+    return BREAKDOWN.of(pa.table({**{name: named[name] for name in same}, **values}))
 
 
-def _with_small(
-    spark: SparkSession, messages: DataFrame, rows: Sequence[tuple[object, ...]], schema: str, on: list[str]
-) -> DataFrame:
-    """`messages` with the columns of a small table from the driver, null where it has no row."""
-    return messages.join(F.broadcast(spark.createDataFrame(list(rows), schema)), on, "left")
+def _numbers(reasons: pa.ChunkedArray) -> Integers:
+    return integers(pc.index_in(reasons, pa.array(REASONS)))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

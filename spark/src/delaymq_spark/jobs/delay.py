@@ -4,125 +4,175 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Final
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from delaymq_spark.jobs import settlements
-from delaymq_spark.positions import Positions
+from delaymq_spark.jobs.columns import TIME, Integers, codes, hour_of, integers, mask_of, milliseconds, where
+from delaymq_spark.jobs.settlements import DELIVERED, LOST, OUTCOMES, PENDING
+from delaymq_spark.jobs.sums import Sums, first, quantiles, thinned
 
-LATENESS_EDGES_MS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 60_000, 600_000, 3_600_000)
+LATENESS_EDGES_MS: Final = (
+    0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 60_000, 600_000, 3_600_000,
+)  # fmt: skip
 """Lower edges of the histogram's buckets; what is early has the bucket -1."""
-PENDING_EDGES = (
+PENDING_EDGES: Final = (
     ("overdue", 0), ("next minute", 60_000), ("next 10 minutes", 600_000), ("next hour", 3_600_000),
     ("next day", 86_400_000),
 )  # fmt: skip
 """Name and upper edge (ms from now) of the classes of pending messages, in order; what is due later is `later`."""
-PENDING_LATER = "later"
-PROMISE_P99_MS = 100
+PENDING_LATER: Final = "later"
+PROMISE_P99_MS: Final = 100
 """Lateness that is promised for 99 of 100 messages unless told otherwise: RocketMQ's own step is 100 ms."""
-_SHARES = (0.5, 0.9, 0.99)
-# Exact below some thousand distinct values, else off by one in so many.
-_ACCURACY = 10_000
+PERCENTS: Final = (50, 90, 99)
+GROUPS: Final = ("whole", "level", "topic", "hour")
+"""Columns of which each value has figures of its own; `whole` is all together."""
+
+_GROUP: Final = {"by": pa.string(), "name": pa.string(), "number": pa.int64()}
+"""A value of one of GROUPS: a topic's name, else a level or an hour in µs since 1970; both null for `whole`."""
+FATES: Final = Sums(
+    name="fates",
+    keys=_GROUP,
+    adds=("messages", *OUTCOMES, "duplicates", "early", "sum_ms"),
+    most={"max_ms": pa.int64()},
+)
+POINTS: Final = Sums(name="points", keys={**_GROUP, "lateness_ms": pa.int64()}, adds=("delivered",))
+HISTOGRAM: Final = Sums(name="histogram", keys={"from_ms": pa.int64()}, adds=("messages",))
+WAITING: Final = Sums(
+    name="waiting",
+    keys={"level": pa.int32(), "due": pa.string()},
+    adds=("messages", "bytes"),
+    least=("first_due",),
+    most={"last_due": TIME},
+)
+OFFENDERS: Final = ("broken", "level", "topic", "queue_offset", "physical_offset", "due_time", "lateness_ms", "copies")
+WORST_FIRST: Final = (("rank", "ascending"), ("lateness_ms", "ascending"), ("physical_offset", "ascending"))
 
 
-def transform(messages: DataFrame, positions: Positions) -> DataFrame:
-    """One row per delayed record: level, topic, due and copy time, lateness in ms, outcome, copies.
+def rows_of(settled: pa.Table) -> pa.Table:
+    """One row per delayed record of `settlements.settle`.
 
     Columns: level, topic (the real one), queue_id (of the schedule topic), queue_offset, physical_offset, segment,
     size, store_time, due_time, copy_time, copy_offset, copies, outcome, lateness_ms (null unless delivered), hour (of
     due_time).
     """
-    return settlements.outcomes(messages, positions).select(
-        F.coalesce("delay_level", F.col("queue_id") + 1).alias("level"),
-        F.col("real_topic").alias("topic"),
-        "queue_id",
-        "queue_offset",
-        "physical_offset",
-        "segment",
-        "size",
-        "store_time",
-        "due_time",
-        "copy_time",
-        "copy_offset",
-        "copies",
-        "outcome",
-        F.when(F.col("outcome") == settlements.DELIVERED, F.unix_millis("copy_time") - F.unix_millis("due_time")).alias(
-            "lateness_ms"
-        ),
-        F.date_trunc("hour", "due_time").alias("hour"),
-    )
-
-
-def lateness(delayed: DataFrame, *by: str) -> DataFrame:
-    """Messages, outcomes and the lateness of what was delivered, for each value of the columns `by` (none: one row)."""
-    late = F.col("lateness_ms")
-    frame = delayed.groupBy(*by).agg(
-        F.count("*").alias("messages"),
-        *(
-            F.count_if(F.col("outcome") == name).alias(name)
-            for name in (settlements.DELIVERED, settlements.PENDING, settlements.WITHDRAWN, settlements.LOST)
-        ),
-        F.coalesce(F.sum(F.greatest(F.col("copies") - 1, F.lit(0))), F.lit(0)).alias("duplicates"),
-        F.count_if(late < 0).alias("early"),
-        F.percentile_approx(late, list(_SHARES), _ACCURACY).alias("shares"),
-        F.max(late).alias("max_ms"),
-        F.avg(late).alias("mean_ms"),
-    )
-    return frame.select(
-        *by, "messages", "delivered", "pending", "withdrawn", "lost", "duplicates", "early",
-        F.get("shares", F.lit(0)).alias("p50_ms"),
-        F.get("shares", F.lit(1)).alias("p90_ms"),
-        F.get("shares", F.lit(2)).alias("p99_ms"),
-        "max_ms", "mean_ms",
+    level = pc.coalesce(settled["delay_level"], pc.add(settled["queue_id"], pa.scalar(1, pa.int32())))
+    late = pc.subtract(milliseconds(settled["copy_time"]), milliseconds(settled["due_time"]))
+    late = pc.if_else(pc.equal(settled["outcome"], DELIVERED), late, pa.scalar(None, pa.int64()))
+    same = (
+        "queue_id", "queue_offset", "physical_offset", "segment", "size", "store_time", "due_time", "copy_time",
+        "copy_offset", "copies", "outcome",
     )  # fmt: skip
+    columns = [level, settled["real_topic"], *(settled[name] for name in same), late, hour_of(settled["due_time"])]
+    return pa.table(columns, names=["level", "topic", *same, "lateness_ms", "hour"])
 
 
-def histogram(delayed: DataFrame) -> DataFrame:
-    """How many messages were how late: `from_ms` (the bucket's lower edge, -1 for early ones), `messages`."""
-    bucket: Column = F.lit(-1)
-    for edge in LATENESS_EDGES_MS:
-        bucket = F.when(F.col("lateness_ms") >= edge, edge).otherwise(bucket)
-    return (
-        delayed.where(F.col("lateness_ms").isNotNull())
-        .groupBy(bucket.cast("long").alias("from_ms"))
-        .agg(F.count("*").alias("messages"))
-        .orderBy("from_ms")
-    )
+def fates(delayed: pa.Table) -> pa.Table:
+    """FATES of each group."""
+    late, outcome = delayed["lateness_ms"], delayed["outcome"]
+    numbers = {
+        "messages": np.ones(delayed.num_rows, np.int64),
+        **{name: mask_of(pc.equal(outcome, name)).astype(np.int64) for name in OUTCOMES},
+        "duplicates": np.maximum(integers(delayed["copies"]) - 1, 0),
+        "early": mask_of(pc.less(late, 0)).astype(np.int64),
+        "sum_ms": integers(late),
+    }
+    values = {name: pa.array(each) for name, each in numbers.items()} | {"max_ms": late}
+    return FATES.add([FATES.of(_grouped(delayed, group, values)) for group in GROUPS])
 
 
-def pending(delayed: DataFrame, as_of_ms: int) -> DataFrame:
-    """What waits, by level and by when it is due: level, due, messages, bytes, first_due, last_due."""
-    ahead_ms = F.unix_millis("due_time") - as_of_ms
-    due: Column = F.lit(PENDING_LATER)
-    for name, edge_ms in reversed(PENDING_EDGES):
-        due = F.when(ahead_ms <= edge_ms, name).otherwise(due)
-    return (
-        delayed.where(F.col("outcome") == settlements.PENDING)
-        .groupBy("level", due.alias("due"))
-        .agg(
-            F.count("*").alias("messages"),
-            F.sum("size").alias("bytes"),
-            F.min("due_time").alias("first_due"),
-            F.max("due_time").alias("last_due"),
-        )
-    )
+def points(delayed: pa.Table) -> pa.Table:
+    """POINTS of each group: how many messages were how late."""
+    late = where(delayed, mask_of(pc.is_valid(delayed["lateness_ms"])))
+    values = {"lateness_ms": late["lateness_ms"], "delivered": pa.array(np.ones(late.num_rows, np.int64))}
+    found = [POINTS.of(_grouped(late, group, values)) for group in GROUPS]
+    return thinned(POINTS.add(found), list(_GROUP), "lateness_ms", "delivered")
 
 
-def offenders(delayed: DataFrame, limit: int) -> DataFrame:
-    """The messages that broke a promise, worst first: lost, early, more than one copy. At most `limit` rows."""
-    broken = (
-        F.when(F.col("outcome") == settlements.LOST, "lost")
-        .when(F.col("lateness_ms") < 0, "early")
-        .when(F.col("copies") > 1, "duplicate")
-    )
-    rank = F.when(F.col("broken") == "lost", 0).when(F.col("broken") == "early", 1).otherwise(2)
-    return (
-        delayed.withColumn("broken", broken)
-        .where(F.col("broken").isNotNull())
-        .orderBy(rank, "lateness_ms", "physical_offset")
-        .limit(limit)
-    )
+def _grouped(delayed: pa.Table, group: str, values: dict[str, pa.Array]) -> pa.Table:
+    count = delayed.num_rows
+    name, number = pa.nulls(count, pa.string()), pa.nulls(count, pa.int64())
+    if group == "topic":
+        name = delayed["topic"]
+    elif group != "whole":
+        number = delayed[group].cast(pa.int64())
+    return pa.table({"by": pa.repeat(group, count), "name": name, "number": number, **values})
+
+
+def lateness(sums: pa.Table, spread: pa.Table) -> pa.Table:
+    """The figures of each group, from all of its FATES and POINTS.
+
+    Columns: by, name, number, messages, the outcomes, duplicates, early, p50_ms, p90_ms, p99_ms, max_ms, mean_ms.
+    """
+    of_group = _distributions(spread)
+    nothing = np.zeros(0, np.int64), np.zeros(0, np.int64)
+    keys = zip(*(sums[name].to_pylist() for name in _GROUP), strict=True)
+    spreads = [of_group.get(key, nothing) for key in keys]
+    shares = [quantiles(values, counts, PERCENTS) for values, counts in spreads]
+    found = sums.select([*_GROUP, "messages", *OUTCOMES, "duplicates", "early"])
+    for at, percent in enumerate(PERCENTS):
+        found = found.append_column(f"p{percent}_ms", pa.array([each[at] for each in shares], pa.int64()))
+    # Not by `delivered`: a record without a readable due time has no lateness.
+    timed = pa.array([int(counts.sum()) or None for _, counts in spreads], pa.float64())
+    mean = pc.divide(sums["sum_ms"].cast(pa.float64()), timed)
+    return found.append_column("max_ms", sums["max_ms"]).append_column("mean_ms", mean)
+
+
+def _distributions(spread: pa.Table) -> dict[tuple[object, ...], tuple[Integers, Integers]]:
+    """Values and counts of each group."""
+    if not spread.num_rows:
+        return {}
+    values, counts = integers(spread["lateness_ms"]), integers(spread["delivered"])
+    packed = np.zeros(spread.num_rows, np.int64)
+    for name in _GROUP:
+        # Without a loop over the values: there are far more of them than groups.
+        numbers, names = codes(spread[name])
+        packed = packed * len(names) + numbers
+    _, firsts, group = np.unique(packed, return_index=True, return_inverse=True)
+    order = np.argsort(group, kind="stable")
+    pieces = np.split(order, np.cumsum(np.bincount(group))[:-1])
+    keys = spread.select(list(_GROUP)).take(pa.array(firsts)).to_pylist()
+    return {tuple(key.values()): (values[rows], counts[rows]) for key, rows in zip(keys, pieces, strict=True)}
+
+
+def histogram(delayed: pa.Table) -> pa.Table:
+    """HISTOGRAM of the lateness of what was delivered."""
+    late = integers(delayed["lateness_ms"])[mask_of(pc.is_valid(delayed["lateness_ms"]))]
+    edges = np.array((-1, *LATENESS_EDGES_MS))
+    bucket = np.searchsorted(np.array(LATENESS_EDGES_MS), late, side="right")
+    return HISTOGRAM.of(pa.table({"from_ms": edges[bucket], "messages": np.ones(len(late), np.int64)}))
+
+
+def waiting(delayed: pa.Table, as_of_ms: int) -> pa.Table:
+    """WAITING: what is pending, by level and by when it is due."""
+    found = where(delayed, mask_of(pc.equal(delayed["outcome"], PENDING)))
+    missing = mask_of(pc.is_null(found["due_time"]))
+    ahead_ms = integers(milliseconds(found["due_time"])) - as_of_ms
+    conditions = [~missing & (ahead_ms <= edge_ms) for _, edge_ms in PENDING_EDGES]
+    names = pa.array([*(name for name, _ in PENDING_EDGES), PENDING_LATER])
+    due = np.select(conditions, list(range(len(PENDING_EDGES))), len(PENDING_EDGES)).astype(np.int64)
+    columns = {
+        "level": found["level"], "due": names.take(pa.array(due)),
+        "messages": pa.array(np.ones(found.num_rows, np.int64)), "bytes": found["size"].cast(pa.int64()),
+        "first_due": found["due_time"], "last_due": found["due_time"],
+    }  # fmt: skip
+    return WAITING.of(pa.table(columns))
+
+
+def offenders(delayed: pa.Table, limit: int) -> pa.Table:
+    """The messages that broke a promise, worst first: lost, early, more than one copy. OFFENDERS and their `rank`."""
+    kinds = pa.array(["lost", "early", "duplicate"])
+    conditions = [
+        mask_of(pc.equal(delayed["outcome"], LOST)),
+        mask_of(pc.less(delayed["lateness_ms"], 0)),
+        integers(delayed["copies"]) > 1,
+    ]
+    rank = np.select(conditions, [0, 1, 2], -1).astype(np.int64)
+    found = where(delayed.append_column("rank", pa.array(rank)), rank >= 0)
+    found = found.append_column("broken", kinds.take(found["rank"]))
+    return first(found.select([*OFFENDERS, "rank"]), limit, *WORST_FIRST)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

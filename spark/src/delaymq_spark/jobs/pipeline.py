@@ -1,31 +1,40 @@
-"""From a store to Parquet, summary and report: the steps of a job in order."""
+"""From a store to Parquet, summary and report: the stages of a job as RDDs of Spark, and what is made of them."""
 
 from __future__ import annotations
 
+import errno
+import shutil
 import time
-from contextlib import ExitStack, suppress
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
 
-from py4j.protocol import Py4JError
-from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession
+from pyspark import SparkContext
 
-from delaymq_spark.jobs import compaction, delay, settlements, summary, traffic
-from delaymq_spark.jobs.running import (
-    JobOptions,
-    Progress,
-    messages_of,
-    read_store,
-    skipped_of,
-    write_summary,
-    write_text,
-)
-from delaymq_spark.positions import Positions, read_positions
+from delaymq_spark.jobs import summary, tasks
+from delaymq_spark.jobs.columns import columns_of
+from delaymq_spark.jobs.compaction import CompactionOptions, Readers
+from delaymq_spark.jobs.facts import Facts
+from delaymq_spark.jobs.results import Added, part_name
+from delaymq_spark.jobs.running import JobOptions, Progress, write_summary, write_text
+from delaymq_spark.jobs.tasks import Item, Question
+from delaymq_spark.positions import read_positions
+from delaymq_spark.segments import Skipped
+from delaymq_spark.segments_plan import Part, Plan, plan
+from delaymq_spark.source_options import SourceOptions
+from delaymq_spark.source_read import batches, log_skipped
+from delaymq_spark.source_worker import begin_tasks_at_once
 
-SECTIONS = {"compaction": ("compaction",), "delay": ("delay",), "traffic": ("traffic",),
-            "report": ("compaction", "delay", "traffic")}  # fmt: skip
+SECTIONS: Final = {"compaction": ("compaction",), "delay": ("delay",), "traffic": ("traffic",),
+                   "report": ("compaction", "delay", "traffic")}  # fmt: skip
 """Which sections a job's summary has."""
+# Of the log for one task of the second stage: what it holds of a record is smaller than the record.
+_SETTLE_BYTES: Final = 128 << 20
+_MAX_SETTLE_TASKS: Final = 2_000
+# Sums are far smaller still.
+_SETTLED_BY_ADDED: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,67 +46,46 @@ class Result:
     """The HTML page, if it was wanted."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    spark: SparkSession
-    options: JobOptions
-    positions: Positions
-    messages: DataFrame
-    complete: bool
-    unread: frozenset[int]
-    """Segments of which something was skipped."""
-    kept: ExitStack
-
-    def keep(self, frame: DataFrame) -> DataFrame:
-        """The frame, computed once and kept for the readers after the first."""
-        self.kept.callback(_let_go, frame.persist(StorageLevel.MEMORY_AND_DISK))
-        return frame
-
-    def save(self, frame: DataFrame, name: str) -> DataFrame:
-        """The frame as it was written, or kept when nothing is written."""
-        if self.options.out is None:
-            return self.keep(frame)
-        path = str(self.options.out / f"{name}.parquet")
-        frame.write.mode("overwrite").parquet(path)
-        return self.spark.read.parquet(path)
-
-
 def steps_of(options: JobOptions) -> int:
     """How many steps `run_job` tells of."""
-    return 1 + len(SECTIONS[options.job]) + options.page
+    return 2 + options.page
 
 
-def run_job(spark: SparkSession, options: JobOptions, progress: Progress) -> Result:
+def run_job(spark: SparkContext, options: JobOptions, progress: Progress) -> Result:
     """The summary; Parquet files, summary.json and the report are in `options.out` when this returns."""
-    with ExitStack() as kept:
-        return _run_job(spark, options, progress, kept)
-
-
-def _run_job(spark: SparkSession, options: JobOptions, progress: Progress, kept: ExitStack) -> Result:
     began = time.monotonic()
     sections = SECTIONS[options.job]
     with progress.step("reading the log", spark):
         # Before the log, so that no position is ahead of what is seen of it.
         positions = read_positions(options.store)
-        rows = read_store(spark, options, _columns(options, sections))
-        kept.callback(_let_go, rows.persist(StorageLevel.MEMORY_AND_DISK))
-        messages = messages_of(rows)
-        totals = summary.totals(messages)
-        tables = [each for each in positions.skipped if each.offset < 0]
-        skipped = skipped_of(rows, tables, summary.MAX_SKIPPED)
-    result = {**summary.head(options.job, positions, options.broker_name, options.as_of_ms, skipped), "totals": totals}
-    run = _Run(spark, options, positions, messages, result["complete"], skipped.segments, kept)
+        found = plan(options.store, options.split_bytes)
+        question = _question(options, found, Readers.of(positions))
+        source = SourceOptions(
+            path=options.store,
+            columns=columns_of(sections, keyed=bool(options.keyed_topics)),
+            delay_levels=options.delay_levels,
+        )
+        stages = Stages(spark, found, source, question)
+        facts = stages.facts()
+        for skipped in dict.fromkeys((*(each for each in positions.skipped if each.offset < 0), *found.skipped)):
+            facts.skipped.note(skipped)
+    with progress.step("adding up", spark):
+        added = stages.added(facts)
+        if options.out is not None:
+            _check_shared(options.out, sections)
+    complete = facts.skipped.complete
+    result = {
+        **summary.head(options.job, positions, options.broker_name, options.as_of_ms, facts.skipped),
+        "totals": summary.totals(added),
+    }
     if "compaction" in sections:
-        with progress.step("what is dead, and why", spark):
-            result["compaction"] = _compaction(run)
+        result["compaction"] = summary.of_compaction(
+            added, positions, question.compaction, options.min_dead_ratio, facts.skipped.segments
+        )
     if "delay" in sections:
-        with progress.step("how punctual the delays were", spark):
-            delayed = run.save(delay.transform(messages, positions), "delay")
-            promise = options.promise_p99_ms
-            result["delay"] = summary.of_delay(delayed, options.as_of_ms, promise, result["complete"])
+        result["delay"] = summary.of_delay(added, options.as_of_ms, options.promise_p99_ms, complete)
     if "traffic" in sections:
-        with progress.step("what came in", spark):
-            result["traffic"] = summary.of_traffic(messages, run.save(traffic.transform(messages), "traffic"))
+        result["traffic"] = summary.of_traffic(added)
     result["durationMs"] = round((time.monotonic() - began) * 1000)
     if options.out is not None:
         write_summary(options.out / "summary.json", result)
@@ -112,32 +100,78 @@ def _run_job(spark: SparkSession, options: JobOptions, progress: Progress, kept:
     return Result(result, page)
 
 
-def _let_go(frame: DataFrame) -> None:
-    # With a JVM that is gone everything is; the reason of that is what is to be told.
-    with suppress(Py4JError, OSError):
-        frame.unpersist()
+class Stages:
+    """The three stages of `tasks` over the parts of a plan."""
+
+    def __init__(self, spark: SparkContext, found: Plan, source: SourceOptions, question: Question) -> None:
+        self._spark = spark
+        self._question = question
+        for skipped in found.skipped:
+            log_skipped(skipped)
+        if question.out is not None:
+            for section in question.sections:
+                shutil.rmtree(question.out / f"{section}.parquet", ignore_errors=True)
+        parts = spark.parallelize(found.parts, max(1, len(found.parts)))
+        taken = parts.mapPartitions(partial(_take, source, question)).partitionBy(question.settle_tasks, int)
+        settled = taken.mapPartitionsWithIndex(partial(_settle, question))
+        # Computed once: Spark keeps what it shuffled for the job after the first.
+        self._sums = settled.partitionBy(question.add_tasks + 1, int)
+
+    def facts(self) -> Facts:
+        """Runs the first two stages."""
+        return Facts.merged(self._spark.runJob(self._sums, _values, [self._question.add_tasks]))
+
+    def added(self, facts: Facts) -> Added:
+        """Runs the third."""
+        added = self._sums.mapPartitionsWithIndex(partial(_add_up, self._question, facts))
+        return Added.merged(self._spark.runJob(added, list, range(self._question.add_tasks)))
 
 
-def _compaction(run: _Run) -> dict[str, Any]:
-    options = compaction.CompactionOptions(
-        as_of_ms=run.options.as_of_ms,
-        retention_hours=run.options.retention_hours,
-        keyed_topics=run.options.keyed_topics,
-        complete=run.complete,
+def _check_shared(out: Path, sections: Iterable[str]) -> None:
+    """FileNotFoundError when executors wrote to a disk of their own."""
+    for section in sections:
+        part = out / f"{section}.parquet" / part_name(0)
+        if not part.exists():
+            text = "executors wrote it elsewhere: --out must be on a file system that they share with the driver"
+            raise FileNotFoundError(errno.ENOENT, text, str(part))
+
+
+def _question(options: JobOptions, found: Plan, readers: Readers) -> Question:
+    log_bytes = sum(part.bytes_count for part in found.parts)
+    settle_tasks = min(max(1, -(-log_bytes // _SETTLE_BYTES)), _MAX_SETTLE_TASKS)
+    return Question(
+        sections=frozenset(SECTIONS[options.job]),
+        compaction=CompactionOptions(
+            as_of_ms=options.as_of_ms, retention_hours=options.retention_hours, keyed_topics=options.keyed_topics
+        ),
+        readers=readers,
+        settle_tasks=settle_tasks,
+        add_tasks=-(-settle_tasks // _SETTLED_BY_ADDED),
+        out=options.out,
     )
-    rows = run.save(compaction.transform(run.messages, run.positions, options), "compaction")
-    return summary.of_compaction(rows, run.positions, options, run.options.min_dead_ratio, run.unread)
 
 
-def _columns(options: JobOptions, sections: tuple[str, ...]) -> tuple[str, ...]:
-    """Only what the sections need: each column costs, those that need properties most."""
-    wanted = dict.fromkeys(("topic", "size", "segment", "store_time"))
-    if "compaction" in sections:
-        wanted |= dict.fromkeys(compaction.COLUMNS)
-        if options.keyed_topics:
-            wanted["keys"] = None
-    if "delay" in sections:
-        wanted |= dict.fromkeys(settlements.COLUMNS)
-    if "traffic" in sections:
-        wanted |= dict.fromkeys(traffic.COLUMNS)
-    return tuple(wanted)
+def _take(source: SourceOptions, question: Question, parts: Iterable[Part]) -> Iterator[Item]:
+    begin_tasks_at_once()
+    for part in parts:
+        facts = Facts()
+        yield from tasks.take_from(batches(part, source, partial(_tell, facts)), question, facts)
+
+
+def _tell(facts: Facts, skipped: Skipped) -> None:
+    log_skipped(skipped)
+    facts.skipped.note(skipped)
+
+
+def _settle(question: Question, number: int, items: Iterable[Item]) -> Iterator[Item]:
+    begin_tasks_at_once()
+    return tasks.settle((value for _, value in items), question, number)
+
+
+def _add_up(question: Question, facts: Facts, number: int, items: Iterable[Item]) -> Iterator[Added]:
+    begin_tasks_at_once()
+    yield tasks.add_up((value for _, value in items), question, facts, number)
+
+
+def _values(items: Iterable[Item]) -> Iterator[Facts]:
+    return (value for _, (_, value) in items)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import heapq
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -32,6 +33,17 @@ class Sum:
     messages: int
     bytes: int
     last_due_ms: int | None = None
+    replayable: bool = False
+    """Whether it is dead only because it was consumed: a group that goes back can still read it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """Dead records of one segment that prove the delivery of delayed records in another."""
+
+    segment: int
+    origin_segment: int
+    bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +61,11 @@ class PlannedSegment:
     reclaimed_bytes: int
     """Dead bytes that the action gives back."""
     copied_bytes: int
-    """Live bytes that it has to write again."""
+    """Live bytes, and dead ones that are kept, that it has to write again."""
+    kept_bytes: int
+    """Dead bytes that have to stay: they prove the delivery of delayed records in segments that stay."""
+    replayable_bytes: int
+    """Dead bytes that a group which goes back can still read."""
     pinning_messages: int
     pinning_bytes: int
     last_due_ms: int | None
@@ -58,6 +74,11 @@ class PlannedSegment:
     """Whether nothing but pending messages keeps it."""
     file_bytes: int
     """Of the file on disk; 0 when it is not known."""
+
+    @property
+    def is_step(self) -> bool:
+        """Whether something is to be done with it."""
+        return self.action in (Action.DROP, Action.REWRITE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,11 +123,15 @@ def make_plan(
     *,
     min_dead_ratio: float = 0.25,
     unread: Collection[int] = (),
+    proofs: Sequence[Proof] = (),
 ) -> Plan:
     """Drops first, oldest first: they cost nothing. Then rewrites, most bytes given back for each byte copied first.
 
     A segment is rewritten when at least `min_dead_ratio` of its bytes are dead (and any are). The newest segment that
     holds records is the one being written. Those in `unread` stay: what was skipped in them may be live.
+
+    Without its copy a delivered record of a segment that stays would count as lost, so such copies stay too. A segment
+    comes after those that hold the origins of its copies: the plan may end after any of its steps.
     """
     by_segment: dict[int, list[Sum]] = {}
     for each in sums:
@@ -114,31 +139,67 @@ def make_plan(
     if not by_segment:
         return Plan(segments=(), min_dead_ratio=min_dead_ratio)
     file_bytes = {file.base: file.file_bytes for file in files}
-    active = max(by_segment)
-    drops: list[PlannedSegment] = []
-    rewrites: list[PlannedSegment] = []
-    others: list[PlannedSegment] = []
-    for segment in sorted(by_segment):
-        stays = Action.ACTIVE if segment == active else Action.KEEP if segment in unread else None
-        planned = _planned(segment, by_segment[segment], stays, file_bytes.get(segment, 0), min_dead_ratio)
-        place = {Action.DROP: drops, Action.REWRITE: rewrites}.get(planned.action, others)
-        place.append(planned)
-    rewrites.sort(key=lambda each: (-each.reclaimed_bytes / each.copied_bytes, each.segment))
-    ordered = [_numbered(each, number) for number, each in enumerate([*drops, *rewrites], 1)]
-    return Plan(segments=(*ordered, *others), min_dead_ratio=min_dead_ratio)
+    stays = dict.fromkeys(unread, Action.KEEP) | {max(by_segment): Action.ACTIVE}
+    elsewhere = [each for each in proofs if each.segment != each.origin_segment]
+    kept: dict[int, int] = {}
+    while True:
+        planned = [
+            _planned(segment, by_segment[segment], stays.get(segment), file_bytes.get(segment, 0), min_dead_ratio,
+                     kept.get(segment, 0))
+            for segment in sorted(by_segment)
+        ]  # fmt: skip
+        staying = {each.segment for each in planned if not each.is_step}
+        # Each round more segments stay, or none does.
+        found: dict[int, int] = {}
+        for proof in elsewhere:
+            if proof.origin_segment in staying:
+                found[proof.segment] = found.get(proof.segment, 0) + proof.bytes
+        if found == kept:
+            break
+        kept = found
+    steps = [each for each in planned if each.action is Action.DROP]
+    rewrites = [each for each in planned if each.action is Action.REWRITE]
+    steps += sorted(rewrites, key=lambda each: (-each.reclaimed_bytes / each.copied_bytes, each.segment))
+    origins: dict[int, set[int]] = {}
+    for proof in elsewhere:
+        origins.setdefault(proof.segment, set()).add(proof.origin_segment)
+    ordered = [replace(each, order=number) for number, each in enumerate(_after_origins(steps, origins), 1)]
+    return Plan(segments=(*ordered, *(each for each in planned if not each.is_step)), min_dead_ratio=min_dead_ratio)
+
+
+def _after_origins(steps: list[PlannedSegment], origins: Mapping[int, set[int]]) -> list[PlannedSegment]:
+    """The steps in their order, but each behind those of the segments that hold the origins of its copies."""
+    place = {each.segment: at for at, each in enumerate(steps)}
+    waits_for = {at: {place[o] for o in origins.get(each.segment, ()) if o in place} for at, each in enumerate(steps)}
+    followers: dict[int, list[int]] = {}
+    for at, others in waits_for.items():
+        for other in others:
+            followers.setdefault(other, []).append(at)
+    # Origins are older than their copies, so there is always a step that waits for none.
+    ready = [at for at, others in waits_for.items() if not others]
+    ordered = []
+    while ready:
+        at = heapq.heappop(ready)
+        ordered.append(steps[at])
+        for follower in followers.get(at, ()):
+            waits_for[follower].discard(at)
+            if not waits_for[follower]:
+                heapq.heappush(ready, follower)
+    return ordered
 
 
 def _planned(
-    segment: int, sums: list[Sum], stays: Action | None, file_bytes: int, min_dead_ratio: float
+    segment: int, sums: list[Sum], stays: Action | None, file_bytes: int, min_dead_ratio: float, kept: int
 ) -> PlannedSegment:
     live = sum(each.bytes for each in sums if not each.dead)
     dead = sum(each.bytes for each in sums if each.dead)
+    kept = min(kept, dead)
     pinning = [each for each in sums if each.reason in PINNING_REASONS]
     if stays is not None:
         action = stays
-    elif live == 0:
+    elif live + kept == 0:
         action = Action.DROP
-    elif dead and dead >= min_dead_ratio * (live + dead):
+    elif dead > kept and dead - kept >= min_dead_ratio * (live + dead):
         action = Action.REWRITE
     else:
         action = Action.KEEP
@@ -151,15 +212,13 @@ def _planned(
         bytes=live + dead,
         live_bytes=live,
         dead_bytes=dead,
-        reclaimed_bytes=dead if taken else 0,
-        copied_bytes=live if taken else 0,
+        reclaimed_bytes=dead - kept if taken else 0,
+        copied_bytes=live + kept if taken else 0,
+        kept_bytes=kept,
+        replayable_bytes=sum(each.bytes for each in sums if each.replayable),
         pinning_messages=sum(each.messages for each in pinning),
         pinning_bytes=sum(each.bytes for each in pinning),
         last_due_ms=max((each.last_due_ms for each in pinning if each.last_due_ms is not None), default=None),
         only_pinned=bool(pinning) and live == sum(each.bytes for each in pinning),
         file_bytes=file_bytes,
     )
-
-
-def _numbered(planned: PlannedSegment, order: int) -> PlannedSegment:
-    return replace(planned, order=order)

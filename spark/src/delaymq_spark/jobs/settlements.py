@@ -2,166 +2,208 @@
 
 Our scheduler's copies name their origin by queue and offset. RocketMQ's name nothing: they are known by topic, queue,
 unique key (else birth and size), reconsume times and level; of several equal ones the n-th copy is that of the n-th
-origin.
+origin. All that may belong together has the same identity, and so meets in one partition.
 """
 
 from __future__ import annotations
 
-from delaymq.message.flags import TRANSACTION_MASK, TRANSACTION_ROLLBACK
-from delaymq.message.names import HALF_TOPIC, MARKS_TOPIC, SCHEDULE_DLQ_TOPIC, SCHEDULE_TOPIC
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F  # noqa: N812
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
 
-from delaymq_spark.positions import Positions
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from delaymq.message.names import HALF_TOPIC, MARKS_TOPIC, SCHEDULE_DLQ_TOPIC
 
-DELIVERED = "delivered"
-WITHDRAWN = "withdrawn"
-PENDING = "pending"
-LOST = "lost"
+from delaymq_spark.jobs.columns import TIME, Integers, Mask, integers, mask_of, where
+from delaymq_spark.source_schema import TYPES
 
-COLUMNS = (
-    "topic", "queue_id", "queue_offset", "physical_offset", "segment", "size", "store_time", "born_time", "sys_flag",
-    "reconsume_times", "body_bytes", "kind", "real_topic", "real_queue_id", "delay_level", "due_time", "unique_key",
-    "origin_queue_id", "origin_offset",
+DELIVERED, WITHDRAWN, PENDING, LOST = OUTCOMES = ("delivered", "withdrawn", "pending", "lost")
+
+_ORIGIN_COLUMNS: Final = (
+    "queue_id", "queue_offset", "physical_offset", "segment", "size", "store_time", "kind", "reconsume_times",
+    "real_topic", "real_queue_id", "delay_level", "due_time",
 )  # fmt: skip
-"""What `outcomes` needs of the messages."""
+_CLAIM_COLUMNS: Final = (
+    "topic", "queue_id", "reconsume_times", "delay_level", "store_time", "physical_offset", "origin_queue_id",
+    "origin_offset", "segment", "size",
+)  # fmt: skip
+ORIGINS: Final = pa.schema([*((name, TYPES[name][1]) for name in _ORIGIN_COLUMNS), ("identity", pa.string())])
+"""Delayed records."""
+CLAIMS: Final = pa.schema(
+    [
+        *((name, TYPES[name][1]) for name in _CLAIM_COLUMNS),
+        ("identity", pa.string()),
+        ("elsewhere", pa.bool_()),
+        ("removable", pa.bool_()),
+    ]
+)
+"""Records that may settle one: `elsewhere` is not under the real topic, `removable` may be dead by itself."""
 
 
-def is_filler() -> Column:
-    """Whether a record only fills a damaged place."""
-    return F.col("sys_flag").bitwiseAND(F.lit(TRANSACTION_MASK)) == TRANSACTION_ROLLBACK
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What became of the delayed records of a partition."""
+
+    origins: pa.Table
+    """ORIGINS, and `outcome`, `copies`, `copy_time` and `copy_offset` of the first copy."""
+    proofs: pa.Table
+    """Removable records that settle one: `segment`, `origin_segment`, `messages` (1 each), `bytes`."""
 
 
-def is_delayed() -> Column:
-    """Whether a record waits, or waited, for its time."""
-    return (F.col("topic") == SCHEDULE_TOPIC) & ~is_filler()
+def origins_of(rows: pa.Table) -> pa.Table:
+    """The delayed records `rows`, as ORIGINS."""
+    columns = [rows[name] for name in _ORIGIN_COLUMNS]
+    return pa.table([*columns, _identity(rows)], schema=ORIGINS)
 
 
-def outcomes(messages: DataFrame, positions: Positions) -> DataFrame:
-    """Each delayed record with its `outcome`, `copies`, and `copy_time` and `copy_offset` of its first copy.
-
-    One row per record of the schedule topic, all its columns kept. `copies` counts copies under the real topic.
-    """
-    delayed = messages.where(is_delayed())
-    claims = _claims(messages)
-    # A mark is believed if what it settles is what it is a copy of: clients and other brokers copy properties.
-    marked = (
-        claims.where(F.col("c_origin_offset").isNotNull())
-        .join(
-            delayed.select(
-                F.col("queue_id").alias("c_origin_queue_id"),
-                F.col("queue_offset").alias("c_origin_offset"),
-                F.col("physical_offset").alias("o_offset"),
-                F.col("unique_key").alias("o_key"),
-                F.col("reconsume_times").alias("o_times"),
-                F.col("real_topic").alias("o_topic"),
-                F.col("real_queue_id").alias("o_queue"),
-            ),
-            ["c_origin_queue_id", "c_origin_offset"],
-        )
-        .where(
-            F.col("c_key").eqNullSafe(F.col("o_key"))
-            & (F.col("c_times") == F.col("o_times"))
-            & (F.col("c_elsewhere") | ((F.col("c_topic") == F.col("o_topic")) & (F.col("c_queue") == F.col("o_queue"))))
-            & (F.col("c_offset") > F.col("o_offset"))
-        )
-        .select("o_offset", "c_elsewhere", "c_time", "c_offset")
+def may_settle(rows: pa.Table) -> Mask:
+    """Which records, none of them a filler or in the schedule topic, may settle a delayed one."""
+    copy = pc.and_kleene(
+        pc.and_kleene(pc.greater(rows["delay_level"], 0), pc.equal(rows["real_topic"], rows["topic"])),
+        pc.and_kleene(pc.equal(rows["real_queue_id"], rows["queue_id"]), pc.not_equal(rows["kind"], "normal")),
     )
-    settlements = _per_origin(marked.unionByName(_unmarked(delayed, claims, marked)))
-    known = delayed.join(settlements, delayed["physical_offset"] == settlements["o_offset"], "left").drop("o_offset")
-    below = _below_position(positions)
-    return (
-        known.withColumn("copies", F.coalesce("copies", F.lit(0)).cast("long"))
-        .withColumn(
-            "outcome",
-            F.when(F.col("copies") > 0, DELIVERED)
-            .when(F.col("elsewhere") > 0, WITHDRAWN)
-            # RocketMQ drops these without a trace, and means to.
-            .when(below & (F.col("real_topic") == HALF_TOPIC), WITHDRAWN)
-            .when(below, LOST)
-            .otherwise(PENDING),
-        )
-        .drop("elsewhere")
-    )
+    return mask_of(pc.is_valid(rows["origin_offset"])) | mask_of(copy)
 
 
-def _claims(messages: DataFrame) -> DataFrame:
-    """Records outside the schedule topic that may settle one in it, in columns c_…."""
-    may_be_copy = (
-        (F.col("delay_level") > 0)
-        & (F.col("real_topic") == F.col("topic"))
-        & (F.col("real_queue_id") == F.col("queue_id"))
-        & (F.col("kind") != "normal")
-    )
-    return messages.where(
-        (F.col("topic") != SCHEDULE_TOPIC) & ~is_filler() & (F.col("origin_offset").isNotNull() | may_be_copy)
-    ).select(
-        F.col("topic").alias("c_topic"),
-        F.col("queue_id").alias("c_queue"),
-        F.col("topic").isin(MARKS_TOPIC, SCHEDULE_DLQ_TOPIC).alias("c_elsewhere"),
-        F.col("unique_key").alias("c_key"),
-        _identity().alias("c_identity"),
-        F.col("reconsume_times").alias("c_times"),
-        F.col("delay_level").alias("c_level"),
-        F.col("store_time").alias("c_time"),
-        F.col("physical_offset").alias("c_offset"),
-        F.col("origin_queue_id").alias("c_origin_queue_id"),
-        F.col("origin_offset").alias("c_origin_offset"),
-    )
+def claims_of(rows: pa.Table, removable: Mask) -> pa.Table:
+    """The records `rows` of `may_settle`, as CLAIMS."""
+    columns = [rows[name] for name in _CLAIM_COLUMNS]
+    elsewhere = pc.is_in(rows["topic"], pa.array([MARKS_TOPIC, SCHEDULE_DLQ_TOPIC]))
+    return pa.table([*columns, _identity(rows), elsewhere, pa.array(removable)], schema=CLAIMS)
 
 
-def _unmarked(delayed: DataFrame, claims: DataFrame, marked: DataFrame) -> DataFrame:
-    """Copies without a mark, each with the origin that it is paired with."""
-    same = ("c_topic", "c_queue", "c_identity", "c_times", "c_level")
-    origins = (
-        delayed.join(marked.select(F.col("o_offset").alias("physical_offset")), "physical_offset", "left_anti")
-        .select(
-            F.col("physical_offset").alias("o_offset"),
-            F.col("real_topic").alias("c_topic"),
-            F.col("real_queue_id").alias("c_queue"),
-            _identity().alias("c_identity"),
-            F.col("reconsume_times").alias("c_times"),
-            F.col("delay_level").alias("c_level"),
-        )
-        .withColumn("number", F.row_number().over(Window.partitionBy(*same).orderBy("o_offset")))
-        .withColumn("origins", F.count("*").over(Window.partitionBy(*same)))
+def settle(origins: pa.Table, claims: pa.Table, delay_offsets: Mapping[int, int]) -> Settled:
+    """Pair the claims of a partition with its origins. `delay_offsets`: level → offset that all before are settled."""
+    # By offset, so that "the n-th" means the same in every run.
+    origins = origins.sort_by("physical_offset").combine_chunks()
+    offsets = integers(origins["physical_offset"])
+    marked = _marked(origins, claims)
+    is_settled = np.zeros(len(offsets), np.bool_)
+    is_settled[integers(marked["origin"])] = True
+    unmarked = _unmarked(where(origins, ~is_settled), where(claims, ~mask_of(pc.is_valid(claims["origin_offset"]))))
+    unmarked_origins = np.flatnonzero(~is_settled)[integers(unmarked["origin"])]
+    found = pa.concat_tables([marked, unmarked.set_column(0, "origin", pa.array(unmarked_origins, pa.int64()))])
+    known = _with_outcome(origins, found, delay_offsets)
+    removable = where(found, mask_of(found["removable"]))
+    proofs = pa.table(
+        {
+            "segment": removable["segment"],
+            "origin_segment": origins["segment"].take(removable["origin"]),
+            "messages": pa.array(np.ones(removable.num_rows, np.int64)),
+            "bytes": removable["size"].cast(pa.int64()),
+        }
     )
+    return Settled(known, proofs)
+
+
+_FOUND: Final = ("elsewhere", "removable", "store_time", "physical_offset", "segment", "size")
+
+
+def _identity(rows: pa.Table) -> pa.ChunkedArray:
+    born = pc.binary_join_element_wise(
+        "b", rows["born_time"].cast(pa.int64()).cast(pa.string()), rows["body_bytes"].cast(pa.string()), ":",
+        null_handling="replace",
+    )  # fmt: skip
+    return pc.coalesce(pc.binary_join_element_wise("k", rows["unique_key"], ""), born)
+
+
+def _marked(origins: pa.Table, claims: pa.Table) -> pa.Table:
+    """Claims whose mark names an origin that they are a copy of: clients and other brokers copy properties."""
+    named = where(claims, mask_of(pc.is_valid(claims["origin_offset"])))
+    named = named.append_column("claim", pa.array(np.arange(named.num_rows)))
+    places = pa.table(
+        {
+            "origin_queue_id": origins["queue_id"],
+            "origin_offset": origins["queue_offset"],
+            "origin": pa.array(np.arange(origins.num_rows)),
+        }
+    )
+    wanted = named.select(["origin_queue_id", "origin_offset", "claim"])
+    pairs = wanted.join(places, ["origin_queue_id", "origin_offset"], join_type="inner", use_threads=False)
+    claim, origin = named.take(pairs["claim"]), origins.take(pairs["origin"])
+    same_place = pc.and_kleene(
+        pc.equal(claim["topic"], origin["real_topic"]), pc.equal(claim["queue_id"], origin["real_queue_id"])
+    )
+    fits = (
+        mask_of(pc.equal(claim["identity"], origin["identity"]))
+        & mask_of(pc.equal(claim["reconsume_times"], origin["reconsume_times"]))
+        & (mask_of(claim["elsewhere"]) | mask_of(same_place))
+        & mask_of(pc.greater(claim["physical_offset"], origin["physical_offset"]))
+    )
+    return _found(where(claim, fits), integers(pairs["origin"])[fits])
+
+
+def _unmarked(origins: pa.Table, copies: pa.Table) -> pa.Table:
+    """Copies without a mark, each with the origin that it is paired with; `origin` is a row of `origins`."""
+    if not origins.num_rows or not copies.num_rows:
+        return _found(copies.slice(0, 0), np.zeros(0, np.int64))
+    equal = pa.concat_tables(
+        [
+            _what_is_equal(origins, "real_topic", "real_queue_id"),
+            _what_is_equal(copies, "topic", "queue_id"),
+        ]
+    )
+    numbers = equal["equal"].combine_chunks().dictionary_encode().indices
+    kinds = pc.fill_null(numbers, -1).to_numpy().astype(np.int64)
+    of_origin, of_copy = kinds[: origins.num_rows], kinds[origins.num_rows :]
+    # Stable, so in order of the log within a kind: both are sorted by offset before.
+    by_kind = np.argsort(of_origin, kind="stable")
+    sorted_kinds = of_origin[by_kind]
+    starts = np.searchsorted(sorted_kinds, of_copy, side="left")
+    counts = np.searchsorted(sorted_kinds, of_copy, side="right") - starts
+    copy_offset = integers(copies["physical_offset"])
+    there = (counts > 0) & (of_copy >= 0)
+    first_origin = integers(origins["physical_offset"])[by_kind[np.where(there, starts, 0)]]
+    there &= copy_offset > first_origin
+    rows = np.flatnonzero(there)
+    rows = rows[np.lexsort((copy_offset[rows], of_copy[rows]))]
+    kind = of_copy[rows]
+    nth = np.arange(len(rows)) - np.searchsorted(kind, kind, side="left")
     # More copies than origins: the broker handed the last one over again.
-    counts = origins.groupBy(*same).agg(F.max("origins").alias("origins"), F.min("o_offset").alias("first_origin"))
-    copies = (
-        claims.where(F.col("c_origin_offset").isNull())
-        .join(counts, list(same))
-        .where(F.col("c_offset") > F.col("first_origin"))
-        .withColumn("nth", F.row_number().over(Window.partitionBy(*same).orderBy("c_offset")))
-        .withColumn("number", F.least("nth", "origins"))
-        .drop("origins")
+    paired = by_kind[starts[rows] + np.minimum(nth, counts[rows] - 1)]
+    return _found(copies.take(pa.array(rows)), paired)
+
+
+def _what_is_equal(rows: pa.Table, topic: str, queue_id: str) -> pa.Table:
+    """What an unmarked copy and its origin have in common, as one text; null where a part of it is."""
+    parts = [rows[topic], rows["identity"]]
+    parts += [rows[name].cast(pa.string()) for name in (queue_id, "reconsume_times", "delay_level")]
+    return pa.table({"equal": pc.binary_join_element_wise(*parts, "\x1f")})
+
+
+def _found(claims: pa.Table, origin: Integers) -> pa.Table:
+    return pa.table([pa.array(origin, pa.int64()), *(claims[name] for name in _FOUND)], names=["origin", *_FOUND])
+
+
+def _with_outcome(origins: pa.Table, found: pa.Table, delay_offsets: Mapping[int, int]) -> pa.Table:
+    count = origins.num_rows
+    is_copy = ~mask_of(found["elsewhere"])
+    of_copies = integers(found["origin"])[is_copy]
+    copies = np.bincount(of_copies, minlength=count)
+    elsewhere = np.bincount(integers(found["origin"])[~is_copy], minlength=count)
+    most = np.iinfo(np.int64).max
+    copy_time, copy_offset = np.full(count, most), np.full(count, most)
+    np.minimum.at(copy_time, of_copies, integers(found["store_time"], most)[is_copy])
+    np.minimum.at(copy_offset, of_copies, integers(found["physical_offset"])[is_copy])
+    below = _below_position(origins, delay_offsets)
+    # RocketMQ drops what goes to the half topic without a trace, and means to.
+    dropped = (elsewhere > 0) | (below & mask_of(pc.equal(origins["real_topic"], HALF_TOPIC)))
+    outcome = np.select([copies > 0, dropped, below], [0, 1, 3], 2)
+    times = pa.array(copy_time, pa.int64(), mask=copy_time == most).cast(TIME)
+    return (
+        origins.append_column("outcome", pa.array(OUTCOMES).take(pa.array(outcome)))
+        .append_column("copies", pa.array(copies, pa.int64()))
+        .append_column("copy_time", times)
+        .append_column("copy_offset", pa.array(copy_offset, pa.int64(), mask=copy_offset == most))
     )
-    return copies.join(origins.drop("origins"), [*same, "number"]).select(
-        "o_offset", "c_elsewhere", "c_time", "c_offset"
-    )
 
 
-def _per_origin(settlements: DataFrame) -> DataFrame:
-    is_copy = ~F.col("c_elsewhere")
-    return settlements.groupBy("o_offset").agg(
-        F.count_if(is_copy).alias("copies"),
-        F.count_if(F.col("c_elsewhere")).alias("elsewhere"),
-        F.min(F.when(is_copy, F.col("c_time"))).alias("copy_time"),
-        F.min(F.when(is_copy, F.col("c_offset"))).alias("copy_offset"),
-    )
-
-
-def _identity() -> Column:
-    born = F.concat_ws(":", F.unix_millis("born_time").cast("string"), F.col("body_bytes").cast("string"))
-    return F.coalesce(F.concat(F.lit("k"), "unique_key"), F.concat(F.lit("b"), born))
-
-
-def _below_position(positions: Positions) -> Column:
+def _below_position(origins: pa.Table, delay_offsets: Mapping[int, int]) -> Mask:
     """Whether the broker has passed over a delayed record; queue n of the schedule topic is that of level n + 1."""
-    if not positions.delay_offsets:
-        return F.lit(False)
-    pairs: list[Column] = []
-    for level, offset in sorted(positions.delay_offsets.items()):
-        pairs += [F.lit(level), F.lit(offset).cast("long")]
-    position = F.try_element_at(F.create_map(*pairs), F.col("queue_id") + 1)
-    return F.coalesce(F.col("queue_offset") < position, F.lit(False))
+    queues, places = np.unique(integers(origins["queue_id"]), return_inverse=True)
+    least = np.iinfo(np.int64).min
+    positions = np.array([delay_offsets.get(int(queue) + 1, least) for queue in queues], np.int64)
+    below: Mask = integers(origins["queue_offset"]) < positions[places]
+    return below

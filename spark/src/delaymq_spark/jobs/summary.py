@@ -1,42 +1,28 @@
 """The JSON summary: small, versioned, what an operator or a person reads first (docs/analytics.md, "Summary").
 
-Each function makes one section from frames; lists are cut to a stated length, so a summary stays below some hundred KB.
+Each function makes one section; lists are cut to a stated length, so a summary stays below some hundred KB.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from pyspark.sql import DataFrame, Row
-from pyspark.sql import functions as F  # noqa: N812
-
-from delaymq_spark.jobs import compaction, delay, traffic
-from delaymq_spark.jobs.plan import Plan, PlannedSegment, Sum, make_plan
+from delaymq_spark.jobs import compaction
+from delaymq_spark.jobs.delay import LATENESS_EDGES_MS, OFFENDERS
+from delaymq_spark.jobs.facts import SkippedParts
+from delaymq_spark.jobs.plan import Plan, PlannedSegment, Proof, Sum, make_plan
+from delaymq_spark.jobs.progress_of_groups import lags
+from delaymq_spark.jobs.results import MAX_HOURS, MAX_ROWS, Added
+from delaymq_spark.jobs.settlements import OUTCOMES
 from delaymq_spark.positions import Positions
-from delaymq_spark.segments import Skipped
 
 FORMAT_VERSION = 1
-MAX_ROWS = 20
-"""Of lists of topics, keys, groups and messages."""
 MAX_SEGMENTS = 1_000
-MAX_HOURS = 24 * 31
-MAX_SKIPPED = 100
-
-
-@dataclass(frozen=True, slots=True)
-class SkippedParts:
-    """What of a store gave no rows; a write under way at its end does not count."""
-
-    count: int
-    bytes_count: int
-    first: tuple[Skipped, ...]
-    """In order of the log, what is at its end last."""
-    segments: frozenset[int] = frozenset()
-    """Of which something was skipped: what was may be live."""
+_FATES = ("messages", *OUTCOMES, "duplicates", "early")
+_LATENESS = ("p50_ms", "p90_ms", "p99_ms", "max_ms", "mean_ms")
 
 
 def head(
@@ -52,7 +38,7 @@ def head(
         "asOf": _iso(as_of_ms),
         "asOfMs": as_of_ms,
         "inUse": positions.open_or_killed,
-        "complete": skipped.count == 0,
+        "complete": skipped.complete,
         "skippedCount": skipped.count,
         "skippedBytes": skipped.bytes_count,
         "skipped": [
@@ -60,61 +46,54 @@ def head(
                 "file": each.file, "position": each.position, "offset": each.offset, "lostBytes": each.lost_bytes,
                 "reason": each.reason, "atEnd": each.at_end,
             }
-            for each in skipped.first[:MAX_SKIPPED]
+            for each in skipped.first
         ],
     }  # fmt: skip
 
 
-def totals(messages: DataFrame) -> dict[str, Any]:
+def totals(found: Added) -> dict[str, Any]:
     """The store as a whole."""
-    row = messages.agg(
-        F.count("*").alias("messages"),
-        F.coalesce(F.sum("size"), F.lit(0)).alias("bytes"),
-        F.count_distinct("topic").alias("topics"),
-        F.count_distinct("segment").alias("segments"),
-        F.min(F.unix_millis("store_time")).alias("first"),
-        F.max(F.unix_millis("store_time")).alias("last"),
-    ).collect()[0]
+    segments = found.rows("segments")
+    stored = [each[name] for each in segments for name in ("first_stored", "last_stored") if each[name] is not None]
     return {
-        "messages": row["messages"], "bytes": row["bytes"], "topics": row["topics"], "segments": row["segments"],
-        "firstStored": _iso(row["first"]), "lastStored": _iso(row["last"]),
-    }  # fmt: skip
+        "messages": sum(each["messages"] for each in segments),
+        "bytes": sum(each["bytes"] for each in segments),
+        "topics": found.topics,
+        "segments": len(segments),
+        "firstStored": _value(min(stored, default=None)),
+        "lastStored": _value(max(stored, default=None)),
+    }
 
 
 def of_compaction(
-    breakdown: DataFrame,
+    found: Added,
     positions: Positions,
     options: compaction.CompactionOptions,
     min_dead_ratio: float,
-    unread: frozenset[int] = frozenset(),
+    unread: Iterable[int] = (),
 ) -> dict[str, Any]:
     """Live, dead and reclaimable bytes, why, and the plan, which leaves the segments `unread` as they are."""
-    rows = (
-        breakdown.groupBy("segment", "dead", "reason")
-        .agg(F.sum("messages").alias("m"), F.sum("bytes").alias("b"), F.max(F.unix_millis("last_due")).alias("due"))
-        .collect()
-    )
     sums = [
         Sum(
-            segment=row["segment"], dead=row["dead"], reason=row["reason"], messages=row["m"], bytes=row["b"],
-            last_due_ms=row["due"],
+            segment=row["segment"], dead=row["dead"], reason=row["reason"], messages=row["messages"],
+            bytes=row["bytes"], last_due_ms=_milliseconds(row["last_due"]), replayable=row["replayable"],
         )
-        for row in rows
+        for row in found.rows("reasons")
     ]  # fmt: skip
-    plan = make_plan(sums, positions.segments, min_dead_ratio=min_dead_ratio, unread=unread)
-    by_topic = (
-        breakdown.groupBy("topic")
-        .agg(
-            F.sum("messages").alias("messages"),
-            F.sum("bytes").alias("bytes"),
-            F.sum(F.when(F.col("dead"), F.col("bytes")).otherwise(0)).alias("deadBytes"),
-        )
-        .orderBy(F.desc("deadBytes"), F.desc("bytes"), "topic")
-        .limit(MAX_ROWS)
-    )
+    proofs = [
+        Proof(segment=row["segment"], origin_segment=row["origin_segment"], bytes=row["bytes"])
+        for row in found.rows("proofs")
+    ]
+    plan = make_plan(
+        sums, positions.segments, min_dead_ratio=min_dead_ratio, unread=frozenset(unread), proofs=proofs
+    )  # fmt: skip
+    dead, replayable = (sum(each.bytes for each in sums if of(each)) for of in (_is_dead, _is_replayable))
+    groups = lags(positions)
     return {
         "liveBytes": sum(each.bytes for each in sums if not each.dead),
-        "deadBytes": sum(each.bytes for each in sums if each.dead),
+        "deadBytes": dead,
+        "settledBytes": dead - replayable,
+        "replayableBytes": replayable,
         "reclaimableBytes": plan.reclaimable_bytes,
         "copiedBytes": plan.copied_bytes,
         "pinnedBytes": plan.pinned_bytes,
@@ -123,21 +102,27 @@ def of_compaction(
         "minDeadRatio": min_dead_ratio,
         "dead": _by_reason(sums, compaction.DEAD_REASONS),
         "live": _by_reason(sums, compaction.LIVE_REASONS),
-        "topics": [_plain(row) for row in by_topic.collect()],
+        "topics": _rows(found.rows("dead_topics")),
+        "groups": [
+            {
+                "topic": each.topic, "group": each.group, "lag": each.lag, "queues": each.queues,
+                "unreadQueues": each.unread_queues,
+            }
+            for each in groups[:MAX_ROWS]
+        ],
+        "groupCount": len(groups),
         **_of_plan(plan),
-    }
+    }  # fmt: skip
 
 
-def of_delay(delayed: DataFrame, as_of_ms: int, promise_p99_ms: int, complete: bool) -> dict[str, Any]:
+def of_delay(found: Added, as_of_ms: int, promise_p99_ms: int, complete: bool) -> dict[str, Any]:
     """How punctual the delays were, and the promises. `complete`: whether nothing of the store was skipped."""
-    whole = _camel(_plain(delay.lateness(delayed).collect()[0]))
-    levels = delay.lateness(delayed, "level").orderBy("level").collect()
-    topics = delay.lateness(delayed, "topic").orderBy(F.desc("max_ms"), "topic").limit(MAX_ROWS).collect()
-    hours = delay.lateness(delayed.where("hour IS NOT NULL"), "hour").orderBy(F.desc("hour")).limit(MAX_HOURS).collect()
-    waiting = delay.pending(delayed, as_of_ms).orderBy("level", "first_due").collect()
-    first_due = min((row["first_due"] for row in waiting if row["first_due"] is not None), default=None)
+    nothing = dict.fromkeys(_FATES, 0) | dict.fromkeys(_LATENESS)
+    (whole,) = _late(found.rows("whole")) or _late([nothing])
+    waiting = sorted(found.rows("waiting"), key=lambda row: (row["level"], _milliseconds(row["first_due"]) or 0))
+    first_due_ms = min((_milliseconds(row["first_due"]) or 0 for row in waiting if row["first_due"]), default=None)
     overdue = sum(row["messages"] for row in waiting if row["due"] == "overdue")
-    first_due_ms = None if first_due is None else _milliseconds(first_due)
+    hours = [row | {"number": _iso(row["number"] // 1000)} for row in reversed(found.rows("late_hours"))]
     return {
         **{name: value for name, value in whole.items() if not name.endswith("Ms")},
         "overdue": overdue,
@@ -147,40 +132,52 @@ def of_delay(delayed: DataFrame, as_of_ms: int, promise_p99_ms: int, complete: b
         "worstLatenessMs": whole["maxMs"],
         "lossesCertain": complete,
         "promises": _promises(whole, promise_p99_ms),
-        "histogram": [_camel(_plain(row)) for row in delay.histogram(delayed).collect()],
-        "byLevel": [_camel(_plain(row)) for row in levels],
-        "byTopic": [_camel(_plain(row)) for row in topics],
-        "byHour": [_camel(_plain(row)) for row in reversed(hours)],
-        "pendingByDue": [_camel(_plain(row)) for row in waiting],
-        "offenders": [
-            _camel(_plain(row))
-            for row in delay.offenders(delayed, MAX_ROWS)
-            .select("broken", "level", "topic", "queue_offset", "physical_offset", "due_time", "lateness_ms", "copies")
-            .collect()
-        ],
+        "histogram": _without_gaps(found.rows("histogram"), "from_ms", (-1, *LATENESS_EDGES_MS), ("messages",)),
+        "byLevel": _late(found.rows("levels"), level="number"),
+        "byTopic": _late(found.rows("late_topics"), topic="name"),
+        "byHour": _late(hours, hour="number"),
+        "pendingByDue": _rows(waiting),
+        "offenders": _rows([{name: row[name] for name in OFFENDERS} for row in found.rows("offenders")]),
     }
 
 
-def of_traffic(messages: DataFrame, rows: DataFrame) -> dict[str, Any]:
-    """What came in; `rows` are those of `traffic.transform`."""
-    topics = traffic.topics(rows)
-    hours = (
-        rows.groupBy("hour")
-        .agg(F.sum("messages").alias("messages"), F.sum("bytes").alias("bytes"))
-        .orderBy(F.desc("hour"))
-        .limit(MAX_HOURS)
-    )
-    kinds = rows.groupBy("kind").agg(F.sum("messages").alias("messages"), F.sum("bytes").alias("bytes")).orderBy("kind")
+def of_traffic(found: Added) -> dict[str, Any]:
+    """What came in."""
+    hours = sorted(found.rows("hours"), key=lambda row: _milliseconds(row["hour"]) or 0)
+    powers = (0, *(1 << power for power in range(64)))
     return {
-        "topTopics": [
-            _camel(_plain(row)) for row in topics.orderBy(F.desc("bytes"), "topic").limit(MAX_ROWS).collect()
-        ],
-        "kinds": [_plain(row) for row in kinds.collect()],
-        "byHour": [_plain(row) for row in reversed(hours.collect())],
-        "sizes": [_camel(_plain(row)) for row in traffic.sizes(messages).collect()],
-        "hotKeys": [_plain(row) for row in traffic.hot_keys(messages, MAX_ROWS).collect()],
-        "failures": [_camel(_plain(row)) for row in traffic.failures(rows).limit(MAX_ROWS).collect()],
+        "topTopics": _rows(found.rows("top_topics")),
+        "kinds": _rows(sorted(found.rows("kinds"), key=lambda row: str(row["kind"]))),
+        "byHour": _rows(hours[-MAX_HOURS:]),
+        "sizes": _without_gaps(found.rows("sizes"), "from_bytes", powers, ("messages", "bytes")),
+        "hotKeys": _rows(found.rows("hot_keys")),
+        "failures": _rows(found.rows("failures")),
     }
+
+
+def _is_dead(each: Sum) -> bool:
+    return each.dead
+
+
+def _is_replayable(each: Sum) -> bool:
+    return each.replayable
+
+
+def _late(rows: Sequence[Mapping[str, Any]], **keys: str) -> list[dict[str, Any]]:
+    """Rows of `delay.lateness`; of their group's columns only `keys`, renamed."""
+    names = {**keys, **{name: name for name in (*_FATES, *_LATENESS)}}
+    return _rows([{shown: row[name] for shown, name in names.items()} for row in rows])
+
+
+def _without_gaps(
+    rows: Sequence[Mapping[str, Any]], name: str, edges: Sequence[int], counts: Sequence[str]
+) -> list[dict[str, Any]]:
+    """The buckets from the first to the last that holds something, those between too."""
+    there = {row[name]: row for row in rows}
+    if not there:
+        return []
+    low, high = edges.index(min(there)), edges.index(max(there))
+    return _rows([there.get(edge, {name: edge, **dict.fromkeys(counts, 0)}) for edge in edges[low : high + 1]])
 
 
 def _promises(whole: dict[str, Any], promise_p99_ms: int) -> list[dict[str, Any]]:
@@ -205,9 +202,10 @@ def _segment(each: PlannedSegment) -> dict[str, Any]:
     return {
         "order": each.order, "segment": each.segment, "action": each.action.value, "messages": each.messages,
         "bytes": each.bytes, "liveBytes": each.live_bytes, "deadBytes": each.dead_bytes,
-        "reclaimedBytes": each.reclaimed_bytes, "copiedBytes": each.copied_bytes,
-        "pinningMessages": each.pinning_messages, "pinningBytes": each.pinning_bytes,
-        "lastDue": _iso(each.last_due_ms), "onlyPinned": each.only_pinned, "fileBytes": each.file_bytes,
+        "reclaimedBytes": each.reclaimed_bytes, "copiedBytes": each.copied_bytes, "keptBytes": each.kept_bytes,
+        "replayableBytes": each.replayable_bytes, "pinningMessages": each.pinning_messages,
+        "pinningBytes": each.pinning_bytes, "lastDue": _iso(each.last_due_ms), "onlyPinned": each.only_pinned,
+        "fileBytes": each.file_bytes,
     }  # fmt: skip
 
 
@@ -221,9 +219,9 @@ def _by_reason(sums: Sequence[Sum], reasons: Sequence[str]) -> list[dict[str, An
     return found
 
 
-def _plain(row: Row) -> dict[str, Any]:
-    """A row as JSON can hold it."""
-    return {name: _value(value) for name, value in row.asDict().items()}
+def _rows(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows as JSON can hold them, in camelCase."""
+    return [{_camel(name): _value(value) for name, value in row.items()} for row in rows]
 
 
 def _value(value: Any) -> Any:
@@ -234,18 +232,13 @@ def _value(value: Any) -> Any:
     return value
 
 
-def _camel(values: dict[str, Any]) -> dict[str, Any]:
-    return {_camel_name(name): value for name, value in values.items()}
-
-
-def _camel_name(name: str) -> str:
+def _camel(name: str) -> str:
     first, *others = name.split("_")
-    return first + "".join(word.capitalize() for word in others)
+    return first + "".join(word[0].upper() + word[1:] for word in others)
 
 
-def _milliseconds(time: datetime) -> int:
-    # Spark gives naive times of this machine's zone.
-    return round(time.timestamp() * 1000)
+def _milliseconds(time: datetime | None) -> int | None:
+    return None if time is None else round(time.timestamp() * 1000)
 
 
 def _iso(time_ms: int | None) -> str | None:

@@ -4,102 +4,129 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Final
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from delaymq.message.names import DLQ_PREFIX, MARKS_TOPIC, OP_HALF_TOPIC, RETRY_PREFIX
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812
 
-from delaymq_spark.jobs.settlements import is_filler
+from delaymq_spark.jobs.columns import TIME, hour_of, integers, is_filler, is_topic, mask_of, where
+from delaymq_spark.jobs.sums import Sums, by, first
 
-COLUMNS = ("topic", "queue_id", "size", "store_time", "sys_flag", "reconsume_times", "body_bytes", "kind", "keys")
-"""What `transform` and the others need of the messages."""
-LARGEST_BUCKET = 1 << 24
+LARGEST_BUCKET: Final = 1 << 24
 
-
-def transform(messages: DataFrame) -> DataFrame:
-    """Messages and bytes by topic, hour of the store time, kind and queue.
-
-    Columns: topic, hour, kind, queue_id, messages, bytes, body_bytes, again (delivered again after a failure).
-    """
-    return (
-        messages.where(~is_filler())
-        .groupBy("topic", F.date_trunc("hour", "store_time").alias("hour"), "kind", "queue_id")
-        .agg(
-            F.count("*").alias("messages"),
-            F.sum("size").alias("bytes"),
-            F.sum(F.col("body_bytes").cast("long")).alias("body_bytes"),
-            F.count_if(F.col("reconsume_times") > 0).alias("again"),
-        )
-    )
+TRAFFIC: Final = Sums(
+    name="traffic",
+    keys={"topic": pa.string(), "hour": TIME, "kind": pa.string(), "queue_id": pa.int32()},
+    adds=("messages", "bytes", "body_bytes", "again"),
+)
+"""`again`: delivered again after a failure. `hour`: of the store time."""
+SIZES: Final = Sums(name="sizes", keys={"from_bytes": pa.int64()}, adds=("messages", "bytes"))
+HOT_KEYS: Final = Sums(name="hot_keys", keys={"topic": pa.string(), "keys": pa.string()}, adds=("messages", "bytes"))
+VOLUME: Final = Sums(
+    name="volume", keys={"topic": pa.string(), "segment": pa.int64()}, adds=("messages", "bytes"),
+    least=("first_stored",), most={"last_stored": TIME},
+)  # fmt: skip
+"""All records, fillers too."""
+MOST_FIRST: Final = (("messages", "descending"), ("topic", "ascending"), ("keys", "ascending"))
+MOST_FAILURES_FIRST: Final = (("dead_letters", "descending"), ("retries", "descending"), ("group", "ascending"))
 
 
-def topics(traffic: DataFrame) -> DataFrame:
-    """By topic: messages, bytes, body_bytes, first_hour, last_hour, peak_hour_messages, queues, and the skew of queues.
+def volume(rows: pa.Table) -> pa.Table:
+    """VOLUME of records."""
+    values = {
+        "messages": np.ones(rows.num_rows, np.int64), "bytes": rows["size"].cast(pa.int64()),
+        "first_stored": rows["store_time"], "last_stored": rows["store_time"],
+    }  # fmt: skip
+    return VOLUME.of(pa.table({"topic": rows["topic"], "segment": rows["segment"], **values}))
+
+
+def rates(rows: pa.Table) -> pa.Table:
+    """TRAFFIC of records."""
+    rows = where(rows, ~is_filler(rows))
+    values = {
+        "messages": np.ones(rows.num_rows, np.int64),
+        "bytes": rows["size"].cast(pa.int64()),
+        "body_bytes": rows["body_bytes"].cast(pa.int64()),
+        "again": (integers(rows["reconsume_times"]) > 0).astype(np.int64),
+    }
+    keys = {"topic": rows["topic"], "hour": hour_of(rows["store_time"])}
+    return TRAFFIC.of(pa.table({**keys, "kind": rows["kind"], "queue_id": rows["queue_id"], **values}))
+
+
+def sizes(rows: pa.Table) -> pa.Table:
+    """Bodies by size in powers of two: `from_bytes` (0, 1, 2, 4 …), messages, bytes (of bodies)."""
+    rows = where(rows, ~is_filler(rows) & ~is_topic(rows, OP_HALF_TOPIC, MARKS_TOPIC))
+    body_bytes = integers(rows["body_bytes"])
+    # The exponent: what frexp calls one more.
+    powers = np.left_shift(1, np.maximum(np.frexp(body_bytes.astype(np.float64))[1].astype(np.int64) - 1, 0))
+    buckets = np.where(body_bytes == 0, 0, np.minimum(powers, LARGEST_BUCKET))
+    ones = np.ones(len(buckets), np.int64)
+    return SIZES.of(pa.table({"from_bytes": buckets, "messages": ones, "bytes": body_bytes}))
+
+
+def keys(rows: pa.Table) -> pa.Table:
+    """HOT_KEYS of what consumers read: the KEYS that messages carry."""
+    rows = where(rows, mask_of(pc.is_valid(rows["keys"])) & mask_of(pc.is_in(rows["kind"], _WITH_KEYS)))
+    ones = pa.array(np.ones(rows.num_rows, np.int64))
+    columns = {"topic": rows["topic"], "keys": rows["keys"], "messages": ones, "bytes": rows["size"].cast(pa.int64())}
+    return HOT_KEYS.of(pa.table(columns))
+
+
+_WITH_KEYS: Final = pa.array(["normal", "delivered"])
+
+
+def hot_keys(found: pa.Table, limit: int) -> pa.Table:
+    """The keys that most messages carry, more than one."""
+    return first(where(found, integers(found["messages"]) > 1), limit, *MOST_FIRST)
+
+
+def topics(traffic: pa.Table) -> pa.Table:
+    """By topic: messages, bytes, body_bytes, queues, skew, fullest_queue, first and last hour and peaks of an hour.
 
     `skew`: messages of the fullest queue by those of the mean one; 1 when all have the same.
     """
-    hours = traffic.groupBy("topic", "hour").agg(F.sum("messages").alias("m"), F.sum("bytes").alias("b"))
-    by_hour = hours.groupBy("topic").agg(
-        F.min("hour").alias("first_hour"),
-        F.max("hour").alias("last_hour"),
-        F.max("m").alias("peak_hour_messages"),
-        F.max("b").alias("peak_hour_bytes"),
+    hours = by(traffic, ["topic", "hour"], m=("messages", "sum"), b=("bytes", "sum"))
+    by_hour = by(
+        hours, ["topic"], first_hour=("hour", "min"), last_hour=("hour", "max"), peak_hour_messages=("m", "max"),
+        peak_hour_bytes=("b", "max"),
+    )  # fmt: skip
+    queues = by(
+        traffic, ["topic", "queue_id"], m=("messages", "sum"), b=("bytes", "sum"), body=("body_bytes", "sum")
+    )  # fmt: skip
+    by_queue = by(
+        queues, ["topic"], messages=("m", "sum"), bytes=("b", "sum"), body_bytes=("body", "sum"),
+        queues=("queue_id", "count"), fullest=("m", "max"),
+    )  # fmt: skip
+    skew = pc.divide(
+        pc.multiply(by_queue["fullest"].cast(pa.float64()), by_queue["queues"].cast(pa.float64())),
+        by_queue["messages"].cast(pa.float64()),
     )
-    queues = traffic.groupBy("topic", "queue_id").agg(
-        F.sum("messages").alias("m"), F.sum("bytes").alias("b"), F.sum("body_bytes").alias("body")
-    )
-    by_queue = queues.groupBy("topic").agg(
-        F.sum("m").alias("messages"),
-        F.sum("b").alias("bytes"),
-        F.sum("body").alias("body_bytes"),
-        F.count("*").alias("queues"),
-        (F.max("m") / F.avg("m")).alias("skew"),
-        F.max_by("queue_id", "m").alias("fullest_queue"),
-    )
-    return by_queue.join(by_hour, "topic")
+    fullest = queues.sort_by([("topic", "ascending"), ("m", "descending"), ("queue_id", "ascending")])
+    fullest_queue = fullest["queue_id"].take(pc.index_in(by_queue["topic"], fullest["topic"].combine_chunks()))
+    by_queue = by_queue.drop_columns(["fullest"]).append_column("skew", skew)
+    by_queue = by_queue.append_column("fullest_queue", fullest_queue)
+    by_hour = by_hour.take(pc.index_in(by_queue["topic"], by_hour["topic"].combine_chunks()))
+    for name in by_hour.column_names[1:]:
+        by_queue = by_queue.append_column(name, by_hour[name])
+    return by_queue
 
 
-def sizes(messages: DataFrame) -> DataFrame:
-    """Bodies by size in powers of two: `from_bytes` (0, 1, 2, 4 …), messages, bytes (of bodies)."""
-    power = F.floor(F.log2(F.col("body_bytes").cast("double")))
-    bucket = F.when(F.col("body_bytes") == 0, 0).otherwise(F.pow(F.lit(2.0), power).cast("long"))
-    return (
-        messages.where(~is_filler() & (F.col("topic") != OP_HALF_TOPIC) & (F.col("topic") != MARKS_TOPIC))
-        .groupBy(F.least(bucket, F.lit(LARGEST_BUCKET)).cast("long").alias("from_bytes"))
-        .agg(F.count("*").alias("messages"), F.sum(F.col("body_bytes").cast("long")).alias("bytes"))
-        .orderBy("from_bytes")
-    )
-
-
-def hot_keys(messages: DataFrame, limit: int) -> DataFrame:
-    """The KEYS that most messages carry, under the topic that consumers read: topic, keys, messages, bytes."""
-    return (
-        messages.where(F.col("keys").isNotNull() & F.col("kind").isin("normal", "delivered"))
-        .groupBy("topic", "keys")
-        .agg(F.count("*").alias("messages"), F.sum("size").alias("bytes"))
-        .where(F.col("messages") > 1)
-        .orderBy(F.desc("messages"), "topic", "keys")
-        .limit(limit)
-    )
-
-
-def failures(traffic: DataFrame) -> DataFrame:
-    """Retries and dead letters by group: group, retries, dead_letters, bytes."""
-    prefixes = {RETRY_PREFIX: "retries", DLQ_PREFIX: "dead_letters"}
-    kind = F.when(F.col("topic").startswith(RETRY_PREFIX), "retries").when(
-        F.col("topic").startswith(DLQ_PREFIX), "dead_letters"
-    )
-    length = F.when(kind == "retries", len(RETRY_PREFIX)).otherwise(len(DLQ_PREFIX))
-    group = F.col("topic").substr(length + 1, F.length("topic"))
-    return (
-        traffic.where(kind.isNotNull())
-        .groupBy(group.alias("group"))
-        .agg(
-            *(F.sum(F.when(kind == name, F.col("messages")).otherwise(0)).alias(name) for name in prefixes.values()),
-            F.sum("bytes").alias("bytes"),
-        )
-        .orderBy(F.desc("dead_letters"), F.desc("retries"), "group")
-    )
+def failures(traffic: pa.Table) -> pa.Table:
+    """Retries and dead letters by group: group, retries, dead_letters, bytes; most dead letters first."""
+    retry = mask_of(pc.starts_with(traffic["topic"], RETRY_PREFIX))
+    dead = mask_of(pc.starts_with(traffic["topic"], DLQ_PREFIX))
+    messages = integers(traffic["messages"])
+    columns = {
+        "group": pc.replace_substring_regex(traffic["topic"], f"^({RETRY_PREFIX}|{DLQ_PREFIX})", ""),
+        "retries": pa.array(np.where(retry, messages, 0)),
+        "dead_letters": pa.array(np.where(dead, messages, 0)),
+        "bytes": traffic["bytes"],
+    }
+    sums = {name: (name, "sum") for name in ("retries", "dead_letters", "bytes")}
+    found = by(where(pa.table(columns), retry | dead), ["group"], **sums)
+    return first(found, found.num_rows, *MOST_FAILURES_FIRST)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,0 +1,159 @@
+"""Tables of records as tasks see them: which columns are read, masks over their rows, and packing them for a shuffle.
+
+Tables are Arrow's, with the columns of the data source (source_schema). Nothing here needs Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from delaymq.message.flags import TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from delaymq.message.names import DLQ_PREFIX, RETRY_PREFIX
+
+Mask = npt.NDArray[np.bool_]
+Integers = npt.NDArray[np.int64]
+
+_VOLUME: Final = ("topic", "size", "segment", "store_time")
+_DELAYED: Final = (
+    "topic", "queue_id", "queue_offset", "physical_offset", "segment", "size", "store_time", "born_time", "sys_flag",
+    "reconsume_times", "body_bytes", "kind", "real_topic", "real_queue_id", "delay_level", "due_time", "unique_key",
+    "origin_queue_id", "origin_offset",
+)  # fmt: skip
+_TRAFFIC: Final = ("sys_flag", "queue_id", "reconsume_times", "body_bytes", "kind", "keys")
+OF_SECTION: Final[Mapping[str, tuple[str, ...]]] = {
+    "compaction": (*_VOLUME, *_DELAYED, "half_offset"),
+    "delay": (*_VOLUME, *_DELAYED),
+    "traffic": (*_VOLUME, *_TRAFFIC),
+}
+"""The columns that each section of a summary needs; compaction with keyed topics needs `keys` too."""
+HOUR_US: Final = 3_600_000_000
+TIME: Final = pa.timestamp("us", tz="UTC")
+_GROUP_OF_TOPIC: Final = f"^({RETRY_PREFIX}|{DLQ_PREFIX})"
+# Rows of a table that is computed on at once: enough to make a call of Arrow's cheap, few enough for a cache.
+CHUNK_ROWS: Final = 32_768
+
+
+def columns_of(sections: Iterable[str], *, keyed: bool) -> tuple[str, ...]:
+    """What is read for these sections: each column costs, those that need properties most."""
+    wanted = dict.fromkeys(name for section in sections for name in OF_SECTION[section])
+    return tuple(wanted | ({"keys": None} if keyed else {}))
+
+
+def chunks(batches: Iterable[pa.RecordBatch], rows: int = CHUNK_ROWS) -> Iterator[pa.Table]:
+    """Tables of about `rows` rows."""
+    held: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        held.append(batch)
+        count += batch.num_rows
+        if count >= rows:
+            yield pa.Table.from_batches(held).combine_chunks()
+            held, count = [], 0
+    if held:
+        yield pa.Table.from_batches(held).combine_chunks()
+
+
+def mask_of(values: pa.ChunkedArray) -> Mask:
+    """A column of booleans; null is false."""
+    mask: Mask = pc.fill_null(values, False).to_numpy()
+    return mask
+
+
+def integers(values: pa.ChunkedArray, null: int = 0) -> Integers:
+    """A column of integers, or of times in µs since 1970."""
+    found: Integers = pc.fill_null(values.cast(pa.int64()), null).to_numpy()
+    return found
+
+
+def is_filler(rows: pa.Table) -> Mask:
+    """Which records only fill a damaged place."""
+    filler: Mask = (integers(rows["sys_flag"]) & TRANSACTION_MASK) == TRANSACTION_ROLLBACK
+    return filler
+
+
+def is_topic(rows: pa.Table, *topics: str) -> Mask:
+    """Which records stand in one of these topics."""
+    return mask_of(pc.is_in(rows["topic"], pa.array(topics, pa.string())))
+
+
+def where(rows: pa.Table, mask: Mask) -> pa.Table:
+    """The rows that the mask has."""
+    return rows if mask.all() else rows.filter(pa.array(mask))
+
+
+def codes(values: pa.ChunkedArray) -> tuple[npt.NDArray[np.int32], list[str | None]]:
+    """A column of texts as numbers, and what each number stands for; null has a number of its own."""
+    encoded = values.combine_chunks().dictionary_encode(null_encoding="encode")
+    return encoded.indices.to_numpy(), encoded.dictionary.to_pylist()
+
+
+def hour_of(times: pa.ChunkedArray) -> pa.Array:
+    """The hour, in UTC, of each time; null where there is none."""
+    micros = integers(times)
+    missing = mask_of(pc.is_null(times))
+    hours = np.where(missing, 0, micros // HOUR_US * HOUR_US)
+    return pa.array(hours, pa.int64(), mask=missing).cast(TIME)
+
+
+def milliseconds(times: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Times in ms since 1970."""
+    return times.cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
+
+
+def place_of_texts(values: pa.ChunkedArray, count: int) -> Integers:
+    """In which of `count` partitions each text belongs: the same in every process."""
+    if count == 1:
+        return np.zeros(len(values), np.int64)
+    numbers, texts = codes(values)
+    places = np.array([crc32((text or "").encode()) % count for text in texts], np.int64)
+    return places[numbers] if len(places) else np.zeros(0, np.int64)
+
+
+def place_of_topics(topics: pa.ChunkedArray, count: int) -> Integers:
+    """The same for topics: retries and dead letters of a group belong together."""
+    if count == 1:
+        return np.zeros(len(topics), np.int64)
+    return place_of_texts(pc.replace_substring_regex(topics, _GROUP_OF_TOPIC, ""), count)
+
+
+def place_of_integers(values: pa.ChunkedArray, count: int) -> Integers:
+    """The same for numbers."""
+    return integers(values) % count
+
+
+def scattered(rows: pa.Table, places: Integers, count: int) -> Iterator[tuple[int, pa.Table]]:
+    """The rows of each partition that has some."""
+    if not rows.num_rows:
+        return
+    if count == 1:
+        yield 0, rows
+        return
+    order = np.argsort(places, kind="stable")
+    ends = np.cumsum(np.bincount(places, minlength=count))
+    sorted_rows = rows.take(pa.array(order))
+    begin = 0
+    for place, end in enumerate(ends.tolist()):
+        if end > begin:
+            yield place, sorted_rows.slice(begin, end - begin)
+        begin = end
+
+
+def pack(rows: pa.Table) -> bytes:
+    """The table in Arrow's stream format."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    packed: bytes = sink.getvalue().to_pybytes()
+    return packed
+
+
+def unpack(packed: bytes) -> pa.Table:
+    """What `pack` packed."""
+    with pa.ipc.open_stream(packed) as reader:
+        return reader.read_all()

@@ -1,0 +1,292 @@
+"""The three stages of a job, as functions over tables: what each task does, without Spark.
+
+1. `take_from`: a part of the log is scanned once. Sums of what its records say by themselves; and the records that
+   belong together with others (delayed records and their copies, halves and their ends, equal keys).
+2. `settle`: what belongs together meets in a partition, and becomes sums too.
+3. `add_up`: all sums of some topics, added. What is left is small: the driver makes the summary of it.
+
+Between the stages go items: the partition of the next stage, and what is for it, a name and a packed table. `Facts`
+go to a partition of their own behind the others of the third stage: it needs them, so they are asked for first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from delaymq.message.names import HALF_TOPIC, MARKS_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
+
+from delaymq_spark.jobs import compaction, delay, settlements, traffic
+from delaymq_spark.jobs.columns import (
+    Integers,
+    Mask,
+    chunks,
+    is_filler,
+    is_topic,
+    mask_of,
+    pack,
+    place_of_integers,
+    place_of_texts,
+    place_of_topics,
+    scattered,
+    unpack,
+    where,
+)
+from delaymq_spark.jobs.compaction import BREAKDOWN, NAMED, PROOFS, CompactionOptions, Readers
+from delaymq_spark.jobs.delay import FATES, HISTOGRAM, POINTS, WAITING
+from delaymq_spark.jobs.facts import Facts
+from delaymq_spark.jobs.results import MAX_ROWS, Added, write_part
+from delaymq_spark.jobs.sums import Sums
+from delaymq_spark.jobs.traffic import HOT_KEYS, SIZES, TRAFFIC, VOLUME
+
+Item = tuple[int, tuple[str, Any]]
+
+FACTS: Final = "facts"
+ALL_SUMS: Final = {
+    each.name: each
+    for each in (VOLUME, TRAFFIC, SIZES, HOT_KEYS, BREAKDOWN, PROOFS, NAMED, FATES, POINTS, HISTOGRAM, WAITING)
+}
+_MEET: Final = {
+    "origins": settlements.ORIGINS,
+    "claims": settlements.CLAIMS,
+    "halves": compaction.HALVES,
+    "ended": pa.schema([("half_offset", pa.int64())]),
+    "keyed": compaction.KEYED,
+}
+"""What meets in the second stage."""
+# Sums are added up each time that so many rows of them have come, and handed on when as many are left.
+_MAX_SUM_ROWS: Final = 131_072
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What every task is told; it goes to each of them, so it is small."""
+
+    sections: frozenset[str]
+    compaction: CompactionOptions
+    readers: Readers
+    settle_tasks: int = 1
+    """Partitions of the second stage."""
+    add_tasks: int = 1
+    """Partitions of the third, without that of the facts."""
+    out: Path | None = None
+    """Where tasks write their part of the Parquet files."""
+
+    @property
+    def has_delays(self) -> bool:
+        """Whether delayed records are paired with what settles them."""
+        return not self.sections.isdisjoint(("compaction", "delay"))
+
+
+@dataclass(slots=True)
+class _Held:
+    """Sums of a task until they are handed on."""
+
+    of: Sums
+    tables: list[pa.Table] = field(default_factory=list)
+    rows: int = 0
+    limit: int = _MAX_SUM_ROWS
+
+    def add(self, table: pa.Table) -> None:
+        if table.num_rows:
+            self.tables.append(table)
+            self.rows += table.num_rows
+            if self.rows > self.limit:
+                self.tables = [self.of.add(self.tables)]
+                self.rows = self.tables[0].num_rows
+                # Where little can be added up, not again for each further table.
+                self.limit = max(_MAX_SUM_ROWS, 2 * self.rows)
+
+    def taken(self) -> pa.Table:
+        table, self.tables, self.rows, self.limit = self.of.add(self.tables), [], 0, _MAX_SUM_ROWS
+        return table
+
+
+def take_from(batches: Iterable[pa.RecordBatch], question: Question, facts: Facts | None = None) -> Iterator[Item]:
+    """First stage: the items of a part of the log, whose rows have the columns of `columns.columns_of`.
+
+    `facts`: what the reader of the part notes beside its rows.
+    """
+    facts = Facts() if facts is None else facts
+    held = {name: _Held(each) for name, each in ALL_SUMS.items()}
+    for rows in chunks(batches):
+        held["volume"].add(traffic.volume(rows))
+        if "traffic" in question.sections:
+            held["traffic"].add(traffic.rates(rows))
+            held["sizes"].add(traffic.sizes(rows))
+            # Most keys come once: to hold them back would gain nothing.
+            yield from _items("hot_keys", traffic.keys(rows), question)
+        yield from _of_records(rows, question, held, facts)
+        for name, each in held.items():
+            if each.rows > _MAX_SUM_ROWS:
+                yield from _items(name, each.taken(), question)
+    for name, each in held.items():
+        yield from _items(name, each.taken(), question)
+    yield 0, (FACTS, facts)
+
+
+def _of_records(rows: pa.Table, question: Question, held: dict[str, _Held], facts: Facts) -> Iterator[Item]:
+    """What compaction and delays need of records."""
+    if not question.has_delays:
+        return
+    filler = is_filler(rows)
+    delayed = is_topic(rows, SCHEDULE_TOPIC) & ~filler
+    origins = where(rows, delayed)
+    facts.note_delayed(origins)
+    yield from _items("origins", settlements.origins_of(origins), question)
+    others = where(rows, ~delayed & ~filler)
+    removable = np.zeros(others.num_rows, np.bool_)
+    if "compaction" in question.sections:
+        held["compaction"].add(compaction.of_reason(where(rows, filler), "filler"))
+        removable = yield from _classified(others, question, held, facts)
+    claims = settlements.may_settle(others)
+    yield from _items("claims", settlements.claims_of(where(others, claims), removable[claims]), question)
+
+
+def _classified(
+    rows: pa.Table, question: Question, held: dict[str, _Held], facts: Facts
+) -> Generator[Item, None, Mask]:
+    """Items of records outside the schedule topic; returns which of them may be dead."""
+    readers, options = question.readers, question.compaction
+    half, op, mark = (is_topic(rows, topic) for topic in (HALF_TOPIC, OP_HALF_TOPIC, MARKS_TOPIC))
+    if half.any():
+        halves = compaction.halves(where(rows, half))
+        facts.note_halves(halves)
+        yield from _items("halves", halves, question)
+    if op.any():
+        ends = where(rows, op)
+        held["named"].add(compaction.naming(ends, readers, operations=True))
+        named = where(ends, mask_of(pc.is_valid(ends["half_offset"]))).select(["half_offset"])
+        yield from _items("ended", named, question)
+    if mark.any():
+        held["named"].add(compaction.naming(where(rows, mark), readers, operations=False))
+    is_plain = ~(half | op | mark)
+    plain = where(rows, is_plain)
+    reason, replayable = compaction.plain(plain, readers, options)
+    keyed = compaction.is_keyed(plain, options)
+    if keyed.any():
+        yield from _items("keyed", compaction.keyed(where(plain, keyed), reason[keyed], replayable[keyed]), question)
+    held["compaction"].add(compaction.breakdown(where(plain, ~keyed), reason[~keyed], replayable[~keyed]))
+    removable = np.zeros(rows.num_rows, np.bool_)
+    # Whether a later record supersedes one is not known here.
+    removable[is_plain] = (reason < len(compaction.DEAD_REASONS)) | keyed
+    return removable
+
+
+def settle(items: Iterable[tuple[str, Any]], question: Question, number: int) -> Iterator[Item]:
+    """Second stage: all items of partition `number`."""
+    facts: list[Facts] = []
+    held = {name: _Held(each) for name, each in ALL_SUMS.items()}
+    met: dict[str, list[pa.Table]] = {name: [] for name in _MEET}
+    for name, value in items:
+        if name == FACTS:
+            facts.append(value)
+        elif name in met:
+            met[name].append(unpack(value))
+        else:
+            held[name].add(unpack(value))
+    tables = {name: pa.concat_tables([schema.empty_table(), *met.pop(name)]) for name, schema in _MEET.items()}
+    if question.has_delays:
+        for name, sums in _of_delays(tables.pop("origins"), tables.pop("claims"), question, number):
+            if name in held:
+                held[name].add(sums)
+            else:
+                yield 0, (name, pack(sums))
+    if "compaction" in question.sections:
+        held["compaction"].add(compaction.of_halves(tables["halves"], tables["ended"], question.readers))
+        held["compaction"].add(compaction.of_keyed(tables["keyed"]))
+    for name, each in held.items():
+        sums = each.taken()
+        if name == "hot_keys":
+            # All messages with the same keys met here.
+            sums = traffic.hot_keys(sums, MAX_ROWS)
+        for place, some in scattered(sums, _place(name, sums, question.add_tasks), question.add_tasks):
+            yield place, (name, pack(some))
+    if facts:
+        yield question.add_tasks, (FACTS, Facts.merged(facts))
+
+
+def _of_delays(origins: pa.Table, claims: pa.Table, question: Question, number: int) -> Iterator[tuple[str, pa.Table]]:
+    settled = settlements.settle(origins, claims, question.readers.delay_offsets)
+    if "compaction" in question.sections:
+        yield "compaction", compaction.of_delayed(settled.origins)
+        yield "proofs", PROOFS.of(settled.proofs)
+    if "delay" in question.sections:
+        delayed = delay.rows_of(settled.origins)
+        if question.out is not None and (delayed.num_rows or number == 0):
+            write_part(question.out, "delay", number, delayed)
+        yield "fates", delay.fates(delayed)
+        yield "points", delay.points(delayed)
+        yield "histogram", delay.histogram(delayed)
+        yield "waiting", delay.waiting(delayed, question.compaction.as_of_ms)
+        yield "offenders", delay.offenders(delayed, MAX_ROWS)
+
+
+def add_up(items: Iterable[tuple[str, Any]], question: Question, facts: Facts, number: int) -> Added:
+    """Third stage: all items of partition `number`, as the few rows that a summary needs."""
+    held = {name: _Held(each) for name, each in ALL_SUMS.items()}
+    offenders = []
+    for name, value in items:
+        if name == "offenders":
+            offenders.append(unpack(value))
+        else:
+            held[name].add(unpack(value))
+    sums = {name: each.taken() for name, each in held.items()}
+    if "compaction" in question.sections:
+        named = compaction.of_naming(
+            sums.pop("named"), facts.oldest_delayed, facts.oldest_half, complete=facts.skipped.complete
+        )
+        sums["compaction"] = BREAKDOWN.add([sums["compaction"], named])
+    if question.out is not None:
+        for name in ("compaction", "traffic"):
+            if name in question.sections and (sums[name].num_rows or number == 0):
+                write_part(question.out, name, number, sums[name])
+    return Added.of(sums, offenders)
+
+
+def _items(name: str, rows: pa.Table, question: Question) -> Iterator[Item]:
+    """Items of the first stage."""
+    count = question.settle_tasks
+    for place, some in scattered(rows, _place(name, rows, count), count):
+        yield place, (name, pack(some))
+
+
+def _place(name: str, rows: pa.Table, count: int) -> Integers:
+    """The partition of each row: what belongs together is in the same."""
+    return _PLACES[name](rows, count) if name in _PLACES else place_of_topics(rows["topic"], count)
+
+
+def _by_text(column: str) -> Callable[[pa.Table, int], Integers]:
+    return lambda rows, count: place_of_texts(rows[column], count)
+
+
+def _by_offset(column: str) -> Callable[[pa.Table, int], Integers]:
+    return lambda rows, count: place_of_integers(rows[column], count)
+
+
+def _by_group(rows: pa.Table, count: int) -> Integers:
+    parts = [rows["by"], rows["name"], rows["number"].cast(pa.string())]
+    return place_of_texts(pc.binary_join_element_wise(*parts, ":", null_handling="replace"), count)
+
+
+def _all_together(rows: pa.Table, count: int) -> Integers:
+    return np.zeros(rows.num_rows, np.int64)
+
+
+_PLACES: Final[dict[str, Callable[[pa.Table, int], Integers]]] = {
+    "origins": _by_text("identity"),
+    "claims": _by_text("identity"),
+    "halves": _by_offset("queue_offset"),
+    "ended": _by_offset("half_offset"),
+    "keyed": _by_text("keys"),
+    "hot_keys": _by_text("keys"),
+    "fates": _by_group,
+    "points": _by_group,
+    **dict.fromkeys(("sizes", "proofs", "histogram", "waiting"), _all_together),
+}
+"""All else by its topic."""

@@ -1,0 +1,92 @@
+"""The stages of a job one after the other, without Spark: its shuffles are lists here."""
+
+from __future__ import annotations
+
+import pickle
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from delaymq_spark.jobs import tasks
+from delaymq_spark.jobs.compaction import CompactionOptions, Readers
+from delaymq_spark.jobs.facts import Facts, SkippedParts
+from delaymq_spark.jobs.results import Added
+from delaymq_spark.jobs.tasks import Question
+from delaymq_spark.positions import Positions
+from delaymq_spark.segments import Skipped
+
+SECTIONS = frozenset({"compaction", "delay", "traffic"})
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """How many tasks each stage has."""
+
+    takes: int = 1
+    settles: int = 1
+    adds: int = 1
+
+
+ONE = Cluster()
+MANY = Cluster(takes=3, settles=5, adds=2)
+
+
+def run_stages(
+    messages: pa.Table,
+    positions: Positions,
+    options: CompactionOptions,
+    *,
+    cluster: Cluster = ONE,
+    sections: frozenset[str] = SECTIONS,
+    out: Path | None = None,
+    skipped: Sequence[Skipped] = (),
+) -> Added:
+    """What the third stage makes of the rows `messages`."""
+    question = Question(
+        sections=sections, compaction=options, readers=Readers.of(positions), settle_tasks=cluster.settles,
+        add_tasks=cluster.adds, out=out,
+    )  # fmt: skip
+    first: dict[int, list[Any]] = defaultdict(list)
+    rows = -(-max(messages.num_rows, 1) // cluster.takes)
+    for number in range(cluster.takes):
+        told = SkippedParts()
+        for each in skipped if number == 0 else ():
+            told.note(each)
+        part = messages.slice(number * rows, rows).to_batches(max_chunksize=100)
+        for place, value in tasks.take_from(part, question, Facts(skipped=told)):
+            first[place].append(pickle.dumps(value))
+    assert all(0 <= place < cluster.settles for place in first)
+    second: dict[int, list[Any]] = defaultdict(list)
+    for number in range(cluster.settles):
+        for place, value in tasks.settle(map(pickle.loads, first[number]), question, number):
+            second[place].append(pickle.dumps(value))
+    facts = Facts.merged(pickle.loads(each)[1] for each in second.pop(cluster.adds, []))
+    assert all(0 <= place < cluster.adds for place in second)
+    added = [tasks.add_up(map(pickle.loads, second[number]), question, facts, number) for number in range(cluster.adds)]
+    return Added.merged(pickle.loads(pickle.dumps(added)))
+
+
+def reasons(messages: pa.Table, positions: Positions, options: CompactionOptions, **more: Any) -> dict[int, str]:
+    """The reason of each record, by physical offset: each has a segment of its own here."""
+    at = messages.column_names.index("segment")
+    alone = messages.set_column(at, "segment", messages["physical_offset"])
+    found = run_stages(alone, positions, options, sections=frozenset({"compaction"}), **more).rows("reasons")
+    assert all(row["messages"] == 1 for row in found)
+    assert len({row["segment"] for row in found}) == len(found)
+    return {row["segment"]: row["reason"] for row in found}
+
+
+def table(out: Path, name: str) -> list[dict[str, Any]]:
+    """The rows of a Parquet file that the tasks wrote."""
+    rows: list[dict[str, Any]] = pq.read_table(out / f"{name}.parquet").to_pylist()
+    return rows
+
+
+def shuffled(messages: pa.Table, seed: int) -> pa.Table:
+    """The rows in another order, as tasks that end in another order bring them."""
+    return messages.take(pa.array(np.random.default_rng(seed).permutation(messages.num_rows)))
