@@ -5,12 +5,15 @@ from __future__ import annotations
 import gzip
 import re
 import warnings
+from datetime import datetime, timedelta
 from html.parser import HTMLParser
 
 import pytest
+from delaymq_spark import report, report_plots
 from delaymq_spark.report import render
 from delaymq_spark.report_text import headline, lines
-from spark_summaries import empty_summary, full_summary
+from matplotlib import dates
+from spark_summaries import empty_summary, full_summary, iso
 
 VOID = {"meta", "path", "use", "rect", "line", "br"}
 
@@ -70,6 +73,31 @@ def test_an_empty_store_says_that_it_is() -> None:
     assert "<svg" not in page
     assert "The store is empty." in text
     assert "There is no delayed message in this store." in text
+
+
+def test_what_can_be_replayed_and_who_lags_is_on_the_page_and_in_the_terminal() -> None:
+    summary = full_summary(segments=4, topics=2)
+    summary["compaction"] |= {"deadBytes": 4096, "settledBytes": 3072, "replayableBytes": 1024}
+    text = Checked(report._compaction(summary["compaction"], {})).text
+    assert "settled or expired3.0 KiB75" in text
+    assert "consumed but still replayable1.0 KiB25" in text
+    assert "g-Orders-0Orders-01,23481" in text
+    assert "and 3 more with less lag" in text
+    told = lines(summary, None)
+    assert "of the dead bytes 3.0 KiB are settled or expired, 1.0 KiB consumed but still replayable" in told
+    assert "  group g-Orders-1 lags by 1,234 messages in Orders-1" in told
+
+
+def test_a_bar_of_the_rate_covers_its_hour() -> None:
+    figure = report_plots._rate(full_summary(hours=3)["traffic"])
+    assert figure is not None
+    bars, points = figure.axes[0].patches, figure.axes[1].lines[0].get_xdata()
+    first = datetime.fromisoformat(iso(0))
+    for number, bar in enumerate(bars):
+        begin, end = (dates.num2date(x) for x in (bar.get_x(), bar.get_x() + bar.get_width()))
+        assert abs(begin - first - timedelta(hours=number)) < timedelta(seconds=1)
+        assert abs(end - begin - timedelta(hours=1)) < timedelta(seconds=1)
+        assert abs(points[number] - begin - timedelta(minutes=30)) < timedelta(seconds=1)
 
 
 def test_a_store_without_delays_has_no_empty_pictures_of_them() -> None:

@@ -137,11 +137,12 @@ def _bad(count: int) -> str:
 def _compaction(section: dict[str, Any], drawn: dict[str, str]) -> str:
     rows = [
         (str(each["order"] or ""), f"{each['segment']:020d}", each["action"], size(each["bytes"]),
-         size(each["reclaimedBytes"]), size(each["copiedBytes"]), number(each["pinningMessages"]),
+         size(each["reclaimedBytes"]), size(each["replayableBytes"]), size(each["copiedBytes"]),
+         number(each["pinningMessages"]),
          moment(each["lastDue"]))
         for each in section["plan"][:SHOWN_SEGMENTS]
     ]  # fmt: skip
-    head = ("order", "segment", "action", "bytes", "given back", "copied", "still to come", "last due")
+    head = ("order", "segment", "action", "bytes", "given back", "replayable", "copied", "still to come", "last due")
     more = section["planSegments"] - len(rows)
     note = f"<p>… and {more} segments more, in summary.json</p>" if more > 0 else ""
     pinned = (
@@ -150,17 +151,46 @@ def _compaction(section: dict[str, Any], drawn: dict[str, str]) -> str:
         if section["pins"]
         else ""
     )
+    kept = sum(each["keptBytes"] for each in section["plan"])
+    proofs = (
+        f"<p>{size(kept)} of dead bytes are copies of delayed messages whose originals stay: without its copy, a"
+        " delivered message would count as lost.</p>"
+        if kept
+        else ""
+    )
     topics = [
         (name_of(each["topic"], 60), number(each["messages"]), size(each["bytes"]), size(each["deadBytes"]),
          share(each["deadBytes"], each["bytes"]))
         for each in section["topics"]
     ]  # fmt: skip
+    dead = [
+        (name, size(section[member]), share(section[member], section["deadBytes"]))
+        for name, member in (
+            ("settled or expired", "settledBytes"),
+            ("consumed but still replayable", "replayableBytes"),
+        )
+        if section["deadBytes"]
+    ]
+    groups = [
+        (name_of(each["group"], 60), name_of(each["topic"], 60), number(each["lag"]), number(each["queues"]),
+         number(each["unreadQueues"]))
+        for each in section["groups"]
+    ]  # fmt: skip
+    unlisted = section["groupCount"] - len(groups)
+    groups_note = f"<p>… and {number(unlisted)} more with less lag</p>" if unlisted > 0 else ""
     return _section(
         "What is dead, and what compaction would give back",
         _card("Segments", drawn.get("segments"), wide=True),
         _card("Why", drawn.get("reasons")),
+        _text("Dead bytes", _table(("", "bytes", "share"), dead)),
         _text("Topics with most dead bytes", _table(("topic", "messages", "bytes", "dead", "share"), topics)),
-        _text("The plan", _table(head, rows) + note + pinned, wide=True),
+        _text(
+            "Lag of consumer groups",
+            _table(("group", "topic", "lag", "queues", "queues without an offset"), groups) + groups_note,
+        )
+        if groups
+        else "",
+        _text("The plan", _table(head, rows) + note + pinned + proofs, wide=True),
     )
 
 

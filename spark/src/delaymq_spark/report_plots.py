@@ -6,7 +6,7 @@ import io
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import matplotlib as mpl
@@ -19,6 +19,7 @@ from delaymq_spark.report_text import REASONS, duration, printable, size
 LIVE, PINNING, FREE, ALARM, QUIET = "#2f7d5b", "#d9912b", "#c9ccd3", "#c0392b", "#4a6fa5"
 MAX_BARS = 60
 """Segments in one picture: more are gathered, so that bars can be told apart."""
+_HOUR = timedelta(hours=1)
 _DEAD_COLOURS = ("#7d8597", "#9a8c98", "#b5838d", "#6d6875", "#a3b18a", "#588157", "#84a59d", "#e5989b", "#bfb1c1")
 _STYLE: dict[Any, Any] = {  # matplotlib types each key of its own
     "svg.fonttype": "none",  # Text stays text: small, sharp, and in the page's font.
@@ -177,7 +178,7 @@ def _late_hours(delay: dict[str, Any]) -> Figure | None:
     if len(rows) < 2:
         return None
     figure, axes = _new()
-    hours = _times(rows)
+    hours = [begin + _HOUR / 2 for begin in _times(rows)]
     for field, colour in (("p50Ms", LIVE), ("p99Ms", PINNING), ("maxMs", ALARM)):
         axes.plot(hours, [r[field] for r in rows], color=colour, label=field[:-2], linewidth=1.4, marker=".")
     _lateness_axis(axes, min(r["p50Ms"] for r in rows))
@@ -224,8 +225,12 @@ def _rate(traffic: dict[str, Any]) -> Figure | None:
     if not rows:
         return None
     figure, axes = _new(2.6, 13.2)
-    hours = _times(rows)
-    axes.bar(hours, [each["messages"] / 3600 for each in rows], width=1 / 26, color=QUIET)
+    begins = _times(rows)
+    # A bar covers its hour; a point of the line stands in the middle of its own.
+    axes.bar(
+        begins, [each["messages"] / 3600 for each in rows], width=_HOUR / timedelta(days=1), align="edge", color=QUIET
+    )
+    hours = [begin + _HOUR / 2 for begin in begins]
     axes.set_ylabel("messages a second")
     sizes = axes.twinx()
     sizes.plot(hours, [each["bytes"] / 3600 for each in rows], color=PINNING, linewidth=1.2, marker=".")

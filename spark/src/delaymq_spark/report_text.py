@@ -23,6 +23,7 @@ REASONS = {
     "unread": "a group has yet to read it",
     "retained": "kept for its time, no group reads it",
 }
+SHOWN_GROUPS = 5
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -119,6 +120,16 @@ def lines(summary: dict[str, Any], out: Path | None) -> list[str]:
             f" {size(compaction['copiedBytes'])} copied"
         )
         found += [f"  {REASONS[each['reason']]}: {size(each['bytes'])}" for each in compaction["dead"]]
+        if compaction["deadBytes"]:
+            found.append(
+                f"of the dead bytes {size(compaction['settledBytes'])} are settled or expired,"
+                f" {size(compaction['replayableBytes'])} consumed but still replayable"
+            )
+        behind = [each for each in compaction["groups"] if each["lag"]]
+        found += [
+            f"  group {printable(each['group'])} lags by {number(each['lag'])} messages in {printable(each['topic'])}"
+            for each in behind[:SHOWN_GROUPS]
+        ]
     if delay := summary.get("delay"):
         late = delay["lateness"]
         found.append(

@@ -23,7 +23,8 @@ def empty_summary() -> dict[str, Any]:
         "totals": {"messages": 0, "bytes": 0, "topics": 0, "segments": 0, "firstStored": None, "lastStored": None},
         "compaction": {
             "liveBytes": 0, "deadBytes": 0, "reclaimableBytes": 0, "copiedBytes": 0, "pinnedBytes": 0, "dead": [],
-            "live": [], "topics": [], "plan": [], "planSegments": 0, "pins": [],
+            "live": [], "topics": [], "plan": [], "planSegments": 0, "pins": [], "settledBytes": 0,
+            "replayableBytes": 0, "groups": [], "groupCount": 0,
         },
         "delay": {
             **dict.fromkeys(counts, 0), "nextDue": None, "oldestOverdueMs": None, "worstLatenessMs": None,
@@ -47,7 +48,7 @@ def full_summary(
         {"order": n + 1, "segment": n << 30, "action": "rewrite", "messages": 10**6, "bytes": 1 << 30,
          "liveBytes": (live := chance.randrange(1 << 29)), "deadBytes": (1 << 30) - live, "fileBytes": 1 << 30,
          "reclaimedBytes": (1 << 30) - live, "copiedBytes": live, "pinningMessages": n % 3, "pinningBytes": live // 9,
-         "lastDue": iso(n % 700), "onlyPinned": False}
+         "lastDue": iso(n % 700), "onlyPinned": False, "keptBytes": 1 << 20, "replayableBytes": live // 7}
         for n in range(segments)
     ]  # fmt: skip
     names = [f"{names[n % len(names)]}-{n}" for n in range(topics)]
@@ -59,6 +60,9 @@ def full_summary(
         "dead": [{"reason": "consumed", "messages": 9, "bytes": dead}],
         "live": [{"reason": "pending", "messages": 9, "bytes": live}],
         "topics": [{"topic": each, "messages": 5, "bytes": 10**9, "deadBytes": 10**8} for each in names],
+        "settledBytes": dead - dead // 4, "replayableBytes": dead // 4, "groupCount": topics + 3,
+        "groups": [{"topic": each, "group": f"g-{each}", "lag": 1_234, "queues": 8, "unreadQueues": 1}
+                   for each in names],
         "plan": plan, "planSegments": segments, "pins": plan[: segments // 3],
     }  # fmt: skip
     late = {"messages": 100, "delivered": 90, "pending": 10, "withdrawn": 0, "lost": 1, "duplicates": 2, "early": 1,
