@@ -73,6 +73,11 @@ REFUSED: list[tuple[Spec, str, str]] = [
         "failedRunsHistoryLimit",
         "spec.analytics.failedRunsHistoryLimit in body should be less than or equal to 20",
     ),
+    (
+        {"resultsHistoryLimit": 0},
+        "resultsHistoryLimit",
+        "spec.analytics.resultsHistoryLimit in body should be greater than or equal to 1",
+    ),
     ({"keyedTopics": ["a,b"]}, "keyedTopics[0]", TOPIC),
     ({"keyedTopics": ["a", "a"]}, "keyedTopics[1]", 'Duplicate value: "a"'),
     (
@@ -92,6 +97,7 @@ ACCEPTED: list[Spec] = [
     {},
     {"schedule": "*/15 0-6,22 1 JAN-JUN MON#1", "timeZone": "America/Argentina/Buenos_Aires", "suspend": True},
     {"schedule": "@daily", "timeZone": "Etc/GMT+5", "read": "Volume", "resultsClaim": "results"},
+    {"resultsClaim": "results", "resultsHistoryLimit": 1000},
     {"driver": {"coreRequest": "100m", "coreLimit": 1, "memory": "512m", "memoryOverhead": "64m"}},
     {"executor": {"instances": 100, "cores": 4, "coreLimit": 4, "memory": "64g"}},
     {"image": "registry.example:5000/a/b@sha256:0", "imagePullSecrets": [{"name": "a"}], "serviceAccountName": "spark"},
@@ -151,6 +157,7 @@ def test_analytics_get_every_default(api_server: ApiServer, namespace: str) -> N
         "failedRunsHistoryLimit": 1,
         "promiseP99Milliseconds": 100,
         "minDeadPercent": 25,
+        "resultsHistoryLimit": 30,
     }
 
 

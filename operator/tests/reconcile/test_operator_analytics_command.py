@@ -33,6 +33,7 @@ def test_the_command_takes_the_plain_arguments(command):
     assert str(wanted.publish) == "configmap/ns/demo-analytics-0-29654400"
     assert wanted.skipped_ok
     assert wanted.out is None
+    assert wanted.keep_runs is None
     assert (wanted.min_dead_ratio, wanted.promise_p99_ms) == (0.25, 100)
     assert wanted.levels is None
     assert wanted.retention_hours is None
@@ -44,6 +45,8 @@ def test_the_command_takes_all_that_a_spec_may_say(command):
     assert wanted.keyed_topics == {"-a", "b"}
     assert (wanted.min_dead_ratio, wanted.promise_p99_ms) == (1.0, 0)
     assert wanted.out == Path("/results/demo-analytics-0-29654400")
+    assert wanted.keep_runs == 30
+    assert command("arguments").parse(arguments(resultsClaim="r", resultsHistoryLimit=7), NOW_MS).keep_runs == 7
 
 
 @pytest.mark.parametrize(("hours", "expected"), [("72", 72), ("0", None), ("-1", None), ("", None), ("1e3", None)])

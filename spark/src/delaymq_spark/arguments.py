@@ -12,11 +12,13 @@ from typing import NoReturn
 from delaymq.message.errors import LevelTableError
 from delaymq.message.levels import DelayLevels
 
+from delaymq_spark.old_runs import prefix_of
 from delaymq_spark.publish import ConfigMapName, parse_target
 from delaymq_spark.times import parse_time_ms
 
 DEFAULT_OUT = "delaymq-report"
 DEFAULT_RETENTION_HOURS = 72
+MAX_KEPT_RUNS = 10_000
 JOBS = {
     "report": "all of them, with an HTML report",
     "compaction": "what is dead, why, and what compaction would give back",
@@ -49,6 +51,8 @@ class Wanted:
     as_of_ms: int
     out: Path | None
     publish: ConfigMapName | None
+    keep_runs: int | None
+    """Of this run and older ones beside `out`, how many keep their results; None: all."""
     skipped_ok: bool
     as_json: bool
     levels: str | None
@@ -82,7 +86,8 @@ def parse(argv: Sequence[str], now_ms: int) -> Wanted:
         out = DEFAULT_OUT
     return Wanted(
         job=given.job, store=given.store, as_of_ms=_time_ms(given.as_of, now_ms),
-        out=None if out is None else Path(out), publish=target, skipped_ok=given.skipped_ok, as_json=given.json,
+        out=None if out is None else Path(out), publish=target, keep_runs=_keep_runs(given.keep_runs, out),
+        skipped_ok=given.skipped_ok, as_json=given.json,
         levels=given.levels, retention_hours=given.retention_hours,
         keyed_topics=frozenset(word.strip() for word in given.keyed_topics.split(",") if word.strip()),
         min_dead_ratio=given.min_dead_ratio, promise_p99_ms=given.promise_p99_ms, master=given.master,
@@ -101,6 +106,8 @@ def _parser() -> _Parser:
             out = f"{DEFAULT_OUT}; nowhere with --publish"
             job.add_argument("--publish", metavar="TARGET", help="put results in configmap/NAMESPACE/NAME (in a pod)")
         job.add_argument("--out", metavar="DIR", help=f"where results go (default: {out})")
+        kept = "with --out DIR/NAME-WORD: remove all but the newest N of DIR/NAME-* (default: keep all)"
+        job.add_argument("--keep-runs", type=int, metavar="N", help=kept)
         job.add_argument("--json", action="store_true", help="print the summary as one JSON object")
         job.add_argument("--skipped-ok", action="store_true", help="exit with 0, not 1, when parts were skipped")
         job.add_argument("--as-of", metavar="TIME", help="ISO time or ms since 1970 that counts as now (default: now)")
@@ -121,6 +128,18 @@ def _target(text: str | None) -> ConfigMapName | None:
         return parse_target(text)
     except ValueError as error:
         raise UsageError(f"--publish: {error}") from None
+
+
+def _keep_runs(count: int | None, out: str | None) -> int | None:
+    if count is None:
+        return None
+    if not 1 <= count <= MAX_KEPT_RUNS:
+        raise UsageError(f"--keep-runs is {count}: give a number from 1 to {MAX_KEPT_RUNS}")
+    if out is None or prefix_of(Path(out)) is None:
+        raise UsageError(
+            "--keep-runs needs --out with a name that ends in a hyphen and a word, such as results/orders-1"
+        )
+    return count
 
 
 def _time_ms(text: str | None, now_ms: int) -> int:

@@ -22,6 +22,7 @@ from delaymq.message.levels import DEFAULT_LEVELS, DelayLevels
 
 from delaymq_spark import status
 from delaymq_spark.arguments import DEFAULT_RETENTION_HOURS, UsageError, Wanted, parse
+from delaymq_spark.old_runs import remove_old_runs
 from delaymq_spark.problems import sentence_of
 from delaymq_spark.publish import ApiServer, PublishError, in_cluster, pack, publish
 from delaymq_spark.report_text import printable
@@ -82,6 +83,7 @@ def run(
     started = _Started(time.monotonic())
     try:
         result = _analyse(wanted, started)
+        _remove_old_runs(wanted)
         if server is not None and wanted.publish is not None:
             packed = pack(json.dumps(result.summary, ensure_ascii=False, allow_nan=False), result.page)
             text = status.as_text(status.of_summary(result.summary, now_ms(), packed.omitted))
@@ -183,6 +185,20 @@ def _publish_failure(
         publish(server, wanted.publish, status.as_text(failed), None, **more)
     except (PublishError, KeyboardInterrupt, _Stopped) as error:
         _say(str(error) or "stopped while the failure was being published", code)
+
+
+def _remove_old_runs(wanted: Wanted) -> None:
+    if wanted.out is None or wanted.keep_runs is None:
+        return
+    try:
+        removed = remove_old_runs(wanted.out, wanted.keep_runs)
+    except OSError as error:
+        # This run succeeded; the next one tries again.
+        text = f"older runs beside {wanted.out} were not all removed: {error.strerror or error}"
+        print(printable(f"delaymq-spark: {text}"), file=sys.stderr)
+        return
+    for path in removed:
+        print(printable(f"removed the older run {path}"), file=sys.stderr)
 
 
 def _tell(wanted: Wanted, result: Result) -> int:

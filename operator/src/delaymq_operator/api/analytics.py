@@ -66,6 +66,8 @@ class AnalyticsSpec(ApiStruct, frozen=True, kw_only=True):
     min_dead_percent: Annotated[int, Meta(ge=0, le=100)] = 25
     results_claim: str | None = None
     """A volume claim for the Parquet files; None: only the ConfigMap of a run has its results."""
+    results_history_limit: Annotated[int, Meta(ge=1, le=1000)] = 30
+    """Runs of each group that keep their results in the claim."""
 
 
 class AnalyticsGroupStatus(StatusStruct, frozen=True, kw_only=True):

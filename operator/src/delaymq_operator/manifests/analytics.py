@@ -113,7 +113,8 @@ def _arguments(broker: Broker, spec: AnalyticsSpec, run: AnalyticsRun, name: str
         # A broker that keeps nothing by age is analysed with the default: the command takes no 0.
         found += ["--retention-hours", hours] if hours.isdecimal() and int(hours) > 0 else []
     if spec.results_claim is not None:
-        found += ["--out", f"{RESULTS_PATH}/{name}"]
+        # The name ends with the run's token, by which the command tells older runs of this group.
+        found += ["--out", f"{RESULTS_PATH}/{name}", "--keep-runs", str(spec.results_history_limit)]
     return found
 
 
