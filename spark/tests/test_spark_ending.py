@@ -9,12 +9,15 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from delaymq_spark import cli, problems
-from delaymq_spark.jobs import pipeline
+from delaymq_spark.jobs import pipeline, running
+from delaymq_spark.positions import Positions
 from delaymq_spark.publish import ApiServer, PublishError
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException
@@ -148,6 +151,26 @@ def test_a_mistake_of_the_programs_own_keeps_its_trace_and_is_published(
 
 def test_errors_of_others_are_not_taken_for_sparks() -> None:
     assert problems.sentence_of(ValueError("x")) is None
+
+
+def test_a_sigterm_whose_exception_was_lost_ends_the_run_before_its_next_step(
+    store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = False
+
+    def lose_it(*_: object) -> Positions:
+        nonlocal told
+        told = True
+        return Positions(path=str(store))
+
+    def fail(*_: object) -> None:
+        raise AssertionError("it went on")
+
+    monkeypatch.setattr(running, "context", lambda _: nullcontext())
+    monkeypatch.setattr(pipeline, "read_positions", lose_it)
+    monkeypatch.setattr(pipeline, "Stages", lambda *_: SimpleNamespace(facts=fail))
+    assert cli.run(["traffic", "--store", str(store)], is_stopping=lambda: told) == 143
+    assert "stopped before it was done (SIGTERM)" in capsys.readouterr().err
 
 
 def command(store: Path, **environment: str) -> subprocess.Popen[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -63,16 +64,20 @@ class _Started:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command `delaymq-spark`. The exit code."""
-    with _told_of_sigterm():
-        return run(list(sys.argv[1:] if argv is None else argv))
+    with _told_of_sigterm() as told:
+        return run(list(sys.argv[1:] if argv is None else argv), is_stopping=told.is_set)
 
 
 def run(
     argv: Sequence[str],
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     cluster: Callable[[], ApiServer] = in_cluster,
+    is_stopping: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Run what `argv` says; errors are told on stderr in a sentence, and published. The exit code."""
+    """Run what `argv` says; errors are told on stderr in a sentence, and published. The exit code.
+
+    `is_stopping`: whether SIGTERM has come, should the exception that told of it have been lost.
+    """
     server: ApiServer | None = None
     try:
         wanted = parse(argv, now_ms())
@@ -82,7 +87,7 @@ def run(
         return _say(str(error), EXIT_USAGE)
     started = _Started(time.monotonic())
     try:
-        result = _analyse(wanted, started)
+        result = _analyse(wanted, started, is_stopping)
         _remove_old_runs(wanted)
         if server is not None and wanted.publish is not None:
             packed = pack(json.dumps(result.summary, ensure_ascii=False, allow_nan=False), result.page)
@@ -109,8 +114,13 @@ def run(
     return _tell(wanted, result)
 
 
-def _analyse(wanted: Wanted, started: _Started) -> Result:
+def _analyse(wanted: Wanted, started: _Started, is_stopping: Callable[[], bool]) -> Result:
     """The run itself; whatever goes wrong is a _FailedError with a sentence."""
+
+    def check() -> None:
+        if is_stopping():
+            raise _Stopped
+
     try:
         options = _options(wanted, started)
         # Spark takes seconds to load: what is wrong with the store is told before.
@@ -122,7 +132,7 @@ def _analyse(wanted: Wanted, started: _Started) -> Result:
         if options.out is not None:
             options.out.mkdir(parents=True, exist_ok=True)
         with context(options) as spark:
-            return run_job(spark, options, Progress(sys.stderr, steps_of(options)))
+            return run_job(spark, options, Progress(sys.stderr, steps_of(options), check))
     except _FailedError:
         raise
     except StorePathError as error:
@@ -219,13 +229,17 @@ def _tell(wanted: Wanted, result: Result) -> int:
 
 
 @contextmanager
-def _told_of_sigterm() -> Iterator[None]:
+def _told_of_sigterm() -> Iterator[threading.Event]:
+    """SIGTERM raises _Stopped; and sets the event, since Python drops what is raised in the finaliser of an object."""
+    told = threading.Event()
+
     def stop(number: int, frame: FrameType | None) -> NoReturn:
+        told.set()
         raise _Stopped
 
     before = signal.signal(signal.SIGTERM, stop)
     try:
-        yield
+        yield told
     finally:
         signal.signal(signal.SIGTERM, before)
 

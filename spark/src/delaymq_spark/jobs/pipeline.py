@@ -66,6 +66,7 @@ def run_job(spark: SparkContext, options: JobOptions, progress: Progress) -> Res
             delay_levels=options.delay_levels,
         )
         stages = Stages(spark, found, source, question)
+        progress.check()
         facts = stages.facts()
         for skipped in dict.fromkeys((*(each for each in positions.skipped if each.offset < 0), *found.skipped)):
             facts.skipped.note(skipped)
@@ -97,6 +98,7 @@ def run_job(spark: SparkContext, options: JobOptions, progress: Progress) -> Res
             page = render(result)
             if options.out is not None:
                 write_text(options.out / "report.html", page)
+    progress.check()
     return Result(result, page)
 
 

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -107,15 +107,18 @@ def has_plots() -> bool:
 class Progress:
     """Says on a stream which step runs and, on a terminal, how many of its tasks are done."""
 
-    def __init__(self, stream: IO[str], steps: int) -> None:
+    def __init__(self, stream: IO[str], steps: int, check: Callable[[], None] = lambda: None) -> None:
         self._stream = stream
         self._steps = steps
         self._number = 0
+        self.check = check
+        """Raises when the job is to be stopped; called before what takes long."""
         self._is_terminal = stream.isatty()
 
     @contextmanager
     def step(self, what: str, spark: SparkContext | None = None) -> Iterator[None]:
         """One step, from here to the block's end."""
+        self.check()
         self._number += 1
         title = f"[{self._number}/{self._steps}] {what}"
         if not self._is_terminal or spark is None:
