@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from delaymq.client import Message, MessageQueue, NoSuchDelayError, PushConsumerOptions, ReceivedMessage
@@ -129,6 +130,32 @@ def test_a_delay_finds_its_level_however_it_is_written() -> None:
     assert [level_for(delay, levels, "b") for delay in ("1s", "1m", "60s", "120s", "24h")] == [1, 2, 2, 3, 4]
 
 
+def test_a_delay_may_be_a_number_of_seconds() -> None:
+    levels = DelayLevels.parse("1s 5s 1m")
+    assert [level_for(delay, levels, "b") for delay in (1, 5, 5.0, 60)] == [1, 2, 2, 3]
+    with pytest.raises(NoSuchDelayError, match=r"b has no delay of exactly 2s; it has: 1s 5s 1m\."):
+        level_for(2, levels, "b")
+
+
+@pytest.mark.parametrize(
+    ("delay", "why"),
+    [
+        (0, "more than 0"),
+        (-1, "more than 0"),
+        (0.0005, "whole milliseconds"),
+        (float("nan"), "nan s is no delay"),
+        (float("inf"), "inf s is no delay"),
+        (10**30, "is no delay"),
+        (True, "give a text such as '5s', a number of seconds or a timedelta"),
+        (b"5s", "give a text such as '5s', a number of seconds or a timedelta"),
+        (["5s"], "give a text such as '5s', a number of seconds or a timedelta"),
+    ],
+)
+def test_a_delay_of_another_kind_or_without_sense_is_refused(delay: Any, why: str) -> None:
+    with pytest.raises(NoSuchDelayError, match=why):
+        level_for(delay, DelayLevels.parse("1s 5s"), "b")
+
+
 def test_a_delay_without_level_or_sense_is_refused_with_a_hint() -> None:
     levels = DelayLevels.parse("1s 90s")
     with pytest.raises(NoSuchDelayError, match=r"b has no delay of exactly 2s; it has: 1s 90s. Use one of these"):
@@ -229,6 +256,45 @@ def test_what_may_be_committed_is_the_first_unfinished_offset(data: st.DataObjec
 def test_what_cannot_travel_is_refused_with_a_reason(message: Message, why: str) -> None:
     with pytest.raises(IllegalMessageError, match=why):
         properties_text(outgoing_properties(message, "ID"))
+
+
+def test_a_string_is_one_key_and_a_list_is_taken_as_it_is() -> None:
+    assert Message(topic="T", body=b"", keys="order-1").keys == ("order-1",)
+    assert Message(topic="T", body=b"", keys=["order-1", "customer-7"]).keys == ("order-1", "customer-7")
+    assert Message(topic="T", body=b"", keys="").keys == ()
+    assert outgoing_properties(Message(topic="T", body=b"", keys="order-1"), "ID")["KEYS"] == "order-1"
+
+
+def test_bytes_that_may_change_are_copied() -> None:
+    body = bytearray(b"a book")
+    message = Message(topic="T", body=body)
+    body[0:1] = b"x"
+    assert message.body == b"a book"
+    assert Message(topic="T", body=memoryview(b"a book")).body == b"a book"
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"body": "text"}, r"the body must be bytes, not 'text' \(str\): encode it, as in body=text.encode\(\)"),
+        ({"body": {"a": 1}}, r"the body must be bytes, not \{'a': 1\} \(dict\)"),
+        ({"body": None}, "the body must be bytes"),
+        ({"keys": 4711}, r"keys must be a string or several in a tuple or list, not 4711 \(int\)"),
+        ({"keys": b"order-1"}, "keys must be a string"),
+        ({"keys": ("order-1", 2)}, r"each key must be a string, not 2 \(int\)"),
+        ({"topic": None}, "topic must be a string"),
+        ({"tags": ["a", "b"]}, "a message has one tag"),
+        ({"properties": "a=b"}, "properties must be a dict of strings"),
+        ({"properties": {"price": 5}}, r"property price: the value must be a string, not 5 \(int\)"),
+        ({"properties": {5: "price"}}, "names of properties must be strings"),
+        ({"delay_level": "5s"}, r"use send\(message, delay='5s'\)"),
+        ({"flag": "x"}, "flag must be a whole number"),
+        ({"body": "x" * 1_000}, "x…"),
+    ],
+)
+def test_a_field_of_the_wrong_type_is_refused_with_a_sentence(fields: dict[str, Any], why: str) -> None:
+    with pytest.raises(IllegalMessageError, match=why):
+        outgoing_properties(Message(**{"topic": "T", "body": b"", **fields}), "ID")
 
 
 def record(body: bytes, sys_flag: int = 0, topic: bytes = b"T", properties: bytes = b"") -> bytes:

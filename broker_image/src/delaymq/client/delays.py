@@ -1,14 +1,17 @@
-"""From a delay such as `5s` or a timedelta to the level that a broker has for exactly this delay."""
+"""From a delay (`5s`, a number of seconds, a timedelta) to the level that a broker has for exactly this delay."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
+from typing import TypeAlias
 
 from delaymq.client.errors import NoSuchDelayError
 from delaymq.message.errors import LevelTableError
 from delaymq.message.levels import DEFAULT_LEVELS, DelayLevels, delay_text, parse_delay_ms
 
+Delay: TypeAlias = str | int | float | timedelta
+"""A text such as `5s` or `1m`, a number of seconds, or a timedelta."""
 TABLE_KEY = "messageDelayLevel"
 
 
@@ -20,20 +23,28 @@ def table_of(settings: Mapping[str, str]) -> DelayLevels:
         raise NoSuchDelayError(f"the broker's table of delays cannot be read: {error}") from error
 
 
-def delay_in_ms(delay: str | timedelta) -> int:
-    """Milliseconds of `5s`, `1m` … or of a timedelta; NoSuchDelayError says what is wrong."""
-    if isinstance(delay, timedelta):
-        delay_ms, rest = divmod(delay, timedelta(milliseconds=1))
-        if delay_ms <= 0 or rest:
-            raise NoSuchDelayError(f"{delay!r} is no delay: it is more than 0 and has whole milliseconds")
-        return delay_ms
-    try:
-        return parse_delay_ms(delay)
-    except LevelTableError as error:
-        raise NoSuchDelayError(str(error)) from error
+def delay_in_ms(delay: object) -> int:
+    """Milliseconds of a `Delay`; NoSuchDelayError says what is wrong with it."""
+    if isinstance(delay, str):
+        try:
+            return parse_delay_ms(delay)
+        except LevelTableError as error:
+            raise NoSuchDelayError(str(error)) from error
+    length = delay
+    if isinstance(delay, int | float) and not isinstance(delay, bool):
+        try:
+            length = timedelta(seconds=delay)
+        except (OverflowError, ValueError) as error:  # too large, or not a number
+            raise NoSuchDelayError(f"{delay!r} s is no delay: {error}") from error
+    if not isinstance(length, timedelta):
+        raise NoSuchDelayError(f"{delay!r} is no delay: give a text such as '5s', a number of seconds or a timedelta")
+    delay_ms, rest = divmod(length, timedelta(milliseconds=1))
+    if delay_ms <= 0 or rest:
+        raise NoSuchDelayError(f"{delay!r} is no delay: it must be more than 0 and whole milliseconds")
+    return delay_ms
 
 
-def level_for(delay: str | timedelta, levels: DelayLevels, broker_name: str) -> int:
+def level_for(delay: Delay, levels: DelayLevels, broker_name: str) -> int:
     """The lowest level with exactly this delay; NoSuchDelayError lists the broker's delays when there is none."""
     wanted_ms = delay_in_ms(delay)
     try:

@@ -6,10 +6,9 @@ import asyncio
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import timedelta
 
 from delaymq.client.client import Client
-from delaymq.client.delays import level_for
+from delaymq.client.delays import Delay, level_for
 from delaymq.client.errors import (
     AnswerTimeoutError,
     ClientError,
@@ -183,7 +182,7 @@ class Delivery:
         now_ms = 0.0 if self._faults is None else asyncio.get_running_loop().time() * 1000
         return rounds.choose(route.writable, avoid, self._faults, now_ms)
 
-    async def _level(self, delay: str | timedelta, broker_name: str, address: str) -> int:
+    async def _level(self, delay: Delay, broker_name: str, address: str) -> int:
         try:
             return level_for(delay, await self._client.delays.levels(address), broker_name)
         except NoSuchDelayError:

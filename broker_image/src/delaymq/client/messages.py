@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
@@ -12,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from delaymq.client.message_fields import check_kinds, check_property, checked_body, checked_keys
 from delaymq.message import flags, names
 from delaymq.message.compression import inflate
 from delaymq.message.errors import IllegalMessageError, RecordError
@@ -40,14 +42,15 @@ _RESERVED: Final = frozenset(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Message:
-    """A message to send."""
+    """A message to send. IllegalMessageError, a ValueError, for a field that has a value of the wrong type."""
 
     topic: str
     body: bytes
+    """A bytearray or memoryview is copied."""
     tags: str = ""
     """One tag, by which consumers can choose."""
-    keys: tuple[str, ...] = ()
-    """By which it can be found; no blanks inside."""
+    keys: Sequence[str] = ()
+    """By which it can be found, without blanks. A string is one key; kept as a tuple."""
     properties: dict[str, str] = field(default_factory=dict)
     delay_level: int = 0
     """0: at once. The broker's table says what the others mean; `delay=` of a send finds the level."""
@@ -55,6 +58,11 @@ class Message:
     """Whether the answer waits for the disk, where the broker flushes synchronously."""
     flag: int = 0
     """For the application; brokers keep it and do not look at it."""
+
+    def __post_init__(self) -> None:
+        check_kinds(self)
+        object.__setattr__(self, "body", checked_body(self.body))
+        object.__setattr__(self, "keys", checked_keys(self.keys))
 
 
 class SendStatus(IntEnum):
@@ -138,6 +146,7 @@ def outgoing_properties(message: Message, unique_id: str, delay_level: int = 0) 
         raise IllegalMessageError(problem)
     properties = dict(message.properties)
     for name, value in properties.items():
+        check_property(name, value)
         if name in _RESERVED or name.startswith(names.OWN_PREFIX):
             raise IllegalMessageError(f"property {name} is reserved: use the message's own field, or another name")
         if not is_storable(name, value):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 
 import msgspec
 
 from delaymq.client.batches import batch_body
+from delaymq.client.delays import Delay
 from delaymq.client.messages import Message, outgoing_properties, properties_text
 from delaymq.client.options import ProducerOptions
 from delaymq.client.replies import REPLY
@@ -29,7 +29,7 @@ class Outgoing(msgspec.Struct, frozen=True):
     """As it travels, compressed if that was worth it."""
     properties: str
     """In the form of the wire."""
-    delay: str | timedelta | None = None
+    delay: Delay | None = None
     """Becomes a level at the broker that is chosen."""
     flag: int = 0
     sys_flag: int = 0
@@ -58,7 +58,7 @@ class Outgoing(msgspec.Struct, frozen=True):
 
 async def outgoing_message(
     message: Message,
-    delay: str | timedelta | None,
+    delay: Delay | None,
     ids: UniqueIds,
     options: ProducerOptions,
     own: dict[str, str] | None = None,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
 from typing import Self
 
 from delaymq.client.client import Client
+from delaymq.client.delays import Delay
 from delaymq.client.delivery import Delivery
 from delaymq.client.errors import (
     AnswerTimeoutError,
@@ -99,14 +99,15 @@ class Producer:
         self,
         message: Message,
         *,
-        delay: str | timedelta | None = None,
+        delay: Delay | None = None,
         queue: MessageQueue | None = None,
         ordering_key: str | None = None,
         timeout_ms: int | None = None,
     ) -> SendResult:
         """Sends and waits for the broker's answer.
 
-        `delay`, such as `5s` or a timedelta, must be one of the broker's levels; it goes before `message.delay_level`.
+        `delay`, such as `5s`, a number of seconds or a timedelta, must be one of the broker's levels; it goes before
+        `message.delay_level`.
         `ordering_key`: messages of one key go to one queue as long as the topic's queues stay the same, also when
         attempts fail; they keep their order when each is awaited before the next is sent.
 
@@ -138,7 +139,7 @@ class Producer:
         self,
         message: Message,
         *,
-        delay: str | timedelta | None = None,
+        delay: Delay | None = None,
         queue: MessageQueue | None = None,
         ordering_key: str | None = None,
     ) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, fields
-from datetime import timedelta
 from enum import Enum
 from typing import Final, Protocol
 
@@ -13,6 +12,7 @@ import msgspec
 
 from delaymq.client.background import Background
 from delaymq.client.client import Client
+from delaymq.client.delays import Delay
 from delaymq.client.errors import BadAnswerError, ClientError, ClosedError
 from delaymq.client.messages import Message, ReceivedMessage, SendResult, SendStatus, received_beside
 from delaymq.client.options import TransactionOptions
@@ -127,7 +127,7 @@ class TransactionProducer(Producer):
         message: Message,
         arg: object = None,
         *,
-        delay: str | timedelta | None = None,
+        delay: Delay | None = None,
         queue: MessageQueue | None = None,
         ordering_key: str | None = None,
         timeout_ms: int | None = None,

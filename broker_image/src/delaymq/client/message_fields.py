@@ -1,0 +1,63 @@
+"""Values of a message's fields as callers give them: brought into one form, or refused with a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from delaymq.message.errors import IllegalMessageError
+
+SHOWN_CHARACTERS: Final = 60
+"""Of a refused value, in the error."""
+_KINDS: Final[Mapping[str, tuple[type, str]]] = {
+    "topic": (str, "a string"),
+    "tags": (str, "a string: a message has one tag"),
+    "properties": (dict, "a dict of strings"),
+    "delay_level": (int, "a whole number; for a delay such as '5s' use send(message, delay='5s')"),
+    "flag": (int, "a whole number"),
+}
+
+
+def checked_body(body: object) -> bytes:
+    """The body as bytes; IllegalMessageError for anything that is not bytes already."""
+    if isinstance(body, bytes):
+        return body
+    if isinstance(body, bytearray | memoryview):
+        return bytes(body)  # a copy, which does not change while the message waits to be sent
+    hint = ": encode it, as in body=text.encode()" if isinstance(body, str) else ""
+    raise IllegalMessageError(f"the body must be bytes, not {_shown(body)}{hint}")
+
+
+def checked_keys(keys: object) -> tuple[str, ...]:
+    """Keys as a tuple; a string is one key. IllegalMessageError for anything but strings."""
+    if isinstance(keys, str):
+        return (keys,) if keys else ()
+    if not isinstance(keys, tuple | list | set | frozenset):
+        raise IllegalMessageError(f"keys must be a string or several in a tuple or list, not {_shown(keys)}")
+    for key in keys:
+        if not isinstance(key, str):
+            raise IllegalMessageError(f"each key must be a string, not {_shown(key)}")
+    return tuple(keys)
+
+
+def check_kinds(message: object) -> None:
+    """Raises IllegalMessageError when another field of `message` has a value of the wrong type."""
+    for name, (kind, words) in _KINDS.items():
+        value = getattr(message, name)
+        if not isinstance(value, kind):
+            raise IllegalMessageError(f"{name} must be {words}, not {_shown(value)}")
+
+
+def check_property(name: object, value: object) -> None:
+    """Raises IllegalMessageError when the name or the value of a property is not a string."""
+    if not isinstance(name, str):
+        raise IllegalMessageError(f"names of properties must be strings, not {_shown(name)}")
+    if not isinstance(value, str):
+        raise IllegalMessageError(f"property {name}: the value must be a string, not {_shown(value)}")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    if len(text) > SHOWN_CHARACTERS:
+        text = f"{text[:SHOWN_CHARACTERS]}…"
+    return f"{text} ({type(value).__name__})"
