@@ -52,10 +52,11 @@ def driver(isolated_network: None) -> Iterator[Driver]:
 
 @pytest.fixture(scope="session")
 def new_cluster(against: str, isolated_network: None) -> NewCluster:
-    """Makes a cluster of the tested kind; the caller enters and leaves it."""
+    """Makes a cluster of the tested kind; the caller enters and leaves it. A setting that is None has its default."""
 
-    def create(*, rules: str | None = None, **config: str) -> Cluster:
-        settings = {**COMMON_CONFIG, **config}
+    def create(*, rules: str | None = None, **config: str | None) -> Cluster:
+        wanted = {**COMMON_CONFIG, **config}
+        settings = {key: value for key, value in wanted.items() if value is not None}
         kind = OurCluster if against == "ours" else RealCluster
         return kind(config=settings, rules=rules)
 

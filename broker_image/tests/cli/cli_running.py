@@ -22,7 +22,8 @@ from delaymq.cli.main import SERVERS, main
 
 START_TIMEOUT_S = 60.0
 COMMAND_TIMEOUT_S = 60.0
-SMALL = "mappedFileSizeCommitLog=4194304\nmaxHashSlotNum=1000\nmaxIndexNum=4000\nmessageDelayLevel=1s 2s 5s 1h\n"
+SMALL_FILES = "mappedFileSizeCommitLog=4194304\nmaxHashSlotNum=1000\nmaxIndexNum=4000\n"
+SMALL = f"{SMALL_FILES}messageDelayLevel=1s 2s 5s 1h\n"
 
 
 def command(
@@ -113,13 +114,13 @@ def free_ports(count: int) -> list[int]:
 
 
 class Standalone:
-    """`delaymq standalone` on free ports."""
+    """`delaymq standalone` on free ports, with a few levels of short delays unless `settings` say otherwise."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: str = SMALL) -> None:
         self.store_path = folder / "store"
         self.listen_port, self.namesrv_port, self.http_port = free_ports(3)
         self.config_path = folder / "broker.conf"
-        self.config_path.write_text(SMALL)
+        self.config_path.write_text(settings)
         self.log_path = folder / "log"
 
     @property

@@ -11,7 +11,11 @@ from delaymq.client.tls import TlsOptions
 
 
 class ConsumeFrom(StrEnum):
-    """Where a group without a stored offset begins in a queue."""
+    """Where a group without a stored offset begins in a queue.
+
+    By RocketMQ's rule all of them begin at offset 0 of a young queue: one whose first message is still there and counts
+    as in memory (the broker's accessMessageInMemoryMaxRatio).
+    """
 
     LAST = "CONSUME_FROM_LAST_OFFSET"
     FIRST = "CONSUME_FROM_FIRST_OFFSET"
@@ -124,7 +128,8 @@ class PushConsumerOptions:
     model: MessageModel = MessageModel.CLUSTERING
     """Who gets a message: one member of the group, or each."""
     consume_from: ConsumeFrom = ConsumeFrom.LAST
-    """Where a group begins in a queue for which the broker (or the file) has no offset."""
+    """Where a group begins in a queue for which the broker (or the file) has no offset; a young queue is read from its
+    first message, whatever this says."""
     consume_timestamp_ms: int = 0
     """With ConsumeFrom.TIMESTAMP: begin with the first message stored at or after it; 0: half an hour before now."""
     allocation: Allocation = Allocation.AVERAGELY
@@ -209,7 +214,8 @@ class LitePullOptions:
     """How a lite pull consumer reads ahead and commits."""
 
     consume_from: ConsumeFrom = ConsumeFrom.LAST
-    """Where a group begins in a queue for which the broker has no offset."""
+    """Where a group begins in a queue for which the broker has no offset; a young queue is read from its first message,
+    whatever this says."""
     consume_timestamp_ms: int = 0
     """With ConsumeFrom.TIMESTAMP: begin with the first message stored at or after it; 0: half an hour before now."""
     allocation: Allocation = Allocation.AVERAGELY
