@@ -11,7 +11,7 @@ from console.conftest import OpenPage
 from console.content import run, send
 from delaymq.client import Client, Message
 from harness.brokers import OurCluster
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 TOPIC, OTHER_TOPIC = "LiveReminders", "LiveReports"
 TIMEOUT_S = 60
@@ -100,6 +100,61 @@ def test_what_waits_is_told_by_level_topic_and_next_message(waiting: OurCluster,
     message.get_by_role("link").last.click()
     expect(seen.page.get_by_role("heading", level=1)).to_have_text("Message")
     expect(seen.page.locator("[data-event=pending]")).to_contain_text("Waits")
+
+
+def test_every_card_obeys_the_filter(waiting: OurCluster, open_page: OpenPage) -> None:
+    run(waiting.namesrv_address, lambda client: send(client, Message(topic="LiveSooner", body=b"x"), delay="50s"))
+    seen = open_page(waiting, f"#/delays?topic={OTHER_TOPIC}")
+    expect(seen.tile("Waiting")).to_have_text("1")
+    expect(seen.tile("Next due")).to_have_text(re.compile(r"^in (1 h 5\d min|2 h)$"))
+    rows = seen.section("By level").get_by_role("row")
+    expect(rows).to_have_count(2)
+    expect(rows.nth(1).get_by_role("cell")).to_have_text(
+        ["6", "2h", "1", "1 message waiting in level 6", re.compile(r"^in (1 h 5\d min|2 h)$")]
+    )
+    expect(seen.section("By level")).to_contain_text("How late messages were is known by level, not by topic.")
+    expect(seen.page.get_by_text("Late, longest")).to_have_count(0)
+    expect(seen.section("Next").get_by_role("row")).to_have_count(2)
+    expect(seen.section("Next")).to_contain_text("two-hours")
+    seen.go("#/delays?level=6")
+    expect(seen.section("By level").get_by_role("row")).to_have_count(2)
+    expect(seen.tile("Next due")).to_have_text(re.compile(r"^in (1 h 5\d min|2 h)$"))
+    expect(seen.tile("Late, longest")).to_have_text("–")
+    expect(seen.section("By topic")).to_contain_text(OTHER_TOPIC)
+    expect(seen.section("By topic")).not_to_contain_text(TOPIC)
+
+
+def test_the_list_of_what_is_due_next_says_how_many_there_are(waiting: OurCluster, open_page: OpenPage) -> None:
+    topic = "LiveMany"
+    some = [Message(topic=topic, body=b"x") for _ in range(10)]
+    run(waiting.namesrv_address, lambda client: send(client, *some, delay="2h"))
+    seen = open_page(waiting, f"#/delays?topic={topic}")
+    expect(seen.section("Next").get_by_role("row")).to_have_count(9)
+    expect(seen.section("Next")).to_contain_text("8 of 10 that wait.")
+
+
+def busy_day(route: Route) -> None:
+    """The broker's answer with figures as long as they get on one that was down for a day."""
+    answer = route.fetch()
+    delay = answer.json()
+    day_ms = 86_340_000
+    for level in delay["levels"]:
+        level |= {"pending": 12_345_678, "offset": 1, "maxOffset": 12_345_679, "nextDueMs": delay["asOfMs"] - day_ms}
+        level["lateness"] = {"p50Ms": day_ms, "p99Ms": day_ms, "maxMs": day_ms}
+    route.fulfill(response=answer, json=delay)
+
+
+@pytest.mark.parametrize("width", [1_024, 1_400, 1_600, 1_750, 1_919, 1_920])
+def test_no_column_of_the_levels_is_cut_off_on_a_screen_of_a_desk(
+    waiting: OurCluster, open_page: OpenPage, width: int
+) -> None:
+    seen = open_page(waiting, "#/topics", viewport={"width": width, "height": 900})
+    seen.page.route("**/api/v1/delay", busy_day)
+    seen.go("#/delays")
+    expect(seen.section("By level").get_by_role("cell", name="23 h 59 min").first).to_be_visible()
+    expect(seen.section("By level").get_by_role("columnheader", name="Lateness")).to_be_in_viewport(ratio=1)
+    hidden = "table => table.scrollWidth - table.clientWidth"
+    assert seen.section("By level").locator(".scroll").evaluate(hidden) == 0
 
 
 def test_a_level_can_be_looked_at_alone(waiting: OurCluster, open_page: OpenPage) -> None:

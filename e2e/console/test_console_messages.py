@@ -65,6 +65,19 @@ def test_a_message_is_found_by_either_of_its_ids(
     expect(seen.row(delayed.message_id)).to_contain_text("order-42")
 
 
+def test_a_search_without_a_key_names_the_delayed_messages_that_wait(cluster: OurCluster, open_page: OpenPage) -> None:
+    topic = "FoundLater"
+    later = [Message(topic=topic, body=b"x", keys=f"later-{number}") for number in range(3)]
+    run(cluster.namesrv_address, lambda client: send(client, *later, delay="1h"))
+    seen = open_page(cluster, f"#/messages?topic={topic}")
+    expect(seen.page.get_by_text(f"No message of {topic} was stored in this time.")).to_be_visible()
+    expect(seen.page.get_by_text(f"3 delayed messages for {topic} still wait to be delivered.")).to_be_visible()
+    seen.page.get_by_role("link", name="Show what is due next").click()
+    expect(seen.section("Next")).to_contain_text("later-0")
+    seen.go(f"#/messages?topic={topic}&q=later-1")
+    expect(seen.row("later-1")).to_contain_text("pending")
+
+
 def test_a_compressed_body_is_shown_as_it_was_or_why_it_is_not(cluster: OurCluster, open_page: OpenPage) -> None:
     async def send_packed(client: Client) -> None:
         for number, body in enumerate((zstandard.ZstdCompressor().compress(b"as it was"), b"no such stream")):

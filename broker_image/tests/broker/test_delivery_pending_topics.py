@@ -2,6 +2,7 @@
 
 import dataclasses
 import random
+from array import array
 from collections import Counter
 from pathlib import Path
 
@@ -150,9 +151,12 @@ def test_buckets_by_due_time_equal_a_count_one_by_one(tmp_path: Path, seed: int)
             source.settled.settle(source.settled.low + 2)
         for _ in count_by_due(source, buckets):
             pass
-        for due_ms in entries_of(source, lambda offset: True):
-            if due_ms is not None:
-                expected.add(due_ms)
+        waiting = [entry for entry in entries_of(source, lambda offset: True) if entry is not None]
+        for due_ms, _ in waiting:
+            expected.add(due_ms)
+        wanted = sorted(entry for entry in waiting if entry[1] % 3 == 0)[:5]
+        first = [entry for entry in entries_of(source, lambda offset: offset % 3 == 0, 5) if entry is not None]
+        assert sorted(first)[:5] == wanted
         coming = next_entries(source, 5)
         assert coming == sorted(coming)
         assert all(offset not in source.settled for _, offset in coming)
@@ -170,4 +174,14 @@ def test_a_look_at_entries_out_of_order_lets_others_have_their_turn() -> None:
     assert sum(buckets.counts) == count
     found = list(entries_of(queue, lambda offset: offset % 2 == 0))
     assert found.count(None) == count // STEP_ENTRIES
-    assert sorted(each for each in found if each is not None) == list(range(2, count + 1, 2))
+    assert sorted(each[0] for each in found if each is not None) == list(range(2, count + 1, 2))
+
+
+def test_the_first_entries_of_a_kind_are_found_behind_many_of_another_and_the_look_ends_with_them() -> None:
+    count = 20 * STEP_ENTRIES
+    queue = LevelQueue(0, Settled())
+    queue.extend(0, array("q", range(count)))
+    rare = list(entries_of(queue, lambda offset: offset >= count - 3, 2))
+    assert [each for each in rare if each is not None] == [(count - 3, count - 3), (count - 2, count - 2)]
+    common = list(entries_of(queue, lambda offset: True, 2))
+    assert common == [(0, 0), (1, 1), None]

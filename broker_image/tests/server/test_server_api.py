@@ -347,6 +347,7 @@ def test_what_waits_is_counted_by_level_topic_and_due_time(tmp_path: Path) -> No
             assert [(row["topic"], row["pending"]) for row in of_level["rows"]] == [("Orders", 1), ("Bills", 1)]
             of_topic = await api.get("delay/pending?by=level&topic=Bills")
             assert [(row["level"], row["pending"]) for row in of_topic["rows"]] == [(2, 1)]
+            assert of_topic["rows"][0]["nextDueMs"] >= by_level["rows"][1]["nextDueMs"]
             by_due = await api.get("delay/pending?by=due&bucketMs=60000")
             assert [row["pending"] for row in by_due["rows"]] == [1, 2]
             assert all(row["fromMs"] <= row["nextDueMs"] < row["toMs"] for row in by_due["rows"])
@@ -359,6 +360,45 @@ def test_what_waits_is_counted_by_level_topic_and_due_time(tmp_path: Path) -> No
                 ("Orders", 2),
                 ("Bills", 2),
             ]
+
+    run(scenario)
+
+
+def test_a_search_tells_how_many_delayed_messages_of_the_topic_wait(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with asked(tmp_path, message_delay_level="1h 2h") as api:
+            for topic in ("Orders", "Orders", "Bills"):
+                await api.peer.send(topic, DELAY="1", KEYS="k")
+            none = await api.get("messages?topic=Orders")
+            assert (none["messages"], none["pending"]) == ([], 2)
+            by_key = await api.get("messages?topic=Orders&key=k")
+            assert ([row["state"] for row in by_key["messages"]], by_key["pending"]) == (["pending"] * 2, 2)
+            await api.peer.send("Paid")
+            assert (await api.get("messages?topic=Paid"))["pending"] == 0
+            api.broker.delivery.pending_topics.queue(0).unknown += 1
+            assert (await api.get("messages?topic=Orders"))["pending"] is None
+
+    run(scenario)
+
+
+def test_a_list_of_what_is_due_next_obeys_the_topic_and_says_what_it_leaves_out(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with asked(tmp_path, message_delay_level="1h 2h") as api:
+            for _ in range(70):
+                await api.peer.send("Orders", DELAY="1")
+            for level in (2, 1):
+                await api.peer.send("Bills", DELAY=str(level))
+            whole = await api.get("delay/pending/messages?limit=200")
+            assert [len(whole["messages"]), whole["total"], whole["truncated"], whole["limit"]] == [64, 72, True, 64]
+            some = await api.get("delay/pending/messages?limit=5&level=1")
+            assert [len(some["messages"]), some["total"], some["truncated"], some["limit"]] == [5, 71, True, 5]
+            bills = await api.get("delay/pending/messages?topic=Bills")
+            assert [(row["topic"], row["delayLevel"]) for row in bills["messages"]] == [("Bills", 1), ("Bills", 2)]
+            assert [bills["total"], bills["truncated"], bills["complete"]] == [2, False, True]
+            levels = (await api.get("delay/pending?by=level&topic=Bills"))["rows"]
+            assert [row["nextDueMs"] for row in levels] == [row["dueMs"] for row in bills["messages"]]
+            none = await api.get("delay/pending/messages?topic=Nobody")
+            assert [none["messages"], none["total"], none["truncated"]] == [[], 0, False]
 
     run(scenario)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
@@ -20,6 +21,7 @@ from delaymq.message.levels import delay_text, parse_delay_ms
 SHOWN_BAR: Final = 40
 """Characters of the longest bar of a due time's picture."""
 MAX_LISTED: Final = 1_000
+INCOMPLETE: Final = "not all is counted yet: the broker still reads what waited before its start, ask again"
 
 
 class By(StrEnum):
@@ -109,7 +111,12 @@ def pending(
     ] = None,
     messages: Annotated[
         int | None,
-        typer.Option("--messages", min=1, max=MAX_LISTED, help="List the next so many messages instead of counting."),
+        typer.Option(
+            "--messages",
+            min=1,
+            max=MAX_LISTED,
+            help="List the next so many messages instead of counting; a broker answers at most 64.",
+        ),
     ] = None,
     http: HttpAddress = None,
     token_file: TokenFile = None,
@@ -119,13 +126,14 @@ def pending(
     """Count what waits by level, by real topic or by due time; or list what is due next.
 
     Examples: delaymq delay pending --by topic; delaymq delay pending --by due --bucket 1m; delaymq delay pending
-    --messages 10
+    --messages 10 --topic Orders
     """
     api = HttpApi(target(http=http, token_file=token_file, context=context))
     if messages is not None:
-        if topic is not None or bucket is not None:
-            raise CommandError("--messages goes with --level only", EXIT_USAGE)
-        _list_messages(api, api.get("delay/pending/messages", level=level, limit=messages), as_json)
+        if by is not By.LEVEL or bucket is not None:
+            raise CommandError("--messages goes with --level and --topic only", EXIT_USAGE)
+        answer = api.get("delay/pending/messages", level=level, topic=topic, limit=messages)
+        _list_messages(api, answer, messages, as_json)
         return
     answer = api.get("delay/pending", by=by.value, level=level, topic=topic, bucketMs=_bucket_ms(by, bucket))
     if as_json:
@@ -166,7 +174,7 @@ def _show_counts(answer: dict[str, Any], by: By) -> None:
         out.print(shown)
     out.print(f"{answer['total']} pending")
     if not answer["complete"]:
-        out.print("not all is counted yet: the broker still reads what waited before its start, ask again")
+        out.print(INCOMPLETE)
 
 
 def _span(row: dict[str, Any], as_of_ms: int) -> str:
@@ -175,11 +183,14 @@ def _span(row: dict[str, Any], as_of_ms: int) -> str:
     return f"{begin} to {shown_clock(row['toMs'], as_of_ms)}" if "toMs" in row else f"{begin} and later"
 
 
-def _list_messages(api: HttpApi, answer: dict[str, Any], as_json: bool) -> None:
+def _list_messages(api: HttpApi, answer: dict[str, Any], asked: int, as_json: bool) -> None:
     with reading(api.url, "pending messages"):
+        notes = _left_out(answer, asked)
         if as_json:
             for message in answer["messages"]:
                 print_json(message)
+            for note in notes:
+                print(f"delaymq: {note}", file=sys.stderr)
             return
         as_of_ms = answer.get("asOfMs", 0)
         rows = [
@@ -197,3 +208,17 @@ def _list_messages(api: HttpApi, answer: dict[str, Any], as_json: bool) -> None:
             console().print(table(("due", "topic", "message id", "keys", "level", "bytes"), rows, left=4))
         else:
             console().print("nothing waits")
+        for note in notes:
+            console().print(note)
+
+
+def _left_out(answer: dict[str, Any], asked: int) -> list[str]:
+    """What a list of pending messages does not show."""
+    notes = []
+    if answer["truncated"]:
+        limit = answer["limit"]
+        why = f": a broker answers at most {limit}" if limit < asked else ""
+        notes.append(f"{len(answer['messages'])} of {answer['total']} pending messages are listed{why}")
+    if not answer["complete"]:
+        notes.append(INCOMPLETE)
+    return notes

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from delaymq.cli.errors import CommandError
+from delaymq.cli.message_places import place_of
 from delaymq.cli.message_text import body_text, state
 from delaymq.cli.times import shown_time
 from delaymq.client import Admin, Client, NoRouteError, ReceivedMessage, RefusedError
 from delaymq.message import names
-from delaymq.message.ids import parse_offset_message_id
 from delaymq.transport.addresses import host_and_port
 
 MAX_KEYED = 64
@@ -16,12 +16,7 @@ MAX_KEYED = 64
 
 async def by_offset_id(client: Client, message_id: str) -> ReceivedMessage:
     """The message at the place that an id names, if that is a place at a broker that is registered."""
-    try:
-        host, port, _ = parse_offset_message_id(message_id)
-    except ValueError as error:
-        raise CommandError(
-            f"{message_id[:64]!r} is no offset message id ({error}): a unique id needs its --topic"
-        ) from error
+    host, port, _ = place_of(message_id)
     address = host_and_port(host, port)
     info = await Admin(client).cluster_info()
     known = {each for broker in info.broker_addr_table.values() for each in broker.broker_addrs.values()}

@@ -8,6 +8,7 @@ import typer
 
 from delaymq.cli.contexts import Target, target
 from delaymq.cli.errors import EXIT_USAGE, CommandError
+from delaymq.cli.message_places import place_of
 from delaymq.cli.options import AsJson, ContextName, HttpAddress, NameServers, TokenFile
 from delaymq.cli.tables import table
 from delaymq.cli.terminal import console, print_json, reading
@@ -16,6 +17,8 @@ from delaymq.cli.times import parse_time, shown_time
 MAX_FOUND: Final = 10_000
 DEFAULT_FOUND: Final = 64
 SHOWN_BODY: Final = 60
+WAITING_TIMEOUT_S: Final = 2.0
+"""For the count beside a search."""
 MessageId = Annotated[str, typer.Argument(metavar="ID", help="An offset message id; with --topic a unique id too.")]
 OfTopic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="The topic, to look up a unique id.")]
 
@@ -67,12 +70,15 @@ def find(
         int, typer.Option(min=1, max=MAX_FOUND, help="The oldest so many; of a key brokers find at most 64.")
     ] = DEFAULT_FOUND,
     namesrv: NameServers = None,
+    http: HttpAddress = None,
+    token_file: TokenFile = None,
     context: ContextName = None,
     as_json: AsJson = False,
 ) -> None:
     """Find messages of a topic by key, by unique id, or by the time when they were stored.
 
-    What is delayed and still waits is found by key and unique id. Examples: delaymq message find Orders --key 4711;
+    Delayed messages that still wait are found by key and unique id. A search by time counts them, where the broker's
+    HTTP interface answers. Examples: delaymq message find Orders --key 4711;
     delaymq message find Orders --from '10m ago' --to now
     """
     if key is not None and unique_id is not None:
@@ -90,8 +96,11 @@ def find(
     from delaymq.cli.message_text import stored_data
     from delaymq.client import Admin, Client
 
+    where = target(namesrv, http, token_file, context)
+    word = key if key is not None else unique_id
+    waiting = _waiting(where, topic) if word is None else ""
+
     async def work(client: Client) -> int:
-        word = key if key is not None else unique_id
         if word is not None:
             found = await by_key(client, topic, word, begin_ms, end_ms, limit)
         else:
@@ -103,10 +112,28 @@ def find(
             columns = ("stored", "message id", "queue", "offset", "tags", "keys", "state", "body")
             console().print(table(columns, found_rows(found, SHOWN_BODY), left=8, elastic=7))
         if not found:
-            raise CommandError(f"no message of topic {topic} was found{f' with {word}' if word else ''}")
+            what = f"no message of topic {topic} was found{f' with {word}' if word else ''}"
+            raise CommandError(f"{what}: {waiting}" if waiting else what)
+        if waiting and not as_json:
+            console().print(waiting)
         return 0
 
-    raise typer.Exit(with_client(target(namesrv, context=context), work))
+    raise typer.Exit(with_client(where, work))
+
+
+def _waiting(where: Target, topic: str) -> str:
+    """What waits for a topic at the broker of `--http`, as a sentence; empty for nothing, or where nobody tells."""
+    from delaymq.cli.http_api import HttpApi
+
+    try:
+        api = HttpApi(where, timeout_s=WAITING_TIMEOUT_S)
+        total = api.get("delay/pending", by="topic", topic=topic)["total"]
+    except (CommandError, KeyError):
+        return ""  # RocketMQ's broker, or one whose HTTP address is another: the search goes without it
+    if not total:
+        return ""
+    what = "1 delayed message for it waits" if total == 1 else f"{total} delayed messages for it wait"
+    return f"{what} at {api.url}: `delaymq delay pending --messages 10 --topic {topic}` lists what is due next"
 
 
 def life(
@@ -125,8 +152,9 @@ def life(
 
     from delaymq.cli.http_api import ApiError, HttpApi
 
-    where: Target = target(http=http, token_file=token_file, context=context)
-    api = HttpApi(where)
+    if topic is None:
+        place_of(message_id)
+    api = HttpApi(target(http=http, token_file=token_file, context=context))
     try:
         answer = api.get(f"messages/{quote(message_id, safe='')}", topic=topic)
     except ApiError as error:

@@ -90,30 +90,42 @@ def _add_part(run: Run, index: int, end: int, buckets: Buckets, sign: int) -> No
         index = following
 
 
-def entries_of(queue: LevelQueue, is_wanted: Callable[[int], bool]) -> Iterator[int | None]:
-    """Due times of the entries that are wanted by their offset; None where others may have their turn."""
+def entries_of(
+    queue: LevelQueue, is_wanted: Callable[[int], bool], first: int | None = None
+) -> Iterator[tuple[int, int] | None]:
+    """(due, offset) of the entries that are wanted by their offset; None where others may have their turn.
+
+    With `first`, only so many of each run: they include the `first` of the queue that are due first.
+    """
     for run in queue.runs():
-        if run.offsets is not None:
-            yield from _listed(run, queue, is_wanted)
-            continue
-        offset = run.first + run.head
-        while offset < run.first + len(run.dues):
-            # Heads move on meanwhile, and what is behind them may be cut off: offsets stay what they are.
-            offset = max(offset, run.first + run.head)
-            end = min(offset + STEP_ENTRIES, run.first + len(run.dues))
-            first = run.first
-            found = [
-                run.dues[each - first] for each in range(offset, end) if is_wanted(each) and each not in queue.settled
-            ]
-            offset = end
-            yield from found
+        left = first
+        for found in _wanted_pieces(queue, run, is_wanted):
+            yield from found[:left]
             yield None
+            if left is not None:
+                left -= len(found)
+                if left <= 0:
+                    break
 
 
-def _listed(run: Run, queue: LevelQueue, is_wanted: Callable[[int], bool]) -> Iterator[int | None]:
-    for pairs in _steps_of(run):
-        yield from [due_ms for due_ms, offset in pairs if is_wanted(offset) and offset not in queue.settled]
-        yield None
+def _wanted_pieces(queue: LevelQueue, run: Run, is_wanted: Callable[[int], bool]) -> Iterator[list[tuple[int, int]]]:
+    """What is wanted of a run by due time, of STEP_ENTRIES entries at a time."""
+    if run.offsets is not None:
+        for pairs in _steps_of(run):
+            yield [pair for pair in pairs if is_wanted(pair[1]) and pair[1] not in queue.settled]
+        return
+    offset = run.first + run.head
+    while offset < run.first + len(run.dues):
+        # Heads move on meanwhile, and what is behind them may be cut off: offsets stay what they are.
+        offset = max(offset, run.first + run.head)
+        end = min(offset + STEP_ENTRIES, run.first + len(run.dues))
+        first = run.first
+        yield [
+            (run.dues[each - first], each)
+            for each in range(offset, end)
+            if is_wanted(each) and each not in queue.settled
+        ]
+        offset = end
 
 
 def _steps_of(run: Run) -> Iterator[list[tuple[int, int]]]:

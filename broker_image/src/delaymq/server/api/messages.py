@@ -74,6 +74,8 @@ class Messages(Answer):
     messages: list[MessageRow]
     truncated: bool
     """Whether there are more."""
+    pending: int | None
+    """Delayed messages for the topic that still wait: only a search by key finds them. None: not counted yet."""
 
 
 def row_of(broker: "Broker", read: ReadRecord) -> MessageRow:
@@ -150,7 +152,8 @@ async def messages(api: Api, query: MessagesQuery) -> Messages:
     else:
         found, truncated = await _by_time(api, query)
     rows = await rows_of(api, query.topic, found)
-    return Messages(as_of_ms=api.broker.now_ms(), messages=rows, truncated=truncated)
+    pending = api.broker.delivery.pending_of_topic(query.topic)
+    return Messages(as_of_ms=api.broker.now_ms(), messages=rows, truncated=truncated, pending=pending)
 
 
 async def rows_of(api: Api, topic: str, found: list[ReadRecord]) -> list[MessageRow]:

@@ -69,9 +69,10 @@ class Pending(Answer):
 
 
 class NextQuery(Query):
-    """Of which level, and how many."""
+    """Of which level and for which topic, and how many."""
 
     level: Level | None = None
+    topic: Name | None = None
     limit: Limit = MAX_FOUND
     """At most 64 are answered."""
 
@@ -81,6 +82,14 @@ class NextMessages(Answer):
 
     as_of_ms: int
     messages: list[MessageRow]
+    total: int
+    """How many wait in all, of this level and topic."""
+    truncated: bool
+    """Whether more wait than are answered."""
+    limit: int
+    """How many could be answered: what was asked for, or 64."""
+    complete: bool
+    """False: the topics of what waited at the start are still being read, and a topic has only what is known."""
 
 
 async def pending(api: Api, query: PendingQuery) -> Pending:
@@ -88,7 +97,7 @@ async def pending(api: Api, query: PendingQuery) -> Pending:
     delivery = api.broker.delivery
     match query.by:
         case "level":
-            rows = _by_level(delivery, query)
+            rows = await _by_level(delivery, query)
             total, bucket_ms = sum(row.pending for row in rows), None
         case "topic":
             rows, total = await _by_topic(delivery, query)
@@ -107,17 +116,45 @@ def _sources(delivery: "Delivery", level: int | None) -> list["LevelQueue"]:
     return [source for each in queue_ids if (source := delivery.source(queue_of_level(each))) is not None]
 
 
-def _by_level(delivery: "Delivery", query: PendingQuery) -> list[PendingRow]:
+async def _by_level(delivery: "Delivery", query: PendingQuery) -> list[PendingRow]:
     next_due_ms = delivery.next_due_ms()
     rows = []
     for source in _sources(delivery, query.level):
         count, due_ms = source.pending, next_due_ms.get(source.queue_id)
         if query.topic is not None:
-            queue = delivery.pending_topics.queues.get(source.queue_id)
-            count, due_ms = queue.count(query.topic) if queue is not None else 0, None
+            count = _count(delivery, source, query.topic)
+            first = await _first_of_topic(delivery, source, query.topic, 1) if count else []
+            due_ms = first[0][0] if first else None
         if count:
             rows.append(PendingRow(level=level_of_queue(source.queue_id), pending=count, next_due_ms=due_ms))
     return rows
+
+
+def _count(delivery: "Delivery", source: "LevelQueue", topic: str) -> int:
+    """What waits for a topic in one queue, as far as it is known."""
+    queue = delivery.pending_topics.queues.get(source.queue_id)
+    return 0 if queue is None else queue.count(topic)
+
+
+async def _first_of_topic(
+    delivery: "Delivery", source: "LevelQueue", topic: str, limit: int
+) -> list[tuple[int, int, int]]:
+    """Due time, queue and offset of the messages for `topic` in one queue that are due first."""
+    turns = Turns()
+    queue = delivery.pending_topics.queues.get(source.queue_id)
+    if queue is None or queue.number_of(topic) is None:
+        return []
+    found = [
+        (due_ms, queue_id, offset)
+        for due_ms, queue_id, offset, _ in islice(delivery.waiting_elsewhere(), MAX_LOOKED_AT)
+        if queue_id == source.queue_id and queue.name_at(offset) == topic
+    ]
+    for entry in entries_of(source, _is_for(queue, topic), limit):
+        if entry is not None:
+            found.append((entry[0], source.queue_id, entry[1]))
+        else:
+            await turns.give_way()
+    return nsmallest(limit, found)
 
 
 async def _by_topic(delivery: "Delivery", query: PendingQuery) -> tuple[list[PendingRow], int]:
@@ -172,9 +209,9 @@ async def _by_due(api: Api, query: PendingQuery) -> tuple[list[PendingRow], int]
         queue = delivery.pending_topics.queues.get(source.queue_id)
         if queue is None or queue.number_of(topic) is None:
             continue
-        for due_ms in entries_of(source, _is_for(queue, topic)):
-            if due_ms is not None:
-                buckets.add(due_ms)
+        for entry in entries_of(source, _is_for(queue, topic)):
+            if entry is not None:
+                buckets.add(entry[0])
             else:
                 await turns.give_way()
     for due_ms, queue_id, offset, _ in delivery.waiting_elsewhere():
@@ -215,14 +252,21 @@ def _rows_of(buckets: Buckets) -> list[PendingRow]:
 async def next_messages(api: Api, query: NextQuery) -> NextMessages:
     """The messages that are due next."""
     broker, turns = api.broker, Turns()
-    limit = min(query.limit, MAX_FOUND)
+    delivery, limit = broker.delivery, min(query.limit, MAX_FOUND)
     first: list[tuple[int, int, int]] = []
-    for source in _sources(broker.delivery, query.level):
+    total = 0
+    for source in _sources(delivery, query.level):
+        if query.topic is not None:
+            total += _count(delivery, source, query.topic)
+            first += await _first_of_topic(delivery, source, query.topic, limit)
+            continue
+        total += source.pending
         first += [(due_ms, source.queue_id, offset) for due_ms, offset in next_entries(source, limit)]
         await turns.give_way()
-    for due_ms, queue_id, offset, _ in islice(broker.delivery.waiting_elsewhere(), MAX_LOOKED_AT):
-        if query.level is None or queue_id == queue_of_level(query.level):
-            first.append((due_ms, queue_id, offset))
+    if query.topic is None:
+        for due_ms, queue_id, offset, _ in islice(delivery.waiting_elsewhere(), MAX_LOOKED_AT):
+            if query.level is None or queue_id == queue_of_level(query.level):
+                first.append((due_ms, queue_id, offset))
     places = []
     for _, queue_id, offset in nsmallest(limit, first):
         entry = broker.store.read_entries(names.SCHEDULE_TOPIC, queue_id, offset, 1)
@@ -231,5 +275,12 @@ async def next_messages(api: Api, query: NextQuery) -> NextMessages:
         await turns.give_way()
     async with api.reading():
         read = await api.in_thread(api.log_files().records, places)
-    rows = [row_of(broker, each) for each in read if each is not None]
-    return NextMessages(as_of_ms=broker.now_ms(), messages=[row for row in rows if row.state == "pending"])
+    rows = [row for each in read if each is not None and (row := row_of(broker, each)).state == "pending"]
+    return NextMessages(
+        as_of_ms=broker.now_ms(),
+        messages=rows,
+        total=total,
+        truncated=total > limit,
+        limit=limit,
+        complete=query.topic is None or delivery.pending_topics.complete,
+    )

@@ -9,8 +9,6 @@ import { badge, bar, choice, empty, heading, link, loading, place, section, tabl
 const POLL_MS = 1_000;
 const TOPICS_POLL_MS = 4_000;
 const NEXT_MESSAGES = 8;
-// Of one topic there may be few among those that are due next.
-const MOST_MESSAGES = 64;
 const TOPICS_SHOWN = 10;
 // The lateness graphic: a hundredth of a second … three hours are each told apart on a scale of powers of ten.
 const DECADES = 7;
@@ -31,19 +29,19 @@ export function delaysScreen(view, { parameters }) {
   };
   const draw = () => {
     if (latest === null) return;
-    const { delay, due, next } = latest;
+    const { delay, due, next, ofTopic } = latest;
     chart.show({ rows: due.rows, total: due.total, nowMs: brokerNow(), windowMs: chosen.windowMs, steps: chosen.steps });
     view.render(
       heading("Delays", choice("How far ahead", WINDOWS.map(({ name }) => [name, name]), chosen.name, choose)),
       held(delay.held),
       filters(filter, chosen.name),
-      tiles(delay, due),
+      tiles(delay, due, filter),
       chart.element,
-      due.complete === false ? h("p", { class: "note", "data-key": "incomplete" }, "The broker still reads the topics of what waited at its start: the picture shows a part.") : null,
+      due.complete === false ? h("p", { class: "note", "data-key": "incomplete" }, "The broker still reads the topics of what waited at its start: this page shows a part.") : null,
       h(
         "div",
         { class: "two", "data-key": "two" },
-        section("By level", {}, levels(delay, filter)),
+        section("By level", {}, filter.topic === null ? levels(delay, filter) : levelsOfTopic(delay, ofTopic, filter)),
         h(
           "div",
           {},
@@ -59,12 +57,13 @@ export function delaysScreen(view, { parameters }) {
       const all = await get("delay/pending", { by: "due", ...filter }, signal);
       chosen = fittingWindow(all.rows, all.total, brokerNow());
     }
-    const [delay, due, next] = await Promise.all([
+    const [delay, due, next, ofTopic] = await Promise.all([
       get("delay", {}, signal),
       get("delay/pending", { by: "due", bucketMs: chosen.bucketMs, ...filter }, signal),
-      get("delay/pending/messages", { level: filter.level, limit: filter.topic === null ? NEXT_MESSAGES : MOST_MESSAGES }, signal),
+      get("delay/pending/messages", { ...filter, limit: NEXT_MESSAGES }, signal),
+      filter.topic === null ? null : get("delay/pending", { by: "level", ...filter }, signal),
     ]);
-    latest = { delay, due, next };
+    latest = { delay, due, next, ofTopic };
     draw();
   });
   if (filter.topic === null) {
@@ -97,10 +96,8 @@ function filters(filter, windowName) {
   );
 }
 
-function tiles(delay, due) {
-  const used = delay.levels.filter((level) => level.lateness.maxMs > 0 || level.offset > 0);
-  const worst = used.reduce((found, level) => (found && found.lateness.p99Ms >= level.lateness.p99Ms ? found : level), null);
-  const dues = delay.levels.map((level) => level.nextDueMs).filter((at) => at !== null);
+function tiles(delay, due, filter) {
+  const dues = due.rows.map((row) => row.nextDueMs).filter((at) => at !== null);
   const nextMs = dues.length ? Math.min(...dues) : null;
   const pending = delay.levels.reduce((all, level) => all + level.pending, 0);
   return h(
@@ -108,35 +105,72 @@ function tiles(delay, due) {
     { class: "tiles", "data-key": "tiles" },
     tile("Waiting", count(due.total), due.total === pending ? "in all levels" : `of ${count(pending)} in all levels`),
     tile("Next due", nextMs === null ? "–" : until(nextMs - brokerNow()), nextMs === null ? "nothing waits" : ["at ", time(nextMs)]),
-    tile("Late, 99th percentile", worst ? duration(worst.lateness.p99Ms) : "–", worst ? `highest of all levels: level ${worst.level}` : "nothing handed over since the start"),
-    tile("Late, longest", worst ? duration(Math.max(...used.map((level) => level.lateness.maxMs))) : "–", "since the start, downtime included"),
+    // How late messages were is known by level, not by topic.
+    filter.topic === null ? lateTiles(chosenLevels(delay, filter), filter) : null,
   );
 }
 
+function lateTiles(levels, filter) {
+  const used = levels.filter((level) => level.lateness.maxMs > 0 || level.offset > 0);
+  const worst = used.reduce((found, level) => (found && found.lateness.p99Ms >= level.lateness.p99Ms ? found : level), null);
+  const where = worst === null ? "nothing handed over since the start" : filter.level === null ? `highest of all levels: level ${worst.level}` : `of level ${worst.level}`;
+  return [
+    tile("Late, 99th percentile", worst ? duration(worst.lateness.p99Ms) : "–", where),
+    tile("Late, longest", worst ? duration(Math.max(...used.map((level) => level.lateness.maxMs))) : "–", "since the start, downtime included"),
+  ];
+}
+
+function chosenLevels(delay, filter) {
+  return delay.levels.filter((level) => filter.level === null || String(level.level) === filter.level);
+}
+
+const LEVEL_COLUMNS = [
+  { title: "Level", numeric: true },
+  { title: "Delay", numeric: true },
+  { title: "Waiting", numeric: true },
+  { title: "", wide: true },
+  { title: "Next due" },
+];
+
+function levelCells(level, pending, nextDueMs, highest) {
+  return [
+    link(place(["delays"], { level: level.level }), level.level, { "aria-label": `only level ${level.level}` }),
+    level.inTable ? delayName(level.delayMs) : badge("not in the table", "warn", "its messages keep their due time"),
+    count(pending),
+    pending ? bar(pending / highest, `${counted(pending, "message")} waiting in level ${level.level}`) : null,
+    dueIn(nextDueMs),
+  ];
+}
+
+/** Levels in which messages of one topic wait. */
+function levelsOfTopic(delay, { rows: found }, filter) {
+  if (!found.length) return empty(`Nothing waits for ${filter.topic}.`);
+  const highest = Math.max(...found.map((row) => row.pending));
+  const known = new Map(delay.levels.map((level) => [level.level, level]));
+  const rows = found.map((row) => ({
+    key: row.level,
+    cells: levelCells(known.get(row.level) ?? { level: row.level, inTable: false }, row.pending, row.nextDueMs, highest),
+  }));
+  return [
+    table("levels", LEVEL_COLUMNS, rows, { caption: `Delayed messages of ${filter.topic} by level` }),
+    h("p", { class: "note", "data-key": "no lateness" }, "How late messages were is known by level, not by topic."),
+  ];
+}
+
 function levels(delay, filter) {
-  const highest = Math.max(1, ...delay.levels.map((level) => level.pending));
+  const shown = chosenLevels(delay, filter);
+  const highest = Math.max(1, ...shown.map((level) => level.pending));
   const columns = [
-    { title: "Level", numeric: true },
-    { title: "Delay", numeric: true },
-    { title: "Waiting", numeric: true },
-    { title: "", wide: true },
-    { title: "Next due" },
+    ...LEVEL_COLUMNS,
     { title: "p50", numeric: true, wide: true, hint: "half of its messages were at most so late" },
     { title: "p99", numeric: true, hint: "of 100 of its messages 99 were at most so late" },
     { title: "max", numeric: true, wide: true, hint: "the latest one since the start" },
     { title: "Lateness", wide: true, hint: "from p50 to p99, a stroke at max; 1 ms to 3 h in powers of ten" },
   ];
-  const rows = delay.levels.map((level) => ({
+  const rows = shown.map((level) => ({
     key: level.level,
-    kind: String(level.level) === filter.level ? "chosen" : level.maxOffset === 0 ? "idle" : null,
-    cells: [
-      link(place(["delays"], { level: level.level }), level.level, { "aria-label": `only level ${level.level}` }),
-      level.inTable ? delayName(level.delayMs) : badge("not in the table", "warn", "its messages keep their due time"),
-      count(level.pending),
-      level.pending ? bar(level.pending / highest, `${counted(level.pending, "message")} wait in level ${level.level}`) : null,
-      dueIn(level.nextDueMs),
-      ...late(level),
-    ],
+    kind: level.maxOffset === 0 ? "idle" : null,
+    cells: [...levelCells(level, level.pending, level.nextDueMs, highest), ...late(level)],
   }));
   return table("levels", columns, rows, { caption: "Delayed messages and lateness by level" });
 }
@@ -168,9 +202,8 @@ function scale(level, p50Ms, p99Ms, maxMs) {
 }
 
 function nextMessages(next, filter) {
-  const messages = next.messages.filter((each) => filter.topic === null || each.topic === filter.topic).slice(0, NEXT_MESSAGES);
-  if (!messages.length && next.messages.length) return empty(`None of the next ${count(MOST_MESSAGES)} messages is for ${filter.topic}.`);
-  if (!messages.length) return empty("Nothing waits. Send something for later:", 'delaymq send Orders "hello later" --delay 30s');
+  const { messages, total } = next;
+  if (!messages.length) return empty("Nothing waits. Send something for later:", `delaymq send ${filter.topic ?? "Orders"} "hello later" --delay 30s`);
   const columns = [{ title: "Due" }, { title: "At", wide: true }, { title: "Topic" }, { title: "Level", numeric: true, wide: true }, { title: "Keys", wide: true }, { title: "Message" }];
   const rows = messages.map((each) => ({
     key: each.offsetMessageId,
@@ -183,7 +216,10 @@ function nextMessages(next, filter) {
       link(place(["messages", each.offsetMessageId]), each.messageId, { class: "id" }),
     ],
   }));
-  return table("next", columns, rows, { caption: "Messages that are due next" });
+  return [
+    table("next", columns, rows, { caption: "Messages that are due next" }),
+    next.truncated ? h("p", { class: "note", "data-key": "of" }, `${count(messages.length)} of ${count(total)} that wait.`) : null,
+  ];
 }
 
 function byTopic({ rows: found }) {
@@ -196,7 +232,7 @@ function byTopic({ rows: found }) {
     cells: [
       topicLink(each.topic),
       count(each.pending),
-      bar(each.pending / highest, `${counted(each.pending, "message")} wait for ${each.topic}`),
+      bar(each.pending / highest, `${counted(each.pending, "message")} waiting for ${each.topic}`),
       dueIn(each.nextDueMs),
       link(place(["delays"], { topic: each.topic }), "Only this", { "aria-label": `only ${each.topic}` }),
     ],

@@ -28,7 +28,7 @@ export function messagesScreen(view, { parameters }) {
   }
   show(loading());
   search(wanted, view.signal).then(
-    ({ messages, truncated }) => show(found(messages, truncated, wanted)),
+    (answer) => show(found(answer, wanted)),
     (error) => {
       if (!view.signal.aborted) show(problem(error));
     },
@@ -77,7 +77,7 @@ async function search({ topic, q, from, to }, signal) {
   if (!q) return get("messages", { topic, fromMs: from ?? 0, toMs: to ?? Date.now() + 86_400_000 }, signal);
   if (ID.test(q)) {
     const message = await byId(q, topic, signal);
-    if (message !== null) return { messages: [message], truncated: false };
+    if (message !== null) return { messages: [message], truncated: false, pending: 0 };
   }
   if (!topic) {
     const sentence = ID.test(q)
@@ -98,18 +98,26 @@ async function byId(id, topic, signal) {
   }
 }
 
-function found(messages, truncated, wanted) {
+function found({ messages, truncated, pending }, wanted) {
+  // By key they are among what was found.
+  const waiting = pending && !wanted.q ? waitingNote(pending, wanted.topic) : null;
   if (!messages.length) {
-    return empty(
-      wanted.q
-        ? `No message of ${wanted.topic} has the key or id “${wanted.q}”${wanted.from !== null || wanted.to !== null ? " in this time" : ""}. It may have been deleted with its log file.`
-        : `No message of ${wanted.topic} was stored in this time.`,
-    );
+    const none = wanted.q
+      ? `No message of ${wanted.topic} has the key or id “${wanted.q}”${wanted.from !== null || wanted.to !== null ? " in this time" : ""}. It may have been deleted with its log file.`
+      : `No message of ${wanted.topic} was stored in this time.`;
+    return [empty(none), waiting];
   }
   return [
+    waiting,
     messageTable(messages, `Messages${wanted.topic ? ` of ${wanted.topic}` : ""}`),
     h("p", { class: "note", "data-key": "count" }, counted(messages.length, "message"), truncated ? ". There are more: narrow the time." : "."),
   ];
+}
+
+/** What is delayed is in none of the topic's queues until it is due. */
+function waitingNote(pending, topic) {
+  const text = `${counted(pending, "delayed message")} for ${topic} still ${pending === 1 ? "waits" : "wait"} to be delivered. `;
+  return h("p", { class: "note", "data-key": "waiting" }, text, link(place(["delays"], { topic }), "Show what is due next"));
 }
 
 /** Messages as rows that lead to each of them; `first` gives a column before the others. */
