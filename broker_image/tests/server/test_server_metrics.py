@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import request_command
 from delaymq.server import pending_reader
 from delaymq.server.record_reading import LogFiles
+from delaymq.store.files import Files
 from prometheus_client.parser import text_string_to_metric_families
 from running_server import HOST, BrokerPeer, run, standalone, until
 
@@ -101,6 +103,28 @@ def test_what_comes_in_goes_out_and_is_refused_is_counted(tmp_path: Path) -> Non
             assert after[("process_open_fds", ())] > 5
             assert after[("delaymq_disk_free_bytes", ())] > 0
             assert after[("delaymq_delay_held", (("mode", "paused"),))] == 0
+
+    run(scenario)
+
+
+def test_the_disk_is_counted_in_one_way_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Much of it is reserved for root: 30 % are used of what others may use, and 28 % of the whole is free.
+    blocks, free, available = 1_000_000, 880_000, 280_000
+    seen = os.statvfs_result((4096, 4096, blocks, free, available, 1, 1, 1, 0, 255))
+
+    async def scenario() -> None:
+        async with standalone(tmp_path, http=True) as server:
+            monkeypatch.setattr(os, "statvfs", lambda path: seen)
+            port = server.broker.http_port
+            samples = values(await scrape(port))
+            async with aiohttp.ClientSession() as session, session.get(f"http://{HOST}:{port}/api/v1/totals") as answer:
+                disk = (await answer.json())["disk"]
+            ratio = Files().disk_used_ratio(str(tmp_path))
+            assert ratio == pytest.approx(0.3)
+            assert disk["usedRatio"] == pytest.approx(ratio)
+            assert samples[("delaymq_disk_free_bytes", ())] == disk["freeBytes"] == available * 4096
+            size = samples[("delaymq_disk_size_bytes", ())]
+            assert 1 - disk["freeBytes"] / size == pytest.approx(ratio)
 
     run(scenario)
 

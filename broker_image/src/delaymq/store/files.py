@@ -210,11 +210,8 @@ class Files:
         return changed
 
     def disk_used_ratio(self, path: str) -> float:
-        """Used part of the disk, as a user who is not root sees it (as the real broker reckons)."""
-        status = os.statvfs(path)
-        used = status.f_blocks - status.f_bfree
-        whole = used + status.f_bavail
-        return used / whole if whole else 1.0
+        """See DiskSpace."""
+        return disk_space(path).used_ratio
 
     def try_lock(self, descriptor: int) -> bool:
         """Take the exclusive lock on byte 0; False when another process has it."""
@@ -223,6 +220,27 @@ class Files:
         except (BlockingIOError, PermissionError):
             return False
         return True
+
+
+class DiskSpace(NamedTuple):
+    """A disk as df and RocketMQ's broker count it: without the blocks that are reserved for root."""
+
+    size_bytes: int
+    """What is used, and what is free."""
+    free_bytes: int
+    """What a user who is not root may still write."""
+
+    @property
+    def used_ratio(self) -> float:
+        """The part that is used, 0 to 1: df's Use%."""
+        return 1 - self.free_bytes / self.size_bytes if self.size_bytes else 1.0
+
+
+def disk_space(path: str | os.PathLike[str]) -> DiskSpace:
+    """The disk that has `path`; OSError when it cannot be asked."""
+    status = os.statvfs(path)
+    free = status.f_bavail * status.f_frsize
+    return DiskSpace((status.f_blocks - status.f_bfree) * status.f_frsize + free, free)
 
 
 def is_full(error: OSError) -> bool:

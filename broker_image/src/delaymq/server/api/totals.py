@@ -1,10 +1,10 @@
 """GET /api/v1/totals: a few figures in one light answer, for whoever asks every two seconds."""
 
 import asyncio
-import shutil
 
 from delaymq.server.api.route import Answer, Api
 from delaymq.server.metrics import process_facts
+from delaymq.store.files import disk_space
 
 
 class Pin(Answer):
@@ -15,12 +15,14 @@ class Pin(Answer):
 
 
 class Disk(Answer):
-    """The store's disk."""
+    """The store's disk, as df counts it for a user who is not root."""
 
     path: str
     total_bytes: int
+    """What is used, and what is free."""
     free_bytes: int
     used_ratio: float
+    """As retention and refusals of sends go by it."""
     log_bytes: int
     pinned_bytes: int
     pinned_by: list[Pin]
@@ -55,7 +57,7 @@ async def totals(api: Api) -> Totals:
     server, broker = api.server, api.broker
     store, delivery, stats = broker.store, broker.delivery, broker.stats
     # In other threads than those that read old messages: nobody's long search may take this away from who watches.
-    usage, memory = await asyncio.to_thread(lambda: (shutil.disk_usage(store.path), process_facts.memory()))
+    space, memory = await asyncio.to_thread(lambda: (disk_space(store.path), process_facts.memory()))
     pins = [Pin(holder=pin.holder, bytes=pin.pinned_bytes) for pin in store.pins.report()]
     not_ready = server.not_ready()
     return Totals(
@@ -74,9 +76,9 @@ async def totals(api: Api) -> Totals:
         resident_bytes=memory.resident if memory is not None else None,
         disk=Disk(
             path=store.path,
-            total_bytes=usage.total,
-            free_bytes=usage.free,
-            used_ratio=round(1 - usage.free / max(usage.total, 1), 4),
+            total_bytes=space.size_bytes,
+            free_bytes=space.free_bytes,
+            used_ratio=round(space.used_ratio, 4),
             log_bytes=store.end_offset - store.min_offset,
             pinned_bytes=max((pin.bytes for pin in pins), default=0),
             pinned_by=pins,

@@ -58,7 +58,11 @@ def _store(gathered: Gathered) -> Iterator[Metric]:
     for correction in store.recovery.corrections:
         corrections[correction.what] = corrections.get(correction.what, 0) + 1
     yield counters("delaymq_store_corrected", "What the last start put right in files.", "what", corrections)
-    yield gauge("delaymq_disk_size_bytes", "Size of the store's disk.", gathered.disk_total_bytes)
+    yield gauge(
+        "delaymq_disk_size_bytes",
+        "Size of the store's disk: what is used and what is free, without blocks reserved for root.",
+        gathered.disk_total_bytes,
+    )
     yield gauge("delaymq_disk_free_bytes", "What is free on the store's disk.", gathered.disk_free_bytes)
     refuses = store.disk_state().writes_refused
     yield gauge("delaymq_disk_writes_refused", "1 while nothing is stored: the disk is full.", refuses)

@@ -1,7 +1,6 @@
 """What the metrics need of a running broker, copied in turns on the loop's thread: no walk over it holds the loop."""
 
 import asyncio
-import shutil
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +11,7 @@ from delaymq.message import names
 from delaymq.server.api.groups import lag_of
 from delaymq.server.api.route import Turns
 from delaymq.server.metrics import process_facts
+from delaymq.store.files import disk_space
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
@@ -45,8 +45,7 @@ class Gathered:
 
     def look_at_system(self) -> None:
         """What the system has to be asked for; in any thread."""
-        usage = shutil.disk_usage(self.server.broker.store.path)
-        self.disk_total_bytes, self.disk_free_bytes = usage.total, usage.free
+        self.disk_total_bytes, self.disk_free_bytes = disk_space(self.server.broker.store.path)
         self.memory = process_facts.memory()
         self.descriptors = process_facts.open_descriptors()
 
