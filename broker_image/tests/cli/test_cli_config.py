@@ -132,7 +132,7 @@ def test_keys_explains_those_of_rocketmq_that_are_no_settings_here(config: Confi
     assert "has no meaning here" in config("keys", "serverWorkerThreads")
     assert "is refused (accepted: false): there are no light queues here" in config("keys", "enableLmq")
     assert json.loads(config("keys", "enableLmq", "--json"))["kind"] == "refused"
-    assert "did you mean listenPort?" in config("keys", "lisenPort", code=1)
+    assert "did you mean listenPort?" in config("keys", "lisenPort", code=2)
 
 
 def test_a_token_may_come_from_a_file(config: Config, file: Path, tmp_path: Path) -> None:

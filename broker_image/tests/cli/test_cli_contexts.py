@@ -143,9 +143,9 @@ def test_contexts_are_set_used_shown_and_forgotten(environment: dict[str, str]) 
         (("set", "dev", "--namesrv", "nowhere"), 2, "write host:port"),
         (("set", "dev", "--http", "ftp://x"), 2, "is not an HTTP address"),
         (("set", "dev", "--token-file", "a\nb"), 2, "cannot be shown"),
-        (("use", "gone"), 1, "there is no context gone"),
-        (("show", "gone"), 1, "there is no context gone"),
-        (("delete", "gone", "--yes"), 1, "there is no context gone"),
+        (("use", "gone"), 2, "there is no context gone"),
+        (("show", "gone"), 2, "there is no context gone"),
+        (("delete", "gone", "--yes"), 2, "there is no context gone"),
     ],
 )
 def test_what_cannot_be_set_is_told(words: tuple[str, ...], code: int, told: str, environment: dict[str, str]) -> None:

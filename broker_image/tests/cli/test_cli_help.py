@@ -31,6 +31,13 @@ def test_every_command_has_a_help_that_says_what_it_does(words: tuple[str, ...])
     assert (done.code, done.err) == (0, "")
     assert " ".join(words) in done.out
     assert len(done.out.splitlines()) > 4
+    assert called(*words, "-h") == done
+
+
+@pytest.mark.parametrize("words", [(), *((group,) for group in GROUPS)], ids=str)
+def test_groups_of_commands_have_both_names_of_the_help(words: tuple[str, ...]) -> None:
+    assert called(*words, "-h") == called(*words, "--help")
+    assert called(*words, "-h").code == 0
 
 
 @pytest.mark.parametrize("group", GROUPS)

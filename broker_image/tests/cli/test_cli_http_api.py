@@ -25,10 +25,11 @@ MESSAGE = {
 
 
 class FakeApi:
-    """Keeps requests; answers (status, body) by path."""
+    """Keeps requests; answers (status, body) by path. Of a list each answer is given once, the last one from then on;
+    None: the connection ends without an answer, as that of a broker that stops."""
 
     def __init__(self) -> None:
-        self.answers: dict[str, tuple[int, Any]] = {}
+        self.answers: dict[str, Any] = {}
         self.requests: list[tuple[str, str, dict[str, str], bytes]] = []
         self.url = ""
         self.headers: dict[str, str] = {}
@@ -42,7 +43,13 @@ def api() -> Iterator[FakeApi]:
         def do_GET(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             fake.requests.append((self.command, self.path, dict(self.headers), body))
-            status, answer = fake.answers.get(self.path.partition("?")[0], (404, b"nothing"))
+            found = fake.answers.get(self.path.partition("?")[0], (404, b"nothing"))
+            if isinstance(found, list):
+                found = found.pop(0) if len(found) > 1 else found[0]
+            if found is None:
+                self.close_connection = True
+                return
+            status, answer = found
             data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
             self.send_response(status)
             for name, value in fake.headers.items():
@@ -172,14 +179,33 @@ def test_pending_messages_are_counted_by_level_topic_and_due_time(api: FakeApi) 
 
 
 def test_the_next_due_messages_are_listed(api: FakeApi) -> None:
-    api.answers["/api/v1/delay/pending/messages"] = (200, {"asOfMs": 1, "messages": [MESSAGE]})
+    path, rest = "/api/v1/delay/pending/messages", {"asOfMs": 1, "total": 1, "limit": 5, "complete": True}
+    api.answers[path] = (200, {**rest, "messages": [MESSAGE], "truncated": False})
     done = ask(api, "delay", "pending", "--messages", "5")
     assert done.code == 0
     assert "Orders" in done.out
+    assert "listed" not in done.out
     assert json.loads(ask(api, "delay", "pending", "--messages", "5", "--json").out) == MESSAGE
     assert api.requests[-1][1].endswith("?limit=5")
-    api.answers["/api/v1/delay/pending/messages"] = (200, {"asOfMs": 1, "messages": []})
-    assert "nothing waits" in ask(api, "delay", "pending", "--messages", "5").out
+    ask(api, "delay", "pending", "--messages", "5", "--topic", "Orders", "--level", "2")
+    assert api.requests[-1][1].endswith("?level=2&topic=Orders&limit=5")
+    api.answers[path] = (200, {**rest, "messages": [], "total": 0, "truncated": False, "complete": False})
+    done = ask(api, "delay", "pending", "--messages", "5")
+    assert "nothing waits" in done.out
+    assert "not all is counted yet" in done.out
+
+
+def test_a_list_of_pending_messages_that_is_not_whole_says_so_and_names_the_limit(api: FakeApi) -> None:
+    answer = {"asOfMs": 1, "messages": [MESSAGE] * 64, "total": 200, "truncated": True, "limit": 64, "complete": True}
+    api.answers["/api/v1/delay/pending/messages"] = (200, answer)
+    told = "64 of 200 pending messages are listed: a broker answers at most 64"
+    done = ask(api, "delay", "pending", "--messages", "1000")
+    assert (done.code, done.lines[-1]) == (0, told)
+    done = ask(api, "delay", "pending", "--messages", "1000", "--json")
+    assert (len(done.lines), done.err) == (64, f"delaymq: {told}\n")
+    api.answers["/api/v1/delay/pending/messages"] = (200, {**answer, "messages": [MESSAGE] * 5, "limit": 5})
+    done = ask(api, "delay", "pending", "--messages", "5")
+    assert done.lines[-1] == "5 of 200 pending messages are listed"
 
 
 @pytest.mark.parametrize(
@@ -187,7 +213,8 @@ def test_the_next_due_messages_are_listed(api: FakeApi) -> None:
     [
         (("--by", "due", "--bucket", "soon"), "is not a delay"),
         (("--by", "topic", "--bucket", "1m"), "goes with --by due"),
-        (("--messages", "1", "--topic", "T"), "goes with --level only"),
+        (("--messages", "1", "--by", "due"), "goes with --level and --topic only"),
+        (("--messages", "1", "--bucket", "1m"), "goes with --level and --topic only"),
     ],
 )
 def test_options_that_do_not_go_together_are_told(words: tuple[str, ...], told: str, api: FakeApi) -> None:
@@ -213,6 +240,18 @@ def test_watching_prints_a_line_each_look_where_no_terminal_is(api: FakeApi) -> 
     assert [json.loads(line) for line in as_json.lines] == [DELAY, DELAY]
 
 
+def test_watching_waits_for_a_broker_that_goes_away_where_no_terminal_is(api: FakeApi) -> None:
+    for words in ((), ("--json",)):
+        api.answers["/api/v1/delay"] = [(200, DELAY), None, None, (200, DELAY)]
+        done = ask(api, "delay", "watch", "--every", "0.2", "--times", "4", *words)
+        assert (done.code, len(done.lines)) == (0, 2)
+        assert done.err.startswith(f"delaymq: waiting for the broker: {api.url}")
+        assert done.err.count("\n") == 1
+    api.answers["/api/v1/delay"] = [(200, DELAY), (401, b"")]
+    refused = ask(api, "delay", "watch", "--every", "0.2")
+    assert (refused.code, len(refused.lines), "--token-file" in refused.err) == (1, 1, True)
+
+
 def test_dead_letters_are_resent_in_requests_of_64_and_failures_end_with_one(api: FakeApi) -> None:
     path = "/api/v1/deadletters/billing/resend"
     api.answers[path] = (200, {"resent": [{"offsetMessageId": "A", "newOffsetMessageId": "B"}], "failed": []})
@@ -227,7 +266,8 @@ def test_dead_letters_are_resent_in_requests_of_64_and_failures_end_with_one(api
     assert (done.code, "not resent: A: resent before" in done.out) == (1, True)
     assert json.loads(api.requests[-1][3])["again"] is True
     data = json.loads(ask(api, "deadletter", "resend", "billing", "A", "--json").out)
-    assert data == {"group": "billing", "resent": [], "failed": [{"offsetMessageId": "A", "message": "resent before"}]}
+    failed = [{"offsetMessageId": "A", "message": "resent before"}]
+    assert data == {"group": "billing", "resent": [], "failed": failed, "resentBefore": []}
     for words in (("billing",), ("billing", "A", "--all")):
         assert ask(api, "deadletter", "resend", *words).code == 2
 
@@ -240,11 +280,14 @@ def test_the_life_of_a_message_is_shown(api: FakeApi) -> None:
     assert done.code == 0
     assert api.requests[-1][1] == "/api/v1/messages/AB?topic=Orders"
     assert all(word in done.out for word in ("consumed", "billing", "offset 3 of 5", "body, 2 bytes: hi"))
-    assert json.loads(ask(api, "message", "life", "AB", "--json").out)["life"] == life
+    assert json.loads(ask(api, "message", "life", "AB", "--topic", "Orders", "--json").out)["life"] == life
     error = {"error": {"code": "no_such_message", "message": "this broker has no message 'X'"}}
-    api.answers["/api/v1/messages/X"] = (404, error)
-    done = ask(api, "message", "life", "X")
+    unknown = "7F" * 16
+    api.answers[f"/api/v1/messages/{unknown}"] = (404, error)
+    done = ask(api, "message", "life", unknown)
     assert (done.code, "a unique id needs its --topic" in done.err) == (1, True)
+    done = ask(api, "message", "life", "order-1")
+    assert (done.code, "'order-1' is no offset message id" in done.err) == (2, True)
 
 
 @pytest.mark.parametrize("url", ["http://me:pass-word@127.0.0.1:8080", "me:pass-word@127.0.0.1", "http://pass-word@x/"])

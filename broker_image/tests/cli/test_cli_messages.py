@@ -87,8 +87,23 @@ def test_a_rate_is_kept(ask: Ask) -> None:
         (("send", "T", "x", "--lines", "-"), 2, "give the text of a message, or --lines"),
         (("send", "T", "--lines", "/no/such/file"), 2, "cannot be read"),
         (("send", "T", "x", "-p", "novalue"), 2, "write NAME=VALUE"),
-        (("send", "T", "x", "-p", "KEYS=a"), 1, "property KEYS is reserved"),
-        (("send", "Bad!", "x"), 1, "illegal"),
+        (("send", "T", "x", "-p", "KEYS=a"), 2, "property KEYS is reserved"),
+        (("send", "T", "x", "--key", "a b"), 2, "have no blanks"),
+        (("send", "T", "x", "--delay", "soon"), 2, "'soon' is not a delay"),
+        (("send", "T", "x", "--delay", "3s"), 2, "it has: 1s 2s 5s"),
+        (("send", "Bad!", "x"), 2, "illegal"),
+        (("receive", "Bad!"), 2, "illegal"),
+        (("receive", "T", "--group", "bad group"), 2, "illegal"),
+        (("topic", "show", "Bad!"), 2, "illegal"),
+        (("topic", "delete", "Bad!", "--yes"), 2, "illegal"),
+        (("topic", "show", "Missing"), 1, "no broker has topic Missing"),
+        (("group", "show", "bad group"), 2, "illegal"),
+        (("group", "show", "missing"), 1, "no broker knows group missing"),
+        (("message", "find", "Bad!", "--key", "k"), 2, "illegal"),
+        (("message", "life", "nonsense"), 2, "a unique id needs its --topic"),
+        (("config", "keys", "nonsense"), 2, "is not a key"),
+        (("context", "use", "missing"), 2, "there is no context missing"),
+        (("deadletter", "resend", "g", "nonsense"), 2, "offsetMessageId"),
         (("receive", "T", "--tail", "1", "--group", "g"), 2, "leave --group out"),
         (("receive", "T", "--tail", "1", "--count", "1"), 2, "go with --follow"),
         (("receive", "T", "--queue", "1"), 2, "go with --tail"),
@@ -98,7 +113,7 @@ def test_a_rate_is_kept(ask: Ask) -> None:
         (("message", "find", "T", "--key", "a", "--queue", "1"), 2, "goes with --from"),
         (("message", "find", "T", "--from", "now", "--to", "1h ago"), 2, "turn them round"),
         (("message", "find", "T", "--from", "whenever"), 2, "is no time"),
-        (("message", "get", "nonsense"), 1, "a unique id needs its --topic"),
+        (("message", "get", "nonsense"), 2, "a unique id needs its --topic"),
         (("message", "get", "0A0102030000" + "0" * 20), 1, "where no broker is registered"),
         (("message", "life", "0" * 32), 1, "a unique id needs its --topic"),
     ],
@@ -110,6 +125,15 @@ def test_what_cannot_be_done_is_told(ask: Ask, words: tuple[str, ...], code: int
     assert told in done.err
 
 
+def test_the_http_port_in_place_of_the_name_server_s_is_told_and_no_hint_leads_to_tls(ask: Ask) -> None:
+    http = ask.environment["DELAYMQ_HTTP"].removeprefix("http://")
+    done = ask("topic", "list", "--namesrv", http)
+    assert (done.code, done.out) == (3, "")
+    assert "the peer answers in HTTP" in done.err
+    assert "--namesrv takes the NameServer's address" in done.err
+    assert "tls" not in done.err.lower()
+
+
 def test_a_line_that_is_too_long_ends_the_sending_and_says_how_far_it_came(ask: Ask, tmp_path: Path) -> None:
     (tmp_path / "lines").write_bytes(b"short\n" + b"x" * (4 * 1024 * 1024 + 1) + b"\n")
     done = ask("send", "TooLong", "--lines", str(tmp_path / "lines"))
@@ -119,7 +143,7 @@ def test_a_line_that_is_too_long_ends_the_sending_and_says_how_far_it_came(ask: 
 
 def test_when_a_send_fails_it_is_said_how_many_were_sent(ask: Ask) -> None:
     done = ask("send", "Partly", "a", "b", "--delay", "3s")
-    assert (done.code, "it has: 1s 2s 5s" in done.err, "were sent before" in done.err) == (1, True, False)
+    assert (done.code, "it has: 1s 2s 5s" in done.err, "sent before" in done.err) == (2, True, False)
 
 
 def test_looking_on_moves_no_group_and_needs_none(ask: Ask) -> None:
@@ -171,12 +195,14 @@ def test_what_comes_is_followed_without_a_group(ask: Ask, standalone: Standalone
     late = next(row for row in rest if row["body"] == "late")
     assert late["latenessMs"] == late["storedMs"] - late["dueMs"] >= 0
     ended = ask("receive", "Followed", "--tail", "0", "--follow", "--timeout", "0.3", "--count", "1")
-    assert (ended.code, "0 of 1 messages came" in ended.err) == (1, True)
+    assert (ended.code, "0 of 1 message came" in ended.err) == (1, True)
 
 
-def test_ctrl_c_ends_with_130(ask: Ask, standalone: Standalone) -> None:
-    ask("send", "Interrupted", "x")
-    words = [sys.executable, "-m", "delaymq", "receive", "Interrupted", "--tail", "1", "--follow"]
+@pytest.mark.parametrize("how", [("--tail", "1", "--follow"), ("--follow",)], ids=" ".join)
+def test_ctrl_c_ends_with_130_and_says_how_many_came(ask: Ask, standalone: Standalone, how: tuple[str, ...]) -> None:
+    topic = f"Interrupted{len(how)}"
+    ask("send", topic, "x")
+    words = [sys.executable, "-m", "delaymq", "receive", topic, *how]
     environment = {**os.environ, **standalone.environment}
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True) as process:
         assert process.stdout is not None
@@ -187,7 +213,7 @@ def test_ctrl_c_ends_with_130(ask: Ask, standalone: Standalone) -> None:
             assert process.wait(timeout=LIMIT_S) == 130
         finally:
             process.kill()
-        assert "Traceback" not in process.stderr.read()
+        assert process.stderr.read() == "delaymq: 1 message received\n"
 
 
 def test_messages_are_found_by_key_id_and_time_and_while_they_wait(ask: Ask) -> None:
@@ -218,6 +244,27 @@ def test_messages_are_found_by_key_id_and_time_and_while_they_wait(ask: Ask) -> 
     assert "topic:      Found (waits to be delivered)" in text
     assert "due:" in text
     assert ask("message", "get", "A" * 32, "--topic", "Found").code == 1
+
+
+def test_a_search_by_time_names_the_delayed_messages_that_wait(ask: Ask) -> None:
+    ask("topic", "create", "FindLater")
+    ask("send", "FindLater", "a", "b", "--delay", "1h")
+    search = ("message", "find", "FindLater", "--from", "10m ago")
+    told = "2 delayed messages for it wait at http://127.0.0.1:"
+    done = ask(*search)
+    assert (done.code, done.out) == (1, "")
+    assert f"no message of topic FindLater was found: {told}" in done.err
+    assert "`delaymq delay pending --messages 10 --topic FindLater`" in done.err
+    ask("send", "FindLater", "now")
+    done = ask(*search)
+    assert (done.code, done.lines[-1].startswith(told)) == (0, True)
+    assert bodies(ask.json(*search)) == ["now"]
+    listed = ask.json("delay", "pending", "--messages", "10", "--topic", "FindLater")
+    assert [row["topic"] for row in listed] == ["FindLater"] * 2
+    # By key they are found themselves; and where nobody tells what waits, the search goes on without it.
+    assert "waits at" not in ask("message", "find", "FindLater", "--key", "none").err
+    done = ask(*search, "--http", "http://127.0.0.1:1")
+    assert (done.code, done.err, "delayed" in done.out) == (0, "", False)
 
 
 def test_a_message_that_waits_is_counted_listed_and_has_a_life(ask: Ask) -> None:
@@ -266,7 +313,9 @@ asyncio.run(asyncio.wait_for(main(), 60))
     for words in (("list", "failing"), ("resend", "failing", "--all")):
         none = ask("deadletter", *words)
         assert (none.code, "has no dead letters" in none.out) == (0, True)
-    assert ask.json("deadletter", "resend", "failing", "--all") == [{"group": "failing", "resent": [], "failed": []}]
+    assert ask.json("deadletter", "resend", "failing", "--all") == [
+        {"group": "failing", "resent": [], "failed": [], "resentBefore": []}
+    ]
     ask("send", "Fails", "poison", "--key", "p")
     words = [sys.executable, "-c", program, standalone.environment["DELAYMQ_NAMESRV"]]
     ran = subprocess.run(words, capture_output=True, text=True, timeout=90, check=False)
@@ -275,13 +324,22 @@ asyncio.run(asyncio.wait_for(main(), 60))
     assert "failing" in ask("deadletter", "list").out
     [letter] = ask.json("deadletter", "list", "failing")
     assert (letter["body"], letter["originTopic"], letter["state"]) == ("poison", "Fails", "deadLettered")
-    assert "poison" in ask("deadletter", "list", "failing").out
+    shown = ask("deadletter", "list", "failing").out
+    assert ("poison" in shown, "resent" in shown) == (True, True)
     assert ask.json("group", "list", "--contains", "failing")[0]["deadLetters"] == 1
     assert ask("deadletter", "resend", "failing", "--all").code == 2
     done = ask("deadletter", "resend", "failing", "--all", "--yes")
-    assert (done.code, "1 of 1 dead letters" in done.out) == (0, True)
-    [again] = [ask("deadletter", "resend", "failing", str(letter["offsetMessageId"]))]
+    assert (done.code, "1 of 1 dead letter was given to group failing again" in done.out) == (0, True)
+    again = ask("deadletter", "resend", "failing", str(letter["offsetMessageId"]))
     assert (again.code, "not resent" in again.out) == (1, True)
+    assert "add --again to resend it all the same" in again.out
+    assert "again=true" not in again.out
+    [resent] = ask.json("deadletter", "list", "failing")
+    assert (letter["resentMs"], int(str(resent["resentMs"])) >= int(str(letter["storedMs"]))) == (None, True)
+    rest = ask("deadletter", "resend", "failing", "--all", "--yes")
+    assert (rest.code, rest.lines[-1]) == (0, "1 was resent before: add --again to resend it once more")
+    [rest_data] = ask.json("deadletter", "resend", "failing", "--all", "--yes")
+    assert [len(rest_data[name]) for name in ("resent", "failed", "resentBefore")] == [0, 0, 1]  # type: ignore[arg-type]
     got = ask("receive", "Fails", "--group", "failing", "--count", "1", "--json")
     assert json.loads(got.out)["body"] == "poison"
 

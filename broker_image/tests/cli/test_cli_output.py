@@ -1,5 +1,7 @@
 """What commands print of messages, and when the demo calls itself good."""
 
+import re
+import time
 from datetime import datetime
 
 from delaymq.cli.demo.report import Report, Sent
@@ -8,6 +10,7 @@ from delaymq.cli.terminal import duration
 from delaymq.client import MessageQueue, ReceivedMessage
 
 BORN_MS = 1_700_000_000_000
+DAY_MS = 86_400_000
 
 
 def message(body: bytes = b"hello", **properties: str) -> ReceivedMessage:
@@ -20,13 +23,19 @@ def message(body: bytes = b"hello", **properties: str) -> ReceivedMessage:
 
 def test_a_delayed_message_shows_its_delay_and_its_lateness() -> None:
     line = as_line(message(TAGS="A", KEYS="k1 k2", DELAY="2"), BORN_MS + 5_003, BORN_MS + 5_000)
-    clock = datetime.fromtimestamp((BORN_MS + 5_003) / 1000).strftime("%H:%M:%S.003")
+    clock = datetime.fromtimestamp((BORN_MS + 5_003) / 1000).strftime("%Y-%m-%d %H:%M:%S.003")
     assert line == f"{clock}  hello  tags A  keys k1 k2  delayed 5.0 s  late by 1 ms  queue 3, offset 9"
 
 
 def test_a_message_that_was_on_time_and_is_read_later_is_not_late() -> None:
     line = as_line(message(DELAY="2"), BORN_MS + 65_001, BORN_MS + 5_000)
     assert "late by 1 ms  read 1m 0s later" in line
+
+
+def test_a_line_has_a_date_where_the_message_is_not_of_today() -> None:
+    now_ms = round(time.time() * 1000)
+    assert re.match(r"\d\d:\d\d:\d\d\.\d{3}  ", as_line(message(), now_ms, None))
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}  ", as_line(message(), now_ms - 2 * DAY_MS, None))
 
 
 def test_a_body_that_is_no_text_or_very_long_is_still_one_readable_line() -> None:

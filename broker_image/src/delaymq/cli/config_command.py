@@ -252,7 +252,8 @@ def _explain_other(key: str, as_json: bool) -> None:
         accepted = f" (accepted: {harmless})" if harmless else ""
         text, kind = f"is refused{accepted}: {REFUSED[key].why}", "refused"
     else:
-        raise CommandError(unknown_key(key, keys_of(BrokerConfig).keys() | keys_of(NamesrvConfig).keys()))
+        known = keys_of(BrokerConfig).keys() | keys_of(NamesrvConfig).keys()
+        raise CommandError(unknown_key(key, known), EXIT_USAGE)
     if as_json:
         from delaymq.cli.terminal import print_json
 

@@ -21,6 +21,7 @@ from delaymq.client import (
     ClientOptions,
     Credentials,
     NoRouteError,
+    NoSuchDelayError,
     RefusedError,
     SendError,
     TlsOptions,
@@ -28,7 +29,7 @@ from delaymq.client import (
 )
 from delaymq.client.network import split_address
 from delaymq.message.errors import IllegalMessageError
-from delaymq.message.names import RETRY_PREFIX
+from delaymq.message.names import RETRY_PREFIX, group_problem, topic_problem
 from delaymq.protocol.codes import ResponseCode
 
 REQUEST_TIMEOUT_MS = 3_000
@@ -100,9 +101,11 @@ def check_name_servers(name_servers: str) -> None:
 
 
 def exit_code_of(error: Exception) -> int:
-    """Whether nobody was there, or somebody said no."""
+    """Whether nobody was there, somebody said no, or an argument cannot be right."""
     cause = error.__cause__ if isinstance(error, SendError) else error
-    return EXIT_UNREACHABLE if isinstance(cause, UnreachableError | AnswerTimeoutError) else EXIT_NOT_DONE
+    if isinstance(cause, UnreachableError | AnswerTimeoutError):
+        return EXIT_UNREACHABLE
+    return EXIT_USAGE if isinstance(cause, ValueError | NoSuchDelayError) else EXIT_NOT_DONE
 
 
 def explain(error: Exception, name_servers: str) -> str:
@@ -111,6 +114,8 @@ def explain(error: Exception, name_servers: str) -> str:
     if isinstance(cause, UnreachableError) and " TLS" in str(cause):
         # Somebody is there, who wants TLS otherwise.
         return f"{cause}. Options: `delaymq --tls`, `--tls-ca FILE`, `--tls-server-name NAME`, `--tls-insecure`."
+    if isinstance(cause, UnreachableError) and " HTTP" in str(cause):
+        return f"{cause}. --namesrv takes the NameServer's address (default port 9876), --http the broker's HTTP one."
     if isinstance(cause, UnreachableError):
         if cause.address not in map(str.strip, name_servers.split(";")):
             return f"{cause}. The NameServer says that a broker is there: is it running, and reached from here?"
@@ -127,6 +132,9 @@ def explain(error: Exception, name_servers: str) -> str:
 
 async def _not_there(client: Client, error: NoRouteError) -> CommandError:
     """The error with the names that are nearest to the wanted one."""
+    problem = topic_problem(error.topic)
+    if problem is not None:
+        return CommandError(problem, EXIT_USAGE)
     try:
         known = await Admin(client).topics()
     except ClientError:
@@ -139,6 +147,9 @@ async def _not_there(client: Client, error: NoRouteError) -> CommandError:
 
 def unknown_group(group: str, topics: Iterable[str]) -> CommandError:
     """The error for a group that nobody has seen; groups are known by their retry topics."""
+    problem = group_problem(group)
+    if problem is not None:
+        return CommandError(problem, EXIT_USAGE)
     groups = [topic.removeprefix(RETRY_PREFIX) for topic in topics if topic.startswith(RETRY_PREFIX)]
     near = nearest(group, groups)
     text = f"no broker knows group {group}: it comes into being with its first consumer, or by `delaymq group create`"

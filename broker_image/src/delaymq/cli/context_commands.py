@@ -152,7 +152,7 @@ def _check_addresses(namesrv: str | None, http: str | None) -> None:
 def _known(contexts: Contexts, name: str) -> Context:
     if name not in contexts.table:
         known = ", ".join(contexts.table) or "none yet"
-        raise CommandError(f"there is no context {name}; there are: {known}")
+        raise CommandError(f"there is no context {name}; there are: {known}", EXIT_USAGE)
     return contexts.table[name]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any, Final
 
 import typer
@@ -14,15 +15,18 @@ from delaymq.cli.http_api import HttpApi
 from delaymq.cli.message_text import body_text, stored_data
 from delaymq.cli.options import AsJson, ContextName, HttpAddress, NameServers, TokenFile, Yes, confirm
 from delaymq.cli.tables import table
-from delaymq.cli.terminal import console, print_json, progress, reading
+from delaymq.cli.terminal import console, counted, print_json, progress, reading
 from delaymq.cli.times import shown_time
 from delaymq.client import Admin, Client, NoRouteError, ReceivedMessage
 from delaymq.message import names
-from delaymq.message.names import dead_letter_topic
+from delaymq.message.names import dead_letter_topic, retry_topic
 
 MAX_LISTED: Final = 10_000
 RESENT_AT_ONCE: Final = 64
 """What the broker takes in one request."""
+ASKED_AT_ONCE: Final = 16
+RESENT_BEFORE: Final = "resent_before"
+"""Why the broker refuses a second time."""
 SHOWN_BODY: Final = 60
 
 
@@ -40,12 +44,14 @@ def list_letters(
             await _list_groups(client, as_json)
             return 0
         found = await _letters(client, group, count)
+        resent_ms = await _resent_times_ms(client, group, found)
+        letters = list(zip(found, resent_ms, strict=True))
         if as_json:
-            for message in found:
-                print_json(stored_data(message) | {"originTopic": _origin(message)})
+            for message, at_ms in letters:
+                print_json(stored_data(message) | {"originTopic": _origin(message), "resentMs": at_ms})
         elif found:
-            columns = ("stored", "offset id", "topic", "message id", "keys", "body", "retries")
-            console().print(table(columns, [_cells(message) for message in found], left=6, elastic=5))
+            columns = ("stored", "offset id", "topic", "message id", "resent", "keys", "body", "retries")
+            console().print(table(columns, [_cells(*letter) for letter in letters], left=7, elastic=6))
         else:
             console().print(f"group {group} has no dead letters")
         return 0
@@ -83,16 +89,34 @@ async def _letters(client: Client, group: str, count: int) -> list[ReceivedMessa
         return []  # the topic comes with the first of them
 
 
+async def _resent_times_ms(client: Client, group: str, letters: list[ReceivedMessage]) -> list[int | None]:
+    """When each was last sent to its group again; None: never, or the log no longer has it."""
+    topic, gate = retry_topic(group), asyncio.Semaphore(ASKED_AT_ONCE)
+
+    async def look(letter: ReceivedMessage) -> int | None:
+        async with gate:
+            try:
+                found = await Admin(client).query_by_key(topic, letter.message_id)
+            except NoRouteError:
+                return None
+        own_id = letter.offset_message_id
+        times = [each.store_timestamp_ms for each in found if each.properties.get(names.RESENT) == own_id]
+        return max(times, default=None)
+
+    return list(await asyncio.gather(*map(look, letters)))
+
+
 def _origin(message: ReceivedMessage) -> str:
     return message.properties.get(names.RETRY_TOPIC, message.topic)
 
 
-def _cells(message: ReceivedMessage) -> tuple[str, ...]:
+def _cells(message: ReceivedMessage, resent_ms: int | None) -> tuple[str, ...]:
     return (
         shown_time(message.store_timestamp_ms),
         message.offset_message_id,
         _origin(message),
         message.message_id,
+        "no" if resent_ms is None else shown_time(resent_ms),
         " ".join(message.keys),
         " ".join(body_text(message, SHOWN_BODY).split()),
         str(message.reconsume_times),
@@ -104,7 +128,9 @@ def resend(
     ids: Annotated[
         list[str] | None, typer.Argument(metavar="[ID]...", help="Offset ids, as `deadletter list` shows them.")
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All that there are (the newest 10,000).")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All that were not resent before (of the newest 10,000).")
+    ] = False,
     again: Annotated[bool, typer.Option("--again", help="Those too that were resent before.")] = False,
     yes: Yes = False,
     namesrv: NameServers = None,
@@ -124,21 +150,36 @@ def resend(
     chosen = list(ids or ()) if not everything else _all_ids(where, group)
     if not chosen:
         if as_json:
-            print_json({"group": group, "resent": [], "failed": []})
+            print_json({"group": group, "resent": [], "failed": [], "resentBefore": []})
         else:
             console().print(f"group {group} has no dead letters")
         return
     if everything:
-        confirm(f"Give {len(chosen)} dead letters to group {group} again?", yes)
+        confirm(f"Give {counted(len(chosen), 'dead letter')} to group {group} again?", yes)
     resent, failed = _resend(api, group, chosen, again)
+    # Of all, those are meant that the group was not given again yet.
+    before = [each for each in failed if everything and each.get("code") == RESENT_BEFORE]
+    failed = [each for each in failed if each not in before]
     if as_json:
-        print_json({"group": group, "resent": resent, "failed": failed})
+        print_json({"group": group, "resent": resent, "failed": failed, "resentBefore": before})
     else:
         for each in failed:
-            console().print(f"not resent: {each['offsetMessageId']}: {each['message']}")
-        console().print(f"{len(resent)} of {len(chosen)} dead letters were given to group {group} again")
+            console().print(f"not resent: {each['offsetMessageId']}: {_why(each)}")
+        were = "was" if len(chosen) == 1 else "were"
+        console().print(f"{len(resent)} of {counted(len(chosen), 'dead letter')} {were} given to group {group} again")
+        if before:
+            were, them = ("was", "it") if len(before) == 1 else ("were", "them")
+            console().print(f"{len(before)} {were} resent before: add --again to resend {them} once more")
     if failed:
         raise typer.Exit(1)
+
+
+def _why(failure: dict[str, Any]) -> str:
+    """Why a dead letter was not resent. What the broker says of its interface is said of this command."""
+    reason: str = failure["message"]
+    if failure.get("code") in (RESENT_BEFORE, "not_known"):
+        return f"{reason.partition(': ')[0]}: add --again to resend it all the same"
+    return reason
 
 
 def _all_ids(where: Target, group: str) -> list[str]:

@@ -10,7 +10,7 @@ from delaymq.cli.contexts import target
 from delaymq.cli.http_api import HttpApi
 from delaymq.cli.options import AsJson, ContextName, HttpAddress, TokenFile, Yes, confirm
 from delaymq.cli.overdue import parse_overdue
-from delaymq.cli.terminal import console, print_json
+from delaymq.cli.terminal import console, counted, print_json
 
 
 def resume(
@@ -58,4 +58,4 @@ def pause(
     if as_json:
         print_json(answer)
     else:
-        console().print(f"deliveries are paused; {answer['overdue']} messages are overdue by now")
+        console().print(f"deliveries are paused; {counted(answer['overdue'], 'message')} overdue by now")

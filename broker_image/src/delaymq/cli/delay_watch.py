@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from typing import Annotated, Any, Final
@@ -36,7 +37,7 @@ def watch(
 ) -> None:
     """Show what waits and what is delivered, live, until Ctrl-C.
 
-    A broker that goes away is waited for. With --json: the broker's answer, one a line.
+    A broker that goes away is waited for, and stderr says so. With --json: the broker's answer, one a line.
     """
     api = HttpApi(target(http=http, token_file=token_file, context=context))
     first = api.get("delay")  # a wrong address is told at once
@@ -49,10 +50,15 @@ def watch(
 
 
 def _print_lines(api: HttpApi, first: dict[str, Any], every: float, times: int | None, as_json: bool) -> None:
+    is_gone = False
+
     def show(answer: dict[str, Any] | str) -> None:
+        nonlocal is_gone
+        was_gone, is_gone = is_gone, isinstance(answer, str)
         if isinstance(answer, str):
-            raise CommandError(answer, EXIT_UNREACHABLE)
-        if as_json:
+            if not was_gone:
+                print(visible(f"delaymq: waiting for the broker: {answer}"), file=sys.stderr, flush=True)
+        elif as_json:
             print_json(answer)
         else:
             print(f"{shown_time(answer['asOfMs'])} {total_line(answer)}", flush=True)

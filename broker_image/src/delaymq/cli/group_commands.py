@@ -13,7 +13,7 @@ from delaymq.cli.errors import CommandError
 from delaymq.cli.groups_seen import GroupSeen, member_rows, see_group, see_groups, sorted_progress
 from delaymq.cli.options import AsJson, ContextName, NameServers, Yes, confirm
 from delaymq.cli.tables import table
-from delaymq.cli.terminal import console, print_json
+from delaymq.cli.terminal import console, counted, print_json
 from delaymq.cli.times import shown_time
 from delaymq.client import Admin, Client, GroupConfig
 from delaymq.message import names
@@ -78,7 +78,8 @@ def show(group: GroupName, namesrv: NameServers = None, context: ContextName = N
 def _show(out: Console, seen: GroupSeen) -> None:
     model = f"{seen.members.model.lower()}, " if seen.members.model else ""
     count = len(seen.members.members)
-    out.print(f"{seen.group}: {model}{count} members, lag {seen.lag}, {seen.dead_letters} dead letters")
+    letters = counted(seen.dead_letters, "dead letter")
+    out.print(f"{seen.group}: {model}{counted(count, 'member')}, lag {seen.lag}, {letters}")
     for name, config in sorted(seen.configs.items()):
         off = "" if config.consume else ", may not consume"
         out.print(f"on {name}: {config.retry_max_times} retries in {config.retry_queues} queues{off}")
@@ -186,10 +187,12 @@ def delete(
         if count:
             who = ", ".join(sorted(seen.members.members)[:3])
             raise CommandError(
-                f"group {group} has {count} members ({who}): stop them first, they would bring the group back at once"
+                f"group {group} has {counted(count, 'member')} ({who}): stop them first, they would bring the group"
+                " back at once"
             )
         kept = " (they are kept)" if keep_dead_letters else ""
-        confirm(f"Delete group {group}, {seen.lag} messages behind, with {seen.dead_letters} dead letters{kept}?", yes)
+        letters = counted(seen.dead_letters, "dead letter")
+        confirm(f"Delete group {group}, {counted(seen.lag, 'message')} behind, with {letters}{kept}?", yes)
         await Admin(client).delete_group(group, keep_offsets=keep_offsets, keep_dead_letters=keep_dead_letters)
         console().print(f"group {group} is deleted")
         return 0

@@ -10,7 +10,7 @@ import urllib.request
 from typing import Any, Final
 
 from delaymq.cli.contexts import Target
-from delaymq.cli.errors import EXIT_UNREACHABLE, EXIT_USAGE, CommandError
+from delaymq.cli.errors import EXIT_NOT_DONE, EXIT_UNREACHABLE, EXIT_USAGE, CommandError
 
 TIMEOUT_S: Final = 10.0
 """For each wait on the socket: an answer over all groups of a large broker takes seconds."""
@@ -24,7 +24,7 @@ class ApiError(CommandError):
     """The broker's answer is an error: `status` of HTTP, `code` of /api/v1."""
 
     def __init__(self, text: str, status: int, code: str) -> None:
-        super().__init__(text)
+        super().__init__(text, EXIT_USAGE if status == 400 else EXIT_NOT_DONE)
         self.status = status
         self.code = code
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
+
+HELP: Final = {"help_option_names": ["-h", "--help"]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,8 @@ Entry = Leaf | Group
 def group_command(name: str, text: str, entries: Mapping[str, Entry], callback: Callable[..., None] | None) -> Any:
     """A group as typer runs it; `callback` states the group's own options."""
     lazy = type("LazyGroup", (_LazyGroup,), {"entries": entries})
-    made = _typer(name=name, help=text, cls=lazy, no_args_is_help=True)
+    # Commands within the group inherit the names.
+    made = _typer(name=name, help=text, cls=lazy, no_args_is_help=True, context_settings=HELP)
     made.callback()(callback or _no_options)
     return get_command(made)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import base64
-from datetime import datetime
 from typing import Any, Final
 
 from delaymq.cli.terminal import duration
-from delaymq.cli.times import shown_time
+from delaymq.cli.times import shown_moment, shown_time
 from delaymq.cli.visible import on_one_line
 from delaymq.client import ReceivedMessage
+from delaymq.clock import now_ms
 from delaymq.message import names
 
 SHOWN_CHARACTERS: Final = 200
@@ -29,8 +29,7 @@ def body_text(message: ReceivedMessage, most: int = SHOWN_CHARACTERS) -> str:
 
 def as_line(message: ReceivedMessage, arrived_ms: int, due_ms: int | None) -> str:
     """One received message as a line for people."""
-    clock = datetime.fromtimestamp(arrived_ms / 1000).strftime("%H:%M:%S.%f")[:-3]
-    parts = [clock, body_text(message)]
+    parts = [shown_moment(arrived_ms, now_ms()), body_text(message)]
     if message.tags:
         parts.append(f"tags {message.tags}")
     if message.keys:

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from typing import Annotated, Any, Final
 
 import typer
@@ -18,7 +18,7 @@ from delaymq.cli.errors import EXIT_USAGE, CommandError
 from delaymq.cli.message_text import as_data, as_line
 from delaymq.cli.options import AsJson, ContextName, NameServers
 from delaymq.cli.tailing import Tail
-from delaymq.cli.terminal import console, print_json
+from delaymq.cli.terminal import console, counted, print_json
 from delaymq.cli.visible import visible
 from delaymq.client import (
     Client,
@@ -96,7 +96,7 @@ def receive(
     async def look_on(client: Client) -> int:
         receiver = _Receiver(client, as_json, count, looks_back=True)
         looking = Tail(client, subscription_to(topic, tags, sql, 0), receiver)
-        with contextlib.suppress(_EnoughError):
+        with contextlib.suppress(_EnoughError), _counting(receiver):
             following = await looking.last(tail, queue, each_queue)
             if follow:
                 await _until_done(looking.follow(following), receiver.wait(timeout))
@@ -142,12 +142,23 @@ async def _by_group(
     consumer = PushConsumer(client, group, receiver, options)
     tags, sql = wanted
     consumer.subscribe(topic, tags, sql=sql)
-    async with consumer:
-        await receiver.wait(wait_s)
+    with _counting(receiver):
+        async with consumer:
+            await receiver.wait(wait_s)
     code = _ended(receiver, count, wait_s)
     if not receiver.received:
         print(visible(await _why_nothing(client, topic, group, wait_s or 0)), file=sys.stderr)
     return code
+
+
+@contextlib.contextmanager
+def _counting(receiver: _Receiver) -> Iterator[None]:
+    """Says how many messages came when Ctrl-C, which cancels the command, ends the wait for more."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        print(f"delaymq: {counted(receiver.received, 'message')} received", file=sys.stderr, flush=True)
+        raise
 
 
 def _ended(receiver: _Receiver, count: int | None, wait_s: float | None) -> int:
@@ -155,7 +166,7 @@ def _ended(receiver: _Receiver, count: int | None, wait_s: float | None) -> int:
         raise BrokenPipeError
     if count is not None and receiver.received < count:
         none = "" if wait_s is None else f"; none for {wait_s:g} s"
-        raise CommandError(f"{receiver.received} of {count} messages came{none}")
+        raise CommandError(f"{receiver.received} of {counted(count, 'message')} came{none}")
     return 0
 
 

@@ -12,7 +12,7 @@ from delaymq.cli.errors import EXIT_USAGE, CommandError
 from delaymq.cli.groups_seen import GroupSeen, see_group
 from delaymq.cli.options import AsJson, ContextName, NameServers, Yes, confirm
 from delaymq.cli.tables import table
-from delaymq.cli.terminal import console, print_json
+from delaymq.cli.terminal import console, counted, print_json
 from delaymq.cli.times import parse_time, shown_time
 from delaymq.client import EARLIEST, LATEST, Admin, Client, MessageQueue, QueueReset, ResetOutcome
 
@@ -53,7 +53,7 @@ def reset(
             confirm(f"Set group {group} to offset {offset} in queue {queue} of {topic}?", yes)
             outcome = await _set_one(client, seen, await _queue(client, topic, queue, broker), offset)
         else:
-            told = f", of which its {members} members are told" if members else ""
+            told = f", of which {counted(members, 'member')} will be told" if members else ""
             confirm(f"Have group {group} go on in {topic} at {_shown(at_ms)}{told}?", yes)
             outcome = await Admin(client).reset_offset(group, topic, at_ms)
         _report(outcome, group, members, as_json)
@@ -82,8 +82,8 @@ def _check_alone(seen: GroupSeen) -> None:
     if seen.members.members:
         who = ", ".join(sorted(seen.members.members)[:3])
         raise CommandError(
-            f"group {seen.group} has {len(seen.members.members)} members ({who}), which would overwrite the offset with"
-            " their own: stop them first, or use --to, of which running members are told"
+            f"group {seen.group} has {counted(len(seen.members.members), 'member')} ({who}), which would overwrite the"
+            " offset with their own: stop them first, or use --to, of which running members are told"
         )
 
 
@@ -120,4 +120,6 @@ def _report(outcome: ResetOutcome, group: str, members: int, as_json: bool) -> N
     ]
     console().print(table(("broker", "queue", "old offset", "new offset", "change"), cells))
     if outcome.told_members:
-        console().print(f"{members} members were told; they go on from there within seconds (Java's within 20 s)")
+        console().print(
+            f"told {counted(members, 'member')}: reading goes on from there within seconds (Java's within 20 s)"
+        )

@@ -17,7 +17,7 @@ from delaymq.cli.connecting import exit_code_of, explain, with_client
 from delaymq.cli.contexts import target
 from delaymq.cli.errors import EXIT_USAGE, CommandError
 from delaymq.cli.options import AsJson, ContextName, NameServers
-from delaymq.cli.terminal import console, print_json, progress
+from delaymq.cli.terminal import console, counted, print_json, progress
 from delaymq.cli.waiting_input import in_thread, standard_input
 from delaymq.client import Client, ClientError, Message, Producer, SendResult
 from delaymq.message.errors import IllegalMessageError
@@ -82,7 +82,7 @@ def send(
         except (ClientError, IllegalMessageError, ValueError) as error:
             if not sending.sent:
                 raise
-            text = f"{explain(error, where.namesrv)} ({sending.sent} messages were sent before)"
+            text = f"{explain(error, where.namesrv)} (sent before: {counted(sending.sent, 'message')})"
             raise CommandError(text, exit_code_of(error)) from error
         if quiet:
             _report(sending.sent, time.monotonic() - began, as_json)
@@ -166,7 +166,7 @@ def _report(sent: int, seconds: float, as_json: bool) -> None:
     if as_json:
         print_json({"sent": sent, "seconds": round(seconds, 3)})
     else:
-        console().print(f"{sent} messages sent in {seconds:.1f} s")
+        console().print(f"{counted(sent, 'message')} sent in {seconds:.1f} s")
 
 
 def _with_body(message: Message, body: bytes) -> Message:

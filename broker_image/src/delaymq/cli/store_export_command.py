@@ -13,6 +13,7 @@ import typer
 
 from delaymq.cli.errors import EXIT_USAGE, CommandError
 from delaymq.cli.store_terminal import explained, progress
+from delaymq.cli.terminal import counted
 from delaymq.cli.times import parse_time
 from delaymq.cli.visible import json_line
 from delaymq.message import names
@@ -60,7 +61,7 @@ def export(
                     out.write(json_line(as_data(record)) + "\n")
                     count += 1
         out.flush()
-    print(f"{count} messages", file=sys.stderr)
+    print(counted(count, "message"), file=sys.stderr)
 
 
 def _records(reader: StoreReader, shown: Any) -> Iterator[Record]:

@@ -79,6 +79,11 @@ def progress(what: str, total: int | None) -> Iterator[Callable[[], None]]:
         yield lambda: bar.advance(task)
 
 
+def counted(number: int, one: str, many: str = "") -> str:
+    """`1 message`, `2 messages`."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
 def duration(ms: float) -> str:
     """`350 ms`, `12.3 s`, `5m 20s`, `2h 5m`."""
     if abs(ms) < 1_000:

@@ -52,6 +52,13 @@ def shown_time(ms: int | None) -> str:
         return f"{ms} ms"
 
 
+def shown_moment(ms: int, now_ms: int) -> str:
+    """`12:00:00.250` today, `2026-01-31 12:00:00.250` on any other day."""
+    at = datetime.fromtimestamp(ms / 1000)
+    day = "" if at.date() == datetime.fromtimestamp(now_ms / 1000).date() else f"{at:%Y-%m-%d} "
+    return f"{day}{at:%H:%M:%S}.{at.microsecond // 1000:03}"
+
+
 def shown_clock(ms: int | None, now_ms: int) -> str:
     """`12:00:00` today, else with the day: tomorrow's time alone would look as if it were over."""
     if ms is None:

@@ -11,7 +11,7 @@ from delaymq.cli.contexts import target
 from delaymq.cli.errors import EXIT_USAGE, CommandError
 from delaymq.cli.options import AsJson, ContextName, NameServers, Yes, confirm
 from delaymq.cli.tables import table
-from delaymq.cli.terminal import console, print_json
+from delaymq.cli.terminal import console, counted, print_json
 from delaymq.cli.times import shown_time
 from delaymq.cli.topics_seen import (
     KINDS,
@@ -83,7 +83,7 @@ def show(topic: TopicName, namesrv: NameServers = None, context: ContextName = N
 def _show(seen: TopicSeen) -> None:
     out = console()
     last = shown_time(seen.last_stored_ms) or "never"
-    out.print(f"{seen.topic}: {seen.kind}, {seen.messages} messages, last stored {last}")
+    out.print(f"{seen.topic}: {seen.kind}, {counted(seen.messages, 'message')}, last stored {last}")
     rows = [
         (name, PERMISSIONS.get(config.permission & 6, ""), str(config.read_queues), str(config.write_queues))
         for name, config in sorted(seen.configs.items())
@@ -186,7 +186,7 @@ def delete(topic: TopicName, yes: Yes = False, namesrv: NameServers = None, cont
             raise unknown_topic(topic, known)
         seen = await see_topic(client, topic)
         readers = f", which {', '.join(seen.groups)} read" if seen.groups else ""
-        confirm(f"Delete topic {topic} with its {seen.messages} messages{readers}?", yes)
+        confirm(f"Delete topic {topic} with its {counted(seen.messages, 'message')}{readers}?", yes)
         await admin.delete_topic(topic)
         console().print(f"topic {topic} is deleted")
         return 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from delaymq.cli.connecting import nearest
-from delaymq.cli.errors import CommandError
+from delaymq.cli.errors import EXIT_USAGE, CommandError
 from delaymq.cli.terminal import progress
 from delaymq.cli.times import shown_time
 from delaymq.client import Admin, Client, NoRouteError, RefusedError, TopicConfig
@@ -166,6 +166,9 @@ async def topic_masters(client: Client, topic: str, cluster: str | None) -> dict
 
 def unknown_topic(topic: str, known: set[str] | list[str]) -> CommandError:
     """The error for a topic that nobody has, with the names that are nearest."""
+    problem = names.topic_problem(topic)
+    if problem is not None:
+        return CommandError(problem, EXIT_USAGE)
     near = nearest(topic, known)
     hint = f". There is: {near}" if near else ": `delaymq topic create` makes one"
     return CommandError(f"no broker has topic {topic}{hint}")

@@ -32,6 +32,10 @@ TLS_HANDSHAKE: Final = 0x16
 """The first byte of a TLS handshake; no frame begins with it, it would have 352 MiB."""
 
 
+HTTP_ANSWER: Final = int.from_bytes(b"HTTP", "big")
+"""How an HTTP server begins, which takes a frame for a bad request."""
+
+
 class Room(Protocol):
     """Where large buffers are accounted for."""
 
@@ -189,6 +193,8 @@ class FrameReceiver:
     def _oversized(self, length: int, start: int, end: int) -> ProtocolError:
         if length >> 24 == TLS_HANDSHAKE:
             return TlsHandshakeError(b"" if self.began or start else bytes(self._view[:end]))
+        if length == HTTP_ANSWER:
+            return ProtocolError("the peer answers in HTTP: this is not a port of RocketMQ's protocol")
         return ProtocolError(
             f"a frame of {length} bytes exceeds the limit of {MAX_FRAME_BYTES} (is the peer speaking another protocol?)"
         )

@@ -163,6 +163,8 @@ class RemotingConnection(SendingProtocol):
         if isinstance(exc, ssl.SSLError):
             return f"the connection was lost: {sentence(exc)}"
         text = "the connection was closed" if exc is None else f"the connection was lost ({exc})"
+        if self._receiver.error is not None:
+            return f"{text}: {self._receiver.error}"
         if self._receiver.began or not len(self._requests):
             return text
         wanted = "does not accept this side's certificate" if self._below else "takes only TLS"
