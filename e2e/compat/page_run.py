@@ -2,7 +2,8 @@
 
 A fenced block below a line that ends with the name of a file in backticks and a colon is saved under that name. `sh`
 blocks are run in order; a `text` block after one is what they print. Comments that readers do not see say what differs:
-`<!-- page: stays -->` (the command runs until the page ends), `<!-- page: not run -->`.
+`<!-- page: stays -->` (the command runs until the test ends), `<!-- page: stays: WORD, WORD -->` (so do those lines of
+the block that have one of the words), `<!-- page: not run -->`.
 """
 
 import os
@@ -24,8 +25,11 @@ VARYING = (
     r"[0-9A-F]{32}",
     r"[\d.]+ m?s\b",
     r"broker-a, queue \d+, offset \d+",
+    r"broker-a, queue \d+",
 )
 """What is another at each run: times, ids, how long something took, which queue was chosen."""
+COUNT = r"\b\d+\b"
+"""What is another when the page is followed once more: how many messages, dead letters and so on there are by then."""
 # A machine that others use may need longer for a program's first send than RocketMQ's 3 s.
 PATIENCE = ("producer.start();", "producer.setSendMsgTimeout(15_000); producer.start();")
 
@@ -55,10 +59,11 @@ def without_widths(text: str) -> str:
     return "\n".join(re.sub(r" {2,}", "  ", re.sub("─+", "─", line)).strip() for line in text.strip().splitlines())
 
 
-def pattern_of(expected: str) -> re.Pattern[str]:
-    """Matches what a command prints if it is as the page shows it, but for what varies."""
-    pieces = re.split(f"({'|'.join(VARYING)})", without_widths(expected))
-    kinds = [next((kind for kind in VARYING if re.fullmatch(kind, piece)), None) for piece in pieces]
+def pattern_of(expected: str, *, again: bool = False) -> re.Pattern[str]:
+    """Matches what a command prints if it is as the page shows it, but for what varies; `again`: with other counts."""
+    varying = (*VARYING, COUNT) if again else VARYING
+    pieces = re.split(f"({'|'.join(varying)})", without_widths(expected))
+    kinds = [next((kind for kind in varying if re.fullmatch(kind, piece)), None) for piece in pieces]
     return re.compile("".join(kind or re.escape(piece) for kind, piece in zip(kinds, pieces, strict=True)))
 
 
@@ -71,6 +76,13 @@ class PageRun:
     places: Mapping[str, str] = field(default_factory=dict)
     ran: list[str] = field(default_factory=list)
     _staying: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    _again: bool = False
+
+    def follow_twice(self, page: Path) -> None:
+        """As `follow`, and once more: what stays is there already, and messages of the first time are too."""
+        self.follow(page)
+        self._again = True
+        self.follow(page)
 
     def follow(self, page: Path) -> None:
         """Do what the page says, from its first block to its last; AssertionError where it is not as shown."""
@@ -83,7 +95,12 @@ class PageRun:
                 (self.folder / step.saved_as).write_text(step.text.replace(*PATIENCE))
             elif step.language == "sh":
                 shown = following.text if following and following.language == "text" else None
-                self._type(step, shown)
+                self._block(step, shown)
+
+    def printed_by(self, word: str) -> str:
+        """What the staying command with `word` in it has printed so far."""
+        [process] = [each for each in self._staying if word in str(each.args)]
+        return self._log_path(self._staying.index(process)).read_text()
 
     def close(self) -> None:
         """End what stayed, as Ctrl-C does."""
@@ -95,14 +112,24 @@ class PageRun:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
 
-    def _type(self, step: Step, shown: str | None) -> None:
+    def _block(self, step: Step, shown: str | None) -> None:
+        self.ran.append(step.text)
         text = step.text
         for place, other in self.places.items():
             text = text.replace(place, other)
-        self.ran.append(step.text)
         if step.mark == "stays":
             self._start(text)
-            return
+        elif step.mark.startswith("stays: "):
+            words = step.mark.removeprefix("stays: ").split(", ")
+            for line in text.splitlines():
+                if any(word in line for word in words):
+                    self._start(line)
+                else:
+                    self._type(line, None)
+        else:
+            self._type(text, shown)
+
+    def _type(self, text: str, shown: str | None) -> None:
         # `timeout` ends the block's programs too, and leaves what they said.
         words = ["timeout", str(COMMAND_LIMIT_S), "bash", "-e", "-c", text]
         done = subprocess.run(
@@ -111,11 +138,16 @@ class PageRun:
         )  # fmt: skip
         assert done.returncode == 0, f"{text}{done.stdout}{done.stderr}"
         if shown is not None:
-            found = pattern_of(shown).fullmatch(without_widths(done.stdout))
+            found = pattern_of(shown, again=self._again).fullmatch(without_widths(done.stdout))
             assert found, f"{text}printed\n{done.stdout}\nbut the page shows\n{shown}"
 
+    def _log_path(self, number: int) -> Path:
+        return self.folder / f"stays-{number}.log"
+
     def _start(self, text: str) -> None:
-        log_path = self.folder / f"stays-{len(self._staying)}.log"
+        if self._again:
+            return
+        log_path = self._log_path(len(self._staying))
         with log_path.open("wb") as log:
             process = subprocess.Popen(
                 ["bash", "-c", f"exec {text}"], cwd=self.folder, env=self._environment(), stdin=subprocess.DEVNULL,
@@ -124,7 +156,7 @@ class PageRun:
         self._staying.append(process)
         deadline = time.monotonic() + COMMAND_LIMIT_S
         # The line that the page tells the reader to wait for.
-        while "listens on 127.0.0.1:10911" not in log_path.read_text():
+        while "standalone" in text and "listens on 127.0.0.1:10911" not in log_path.read_text():
             assert process.poll() is None, log_path.read_text()
             assert time.monotonic() < deadline, log_path.read_text()
             time.sleep(0.05)

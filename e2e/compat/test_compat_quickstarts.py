@@ -1,6 +1,10 @@
-"""The quick starts, followed word by word: their ports are free here, where the network has only loopback."""
+"""README and the quick starts, followed word by word and twice in a row, against brokers with default settings.
+
+Their ports are free here, where the network has only loopback.
+"""
 
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,10 +16,12 @@ from page_run import PageRun, pattern_of, steps_of
 # The pages start brokers of ours themselves, whatever --against says.
 pytestmark = pytest.mark.ours_only
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
 MQADMIN = "org.apache.rocketmq.tools.command.MQAdminStartup"
 STORE = "/tmp/delaymq"
 PROGRAMS = Path(sys.executable).parent
+RECEIVE_LIMIT_S = 60.0
 
 
 @pytest.fixture
@@ -33,10 +39,22 @@ def test_what_a_page_shows_is_compared_but_for_times_ids_and_queues() -> None:
     assert pattern_of(shown).fullmatch(printed)
     assert not pattern_of(shown).fullmatch(printed.replace("sent", "lost"))
     assert not pattern_of(shown).fullmatch(printed + "\nand more")
+    assert not pattern_of("5 pending").fullmatch("6 pending")
+    assert pattern_of("5 pending", again=True).fullmatch("6 pending")
+
+
+def test_the_commands_of_readme_can_be_typed(page_run: PageRun) -> None:
+    page_run.places = {**page_run.places, "make setup": ":", ".venv/bin/": "", "make demo": ":"}
+    page_run.follow_twice(ROOT / "README.md")
+    assert sum("delaymq send Orders" in each for each in page_run.ran) == 2
+    deadline = time.monotonic() + RECEIVE_LIMIT_S
+    while page_run.printed_by("receive").count("hello later") < 2:
+        assert time.monotonic() < deadline, page_run.printed_by("receive")
+        time.sleep(0.05)
 
 
 def test_the_python_page_can_be_followed(page_run: PageRun) -> None:
-    page_run.follow(DOCS / "quickstart-python.md")
+    page_run.follow_twice(DOCS / "quickstart-python.md")
     saved = {step.saved_as for step in steps_of(DOCS / "quickstart-python.md") if step.language == "python"}
     assert saved == {"send.py", "receive.py", "ordered.py", "pay.py", "batch.py", "poll.py"}
     commands = "".join(page_run.ran)
@@ -45,7 +63,7 @@ def test_the_python_page_can_be_followed(page_run: PageRun) -> None:
 
 def test_the_page_for_rocketmq_users_can_be_followed(page_run: PageRun, tmp_path: Path) -> None:
     _put_rocketmq_there(page_run, tmp_path / "bin")
-    page_run.follow(DOCS / "quickstart-rocketmq.md")
+    page_run.follow_twice(DOCS / "quickstart-rocketmq.md")
     commands = "".join(page_run.ran)
     assert "Later.java" in commands
     assert "mqadmin topicStatus" in commands

@@ -1,14 +1,34 @@
-"""`delaymq demo`, as a person tries it first."""
+"""`delaymq demo`, as a person tries it first: the commands of README."""
 
 import json
+import re
+import subprocess
 from pathlib import Path
 
 from cli_running import called
 
+ROOT = Path(__file__).resolve().parents[3]
+README = (ROOT / "README.md").read_text()
+KEPT = "/tmp/demo"
+
+
+def test_make_has_the_targets_of_readme_and_the_demo_s_runs_the_command() -> None:
+    targets = sorted(set(re.findall(r"^make ([\w-]+)", README, re.MULTILINE)))
+    assert {"demo", "setup", "test"} <= set(targets)
+    for target in targets:
+        planned = subprocess.run(
+            ["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+        )
+        assert planned.returncode == 0, planned.stderr
+        assert target != "demo" or planned.stdout.splitlines()[-1] == ".venv/bin/delaymq demo"
+
 
 def test_the_demo_ends_well_and_leaves_its_store_where_it_was_told(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
-    done = called("demo", "--keep", str(kept))
+    [words] = re.findall(r"^\.venv/bin/delaymq (demo --keep \S+)", README, re.MULTILINE)
+    assert words.split()[-1] == KEPT
+    command = words.replace(KEPT, str(kept)).split()
+    done = called(*command)
     assert "kill -9" in done.out
     assert "12 sent, 12 arrived, 0 lost, 0 twice, 0 early" in done.out, done.out + done.err
     # On a machine that others use too the broker may be back late, and the demo tells.
@@ -16,6 +36,6 @@ def test_the_demo_ends_well_and_leaves_its_store_where_it_was_told(tmp_path: Pat
     assert said in done.out, done.out + done.err
     inspected = json.loads(called("store", "inspect", str(kept / "store"), "--json").out)
     assert inspected["topics"]["Reminders"] == {"delivered copy": 12}
-    again = called("demo", "--keep", str(kept))
+    again = called(*command)
     assert again.code == 1
     assert "give a folder that is not there yet" in again.err

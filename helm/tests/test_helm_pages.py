@@ -1,0 +1,45 @@
+"""README and the quick start for Kubernetes: Helm takes their commands and asks for the images that they build."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from helm_chart import KUBERNETES_VERSION, ROOT, Helm
+
+PAGES = [ROOT / "README.md", ROOT / "docs/quickstart-kubernetes.md"]
+BLOCK = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
+IMAGE = re.compile(r"[\w./-]*delaymq/(?:broker|operator):[\w.]+")
+# Only an installation has them.
+OF_INSTALL = {"--create-namespace"}
+
+
+def commands(page: Path, program: str) -> list[list[str]]:
+    """The page's commands of one program, as a shell splits them."""
+    lines = "".join(BLOCK.findall(page.read_text())).replace("\\\n", " ").splitlines()
+    return [words for line in lines if (words := shlex.split(line, comments=True))[:1] == [program]]
+
+
+def built(page: Path) -> set[str]:
+    """The images that the page builds."""
+    return {words[words.index("-t") + 1] for words in commands(page, "docker") if words[1] == "build"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_builds_images_that_the_dockerfile_has_and_brings_them_to_the_cluster(page: Path) -> None:
+    targets = set(re.findall(r"^FROM \S+ AS (\w+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE))
+    builds = [words for words in commands(page, "docker") if words[1] == "build"]
+    assert {words[words.index("--target") + 1] for words in builds} == {"broker", "operator"} <= targets
+    pushed = {words[2] for words in commands(page, "docker") if words[1] == "push"}
+    loaded = {image for words in commands(page, "kind") for image in words[3:]}
+    assert pushed | loaded == built(page)
+    by_hand = re.search(r"`(kind load docker-image [^`]*)`", page.read_text())
+    assert by_hand is None or set(by_hand[1].split()[3:]) == built(page)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_helm_takes_the_command_of_a_page_and_asks_for_the_images_that_it_builds(page: Path, helm: Helm) -> None:
+    [install] = [words for words in commands(page, "helm") if words[1] == "install"]
+    release, chart, *options = (word for word in install[2:] if word not in OF_INSTALL)
+    rendered = helm.run("template", release, str(ROOT / chart), *options, "--kube-version", KUBERNETES_VERSION)
+    assert set(IMAGE.findall(rendered)) == built(page)

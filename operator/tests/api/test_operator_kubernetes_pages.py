@@ -1,0 +1,38 @@
+"""The kubectl commands of README and of the quick start that an API server answers alone, each page twice in a row.
+
+What needs pods, an operator or the node's images is typed by nobody here: e2e/kind has clusters for that.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from api_server import ApiServer
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGES = [ROOT / "README.md", ROOT / "docs/quickstart-kubernetes.md"]
+COMMANDS = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
+SAVED = re.compile(r"^Save as `([\w.-]+)`:\n\n```yaml\n(.*?)^```", re.DOTALL | re.MULTILINE)
+ANSWERED = {"apply", "patch", "get", "describe"}
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The page's kubectl commands without `kubectl`, but for pipes and for what the operator makes."""
+    lines = "".join(COMMANDS.findall(page.read_text())).replace("\\\n", " ").splitlines()
+    split = [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("kubectl ") and "|" not in line]
+    return [words for words in split if words[0] in ANSWERED]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_can_be_typed_twice(page: Path, api_server: ApiServer, namespace: str, tmp_path: Path) -> None:
+    files = {name: tmp_path / name for name, _ in SAVED.findall(page.read_text())}
+    for name, text in SAVED.findall(page.read_text()):
+        files[name].write_text(text)
+    typed = commands(page)
+    assert {"apply", "get"} <= {words[0] for words in typed}
+    for words in typed * 2:
+        found = [str(files.get(word, ROOT / word if word.startswith("examples/") else word)) for word in words]
+        api_server.kubectl("-n", namespace, *found)
