@@ -144,7 +144,7 @@ def busy_day(route: Route) -> None:
     route.fulfill(response=answer, json=delay)
 
 
-@pytest.mark.parametrize("width", [1_024, 1_400, 1_600, 1_750, 1_919, 1_920])
+@pytest.mark.parametrize("width", [1_024, 1_400, 1_749, 1_750, 1_920])
 def test_no_column_of_the_levels_is_cut_off_on_a_screen_of_a_desk(
     waiting: OurCluster, open_page: OpenPage, width: int
 ) -> None:
@@ -152,9 +152,8 @@ def test_no_column_of_the_levels_is_cut_off_on_a_screen_of_a_desk(
     seen.page.route("**/api/v1/delay", busy_day)
     seen.go("#/delays")
     expect(seen.section("By level").get_by_role("cell", name="23 h 59 min").first).to_be_visible()
-    expect(seen.section("By level").get_by_role("columnheader", name="Lateness")).to_be_in_viewport(ratio=1)
-    hidden = "table => table.scrollWidth - table.clientWidth"
-    assert seen.section("By level").locator(".scroll").evaluate(hidden) == 0
+    cut_off_px = seen.section("By level").locator(".scroll").evaluate("table => table.scrollWidth - table.clientWidth")
+    assert cut_off_px == 0
 
 
 def test_a_level_can_be_looked_at_alone(waiting: OurCluster, open_page: OpenPage) -> None:

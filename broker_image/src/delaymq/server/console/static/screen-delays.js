@@ -222,7 +222,7 @@ function nextMessages(next, filter) {
   ];
 }
 
-function byTopic({ rows: found }) {
+function byTopic({ rows: found, truncated }) {
   if (!found.length) return empty("Nothing waits.");
   const sorted = [...found].sort((one, other) => other.pending - one.pending).slice(0, TOPICS_SHOWN);
   const highest = sorted[0].pending;
@@ -237,5 +237,8 @@ function byTopic({ rows: found }) {
       link(place(["delays"], { topic: each.topic }), "Only this", { "aria-label": `only ${each.topic}` }),
     ],
   }));
-  return table("by topic", columns, rows, { caption: "Delayed messages by topic" });
+  return [
+    table("by topic", columns, rows, { caption: "Delayed messages by topic" }),
+    truncated ? h("p", { class: "note", "data-key": "more topics" }, `The ${count(rows.length)} topics for which most waits.`) : null,
+  ];
 }
