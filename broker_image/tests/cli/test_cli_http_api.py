@@ -174,6 +174,9 @@ def test_pending_messages_are_counted_by_level_topic_and_due_time(api: FakeApi) 
         assert "7 pending" in done.out
         assert "not all is counted yet" in done.out
         assert json.loads(ask(api, "delay", "pending", "--by", by, "--json").out)["rows"] == [row]
+    some = {**common, "by": "topic", "rows": [rows["topic"]], "truncated": True}
+    api.answers["/api/v1/delay/pending"] = (200, some)
+    assert "listed are only the topics for which most waits" in ask(api, "delay", "pending", "--by", "topic").out
     ask(api, "delay", "pending", "--by", "due", "--bucket", "1m", "--level", "2", "--topic", "Orders")
     assert api.requests[-1][1] == "/api/v1/delay/pending?by=due&level=2&topic=Orders&bucketMs=60000"
 

@@ -341,7 +341,9 @@ def test_what_waits_is_counted_by_level_topic_and_due_time(tmp_path: Path) -> No
             assert [(row["level"], row["pending"]) for row in by_level["rows"]] == [(1, 1), (2, 2)]
             by_topic = await api.get("delay/pending?by=topic")
             assert [(row["topic"], row["pending"]) for row in by_topic["rows"]] == [("Orders", 2), ("Bills", 1)]
-            assert (by_topic["total"], by_topic["complete"]) == (3, True)
+            assert (by_topic["total"], by_topic["complete"], by_topic["truncated"]) == (3, True, False)
+            largest = await api.get("delay/pending?by=topic&limit=1")
+            assert [len(largest["rows"]), largest["total"], largest["truncated"]] == [1, 3, True]
             assert by_topic["rows"][0]["nextDueMs"] == by_level["rows"][0]["nextDueMs"]
             of_level = await api.get("delay/pending?by=topic&level=2")
             assert [(row["topic"], row["pending"]) for row in of_level["rows"]] == [("Orders", 1), ("Bills", 1)]

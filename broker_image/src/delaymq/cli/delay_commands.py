@@ -173,6 +173,8 @@ def _show_counts(answer: dict[str, Any], by: By) -> None:
     if rows:
         out.print(shown)
     out.print(f"{answer['total']} pending")
+    if answer.get("truncated"):
+        out.print("listed are only the topics for which most waits: --topic shows another one")
     if not answer["complete"]:
         out.print(INCOMPLETE)
 

@@ -65,6 +65,8 @@ class Pending(Answer):
     total: int
     complete: bool
     """False: the topics of what waited at the start are still being read, and rows by topic count only the rest."""
+    truncated: bool
+    """Whether there are more topics than rows; `total` counts all."""
     bucket_ms: int | None = None
 
 
@@ -94,20 +96,26 @@ class NextMessages(Answer):
 
 async def pending(api: Api, query: PendingQuery) -> Pending:
     """What waits, counted."""
-    delivery = api.broker.delivery
+    delivery, truncated = api.broker.delivery, False
     match query.by:
         case "level":
             rows = await _by_level(delivery, query)
             total, bucket_ms = sum(row.pending for row in rows), None
         case "topic":
-            rows, total = await _by_topic(delivery, query)
+            rows, total, truncated = await _by_topic(delivery, query)
             bucket_ms = None
         case "due":
             rows, bucket_ms = await _by_due(api, query)
             total = sum(row.pending for row in rows)
     complete = delivery.pending_topics.complete or (query.by != "topic" and query.topic is None)
     return Pending(
-        as_of_ms=api.broker.now_ms(), by=query.by, rows=rows, total=total, complete=complete, bucket_ms=bucket_ms
+        as_of_ms=api.broker.now_ms(),
+        by=query.by,
+        rows=rows,
+        total=total,
+        complete=complete,
+        truncated=truncated,
+        bucket_ms=bucket_ms,
     )
 
 
@@ -157,7 +165,7 @@ async def _first_of_topic(
     return nsmallest(limit, found)
 
 
-async def _by_topic(delivery: "Delivery", query: PendingQuery) -> tuple[list[PendingRow], int]:
+async def _by_topic(delivery: "Delivery", query: PendingQuery) -> tuple[list[PendingRow], int, bool]:
     turns = Turns()
     counts: dict[str, int] = {}
     due_ms: dict[str, int] = {}
@@ -187,7 +195,7 @@ async def _by_topic(delivery: "Delivery", query: PendingQuery) -> tuple[list[Pen
         PendingRow(topic=topic, pending=count, next_due_ms=None if topic in unsure else due_ms.get(topic))
         for topic, count in largest
     ]
-    return rows, sum(counts.values())
+    return rows, sum(counts.values()), len(counts) > len(rows)
 
 
 async def _by_due(api: Api, query: PendingQuery) -> tuple[list[PendingRow], int]:
