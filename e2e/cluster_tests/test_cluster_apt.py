@@ -26,7 +26,7 @@ folder = Path(__file__).parent.parent
 action, *packages = [word for word in sys.argv[1:] if not word.startswith("-") and "=" not in word]
 with (folder / "calls").open("a") as calls:
     print(action, *packages, os.environ["DEBIAN_FRONTEND"], file=calls)
-for name in {"update": ["lists"], "install": ["dpkg", "archives"]}[action]:
+for name in {"update": ["lists"], "install": ["dpkg", "archives"], "download": []}[action]:
     lock = os.open(folder / name, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -37,8 +37,24 @@ if (folder / "interrupted").exists() and action == "install":
     sys.exit("E: dpkg was interrupted, you must manually run 'dpkg --configure -a' to correct the problem. ")
 if (folder / f"{action}-fails").exists():
     sys.exit((folder / f"{action}-fails").read_text())
-for package in packages:
-    (folder / "bin" / package).symlink_to(sys.executable)
+if action == "download":
+    if (folder / "unknown").exists():
+        sys.exit(f"E: Unable to locate package {packages[0]}")
+    Path(f"{packages[0]}_1_amd64.deb").touch()
+elif action == "update":
+    (folder / "unknown").unlink(missing_ok=True)
+else:
+    for package in packages:
+        (folder / "bin" / package).symlink_to(sys.executable)
+"""
+DPKG_DEB = """\
+import sys
+from pathlib import Path
+
+extract, archive, target = sys.argv[1:]
+assert extract == "--extract" and Path(archive).exists()
+Path(target).mkdir()
+(Path(target) / "unpacked").write_text(Path(archive).name)
 """
 DPKG = """\
 import sys
@@ -65,7 +81,7 @@ class Machine:
         self.said: list[str] = []
         self.on_wait: Callable[[], None] = lambda: None
         (folder / "bin").mkdir(parents=True)
-        for name, source in (("apt-get", APT_GET), ("dpkg", DPKG)):
+        for name, source in (("apt-get", APT_GET), ("dpkg", DPKG), ("dpkg-deb", DPKG_DEB)):
             path = folder / "bin" / name
             path.write_text(f"#!{sys.executable}\n{source}")
             path.chmod(path.stat().st_mode | stat.S_IXUSR)
@@ -309,3 +325,35 @@ def test_a_lock_file_that_cannot_be_opened_is_an_error_of_the_caller(tmp_path: P
         locks.locked(path, lambda _: None, what="another run", timeout_s=1, error=HarnessError),
     ):
         pass
+
+
+def test_a_package_is_unpacked_once_without_being_installed(machine: Machine, tmp_path: Path) -> None:
+    folder = tmp_path / "cache" / "prometheus"
+    for _ in range(2):
+        assert apt.unpack("prometheus", folder, error=ClusterError, log=machine.log) == folder
+    assert (folder / "unpacked").read_text() == "prometheus_1_amd64.deb"
+    assert machine.calls("download") == ["download prometheus noninteractive"]
+    assert machine.calls("install") == []
+    assert [path.name for path in folder.parent.iterdir() if path != folder] == [".prometheus.lock"]
+
+
+def test_the_lists_are_read_before_a_package_is_called_unknown(machine: Machine, tmp_path: Path) -> None:
+    (machine.folder / "unknown").touch()
+    apt.unpack("prometheus", tmp_path / "cache" / "prometheus", error=ClusterError, log=machine.log)
+    assert machine.calls("update") == ["update noninteractive"]
+
+
+def test_who_is_not_root_is_told_which_package_is_unknown(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    (machine.folder / "unknown").touch()
+    with pytest.raises(ClusterError, match="Unable to locate package prometheus"):
+        apt.unpack("prometheus", tmp_path / "cache" / "prometheus", error=ClusterError, log=machine.log)
+    assert not (tmp_path / "cache" / "prometheus").exists()
+
+
+def test_a_machine_without_apt_is_told_so(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ClusterError, match="no apt-get to download the Debian package prometheus with"):
+        apt.unpack("prometheus", tmp_path / "cache" / "prometheus", error=ClusterError, log=machine.log)

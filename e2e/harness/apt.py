@@ -1,4 +1,4 @@
-"""Debian packages, installed by apt-get beside other processes that use it.
+"""Debian packages, installed by apt-get beside other processes that use it, or unpacked without being installed.
 
 apt-get can wait for dpkg's locks only; it fails at once when another process holds those of the package lists or of the
 archives. All of them are waited for here, and a line says who holds them.
@@ -11,6 +11,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -67,6 +68,44 @@ def install(missing: Callable[[], Sequence[str]], *, error: type[Exception], log
         raise error("\n".join(_failure(done) for done in failed))
 
 
+def unpack(package: str, folder: Path, *, error: type[Exception], log: locks.Log = locks.say) -> Path:
+    """``folder`` with the files of a package, downloaded on the first call; nothing is installed and no root is needed.
+
+    Raises ``error`` when the package cannot be had: no Debian, no mirror.
+    """
+    if folder.is_dir():
+        return folder
+    if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
+        raise error(f"this machine has no apt-get to download the Debian package {package} with")
+    lock = folder.with_name(f".{folder.name}.lock")
+    what = f"another run that unpacks {package}"
+    with locks.locked(lock, log, what=what, timeout_s=INSTALL_TIMEOUT_S, error=error):
+        if folder.is_dir():
+            return folder
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
+            log(f"downloading {package}")
+            archive = _download(package, Path(scratch), error, log)
+            unpacked = _run(["dpkg-deb", "--extract", str(archive), f"{scratch}/files"], error)
+            if unpacked.returncode != 0:
+                raise error(_failure(unpacked))
+            (Path(scratch) / "files").rename(folder)
+    return folder
+
+
+def _download(package: str, folder: Path, error: type[Exception], log: locks.Log) -> Path:
+    command = ["apt-get", "download", "-q", package]
+    done = _run(command, error, folder=folder)
+    if done.returncode != 0 and possible():
+        # A machine that never asked knows no packages; one that asked long ago knows versions that are gone.
+        with locks.locked(LOCK_PATH, log, what="another run", timeout_s=INSTALL_TIMEOUT_S, error=error):
+            _apt_get(["update", "-q"], error, log)
+        done = _run(command, error, folder=folder)
+    archives = list(folder.glob("*.deb"))
+    if done.returncode != 0 or not archives:
+        raise error(_failure(done))
+    return archives[0]
+
+
 def _apt_get(arguments: Sequence[str], error: type[Exception], log: locks.Log) -> "subprocess.CompletedProcess[str]":
     # apt-get's own wait would be silent: its output is shown only when it fails.
     command = ["apt-get", "-o", "DPkg::Lock::Timeout=0", *arguments]
@@ -108,7 +147,9 @@ def _holder(output: str) -> str | None:
     return None
 
 
-def _run(command: Sequence[str], error: type[Exception]) -> "subprocess.CompletedProcess[str]":
+def _run(
+    command: Sequence[str], error: type[Exception], *, folder: Path | None = None
+) -> "subprocess.CompletedProcess[str]":
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8", "LANGUAGE": ""}
     with subprocess.Popen(
         command,
@@ -117,6 +158,7 @@ def _run(command: Sequence[str], error: type[Exception]) -> "subprocess.Complete
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
+        cwd=folder,
         env=environment,
         start_new_session=True,
     ) as process:

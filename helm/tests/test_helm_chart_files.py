@@ -29,7 +29,7 @@ NOT_IN_VALUES = {
 # Prometheus adds the first ones; the others are labels of the metrics themselves.
 LABELS = {
     "namespace", "pod", "le", "kind", "type", "status", "level", "topic", "group", "reason", "what", "which", "holder",
-    "mode", "version", "result", "verb",
+    "mode", "version", "result", "verb", "broker", "broker_namespace", "broker_pod",
 }  # fmt: skip
 
 
@@ -224,3 +224,8 @@ def test_the_manual_has_every_metric_of_the_operator() -> None:
     buckets = {name.removesuffix("_bucket") for name in known if name.endswith("_bucket")}
     parts = {f"{name}_{part}" for name in buckets for part in ("bucket", "sum", "count")}
     assert named == known - parts | buckets
+
+
+def test_the_manual_names_every_alert() -> None:
+    text = (ROOT / "docs/operations/kubernetes.md").read_text()
+    assert set(re.findall(r"`(DelayMQ\w+)`", text)) == {rule["alert"] for rule in alert_rules()}

@@ -9,7 +9,7 @@ import pytest
 from delaymq_operator.adapters.permissions import PERMISSIONS
 from delaymq_operator.reconcile.world import ReconcileSettings
 from delaymq_operator.settings import read_settings
-from helm_chart import CHART, Helm, HelmError, Object, of_kind, only
+from helm_chart import CHART, Helm, HelmError, Object, alert_groups, of_kind, only
 
 EVERYTHING = {
     "broker.create": True,
@@ -212,6 +212,11 @@ def test_the_number_of_an_alert_comes_from_the_values(helm: Helm) -> None:
     rendered = only(helm.render(EVERYTHING | {"metrics.prometheusRule.latenessSeconds": 0.25}), "PrometheusRule")
     rules = {rule["alert"]: rule["expr"] for group in rendered["spec"]["groups"] for rule in group["rules"]}
     assert rules["DelayMQDeliveryLate"].endswith("> 0.25")
+
+
+def test_the_rules_that_are_tested_are_those_that_helm_renders(helm: Helm) -> None:
+    rendered = only(helm.render(EVERYTHING, namespace="queues"), "PrometheusRule")
+    assert rendered["spec"]["groups"] == alert_groups("queues")
 
 
 def test_brokers_are_scraped_where_they_may_be(helm: Helm) -> None:

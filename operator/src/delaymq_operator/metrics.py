@@ -21,13 +21,18 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from delaymq_operator.adapters.api_requests import Request
 from delaymq_operator.adapters.kinds import OWN_KINDS
+from delaymq_operator.api.names import COMPONENT_LABEL, INSTANCE_LABEL, MAX_SIZE, group_pod
 from delaymq_operator.handlers.cache import WatchCache
 from delaymq_operator.handlers.controller import Result
+from delaymq_operator.reconcile.broker.pods import is_ready
+from delaymq_operator.reconcile.ports import Manifest
 from delaymq_operator.reconcile.world import Key
 
 PREFIX: Final = "delaymq_operator"
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 ANALYTICS_RESULTS: Final = ("succeeded", "failed")
+OF_BROKER: Final = ("broker_namespace", "broker")
+"""Labels of a Broker. Prometheus itself adds `namespace` and `pod`: the operator's."""
 DURATIONS_S: Final = (0.001, 0.005, 0.02, 0.1, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0)
 
 
@@ -133,6 +138,13 @@ class StateCollector:
         yield _gauges("resources", "Resources by kind.", ["kind"], {(kind,): counts[kind] for kind in OWN_KINDS})
         about = "Resources by condition: how many have it with this status."
         yield _gauges("resource_conditions", about, ["kind", "type", "status"], self._conditions())
+        brokers = [found for found in self._cache.all("Broker") if "deletionTimestamp" not in found["metadata"]]
+        about = "1: a condition of a Broker, its status and reason."
+        yield _gauges("broker_condition", about, [*OF_BROKER, "type", "status", "reason"], _broker_conditions(brokers))
+        about = "1 when the pod of a broker group is ready, else 0; for each group of spec.size."
+        yield _gauges("group_ready", about, [*OF_BROKER, "broker_pod"], _groups_ready(brokers))
+        about = "How many of a Broker's own NameServers are ready."
+        yield _gauges("name_servers_ready", about, OF_BROKER, self._name_servers_ready(brokers))
 
     def _conditions(self) -> Mapping[tuple[str, ...], float]:
         counted: Counter[tuple[str, ...]] = Counter()
@@ -141,6 +153,41 @@ class StateCollector:
                 for condition in (found.get("status") or {}).get("conditions") or []:
                     counted[kind, str(condition.get("type")), str(condition.get("status"))] += 1
         return counted
+
+    def _name_servers_ready(self, brokers: Iterable[Manifest]) -> Mapping[tuple[str, ...], float]:
+        own = (found for found in brokers if not ((found.get("spec") or {}).get("nameServers") or {}).get("addresses"))
+        counted: dict[tuple[str, ...], float] = {_namespace_and_name(found): 0 for found in own}
+        for pod in self._cache.all("Pod"):
+            labels = pod["metadata"].get("labels") or {}
+            of = (str(pod["metadata"].get("namespace")), str(labels.get(INSTANCE_LABEL)))
+            if of in counted and labels.get(COMPONENT_LABEL) == "namesrv" and is_ready(pod):
+                counted[of] += 1
+        return counted
+
+
+def _broker_conditions(brokers: Iterable[Manifest]) -> Mapping[tuple[str, ...], float]:
+    return {
+        (*_namespace_and_name(found), *(str(condition.get(key)) for key in ("type", "status", "reason"))): 1
+        for found in brokers
+        for condition in (found.get("status") or {}).get("conditions") or []
+    }
+
+
+def _groups_ready(brokers: Iterable[Manifest]) -> Mapping[tuple[str, ...], float]:
+    """A group that the status does not mention is not ready: its pod was never made."""
+    ready: dict[tuple[str, ...], float] = {}
+    for found in brokers:
+        namespace, name = _namespace_and_name(found)
+        groups = (found.get("status") or {}).get("groups") or []
+        known = {group.get("group") for group in groups if group.get("ready")}
+        size = (found.get("spec") or {}).get("size", 1)
+        for group in range(min(size, MAX_SIZE) if isinstance(size, int) else 1):
+            ready[namespace, name, group_pod(name, group)] = int(group in known)
+    return ready
+
+
+def _namespace_and_name(found: Manifest) -> tuple[str, str]:
+    return str(found["metadata"].get("namespace")), str(found["metadata"]["name"])
 
 
 def _gauge(name: str, about: str, value: float) -> Metric:

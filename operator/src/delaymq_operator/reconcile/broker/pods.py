@@ -42,6 +42,8 @@ class Pod:
     running: bool
     ip: str | None
     node: str | None
+    ready_since_ms: int | None = None
+    """None: it is not, or nothing says since when."""
     port: int | None = None
     """What its broker listens on; None for a NameServer."""
     problem: str | None = None
@@ -55,15 +57,24 @@ class Pod:
         return cls(
             name=metadata["name"],
             uid=metadata.get("uid", ""),
-            ready=deleted_at is None and _condition(status, "Ready").get("status") == "True",
+            ready=is_ready(body),
             revision=(metadata.get("labels") or {}).get(REVISION_LABEL, ""),
             terminating=deleted_at is not None,
             running=status.get("phase") == "Running",
             ip=status.get("podIP") or None,
             node=(body.get("spec") or {}).get("nodeName"),
+            ready_since_ms=ms_of_timestamp(_condition(status, "Ready").get("lastTransitionTime"))
+            if is_ready(body)
+            else None,
             port=running_port(body),
             problem=_problem(metadata["name"], status, deleted_at, now_ms),
         )
+
+
+def is_ready(body: dict[str, Any]) -> bool:
+    """Whether a pod, as the API server has it, is ready and stays."""
+    ready = _condition(body.get("status") or {}, "Ready").get("status") == "True"
+    return ready and not body["metadata"].get("deletionTimestamp")
 
 
 def _condition(status: dict[str, Any], kind: str) -> dict[str, Any]:

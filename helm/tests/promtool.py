@@ -1,0 +1,110 @@
+"""Prometheus' own tool for tests of rules, and series as Prometheus would store what it scrapes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness import apt
+from harness.caching import cache_root
+from harness.errors import HarnessError
+from prometheus_client.parser import text_string_to_metric_families
+
+TIMEOUT_S = 120.0
+PACKAGE = "prometheus"
+FIRING = 'ALERTS{alertstate="firing"}'
+
+Labels = Mapping[str, str]
+Series = tuple[str, frozenset[tuple[str, str]]]
+"""A metric's name and its labels."""
+
+
+def find_promtool() -> Path:
+    """promtool of this machine, or of Debian's package, unpacked into the cache. HarnessError when there is none."""
+    installed = shutil.which("promtool")
+    if installed is not None:
+        return Path(installed)
+    return apt.unpack(PACKAGE, cache_root() / PACKAGE, error=HarnessError) / "usr/bin/promtool"
+
+
+@dataclass(frozen=True)
+class Values:
+    """Of one series: where it begins and by how much it grows each minute."""
+
+    first: float
+    growth: float = 0.0
+
+    def notation(self, minutes: int) -> str:
+        return f"{self.first!r}{self.growth:+}x{minutes}"
+
+
+@dataclass(frozen=True)
+class Promtool:
+    """The command."""
+
+    program: Path
+
+    def complaint(
+        self,
+        folder: Path,
+        groups: Sequence[Mapping[str, Any]],
+        series: Mapping[Series, Values],
+        *,
+        minutes: int,
+        firing: Iterable[Labels],
+    ) -> str:
+        """Nothing when exactly these alerts fire after so many minutes, else what promtool says. `firing` are all
+        labels of each, its name and severity included."""
+        alerts = [("ALERTS", _items({**one, "alertstate": "firing"})) for one in firing]
+        expected = [{"labels": series_text(each), "value": 1} for each in alerts]
+        stored = [
+            {"series": series_text(each), "values": values.notation(minutes + 1)} for each, values in series.items()
+        ]
+        test = {
+            "interval": "1m",
+            "input_series": stored,
+            "promql_expr_test": [{"expr": FIRING, "eval_time": f"{minutes}m", "exp_samples": expected}],
+        }
+        (folder / "rules.json").write_text(json.dumps({"groups": list(groups)}))
+        tests = {"rule_files": ["rules.json"], "evaluation_interval": "1m", "tests": [test]}
+        (folder / "test.json").write_text(json.dumps(tests))
+        command = [str(self.program), "test", "rules", "test.json"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+def series_text(series: Series) -> str:
+    """As PromQL writes it."""
+    name, labels = series
+    return f"{name}{{{', '.join(f'{key}={json.dumps(value)}' for key, value in sorted(labels))}}}"
+
+
+def scraped(text: str, target: Labels, *, at_s: float) -> dict[Series, Values]:
+    """An exposition as Prometheus stores it: a label that the target has too becomes `exported_…`.
+
+    promtool's clock begins at 0, so points in time count from the scrape.
+    """
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            own = {f"exported_{key}" if key in target else key: value for key, value in sample.labels.items()}
+            value = sample.value - at_s if sample.name.endswith("_timestamp_seconds") else sample.value
+            found[sample.name, _items({**target, **own})] = Values(value)
+    return found
+
+
+def families_of(text: str) -> set[str]:
+    """Names of series that an exposition has, or would have if something had been counted."""
+    found = set()
+    for family in text_string_to_metric_families(text):
+        found |= {family.name, f"{family.name}_total"} | {sample.name for sample in family.samples}
+    return found
+
+
+def _items(labels: Labels) -> frozenset[tuple[str, str]]:
+    return frozenset(labels.items())

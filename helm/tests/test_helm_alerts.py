@@ -1,0 +1,303 @@
+"""Every alert of the chart fires at its fault and at no other, and names who is concerned; health fires none."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alert_scenes import BROKER, OPERATOR, OPERATOR_NAMESPACE, POD, Scene, healthy, settled_broker
+from analysed_world import analyse, analysed
+from delaymq_operator.reconcile.ports import Correction
+from fakes_world import NAMESPACE, FakeWorld
+from harness.errors import HarnessError
+from helm_chart import alert_groups, alert_rules, chart_values
+from promtool import Promtool, Values, find_promtool
+
+LATENESS_S = chart_values()["metrics"]["prometheusRule"]["latenessSeconds"]
+AFTER_ITS_TIME_MIN = 5
+LONGEST_MIN = 100
+"""Longer than any alert waits."""
+DEMO = {"namespace": NAMESPACE, "broker": "demo"}
+SEEN = {**DEMO, "broker_namespace": NAMESPACE}
+GROWS = Values(0.0, 1.0)
+STALE = Correction(level=1, from_offset=90, to_offset=100, reason="stale")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens to the healthy scene, and which alert says so."""
+
+    alert: str
+    happens: Callable[[Scene], Scene]
+    labels: Mapping[str, str] = field(default_factory=lambda: BROKER)
+    """Of the alert, but for its name and severity."""
+    case: str = ""
+
+    @property
+    def id(self) -> str:
+        return f"{self.alert}-{self.case}" if self.case else self.alert
+
+
+def measured(name: str, values: Values | float, **labels: str) -> Callable[[Scene], Scene]:
+    """Series of the broker or the operator have other values."""
+    return lambda scene: scene.with_series(name, values if isinstance(values, Values) else Values(values), **labels)
+
+
+def late(scene: Scene) -> Scene:
+    """Every message is handed over later than the chart's limit."""
+
+    def growth(labels: Mapping[str, str]) -> Values:
+        return Values(0.0, 1.0 if float(labels["le"]) > LATENESS_S else 0.0)
+
+    return scene.with_series("delaymq_delay_lateness_seconds_bucket", growth)
+
+
+def operated(
+    change: Callable[[FakeWorld], None], *others: Mapping[str, Any], scraped: bool = True
+) -> Callable[[Scene], Scene]:
+    """The operator sees what became of a settled Broker; a broker that does not run is not scraped."""
+
+    def happens(scene: Scene) -> Scene:
+        world = settled_broker()
+        change(world)
+        return (scene if scraped else scene.without(BROKER)).with_operator(world, *others)
+
+    return happens
+
+
+def lose_broker_pod(world: FakeWorld, **status: Any) -> None:
+    """The broker's pod is made anew and stays as `status` says."""
+    place = ("Pod", NAMESPACE, POD["pod"])
+    world.kube.objects.pop(place)
+    world.kube.unready.add(POD["pod"])
+    world.idle(5)
+    body = world.kube.objects[place]
+    body["status"] = status
+    world.kube.tick = lambda: None  # type: ignore[method-assign]
+    world.kube._touch(body)
+    world.idle(5)
+
+
+def pending(world: FakeWorld) -> None:
+    why = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes are available"}
+    lose_broker_pod(world, phase="Pending", conditions=[why])
+
+
+def crashed(world: FakeWorld) -> None:
+    waiting = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": {"exitCode": 137}}}
+    lose_broker_pod(world, phase="Running", containerStatuses=[waiting | {"name": "broker"}])
+
+
+def missing(world: FakeWorld) -> None:
+    """Whatever keeps the StatefulSet from making it."""
+    world.kube.tick = lambda: None  # type: ignore[method-assign]
+    world.kube.objects.pop(("Pod", NAMESPACE, POD["pod"]))
+    world.idle(5)
+
+
+def never_looked_after(world: FakeWorld) -> None:
+    world.broker.pop("status")
+    world.kube.objects.pop(("Pod", NAMESPACE, POD["pod"]))
+
+
+def no_name_server(world: FakeWorld) -> None:
+    world.kube.unready.add("demo-namesrv-0")
+    world.kube.objects.pop(("Pod", NAMESPACE, "demo-namesrv-0"))
+    world.idle(10)
+
+
+def invalid_config(world: FakeWorld) -> None:
+    world.change(config={"fileReservedTime": "soon"})
+    world.idle(5)
+
+
+def one_name_server_of_two(world: FakeWorld) -> None:
+    world.change(nameServers={"replicas": 2})
+    world.idle(1)
+    world.run()
+    world.kube.unready.add("demo-namesrv-1")
+    world.kube.objects.pop(("Pod", NAMESPACE, "demo-namesrv-1"))
+    world.idle(10)
+
+
+def restart_broker(world: FakeWorld) -> None:
+    world.kube.objects.pop(("Pod", NAMESPACE, POD["pod"]))
+    world.idle(10)
+    assert world.condition("SchedulerIntact")["status"] == "False"
+
+
+def went_back(world: FakeWorld) -> None:
+    world.brokers.stores["store-demo-broker-0-0"].offsets[1] = 2
+    restart_broker(world)
+
+
+def killed(world: FakeWorld) -> None:
+    world.brokers.stores["store-demo-broker-0-0"].corrected = (STALE,)
+    restart_broker(world)
+
+
+def analytics_fail(scene: Scene) -> Scene:
+    world = analysed()
+    world.spark.last = "FAILED"
+    analyse(world)
+    assert world.condition("AnalyticsReady")["status"] == "False"
+    return scene.with_operator(world)
+
+
+TOPIC = {
+    "kind": "Topic",
+    "metadata": {"name": "orders", "namespace": NAMESPACE, "uid": "topic", "resourceVersion": "1"},
+    "spec": {"brokerRef": {"name": "demo"}},
+    "status": {"conditions": [{"type": "Ready", "status": "False", "reason": "BrokerMissing"}]},
+}
+
+FAULTS = (
+    Fault("DelayMQBrokerNotReady", measured("delaymq_ready", 0)),
+    Fault("DelayMQDeliveryStalled", measured("delaymq_delay_next_due_timestamp_seconds", -60)),
+    Fault("DelayMQDeliveryLate", late, POD),
+    Fault("DelayMQDeliveriesHeld", measured("delaymq_delay_held", 1, mode="paused"), BROKER | {"mode": "paused"}),
+    Fault("DelayMQHandOversFail", measured("delaymq_delay_failed_total", GROWS)),
+    Fault("DelayMQDeadDelays", measured("delaymq_delay_dead_total", GROWS)),
+    Fault(
+        "DelayMQDelayOffsetsDamaged", measured("delaymq_delay_corrected_total", 1, reason="corrupt"),
+        BROKER | {"reason": "corrupt"},
+    ),
+    Fault("DelayMQMessagesLost", measured("delaymq_delay_corrupt_total", 1), case="unreadable"),
+    Fault("DelayMQMessagesLost", measured("delaymq_delay_gone_total", 1), case="deleted"),
+    Fault(
+        "DelayMQMessagesLost", measured("delaymq_store_corrected_total", 1, what="log-hole"),
+        BROKER | {"what": "log-hole"}, case="hole",
+    ),
+    Fault("DelayMQSyncFailed", measured("delaymq_flush_failures_total", 1)),
+    Fault("DelayMQFlushBehind", measured("delaymq_log_offset_bytes", 1e9, which="end")),
+    Fault("DelayMQClockBehind", measured("delaymq_clock_skew_seconds", 2)),
+    Fault("DelayMQDelaysShortened", measured("delaymq_delay_clamped_total", GROWS)),
+    Fault("DelayMQBrokerOverloaded", measured("delaymq_event_loop_lag_seconds", 0.2)),
+    Fault("DelayMQVolumeFillsUp", measured("delaymq_disk_free_bytes", 1e9)),
+    Fault("DelayMQVolumeFull", measured("delaymq_disk_writes_refused", 1)),
+    Fault(
+        "DelayMQSendsRefused", measured("delaymq_sends_refused_total", GROWS, reason="no_permission"),
+        POD | {"reason": "no_permission"},
+    ),
+    Fault(
+        "DelayMQConsumersBehind", measured("delaymq_group_lag_messages", Values(20_000, 10), group="workers"),
+        BROKER | {"group": "workers"},
+    ),
+    Fault(
+        "DelayMQDeadLetters", measured("delaymq_group_dead_letters", GROWS, group="workers"),
+        BROKER | {"group": "workers"},
+    ),
+    Fault(
+        "DelayMQRequestsRefused", measured("delaymq_requests_refused_total", GROWS, reason="overload"),
+        POD | {"reason": "overload"},
+    ),
+    Fault("DelayMQTransactionsOpen", measured("delaymq_transactions_pending", Values(2_000, 10))),
+    Fault("DelayMQTransactionsGivenUp", measured("delaymq_transactions_given_up_total", GROWS)),
+    Fault("DelayMQAccessRulesBroken", measured("delaymq_access_files_broken", 1)),
+    Fault(
+        "DelayMQAccessRefused", measured("delaymq_access_refused_total", GROWS, reason="signature"),
+        POD | {"reason": "signature"},
+    ),
+    Fault("DelayMQCertificateExpires", measured("delaymq_tls_certificate_expiry_timestamp_seconds", 86_400)),
+    Fault(
+        "DelayMQCertificateNotRead", measured("delaymq_tls_certificate_reloads_total", GROWS, result="failed"),
+        BROKER | {"result": "failed"},
+    ),
+    Fault("DelayMQBrokerDown", operated(pending, scraped=False), DEMO | {"pod": POD["pod"]}, case="pending"),
+    Fault("DelayMQBrokerDown", operated(crashed, scraped=False), DEMO | {"pod": POD["pod"]}, case="crashed"),
+    Fault("DelayMQBrokerDown", operated(missing, scraped=False), DEMO | {"pod": POD["pod"]}, case="missing"),
+    Fault("DelayMQBrokerDown", operated(never_looked_after, scraped=False), DEMO | {"pod": POD["pod"]}, case="ignored"),
+    Fault("DelayMQNameServersDown", operated(no_name_server), DEMO),
+    Fault("DelayMQBrokerDegraded", operated(invalid_config), SEEN, case="spec"),
+    Fault("DelayMQBrokerDegraded", operated(one_name_server_of_two), SEEN, case="NameServer"),
+    Fault("DelayMQSchedulerWentBack", operated(went_back), SEEN),
+    Fault("DelayMQAnalyticsFail", analytics_fail, SEEN),
+    Fault("DelayMQOperatorDown", lambda scene: scene.without(OPERATOR), {"namespace": OPERATOR_NAMESPACE}),
+    Fault("DelayMQNoActiveOperator", measured("delaymq_operator_leader", 0), {"namespace": OPERATOR_NAMESPACE}),
+    Fault(
+        "DelayMQResourceNotReady", operated(lambda world: None, TOPIC),
+        {"namespace": OPERATOR_NAMESPACE, "kind": "Topic"},
+    ),
+    Fault(
+        "DelayMQOperatorFails",
+        measured("delaymq_operator_reconcile_errors_total", GROWS, kind="Broker", result="error"),
+        {"namespace": OPERATOR_NAMESPACE, "kind": "Broker"},
+    ),
+    Fault("DelayMQOperatorHeldUp", measured("delaymq_operator_event_loop_lag_seconds", 2), OPERATOR),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def promtool() -> Promtool:
+    """The command; where it cannot be had the tests are skipped, and in CI they fail."""
+    try:
+        return Promtool(find_promtool())
+    except HarnessError as error:
+        sentence = f"promtool cannot be had, install Prometheus: {error}"
+        if os.environ.get("CI", "").lower() in ("1", "true"):
+            pytest.fail(sentence, pytrace=False)
+        pytest.skip(sentence)
+
+
+@cache
+def healthy_scene() -> Scene:
+    return healthy()
+
+
+@pytest.fixture
+def scene() -> Scene:
+    """Broker and operator in good health."""
+    return healthy_scene()
+
+
+def rule_of(alert: str) -> dict[str, Any]:
+    (found,) = [rule for rule in alert_rules() if rule["alert"] == alert]
+    return found
+
+
+def minutes_of(rule: Mapping[str, Any]) -> int:
+    """How long it waits."""
+    found = re.fullmatch(r"(\d+)(m|h)", rule.get("for", "0m"))
+    assert found is not None
+    return int(found[1]) * {"m": 1, "h": 60}[found[2]]
+
+
+def test_health_fires_nothing(promtool: Promtool, scene: Scene, tmp_path: Path) -> None:
+    assert promtool.complaint(tmp_path, alert_groups(), scene.series, minutes=LONGEST_MIN, firing=[]) == ""
+
+
+def test_a_kill_that_the_broker_recovers_from_fires_nothing(promtool: Promtool, scene: Scene, tmp_path: Path) -> None:
+    after = operated(killed)(scene).with_series("delaymq_delay_corrected_total", Values(1), reason="stale")
+    assert promtool.complaint(tmp_path, alert_groups(), after.series, minutes=LONGEST_MIN, firing=[]) == ""
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)
+def test_a_fault_fires_its_alert_and_no_other(promtool: Promtool, scene: Scene, tmp_path: Path, fault: Fault) -> None:
+    rule = rule_of(fault.alert)
+    firing = {**fault.labels, "alertname": fault.alert, **rule["labels"]}
+    minutes = minutes_of(rule) + AFTER_ITS_TIME_MIN
+    series = fault.happens(scene).series
+    assert promtool.complaint(tmp_path, alert_groups(), series, minutes=minutes, firing=[firing]) == ""
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)
+def test_an_alert_says_who_is_concerned(fault: Fault) -> None:
+    def told(text: str) -> str:
+        return re.sub(r"{{ \$labels\.(\w+) }}", lambda found: fault.labels[found[1]], text)
+
+    annotations = rule_of(fault.alert)["annotations"]
+    told(annotations["description"])
+    concerned = {f"{NAMESPACE}/demo", f"{NAMESPACE}/{POD['pod']}"}
+    if fault.labels["namespace"] == OPERATOR_NAMESPACE:
+        concerned = {OPERATOR_NAMESPACE, fault.labels.get("kind", OPERATOR_NAMESPACE)}
+    assert concerned & set(re.findall(r"[\w/-]+", told(annotations["summary"])))
+
+
+def test_every_alert_has_a_fault() -> None:
+    assert {fault.alert for fault in FAULTS} == {rule["alert"] for rule in alert_rules()}
