@@ -247,7 +247,7 @@ def test_a_cache_that_is_behind_applies_and_restarts_nothing_twice():
     world.kube.requests.clear()
     assert restarts(world, lambda: world.change(image="delaymq/broker:2")) == EVERYTHING
     applied = [name for verb, kind, name in world.kube.requests if (verb, kind) == ("apply", "StatefulSet")]
-    assert sorted(applied) == ["demo-broker-0", "demo-broker-1", "demo-namesrv"]
+    assert sorted(applied) == ["demo-broker-0", "demo-broker-1", "demo-namesrv", "demo-namesrv-trial"]
 
 
 def test_a_pod_that_somebody_else_replaced_meanwhile_is_not_restarted_in_place_of_the_last_one(world):

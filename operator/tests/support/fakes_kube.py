@@ -253,11 +253,15 @@ class FakeKube:
                 self.started.append(metadata["name"])
             ready = age > TICKS_TO_READY and metadata["name"] not in self.unready
             address = (before or {}).get("podIP") or f"10.1.0.{next(self._numbers)}"
-            body["status"] = {
-                "phase": "Running",
-                "podIP": address,
-                "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
+            condition = {
+                "type": "Ready",
+                "status": "True" if ready else "False",
+                "lastTransitionTime": self._now_text(),
             }
+            (earlier,) = (before or {}).get("conditions") or [{}]
+            if earlier.get("status") == condition["status"]:
+                condition = earlier
+            body["status"] = {"phase": "Running", "podIP": address, "conditions": [condition]}
             body["spec"]["nodeName"] = "node-1"
         if body.get("status") != before:
             self._touch(body)

@@ -42,7 +42,7 @@ GROUP_LABEL: Final = f"{GROUP}/group"
 NAME_VALUE: Final = "delaymq"
 MANAGED_BY_VALUE: Final = "delaymq-operator"
 OWN_LABELS: Final = (NAME_LABEL, INSTANCE_LABEL, COMPONENT_LABEL, MANAGED_BY_LABEL, GROUP_LABEL)
-Component = Literal["broker", "namesrv", "analytics"]
+Component = Literal["broker", "namesrv", "namesrv-trial", "analytics"]
 
 DEFAULT_CLUSTER_DOMAIN: Final = "svc"
 """What follows the namespace in DNS names: pods find the rest, whatever the cluster's own domain is."""
@@ -147,6 +147,16 @@ def namesrv_pods_service(broker: str) -> str:
 def namesrv_pod(broker: str, ordinal: int) -> str:
     """A NameServer pod: demo-namesrv-0."""
     return f"{namesrv_objects(broker)}-{ordinal}"
+
+
+def namesrv_trial(broker: str) -> str:
+    """StatefulSet of a NameServer on trial: demo-namesrv-trial."""
+    return f"{namesrv_objects(broker)}-trial"
+
+
+def namesrv_trial_pod(broker: str) -> str:
+    """The pod of a NameServer on trial: demo-namesrv-trial-0."""
+    return f"{namesrv_trial(broker)}-0"
 
 
 def namesrv_external_service(broker: str) -> str:

@@ -16,7 +16,7 @@ from delaymq_operator.manifests.config import broker_conf, broker_settings, chec
 from delaymq_operator.manifests.context import Context, DelayTable, GroupContext
 from delaymq_operator.manifests.inputs import broker_inputs, name_server_inputs
 from delaymq_operator.manifests.metadata import component_labels
-from delaymq_operator.manifests.namesrv_pods import name_server_stateful_set
+from delaymq_operator.manifests.namesrv_pods import name_server_stateful_set, name_server_trial
 from delaymq_operator.manifests.objects import supporting_objects, token_secret
 from delaymq_operator.manifests.quantities import Quantity, parse_quantity, same_quantity
 from delaymq_operator.manifests.services import (
@@ -51,6 +51,7 @@ __all__ = [
     "name_server_external_service",
     "name_server_inputs",
     "name_server_stateful_set",
+    "name_server_trial",
     "parse_quantity",
     "same_quantity",
     "supporting_objects",

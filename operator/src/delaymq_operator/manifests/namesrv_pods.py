@@ -1,4 +1,7 @@
-"""The StatefulSet of the NameServers: they keep nothing that brokers and the operator do not tell them anew."""
+"""The StatefulSet of the NameServers: they keep nothing that brokers and the operator do not tell them anew.
+
+A change to the only NameServer is tried out first, by a pod of a StatefulSet of its own.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,23 @@ def name_server_stateful_set(broker: Broker, context: Context) -> Manifest:
         "updateStrategy": {"type": "OnDelete"},
         "revisionHistoryLimit": REVISIONS_KEPT,
         "template": _template(broker, context, inputs),
+    }
+    return found
+
+
+def name_server_trial(broker: Broker, inputs: str, template: Manifest) -> Manifest:
+    """A StatefulSet of one pod made from the NameServers' template, which no Service and no policy selects."""
+    found = new_object(broker, "StatefulSet", names.namesrv_trial(broker.name), "namesrv-trial")
+    found["metadata"]["annotations"] = {names.INPUTS_ANNOTATION: inputs}
+    labels = template["metadata"].get("labels", {}) | names.labels(broker.name, "namesrv-trial")
+    found["spec"] = {
+        "replicas": 1,
+        "serviceName": names.namesrv_pods_service(broker.name),
+        "selector": {"matchLabels": selector(broker, "namesrv-trial")},
+        "podManagementPolicy": "Parallel",
+        "updateStrategy": {"type": "OnDelete"},
+        "revisionHistoryLimit": 1,
+        "template": template | {"metadata": template["metadata"] | {"labels": labels}},
     }
     return found
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from delaymq_operator.api import names
 from delaymq_operator.api.conditions import Reason
 from delaymq_operator.manifests import component_labels
 from delaymq_operator.reconcile.broker.drains import ask_to_drain
 from delaymq_operator.reconcile.broker.pods import Pod
-from delaymq_operator.reconcile.broker.rolling import Action, Drain, Restart, Stop, Unit, Wait, next_restart
+from delaymq_operator.reconcile.broker.rolling import Action, Drain, Restart, Stop, TryOut, Unit, Wait, next_restart
 from delaymq_operator.reconcile.broker.sets import made_from
 from delaymq_operator.reconcile.broker.state import BrokerPass, Set
+from delaymq_operator.reconcile.broker.trials import end_trial, must_be_tried, try_out
 from delaymq_operator.reconcile.errors import KubeError
 from delaymq_operator.reconcile.ports import Manifest
 
+ROUTES_TOLD_S: Final = 10.0
+"""Within this time after a NameServer is ready all brokers have told it their routes: they look for it every 2 s, and
+its name may lead to the former address for 5 s."""
 # A pod that fails is looked at by its events; this only makes sure.
 _FAILING_LOOK_S = 5.0
 
@@ -22,6 +28,8 @@ async def restart_outdated_pods(p: BrokerPass) -> None:
     units = units_of(p)
     action = next_restart(units, p.world.settings)
     await _end_other_drains(p, action)
+    if not (isinstance(action, (TryOut, Restart)) and action.unit.group is None):
+        await end_trial(p)
     match action:
         case Stop(unit):
             message = f"Nothing else is restarted before pod {unit.pod_name} runs."
@@ -31,6 +39,8 @@ async def restart_outdated_pods(p: BrokerPass) -> None:
             p.progressing(_reason_to_wait(p, unit), _waiting_for(unit), again_s=again_s)
         case Drain(unit, mode):
             await _drain(p, unit, mode)
+        case TryOut(unit):
+            await try_out(p, unit.pod_name)
         case Restart(unit):
             await _restart(p, unit, units)
 
@@ -48,6 +58,8 @@ def units_of(p: BrokerPass) -> list[Unit]:
                     stateful_set=names.namesrv_objects(p.broker.name),
                     pod=pods.get(name),
                     revision=_revision(p.name_servers),
+                    untried=must_be_tried(p),
+                    settling=_is_settling(p, pods.get(name)),
                 )
             )
     for group in p.groups:
@@ -71,6 +83,12 @@ def units_of(p: BrokerPass) -> list[Unit]:
     return units
 
 
+def _is_settling(p: BrokerPass, pod: Pod | None) -> bool:
+    since_ms = pod.ready_since_ms if pod is not None and pod.ready else None
+    # The operator's clock may be behind the API server's, and was perhaps set back.
+    return since_ms is not None and abs(p.now_ms - since_ms) < ROUTES_TOLD_S * 1000
+
+
 def _revision(found: Set) -> str | None:
     return found.revision if found.settled else None
 
@@ -90,6 +108,8 @@ def _waiting_for(unit: Unit) -> str:
     if not unit.ready:
         why = f": {'; '.join(unit.info.not_ready)}" if unit.info is not None and unit.info.not_ready else ""
         return f"Pod {unit.pod_name} is not ready yet{why}."
+    if unit.settling:
+        return f"NameServer {unit.pod_name} is ready since a moment ago: brokers tell it their routes first."
     if unit.unreachable_s:
         return f"Pod {unit.pod_name} does not answer and cannot be asked to move writes away."
     if unit.hold:

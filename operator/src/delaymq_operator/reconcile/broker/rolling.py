@@ -1,7 +1,8 @@
 """Which pod is restarted next, and what comes before: a pure decision from what is seen.
 
-One pod at a time. NameServers come before brokers. What is down already is replaced first and at once; what works is
-only touched while all else works. A pod that fails on its new revision stops everything until somebody helps.
+One pod at a time. NameServers come before brokers; a change to the only one is tried out first. What is down already is
+replaced first and at once; what works is only touched while all else works. A pod that fails on its new revision stops
+everything until somebody helps.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ class Unit:
     """It shall go: it is restarted only if it is broken, and nobody waits for it."""
     hold: str = ""
     """Why it may not be touched now; empty: it may."""
+    untried: bool = False
+    """It is the only NameServer, and no other pod was seen to run as it would after a restart."""
+    settling: bool = False
+    """It is a NameServer that was ready only a moment ago: brokers may not have told it their routes yet."""
     info: BrokerInfo | None = None
     unreachable_s: float = 0.0
     """For how long its broker has not answered, or not moved writes away, though its pod runs."""
@@ -95,13 +100,20 @@ class Drain:
 
 
 @dataclass(frozen=True)
+class TryOut:
+    """A pod beside this one shows first whether a restart would succeed."""
+
+    unit: Unit
+
+
+@dataclass(frozen=True)
 class Restart:
     """Delete this pod; its StatefulSet makes it anew."""
 
     unit: Unit
 
 
-Action: TypeAlias = Nothing | Wait | Stop | Drain | Restart
+Action: TypeAlias = Nothing | Wait | Stop | Drain | TryOut | Restart
 
 
 def next_restart(units: Sequence[Unit], settings: ReconcileSettings) -> Action:
@@ -125,7 +137,11 @@ def next_restart(units: Sequence[Unit], settings: ReconcileSettings) -> Action:
     outdated = [unit for unit in staying if unit.outdated]
     if not outdated:
         return Nothing()
-    return _before_restart(min(outdated, key=_turn), staying, settings)
+    chosen = min(outdated, key=_turn)
+    settling = [unit for unit in staying if unit.settling]
+    if chosen.group is None and settling:
+        return Wait(settling[0])
+    return _before_restart(chosen, staying, settings)
 
 
 def _turn(unit: Unit) -> tuple[bool, bool, int]:
@@ -135,6 +151,8 @@ def _turn(unit: Unit) -> tuple[bool, bool, int]:
 
 
 def _before_restart(unit: Unit, staying: Sequence[Unit], settings: ReconcileSettings) -> Action:
+    if unit.untried:
+        return TryOut(unit)
     others_writable = any(other.writable for other in staying if other is not unit)
     if unit.group is None or not others_writable:
         return Restart(unit)

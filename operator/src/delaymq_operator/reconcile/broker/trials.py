@@ -1,0 +1,60 @@
+"""A change to the only NameServer is tried out by a pod beside it: what no pod can run with must not replace it."""
+
+from __future__ import annotations
+
+from delaymq_operator.api import names
+from delaymq_operator.api.conditions import Reason
+from delaymq_operator.manifests import name_server_trial
+from delaymq_operator.reconcile.broker.applying import check_ours, ensure
+from delaymq_operator.reconcile.broker.pods import Pod
+from delaymq_operator.reconcile.broker.sets import made_from
+from delaymq_operator.reconcile.broker.state import BrokerPass
+from delaymq_operator.reconcile.ports import Manifest
+
+
+def must_be_tried(p: BrokerPass) -> bool:
+    """Whether there is one NameServer only, and no pod on trial is ready that was made as it shall be."""
+    if p.broker.spec.name_servers.replicas > 1:
+        return False
+    pod = p.cached("Pod", names.namesrv_trial_pod(p.broker.name))
+    inputs = _inputs(p.name_servers.live)
+    return pod is None or not inputs or _inputs(pod) != inputs or not Pod.of(pod, p.now_ms).ready
+
+
+async def try_out(p: BrokerPass, pod_name: str) -> None:
+    """One step of a trial; until it succeeds the NameServer `pod_name` goes on as it was, and so does all else."""
+    trial = names.namesrv_trial_pod(p.broker.name)
+    made = made_from(p.name_servers.live)
+    if made is None:
+        return
+    live = p.cached("StatefulSet", names.namesrv_trial(p.broker.name))
+    if live is not None and _inputs(live) != made.inputs:
+        await end_trial(p)
+        p.progressing(Reason.ROLLING, f"Pod {trial} makes way for another change.")
+        return
+    await ensure(p, name_server_trial(p.broker, made.inputs, made.template))
+    body = p.cached("Pod", trial)
+    problem = Pod.of(body, p.now_ms).problem if body is not None else None
+    if problem is None:
+        p.progressing(Reason.ROLLING, f"Pod {trial} tries the change out before NameServer {pod_name} is restarted.")
+        return
+    p.problem(
+        Reason.POD_FAILING,
+        f"{problem}. It tries a change out for NameServer {pod_name}, which goes on as it was, and so do the brokers. "
+        f"See `kubectl describe pod {trial}` and `kubectl logs {trial}`, and correct the spec.",
+    )
+    p.progressing(Reason.WAITING_FOR_POD, f"Nothing is restarted before pod {trial} runs.")
+
+
+async def end_trial(p: BrokerPass) -> None:
+    """Removes what a trial left."""
+    live = p.cached("StatefulSet", names.namesrv_trial(p.broker.name))
+    if live is None or live["metadata"].get("deletionTimestamp"):
+        return
+    check_ours(p, live)
+    await p.world.kube.delete("StatefulSet", p.namespace, live["metadata"]["name"], uid=live["metadata"]["uid"])
+
+
+def _inputs(body: Manifest | None) -> str:
+    annotations = ((body or {}).get("metadata") or {}).get("annotations") or {}
+    return str(annotations.get(names.INPUTS_ANNOTATION, ""))

@@ -1,0 +1,119 @@
+"""NameServers while they are restarted: one that clients can ask is left, whatever the change is."""
+
+import pytest
+from fakes_world import NAMESPACE
+from settled_world import BROKERS, EVERYTHING, TRIAL, is_ready, settled
+
+ONE = "demo-namesrv-0"
+
+
+@pytest.fixture
+def world():
+    """A settled Broker with two groups and one NameServer."""
+    return settled(size=2)
+
+
+def serving(world):
+    """NameServers that the Service for clients leads to."""
+    selector = world.get("Service", "demo-namesrv")["spec"]["selector"]
+    return [pod["metadata"]["name"] for pod in world.kube.select("Pod", NAMESPACE, selector) if is_ready(pod)]
+
+
+def test_an_image_that_does_not_run_stops_before_the_only_name_server(world):
+    before = world.pod_uids()
+    world.watch = lambda: serving(world) == [ONE] or pytest.fail("no NameServer was left")
+    world.change(image="bad:image")
+    world.run(lambda: world.reason("Degraded") == "PodFailing")
+    world.idle(60)
+    assert {name: uid for name, uid in world.pod_uids().items() if name != TRIAL} == before
+    assert world.reason("Ready") == "AllGroupsReady"
+    assert world.reason("Progressing") == "WaitingForPod"
+    message = world.condition("Degraded")["message"]
+    assert "ImagePullBackOff" in message
+    assert f"NameServer {ONE}, which goes on as it was" in message
+    assert f"kubectl logs {TRIAL}" in message
+
+
+def test_a_corrected_image_is_tried_out_and_rolled(world):
+    world.change(image="bad:image")
+    world.run(lambda: world.reason("Degraded") == "PodFailing")
+    started = len(world.kube.started)
+    world.change(image="delaymq/broker:3")
+    world.idle(1)
+    world.run()
+    assert world.kube.started[started:] == [TRIAL, *EVERYTHING]
+    assert world.condition("Degraded")["status"] == "False"
+    assert world.names("StatefulSet") == ["demo-broker-0", "demo-broker-1", "demo-namesrv"]
+
+
+def test_a_bad_image_that_is_taken_back_leaves_nothing(world):
+    before = world.pod_uids()
+    world.change(image="bad:image")
+    world.run(lambda: world.reason("Degraded") == "PodFailing")
+    world.change(image=None)
+    world.idle(1)
+    world.run()
+    world.idle(5)
+    assert world.pod_uids() == before
+    assert world.names("StatefulSet") == ["demo-broker-0", "demo-broker-1", "demo-namesrv"]
+
+
+def test_an_operator_that_starts_in_the_midst_of_a_trial_goes_on_with_it(world):
+    started = len(world.kube.started)
+    world.change(image="delaymq/broker:2")
+    world.run(lambda: TRIAL in world.kube.started)
+    world.restart_operator()
+    world.idle(1)
+    world.run()
+    assert world.kube.started[started:] == [TRIAL, *EVERYTHING]
+
+
+def test_a_name_server_that_is_down_already_is_replaced_without_a_trial(world):
+    world.change(image="bad:image")
+    world.run(lambda: world.reason("Degraded") == "PodFailing")
+    world.kube.objects.pop(("Pod", NAMESPACE, ONE))
+    world.idle(5)
+    started = len(world.kube.started)
+    world.change(image="delaymq/broker:3")
+    world.idle(1)
+    world.run()
+    assert world.kube.started[started:] == EVERYTHING
+
+
+@pytest.mark.parametrize("image", ["delaymq/broker:2", "bad:image"])
+def test_one_of_several_name_servers_always_knows_the_routes(image):
+    """The next is restarted only when brokers had the time to tell the one before their routes."""
+    world = settled(size=2, nameServers={"replicas": 2})
+    world.idle(20)
+    ready_ms = dict.fromkeys(serving(world), world.now_ms - 60_000)
+
+    def watch():
+        now = serving(world)
+        for name in list(ready_ms):
+            if name not in now:
+                del ready_ms[name]
+        for name in now:
+            ready_ms.setdefault(name, world.now_ms)
+        assert any(world.now_ms - since_ms >= 9_000 for since_ms in ready_ms.values()), "no NameServer knows the routes"
+
+    world.watch = watch
+    started = len(world.kube.started)
+    world.change(image=image)
+    world.idle(60)
+    expected = [] if image == "bad:image" else ["demo-namesrv-0", "demo-namesrv-1", *BROKERS]
+    assert world.kube.started[started:] == expected
+
+
+def test_the_pod_on_trial_is_made_as_the_name_server_but_out_of_reach(world):
+    world.change(image="bad:image", podTemplate={"labels": {"team": "orders"}})
+    world.run(lambda: world.get("Pod", TRIAL) is not None)
+    live, tried = world.get("StatefulSet", "demo-namesrv"), world.get("StatefulSet", "demo-namesrv-trial")
+    assert tried["spec"]["template"]["spec"] == live["spec"]["template"]["spec"]
+    labels = tried["spec"]["template"]["metadata"]["labels"]
+    assert labels["team"] == "orders"
+    assert tried["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    for kind in ("Service", "PodDisruptionBudget", "StatefulSet"):
+        for body in world.kube.select(kind, NAMESPACE, {}):
+            selector = body["spec"].get("selector", {})
+            if body["metadata"]["name"] != "demo-namesrv-trial":
+                assert not selector.get("matchLabels", selector).items() <= labels.items(), body["metadata"]["name"]
