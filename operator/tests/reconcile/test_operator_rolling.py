@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from delaymq_operator.reconcile.broker.pods import Pod
-from delaymq_operator.reconcile.broker.rolling import Drain, Nothing, Restart, Stop, Unit, Wait, next_restart
+from delaymq_operator.reconcile.broker.rolling import Drain, HelpOut, Nothing, Restart, Stop, Unit, Wait, next_restart
 from delaymq_operator.reconcile.ports import BrokerInfo, DrainState
 from delaymq_operator.reconcile.world import ReconcileSettings
 
@@ -90,6 +90,20 @@ def test_sends_are_refused_once_there_are_none_or_after_a_while(drain, expected)
     assert decide(*units) == Drain(units[0], expected)
 
 
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        (group(1, of=info(since_ms=NOW_MS - 29_000)), "withdraw"),
+        (group(1, of=info(since_ms=NOW_MS - 30_000)), "refuse"),
+        (group(1, of=info(since_ms=NOW_MS - 30_000), unit={"surplus": True}), "refuse"),
+    ],
+    ids=["back a moment ago", "known", "known though it shall go"],
+)
+def test_a_quiet_broker_takes_sends_until_clients_must_know_of_another(other, expected):
+    units = [group(0, OLD, of=info("withdraw", NOW_MS - 10_000)), other]
+    assert decide(*units) == Drain(units[0], expected)
+
+
 def test_a_broker_is_restarted_when_its_sends_were_refused_for_a_moment():
     units = [group(0, OLD, of=info("refuse", NOW_MS - 2_000)), group(1, OLD)]
     assert decide(*units) == Restart(units[0])
@@ -102,16 +116,26 @@ def test_whom_writes_move_away_from_already_is_next_even_if_another_comes_before
 
 @pytest.mark.parametrize(
     "other",
-    [
-        None,
-        group(1, of=info("withdraw")),
-        group(1, unit={"surplus": True}),
-    ],
-    ids=["alone", "the other is read-only", "the other shall go"],
+    [None, group(1, of=info(decommissioned=True), unit={"surplus": True})],
+    ids=["alone", "the other is on its way out"],
 )
 def test_a_broker_is_restarted_at_once_when_nobody_else_takes_writes(other):
     units = [group(0, OLD, of=info("none")), *([other] if other is not None else [])]
     assert decide(*units) == Restart(units[0])
+
+
+def test_writes_move_to_a_group_that_shall_go_when_no_other_takes_them():
+    helper = group(1, unit={"surplus": True})
+    units = [group(0, OLD), helper]
+    assert decide(*units) == Drain(units[0], "withdraw")
+    withdrawn = group(1, of=info("withdraw"), unit={"surplus": True})
+    assert decide(units[0], withdrawn) == HelpOut(units[0], (withdrawn,))
+    assert decide(units[0], withdrawn, group(2)) == Drain(units[0], "withdraw")
+
+
+def test_a_broker_is_not_restarted_before_one_that_stays_takes_writes_again():
+    units = [group(0, OLD), group(1, of=info("refuse")), group(2, unit={"surplus": True}, of=info("refuse"))]
+    assert decide(*units) == HelpOut(units[0], ())
 
 
 def test_a_working_pod_is_not_touched_while_another_is_not_ready():

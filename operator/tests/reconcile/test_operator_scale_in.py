@@ -195,7 +195,7 @@ def test_groups_go_from_the_highest_and_one_that_must_stay_keeps_those_below():
     world.idle(30)
     assert not gone(world, 2)
     assert not gone(world, 1)
-    assert world.brokers.running["demo-broker-1-0"].drain.mode == "refuse"
+    assert world.brokers.running["demo-broker-1-0"].drain.mode == "withdraw"
     world.brokers.stores["store-demo-broker-2-0"].pending = 0
     world.run(lambda: gone(world, 1))
     world.run()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from delaymq_operator.api import names
@@ -9,7 +10,18 @@ from delaymq_operator.api.conditions import Reason
 from delaymq_operator.manifests import component_labels
 from delaymq_operator.reconcile.broker.drains import ask_to_drain
 from delaymq_operator.reconcile.broker.pods import Pod
-from delaymq_operator.reconcile.broker.rolling import Action, Drain, Restart, Stop, TryOut, Unit, Wait, next_restart
+from delaymq_operator.reconcile.broker.rolling import (
+    Action,
+    Drain,
+    HelpOut,
+    Restart,
+    Stop,
+    TryOut,
+    Unit,
+    Wait,
+    is_rolling,
+    next_restart,
+)
 from delaymq_operator.reconcile.broker.sets import made_from
 from delaymq_operator.reconcile.broker.state import BrokerPass, Set
 from delaymq_operator.reconcile.broker.trials import end_trial, must_be_tried, try_out
@@ -30,6 +42,7 @@ async def restart_outdated_pods(p: BrokerPass) -> None:
     await _end_other_drains(p, action)
     if not (isinstance(action, (TryOut, Restart)) and action.unit.group is None):
         await end_trial(p)
+    p.rolling = is_rolling(action, units)
     match action:
         case Stop(unit):
             message = f"Nothing else is restarted before pod {unit.pod_name} runs."
@@ -39,8 +52,10 @@ async def restart_outdated_pods(p: BrokerPass) -> None:
             p.progressing(_reason_to_wait(p, unit), _waiting_for(unit), again_s=again_s)
         case Drain(unit, mode):
             await _drain(p, unit, mode)
+        case HelpOut(unit, helpers):
+            await _let_help(p, unit, helpers)
         case TryOut(unit):
-            await try_out(p, unit.pod_name)
+            p.rolling = await try_out(p, unit.pod_name) and p.rolling
         case Restart(unit):
             await _restart(p, unit, units)
 
@@ -126,6 +141,14 @@ async def _end_other_drains(p: BrokerPass, action: Action) -> None:
     for group in p.wanted_groups:
         if group.index != turn and group.info is not None and group.info.drain.mode != "none":
             await ask_to_drain(p, group, "none")
+
+
+async def _let_help(p: BrokerPass, unit: Unit, helpers: Sequence[Unit]) -> None:
+    helping = [group for group in p.groups if group.index in {helper.group for helper in helpers}]
+    for group in helping:
+        await ask_to_drain(p, group, "none")
+    who = f"{', '.join(group.name for group in helping)}, which shall go," if helping else "another group"
+    p.progressing(Reason.MOVING_WRITES, f"Pod {unit.pod_name} is restarted when {who} takes writes again.")
 
 
 async def _drain(p: BrokerPass, unit: Unit, mode: str) -> None:

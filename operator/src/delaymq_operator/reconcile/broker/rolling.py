@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from delaymq_operator.reconcile.broker.drains import next_drain_step
+from delaymq_operator.reconcile.broker.drains import is_known, next_drain_step
 from delaymq_operator.reconcile.broker.pods import Pod
 from delaymq_operator.reconcile.ports import BrokerInfo, DrainMode
 from delaymq_operator.reconcile.world import ReconcileSettings
@@ -29,7 +29,7 @@ class Unit:
     group: int | None = None
     """None: a NameServer."""
     surplus: bool = False
-    """It shall go: it is restarted only if it is broken, and nobody waits for it."""
+    """It shall go: it is restarted only if it is broken, and nobody waits for it. Until then it can take writes."""
     hold: str = ""
     """Why it may not be touched now; empty: it may."""
     untried: bool = False
@@ -66,10 +66,12 @@ class Unit:
     @property
     def writable(self) -> bool:
         """Whether clients can send to it."""
-        info = self.info
-        if self.group is None or self.surplus or not self.ready or info is None:
-            return False
-        return info.drain.mode == "none" and not info.decommissioned
+        return self.can_be_writable and self.info is not None and self.info.drain.mode == "none"
+
+    @property
+    def can_be_writable(self) -> bool:
+        """Whether clients could send to it if no writes were moved away."""
+        return self.group is not None and self.ready and self.info is not None and not self.info.decommissioned
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,15 @@ class Drain:
 
 
 @dataclass(frozen=True)
+class HelpOut:
+    """`unit` waits until another group takes writes again: one that stays, or, where none could, `helpers`, which shall
+    go."""
+
+    unit: Unit
+    helpers: tuple[Unit, ...]
+
+
+@dataclass(frozen=True)
 class TryOut:
     """A pod beside this one shows first whether a restart would succeed."""
 
@@ -113,7 +124,7 @@ class Restart:
     unit: Unit
 
 
-Action: TypeAlias = Nothing | Wait | Stop | Drain | TryOut | Restart
+Action: TypeAlias = Nothing | Wait | Stop | Drain | HelpOut | TryOut | Restart
 
 
 def next_restart(units: Sequence[Unit], settings: ReconcileSettings) -> Action:
@@ -141,7 +152,16 @@ def next_restart(units: Sequence[Unit], settings: ReconcileSettings) -> Action:
     settling = [unit for unit in staying if unit.settling]
     if chosen.group is None and settling:
         return Wait(settling[0])
-    return _before_restart(chosen, staying, settings)
+    return _before_restart(chosen, units, settings)
+
+
+def is_rolling(action: Action, units: Sequence[Unit]) -> bool:
+    """Whether a group that stays is being restarted, or will be as soon as others are ready."""
+    if isinstance(action, (Drain, HelpOut, Restart)):
+        return True
+    return isinstance(action, (TryOut, Wait)) and any(
+        unit.outdated and not unit.surplus and unit.group is not None for unit in units
+    )
 
 
 def _turn(unit: Unit) -> tuple[bool, bool, int]:
@@ -150,16 +170,19 @@ def _turn(unit: Unit) -> tuple[bool, bool, int]:
     return unit.group is not None, not draining, unit.group or 0
 
 
-def _before_restart(unit: Unit, staying: Sequence[Unit], settings: ReconcileSettings) -> Action:
+def _before_restart(unit: Unit, units: Sequence[Unit], settings: ReconcileSettings) -> Action:
     if unit.untried:
         return TryOut(unit)
-    others_writable = any(other.writable for other in staying if other is not unit)
-    if unit.group is None or not others_writable:
+    others = [other for other in units if other is not unit and other.can_be_writable]
+    if unit.group is None or not others:
         return Restart(unit)
+    if not any(other.writable for other in others):
+        return HelpOut(unit, tuple(others) if all(other.surplus for other in others) else ())
     # Of one that cannot be asked to move writes away: it is given time, not for ever, since a restart may help it.
     if unit.unreachable_s >= settings.withdraw_max_s:
         return Restart(unit)
     if unit.info is None:
         return Wait(unit)
-    step = next_drain_step(unit.info, settings)
+    other_known = any(other.info is not None and is_known(other.info) for other in others)
+    step = next_drain_step(unit.info, settings, other_known=other_known)
     return Restart(unit) if step == "done" else Drain(unit, step)

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from delaymq_operator.api import names
 from delaymq_operator.api.broker import parse_broker
 from delaymq_operator.api.conditions import Reason
 from delaymq_operator.api.errors import SpecError
 from delaymq_operator.reconcile.broker.applying import check_ours
-from delaymq_operator.reconcile.broker.drains import ask_to_drain, next_drain_step
+from delaymq_operator.reconcile.broker.drains import (
+    ROUTES_S,
+    DrainStep,
+    ask_to_drain,
+    held_s,
+    is_known,
+    next_drain_step,
+)
 from delaymq_operator.reconcile.broker.state import BrokerPass, Group
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
-from delaymq_operator.reconcile.ports import Remaining
+from delaymq_operator.reconcile.ports import BrokerInfo, Remaining
 
 _SHOWN = 3
 
@@ -21,16 +30,23 @@ def _override(p: BrokerPass) -> str:
 
 
 async def remove_surplus_groups(p: BrokerPass) -> None:
-    """Writes move away from all of them; then the highest is removed, if it may be."""
+    """Writes move away from all of them; then the highest is removed, if it may be.
+
+    Restarts of groups that stay come first: meanwhile those that shall go may be the only ones to take writes.
+    """
     surplus = sorted((group for group in p.groups if group.surplus), key=lambda group: -group.index)
     if not surplus:
+        return
+    if p.rolling and not p.broker.force_scale_in:
+        await _stand_by(p, surplus)
+        p.progressing(Reason.SCALING_IN, "Groups are removed when all groups that stay have been restarted.")
         return
     if p.broker.force_scale_in is False and not any(group.writable for group in p.wanted_groups):
         p.progressing(Reason.SCALING_IN, "Groups are removed once one of those that stay takes writes.")
         return
-    for group in surplus:
-        await _move_writes_away(p, group)
     top = surplus[0]
+    for group in surplus:
+        await _move_writes_away(p, group, is_top=group is top)
     if not top.made:
         await _remove_services(p, top)
     elif top.set.live is not None and top.set.live["metadata"].get("deletionTimestamp"):
@@ -39,12 +55,29 @@ async def remove_surplus_groups(p: BrokerPass) -> None:
         await _remove(p, top)
 
 
-async def _move_writes_away(p: BrokerPass, group: Group) -> None:
-    """Reads and hand-overs go on. The lease is renewed with each pass: without an operator the group is as before."""
+async def _stand_by(p: BrokerPass, surplus: Sequence[Group]) -> None:
+    """A group whose writes have moved away takes again what still comes; two that refuse leave a send no way out."""
+    if not any(group.writable for group in p.wanted_groups):
+        return
+    for group in surplus:
+        if group.info is not None and not group.info.decommissioned and group.info.drain.mode != "none":
+            await ask_to_drain(p, group, "withdraw")
+
+
+async def _move_writes_away(p: BrokerPass, group: Group, *, is_top: bool) -> None:
+    """Reads and hand-overs go on. The lease is renewed with each pass: without an operator the group is as before.
+
+    Only one refuses at a time: RocketMQ's clients try three brokers, and two of these may be the same.
+    """
     if group.info is None or group.info.decommissioned:
         return
-    step = next_drain_step(group.info, p.world.settings)
+    step = _drain_step(p, group.info) if is_top else "withdraw"
     await ask_to_drain(p, group, "refuse" if step == "done" else step)
+
+
+def _drain_step(p: BrokerPass, info: BrokerInfo) -> DrainStep:
+    other_known = any(group.info is not None and is_known(group.info) for group in p.wanted_groups)
+    return next_drain_step(info, p.world.settings, other_known=other_known)
 
 
 async def _may_go(p: BrokerPass, group: Group) -> bool:
@@ -55,7 +88,7 @@ async def _may_go(p: BrokerPass, group: Group) -> bool:
         why = group.unreachable or (group.pod.problem if group.pod is not None else None) or "its pod does not run"
         _blocked(p, f"{group.name} cannot be asked what is left in it: {why}. Help it to run. {_override(p)}")
         return False
-    if not group.info.decommissioned and next_drain_step(group.info, p.world.settings) != "done":
+    if not group.info.decommissioned and _drain_step(p, group.info) != "done":
         if group.unreachable is not None:
             _blocked(p, f"{group.name} does not move its writes away: {group.unreachable}. {_override(p)}")
         else:
@@ -67,7 +100,11 @@ async def _may_go(p: BrokerPass, group: Group) -> bool:
         _blocked(p, f"{group.name} did not say what is left in it: {error}. {_override(p)}")
         return False
     if left.pending_delays == 0 and left.unconsumed_messages == 0:
-        return True
+        # The address of a removed group answers nobody: who may still know it is refused, and so sends elsewhere.
+        if group.info.decommissioned or held_s(group.info) >= ROUTES_S:
+            return True
+        p.progressing(Reason.SCALING_IN, f"{group.name} is empty and is removed when no client knows it any more.")
+        return False
     what = f"{group.name} is read-only and still has {what_remains(left)}"
     _blocked(p, f"{what}. It is removed when they are gone. {_override(p)}")
     return False

@@ -118,6 +118,8 @@ class BrokerPass:
     """What Degraded says, the most important first."""
     progress: list[Note] = field(default_factory=list)
     """What Progressing says."""
+    rolling: bool = False
+    """A group that stays is being restarted, or will be soon."""
     scale_in_blocked: list[str] = field(default_factory=list)
     analytics: Analysis = field(default_factory=lambda: Analysis(status=None))
     status: BrokerStatus = field(default_factory=BrokerStatus)

@@ -21,29 +21,30 @@ def must_be_tried(p: BrokerPass) -> bool:
     return pod is None or not inputs or _inputs(pod) != inputs or not Pod.of(pod, p.now_ms).ready
 
 
-async def try_out(p: BrokerPass, pod_name: str) -> None:
-    """One step of a trial; until it succeeds the NameServer `pod_name` goes on as it was, and so does all else."""
+async def try_out(p: BrokerPass, pod_name: str) -> bool:
+    """One step of a trial, and whether it may succeed; until then the NameServer `pod_name` goes on as it was."""
     trial = names.namesrv_trial_pod(p.broker.name)
     made = made_from(p.name_servers.live)
     if made is None:
-        return
+        return False
     live = p.cached("StatefulSet", names.namesrv_trial(p.broker.name))
     if live is not None and _inputs(live) != made.inputs:
         await end_trial(p)
         p.progressing(Reason.ROLLING, f"Pod {trial} makes way for another change.")
-        return
+        return True
     await ensure(p, name_server_trial(p.broker, made.inputs, made.template))
     body = p.cached("Pod", trial)
     problem = Pod.of(body, p.now_ms).problem if body is not None else None
     if problem is None:
         p.progressing(Reason.ROLLING, f"Pod {trial} tries the change out before NameServer {pod_name} is restarted.")
-        return
+        return True
     p.problem(
         Reason.POD_FAILING,
         f"{problem}. It tries a change out for NameServer {pod_name}, which goes on as it was, and so do the brokers. "
         f"See `kubectl describe pod {trial}` and `kubectl logs {trial}`, and correct the spec.",
     )
     p.progressing(Reason.WAITING_FOR_POD, f"Nothing is restarted before pod {trial} runs.")
+    return False
 
 
 async def end_trial(p: BrokerPass) -> None:
