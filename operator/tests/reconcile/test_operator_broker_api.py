@@ -3,6 +3,7 @@
 import pytest
 from broker_api_world import ApiWorld
 from fakes_world import FakeWorld
+from settled_world import TRIAL
 
 CLAIM = "store-demo-broker-0-0"
 
@@ -58,6 +59,22 @@ def test_a_roll_replaces_each_pod_once(world):
     assert before.keys() == after.keys()
     assert not set(before.values()) & set(after.values())
     assert world.calls.count(("delete", "Pod")) == 2
+
+
+def test_an_image_that_does_not_run_is_tried_out_beside_the_only_name_server(world):
+    before = pods(world)
+    world.change(image="bad:image")
+    world.run(lambda: TRIAL in world.names("Pod"))
+    for _ in range(3):
+        world.step()
+    assert {name: uid for name, uid in pods(world).items() if name != TRIAL} == before
+    world.change(image="delaymq/broker:2")
+    world.run(lambda: world.status.get("image") == "delaymq/broker:2")
+    world.run()
+    after = pods(world)
+    assert before.keys() == after.keys()
+    assert not set(before.values()) & set(after.values())
+    assert world.failures == []
 
 
 def test_a_new_operator_applies_what_it_finds_and_restarts_nothing(world):
