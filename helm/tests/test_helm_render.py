@@ -69,14 +69,27 @@ def test_the_operator_may_do_what_it_does_and_no_more(helm: Helm) -> None:
     assert allowed(lease["rules"]) == needed("own")
 
 
-def test_an_installation_for_namespaces_has_no_permission_on_the_cluster(helm: Helm) -> None:
+def test_an_installation_for_namespaces_may_only_remove_finalizers_in_the_cluster(helm: Helm) -> None:
     objects = helm.render({"watchNamespaces": ["shop", "billing"]})
-    assert not CLUSTER_KINDS & {one["kind"] for one in objects}
+    lasting = only(objects, "ClusterRole")
+    assert allowed(lasting["rules"]) == needed("lasting")
+    binding = only(objects, "ClusterRoleBinding")
+    assert lasting["metadata"]["name"] == binding["roleRef"]["name"] == "delaymq-operator-finalizers-delaymq"
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "delaymq-operator", "namespace": "delaymq"}]
     for namespace in ("shop", "billing"):
         assert allowed(named(objects, "Role", "delaymq-operator", namespace)["rules"]) == needed("watched", "listed")
         binding = named(objects, "RoleBinding", "delaymq-operator", namespace)
         assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "delaymq-operator", "namespace": "delaymq"}]
     assert len(of_kind(objects, "Role")) == 5
+
+
+@pytest.mark.parametrize("values", [
+    {"watchNamespaces": ["shop"], "rbac.finalizers": False},
+    # The operator goes with its own namespace: the permission would be of no use.
+    {"watchNamespaces": ["delaymq"]},
+])  # fmt: skip
+def test_an_installation_can_do_without_permissions_on_the_cluster(helm: Helm, values: dict[str, Any]) -> None:
+    assert not CLUSTER_KINDS & {one["kind"] for one in helm.render(values)}
 
 
 def test_the_operator_gets_at_its_own_lease_only(helm: Helm) -> None:

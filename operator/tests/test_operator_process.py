@@ -2,99 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import signal
-import sys
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from api_server import ApiError, ApiServer, Programs
-from delaymq_operator.adapters.permissions import PERMISSIONS
-from harness.ports import free_port
-from harness.processes import ServerProcess
+from api_server import ApiServer, Programs
+from operator_processes import (
+    SEEN_TIMEOUT_S,
+    Operator,
+    a_resource,
+    exists,
+    grant,
+    resources,
+    running,
+    service_account,
+    until,
+)
 
-PROGRAM = Path(__file__).parent / "support" / "operator_under_test.py"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
-SEEN_TIMEOUT_S = 60.0
-LEASE_S = 120
-"""Longer than anything is waited for: no slow machine loses it, and who is active sooner was given it."""
 SHORT_LEASE_S = 5
 """Where its end is what is waited for."""
 AFTER_OUTAGE_S = 60.0
 """kopf tries again after at most 30 s."""
-
-
-class Operator(ServerProcess):
-    """One replica; `port` serves its probes."""
-
-    def __init__(self, path: Path, name: str, kubeconfig: Path, *flags: str, lease_s: int = LEASE_S) -> None:
-        self.port = free_port()
-        command = [sys.executable, str(PROGRAM), f"--http-port={self.port}", f"--kubeconfig={kubeconfig}"]
-        command += [f"--pod-name={name}", "--http-host=127.0.0.1", f"--lease-duration-s={lease_s}", *flags]
-        super().__init__(name, command, path / f"{name}.log", environment={})
-
-    def get(self, path: str) -> tuple[int, str]:
-        """Status and text of an answer; 0 when there is none."""
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
-        except OSError:
-            return 0, ""
-
-    def metric(self, line: str) -> float:
-        """The value of one series."""
-        _, text = self.get("/metrics")
-        return next((float(one.rpartition(" ")[2]) for one in text.splitlines() if one.startswith(line + " ")), 0.0)
-
-    @property
-    def is_active(self) -> bool:
-        return self.metric("delaymq_operator_leader") == 1 and self.get("/readyz")[0] == 200
-
-    def lines(self, word: str) -> int:
-        """How often something was logged."""
-        return self.log_since(0).count(word)
-
-
-@contextmanager
-def running(*operators: Operator) -> Iterator[None]:
-    try:
-        for operator in operators:
-            operator.start()
-        yield
-    finally:
-        for operator in operators:
-            operator.kill()
-
-
-def until(operator: Operator, condition: Callable[[], bool], timeout_s: float = SEEN_TIMEOUT_S) -> None:
-    operator.wait_until(condition, timeout_s=timeout_s)
-
-
-def resources(namespace: str, plural: str) -> str:
-    return f"/apis/delaymq.io/v1alpha1/namespaces/{namespace}/{plural}"
-
-
-def a_resource(kind: str, name: str, **spec: Any) -> dict[str, Any]:
-    return {"apiVersion": "delaymq.io/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
-
-
-def exists(server: ApiServer, path: str) -> bool:
-    try:
-        server.request("GET", path)
-    except ApiError as error:
-        if error.status != 404:
-            raise
-        return False
-    return True
 
 
 @pytest.fixture
@@ -257,7 +188,8 @@ def test_crds_that_come_later_are_waited_for_with_a_sentence(tmp_path: Path, kub
 def test_with_the_permissions_of_the_table_nothing_is_forbidden(
     tmp_path: Path, api_server: ApiServer, namespace: str
 ) -> None:
-    kubeconfig = _service_account(tmp_path, api_server, namespace)
+    kubeconfig = service_account(tmp_path, api_server, namespace)
+    grant(api_server, namespace)
     operator = Operator(tmp_path, "operator-0", kubeconfig, f"--namespace={namespace}", f"--namespaces={namespace}")
     levels = resources(namespace, "delaylevelconfigs")
     with running(operator):
@@ -282,44 +214,13 @@ def test_with_the_permissions_of_the_table_nothing_is_forbidden(
 
 
 def test_what_is_not_permitted_is_said_and_waited_for(tmp_path: Path, api_server: ApiServer, namespace: str) -> None:
-    kubeconfig = _service_account(tmp_path, api_server, namespace, without="pods")
+    kubeconfig = service_account(tmp_path, api_server, namespace)
+    grant(api_server, namespace, without="pods")
     operator = Operator(tmp_path, "operator-0", kubeconfig, f"--namespace={namespace}", f"--namespaces={namespace}")
     with running(operator):
         until(operator, lambda: operator.lines('cannot list resource "pods"') == 1)
         assert operator.lines("the operator's role lacks this") == 1
         assert operator.get("/readyz")[0] == 503
-        _grant(api_server, namespace)
+        grant(api_server, namespace)
         until(operator, lambda: operator.is_active, timeout_s=START_TIMEOUT_S)
         assert "Traceback" not in operator.log_since(0)
-
-
-def _service_account(path: Path, server: ApiServer, namespace: str, *, without: str = "") -> Path:
-    """A kubeconfig of a service account that may do what the table says, but for one resource."""
-    account = f"/api/v1/namespaces/{namespace}/serviceaccounts"
-    server.create(account, {"metadata": {"name": "delaymq-operator"}})
-    _grant(server, namespace, without=without)
-    token = server.create(f"{account}/delaymq-operator/token", {"spec": {"expirationSeconds": 3600}})["status"]["token"]
-    config = json.loads(server.kubeconfig.read_text())
-    config["users"][0]["user"] = {"token": token}
-    file = path / "kubeconfig"
-    file.write_text(json.dumps(config))
-    return file
-
-
-def _grant(server: ApiServer, namespace: str, *, without: str = "") -> None:
-    rules = [
-        {"apiGroups": [one.group], "resources": [one.resource], "verbs": list(one.verbs)}
-        for one in PERMISSIONS
-        if one.resource != without
-    ]
-    api = "/apis/rbac.authorization.k8s.io/v1"
-    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "delaymq-operator"}, "rules": rules}
-    server.apply(f"{api}/namespaces/{namespace}/roles/delaymq-operator", role | {"kind": "Role"})
-    binding = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "RoleBinding",
-        "metadata": {"name": "delaymq-operator"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "delaymq-operator"},
-        "subjects": [{"kind": "ServiceAccount", "name": "delaymq-operator", "namespace": namespace}],
-    }
-    server.apply(f"{api}/namespaces/{namespace}/rolebindings/delaymq-operator", binding)

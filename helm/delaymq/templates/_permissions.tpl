@@ -55,6 +55,23 @@
   verbs: [create, patch]
 {{- end -}}
 
+{{/* With watchNamespaces, in all namespaces: a Role goes at once with a namespace that is deleted, the finalizers of Topics and
+DelayLevelConfigs stay. Without this the operator could not take them off, and the namespace would hang in Terminating. */}}
+{{- define "delaymq.finalizerRules" -}}
+- apiGroups: [delaymq.io]
+  resources: [topics, delaylevelconfigs]
+  verbs: [get, list, patch]
+# Whether there is still a Broker for which something has to be done.
+- apiGroups: [delaymq.io]
+  resources: [brokers]
+  verbs: [get, list]
+{{- end -}}
+
+{{/* Whether these rules are of use: in its own namespace the operator goes too. */}}
+{{- define "delaymq.finalizersElsewhere" -}}
+{{- if and .Values.rbac.finalizers .Values.watchNamespaces (without .Values.watchNamespaces .Release.Namespace) }}true{{ end -}}
+{{- end -}}
+
 {{/* What a Spark driver does in the namespace of its Broker: its executors, their configuration and scratch volumes, and the
 ConfigMap into which it writes its result. */}}
 {{- define "delaymq.analyticsRules" -}}

@@ -55,6 +55,10 @@ class State(Protocol):
     def events_dropped(self) -> int:
         """Events that were too many."""
 
+    @property
+    def served(self) -> Mapping[str, bool]:
+        """Whether each watched namespace is served."""
+
 
 class OperatorMetrics:
     """Counts; one for a process."""
@@ -134,6 +138,9 @@ class StateCollector:
         dropped = CounterMetricFamily(f"{PREFIX}_events_dropped", "Events not written, since there were too many.")
         dropped.add_metric([], self._state.events_dropped)
         yield dropped
+        about = "1 when this watched namespace is served, 0 when it cannot be listed; *: all namespaces."
+        served = {(namespace,): int(is_served) for namespace, is_served in self._state.served.items()}
+        yield _gauges("namespace_served", about, ["watched_namespace"], served)
         counts = self._cache.counts()
         yield _gauges("resources", "Resources by kind.", ["kind"], {(kind,): counts[kind] for kind in OWN_KINDS})
         about = "Resources by condition: how many have it with this status."

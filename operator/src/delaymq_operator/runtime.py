@@ -1,6 +1,7 @@
 """The parts put together, started in order and stopped in order.
 
-Until it holds the Lease a replica only answers probes. Then it lists everything, reconciles, and lets kopf watch.
+Until it holds the Lease a replica only answers probes. Then it lists everything, reconciles, and lets kopf watch. It
+holds the Lease only while it serves a namespace.
 """
 
 from __future__ import annotations
@@ -26,16 +27,20 @@ from delaymq_operator.handlers.cache import WatchCache
 from delaymq_operator.handlers.controller import RUN_TIMEOUT_S, Controller
 from delaymq_operator.handlers.kopf_runner import KopfRunner
 from delaymq_operator.handlers.routing import keys_to_wake
-from delaymq_operator.handlers.sync import CacheSync
+from delaymq_operator.handlers.serving import Serving
+from delaymq_operator.handlers.stranded import Stranded
+from delaymq_operator.handlers.sync import CacheSync, Lost, Scope
 from delaymq_operator.health import LoopLag, serve_health
 from delaymq_operator.metrics import CONTENT_TYPE, OperatorMetrics, StateCollector
 from delaymq_operator.reconcile.ports import Manifest
-from delaymq_operator.reconcile.world import Key, Outcome, ReconcileSettings, Waiting, World
-from delaymq_operator.settings import OperatorSettings, SettingsError
+from delaymq_operator.reconcile.world import Key, Outcome, Waiting, World
+from delaymq_operator.settings import OperatorSettings, SettingsError, reconcile_settings
 
 STOP_GRACE_S: Final = 5.0
 """For reconciles that go on when the process is told to stop; each of their requests is whole by itself."""
 EVENTS_GRACE_S: Final = 1.0
+GIVEN_UP_S: Final = 5.0
+"""From giving the Lease back, since nothing could be served, to the next attempt: another replica may do better."""
 MAX_LAG_S: Final = 5.0
 STUCK_S: Final = RUN_TIMEOUT_S + 60
 DEFAULT_NAMESPACE: Final = "default"
@@ -85,7 +90,7 @@ class OperatorRuntime:
             kube=ApiKube(self._requests, seen=self._cache.put, events=self._events),
             cache=self._cache,
             admin=self._admin,
-            settings=_reconcile_settings(settings, namespace),
+            settings=reconcile_settings(settings, namespace),
             clock=lambda: time.time_ns() // 1_000_000,
             count_analytics=self._metrics.analysed,
         )
@@ -94,24 +99,42 @@ class OperatorRuntime:
             self._metrics,
             workers=settings.workers,
             resync_s=settings.resync_interval_s,
-            known=self._known,
+            known=lambda: self._keys(None),
         )
-        self._sync = CacheSync(
-            self._requests, self._cache, namespaces=settings.namespaces, interval_s=settings.resync_interval_s
-        )
-        releases = {kind: self._releaser(release) for kind, release in reconcilers.release.items()}
-        self._kopf = KopfRunner(
-            credentials,
-            namespaces=settings.namespaces,
-            request_timeout_s=settings.api_timeout_s,
-            cache=self._cache,
-            controller=self._controller,
-            releases=releases,
-            listed=self._sync.suspect,
-        )
+        self._serving = self._make_serving(credentials)
+        self._standing_by = False
         self._lag = LoopLag()
         self._stop = asyncio.Event()
         self._metrics.registry.register(StateCollector(self, self._cache))
+
+    def _make_serving(self, credentials: Credentials) -> Serving:
+        settings = self._settings
+        releases = {kind: self._releaser(release) for kind, release in self._reconcilers.release.items()}
+
+        def sync(lost: Lost) -> CacheSync:
+            return CacheSync(self._requests, self._cache, interval_s=settings.resync_interval_s, lost=lost)
+
+        def watches(scope: Scope) -> KopfRunner:
+            return KopfRunner(
+                credentials,
+                scope,
+                request_timeout_s=settings.api_timeout_s,
+                cache=self._cache,
+                controller=self._controller,
+                releases=releases,
+                listed=self._serving.sync.suspect,
+                own_signals=self._own_signals,
+            )
+
+        return Serving(
+            settings.namespaces,
+            sync=sync,
+            cache=self._cache,
+            controller=self._controller,
+            watches=watches,
+            keys=self._keys,
+            forbidden=Stranded(self._requests, self._world.kube, self._controller, releases).release,
+        )
 
     async def run(self) -> None:
         """Everything, until a signal. SettingsError when the HTTP port is taken, else what ended a part."""
@@ -141,7 +164,6 @@ class OperatorRuntime:
             await self._controller.stop(STOP_GRACE_S if self.active else 0)
             await self._events.close(EVENTS_GRACE_S)
             await health.stop()
-            await self._kopf.stop()
             for task in (leading, stopping, lag):
                 task.cancel()
             outcomes = await asyncio.gather(leading, stopping, lag, return_exceptions=True)
@@ -158,11 +180,24 @@ class OperatorRuntime:
             asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
 
     async def _lead(self) -> None:
-        parts = []
-        if self._election is not None:
-            await self._election.acquire()
-            parts.append(asyncio.create_task(self._election.hold(), name="lease"))
-        parts.append(asyncio.create_task(self._serve(), name="serving"))
+        while True:
+            await self._serving.readable()
+            if self._election is None:
+                await self._serving.run(self._filled)
+            else:
+                self._standing_by = True
+                await self._election.acquire()
+                self._standing_by = False
+                await self._serve_while_active(self._election)
+                await self._election.release()
+            await asyncio.sleep(GIVEN_UP_S)
+
+    async def _serve_while_active(self, election: Election) -> None:
+        """Returns when nothing can be served; LeaseLostError."""
+        parts = [
+            asyncio.create_task(election.hold(), name="lease"),
+            asyncio.create_task(self._serving.run(self._filled), name="serving"),
+        ]
         try:
             done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
             for part in done:
@@ -171,18 +206,13 @@ class OperatorRuntime:
             for part in parts:
                 part.cancel()
             await asyncio.gather(*parts, return_exceptions=True)
+        _logger.warning("no namespace can be served: the Lease is given back")
 
-    async def _serve(self) -> None:
-        await self._sync.fill()
+    def _filled(self) -> None:
         # Everything so far stays: to look through it again and again for garbage would hold the loop up.
         gc.collect()
         gc.freeze()
         self._controller.start()
-        comparing = asyncio.create_task(self._sync.run(), name="comparing")
-        try:
-            await self._kopf.run(self._own_signals)
-        finally:
-            comparing.cancel()
 
     # State.
 
@@ -206,6 +236,14 @@ class OperatorRuntime:
         """Events that were too many."""
         return self._events.dropped
 
+    @property
+    def served(self) -> Mapping[str, bool]:
+        """Whether each watched namespace is served, `*` is all of them; empty in a replica that stands by."""
+        if self._standing_by:
+            return {}
+        known = {scope: False for scope in self._serving.obstacles} | {scope: True for scope in self._serving.served}
+        return {scope or "*": is_served for scope, is_served in known.items()}
+
     def not_alive(self) -> list[str]:
         """Why the process is better started anew."""
         problems = []
@@ -213,27 +251,31 @@ class OperatorRuntime:
             problems.append(f"the event loop stood still for {self.loop_lag_s:.1f} s within the last minute")
         if self._controller.longest_run_s() > STUCK_S:
             problems.append(f"a reconcile has been running for {self._controller.longest_run_s():.0f} s")
-        problems += [f"the watch of {kind} objects keeps missing changes" for kind in self._sync.dead_watches()]
+        dead = self._serving.sync.dead_watches()
+        problems += [f"the watch of {kind} objects keeps missing changes" for kind in dead]
         return problems
 
     def not_ready(self) -> list[str]:
         """Why it cannot do its work; standing by is work too."""
-        if self.active and not self._sync.synced:
-            return ["the cluster was not read yet: the log says what is in the way"]
-        return []
+        if self._standing_by or self._serving.served:
+            return []
+        return list(self._serving.obstacles.values()) or ["the cluster was not read yet"]
 
     # Between the parts.
 
     def _requested(self, request: Request, status: int) -> None:
         self._metrics.requested(request, status)
         if status == 0 or status >= 500:
-            self._sync.suspect()
+            self._serving.sync.suspect()
 
     def _changed(self, kind: str, before: Manifest | None, after: Manifest | None) -> None:
         for key in keys_to_wake(kind, before, after, self._cache):
-            self._controller.wake(key)
+            if self._serving.serves(key.namespace):
+                self._controller.wake(key)
 
     async def _reconcile(self, key: Key) -> Outcome:
+        if not self._serving.serves(key.namespace):
+            return Outcome()
         outcome = await self._reconcilers.reconcile[key.kind](key, self._world)
         if self._cache.get(*key) is None:
             self._world.memory.forget_absent(lambda known: self._cache.get(*known) is not None)
@@ -247,26 +289,7 @@ class OperatorRuntime:
 
         return let_go
 
-    def _known(self) -> Iterator[Key]:
+    def _keys(self, scope: Scope) -> Iterator[Key]:
         for kind in OWN_KINDS:
-            for found in self._cache.all(kind):
+            for found in self._cache.all(kind, scope):
                 yield Key(kind, found["metadata"]["namespace"], found["metadata"]["name"])
-
-
-def _reconcile_settings(settings: OperatorSettings, namespace: str) -> ReconcileSettings:
-    return ReconcileSettings(
-        default_image=settings.default_image,
-        analytics_image=settings.analytics_image,
-        analytics_role=settings.analytics_role,
-        analytics_role_kind=settings.analytics_role_kind,
-        operator_namespace=namespace,
-        cluster_domain=settings.cluster_domain,
-        status_interval_s=settings.status_interval_s,
-        poll_interval_s=settings.poll_interval_s,
-        progress_interval_s=settings.progress_interval_s,
-        quiet_s=settings.quiet_s,
-        withdraw_max_s=settings.withdraw_max_s,
-        refuse_s=settings.refuse_s,
-        drain_lease_s=settings.drain_lease_s,
-        event_interval_s=settings.event_interval_s,
-    )

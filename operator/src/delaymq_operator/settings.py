@@ -170,3 +170,23 @@ def _parser() -> argparse.ArgumentParser:
         about = one.metadata["about"].replace("%", "%%") + (f" (default: {default})" if default else "")
         parser.add_argument(flag_of(one.name), metavar="VALUE", help=about)
     return parser
+
+
+def reconcile_settings(settings: OperatorSettings, namespace: str) -> ReconcileSettings:
+    """What of it the reconcilers go by, in an operator that runs in `namespace`."""
+    return ReconcileSettings(
+        default_image=settings.default_image,
+        analytics_image=settings.analytics_image,
+        analytics_role=settings.analytics_role,
+        analytics_role_kind=settings.analytics_role_kind,
+        operator_namespace=namespace,
+        cluster_domain=settings.cluster_domain,
+        status_interval_s=settings.status_interval_s,
+        poll_interval_s=settings.poll_interval_s,
+        progress_interval_s=settings.progress_interval_s,
+        quiet_s=settings.quiet_s,
+        withdraw_max_s=settings.withdraw_max_s,
+        refuse_s=settings.refuse_s,
+        drain_lease_s=settings.drain_lease_s,
+        event_interval_s=settings.event_interval_s,
+    )

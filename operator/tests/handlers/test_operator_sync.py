@@ -44,7 +44,13 @@ def test_comparing_goes_on_after_an_object_that_nobody_can_handle(
                 seen_third.set()
 
         cache = WatchCache(changed)
-        comparing = sync.CacheSync(Lists(), cache, namespaces=(), interval_s=0.001)  # type: ignore[arg-type]
+        requests: Any = Lists()
+        comparing = sync.CacheSync(requests, cache, interval_s=0.001, lost=lambda scope, obstacle: None)
+        with pytest.raises(KeyError):
+            await comparing.fill(None)
+        requests.brokers = 0
+        cache.open(None)
+        comparing._filled.add(None)
         task = asyncio.create_task(comparing.run())
         async with asyncio.timeout(10):
             await seen_third.wait()

@@ -21,7 +21,8 @@ class Permission:
     why: str
     scope: str = "watched"
     """watched: the namespaces that are looked after, or all; all or listed: the same, but only when these are all
-    namespaces or those of a list; own: the operator's own namespace."""
+    namespaces or those of a list; own: the operator's own namespace; lasting: all, also when only some are looked
+    after, since Roles go with their namespace."""
     analytics: bool = False
     """Needed for spec.analytics only: the chart's rbac.analytics leaves it out."""
 
@@ -95,5 +96,16 @@ PERMISSIONS: Final[tuple[Permission, ...]] = (
     ),
     Permission("rbac.authorization.k8s.io", "roles", ("bind",), "the same of a Role", scope="listed", analytics=True),
     Permission("events.k8s.io", "events", ("create", "patch"), "tell what happened; patch: count what happens again"),
+    Permission(
+        "delaymq.io",
+        "topics",
+        ("get", "list", "patch"),
+        "remove the finalizer in a namespace that is being deleted",
+        scope="lasting",
+    ),
+    Permission("delaymq.io", "delaylevelconfigs", ("get", "list", "patch"), "as with topics", scope="lasting"),
+    Permission(
+        "delaymq.io", "brokers", ("get", "list"), "whether they still hold back what is being deleted", scope="lasting"
+    ),
     Permission("coordination.k8s.io", "leases", ("get", "create", "update"), "one active replica", scope="own"),
 )

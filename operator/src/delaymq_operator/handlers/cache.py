@@ -30,6 +30,7 @@ class WatchCache:
     def __init__(self, changed: Changed, *, namespaces: tuple[str, ...] = ()) -> None:
         self._changed = changed
         self._namespaces = frozenset(namespaces)
+        self._closed: set[str | None] = set()
         self._objects: dict[str, dict[_Name, Manifest]] = {kind: {} for kind in WATCHED_KINDS}
         self._owned: dict[str, dict[str, set[_Name]]] = {kind: defaultdict(set) for kind in WATCHED_KINDS}
         self._claimed: dict[_Claim, set[_Name]] = defaultdict(set)
@@ -134,9 +135,24 @@ class WatchCache:
         known = self._objects[kind].get(name)
         return known is not None and _version_of(item) == _version_of(known) and _content(item) != _content(known)
 
-    def counts(self) -> dict[str, int]:
-        """Objects by kind."""
-        return {kind: len(objects) for kind, objects in self._objects.items()}
+    def open(self, namespace: str | None) -> None:
+        """Takes in objects of a namespace (None: of all) again."""
+        self._closed.discard(namespace)
+
+    def close(self, namespace: str | None) -> None:
+        """Drops all objects of a namespace (None: of all), and takes in none until `open`: nothing is known there."""
+        self._closed.add(namespace)
+        for kind, objects in self._objects.items():
+            for name in [name for name in objects if namespace in (None, name[0])]:
+                before = objects[name]
+                self._store(kind, name, before, None)
+                self._changed(kind, before, None)
+
+    def counts(self, namespace: str | None = None) -> dict[str, int]:
+        """Objects by kind, in one namespace or in all."""
+        if namespace is None:
+            return {kind: len(objects) for kind, objects in self._objects.items()}
+        return {kind: sum(name[0] == namespace for name in objects) for kind, objects in self._objects.items()}
 
     def _of(self, kind: str) -> dict[_Name, Manifest]:
         objects = self._objects.get(kind)
@@ -146,7 +162,8 @@ class WatchCache:
 
     def _concerns(self, kind: str, found: Manifest) -> bool:
         metadata = found["metadata"]
-        if self._namespaces and metadata.get("namespace") not in self._namespaces:
+        namespace = metadata.get("namespace")
+        if (self._namespaces and namespace not in self._namespaces) or not self._closed.isdisjoint((None, namespace)):
             return False
         return kind in OWN_KINDS or (metadata.get("labels") or {}).get(MANAGED_BY_LABEL) == MANAGED_BY_VALUE
 

@@ -95,7 +95,9 @@ class Controller:
     # Outside.
 
     def start(self) -> None:
-        """Begins to run what was woken. Needs a running loop."""
+        """Begins to run what was woken, if it has not begun yet. Needs a running loop."""
+        if self._tasks:
+            return
         self._tasks = [asyncio.create_task(self._work(), name=f"reconcile {n}") for n in range(self._workers)]
         self._tasks.append(asyncio.create_task(self._resync(), name="resync"))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
@@ -22,20 +21,23 @@ _logger = logging.getLogger(__name__)
 
 
 class KopfRunner:
-    """Runs kopf's watches and finalizers until `stop`."""
+    """Runs kopf's watches and finalizers in one namespace or (None) in all, until `stop`. kopf takes over the signals:
+    `own_signals` takes them back."""
 
     def __init__(
         self,
         credentials: Credentials,
+        namespace: str | None,
         *,
-        namespaces: tuple[str, ...],
         request_timeout_s: float,
         cache: WatchCache,
         controller: Controller,
         releases: Mapping[str, Release],
         listed: Listed,
+        own_signals: Callable[[], None],
     ) -> None:
-        self._namespaces = namespaces
+        self._namespaces = () if namespace is None else (namespace,)
+        self._own_signals = own_signals
         self._stop = asyncio.Event()
         self._tasks: Collection[asyncio.Task[Any]] = ()
         self._settings = kopf.OperatorSettings()
@@ -49,8 +51,8 @@ class KopfRunner:
 
         kopf.on.login(registry=self._registry)(log_in)
 
-    async def run(self, own_signals: Callable[[], None]) -> None:
-        """Returns after `stop`, or raises what ended kopf. It takes over the signals: `own_signals` takes them back."""
+    async def run(self) -> None:
+        """Returns after `stop`, or raises what ended kopf."""
         self._tasks = await kopf.spawn_tasks(
             registry=self._registry,
             settings=self._settings,
@@ -59,7 +61,7 @@ class KopfRunner:
             standalone=True,
             stop_flag=self._stop,
         )
-        own_signals()
+        self._own_signals()
         await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in self._tasks:
             if task.done() and not task.cancelled():
@@ -69,13 +71,24 @@ class KopfRunner:
         """Ends kopf's tasks, its handlers with them."""
         if not self._tasks:
             return
+        # Without it kopf would kill the process if it took long to end.
         self._stop.set()
+        loop = asyncio.get_running_loop()
+        handler = loop.get_exception_handler()
         # Of watches that are cancelled while they connect, kopf's callbacks fail.
-        asyncio.get_running_loop().set_exception_handler(_note)
-        with contextlib.suppress(Exception, asyncio.CancelledError):
-            async with asyncio.timeout(STOP_TIMEOUT_S):
-                # It would cancel every task of the loop that it is not told of.
-                await kopf.run_tasks(self._tasks, ignored=asyncio.all_tasks())
+        loop.set_exception_handler(_note)
+        try:
+            # Not kopf.run_tasks: it ends every task of the loop that begins meanwhile.
+            for task in self._tasks:
+                task.cancel()
+            ended, late = await asyncio.wait(self._tasks, timeout=STOP_TIMEOUT_S)
+        finally:
+            loop.set_exception_handler(handler)
+        for task in ended:
+            if not task.cancelled() and task.exception() is not None:
+                _logger.debug("while kopf stopped: %s", task.exception())
+        if late:
+            _logger.info("kopf did not end in time: %s", ", ".join(sorted(task.get_name() for task in late)))
         self._tasks = ()
 
 

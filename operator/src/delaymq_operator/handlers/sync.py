@@ -1,4 +1,4 @@
-"""The cache against lists: everything once before anything is reconciled, later now and then.
+"""The cache against lists: everything in a namespace once before anything there is reconciled, later now and then.
 
 A watch that had to begin anew does not tell what was deleted meanwhile, a watch that died tells nothing: a list does.
 """
@@ -11,14 +11,12 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from delaymq_operator.adapters.api_requests import ApiRequests
+from delaymq_operator.adapters.api_requests import ApiRequests, Request
 from delaymq_operator.adapters.kinds import KINDS, WATCHED_KINDS, label_selector
 from delaymq_operator.adapters.kube import list_all
 from delaymq_operator.handlers.cache import WatchCache
 from delaymq_operator.reconcile.errors import KubeError
 
-FIRST_RETRY_S: Final = 1.0
-MAX_RETRY_S: Final = 30.0
 AFTER_SUSPICION_S: Final = 5.0
 """Watches of several kinds break at once; their lists are compared together."""
 GRACE_S: Final = 10.0
@@ -32,49 +30,88 @@ RECHECK_S: Final = 60.0
 DEAD_AFTER_CHECKS: Final = 3
 """A watch that missed something in so many checks, one after the other, is dead."""
 REPEAT_SENTENCE_S: Final = 60.0
+MAX_SENTENCES: Final = 1_000
+
+Scope = str | None
+"""A namespace, or (None) all of them."""
+Lost = Callable[[Scope, "Obstacle"], None]
 
 _logger = logging.getLogger(__name__)
 
 
+class Repeats:
+    """Logs each sentence once, and again when it still holds after a while. `clock`: seconds that only grow."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._said_s: dict[str, float] = {}
+
+    def warn(self, sentence: str) -> None:
+        """Logs `sentence`, unless it was logged within the last minute."""
+        now_s = self._clock()
+        if now_s - self._said_s.get(sentence, float("-inf")) < REPEAT_SENTENCE_S:
+            return
+        if len(self._said_s) >= MAX_SENTENCES:
+            self._said_s.clear()
+        self._said_s[sentence] = now_s
+        _logger.warning("%s", sentence)
+
+
 class CacheSync:
-    """Fills the cache, and compares it every `interval_s`. `clock`: seconds that only grow."""
+    """Fills the cache with a scope, and compares all filled ones every `interval_s`. `clock`: seconds that only grow.
+
+    `lost` is told of a filled scope that must not be listed any more.
+    """
 
     def __init__(
         self,
         requests: ApiRequests,
         cache: WatchCache,
         *,
-        namespaces: tuple[str, ...],
         interval_s: float,
+        lost: Lost,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._requests = requests
         self._cache = cache
-        self._namespaces: tuple[str | None, ...] = namespaces or (None,)
         self._interval_s = min(interval_s, MAX_INTERVAL_S)
+        self._lost = lost
         self._clock = clock
         self._suspected = asyncio.Event()
         self._misses: dict[str, int] = {}
-        self._said: dict[str, float] = {}
+        self._repeats = Repeats(clock)
         self._filled_s = float("inf")
-        self.synced = False
-        """Whether the cache has been filled once: before that, absence means nothing."""
+        self._filled: set[Scope] = set()
 
-    async def fill(self) -> None:
-        """Returns when everything was listed; says what is in the way, and tries without end."""
-        retry_s = FIRST_RETRY_S
-        while not self.synced:
+    async def probe(self, scope: Scope) -> None:
+        """Asks for one object of each kind. Obstacle when a kind cannot be listed."""
+        for kind in WATCHED_KINDS:
+            path = KINDS[kind].path(scope, query={"limit": "1"})
             try:
-                for kind in WATCHED_KINDS:
-                    for namespace in self._namespaces:
-                        await self._compare(kind, namespace)
-                self.synced, self._filled_s = True, self._clock()
+                await self._requests.send(Request("list", kind, "GET", path))
             except KubeError as error:
-                self._say(advice(error, kind))
-                await asyncio.sleep(retry_s)
-                retry_s = min(MAX_RETRY_S, retry_s * 2)
-        counts = ", ".join(f"{count} {KINDS[kind].plural}" for kind, count in self._cache.counts().items() if count)
-        _logger.info("the cluster has %s", counts or "nothing of ours yet")
+                raise Obstacle(error, kind) from error
+
+    async def fill(self, scope: Scope) -> None:
+        """Lists everything in a scope. Obstacle when that cannot be done; the cache knows nothing of the scope then."""
+        self._cache.open(scope)
+        try:
+            for kind in WATCHED_KINDS:
+                try:
+                    items, version = await self._list(kind, scope)
+                except KubeError as error:
+                    raise Obstacle(error, kind) from error
+                self._cache.replace(kind, scope, items, version)
+        except BaseException:
+            self._cache.close(scope)
+            raise
+        self._filled.add(scope)
+        self._filled_s = self._clock()
+
+    def empty(self, scope: Scope) -> None:
+        """Nothing of a scope is known or compared any more."""
+        self._filled.discard(scope)
+        self._cache.close(scope)
 
     def suspect(self) -> None:
         """A watch lists (after the start, because it had to begin anew), or the API server was away."""
@@ -95,7 +132,7 @@ class CacheSync:
                 for kind in WATCHED_KINDS:
                     await self._check(kind)
             except KubeError as error:
-                self._say(advice(error, kind))
+                self._repeats.warn(advice(error, kind))
                 self._suspected.set()
             except Exception:
                 # Without this task nobody would see what the watches miss.
@@ -106,33 +143,40 @@ class CacheSync:
         return [kind for kind, misses in self._misses.items() if misses >= DEAD_AFTER_CHECKS]
 
     async def _check(self, kind: str) -> None:
-        missed = sum([await self._missed(kind, namespace) for namespace in self._namespaces])
+        missed = 0
+        for scope in tuple(self._filled):
+            try:
+                missed += await self._missed(kind, scope)
+            except KubeError as error:
+                if not error.forbidden:
+                    raise
+                # The other namespaces go on.
+                self._filled.discard(scope)
+                self._lost(scope, Obstacle(error, kind))
         if missed:
             self._misses[kind] = self._misses.get(kind, 0) + 1
             _logger.info("the watch of %s missed %d changes, a list told them", KINDS[kind].plural, missed)
         else:
             self._misses.pop(kind, None)
 
-    async def _missed(self, kind: str, namespace: str | None) -> int:
+    async def _missed(self, kind: str, scope: Scope) -> int:
         """How much a watch has not told even a while after it was there."""
-        items, version = await self._list(kind, namespace)
-        if not self._cache.differs(kind, namespace, items, version):
+        items, version = await self._list(kind, scope)
+        if not self._cache.differs(kind, scope, items, version):
             return 0
         await asyncio.sleep(GRACE_S)
-        return self._cache.replace(kind, namespace, items, version)
+        return self._cache.replace(kind, scope, items, version)
 
-    async def _compare(self, kind: str, namespace: str | None) -> None:
-        items, version = await self._list(kind, namespace)
-        self._cache.replace(kind, namespace, items, version)
+    async def _list(self, kind: str, scope: Scope) -> tuple[list[dict[str, object]], str]:
+        return await list_all(self._requests, kind, scope, selector=label_selector(kind))
 
-    async def _list(self, kind: str, namespace: str | None) -> tuple[list[dict[str, object]], str]:
-        return await list_all(self._requests, kind, namespace, selector=label_selector(kind))
 
-    def _say(self, sentence: str) -> None:
-        now_s = self._clock()
-        if now_s - self._said.get(sentence, float("-inf")) >= REPEAT_SENTENCE_S:
-            self._said = {sentence: now_s}
-            _logger.warning("%s", sentence)
+class Obstacle(Exception):  # noqa: N818  (a state, and said so)
+    """A kind cannot be listed; the text says what to do about it."""
+
+    def __init__(self, error: KubeError, kind: str) -> None:
+        super().__init__(advice(error, kind))
+        self.forbidden = error.forbidden
 
 
 def advice(error: KubeError, kind: str) -> str:

@@ -1,0 +1,124 @@
+"""Several namespaces, each with a Role of its own: one that is deleted ends, and the others are served all the while."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from api_server import ApiServer
+from operator_processes import (
+    REAL,
+    Operator,
+    a_resource,
+    exists,
+    grant,
+    grant_lasting,
+    resources,
+    running,
+    service_account,
+    until,
+)
+
+STOP_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Installation:
+    """An operator for two namespaces, as the chart installs it."""
+
+    operator: Operator
+    own: str
+    a: str
+    b: str
+
+
+def served(operator: Operator, namespace: str) -> float:
+    """1 or 0; -1 while it is not known."""
+    line = f'delaymq_operator_namespace_served{{watched_namespace="{namespace}"}}'
+    return operator.metric(line) if line in operator.get("/metrics")[1] else -1
+
+
+def has_finalizer(server: ApiServer, path: str) -> bool:
+    return "delaymq.io/operator" in (server.request("GET", path)["metadata"].get("finalizers") or [])
+
+
+def fill(server: ApiServer, namespace: str) -> list[str]:
+    """A Broker, and a Topic and a DelayLevelConfig that it holds; the paths of these two."""
+    levels = resources(namespace, "delaylevelconfigs")
+    server.create(levels, a_resource("DelayLevelConfig", "ours", levels=["1s"]))
+    server.create(resources(namespace, "brokers"), a_resource("Broker", "demo", delayLevelConfigRef={"name": "ours"}))
+    server.create(resources(namespace, "topics"), a_resource("Topic", "orders", brokerRef={"name": "demo"}))
+    return [resources(namespace, "topics") + "/orders", f"{levels}/ours"]
+
+
+@pytest.fixture
+def installation(tmp_path: Path, api_server_with_controllers: ApiServer) -> Installation:
+    server = api_server_with_controllers
+    own, a, b = (server.new_namespace(prefix) for prefix in ("ops", "a", "b"))
+    kubeconfig = service_account(tmp_path, server, own)
+    grant(server, own, scopes=("own",))
+    grant_lasting(server, own)
+    for tenant in (a, b):
+        grant(server, tenant, to=own, scopes=("watched", "listed"))
+    flags = (f"--namespace={own}", f"--namespaces={a},{b}")
+    return Installation(Operator(tmp_path, "operator-0", kubeconfig, *flags, program=REAL), own, a, b)
+
+
+def test_a_namespace_that_is_deleted_ends_and_stops_no_other(
+    api_server_with_controllers: ApiServer, installation: Installation
+) -> None:
+    server, operator = api_server_with_controllers, installation.operator
+    own, a, b = installation.own, installation.a, installation.b
+    config = "/api/v1/namespaces/{}/configmaps/demo-broker-conf"
+    with running(operator):
+        until(operator, lambda: operator.is_active and served(operator, b) == 1)
+        held = fill(server, b)
+        until(operator, lambda: all(has_finalizer(server, path) for path in held))
+        assert operator.stop(timeout_s=STOP_TIMEOUT_S) == 0
+
+    # Nobody sees how it begins: the permissions are gone when the operator comes.
+    server.request("DELETE", f"/api/v1/namespaces/{b}")
+    binding = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{b}/rolebindings/delaymq-operator"
+    until(operator, lambda: not exists(server, binding))
+    assert all(has_finalizer(server, path) for path in held)
+
+    with running(operator):
+        server.create(resources(a, "brokers"), a_resource("Broker", "demo"))
+        until(operator, lambda: exists(server, config.format(a)))
+        until(operator, lambda: not exists(server, f"/api/v1/namespaces/{b}"))
+        until(operator, lambda: served(operator, a) == 1 and served(operator, b) == 0)
+        assert operator.is_active
+
+        # The namespace comes again, and what it is served with: nothing is restarted.
+        server.create("/api/v1/namespaces", {"metadata": {"name": b}})
+        grant(server, b, to=own, scopes=("watched", "listed"))
+        held = fill(server, b)
+        until(operator, lambda: exists(server, config.format(b)))
+        until(operator, lambda: all(has_finalizer(server, path) for path in held))
+
+        # Now the operator sees it.
+        server.request("DELETE", f"/api/v1/namespaces/{b}")
+        until(operator, lambda: not exists(server, f"/api/v1/namespaces/{b}"))
+        server.merge(resources(a, "brokers") + "/demo", {"spec": {"flush": "Sync"}})
+        until(operator, lambda: "SYNC_FLUSH" in server.request("GET", config.format(a))["data"]["broker.conf"])
+        assert operator.lines("Traceback") == 0
+
+
+def test_a_replica_that_can_serve_nothing_does_not_hold_the_lease(
+    api_server_with_controllers: ApiServer, installation: Installation
+) -> None:
+    server, operator = api_server_with_controllers, installation.operator
+    own, tenants = installation.own, (installation.a, installation.b)
+    bindings = "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings/delaymq-operator"
+    for tenant in tenants:
+        server.request("DELETE", bindings.format(tenant))
+    lease = f"/apis/coordination.k8s.io/v1/namespaces/{own}/leases/delaymq-operator"
+    with running(operator):
+        until(operator, lambda: all(operator.lines(f"namespace {tenant} is not served") for tenant in tenants))
+        assert not exists(server, lease)
+        assert operator.get("/readyz")[0] == 503
+        assert operator.get("/livez")[0] == 200
+        grant(server, tenants[1], to=own, scopes=("watched", "listed"))
+        until(operator, lambda: operator.is_active and served(operator, tenants[1]) == 1)
+        assert server.request("GET", lease)["spec"]["holderIdentity"] == "operator-0"
