@@ -1,4 +1,4 @@
-"""Several namespaces, each with a Role of its own: one that is deleted ends, and the others are served all the while."""
+"""Several namespaces, each with a Role of its own: one that is deleted ends, and the others are served meanwhile."""
 
 from __future__ import annotations
 

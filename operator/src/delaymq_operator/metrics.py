@@ -139,7 +139,7 @@ class StateCollector:
         dropped.add_metric([], self._state.events_dropped)
         yield dropped
         about = "1 when this watched namespace is served, 0 when it cannot be listed; *: all namespaces."
-        served = {(namespace,): int(is_served) for namespace, is_served in self._state.served.items()}
+        served: dict[tuple[str, ...], float] = {(name,): int(is_so) for name, is_so in self._state.served.items()}
         yield _gauges("namespace_served", about, ["watched_namespace"], served)
         counts = self._cache.counts()
         yield _gauges("resources", "Resources by kind.", ["kind"], {(kind,): counts[kind] for kind in OWN_KINDS})

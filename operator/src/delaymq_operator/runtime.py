@@ -241,7 +241,7 @@ class OperatorRuntime:
         """Whether each watched namespace is served, `*` is all of them; empty in a replica that stands by."""
         if self._standing_by:
             return {}
-        known = {scope: False for scope in self._serving.obstacles} | {scope: True for scope in self._serving.served}
+        known = dict.fromkeys(self._serving.obstacles, False) | dict.fromkeys(self._serving.served, True)
         return {scope or "*": is_served for scope, is_served in known.items()}
 
     def not_alive(self) -> list[str]:
