@@ -52,6 +52,65 @@ def test_others_get_a_turn_between_the_objects_of_a_large_broker():
     assert asyncio.run(turns_during_a_pass()) > 64
 
 
+def edited(world, **fields):
+    """As somebody with `kubectl edit --subresource=status`, or a writer that knows only what was."""
+    body = copy.deepcopy(world.broker)
+    body["status"] |= fields
+    body["status"]["conditions"] = [
+        *(each | {"status": "Unknown", "reason": "Theirs", "message": "-"} for each in body["status"]["conditions"]),
+        {"type": "Theirs", "status": "True", "reason": "Theirs", "message": "-", "lastTransitionTime": "-"},
+    ]
+    del body["status"]["nameServers"]
+    world.kube.put(body)
+
+
+def test_a_status_that_somebody_changed_is_restored_by_the_next_pass(world):
+    before = copy.deepcopy(world.status)
+    edited(world, pending=99, size=7)
+    world.tick()
+    world.reconcile()
+    assert world.status == before
+
+
+def test_a_figure_that_somebody_changed_is_restored_by_the_next_pass(world):
+    before = copy.deepcopy(world.status)
+    body = copy.deepcopy(world.broker)
+    body["status"]["groups"][0]["pending"] = 99
+    world.kube.put(body)
+    world.tick()
+    world.reconcile()
+    assert world.status == before
+
+
+def test_conditions_of_others_do_not_outlive_the_operator(world):
+    edited(world)
+    world.restart_operator()
+    world.reconcile()
+    assert "Theirs" not in [each["type"] for each in world.status["conditions"]]
+    assert world.reason("Ready") == "AllGroupsReady"
+
+
+def test_own_status_that_the_cache_shows_late_is_not_taken_for_somebody_elses(world):
+    world.lag_ticks = 3
+    world.change(size=3)
+    world.run()
+    world.idle(10)
+    world.kube.requests.clear()
+    world.idle(20)
+    assert world.kube.requests == []
+
+
+def test_a_pass_answers_another_writer_once(world):
+    world.kube.requests.clear()
+    for _ in range(3):
+        edited(world, size=7)
+        world.tick()
+        world.reconcile()
+        world.tick()
+        world.reconcile()
+    assert world.kube.requests == [("patch status", "Broker", "demo")] * 3
+
+
 def test_figures_are_written_once_an_interval(world):
     world.kube.requests.clear()
     for number in range(200):

@@ -6,6 +6,7 @@ import pytest
 from delaymq_operator.reconcile.levels import reconcile_levels, release_levels
 from delaymq_operator.reconcile.world import Key, Outcome, Waiting
 from topic_world import NAMESPACE, TopicWorld
+from trees import copied
 
 
 def look(world: TopicWorld, key: Key) -> Outcome:
@@ -33,6 +34,20 @@ def test_one_that_nobody_uses_is_valid_and_says_so() -> None:
     assert (status["levelCount"], status["maxDelay"], status["table"]) == (3, "2d", "1s 2d 5m")
     assert status["usedBy"] == []
     assert status["observedGeneration"] == 1
+
+
+def test_a_status_that_somebody_changed_is_restored_by_the_next_pass() -> None:
+    world = TopicWorld(groups=0)
+    key = world.add_levels("short", "1s", "2d", "5m")
+    look(world, key)
+    before = world.status(key)
+    body = copied(world.kube.objects[key])
+    body["status"] |= {"usedBy": ["theirs"], "levelCount": 9, "observedGeneration": 0}
+    body["status"]["conditions"][0] |= {"reason": "Theirs", "message": "-"}
+    body["status"]["conditions"].append(body["status"]["conditions"][0] | {"type": "Theirs"})
+    world.kube.objects[key] = body
+    look(world, key)
+    assert world.status(key) == before
 
 
 def test_a_table_that_brokers_would_refuse_is_said_with_their_sentence() -> None:

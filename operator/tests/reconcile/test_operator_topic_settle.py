@@ -14,6 +14,7 @@ from delaymq_operator.reconcile.topic.desired import order_text, satisfied
 from delaymq_operator.reconcile.world import Key, Outcome
 from msgspec import structs
 from topic_world import NAMESPACE, TopicWorld
+from trees import copied
 
 T = TypeVar("T")
 
@@ -221,6 +222,21 @@ def test_a_broker_that_restarts_is_no_reason_to_say_that_the_topic_is_gone() -> 
     settle(world, key)
     assert world.on(1, "orders").write_queues == 6  # type: ignore[union-attr]
     assert world.condition(key)[:2] == ("True", "InEveryGroup")
+
+
+def test_a_status_that_somebody_changed_is_restored_by_the_next_pass() -> None:
+    world = TopicWorld(groups=2)
+    key = world.add_topic("orders")
+    settle(world, key)
+    before = world.status(key)
+    body = copied(world.kube.objects[key])
+    ready = body["status"]["conditions"][0]
+    body["status"] |= {"topicName": "theirs", "groups": [], "observedGeneration": 0}
+    body["status"]["conditions"] = [ready | {"reason": "Theirs", "message": "-"}, ready | {"type": "Theirs"}]
+    world.kube.objects[key] = body
+    world.later()
+    settle(world, key)
+    assert world.status(key) == before
 
 
 def test_a_broker_that_does_not_answer_is_asked_less_and_less_often_for_all_topics_together() -> None:

@@ -138,6 +138,11 @@ def without_condition(conditions: Iterable[Condition], type: str) -> tuple[Condi
     return tuple(item for item in conditions if item.type != type)
 
 
+def only_conditions(conditions: Iterable[Condition], *types: str) -> tuple[Condition, ...]:
+    """The conditions of these types: others are not the operator's."""
+    return tuple(item for item in conditions if item.type in types)
+
+
 def find_condition(conditions: Iterable[Condition], type: str) -> Condition | None:  # noqa: A002
     """The condition of this type."""
     return next((item for item in conditions if item.type == type), None)

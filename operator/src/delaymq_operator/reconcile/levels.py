@@ -21,7 +21,7 @@ from delaymq_operator.api import (
     status_patch,
     with_condition,
 )
-from delaymq_operator.api.conditions import ConditionStatus
+from delaymq_operator.api.conditions import ConditionStatus, only_conditions
 from delaymq_operator.api.names import BROKER_KIND, DELAY_LEVEL_CONFIG_KIND
 from delaymq_operator.api.resource import status_of
 from delaymq_operator.reconcile.ports import Manifest
@@ -85,7 +85,9 @@ class _Reporter:
     def __init__(self, body: Manifest, world: World) -> None:
         self._body = body
         self._world = world
-        self._status = status_of(body, DelayLevelConfigStatus)
+        status = status_of(body, DelayLevelConfigStatus)
+        conditions = only_conditions(status.conditions, ConditionType.READY, ConditionType.IN_USE)
+        self._status = structs.replace(status, conditions=conditions)
 
     def used_by(self, users: Sequence[Manifest]) -> None:
         self._status = structs.replace(self._status, used_by=tuple(_names(users)))

@@ -12,6 +12,7 @@ from delaymq_operator.api.conditions import (
     ConditionType,
     Reason,
     find_condition,
+    only_conditions,
     with_condition,
     without_condition,
 )
@@ -55,7 +56,7 @@ def conditions_of(p: BrokerPass, groups: Sequence[GroupStatus]) -> tuple[Conditi
 
 class _Conditions:
     def __init__(self, p: BrokerPass) -> None:
-        self.found = p.broker.status.conditions
+        self.found = only_conditions(p.broker.status.conditions, *ConditionType)
         self._now = datetime.fromtimestamp(p.now_ms / 1000, UTC)
         self._generation = p.broker.generation
 

@@ -54,6 +54,10 @@ class BrokerMemory:
     analytics: AnalyticsMemory = field(default_factory=AnalyticsMemory)
     status: dict[str, Any] | None = None
     """As last written."""
+    stored: dict[str, Any] | None = None
+    """What the API server made of it."""
+    stored_version: str = ""
+    """The Broker's resourceVersion then."""
     status_at_ms: int = 0
     seen_ms: int = 0
     """When the last pass was."""

@@ -97,7 +97,7 @@ def _begin(key: Key, world: World, body: dict[str, object]) -> BrokerPass:
     now_ms = world.clock()
     memory.look_at_clock(now_ms)
     if memory.status is not None:
-        # Nobody else writes it, and the cache may be a moment behind.
+        # What others write there is not believed, and the cache may be a moment behind.
         broker = structs.replace(broker, status=status_of({"status": memory.status}, BrokerStatus))
     p = BrokerPass(key=key, world=world, body=body, broker=broker, memory=memory, now_ms=now_ms, spec_problem=wrong)
     p.analytics = Analysis(status=broker.status.analytics)

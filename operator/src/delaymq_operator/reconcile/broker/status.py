@@ -19,7 +19,7 @@ from delaymq_operator.reconcile.broker.addresses import ingress_ip
 from delaymq_operator.reconcile.broker.conditions import conditions_of
 from delaymq_operator.reconcile.broker.state import BrokerPass, Group
 from delaymq_operator.reconcile.broker.volumes import capacity, requested
-from delaymq_operator.reconcile.ports import BrokerInfo, LevelState
+from delaymq_operator.reconcile.ports import BrokerInfo, LevelState, Manifest
 
 # Figures that change all the time: they alone are written at most once an interval.
 _FIGURES = ("pending", "nextDue")
@@ -34,18 +34,37 @@ async def compose_status(p: BrokerPass) -> None:
 
 
 async def publish_status(p: BrokerPass) -> None:
-    """Writes the status if it is time to."""
+    """Writes the status if it is time to, or if somebody else changed it."""
     after = p.status.to_dict()
-    before = p.memory.status if p.memory.status is not None else dict(p.body.get("status") or {})
+    edited = _edited(p)
+    known = None if edited else p.memory.status
+    before = known if known is not None else dict(p.body.get("status") or {})
     patch = status_patch(before, after)
     if patch is None:
+        if edited:
+            _remember(p, after, p.body)
         return
     due = p.now_ms - p.memory.status_at_ms >= p.world.settings.status_interval_s * 1000
-    if not due and _without_figures(before) == _without_figures(after):
+    if not (due or edited) and _without_figures(before) == _without_figures(after):
         return
-    await p.world.kube.patch("Broker", p.namespace, p.broker.name, patch, subresource="status")
-    p.memory.status = after
+    stored = await p.world.kube.patch("Broker", p.namespace, p.broker.name, patch, subresource="status")
+    _remember(p, after, stored)
     p.memory.status_at_ms = p.now_ms
+
+
+def _remember(p: BrokerPass, written: dict[str, Any], stored: Manifest) -> None:
+    p.memory.status = written
+    p.memory.stored = stored.get("status") or {}
+    p.memory.stored_version = stored["metadata"].get("resourceVersion") or ""
+
+
+def _edited(p: BrokerPass) -> bool:
+    """Whether the cache shows a status that is younger than ours, and another one: it may also be a moment behind."""
+    shown = p.body["metadata"].get("resourceVersion") or ""
+    known = p.memory.stored_version
+    if p.memory.stored is None or not (shown.isdigit() and known.isdigit()) or int(shown) <= int(known):
+        return False
+    return (p.body.get("status") or {}) != p.memory.stored
 
 
 def _without_figures(status: dict[str, Any]) -> dict[str, Any]:

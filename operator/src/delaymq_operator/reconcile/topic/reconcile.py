@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from delaymq.message.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 
 from delaymq_operator.api import Broker, Reason, SpecError, Topic, parse_topic
+from delaymq_operator.api.conditions import ConditionStatus
 from delaymq_operator.api.names import BROKER_KIND, FINALIZER, MAX_SIZE, rocketmq_broker_name
 from delaymq_operator.api.topic import TopicGroupStatus
 from delaymq_operator.reconcile.ports import Manifest
@@ -18,6 +19,8 @@ from delaymq_operator.reconcile.topic.order import settle_order
 from delaymq_operator.reconcile.topic.places import groups_of
 from delaymq_operator.reconcile.topic.status import Reporter
 from delaymq_operator.reconcile.world import Key, Outcome, World
+
+_Verdict = tuple[ConditionStatus, Reason, str]
 
 # How soon to look again for the finalizer, which is added when a Topic is first seen.
 _FINALIZER_S = 0.3
@@ -149,20 +152,21 @@ async def _conclude(
     # A broker that restarts keeps its topics: what was right when it was last seen is no reason to say otherwise.
     lacking = [one for one in found if not one.group.leaving and not satisfied(topic.spec, groups.get(one.group.name))]
     where = ", ".join(f"{one.group.name} ({one.problem})" for one in lacking)
-    shown = groups.values()
     if any(one.refused for one in lacking):
         message = f"Topic {topic.topic_name} cannot be made as specified in {where}."
-        await report.say("False", Reason.APPLY_FAILED, message, groups=shown)
+        verdict: _Verdict = "False", Reason.APPLY_FAILED, message
     elif lacking:
         starting = not groups and all(one.problem == NOT_READY for one in lacking)
         reason = Reason.CREATING if starting else Reason.GROUPS_UNREACHABLE
         message = f"Topic {topic.topic_name} is not yet as specified in {where}: it follows when the broker is back."
-        await report.say("False", reason, message, groups=shown)
+        verdict = "False", reason, message
     elif order_problems:
         message = f"The order setting of topic {topic.topic_name} is missing: {'; '.join(order_problems)}."
-        await report.say("False", Reason.NAME_SERVERS_NOT_READY, message, groups=shown)
+        verdict = "False", Reason.NAME_SERVERS_NOT_READY, message
     else:
-        await report.say("True", Reason.IN_EVERY_GROUP, _all_is_well(topic, found, groups), groups=shown)
+        verdict = "True", Reason.IN_EVERY_GROUP, _all_is_well(topic, found, groups)
+    # The name too, though it was said before: somebody may have changed it.
+    await report.say(*verdict, topic_name=topic.topic_name, groups=groups.values())
 
 
 def _all_is_well(topic: Topic, found: Sequence[Found], groups: dict[str, TopicGroupStatus]) -> str:

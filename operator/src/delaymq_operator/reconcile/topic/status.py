@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from msgspec import structs
 
 from delaymq_operator.api import ConditionType, Reason, TopicStatus, find_condition, status_patch, with_condition
-from delaymq_operator.api.conditions import ConditionStatus
+from delaymq_operator.api.conditions import ConditionStatus, only_conditions
 from delaymq_operator.api.names import TOPIC_KIND
 from delaymq_operator.api.resource import status_of
 from delaymq_operator.api.topic import TopicGroupStatus
@@ -60,7 +60,13 @@ class Reporter:
             topic_name=self.status.topic_name if topic_name is None else topic_name or None,
             groups=self.status.groups if groups is None else tuple(groups),
             conditions=with_condition(
-                self.status.conditions, ConditionType.READY, status, reason, message, now, generation
+                only_conditions(self.status.conditions, ConditionType.READY),
+                ConditionType.READY,
+                status,
+                reason,
+                message,
+                now,
+                generation,
             ),
         )
         after = self.status.to_dict()
