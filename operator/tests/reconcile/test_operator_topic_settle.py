@@ -44,9 +44,10 @@ def test_a_new_topic_is_made_on_every_group_with_eight_queues() -> None:
     assert world.condition(key) == ("True", "InEveryGroup", "Topic orders is in demo-0, demo-1.")
     assert world.status(key)["topicName"] == "orders"
     assert world.status(key)["observedGeneration"] == 1
+    here = world.kube.objects["Broker", NAMESPACE, "demo"]["metadata"]["uid"]
     assert world.status(key)["groups"] == [
-        {"name": "demo-0", "writeQueues": 8, "readQueues": 8, "permission": "ReadWrite"},
-        {"name": "demo-1", "writeQueues": 8, "readQueues": 8, "permission": "ReadWrite"},
+        {"name": "demo-0", "writeQueues": 8, "readQueues": 8, "permission": "ReadWrite", "brokerUid": here},
+        {"name": "demo-1", "writeQueues": 8, "readQueues": 8, "permission": "ReadWrite", "brokerUid": here},
     ]
     assert [event[:2] for event in world.kube.events] == [("Normal", "Applied")]
 
@@ -221,6 +222,50 @@ def test_a_broker_that_restarts_is_no_reason_to_say_that_the_topic_is_gone() -> 
     world.set_ready(1, True)
     settle(world, key)
     assert world.on(1, "orders").write_queues == 6  # type: ignore[union-attr]
+    assert world.condition(key)[:2] == ("True", "InEveryGroup")
+
+
+def test_a_topic_is_not_ready_in_a_broker_that_was_made_anew_until_each_group_was_reached() -> None:
+    world = TopicWorld(groups=2)
+    key = world.add_topic("orders")
+    settle(world, key)
+    world.kill_broker()
+    world.later()
+    settle(world, key)
+    assert world.condition(key)[:2] == ("False", "BrokerMissing")
+
+    world.kube.add("Broker", "demo", {"size": 2, "nameServers": {"replicas": 1}})
+    world.later()
+    settle(world, key)
+    assert world.condition(key)[:2] == ("False", "Creating")
+    world.brokers.topics_by_host.clear()
+    world.start_group(0)
+    world.later()
+    settle(world, key)
+    status, reason, message = world.condition(key)
+    assert (status, reason) == ("False", "GroupsUnreachable")
+    assert "demo-1 (its broker is not ready)" in message
+    world.start_group(1)
+    world.later()
+    settle(world, key)
+    assert world.condition(key)[:2] == ("True", "InEveryGroup")
+    assert world.on(1, "orders") is not None
+    world.set_ready(1, False)
+    world.later()
+    settle(world, key)
+    assert world.condition(key)[:2] == ("True", "InEveryGroup")
+
+
+def test_groups_that_an_older_operator_noted_are_taken_for_those_of_the_broker() -> None:
+    world = TopicWorld(groups=1)
+    key = world.add_topic("orders")
+    settle(world, key)
+    body = copied(world.kube.objects[key])
+    del body["status"]["groups"][0]["brokerUid"]
+    world.kube.objects[key] = body
+    world.set_ready(0, False)
+    world.later()
+    settle(world, key)
     assert world.condition(key)[:2] == ("True", "InEveryGroup")
 
 
@@ -487,10 +532,11 @@ def test_a_name_server_that_does_not_answer_is_named() -> None:
 def test_a_topic_with_too_few_read_queues_is_not_as_specified() -> None:
     spec = TopicSpec(broker_ref=BrokerRef(name="demo"), queues=4, permission="ReadWrite")
     seen = TopicGroupStatus(name="demo-0", write_queues=4, read_queues=4, permission="ReadWrite")
-    assert satisfied(spec, seen)
-    assert not satisfied(spec, None)
+    assert satisfied(spec, seen, "uid")
+    assert not satisfied(spec, None, "uid")
+    assert not satisfied(spec, structs.replace(seen, broker_uid="former"), "uid")
     for wrong in ({"read_queues": 3}, {"write_queues": 5}, {"permission": "ReadOnly"}):
-        assert not satisfied(spec, structs.replace(seen, **wrong))
+        assert not satisfied(spec, structs.replace(seen, **wrong), "uid")
 
 
 def test_orders_of_other_clusters_on_the_same_name_server_keep_their_place() -> None:

@@ -41,6 +41,8 @@ class TopicGroupStatus(StatusStruct, frozen=True, kw_only=True):
     write_queues: int = 0
     read_queues: int = 0
     permission: Literal["None", "ReadWrite", "ReadOnly", "WriteOnly"] | None = None
+    broker_uid: str | None = None
+    """metadata.uid of the Broker then; None: an operator wrote it that did not note it."""
 
 
 class TopicStatus(StatusStruct, frozen=True, kw_only=True):

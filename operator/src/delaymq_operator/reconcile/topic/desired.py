@@ -48,19 +48,25 @@ def _new(name: str, spec: TopicSpec, elsewhere: TopicConfig | None) -> TopicConf
     return TopicConfig(topic=name, read_queues=queues, write_queues=queues, permission=permission)
 
 
-def group_status(group_name: str, config: TopicConfig) -> TopicGroupStatus:
-    """The topic in one group, for the status."""
+def group_status(group_name: str, config: TopicConfig, broker_uid: str) -> TopicGroupStatus:
+    """The topic in one group of a Broker, for the status."""
     return TopicGroupStatus(
         name=group_name,
+        broker_uid=broker_uid,
         write_queues=config.write_queues,
         read_queues=config.read_queues,
         permission=_NAMES[config.permission & READ_WRITE],
     )
 
 
-def satisfied(spec: TopicSpec, seen: TopicGroupStatus | None) -> bool:
-    """Whether the topic was last seen in a group as the spec has it."""
-    if seen is None:
+def seen_in(broker_uid: str, seen: TopicGroupStatus | None) -> bool:
+    """Whether the topic was seen in a group of this Broker, and not of a former one of its name."""
+    return seen is not None and seen.broker_uid in (None, broker_uid)
+
+
+def satisfied(spec: TopicSpec, seen: TopicGroupStatus | None, broker_uid: str) -> bool:
+    """Whether the topic was last seen in a group of this Broker as the spec has it."""
+    if seen is None or not seen_in(broker_uid, seen):
         return False
     if spec.queues is not None and (seen.write_queues != spec.queues or seen.read_queues < spec.queues):
         return False

@@ -32,10 +32,9 @@ class Found:
     change: str | None = None
     """What was done."""
 
-    @property
-    def status(self) -> TopicGroupStatus | None:
+    def status(self, broker_uid: str) -> TopicGroupStatus | None:
         """For the status of the Topic."""
-        return None if self.config is None else group_status(self.group.name, self.config)
+        return None if self.config is None else group_status(self.group.name, self.config, broker_uid)
 
 
 class TopicInGroups:

@@ -13,7 +13,7 @@ from delaymq_operator.api.topic import TopicGroupStatus
 from delaymq_operator.reconcile.ports import Manifest
 from delaymq_operator.reconcile.topic.answers import BrokerAnswers, ParsedBroker
 from delaymq_operator.reconcile.topic.contenders import age, rivals
-from delaymq_operator.reconcile.topic.desired import satisfied
+from delaymq_operator.reconcile.topic.desired import satisfied, seen_in
 from delaymq_operator.reconcile.topic.groups import NOT_READY, Found, TopicInGroups
 from delaymq_operator.reconcile.topic.order import settle_order
 from delaymq_operator.reconcile.topic.places import groups_of
@@ -58,13 +58,13 @@ async def reconcile_topic(key: Key, world: World) -> Outcome:
         )
     answers = world.memory.of(Key(BROKER_KIND, topic.namespace, broker.name), BrokerAnswers)
     found = await TopicInGroups(topic, answers, world).settle(await groups_of(broker, world))
-    groups = _last_seen(found, report)
+    groups = _last_seen(found, broker, report)
     order_problems: list[str] = []
     queues = {one.group.name: groups[one.group.name].write_queues for one in found if _shall_have_it(one, groups)}
     if topic.spec.order is not None and queues:
         order_problems = await settle_order(topic, broker, answers, world, queues if topic.spec.order else None)
     await _tell_changes(found, report, repairing=repairing)
-    await _conclude(topic, found, groups, order_problems, report)
+    await _conclude(topic, broker, found, groups, order_problems, report)
     # What a broker refuses now it is likely to refuse again in a moment.
     return Outcome(world.settings.status_interval_s) if any(one.refused for one in found) else later
 
@@ -125,9 +125,12 @@ async def _usable_broker(topic: Topic, report: Reporter, world: World) -> Broker
     return broker
 
 
-def _last_seen(found: Sequence[Found], report: Reporter) -> dict[str, TopicGroupStatus]:
+def _last_seen(found: Sequence[Found], broker: Broker, report: Reporter) -> dict[str, TopicGroupStatus]:
     """Group name → the topic there: as it is, or as it was when its broker was last reached."""
-    seen = {one.group.name: one.status or (report.group(one.group.name) if one.problem else None) for one in found}
+    seen = {
+        one.group.name: one.status(broker.uid) or (report.group(one.group.name) if one.problem else None)
+        for one in found
+    }
     return {name: status for name, status in seen.items() if status is not None}
 
 
@@ -144,19 +147,26 @@ async def _tell_changes(found: Sequence[Found], report: Reporter, *, repairing: 
 
 async def _conclude(
     topic: Topic,
+    broker: Broker,
     found: Sequence[Found],
     groups: dict[str, TopicGroupStatus],
     order_problems: Sequence[str],
     report: Reporter,
 ) -> None:
-    # A broker that restarts keeps its topics: what was right when it was last seen is no reason to say otherwise.
-    lacking = [one for one in found if not one.group.leaving and not satisfied(topic.spec, groups.get(one.group.name))]
+    # A broker that restarts keeps its topics: what was right when it was last seen is no reason to say otherwise. Of a
+    # Broker that was made anew nothing is known: perhaps its volumes were deleted too.
+    lacking = [
+        one
+        for one in found
+        if not one.group.leaving and not satisfied(topic.spec, groups.get(one.group.name), broker.uid)
+    ]
     where = ", ".join(f"{one.group.name} ({one.problem})" for one in lacking)
     if any(one.refused for one in lacking):
         message = f"Topic {topic.topic_name} cannot be made as specified in {where}."
         verdict: _Verdict = "False", Reason.APPLY_FAILED, message
     elif lacking:
-        starting = not groups and all(one.problem == NOT_READY for one in lacking)
+        seen = any(seen_in(broker.uid, group) for group in groups.values())
+        starting = not seen and all(one.problem == NOT_READY for one in lacking)
         reason = Reason.CREATING if starting else Reason.GROUPS_UNREACHABLE
         message = f"Topic {topic.topic_name} is not yet as specified in {where}: it follows when the broker is back."
         verdict = "False", reason, message
