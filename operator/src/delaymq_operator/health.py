@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -18,21 +19,28 @@ Problems = Callable[[], list[str]]
 
 
 class LoopLag:
-    """How late the event loop comes to what is due: whatever holds it up holds everything up."""
+    """How late the event loop comes to what is due: whatever holds it up holds everything up. `clock`: seconds that
+    only grow."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._seen: deque[tuple[float, float]] = deque()
+        self._due_s = float("inf")
 
     async def run(self) -> None:
         """Measures for ever."""
-        loop = asyncio.get_running_loop()
         while True:
-            due_s = loop.time() + LAG_INTERVAL_S
+            self._due_s = self._clock() + LAG_INTERVAL_S
             await asyncio.sleep(LAG_INTERVAL_S)
-            now_s = loop.time()
-            self._seen.append((now_s, max(0.0, now_s - due_s)))
+            now_s = self._clock()
+            self._seen.append((now_s, max(0.0, now_s - self._due_s)))
             while self._seen and self._seen[0][0] < now_s - LAG_WINDOW_S:
                 self._seen.popleft()
+
+    @property
+    def stalled_s(self) -> float:
+        """How late it is now: 0 as soon as it moves again."""
+        return max(0.0, self._clock() - self._due_s)
 
     @property
     def largest_s(self) -> float:

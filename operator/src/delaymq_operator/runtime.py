@@ -247,8 +247,9 @@ class OperatorRuntime:
     def not_alive(self) -> list[str]:
         """Why the process is better started anew."""
         problems = []
-        if self.loop_lag_s > MAX_LAG_S:
-            problems.append(f"the event loop stood still for {self.loop_lag_s:.1f} s within the last minute")
+        # A stall that is over is no reason: whoever waits longer than the probes do gets no answer at all.
+        if self._lag.stalled_s > MAX_LAG_S:
+            problems.append(f"the event loop has been standing still for {self._lag.stalled_s:.1f} s")
         if self._controller.longest_run_s() > STUCK_S:
             problems.append(f"a reconcile has been running for {self._controller.longest_run_s():.0f} s")
         dead = self._serving.sync.dead_watches()
