@@ -96,6 +96,32 @@ def test_a_failing_new_image_stops_the_roll_and_says_why_and_a_good_one_goes_on(
     assert world.condition("Degraded")["status"] == "False"
 
 
+def test_the_image_in_the_status_is_what_runs_and_not_what_is_wanted(world):
+    told = []
+
+    world.watch = lambda: told.append(world.status.get("image"))
+    world.change(image="delaymq/broker:2")
+    world.idle(1)
+    world.run()
+    assert list(dict.fromkeys(told)) == ["delaymq/broker:1", "delaymq/broker:2, delaymq/broker:1", "delaymq/broker:2"]
+
+    told.clear()
+    world.change(image="bad:image")
+    world.run(lambda: world.reason("Degraded") == "PodFailing")
+    world.idle(60)
+    assert set(told) == {"delaymq/broker:2"}
+
+
+def test_no_image_is_told_while_no_broker_runs():
+    world = settled(size=1)
+    assert world.status["image"] == "delaymq/broker:1"
+    world.change(image="bad:image", nameServers={"addresses": ["10.0.0.1:9876"]})
+    world.run(lambda: world.reason("Degraded") == "PodFailing")
+    world.idle(10)
+    assert "demo-broker-0-0" in world.condition("Degraded")["message"]
+    assert "image" not in world.status
+
+
 def test_a_failing_broker_stops_the_roll_with_all_others_serving(world):
     watch_rolls(world)
     world.kube.unready.add("demo-broker-0-0")

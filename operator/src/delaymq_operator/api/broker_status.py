@@ -100,6 +100,7 @@ class BrokerStatus(StatusStruct, frozen=True, kw_only=True):
     external_name_servers: tuple[str, ...] = ()
     """What clients outside use: ip:port each; empty without spec.external."""
     image: str | None = None
+    """What the brokers run: several images, with commas, during a roll; None while none runs."""
     conditions: tuple[Condition, ...] = ()
     pending: int | None = None
     next_due: str | None = None

@@ -44,6 +44,8 @@ class Pod:
     node: str | None
     ready_since_ms: int | None = None
     """None: it is not, or nothing says since when."""
+    image: str | None = None
+    """What its container runs; None: it does not run."""
     port: int | None = None
     """What its broker listens on; None for a NameServer."""
     problem: str | None = None
@@ -54,18 +56,20 @@ class Pod:
         """From the API server's object."""
         metadata, status = body["metadata"], body.get("status") or {}
         deleted_at = metadata.get("deletionTimestamp")
+        running = status.get("phase") == "Running"
         return cls(
             name=metadata["name"],
             uid=metadata.get("uid", ""),
             ready=is_ready(body),
             revision=(metadata.get("labels") or {}).get(REVISION_LABEL, ""),
             terminating=deleted_at is not None,
-            running=status.get("phase") == "Running",
+            running=running,
             ip=status.get("podIP") or None,
             node=(body.get("spec") or {}).get("nodeName"),
             ready_since_ms=ms_of_timestamp(_condition(status, "Ready").get("lastTransitionTime"))
             if is_ready(body)
             else None,
+            image=_image(body) if running else None,
             port=running_port(body),
             problem=_problem(metadata["name"], status, deleted_at, now_ms),
         )
@@ -75,6 +79,12 @@ def is_ready(body: dict[str, Any]) -> bool:
     """Whether a pod, as the API server has it, is ready and stays."""
     ready = _condition(body.get("status") or {}, "Ready").get("status") == "True"
     return ready and not body["metadata"].get("deletionTimestamp")
+
+
+def _image(body: dict[str, Any]) -> str | None:
+    """As the spec has it: what the kubelet tells may be another name of the same image."""
+    containers = (body.get("spec") or {}).get("containers") or [{}]
+    return containers[0].get("image") or None
 
 
 def _condition(status: dict[str, Any], kind: str) -> dict[str, Any]:

@@ -25,6 +25,8 @@ from delaymq_operator.reconcile.ports import BrokerInfo, LevelState, Manifest
 _FIGURES = ("pending", "nextDue")
 # The most levels in one status, of all groups: an object may have about a million bytes.
 _MAX_LEVELS = 4_000
+# As the CRD allows.
+_MAX_IMAGES_CHARS = 2_048
 _FIGURES_OF_GROUP = ("pending", "nextDue", "lateness", "delay")
 
 
@@ -92,7 +94,7 @@ def status_of_pass(p: BrokerPass) -> BrokerStatus:
         selector=names.selector_text(selected),
         name_servers=_name_servers(p),
         external_name_servers=_external_name_servers(p),
-        image=_image(p) or p.broker.status.image,
+        image=_images(p),
         conditions=conditions_of(p, groups),
         pending=sum(pending) if pending else None,
         next_due=min(due, default=None),
@@ -189,12 +191,10 @@ def _external_name_servers(p: BrokerPass) -> tuple[str, ...]:
     return (f"[{address}]:{port}" if ":" in address else f"{address}:{port}",)
 
 
-def _image(p: BrokerPass) -> str | None:
-    for group in p.groups:
-        if group.set.live is not None:
-            image: str = group.set.live["spec"]["template"]["spec"]["containers"][0].get("image", "")
-            return image or None
-    return None
+def _images(p: BrokerPass) -> str | None:
+    """What the brokers run, in the order of their groups: more than one image during a roll, none while none runs."""
+    images = dict.fromkeys(group.pod.image for group in p.groups if group.pod is not None and group.pod.image)
+    return ", ".join(image for image in images if image)[:_MAX_IMAGES_CHARS] or None
 
 
 def _levels_in_force(p: BrokerPass) -> str | None:
