@@ -80,7 +80,7 @@ def test_a_namespace_that_is_deleted_ends_and_stops_no_other(
     # Nobody sees how it begins: the permissions are gone when the operator comes.
     server.request("DELETE", f"/api/v1/namespaces/{b}")
     binding = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{b}/rolebindings/delaymq-operator"
-    until(operator, lambda: not exists(server, binding))
+    server._processes[-1].wait_until(lambda: not exists(server, binding), timeout_s=STOP_TIMEOUT_S)
     assert all(has_finalizer(server, path) for path in held)
 
     with running(operator):
