@@ -21,6 +21,7 @@ from operator_processes import (
 )
 
 STOP_TIMEOUT_S = 60.0
+BINDING = "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings/delaymq-operator"
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,13 @@ def fill(server: ApiServer, namespace: str) -> list[str]:
     return [resources(namespace, "topics") + "/orders", f"{levels}/ours"]
 
 
+def delete(server: ApiServer, namespace: str) -> None:
+    """Returns when the namespace has lost the operator's RoleBinding."""
+    server.request("DELETE", f"/api/v1/namespaces/{namespace}")
+    binding = BINDING.format(namespace)
+    server._processes[-1].wait_until(lambda: not exists(server, binding), timeout_s=STOP_TIMEOUT_S)
+
+
 @pytest.fixture
 def installation(tmp_path: Path, api_server_with_controllers: ApiServer) -> Installation:
     server = api_server_with_controllers
@@ -61,7 +69,8 @@ def installation(tmp_path: Path, api_server_with_controllers: ApiServer) -> Inst
     grant_lasting(server, own)
     for tenant in (a, b):
         grant(server, tenant, to=own, scopes=("watched", "listed"))
-    flags = (f"--namespace={own}", f"--namespaces={a},{b}")
+    # How soon it sees that a permission is gone.
+    flags = (f"--namespace={own}", f"--namespaces={a},{b}", "--resync-interval-s=2")
     return Installation(Operator(tmp_path, "operator-0", kubeconfig, *flags, program=REAL), own, a, b)
 
 
@@ -78,9 +87,7 @@ def test_a_namespace_that_is_deleted_ends_and_stops_no_other(
         assert operator.stop(timeout_s=STOP_TIMEOUT_S) == 0
 
     # Nobody sees how it begins: the permissions are gone when the operator comes.
-    server.request("DELETE", f"/api/v1/namespaces/{b}")
-    binding = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{b}/rolebindings/delaymq-operator"
-    server._processes[-1].wait_until(lambda: not exists(server, binding), timeout_s=STOP_TIMEOUT_S)
+    delete(server, b)
     assert all(has_finalizer(server, path) for path in held)
 
     with running(operator):
@@ -100,6 +107,7 @@ def test_a_namespace_that_is_deleted_ends_and_stops_no_other(
         # Now the operator sees it.
         server.request("DELETE", f"/api/v1/namespaces/{b}")
         until(operator, lambda: not exists(server, f"/api/v1/namespaces/{b}"))
+        assert operator.is_active
         server.merge(resources(a, "brokers") + "/demo", {"spec": {"flush": "Sync"}})
         until(operator, lambda: "SYNC_FLUSH" in server.request("GET", config.format(a))["data"]["broker.conf"])
         assert operator.lines("Traceback") == 0
@@ -110,9 +118,8 @@ def test_a_replica_that_can_serve_nothing_does_not_hold_the_lease(
 ) -> None:
     server, operator = api_server_with_controllers, installation.operator
     own, tenants = installation.own, (installation.a, installation.b)
-    bindings = "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings/delaymq-operator"
     for tenant in tenants:
-        server.request("DELETE", bindings.format(tenant))
+        server.request("DELETE", BINDING.format(tenant))
     lease = f"/apis/coordination.k8s.io/v1/namespaces/{own}/leases/delaymq-operator"
     with running(operator):
         until(operator, lambda: all(operator.lines(f"namespace {tenant} is not served") for tenant in tenants))
@@ -122,3 +129,27 @@ def test_a_replica_that_can_serve_nothing_does_not_hold_the_lease(
         grant(server, tenants[1], to=own, scopes=("watched", "listed"))
         until(operator, lambda: operator.is_active and served(operator, tenants[1]) == 1)
         assert server.request("GET", lease)["spec"]["holderIdentity"] == "operator-0"
+
+        server.request("DELETE", BINDING.format(tenants[1]))
+        until(operator, lambda: server.request("GET", lease)["spec"]["holderIdentity"] == "")
+        until(operator, lambda: operator.get("/readyz")[0] == 503)
+        grant(server, tenants[0], to=own, scopes=("watched", "listed"))
+        until(operator, lambda: operator.is_active and served(operator, tenants[0]) == 1)
+        assert operator.lines("Traceback") == 0
+
+
+def test_the_last_namespace_that_is_served_ends_too(
+    api_server_with_controllers: ApiServer, installation: Installation
+) -> None:
+    server, operator, a = api_server_with_controllers, installation.operator, installation.a
+    server.request("DELETE", BINDING.format(installation.b))
+    with running(operator):
+        until(operator, lambda: operator.is_active)
+        held = fill(server, a)
+        until(operator, lambda: all(has_finalizer(server, path) for path in held))
+        assert operator.stop(timeout_s=STOP_TIMEOUT_S) == 0
+    delete(server, a)
+    assert all(has_finalizer(server, path) for path in held)
+    with running(operator):
+        until(operator, lambda: not exists(server, f"/api/v1/namespaces/{a}"))
+        assert operator.lines("Traceback") == 0

@@ -133,7 +133,7 @@ class OperatorRuntime:
             controller=self._controller,
             watches=watches,
             keys=self._keys,
-            forbidden=Stranded(self._requests, self._world.kube, self._controller, releases).release,
+            left=Stranded(self._requests, self._world.kube, self._controller, releases),
         )
 
     async def run(self) -> None:
@@ -260,7 +260,7 @@ class OperatorRuntime:
         """Why it cannot do its work; standing by is work too."""
         if self._standing_by or self._serving.served:
             return []
-        return list(self._serving.obstacles.values()) or ["the cluster was not read yet"]
+        return [str(one) for one in self._serving.obstacles.values()] or ["the cluster was not read yet"]
 
     # Between the parts.
 

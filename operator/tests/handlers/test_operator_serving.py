@@ -64,6 +64,7 @@ class Tenants:
         self.reconciled: list[Key] = []
         self.watched: set[Scope] = set()
         self.stranded: list[str] = []
+        self.is_left = False
         self.cache = WatchCache(self._changed, namespaces=namespaces)
         self.controller = Controller(self._reconcile, self, workers=1, resync_s=1_000, known=list)
         self.serving = Serving(
@@ -76,7 +77,7 @@ class Tenants:
                 Key("Broker", one["metadata"]["namespace"], one["metadata"]["name"])
                 for one in self.cache.all("Broker", scope)
             ],
-            forbidden=self._forbidden,
+            left=self,
         )
 
     def _sync(self, lost: Lost) -> CacheSync:
@@ -90,7 +91,10 @@ class Tenants:
         self.reconciled.append(key)
         return Outcome()
 
-    async def _forbidden(self, namespace: str) -> None:
+    async def any(self, namespace: str) -> bool:
+        return self.is_left
+
+    async def release(self, namespace: str) -> None:
         self.stranded.append(namespace)
 
     def ran(self, *_: object) -> None:
@@ -190,6 +194,21 @@ def test_it_ends_when_nothing_is_served_and_waits_until_something_can_be() -> No
     assert tenants.serving.served == set()
 
 
+def test_what_is_left_is_released_though_nothing_can_be_served() -> None:
+    tenants = Tenants("b")
+    tenants.lists.forbidden.add("b")
+    tenants.is_left = True
+
+    async def run() -> None:
+        async with asyncio.timeout(TIMEOUT_S):
+            await tenants.serving.readable()
+            await tenants.serving.run(tenants.controller.start)
+        await tenants.controller.stop(0)
+
+    asyncio.run(run())
+    assert set(tenants.stranded) == {"b"}
+
+
 def test_an_api_server_that_is_away_drops_nothing() -> None:
     tenants = Tenants("a")
 
@@ -241,7 +260,10 @@ def test_only_what_is_being_deleted_and_released_loses_the_finalizer(
         assert key == Key("Topic", "a", "orders")
         return waiting
 
-    asyncio.run(Stranded(requests, kube, tenants.controller, {"Topic": release}).release("a"))
+    stranded = Stranded(requests, kube, tenants.controller, {"Topic": release})
+    held = "deletionTimestamp" in metadata and FINALIZER in metadata.get("finalizers", [FINALIZER])
+    assert asyncio.run(stranded.any("a")) == held
+    asyncio.run(stranded.release("a"))
     assert [patch["metadata"]["finalizers"] for patch in kube.patches] == patched
     assert all(patch["metadata"]["resourceVersion"] == "7" for patch in kube.patches)
 
@@ -260,4 +282,5 @@ def test_what_cannot_be_listed_or_released_is_no_error() -> None:
     asyncio.run(stranded.release("a"))
     requests.forbidden.add("a")
     asyncio.run(stranded.release("a"))
+    assert not asyncio.run(stranded.any("a"))
     assert kube.patches == []

@@ -40,6 +40,17 @@ def test_a_settled_broker_asks_for_nothing_whatever_the_server_filled_in(world):
     assert world.status["groups"][0]["resumed"]["verdict"] == "Intact"
 
 
+def test_a_status_that_somebody_changed_is_restored_once(world):
+    before = world.status
+    world.merge("Broker", "demo", {"status": {"readyGroups": 0, "nameServers": None, "conditions": []}}, "status")
+    world.step()
+    world.look()
+    assert world.status == before
+    world.calls.clear()
+    world.step()
+    assert world.calls == []
+
+
 def test_the_memory_server_of_other_tests_makes_the_same_objects(world):
     fake = FakeWorld()
     fake.create(storage={"size": "10Gi", "storageClassName": "grows"})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from typing import Final, Protocol
 
@@ -35,8 +35,18 @@ class Watches(Protocol):
         """Ends all of it."""
 
 
+class Left(Protocol):
+    """What is being deleted in a namespace that must not be listed."""
+
+    async def any(self, namespace: str) -> bool:
+        """Whether there is something."""
+
+    async def release(self, namespace: str) -> None:
+        """One attempt to let go of it."""
+
+
 class Serving:
-    """Serves scopes. `forbidden` is called now and then for a scope that must not be listed."""
+    """Serves scopes. `left` is let go of now and then in a scope that must not be listed."""
 
     def __init__(
         self,
@@ -47,21 +57,21 @@ class Serving:
         controller: Controller,
         watches: Callable[[Scope], Watches],
         keys: Callable[[Scope], Iterable[Key]],
-        forbidden: Callable[[str], Awaitable[None]],
+        left: Left,
     ) -> None:
         self._scopes: tuple[Scope, ...] = namespaces or (None,)
         self._cache = cache
         self._controller = controller
         self._watches = watches
         self._keys = keys
-        self._forbidden = forbidden
+        self._left = left
         self._repeats = Repeats()
         self._lost: dict[Scope, asyncio.Event] = {scope: asyncio.Event() for scope in self._scopes}
         self._nothing = asyncio.Event()
         self.sync = sync(self._lose)
         self.served: set[Scope] = set()
         """Scopes of which everything is known; only there anything is reconciled."""
-        self.obstacles: dict[Scope, str] = {}
+        self.obstacles: dict[Scope, Obstacle] = {}
         """Why a scope is not served."""
 
     def serves(self, namespace: str) -> bool:
@@ -69,7 +79,8 @@ class Serving:
         return namespace in self.served or None in self.served
 
     async def readable(self) -> None:
-        """Returns when one scope at least can be listed; it says what is in the way, and tries without end."""
+        """Returns when there is something to do, since one scope at least can be listed, or something is left in one
+        that cannot; it says what is in the way, and tries without end."""
         retry_s = FIRST_RETRY_S
         while not await self._any_readable():
             await asyncio.sleep(retry_s)
@@ -100,6 +111,8 @@ class Serving:
                 await self.sync.probe(scope)
             except Obstacle as obstacle:
                 self._say(scope, obstacle)
+                if obstacle.forbidden and scope is not None and await self._left.any(scope):
+                    return True
             else:
                 self.obstacles.pop(scope, None)
                 return True
@@ -111,6 +124,8 @@ class Serving:
             if scope in self.served:
                 await self._watch(scope)
                 retry_s = FIRST_RETRY_S
+            if scope is not None and scope in self.obstacles and self.obstacles[scope].forbidden:
+                await self._left.release(scope)
             await asyncio.sleep(retry_s)
             retry_s = min(MAX_RETRY_S, retry_s * 2)
             await self._fill(scope)
@@ -122,8 +137,6 @@ class Serving:
             await self.sync.fill(scope)
         except Obstacle as obstacle:
             self._say(scope, obstacle)
-            if obstacle.forbidden and scope is not None:
-                await self._forbidden(scope)
             return
         self.obstacles.pop(scope, None)
         self._lost[scope].clear()
@@ -165,5 +178,9 @@ class Serving:
         self._lost[scope].set()
 
     def _say(self, scope: Scope, obstacle: Obstacle) -> None:
-        self.obstacles[scope] = str(obstacle)
-        self._repeats.warn(str(obstacle) if scope is None else f"namespace {scope} is not served: {obstacle}")
+        self.obstacles[scope] = obstacle
+        if scope is None:
+            self._repeats.warn(str(obstacle))
+            return
+        hint = " (a namespace that is deleted takes the role with it)" if obstacle.forbidden else ""
+        self._repeats.warn(f"namespace {scope} is not served: {obstacle}{hint}")

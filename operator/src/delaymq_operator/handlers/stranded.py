@@ -32,17 +32,23 @@ class Stranded:
         self._controller = controller
         self._releases = releases
 
+    async def any(self, namespace: str) -> bool:
+        """Whether something there waits for `release`; False when that may not be known."""
+        return bool([body for kind in self._releases for body in await self._held(kind, namespace)])
+
     async def release(self, namespace: str) -> None:
         """One attempt for everything that is being deleted there; never a KubeError."""
         for kind, release in self._releases.items():
-            try:
-                items, _ = await list_all(self._requests, kind, namespace)
-            except KubeError as error:
-                _logger.debug("what is being deleted in namespace %s is not known: %s", namespace, error)
-                continue
-            for item in items:
-                if item["metadata"].get("deletionTimestamp") and _is_held(item):
-                    await self._let_go(Key(kind, namespace, item["metadata"]["name"]), release)
+            for body in await self._held(kind, namespace):
+                await self._let_go(Key(kind, namespace, body["metadata"]["name"]), release)
+
+    async def _held(self, kind: str, namespace: str) -> list[Manifest]:
+        try:
+            items, _ = await list_all(self._requests, kind, namespace)
+        except KubeError as error:
+            _logger.debug("what is being deleted in namespace %s is not known: %s", namespace, error)
+            return []
+        return [item for item in items if item["metadata"].get("deletionTimestamp") and _is_held(item)]
 
     async def _let_go(self, key: Key, release: Release) -> None:
         try:
