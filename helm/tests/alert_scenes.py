@@ -148,6 +148,7 @@ class Active:
     """An operator that has nothing to do."""
 
     active = True
+    served: Mapping[str, bool] = {"*": True}
     queue_depth = 0
     loop_lag_s = 0.002
     events_dropped = 0
