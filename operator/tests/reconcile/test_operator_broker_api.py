@@ -3,6 +3,7 @@
 import pytest
 from broker_api_world import ApiWorld
 from fakes_world import FakeWorld
+from gitops import kstatus, wait_returns
 from settled_world import TRIAL
 
 CLAIM = "store-demo-broker-0-0"
@@ -86,6 +87,25 @@ def test_an_image_that_does_not_run_is_tried_out_beside_the_only_name_server(wor
     assert before.keys() == after.keys()
     assert not set(before.values()) & set(after.values())
     assert world.failures == []
+
+
+def test_kubectl_wait_returns_only_when_every_pod_is_replaced(world):
+    def is_done():
+        if not wait_returns(world.get("Broker", "demo"), "Ready"):
+            return False
+        images = {
+            pod["spec"]["containers"][0]["image"] for pod in (world.get("Pod", name) for name in world.names("Pod"))
+        }
+        assert images == {"delaymq/broker:2"}, "kubectl wait returned while an old pod ran"
+        return True
+
+    world.change(image="delaymq/broker:2")
+    world.run(is_done)
+    assert kstatus(world.get("Broker", "demo")) in ("Current", "InProgress")
+    world.run()
+    assert kstatus(world.get("Broker", "demo")) == "Current"
+    status = world.get("StatefulSet", "demo-broker-0")["status"]
+    assert status["currentRevision"] != status["updateRevision"], "of an OnDelete set it may count after all"
 
 
 def test_a_new_operator_applies_what_it_finds_and_restarts_nothing(world):

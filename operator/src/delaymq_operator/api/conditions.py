@@ -26,13 +26,15 @@ class ConditionType(StrEnum):
     SCALE_IN_BLOCKED = "ScaleInBlocked"
     PAUSED = "Paused"
     ANALYTICS_READY = "AnalyticsReady"
+    RECONCILING = "Reconciling"
+    STALLED = "Stalled"
     IN_USE = "InUse"
 
 
 class Reason(StrEnum):
     """Every reason that some condition has; docs/operations/resources.md says what to do about each."""
 
-    # Broker, Ready
+    # Broker, Ready; Reconciling and Stalled have the reasons of Ready, Progressing and Degraded
     ALL_GROUPS_READY = "AllGroupsReady"
     GROUPS_NOT_READY = "GroupsNotReady"
     NAME_SERVERS_NOT_READY = "NameServersNotReady"
@@ -51,6 +53,7 @@ class Reason(StrEnum):
     DELAY_LEVEL_CONFIG_INVALID = "DelayLevelConfigInvalid"
     SECRET_MISSING = "SecretMissing"
     ACCOUNT_MISSING = "AccountMissing"
+    PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
     POD_FAILING = "PodFailing"
     VOLUME_CANNOT_GROW = "VolumeCannotGrow"
     VOLUME_BEING_DELETED = "VolumeBeingDeleted"

@@ -64,6 +64,9 @@ class ReconcileSettings:
     """How often brokers are asked how they are, when all is settled."""
     progress_interval_s: float = 1.0
     """The same, while something is going on."""
+    progress_deadline_s: float = 600.0
+    """How long a pod may take to become ready, or what is waited for to appear, before that counts as a failure: the
+    default of a Deployment's progressDeadlineSeconds."""
     quiet_s: float = 3.0
     """A broker without writes has had none for this long."""
     withdraw_max_s: float = 45.0

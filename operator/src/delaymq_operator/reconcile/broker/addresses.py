@@ -81,7 +81,9 @@ def _is_taken_port(error: KubeError) -> bool:
 
 def say_port_taken(p: BrokerPass, what: str, field: str, error: KubeError) -> None:
     """A node port belongs to another Service."""
-    p.problem(Reason.NODE_PORT_TAKEN, f"{what}: {error.message}. Set spec.external.{field} to others, or free them.")
+    p.not_applied(
+        Reason.NODE_PORT_TAKEN, f"{what}: {error.message}. Set spec.external.{field} to others, or free them."
+    )
     p.again(_NODE_PORT_LOOK_S)
 
 
@@ -104,7 +106,7 @@ def _say_pending(p: BrokerPass, group: Group) -> None:
     if p.broker.spec.external is not None:
         what = f"The load balancer of {group.name} has no IP yet"
     advice = "wait for it, or set spec.external.advertisedAddress to an IP" if p.broker.spec.external else "wait for it"
-    p.problem(Reason.ADDRESS_PENDING, f"{what}: {advice}.")
+    p.not_applied(Reason.ADDRESS_PENDING, f"{what}: {advice}.")
     p.again(p.world.settings.progress_interval_s)
 
 

@@ -17,25 +17,16 @@ from delaymq_operator.api.conditions import (
     without_condition,
 )
 from delaymq_operator.api.names import RESTART_ANNOTATION
+from delaymq_operator.reconcile.broker.readiness import readiness_of, reconciling_of, stalled_of
 from delaymq_operator.reconcile.broker.scheduler import verdict_text
 from delaymq_operator.reconcile.broker.state import BrokerPass, Note
-
-# Each of these keeps the spec from being put in force.
-SPEC_REASONS = frozenset(
-    {
-        Reason.INVALID_SPEC,
-        Reason.INVALID_CONFIG,
-        Reason.DELAY_LEVEL_CONFIG_MISSING,
-        Reason.DELAY_LEVEL_CONFIG_INVALID,
-        Reason.SECRET_MISSING,
-    }
-)
 
 
 def conditions_of(p: BrokerPass, groups: Sequence[GroupStatus]) -> tuple[Condition, ...]:
     """All conditions, those that stay in their places."""
     conditions = _Conditions(p)
-    conditions.set(ConditionType.READY, *_ready(p))
+    ready = readiness_of(p)
+    conditions.set(ConditionType.READY, *ready)
     if p.progress:
         conditions.set(ConditionType.PROGRESSING, "True", p.progress[0].reason, _joined(p.progress, p.progress[0]))
     else:
@@ -44,6 +35,9 @@ def conditions_of(p: BrokerPass, groups: Sequence[GroupStatus]) -> tuple[Conditi
         conditions.set(ConditionType.DEGRADED, "True", p.problems[0].reason, _joined(p.problems))
     else:
         conditions.set(ConditionType.DEGRADED, "False", Reason.AS_EXPECTED, "Nothing is wrong.")
+    stalled = stalled_of(p, find_condition(conditions.found, ConditionType.DEGRADED))
+    conditions.set_note(ConditionType.RECONCILING, reconciling_of(p, ready, stalled))
+    conditions.set_note(ConditionType.STALLED, stalled)
     conditions.set(ConditionType.SCHEDULER_INTACT, *_scheduler_intact(groups))
     if p.context is not None:
         conditions.set(ConditionType.UP_TO_DATE, *_up_to_date(p))
@@ -70,6 +64,10 @@ class _Conditions:
         else:
             self.found = without_condition(self.found, kind)
 
+    def set_note(self, kind: ConditionType, note: Note | None) -> None:
+        """True with a note, and not there without one."""
+        self.set_or_drop(kind, note.reason if note is not None else Reason.SETTLED, note.message if note else "")
+
     def set_analytics(self, p: BrokerPass) -> None:
         """Only with spec.analytics; what was said stays when the step has nothing to say."""
         verdict = p.analytics.verdict
@@ -83,30 +81,6 @@ def _joined(notes: Sequence[Note], *only_of: Note) -> str:
     reasons = {note.reason for note in only_of}
     chosen = [note.message for note in notes if not reasons or note.reason in reasons]
     return " ".join(dict.fromkeys(chosen))
-
-
-def _ready(p: BrokerPass) -> tuple[ConditionStatus, Reason, str]:
-    wanted = p.wanted_groups
-    ready = sum(1 for group in wanted if group.ready)
-    counted = f"{ready} of {len(wanted)} broker groups {'is' if ready == 1 else 'are'} ready"
-    if p.problems and p.problems[0].reason in SPEC_REASONS:
-        goes_on = f" What runs goes on as it was: {counted}." if wanted else ""
-        return "False", Reason.INVALID_SPEC, f"{_joined(p.problems[:1])}{goes_on}"
-    if ready < len(wanted):
-        missing = ", ".join(group.name for group in wanted if not group.ready)
-        was_ready = find_condition(p.broker.status.conditions, ConditionType.READY)
-        never = not p.broker.status.ready_groups and (was_ready is None or was_ready.reason in _NEVER_READY)
-        reason = Reason.CREATING if never else Reason.GROUPS_NOT_READY
-        return "False", reason, f"{counted}; not ready: {missing}. See the conditions Progressing and Degraded."
-    if p.own_name_servers:
-        servers = sum(1 for pod in p.name_server_pods if pod.ready)
-        if servers < p.broker.spec.name_servers.replicas:
-            what = f"{servers} of {p.broker.spec.name_servers.replicas} NameServers are ready"
-            return "False", Reason.NAME_SERVERS_NOT_READY, f"{what}; clients that know the brokers go on."
-    return "True", Reason.ALL_GROUPS_READY, f"{counted}."
-
-
-_NEVER_READY = frozenset({Reason.CREATING, Reason.INVALID_SPEC})
 
 
 def _scheduler_intact(groups: Sequence[GroupStatus]) -> tuple[ConditionStatus, Reason, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from delaymq_operator.api.names import INPUTS_ANNOTATION
 from delaymq_operator.api.resource import ms_of_timestamp
 from delaymq_operator.reconcile.endpoints import running_port
 
@@ -26,7 +27,7 @@ _BAD_WAITS = frozenset(
 # A pod that should be gone for this long is on a node that does not answer.
 _OVERDUE_MS = 60_000
 # The kubelet's sentences may carry whole logs.
-_MAX_MESSAGE_CHARS = 300
+MAX_MESSAGE_CHARS = 300
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +39,8 @@ class Pod:
     ready: bool
     revision: str
     """Of the StatefulSet, when the pod was made."""
+    inputs: str = ""
+    """Hash of what a user can change that a pod must be restarted for; empty: not a pod of ours."""
     terminating: bool
     running: bool
     ip: str | None
@@ -48,6 +51,10 @@ class Pod:
     """What its container runs; None: it does not run."""
     port: int | None = None
     """What its broker listens on; None for a NameServer."""
+    unready_since_ms: int | None = None
+    """Since when it has not been ready; None: it is."""
+    waits_for: str = ""
+    """What its container waits for, such as ContainerCreating."""
     problem: str | None = None
     """A sentence about what keeps it from running; None also while it simply starts."""
 
@@ -57,20 +64,23 @@ class Pod:
         metadata, status = body["metadata"], body.get("status") or {}
         deleted_at = metadata.get("deletionTimestamp")
         running = status.get("phase") == "Running"
+        ready = _condition(status, "Ready")
+        unready_since = ready.get("lastTransitionTime") or metadata.get("creationTimestamp")
         return cls(
             name=metadata["name"],
             uid=metadata.get("uid", ""),
             ready=is_ready(body),
             revision=(metadata.get("labels") or {}).get(REVISION_LABEL, ""),
+            inputs=(metadata.get("annotations") or {}).get(INPUTS_ANNOTATION, ""),
             terminating=deleted_at is not None,
             running=running,
             ip=status.get("podIP") or None,
             node=(body.get("spec") or {}).get("nodeName"),
-            ready_since_ms=ms_of_timestamp(_condition(status, "Ready").get("lastTransitionTime"))
-            if is_ready(body)
-            else None,
+            ready_since_ms=ms_of_timestamp(ready.get("lastTransitionTime")) if is_ready(body) else None,
             image=_image(body) if running else None,
             port=running_port(body),
+            unready_since_ms=None if ready.get("status") == "True" else ms_of_timestamp(unready_since),
+            waits_for=_waits_for(status),
             problem=_problem(metadata["name"], status, deleted_at, now_ms),
         )
 
@@ -90,6 +100,14 @@ def _image(body: dict[str, Any]) -> str | None:
 def _condition(status: dict[str, Any], kind: str) -> dict[str, Any]:
     found = (item for item in status.get("conditions") or [] if item.get("type") == kind)
     return next(found, {})
+
+
+def _waits_for(status: dict[str, Any]) -> str:
+    for each in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
+        waiting = (each.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason"):
+            return f"container {each.get('name')}: {_said(waiting)}"
+    return ""
 
 
 def _problem(name: str, status: dict[str, Any], deleted_at: str | None, now_ms: int) -> str | None:
@@ -117,4 +135,4 @@ def _problem(name: str, status: dict[str, Any], deleted_at: str | None, now_ms: 
 
 def _said(state: dict[str, Any]) -> str:
     reason, message = state.get("reason", ""), (state.get("message") or "").strip()
-    return f"{reason}: {message[:_MAX_MESSAGE_CHARS]}" if message else str(reason)
+    return f"{reason}: {message[:MAX_MESSAGE_CHARS]}" if message else str(reason)

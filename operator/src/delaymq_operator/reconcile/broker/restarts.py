@@ -49,7 +49,9 @@ async def restart_outdated_pods(p: BrokerPass) -> None:
             p.progressing(Reason.WAITING_FOR_POD, message, again_s=_FAILING_LOOK_S)
         case Wait(unit):
             again_s = _FAILING_LOOK_S if unit.hold else None
-            p.progressing(_reason_to_wait(p, unit), _waiting_for(unit), again_s=again_s)
+            late = p.late_pods.get(unit.pod_name)
+            message = f"{_waiting_for(unit)} {late.warning}".rstrip() if late is not None else _waiting_for(unit)
+            p.progressing(_reason_to_wait(p, unit), message, again_s=again_s)
         case Drain(unit, mode):
             await _drain(p, unit, mode)
         case HelpOut(unit, helpers):
@@ -75,6 +77,7 @@ def units_of(p: BrokerPass) -> list[Unit]:
                     revision=_revision(p.name_servers),
                     untried=must_be_tried(p),
                     settling=_is_settling(p, pods.get(name)),
+                    inputs=p.name_servers.inputs,
                 )
             )
     for group in p.groups:
@@ -88,6 +91,7 @@ def units_of(p: BrokerPass) -> list[Unit]:
                 stateful_set=names.group_object(p.broker.name, group.index),
                 pod=group.pod,
                 revision=_revision(group.set),
+                inputs=group.set.inputs,
                 group=group.index,
                 surplus=group.surplus,
                 hold=group.hold,

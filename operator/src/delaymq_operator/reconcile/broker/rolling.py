@@ -26,6 +26,8 @@ class Unit:
     pod: Pod | None
     revision: str | None
     """What the pod should be made from; None while the StatefulSet's controller has not said so."""
+    inputs: str = ""
+    """What the StatefulSet's template says that the pod is made from."""
     group: int | None = None
     """None: a NameServer."""
     surplus: bool = False
@@ -48,6 +50,19 @@ class Unit:
         if self.revision is not None and self.pod.revision != self.revision:
             return True
         return self.info is not None and self.info.decommissioned and not self.surplus
+
+    @property
+    def rolled_out(self) -> bool:
+        """Whether the pod is made from the spec.
+
+        The StatefulSets are OnDelete, for which Kubernetes never advances `currentRevision`: the pod's own revision
+        counts. While the controller has not seen a change of the StatefulSet, the inputs tell whether that change
+        needs another pod.
+        """
+        if self.pod is None or self.pod.terminating or self.outdated:
+            return False
+        made_from = self.pod.inputs if self.revision is None else self.pod.revision
+        return made_from == (self.inputs if self.revision is None else self.revision)
 
     @property
     def ready(self) -> bool:

@@ -39,7 +39,7 @@ async def _give(p: BrokerPass, group: Group, changed: dict[str, str]) -> None:
         group.unreachable = str(error)
         return
     except BrokerRefused as error:
-        p.problem(Reason.APPLY_FAILED, f"{group.name} refuses settings: {error.message}. Correct spec.config.")
+        p.not_applied(Reason.APPLY_FAILED, f"{group.name} refuses settings: {error.message}. Correct spec.config.")
         return
     group.info = replace(group.info, settings={**group.info.settings, **changed})
     shown = sorted(changed)[:_SHOWN_KEYS]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from delaymq_operator.api.broker import Broker
 from delaymq_operator.api.broker_status import BrokerStatus, ResumedStatus
 from delaymq_operator.api.conditions import Reason
+from delaymq_operator.api.names import INPUTS_ANNOTATION
 from delaymq_operator.manifests import Context, DelayTable
 from delaymq_operator.reconcile.broker.analytics.state import Analysis
 from delaymq_operator.reconcile.broker.memory import BrokerMemory
@@ -24,6 +25,22 @@ class Note:
 
     reason: Reason
     message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatePod:
+    """A pod that should be ready and is not."""
+
+    name: str
+    since_ms: int
+    what: str
+    """A sentence without its full stop."""
+    warning: str
+    """What the newest Warning Event says; empty: there is none."""
+    cannot_be_made: bool
+    """Whether the API server refuses it: a quota, an admission rule."""
+    has_problem: bool
+    """Its own status tells what keeps it from running."""
 
 
 @dataclass
@@ -45,6 +62,13 @@ class Set:
             status.get("observedGeneration", -1) >= self.live["metadata"].get("generation", 0)
             and status.get("updateRevision")
         )
+
+    @property
+    def inputs(self) -> str:
+        """Hash of what a user can change in the pods that it makes; empty: it is not there."""
+        template = ((self.live or {}).get("spec") or {}).get("template") or {}
+        found: str = ((template.get("metadata") or {}).get("annotations") or {}).get(INPUTS_ANNOTATION, "")
+        return found
 
     @property
     def revision(self) -> str:
@@ -114,12 +138,20 @@ class BrokerPass:
     groups: list[Group] = field(default_factory=list)
     name_servers: Set = field(default_factory=Set)
     name_server_pods: list[Pod] = field(default_factory=list)
+    late_pods: dict[str, LatePod] = field(default_factory=dict)
+    """By name; not those that began to start a moment ago."""
+    warnings_looked_for: int = 0
+    """Requests for Events in this pass."""
+    is_first: bool = False
+    """The first pass of this operator over this Broker."""
     problems: list[Note] = field(default_factory=list)
     """What Degraded says, the most important first."""
     progress: list[Note] = field(default_factory=list)
     """What Progressing says."""
     rolling: bool = False
     """A group that stays is being restarted, or will be soon."""
+    not_in_force: list[Note] = field(default_factory=list)
+    """Parts of the spec that could not be applied: Ready is not True for it."""
     scale_in_blocked: list[str] = field(default_factory=list)
     analytics: Analysis = field(default_factory=lambda: Analysis(status=None))
     status: BrokerStatus = field(default_factory=BrokerStatus)
@@ -162,6 +194,11 @@ class BrokerPass:
         """The spec cannot be put in force; nothing is changed in this pass."""
         self.problem(reason, message)
         self.spec_problem = self.problems[-1]
+
+    def not_applied(self, reason: Reason, message: str) -> None:
+        """A part of the spec could not be applied."""
+        self.problem(reason, message)
+        self.not_in_force.append(self.problems[-1])
 
     def progressing(self, reason: Reason, message: str, *, again_s: float | None = None) -> None:
         """Something goes on; it is looked at again soon."""

@@ -22,6 +22,11 @@ async def say_failures(p: BrokerPass) -> None:
                 Reason.POD_FAILING,
                 f"{pod.problem}. See `kubectl describe pod {pod.name}` and `kubectl logs {pod.name}`.",
             )
+    for late in p.late_pods.values():
+        if late.cannot_be_made:
+            p.problem(Reason.POD_FAILING, _sentences(f"{late.what}.", late.warning))
+        elif not late.has_problem and p.now_ms - late.since_ms >= p.world.settings.progress_deadline_s * 1000:
+            p.problem(Reason.PROGRESS_DEADLINE_EXCEEDED, _sentences(f"{late.what}.", late.warning))
     for group in p.groups:
         if group.unreachable is not None and group.ready:
             p.problem(
@@ -31,19 +36,25 @@ async def say_failures(p: BrokerPass) -> None:
             )
 
 
+def _sentences(*parts: str) -> str:
+    """Each with a full stop; empty ones left out."""
+    return " ".join(part if part.endswith((".", "!", "?")) else f"{part}." for part in parts if part)
+
+
 def say_conflict(p: BrokerPass, conflict: NotOursError) -> None:
     """What somebody else has is not taken over; what is left of an earlier Broker is waited for."""
     if conflict.leftover:
         p.progressing(Reason.CREATING, f"{conflict}.")
+        p.not_in_force.append(p.progress[-1])
     else:
-        p.problem(Reason.NAME_CONFLICT, f"{conflict}.")
+        p.not_applied(Reason.NAME_CONFLICT, f"{conflict}.")
         p.again(_CONFLICT_LOOK_S)
 
 
 def say_refused(p: BrokerPass, error: KubeError) -> None:
     """The API server does not take an object."""
     advice = "Give the operator the right to it" if error.forbidden else "Correct the field of the spec that it names"
-    p.problem(Reason.APPLY_FAILED, f"The API server refuses what the spec asks for: {error.message}. {advice}.")
+    p.not_applied(Reason.APPLY_FAILED, f"The API server refuses what the spec asks for: {error.message}. {advice}.")
 
 
 async def tell_news(p: BrokerPass) -> None:

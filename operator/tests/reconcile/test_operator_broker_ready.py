@@ -1,0 +1,191 @@
+"""Ready, Reconciling and Stalled follow the newest generation: what `kubectl wait` and kstatus make of them."""
+
+import pytest
+from delaymq_operator.reconcile.errors import KubeError
+from fakes_world import NAMESPACE
+from gitops import kstatus, wait_returns
+from settled_world import BROKERS, EVERYTHING, settled
+
+
+@pytest.fixture
+def world():
+    """A settled Broker with two groups."""
+    return settled(size=2)
+
+
+def images(world):
+    pods = [world.get("Pod", name) for name in EVERYTHING]
+    return {pod["spec"]["containers"][0]["image"] if pod else None for pod in pods}
+
+
+def watch(world, check):
+    """Calls `check` after each moment, and after each write of the status."""
+    world.watch = check
+    patch = world.kube.patch
+
+    async def patch_and_check(*arguments, **options):
+        done = await patch(*arguments, **options)
+        check()
+        return done
+
+    world.kube.patch = patch_and_check
+
+
+def test_neither_kubectl_wait_nor_kstatus_is_satisfied_before_the_last_pod_is_replaced(world):
+    def check():
+        if wait_returns(world.broker, "Ready"):
+            assert images(world) == {"delaymq/broker:2"}, "kubectl wait returned while an old pod ran"
+        if kstatus(world.broker) == "Current":
+            assert images(world) == {"delaymq/broker:2"}, "kstatus said Current while an old pod ran"
+        assert kstatus(world.broker) != "Failed"
+
+    world.change(image="delaymq/broker:2")
+    watch(world, check)
+    world.idle(2)
+    assert world.condition("Reconciling")["status"] == "True"
+    assert world.condition("Ready")["observedGeneration"] == world.broker["metadata"]["generation"]
+    world.run()
+    assert wait_returns(world.broker, "Ready")
+    assert kstatus(world.broker) == "Current"
+    assert (world.condition("Reconciling"), world.condition("Stalled")) == ({}, {})
+
+
+def test_a_roll_says_which_pods_do_not_have_the_spec_yet_while_all_of_them_serve(world):
+    world.change(flush="Sync")
+    world.run(lambda: world.reason("Progressing") == "MovingWrites")
+    assert (world.condition("Ready")["status"], world.reason("Ready")) == ("Unknown", "Rolling")
+    assert world.condition("Ready")["message"] == (
+        "2 of 2 broker groups are ready, but the spec is not in force in 2 pods: demo-broker-0-0, demo-broker-1-0. "
+        "See the condition Progressing."
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"config": {"fileReservedTime": "9"}},
+        {"networkPolicy": {"enabled": True}},
+        {"storage": {"size": "20Gi"}},
+        {"storage": {"deleteClaim": True}},
+        {"external": {"type": "NodePort", "advertisedAddress": "192.0.2.1", "annotations": {"a": "b"}}},
+    ],
+    ids=lambda change: "+".join(f"{key}.{next(iter(value))}" for key, value in change.items()),
+)
+def test_a_change_that_restarts_nothing_leaves_ready_true_throughout(change):
+    before = {"external": {"type": "NodePort", "advertisedAddress": "192.0.2.1"}} if "external" in change else {}
+    world = settled(size=2, **before)
+
+    def check():
+        assert world.condition("Ready")["status"] == "True"
+
+    world.change(**change)
+    watch(world, check)
+    world.idle(1)
+    world.run()
+    assert wait_returns(world.broker, "Ready")
+    assert kstatus(world.broker) == "Current"
+
+
+def test_a_setting_that_a_broker_was_not_told_yet_is_waited_for_but_a_missed_answer_is_not(world):
+    world.brokers.mute.add("demo-broker-1-0")
+    world.run(lambda: world.reason("Degraded") == "BrokerUnreachable")
+    assert wait_returns(world.broker, "Ready")
+    world.change(config={"fileReservedTime": "9"})
+    world.idle(30)
+    assert world.reason("Ready") == "BrokerUnreachable"
+    assert "demo-1" in world.condition("Ready")["message"]
+    assert kstatus(world.broker) == "InProgress"
+    world.brokers.mute.clear()
+    world.run()
+    assert world.brokers.running["demo-broker-1-0"].settings["fileReservedTime"] == "9"
+
+
+def test_what_the_api_server_refuses_is_not_ready_and_stalled(world):
+    admit = world.kube._admit
+
+    def refuse(kind, body, live):
+        if kind == "StatefulSet" and body["spec"]["template"]["spec"]["containers"][0]["image"] == "forbidden:1":
+            raise KubeError(403, "Forbidden", "images come from registry.example")
+        admit(kind, body, live)
+
+    world.kube._admit = refuse
+    before = world.pod_uids()
+    world.change(image="forbidden:1")
+    world.idle(20)
+    assert (world.condition("Ready")["status"], world.reason("Ready")) == ("False", "ApplyFailed")
+    assert world.condition("Ready")["message"].endswith("What runs goes on as it was: 2 of 2 broker groups are ready.")
+    assert world.reason("Stalled") == "ApplyFailed"
+    assert kstatus(world.broker) == "Failed"
+    assert world.pod_uids() == before
+    world.change(image=None)
+    world.idle(1)
+    world.run()
+    assert world.condition("Stalled") == {}
+
+
+def test_an_address_that_is_waited_for_is_not_ready(world):
+    world.change(external={"type": "LoadBalancer"})
+    world.idle(5)
+    assert (world.condition("Ready")["status"], world.reason("Ready")) == ("False", "AddressPending")
+    assert kstatus(world.broker) == "InProgress"
+    world.idle(610)
+    assert world.reason("Stalled") == "AddressPending"
+
+
+def test_a_bad_spec_stalls_at_once_under_its_generation(world):
+    world.change(config={"fileReservedTyme": "9"})
+    world.idle(2)
+    assert world.reason("Stalled") == "InvalidConfig"
+    assert world.condition("Stalled")["observedGeneration"] == world.broker["metadata"]["generation"]
+    assert world.condition("Reconciling") == {}
+    assert kstatus(world.broker) == "Failed"
+    world.change(config={})
+    world.idle(1)
+    world.run()
+    assert kstatus(world.broker) == "Current"
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ({"tls": {"secretName": "later"}}, "SecretMissing"),
+        ({"delayLevelConfigRef": {"name": "later"}}, "DelayLevelConfigMissing"),
+    ],
+)
+@pytest.mark.parametrize("made", [True, False], ids=["of a running Broker", "of a new Broker"])
+def test_what_may_still_be_applied_is_waited_for_but_not_for_ever(spec, reason, made):
+    world = settled(size=1)
+    if not made:
+        world.kube.remove("Broker", NAMESPACE, "demo")
+        world.idle(8)
+        world.create(**spec)
+    else:
+        world.change(**spec)
+    world.idle(5)
+    assert world.reason("Degraded") == reason
+    assert (world.condition("Reconciling")["status"], world.condition("Stalled")) == ("True", {})
+    world.idle(610)
+    assert world.reason("Stalled") == reason
+    assert kstatus(world.broker) == "Failed"
+    assert world.condition("Reconciling") == {}
+
+
+def test_while_paused_it_is_not_known_whether_the_spec_is_in_force(world):
+    world.change(paused=True, image="delaymq/broker:2")
+    world.idle(20)
+    assert (world.condition("Ready")["status"], world.reason("Ready")) == ("Unknown", "PausedBySpec")
+    assert (world.condition("Reconciling"), world.condition("Stalled")) == ({}, {})
+    assert not wait_returns(world.broker, "Ready")
+    world.change(paused=False)
+    world.idle(1)
+    world.run()
+    assert images(world) == {"delaymq/broker:2"}
+
+
+def test_groups_that_are_to_be_removed_do_not_count(world):
+    world.brokers.stores["store-demo-broker-1-0"].pending = 5
+    world.change(size=1)
+    world.run(lambda: world.condition("ScaleInBlocked") != {})
+    assert wait_returns(world.broker, "Ready")
+    assert kstatus(world.broker) == "InProgress"
+    assert BROKERS[1] in world.names("Pod")

@@ -1,0 +1,33 @@
+"""How tools read a status: `kubectl wait`, and kstatus, by which Flux and Helm wait."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Body = dict[str, Any]
+
+
+def wait_returns(body: Body, condition: str, status: str = "True") -> bool:
+    """Whether `kubectl wait --for=condition=…` (1.21 or newer) is satisfied: a condition of an older generation is not
+    looked at."""
+    generation = body["metadata"]["generation"]
+    for each in (body.get("status") or {}).get("conditions") or []:
+        if each["type"] == condition:
+            observed = each.get("observedGeneration", body["status"].get("observedGeneration", generation))
+            return bool(observed >= generation and each["status"] == status)
+    return False
+
+
+def kstatus(body: Body) -> str:
+    """InProgress, Failed or Current, as kstatus computes it for a kind that it does not know."""
+    status = body.get("status") or {}
+    if "observedGeneration" in status and status["observedGeneration"] != body["metadata"]["generation"]:
+        return "InProgress"
+    conditions = status.get("conditions") or []
+    for each in conditions:
+        if each["type"] == "Reconciling" and each["status"] == "True":
+            return "InProgress"
+        if each["type"] == "Stalled" and each["status"] == "True":
+            return "Failed"
+    ready = next((each["status"] for each in conditions if each["type"] == "Ready"), "True")
+    return "Current" if ready == "True" else "InProgress"
