@@ -52,7 +52,7 @@
 {{- end }}
 - apiGroups: [events.k8s.io]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [list, create, patch]
 {{- end -}}
 
 {{/* With watchNamespaces, in all namespaces: a Role goes at once with a namespace that is deleted, the finalizers of Topics and

@@ -273,6 +273,19 @@ def test_an_image_that_cannot_be_pulled_stops_the_roll(world):
     world.run()
 
 
+def test_a_quota_that_keeps_a_pod_from_being_created_is_named(api_server_with_controllers, controlled_namespace):
+    server, quotas = api_server_with_controllers, f"/api/v1/namespaces/{controlled_namespace}/resourcequotas"
+    hard = {"pods": "0"}
+    server.create(quotas, {"metadata": {"name": "none"}, "spec": {"hard": hard}})
+    # The quota controller, which does not run here, would count.
+    server.merge(f"{quotas}/none/status", {"status": {"hard": hard, "used": hard}})
+    with ApiWorld(server, controlled_namespace) as world:
+        world.create()
+        world.run(lambda: world.reason("Degraded") == "PodFailing")
+        assert "exceeded quota: none" in world.condition("Degraded")["message"]
+        assert world.failures == []
+
+
 def test_an_object_of_somebody_else_is_not_taken_over(api_server_with_controllers, controlled_namespace):
     with ApiWorld(api_server_with_controllers, controlled_namespace) as world:
         theirs = {"metadata": {"name": "demo-broker-conf"}, "data": {"theirs": "1"}}

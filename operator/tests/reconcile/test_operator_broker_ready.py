@@ -1,5 +1,7 @@
 """Ready, Reconciling and Stalled follow the newest generation: what `kubectl wait` and kstatus make of them."""
 
+from dataclasses import replace
+
 import pytest
 from delaymq_operator.reconcile.errors import KubeError
 from fakes_world import NAMESPACE
@@ -124,11 +126,12 @@ def test_what_the_api_server_refuses_is_not_ready_and_stalled(world):
 
 
 def test_an_address_that_is_waited_for_is_not_ready(world):
+    world.settings = replace(world.settings, progress_deadline_s=60)
     world.change(external={"type": "LoadBalancer"})
     world.idle(5)
     assert (world.condition("Ready")["status"], world.reason("Ready")) == ("False", "AddressPending")
     assert kstatus(world.broker) == "InProgress"
-    world.idle(610)
+    world.idle(70)
     assert world.reason("Stalled") == "AddressPending"
 
 
@@ -155,6 +158,7 @@ def test_a_bad_spec_stalls_at_once_under_its_generation(world):
 @pytest.mark.parametrize("made", [True, False], ids=["of a running Broker", "of a new Broker"])
 def test_what_may_still_be_applied_is_waited_for_but_not_for_ever(spec, reason, made):
     world = settled(size=1)
+    world.settings = replace(world.settings, progress_deadline_s=60)
     if not made:
         world.kube.remove("Broker", NAMESPACE, "demo")
         world.idle(8)
@@ -164,7 +168,7 @@ def test_what_may_still_be_applied_is_waited_for_but_not_for_ever(spec, reason, 
     world.idle(5)
     assert world.reason("Degraded") == reason
     assert (world.condition("Reconciling")["status"], world.condition("Stalled")) == ("True", {})
-    world.idle(610)
+    world.idle(70)
     assert world.reason("Stalled") == reason
     assert kstatus(world.broker) == "Failed"
     assert world.condition("Reconciling") == {}

@@ -59,13 +59,20 @@ class FakeKube:
         return copied(self.objects.get((kind, namespace, name)))
 
     async def list(
-        self, kind: str, namespace: str | None = None, *, labels: Mapping[str, str] | None = None
+        self,
+        kind: str,
+        namespace: str | None = None,
+        *,
+        labels: Mapping[str, str] | None = None,
+        fields: Mapping[str, str] | None = None,
     ) -> list[Manifest]:
         self.requests.append(("list", kind, ""))
         self._allow("list", kind)
         if kind in self.unknown:
             raise KubeError(404, "", f"GET {kind}: HTTP status 404 404 page not found")
-        return copied(list(self.select(kind, namespace, labels or {})))
+        found = self.select(kind, namespace, labels or {})
+        wanted = (fields or {}).items()
+        return copied([body for body in found if all(_field(body, path) == value for path, value in wanted)])
 
     async def apply(self, manifest: Manifest) -> Manifest:
         kind, name = manifest["kind"], manifest["metadata"]["name"]
@@ -372,6 +379,13 @@ class FakeCache:
 def storage_of(claim: Manifest) -> int:
     """Bytes that a claim asks for."""
     return int(parse_quantity(claim["spec"]["resources"]["requests"]["storage"]))
+
+
+def _field(body: Manifest, path: str) -> object:
+    value: Any = body
+    for word in path.split("."):
+        value = (value or {}).get(word)
+    return value
 
 
 def _digest(value: object) -> str:

@@ -41,11 +41,16 @@ class ApiKube:
         return self._saw(kind, found)
 
     async def list(
-        self, kind: str, namespace: str | None = None, *, labels: Mapping[str, str] = NO_LABELS
+        self,
+        kind: str,
+        namespace: str | None = None,
+        *,
+        labels: Mapping[str, str] = NO_LABELS,
+        fields: Mapping[str, str] = NO_LABELS,
     ) -> list[Manifest]:
-        """The objects now, in one namespace or in all, that carry all `labels`."""
-        selector = ",".join(f"{key}={value}" for key, value in labels.items())
-        items, _ = await list_all(self._requests, kind, namespace, selector=selector)
+        """The objects now, in one namespace or in all, that carry all `labels` and have all `fields`."""
+        selector, chosen = (",".join(f"{key}={value}" for key, value in each.items()) for each in (labels, fields))
+        items, _ = await list_all(self._requests, kind, namespace, selector=selector, fields=chosen)
         for item in items:
             self._saw(kind, item)
         return items
@@ -98,13 +103,15 @@ class ApiKube:
 
 
 async def list_all(
-    requests: ApiRequests, kind: str, namespace: str | None, *, selector: str = ""
+    requests: ApiRequests, kind: str, namespace: str | None, *, selector: str = "", fields: str = ""
 ) -> tuple[list[Manifest], str]:
     """All objects of a kind in pages, and the resource version they are of."""
     items: list[Manifest] = []
     query = {"limit": str(PAGE_OBJECTS)}
     if selector:
         query["labelSelector"] = selector
+    if fields:
+        query["fieldSelector"] = fields
     described = _kind(kind)
     for _ in range(MAX_PAGES):
         # One at a time: pages that are decoded by several threads keep the loop waiting for the sum of them.

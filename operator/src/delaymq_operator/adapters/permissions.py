@@ -95,7 +95,12 @@ PERMISSIONS: Final[tuple[Permission, ...]] = (
         analytics=True,
     ),
     Permission("rbac.authorization.k8s.io", "roles", ("bind",), "the same of a Role", scope="listed", analytics=True),
-    Permission("events.k8s.io", "events", ("create", "patch"), "tell what happened; patch: count what happens again"),
+    Permission(
+        "events.k8s.io",
+        "events",
+        ("list", "create", "patch"),
+        "tell what happened; patch: count what happens again; list: why a pod is not ready or a volume not bound",
+    ),
     Permission(
         "delaymq.io",
         "topics",

@@ -27,9 +27,15 @@ class Kube(Protocol):
         """The object now, or None."""
 
     async def list(
-        self, kind: str, namespace: str | None = None, *, labels: Mapping[str, str] = NO_LABELS
+        self,
+        kind: str,
+        namespace: str | None = None,
+        *,
+        labels: Mapping[str, str] = NO_LABELS,
+        fields: Mapping[str, str] = NO_LABELS,
     ) -> list[Manifest]:
-        """The objects now, in one namespace or in all, that carry all `labels`."""
+        """The objects now, in one namespace or in all, that carry all `labels` and have all `fields`, such as
+        {"regarding.name": "demo-broker-0"}."""
 
     async def apply(self, manifest: Manifest) -> Manifest:
         """Server-side apply by force under the operator's field manager; the object as it is then."""

@@ -34,6 +34,15 @@ class Seen:
     """Position by level."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class LastWarning:
+    """The newest Warning Event about an object."""
+
+    reason: str
+    message: str
+    at_ms: int
+
+
 @dataclass
 class BrokerMemory:
     """By Broker; made anew when the name belongs to another object."""
@@ -49,6 +58,10 @@ class BrokerMemory:
     """Since when a group's broker, though it answers, does not move writes away or take them again when asked."""
     growth_refused_ms: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)
     """(claim, size) → when the API server refused it, and its sentence."""
+    missing_since_ms: dict[str, int] = field(default_factory=dict)
+    """Since when a pod, by name, has not been there."""
+    warnings: dict[str, tuple[int, LastWarning | None]] = field(default_factory=dict)
+    """uid of an object → when its Events were read, and the newest Warning."""
     events_ms: dict[tuple[str, str], int] = field(default_factory=dict)
     """(reason, message) → when it was last said."""
     analytics: AnalyticsMemory = field(default_factory=AnalyticsMemory)
@@ -68,6 +81,8 @@ class BrokerMemory:
             self.unreachable_since_ms.clear()
             self.undrained_since_ms.clear()
             self.growth_refused_ms.clear()
+            self.missing_since_ms.clear()
+            self.warnings.clear()
             self.events_ms.clear()
             self.status_at_ms = 0
             self.analytics.retry_ms = self.analytics.missing_ms = 0

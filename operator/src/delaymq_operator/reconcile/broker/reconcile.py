@@ -14,6 +14,7 @@ from delaymq_operator.reconcile.broker.analytics.state import Analysis
 from delaymq_operator.reconcile.broker.analytics.step import run_analytics
 from delaymq_operator.reconcile.broker.applying import NotOursError
 from delaymq_operator.reconcile.broker.checks import check_spec, find_levels, find_secrets, read_broker
+from delaymq_operator.reconcile.broker.late import find_late_pods
 from delaymq_operator.reconcile.broker.look import ask_brokers, look_at_cluster
 from delaymq_operator.reconcile.broker.memory import BrokerMemory
 from delaymq_operator.reconcile.broker.objects import have_supporting_objects, have_token
@@ -38,6 +39,7 @@ LOOK: tuple[Step, ...] = (
     look_at_cluster,
     ask_brokers,
     judge_schedulers,
+    find_late_pods,
     say_failures,
 )
 CHANGE: tuple[Step, ...] = (
@@ -95,11 +97,13 @@ def _begin(key: Key, world: World, body: dict[str, object]) -> BrokerPass:
         memory = world.memory.of(key, BrokerMemory)
         memory.uid = broker.uid
     now_ms = world.clock()
+    is_first = memory.seen_ms == 0
     memory.look_at_clock(now_ms)
     if memory.status is not None:
         # What others write there is not believed, and the cache may be a moment behind.
         broker = structs.replace(broker, status=status_of({"status": memory.status}, BrokerStatus))
     p = BrokerPass(key=key, world=world, body=body, broker=broker, memory=memory, now_ms=now_ms, spec_problem=wrong)
+    p.is_first = is_first
     p.analytics = Analysis(status=broker.status.analytics)
     if wrong is not None:
         p.problem(wrong.reason, wrong.message)
