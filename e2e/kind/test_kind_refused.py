@@ -54,11 +54,15 @@ def test_volumes_do_not_shrink_and_identities_do_not_change(operator: Operator, 
     space = spaces("fixed", client=False)
     # Paused: these are questions to the API server only.
     space.apply(objects.broker(paused=True), objects.topic("orders"))
+    space.wait_broker(lambda broker: broker.get("status"), "the operator has seen it")
+    bound = {"status": {"volumes": {"smallest": "128Mi", "storageClassName": "standard"}}}
+    patch = ("--subresource=status", "--type=merge", "-p", json.dumps(bound))
+    space.kubectl("patch", "broker.delaymq.io", "demo", *patch)
     for manifest, sentence in (
         (objects.broker(paused=True, storage={"size": "64Mi"}), "a volume cannot shrink"),
         (
             objects.broker(paused=True, storage={"size": "128Mi", "storageClassName": "other"}),
-            "class of existing volumes",
+            "class of bound volumes",
         ),
         (objects.topic("orders", broker="another"), "cannot move to another Broker"),
         (objects.topic("orders", topicName="renamed"), "cannot be renamed"),

@@ -26,7 +26,7 @@
   verbs: [get, list, watch, create, patch]
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
-  verbs: [list, watch, patch]
+  verbs: [list, watch, patch, delete]
 # Secrets are never listed: the operator reads those that it made, and those that Brokers name.
 - apiGroups: [""]
   resources: [secrets]

@@ -24,6 +24,7 @@ from delaymq_operator.api.broker_status import (
     LevelStatus,
     ResumedStatus,
     StorageStatus,
+    VolumesStatus,
 )
 from delaymq_operator.api.resource import StatusStruct
 from delaymq_operator.api.topic import TopicGroupStatus
@@ -53,6 +54,7 @@ GROUP = GroupStatus(
     delay=(LevelStatus(level=1, delay_ms=1000, offset=4, max_offset=7, pending=3, next_due=TIME),),
     resumed=ResumedStatus(at=TIME, boot_id="b", verdict="WentBack", corrected=(CORRECTED,)),
 )
+VOLUMES = VolumesStatus(smallest="10Gi", storage_class_name="fast")
 ANALYSED = AnalyticsGroupStatus(
     group=0,
     name="demo-0",
@@ -112,6 +114,7 @@ STATUSES: dict[str, tuple[dict[str, Any], StatusStruct]] = {
             pending=3,
             next_due=TIME,
             levels="1s 5s",
+            volumes=VOLUMES,
             groups=(GROUP,),
             analytics=ANALYTICS,
         ),
@@ -151,7 +154,7 @@ def test_a_status_with_every_field_is_kept_as_it_was_written(api_server: ApiServ
 
 def test_every_field_of_a_group_is_in_that_status() -> None:
     parts = (GROUP, GROUP.delay[0], GROUP.resumed, GROUP.storage, GROUP.lateness, CORRECTED, CONDITION)
-    for part in (*parts, ANALYTICS, ANALYSED):
+    for part in (*parts, VOLUMES, ANALYTICS, ANALYSED):
         assert part is not None
         assert set(part.to_dict()) == {field.encode_name for field in _fields(part)}
 

@@ -1,6 +1,7 @@
 """A Broker on a real API server with its controllers: defaults, server-side apply, orphans, garbage collection."""
 
 import pytest
+from api_server import ApiError
 from broker_api_world import ApiWorld
 from fakes_world import FakeWorld
 from gitops import kstatus, wait_returns
@@ -153,6 +154,66 @@ def test_a_class_that_cannot_grow_is_named(api_server_with_controllers, controll
         world.run(lambda: world.reason("Degraded") == "VolumeCannotGrow")
         assert pods(world) == before
         assert "resize" in world.condition("Degraded")["message"]
+
+
+def test_a_size_that_the_storage_cannot_reach_is_set_back_but_not_below_the_volume(world):
+    world.mirror.largest = "10Gi"
+    before = pods(world)
+    world.change(storage={"size": "900Ti"})
+    world.run(lambda: world.reason("Progressing") == "GrowingVolumes")
+    world.run(lambda: requests_of(world) == ("900Ti", "900Ti"))
+    with pytest.raises(ApiError, match="a volume cannot shrink to 9Gi: the smallest of this Broker has 10Gi"):
+        world.change(storage={"size": "9Gi"})
+    world.change(storage={"size": "10Gi"})
+    world.run(lambda: requests_of(world) == ("10241Mi", "10Gi"))
+    world.run()
+    assert pods(world) == before
+    with pytest.raises(ApiError, match="the class of bound volumes cannot change"):
+        world.change(storage={"storageClassName": "fixed"})
+
+
+def requests_of(world):
+    """What claim and StatefulSet ask for."""
+    claim, made = world.get("PersistentVolumeClaim", CLAIM), world.get("StatefulSet", "demo-broker-0")
+    specs = [claim["spec"], made["spec"]["volumeClaimTemplates"][0]["spec"] if made else None]
+    return tuple(spec["resources"]["requests"]["storage"] if spec else "" for spec in specs)
+
+
+@pytest.mark.parametrize("delete_claim", [False, True])
+def test_a_class_that_is_missing_is_named_and_corrected(
+    api_server_with_controllers, controlled_namespace, storage_classes, delete_claim
+):
+    with ApiWorld(api_server_with_controllers, controlled_namespace) as world:
+        world.mirror.missing_classes.add("fsat")
+        world.create(storage={"storageClassName": "fsat", "deleteClaim": delete_claim})
+        world.run(lambda: world.get("PersistentVolumeClaim", CLAIM) is not None)
+        warn_of_missing_class(world)
+        world.run(lambda: world.reason("Degraded") == "VolumeNotBound")
+        message = world.condition("Degraded")["message"]
+        assert 'storage class fsat: ProvisioningFailed: storageclass.storage.k8s.io "fsat" not found' in message
+        old = world.uid("PersistentVolumeClaim", CLAIM)
+        world.change(storage={"storageClassName": "grows"})
+        world.run()
+        claim = world.get("PersistentVolumeClaim", CLAIM)
+        assert claim["metadata"]["uid"] != old
+        assert claim["spec"]["storageClassName"] == "grows"
+        assert world.status["volumes"] == {"smallest": "10Gi", "storageClassName": "grows"}
+        assert world.failures == []
+
+
+def warn_of_missing_class(world):
+    """As the controller of volumes, which does not run here."""
+    metadata = world.get("PersistentVolumeClaim", CLAIM)["metadata"]
+    about = {"kind": "PersistentVolumeClaim", "namespace": world.namespace, "name": CLAIM, "uid": metadata["uid"]}
+    event = {
+        "metadata": {"name": "missing-class", "namespace": world.namespace},
+        "type": "Warning",
+        "reason": "ProvisioningFailed",
+        "message": 'storageclass.storage.k8s.io "fsat" not found',
+        "involvedObject": about,
+        "lastTimestamp": metadata["creationTimestamp"],
+    }
+    world.server.create(f"/api/v1/namespaces/{world.namespace}/events", event)
 
 
 def test_drift_is_repaired_and_what_others_added_is_left_alone(world):

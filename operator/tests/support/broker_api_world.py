@@ -143,6 +143,7 @@ class ApiWorld:
             if "deletionTimestamp" in body["metadata"]:
                 continue
             bad = body["spec"]["containers"][0]["image"] in BAD_IMAGES
+            bad = bad or not self.mirror.has_volume(body["metadata"])
             if bad or (body.get("status") or {}).get("phase") == "Running":
                 continue
             status = {
@@ -153,6 +154,8 @@ class ApiWorld:
             self.merge("Pod", name, {"status": status}, "status")
         for body in self.mirror.select("PersistentVolumeClaim", self.namespace, {}):
             size = body["spec"]["resources"]["requests"]["storage"]
+            if self.mirror.stays_as_it_is(body, size):
+                continue
             status = {"phase": "Bound", "capacity": {"storage": size}}
             if any((body.get("status") or {}).get(key) != value for key, value in status.items()):
                 self.merge("PersistentVolumeClaim", body["metadata"]["name"], {"status": status}, "status")

@@ -11,6 +11,12 @@ from crd_files import Schema, schema_of, walk
 from delaymq_operator.api import names
 
 Spec = dict[str, Any]
+CLASS_FIXED = (
+    "spec.storage.storageClassName",
+    "the class of bound volumes cannot change: restore storageClassName as it was, or move to a new Broker with the "
+    "other class",
+)
+"""What is said when the class of bound volumes is changed."""
 
 
 def collection(namespace: str, kind: str) -> str:

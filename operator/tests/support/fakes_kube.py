@@ -36,6 +36,10 @@ class FakeKube:
     requests: list[tuple[str, str, str]] = field(default_factory=list)
     events: list[tuple[str, str, str]] = field(default_factory=list)
     can_grow: bool = True
+    missing_classes: set[str | None] = field(default_factory=set)
+    """Storage classes that are not there: their claims stay unbound; None: there is no default class."""
+    largest: str = ""
+    """Volumes do not become larger than this, whatever claims ask for; empty: as large as anybody likes."""
     unready: set[str] = field(default_factory=set)
     """Pods that run but are not ready."""
     owned_fields: dict[Place, Manifest] = field(default_factory=dict)
@@ -107,17 +111,19 @@ class FakeKube:
             raise KubeError(404, "NotFound", f"{kind} {name} not found")
         before = self.objects[place]
         body = _merge_patch(copied(before), patch)
-        if (
-            kind == "PersistentVolumeClaim"
-            and subresource is None
-            and body["spec"] != before["spec"]
-            and not self.can_grow
-        ):
-            raise KubeError(403, "Forbidden", "only dynamically provisioned pvc can be resized")
+        if kind == "PersistentVolumeClaim" and subresource is None and body["spec"] != before["spec"]:
+            self._admit_size(body, before)
         return copied(self._store(place, body))
 
     async def delete(
-        self, kind: str, namespace: str, name: str, *, uid: str | None = None, propagation: str = "Background"
+        self,
+        kind: str,
+        namespace: str,
+        name: str,
+        *,
+        uid: str | None = None,
+        version: str | None = None,
+        propagation: str = "Background",
     ) -> None:
         self.requests.append(("delete", kind, name))
         place = (kind, namespace, name)
@@ -126,6 +132,8 @@ class FakeKube:
             return
         if uid is not None and live["metadata"]["uid"] != uid:
             raise KubeError(409, "Conflict", f"the uid of {kind} {name} is another")
+        if version is not None and live["metadata"]["resourceVersion"] != version:
+            raise KubeError(409, "Conflict", f"the ResourceVersion of {kind} {name} is another")
         if kind == "Pod" or propagation == "Orphan":
             if "deletionTimestamp" not in live["metadata"]:
                 live["metadata"]["deletionTimestamp"] = self._now_text()
@@ -173,9 +181,18 @@ class FakeKube:
                 self._run_pod(body)
         for claim in list(self.select("PersistentVolumeClaim", None, {})):
             wanted = {"storage": claim["spec"]["resources"]["requests"]["storage"]}
+            if self.stays_as_it_is(claim, wanted["storage"]):
+                continue
             if (claim.get("status") or {}).get("capacity") != wanted:
                 claim["status"] = {"phase": "Bound", "capacity": wanted}
                 self._touch(claim)
+
+    def stays_as_it_is(self, claim: Manifest, wanted: str) -> bool:
+        """Whether the storage does nothing for a claim: its class is missing, or the size is beyond it."""
+        status = claim.get("status") or {}
+        if "capacity" not in status:
+            return claim["spec"].get("storageClassName") in self.missing_classes
+        return bool(self.largest) and parse_quantity(wanted) > parse_quantity(self.largest)
 
     def _collect_garbage(self) -> None:
         for place, body in list(self.objects.items()):
@@ -255,6 +272,11 @@ class FakeKube:
             waiting = {"reason": "ImagePullBackOff", "message": f'Back-off pulling image "{image}"'}
             state = {"name": body["spec"]["containers"][0]["name"], "state": {"waiting": waiting}}
             body["status"] = {"phase": "Pending", "containerStatuses": [state]}
+        elif not self.has_volume(metadata):
+            message = "0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims"
+            scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+            body["status"] = {"phase": "Pending", "conditions": [scheduled]}
+            self._ages[uid] = 0
         elif age > TICKS_TO_RUN:
             if before is None or before.get("phase") != "Running":
                 self.started.append(metadata["name"])
@@ -272,6 +294,11 @@ class FakeKube:
             body["spec"]["nodeName"] = "node-1"
         if body.get("status") != before:
             self._touch(body)
+
+    def has_volume(self, pod: Manifest) -> bool:
+        """Whether the claim of a pod is bound, or it has none."""
+        claim = self.objects.get(("PersistentVolumeClaim", pod["namespace"], f"store-{pod['name']}"))
+        return claim is None or "capacity" in (claim.get("status") or {})
 
     # Storing.
 
@@ -307,6 +334,19 @@ class FakeKube:
                     raise KubeError(422, "Invalid", f"spec: Forbidden: updates to {key} are forbidden")
         if kind == "Service":
             self._admit_service(body)
+
+    def _admit_size(self, body: Manifest, before: Manifest) -> None:
+        """As Kubernetes 1.34: only bound claims, and down only to what is above the capacity."""
+        has = ((before.get("status") or {}).get("capacity") or {}).get("storage")
+        if has is None:
+            raise KubeError(
+                422, "Invalid", "spec is immutable after creation except resources.requests for bound claims"
+            )
+        if storage_of(body) < storage_of(before):
+            if storage_of(body) <= parse_quantity(has):
+                raise KubeError(422, "Invalid", "field can not be less than status.capacity")
+        elif not self.can_grow:
+            raise KubeError(403, "Forbidden", "only dynamically provisioned pvc can be resized")
 
     def _admit_service(self, body: Manifest) -> None:
         name, spec = body["metadata"]["name"], body["spec"]

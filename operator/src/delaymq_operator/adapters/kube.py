@@ -78,12 +78,20 @@ class ApiKube:
         return self._saw(kind, await self._requests.send(request))
 
     async def delete(
-        self, kind: str, namespace: str, name: str, *, uid: str | None = None, propagation: Propagation = "Background"
+        self,
+        kind: str,
+        namespace: str,
+        name: str,
+        *,
+        uid: str | None = None,
+        version: str | None = None,
+        propagation: Propagation = "Background",
     ) -> None:
-        """Deletes; an object that is absent is fine, one of another `uid` is KubeError 409."""
+        """Deletes; an object that is absent is fine, one of another `uid` or resourceVersion is KubeError 409."""
         options: Manifest = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation}
-        if uid is not None:
-            options["preconditions"] = {"uid": uid}
+        known = {"uid": uid, "resourceVersion": version}
+        if conditions := {key: value for key, value in known.items() if value is not None}:
+            options["preconditions"] = conditions
         try:
             await self._requests.send(Request("delete", kind, "DELETE", _kind(kind).path(namespace, name), options))
         except KubeError as error:

@@ -55,7 +55,10 @@ PERMISSIONS: Final[tuple[Permission, ...]] = (
     Permission("", "configmaps", (*SEEN, "create", "patch"), "broker.conf"),
     Permission("", "serviceaccounts", (*SEEN, "create", "patch"), "what pods of brokers run as; it may do nothing"),
     Permission(
-        "", "persistentvolumeclaims", ("list", "watch", "patch"), "grow volumes, and remember a broker's address"
+        "",
+        "persistentvolumeclaims",
+        ("list", "watch", "patch", "delete"),
+        "grow volumes, and remember a broker's address; delete: one that never was bound, when its class was corrected",
     ),
     Permission(
         "",

@@ -15,10 +15,20 @@ Verdict = Literal["Intact", "Corrected", "WentBack"]
 
 
 class StorageStatus(StatusStruct, frozen=True, kw_only=True):
-    """The volume of a group, as quantities."""
+    """The volume of a group; sizes are quantities."""
 
     requested: str | None = None
     capacity: str | None = None
+    """None while there is no volume."""
+
+
+class VolumesStatus(StatusStruct, frozen=True, kw_only=True):
+    """All volumes that are bound: the schema's rules decide by it what may change in spec.storage."""
+
+    smallest: str
+    """The least that spec.storage.size may be set back to, a quantity."""
+    storage_class_name: str | None = None
+    """None when they differ."""
 
 
 class LatenessStatus(StatusStruct, frozen=True, kw_only=True):
@@ -106,6 +116,8 @@ class BrokerStatus(StatusStruct, frozen=True, kw_only=True):
     next_due: str | None = None
     levels: str | None = None
     """The level table in force, as messageDelayLevel."""
+    volumes: VolumesStatus | None = None
+    """None while no volume is bound."""
     groups: tuple[GroupStatus, ...] = ()
     analytics: AnalyticsStatus | None = None
     """None without spec.analytics."""

@@ -55,6 +55,7 @@ class Reason(StrEnum):
     ACCOUNT_MISSING = "AccountMissing"
     PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
     POD_FAILING = "PodFailing"
+    VOLUME_NOT_BOUND = "VolumeNotBound"
     VOLUME_CANNOT_GROW = "VolumeCannotGrow"
     VOLUME_BEING_DELETED = "VolumeBeingDeleted"
     BROKER_UNREACHABLE = "BrokerUnreachable"

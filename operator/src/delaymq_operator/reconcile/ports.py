@@ -49,9 +49,16 @@ class Kube(Protocol):
         """JSON merge patch; KubeError 404 when it is absent, 409 if `patch` states an old resourceVersion."""
 
     async def delete(
-        self, kind: str, namespace: str, name: str, *, uid: str | None = None, propagation: Propagation = "Background"
+        self,
+        kind: str,
+        namespace: str,
+        name: str,
+        *,
+        uid: str | None = None,
+        version: str | None = None,
+        propagation: Propagation = "Background",
     ) -> None:
-        """Deletes; an object that is absent is fine, one of another `uid` is KubeError 409."""
+        """Deletes; an object that is absent is fine, one of another `uid` or resourceVersion is KubeError 409."""
 
     async def event(self, about: Manifest, *, type: EventType, reason: str, message: str) -> None:  # noqa: A002
         """Says something about an object; repeats are counted, not added. It never raises."""

@@ -41,6 +41,7 @@ _STALLS_IN_TIME: Final = frozenset(
         Reason.ADDRESS_PENDING,
         Reason.POD_FAILING,
         Reason.VOLUME_BEING_DELETED,
+        Reason.VOLUME_NOT_BOUND,
     }
 )
 _MAX_NAMED: Final = 5

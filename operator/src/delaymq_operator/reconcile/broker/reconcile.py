@@ -26,6 +26,7 @@ from delaymq_operator.reconcile.broker.settings import give_settings
 from delaymq_operator.reconcile.broker.state import BrokerPass
 from delaymq_operator.reconcile.broker.status import compose_status, publish_status
 from delaymq_operator.reconcile.broker.telling import say_conflict, say_failures, say_refused, tell_news
+from delaymq_operator.reconcile.broker.unbound import replace_unbound_volumes, say_unbound_volumes
 from delaymq_operator.reconcile.broker.volumes import grow_volumes
 from delaymq_operator.reconcile.errors import KubeError
 from delaymq_operator.reconcile.world import Key, Outcome, World
@@ -39,6 +40,7 @@ LOOK: tuple[Step, ...] = (
     look_at_cluster,
     ask_brokers,
     judge_schedulers,
+    say_unbound_volumes,
     find_late_pods,
     say_failures,
 )
@@ -48,6 +50,7 @@ CHANGE: tuple[Step, ...] = (
     have_addresses,
     have_name_server_address,
     have_name_servers,
+    replace_unbound_volumes,
     have_group_sets,
     grow_volumes,
     give_settings,

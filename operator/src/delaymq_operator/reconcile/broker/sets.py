@@ -128,7 +128,7 @@ async def have_group_sets(p: BrokerPass) -> None:
     failed: KubeError | None = None
     for group in p.groups:
         try:
-            if group.surplus or group.address is None:
+            if group.surplus or group.is_remade or group.address is None:
                 await _have_retention(p, group)
             else:
                 await _have_group_set(p, group, group.address)

@@ -99,6 +99,8 @@ class Group:
     """What clients shall be told; None: not known yet."""
     resumed: ResumedStatus | None = None
     """How its scheduler came up; None: not known in this pass."""
+    is_remade: bool = False
+    """Its StatefulSet is not made in this pass: its claim has to go first."""
     hold: str = ""
     """Why its pod may not be restarted in this pass; empty: it may."""
 

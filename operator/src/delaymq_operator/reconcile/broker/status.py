@@ -13,12 +13,14 @@ from delaymq_operator.api.broker_status import (
     LatenessStatus,
     LevelStatus,
     StorageStatus,
+    VolumesStatus,
 )
 from delaymq_operator.api.resource import status_patch, timestamp_of_ms
+from delaymq_operator.manifests import parse_quantity
 from delaymq_operator.reconcile.broker.addresses import ingress_ip
+from delaymq_operator.reconcile.broker.claims import capacity, requested, storage_class
 from delaymq_operator.reconcile.broker.conditions import conditions_of
 from delaymq_operator.reconcile.broker.state import BrokerPass, Group
-from delaymq_operator.reconcile.broker.volumes import capacity, requested
 from delaymq_operator.reconcile.ports import BrokerInfo, LevelState, Manifest
 
 # Figures that change all the time: they alone are written at most once an interval.
@@ -99,6 +101,7 @@ def status_of_pass(p: BrokerPass) -> BrokerStatus:
         pending=sum(pending) if pending else None,
         next_due=min(due, default=None),
         levels=_levels_in_force(p),
+        volumes=_volumes(p),
         groups=groups,
         analytics=p.analytics.status,
     )
@@ -135,6 +138,18 @@ def _with_info(found: GroupStatus, info: BrokerInfo, most_levels: int) -> GroupS
         next_due=timestamp_of_ms(min(due_ms)) if due_ms else None,
         lateness=_lateness(info.levels),
         delay=tuple(_level(level) for level in _worth_telling(info.levels, most_levels)),
+    )
+
+
+def _volumes(p: BrokerPass) -> VolumesStatus | None:
+    """What claims ask for counts too: where a volume is larger than that, a refused growth is set back to it."""
+    claims = [group.claim for group in p.groups if capacity(group.claim) is not None]
+    sizes = [size for claim in claims for size in (capacity(claim), requested(claim)) if size is not None]
+    if not sizes:
+        return None
+    classes = {storage_class(claim) for claim in claims}
+    return VolumesStatus(
+        smallest=min(sizes, key=parse_quantity), storage_class_name=classes.pop() if len(classes) == 1 else None
     )
 
 

@@ -1,4 +1,4 @@
-"""Volumes grow: claims are patched while pods run, and StatefulSets made anew around the pods, since the size in a
+"""Volumes grow: claims are patched while pods run, and StatefulSets made anew around the pods, since the claim in a
 StatefulSet cannot be changed."""
 
 from __future__ import annotations
@@ -6,7 +6,16 @@ from __future__ import annotations
 from typing import Any
 
 from delaymq_operator.api.conditions import Reason
-from delaymq_operator.manifests import parse_quantity
+from delaymq_operator.api.names import GROUP
+from delaymq_operator.manifests import same_quantity
+from delaymq_operator.reconcile.broker.claims import (
+    capacity,
+    is_smaller,
+    is_unbound,
+    least_request,
+    requested,
+    template_differs,
+)
 from delaymq_operator.reconcile.broker.sets import KEPT_ANNOTATION, kept_text, made_from
 from delaymq_operator.reconcile.broker.state import BrokerPass, Group
 from delaymq_operator.reconcile.errors import KubeError
@@ -14,10 +23,13 @@ from delaymq_operator.reconcile.ports import Manifest
 
 # A refusal does not go away by asking; a changed storage class may be noticed this late.
 _REFUSED_RETRY_S = 300.0
+ASKED_ANNOTATION = f"{GROUP}/asked"
+"""On a claim: the size that the operator last asked for. Somebody else may ask for more, and keeps it."""
 
 
 async def grow_volumes(p: BrokerPass) -> None:
     """Every volume is as large as spec.storage.size says, or the status says why not."""
+    size = p.broker.spec.storage.size
     for group in p.groups:
         claim = group.claim
         if claim is None:
@@ -25,23 +37,25 @@ async def grow_volumes(p: BrokerPass) -> None:
         if claim["metadata"].get("deletionTimestamp"):
             _hold_what_uses(p, group, claim)
             continue
-        if group.surplus:
+        if group.surplus or is_unbound(claim):
             continue
-        size = p.broker.spec.storage.size
-        if _smaller(requested(claim), size):
-            claim = group.claim = await _ask_for_more(p, group, claim, size)
-        if claim is None or _smaller(requested(claim), size):
+        if is_smaller(requested(claim), size):
+            claim = await _ask_for_more(p, group, claim, size)
+        elif is_smaller(capacity(claim), str(requested(claim))):
+            claim = await _ask_for_less(p, group, claim, least_request(claim, size))
+        group.claim = claim
+        if is_smaller(requested(claim), size):
             continue
-        if _smaller(capacity(claim), str(requested(claim))):
-            p.progressing(Reason.GROWING_VOLUMES, _growing(claim))
+        if is_smaller(capacity(claim), size):
+            _say_growing(p, claim)
         live = group.set.live
-        if live is not None and _smaller(_size_in(live), size):
+        if live is not None and template_differs(live, p.broker.spec.storage):
             await _make_set_anew(p, group, claim, live["metadata"]["name"])
 
 
 def _hold_what_uses(p: BrokerPass, group: Group, claim: Manifest) -> None:
     """A claim that was deleted goes, with all messages, when the pod that uses it ends: that is left to a person."""
-    if group.pod is None or group.surplus:
+    if group.pod is None or group.surplus or is_unbound(claim):
         return
     name = claim["metadata"]["name"]
     group.hold = f"volume {name} would go with it"
@@ -52,65 +66,77 @@ def _hold_what_uses(p: BrokerPass, group: Group, claim: Manifest) -> None:
     )
 
 
-def requested(claim: Manifest | None) -> str | None:
-    """The size that a claim asks for."""
-    resources = ((claim or {}).get("spec") or {}).get("resources") or {}
-    found: str | None = (resources.get("requests") or {}).get("storage")
-    return found
+async def _ask_for_more(p: BrokerPass, group: Group, claim: Manifest, size: str) -> Manifest:
+    """The claim after it was asked to grow; as it was when the API server refuses."""
+    name = claim["metadata"]["name"]
+    done, why = await _ask(p, claim, size)
+    if done is None:
+        p.problem(
+            Reason.VOLUME_CANNOT_GROW,
+            f"Volume {name} stays at {requested(claim)}: {why}. Allow its storage class to expand volumes, or set "
+            f"spec.storage.size back to {requested(claim)}.",
+        )
+        p.again(_REFUSED_RETRY_S)
+        return claim
+    await p.event("Normal", "GrowingVolume", f"volume {name} of {group.name} grows from {requested(claim)} to {size}")
+    p.progressing(Reason.GROWING_VOLUMES, f"Volume {name} grows to {size}.")
+    return done
 
 
-def capacity(claim: Manifest | None) -> str | None:
-    """The size that a claim has; None while it is not bound."""
-    found: str | None = (((claim or {}).get("status") or {}).get("capacity") or {}).get("storage")
-    return found
+async def _ask_for_less(p: BrokerPass, group: Group, claim: Manifest, size: str) -> Manifest:
+    """A claim that asks for more than it has, and than the spec wants, stops doing so: its storage may try for ever,
+    and quotas count what it asks for. Kubernetes before 1.32 refuses; that harms nothing."""
+    asked = (claim["metadata"].get("annotations") or {}).get(ASKED_ANNOTATION)
+    if not same_quantity(asked, requested(claim)) or not is_smaller(size, str(requested(claim))):
+        return claim
+    name = claim["metadata"]["name"]
+    done, why = await _ask(p, claim, size)
+    if done is None:
+        what = f"volume {name} of {group.name} still asks for {requested(claim)} and has {capacity(claim)}: {why}"
+        await p.event("Warning", "GrowthNotWithdrawn", what)
+        return claim
+    what = f"volume {name} of {group.name} asks for {size} instead of {requested(claim)}"
+    await p.event("Normal", "GrowthWithdrawn", what)
+    return done
 
 
-def _size_in(stateful_set: Manifest) -> str | None:
-    return next((requested(claim) for claim in stateful_set["spec"].get("volumeClaimTemplates") or []), None)
-
-
-def _smaller(amount: str | None, wanted: str) -> bool:
-    return amount is not None and parse_quantity(amount) < parse_quantity(wanted)
-
-
-async def _ask_for_more(p: BrokerPass, group: Group, claim: Manifest, size: str) -> Manifest | None:
+async def _ask(p: BrokerPass, claim: Manifest, size: str) -> tuple[Manifest | None, str]:
+    """The claim with another size, or why not; a refusal is remembered for some minutes."""
     name = claim["metadata"]["name"]
     refused_ms, why = p.memory.growth_refused_ms.get((name, size), (None, ""))
     if refused_ms is not None and p.now_ms - refused_ms < _REFUSED_RETRY_S * 1000:
-        _say_refused(p, name, claim, why)
-        return None
-    patch = {"spec": {"resources": {"requests": {"storage": size}}}}
+        return None, why
+    patch = {
+        "metadata": {"annotations": {ASKED_ANNOTATION: size}},
+        "spec": {"resources": {"requests": {"storage": size}}},
+    }
     try:
         done = await p.world.kube.patch("PersistentVolumeClaim", p.namespace, name, patch)
     except KubeError as error:
         if not (error.invalid or error.forbidden):
             raise
         p.memory.growth_refused_ms[name, size] = (p.now_ms, error.message)
-        _say_refused(p, name, claim, error.message)
-        return None
+        return None, error.message
     p.memory.growth_refused_ms.pop((name, size), None)
-    await p.event("Normal", "GrowingVolume", f"volume {name} of {group.name} grows from {requested(claim)} to {size}")
-    p.progressing(Reason.GROWING_VOLUMES, f"Volume {name} grows to {size}.")
-    return done
+    return done, ""
 
 
-def _say_refused(p: BrokerPass, name: str, claim: Manifest, why: str) -> None:
-    p.problem(
-        Reason.VOLUME_CANNOT_GROW,
-        f"Volume {name} stays at {requested(claim)}: {why}. Allow its storage class to expand volumes, or set "
-        "spec.storage.size back.",
-    )
-    p.again(_REFUSED_RETRY_S)
-
-
-def _growing(claim: Manifest) -> str:
+def _say_growing(p: BrokerPass, claim: Manifest) -> None:
+    """How far it is, and whether the storage has given up (Kubernetes 1.32 or newer)."""
+    status = claim.get("status") or {}
     said = [
         f"{condition.get('type')}: {condition['message']}"
-        for condition in (claim.get("status") or {}).get("conditions") or []
+        for condition in status.get("conditions") or []
         if condition.get("status") == "True" and condition.get("message")
     ]
     what = f"Volume {claim['metadata']['name']} has {capacity(claim)} of {requested(claim)}"
-    return f"{what} ({'; '.join(said)})." if said else f"{what}."
+    what = f"{what} ({'; '.join(said)})." if said else f"{what}."
+    verdict = str((status.get("allocatedResourceStatuses") or {}).get("storage") or "")
+    if verdict.endswith("Infeasible"):
+        advice = f"Its storage cannot have that size ({verdict}): set spec.storage.size back to {capacity(claim)}."
+        p.problem(Reason.VOLUME_CANNOT_GROW, f"{what} {advice}")
+    else:
+        p.progressing(Reason.GROWING_VOLUMES, what)
 
 
 async def _make_set_anew(p: BrokerPass, group: Group, claim: Manifest, name: str) -> None:
@@ -122,7 +148,7 @@ async def _make_set_anew(p: BrokerPass, group: Group, claim: Manifest, name: str
     group.hold = "its StatefulSet is made anew"
     p.progressing(Reason.GROWING_VOLUMES, f"The StatefulSet of {group.name} is made anew around its pod.")
     live = await p.world.kube.get("StatefulSet", p.namespace, name)
-    if live is None or live["metadata"].get("deletionTimestamp") or not _smaller(_size_in(live), str(requested(claim))):
+    if live is None or live["metadata"].get("deletionTimestamp") or not template_differs(live, p.broker.spec.storage):
         return
     made = made_from(live)
     if made is not None:
