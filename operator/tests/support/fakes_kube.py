@@ -296,9 +296,11 @@ class FakeKube:
             self._touch(body)
 
     def has_volume(self, pod: Manifest) -> bool:
-        """Whether the claim of a pod is bound, or it has none."""
+        """Whether the claim of a pod is bound, or it needs none."""
         claim = self.objects.get(("PersistentVolumeClaim", pod["namespace"], f"store-{pod['name']}"))
-        return claim is None or "capacity" in (claim.get("status") or {})
+        if claim is None:
+            return pod["labels"].get(COMPONENT) != "broker"
+        return "capacity" in (claim.get("status") or {})
 
     # Storing.
 

@@ -107,3 +107,4 @@ async def _delete_set(p: BrokerPass, group: Group, live: Manifest) -> None:
     check_ours(p, live)
     # Orphan: else a claim that shall go with its StatefulSet would, bound or not.
     await p.world.kube.delete("StatefulSet", p.namespace, metadata["name"], uid=metadata["uid"], propagation="Orphan")
+    group.set.live = None
