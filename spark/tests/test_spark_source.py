@@ -120,7 +120,7 @@ def test_pushed_filters_give_the_rows_that_spark_would_have_kept(spark: SparkSes
     [
         ({"path": ""}, "the option `path` is missing"),
         ({"path": "/nowhere/at/all"}, "is not a store: it has no folder commitlog"),
-        ({"path": "s3://bucket/store"}, "s3:// is not known"),
+        ({"path": "s3://bucket/store"}, "the scheme s3 is not supported"),
         ({"columns": "topic,boddy"}, "did you mean body?"),
         ({"column": "topic"}, "did you mean columns?"),
         ({"splitBytes": "lots"}, "such as 134217728 or 128m"),

@@ -12,6 +12,7 @@ from typing import NoReturn
 from delaymq.message.errors import LevelTableError
 from delaymq.message.levels import DelayLevels
 
+from delaymq_spark.folders import FolderError, output_folder
 from delaymq_spark.old_runs import prefix_of
 from delaymq_spark.publish import ConfigMapName, parse_target
 from delaymq_spark.times import parse_time_ms
@@ -50,6 +51,7 @@ class Wanted:
     """As it was given: not looked at yet."""
     as_of_ms: int
     out: Path | None
+    """Absolute, without symbolic links."""
     publish: ConfigMapName | None
     keep_runs: int | None
     """Of this run and older ones beside `out`, how many keep their results; None: all."""
@@ -84,9 +86,10 @@ def parse(argv: Sequence[str], now_ms: int) -> Wanted:
     out = given.out
     if out is None and given.job == "report" and target is None:
         out = DEFAULT_OUT
+    folder = None if out is None else _folder(out)
     return Wanted(
         job=given.job, store=given.store, as_of_ms=_time_ms(given.as_of, now_ms),
-        out=None if out is None else Path(out), publish=target, keep_runs=_keep_runs(given.keep_runs, out),
+        out=folder, publish=target, keep_runs=_keep_runs(given.keep_runs, folder),
         skipped_ok=given.skipped_ok, as_json=given.json,
         levels=given.levels, retention_hours=given.retention_hours,
         keyed_topics=frozenset(word.strip() for word in given.keyed_topics.split(",") if word.strip()),
@@ -121,6 +124,13 @@ def _parser() -> _Parser:
     return parser
 
 
+def _folder(text: str) -> Path:
+    try:
+        return output_folder(text)
+    except FolderError as error:
+        raise UsageError(f"--out {error}") from None
+
+
 def _target(text: str | None) -> ConfigMapName | None:
     if text is None:
         return None
@@ -130,12 +140,12 @@ def _target(text: str | None) -> ConfigMapName | None:
         raise UsageError(f"--publish: {error}") from None
 
 
-def _keep_runs(count: int | None, out: str | None) -> int | None:
+def _keep_runs(count: int | None, out: Path | None) -> int | None:
     if count is None:
         return None
     if not 1 <= count <= MAX_KEPT_RUNS:
         raise UsageError(f"--keep-runs is {count}: give a number from 1 to {MAX_KEPT_RUNS}")
-    if out is None or prefix_of(Path(out)) is None:
+    if out is None or prefix_of(out) is None:
         raise UsageError(
             "--keep-runs needs --out with a name that ends in a hyphen and a word, such as results/orders-1"
         )

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
@@ -23,6 +22,7 @@ from delaymq.message.levels import DEFAULT_LEVELS, DelayLevels
 
 from delaymq_spark import status
 from delaymq_spark.arguments import DEFAULT_RETENTION_HOURS, UsageError, Wanted, parse
+from delaymq_spark.folders import store_around
 from delaymq_spark.old_runs import remove_old_runs
 from delaymq_spark.problems import sentence_of
 from delaymq_spark.publish import ApiServer, PublishError, in_cluster, pack, publish
@@ -155,9 +155,10 @@ def _options(wanted: Wanted, started: _Started) -> JobOptions:
     started.store_id, started.broker_name = described.store_id, described.broker_name
     if not is_address(store):
         list_segments(store)
-        if wanted.out is not None and wanted.out.resolve().is_relative_to(Path(store).resolve()):
-            text = f"--out {wanted.out} is in the store, which is never written to: give another directory"
-            raise _FailedError(text, EXIT_USAGE)
+    around = None if wanted.out is None else store_around(wanted.out, None if is_address(store) else store)
+    if around is not None:
+        text = f"--out {wanted.out} is in the store {around}, which is never written to: give another directory"
+        raise _FailedError(text, EXIT_USAGE)
     levels = wanted.levels or described.message_delay_level or DEFAULT_LEVELS
     try:
         DelayLevels.parse(levels)

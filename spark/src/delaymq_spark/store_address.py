@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
 
+from delaymq_spark.folders import FolderError, folder_of
+
 TOKEN_VARIABLE: Final = "DELAYMQ_HTTP_TOKEN"
 # Longer ones are nobody's; the broker's HTTP server takes lines of 8 KiB.
 MAX_TOKEN_LENGTH: Final = 4096
@@ -48,15 +50,10 @@ def check_store_path(path: str) -> str:
         raise StorePathError("the option `path` is missing: give the folder of a broker's store, or http://HOST:PORT")
     if path.lower().startswith(("http:", "https:")):
         return _checked_address(path)
-    scheme, colon, rest = path.partition("://")
-    if colon:
-        if scheme != "file":
-            raise StorePathError(
-                f"{path}: {scheme}:// is not known: give a folder, such as /var/lib/delaymq/store, or http://HOST:PORT"
-            )
-        path = "/" + rest.lstrip("/")
-    elif path.startswith("file:/"):
-        path = path.removeprefix("file:")
+    try:
+        path = folder_of(path, "a folder, such as /var/lib/delaymq/store, or its broker's address, http://HOST:PORT")
+    except FolderError as error:
+        raise StorePathError(str(error)) from None
     return path.rstrip("/") or "/"
 
 
