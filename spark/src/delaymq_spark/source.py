@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -17,6 +19,7 @@ from delaymq_spark.source_options import OptionError, SourceOptions, parse_optio
 from delaymq_spark.source_partition import partitions_of, read_partition
 from delaymq_spark.source_schema import SKIPPED, TYPES, spark_schema
 from delaymq_spark.source_stream import StoreStreamReader
+from delaymq_spark.source_tables import read_options, table_options, with_table_options
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
@@ -25,7 +28,16 @@ FORMAT: Final = "rocketmq_store"
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format known to a session; not needed where `pyspark_rocketmq_store` is on the path of the driver."""
+    """Make the format known to a session; not needed where `pyspark_rocketmq_store` is on the path of the driver.
+
+    On this machine Spark's Python processes are then started with the interpreter that runs this, unless
+    PYSPARK_PYTHON or spark.pyspark.python says otherwise: `python3` of the PATH may lack this package.
+    """
+    context = spark.sparkContext
+    stated = os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python")
+    if not stated and sys.executable and context.master.partition("[")[0] in ("local", "local-cluster"):
+        # What each function that is registered from now on takes with it.
+        context.pythonExec = sys.executable
     spark.dataSource.register(RocketMqStoreSource)
 
 
@@ -39,7 +51,10 @@ class RocketMqStoreSource(DataSource):
 
     def schema(self) -> StructType:
         """By the option `columns`. OptionError, StorePathError."""
-        return spark_schema(parse_options(self.options).columns)
+        of_table = table_options(self.options)
+        if of_table is None:
+            return spark_schema(parse_options(self.options).columns)
+        return with_table_options(spark_schema(parse_options(of_table).columns), of_table)
 
     def reader(self, schema: StructType) -> StoreBatchReader:
         """The batch reader for the columns of `schema`, which a user may have given."""
@@ -49,8 +64,11 @@ class RocketMqStoreSource(DataSource):
         return FilteringReader(options) if takes_filters else StoreBatchReader(options)
 
     def streamReader(self, schema: StructType) -> StoreStreamReader:  # noqa: N802
-        """The streaming reader."""
-        return StoreStreamReader(self._options(schema))
+        """The streaming reader. OptionError for several stores."""
+        options = self._options(schema)
+        if len(options.paths) > 1:
+            raise OptionError(f"a stream reads one store, and {len(options.paths)} are given: start a stream for each")
+        return StoreStreamReader(options)
 
     def _options(self, schema: StructType) -> SourceOptions:
         for field in schema.fields:
@@ -59,7 +77,7 @@ class RocketMqStoreSource(DataSource):
             if field.dataType != TYPES[field.name][0]:
                 expected = TYPES[field.name][0].simpleString()
                 raise OptionError(f"the schema has {field.name} as {field.dataType.simpleString()}: it is {expected}")
-        return replace(parse_options(self.options), columns=tuple(schema.fieldNames()))
+        return replace(parse_options(read_options(self.options, schema)), columns=tuple(schema.fieldNames()))
 
 
 class StoreBatchReader(DataSourceReader):
@@ -70,7 +88,12 @@ class StoreBatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Parts of the log; what cannot be read at all is told in the driver's log."""
-        return partitions_of(plan(self.options.path, self.options.split_bytes), self.options)
+        options = self.options
+        return [
+            partition
+            for path in options.paths
+            for partition in partitions_of(plan(path, options.split_bytes), options)
+        ]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Batches of a part; Spark asks for None when there are no parts."""

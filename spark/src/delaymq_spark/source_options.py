@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,8 +24,8 @@ MIN_TRIGGER_BYTES: Final = 1 << 12
 _UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
 _SIZE = re.compile(r"(\d{1,15})\s*([a-z]*)\Z", re.ASCII)
 _KNOWN: Final = (
-    "path", "columns", "verify", "splitBytes", "from", "until", "topics", "delayLevels", "startingOffset", "pushdown",
-    "maxBytesPerTrigger", "token",
+    "path", "paths", "columns", "verify", "splitBytes", "from", "until", "topics", "delayLevels", "startingOffset",
+    "pushdown", "maxBytesPerTrigger", "token",
 )  # fmt: skip
 
 
@@ -36,8 +37,8 @@ class OptionError(ValueError):
 class SourceOptions:
     """How a store is read."""
 
-    path: StorePath
-    """With the option `token` in it, which nothing shows."""
+    paths: tuple[StorePath, ...]
+    """Stores, at least one; with the option `token` in them, which nothing shows."""
     columns: tuple[str, ...] = DEFAULT_COLUMNS
     """With `skipped`, if it is among them, at the end."""
     verify: bool = False
@@ -57,6 +58,11 @@ class SourceOptions:
     max_trigger_bytes: int | None = None
     """About how much of the log a stream's batch takes; None: all there is."""
 
+    @property
+    def path(self) -> StorePath:
+        """The first store; the only one of a stream."""
+        return self.paths[0]
+
 
 def parse_options(options: Mapping[str, str]) -> SourceOptions:
     """The options by any spelling of their names. OptionError, StorePathError."""
@@ -73,7 +79,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         raise OptionError(f"from ({given['from']}) is not before until ({given['until']}): nothing would be read")
     limit = given.get("maxBytesPerTrigger", "")
     return SourceOptions(
-        path=with_token(check_store_path(given.get("path", "")), given.get("token")),
+        paths=_paths(given),
         columns=_columns(given.get("columns")),
         verify=_boolean("verify", given.get("verify", "false")),
         split_bytes=_bytes("splitBytes", given.get("splitBytes", str(DEFAULT_SPLIT_BYTES)), MIN_SPLIT_BYTES),
@@ -85,6 +91,23 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         starting_offset=_starting_offset(given.get("startingOffset", "earliest")),
         max_trigger_bytes=_bytes("maxBytesPerTrigger", limit, MIN_TRIGGER_BYTES) if limit.strip() else None,
     )
+
+
+def _paths(given: Mapping[str, str]) -> tuple[StorePath, ...]:
+    """What `load` was given: Spark hands over one path as it is, several as a JSON list."""
+    stated = [given.get("path", "")]
+    if "paths" in given:
+        try:
+            stated = json.loads(given["paths"])
+        except (ValueError, RecursionError):
+            stated = []
+        if not isinstance(stated, list) or not stated or not all(isinstance(path, str) for path in stated):
+            raise OptionError(f"paths is {given['paths'][:60]!r}: give load() one store or a list of several")
+    found = [with_token(check_store_path(path), given.get("token")) for path in stated]
+    for number, path in enumerate(found):
+        if path in found[:number]:
+            raise OptionError(f"the store {path} is given twice: its rows would count twice")
+    return tuple(found)
 
 
 def _columns(text: str | None) -> tuple[str, ...]:

@@ -1,0 +1,66 @@
+"""Tables of Spark's catalog: `CREATE TABLE … USING rocketmq_store`.
+
+Spark gives the statement's options to the data source only when it asks for the schema, mixed with properties of the
+table; a later SELECT has the schema alone. So the schema carries them, as metadata of its first column.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Final
+
+from pyspark.sql.types import StructField, StructType
+
+from delaymq_spark.store_address import StorePathError, check_store_path, is_address
+
+_METADATA: Final = "rocketmq_store.options"
+# Spark's own names for what the statement says; without a catalog nobody gives them.
+_OF_TABLES: Final = ("provider", "owner")
+_STATED: Final = "option."
+
+
+def table_options(given: Mapping[str, str]) -> dict[str, str] | None:
+    """The options of a CREATE TABLE among what Spark gives for it; None when they are those of a read.
+
+    StorePathError.
+    """
+    options = {name.lower(): str(value) for name, value in given.items()}
+    if not any(name in options for name in _OF_TABLES):
+        return None
+    stated = {name.removeprefix(_STATED): value for name, value in options.items() if name.startswith(_STATED)}
+    if "token" in stated:
+        raise StorePathError(
+            "a table does not keep a token: leave it out, and set DELAYMQ_HTTP_TOKEN in the environment of the driver "
+            "and of all executors"
+        )
+    if "path" in options:
+        # Spark has qualified it, in the form of Hadoop's paths: nothing in it is escaped.
+        path = options["path"]
+        path = "/" + path[len("file:") :].lstrip("/") if path.lower().startswith("file:/") else check_store_path(path)
+        if not (is_address(path) or os.path.isabs(path)):
+            raise StorePathError(f"{path[:200]}: the LOCATION of a table is absolute: give its whole path")
+        stated["path"] = path
+    return stated
+
+
+def with_table_options(schema: StructType, options: Mapping[str, str]) -> StructType:
+    """The schema as the catalog is to keep it."""
+    first, *others = schema.fields
+    metadata = {**first.metadata, _METADATA: json.dumps(dict(options))}
+    return StructType([StructField(first.name, first.dataType, first.nullable, metadata), *others])
+
+
+def read_options(given: Mapping[str, str], schema: StructType) -> dict[str, str]:
+    """The options of a read: `given`, and those of the table when it is a table that is read. StorePathError."""
+    options = {name.lower(): str(value) for name, value in given.items()}
+    if "path" in options or "paths" in options:
+        return options
+    kept = next((field.metadata[_METADATA] for field in schema.fields if _METADATA in field.metadata), None)
+    if kept is None:
+        raise StorePathError(
+            "the option `path` is missing: give load() the folder of a broker's store, or http://HOST:PORT; create a "
+            "table without a list of columns, and name them in OPTIONS (columns '…'): else Spark forgets the path"
+        )
+    return {**json.loads(kept), **options}

@@ -1,0 +1,185 @@
+"""Stores as tables of Spark's catalog, and several stores in one read."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from delaymq_spark import register
+from delaymq_spark.source import RocketMqStoreSource
+from delaymq_spark.source_options import OptionError, parse_options
+from delaymq_spark.source_schema import spark_schema
+from delaymq_spark.store_address import StorePathError
+from pyspark.sql import SparkSession
+from spark_fake_broker import fake_broker
+from spark_running_broker import write_store
+
+COUNT = 300
+
+core = pytest.mark.core
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its path has what a URI would escape."""
+    path = tmp_path_factory.mktemp("tables") / "a b%20c"
+    write_store(path, COUNT)
+    return path
+
+
+def statement(**options: str) -> dict[str, str]:
+    """What Spark hands over for `CREATE TABLE … USING rocketmq_store OPTIONS (…) TBLPROPERTIES ('purpose'='audit')`."""
+    given = {**options, **{f"option.{name}": value for name, value in options.items() if name != "path"}}
+    return {**given, "owner": "root", "provider": "rocketmq_store", "purpose": "audit", "comment": "mine"}
+
+
+@core
+@pytest.mark.parametrize(
+    ("location", "path"),
+    [
+        ("file:/var/a b%20c/store", "/var/a b%20c/store"),
+        ("file:///var/store", "/var/store"),
+        ("/var/store", "/var/store"),
+        ("http://127.0.0.1:8080", "http://127.0.0.1:8080"),
+    ],
+)
+def test_a_table_keeps_its_options_in_the_schema(location: str, path: str) -> None:
+    created = RocketMqStoreSource(statement(path=location, splitbytes="16k", columns="topic,size"))
+    kept = created.schema()
+    assert kept.fieldNames() == ["topic", "size"]
+    options = RocketMqStoreSource({"splitbytes": "32k"}).reader(kept).options
+    assert (options.path, options.split_bytes, options.columns) == (path, 32 << 10, ("topic", "size"))
+    assert RocketMqStoreSource({}).reader(kept).options.split_bytes == 16 << 10
+    elsewhere = RocketMqStoreSource({"path": "/elsewhere"}).reader(kept).options
+    assert (elsewhere.path, elsewhere.split_bytes) == ("/elsewhere", 128 << 20)
+
+
+@core
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"path": "file:/var/store", "splitbyte": "16k"}, "did you mean splitBytes?"),
+        ({"path": "file:/var/store", "token": "hush"}, "a table does not keep a token"),
+        ({"path": "stores/a"}, "the LOCATION of a table is absolute"),
+        ({"path": "s3a://bucket/store"}, "the scheme s3a is not supported"),
+        ({}, "the option `path` is missing"),
+    ],
+)
+def test_a_table_that_could_not_be_read_is_not_created(options: dict[str, str], said: str) -> None:
+    with pytest.raises((OptionError, StorePathError)) as caught:
+        RocketMqStoreSource(statement(**options)).schema()
+    assert said in str(caught.value)
+    assert "hush" not in str(caught.value)
+
+
+@core
+def test_a_table_with_columns_of_the_users_says_where_they_belong() -> None:
+    with pytest.raises(StorePathError, match=r"without a list of columns.*OPTIONS \(columns"):
+        RocketMqStoreSource({}).reader(spark_schema(("topic",)))
+
+
+@core
+@pytest.mark.parametrize(
+    ("paths", "said"),
+    [
+        ("/a,/b", "give load() one store or a list of several"),
+        ('{"a": 1}', "give load() one store or a list of several"),
+        ("[1]", "give load() one store or a list of several"),
+        ('["/a", "/a/"]', "/a is given twice"),
+        ("[]", "give load() one store or a list of several"),
+        ('[""]', "the option `path` is missing"),
+        ('["/a", "s3://b"]', "the scheme s3 is not supported"),
+    ],
+)
+def test_several_paths_that_cannot_be_used_are_told(paths: str, said: str) -> None:
+    with pytest.raises((OptionError, StorePathError)) as caught:
+        parse_options({"paths": paths})
+    assert said in str(caught.value)
+
+
+@core
+def test_a_stream_of_several_stores_is_refused() -> None:
+    source = RocketMqStoreSource({"paths": '["/a", "/b"]'})
+    with pytest.raises(OptionError, match="a stream reads one store, and 2 are given: start a stream for each"):
+        source.streamReader(source.schema())
+
+
+def test_spark_creates_tables_reads_them_and_leaves_the_store_when_they_are_dropped(
+    spark: SparkSession, store: Path
+) -> None:
+    register(spark)
+    query = "SELECT count(*), count(DISTINCT physical_offset) FROM"
+    spark.sql(f"CREATE TABLE located USING rocketmq_store LOCATION '{store}'")
+    with fake_broker(store) as broker:
+        spark.sql(
+            f"CREATE TABLE served USING rocketmq_store OPTIONS (path '{broker.url}', columns 'topic, physical_offset')"
+            " COMMENT 'mine' TBLPROPERTIES ('purpose' = 'audit')"
+        )
+        try:
+            assert spark.sql(f"{query} located").first() == (COUNT, COUNT)
+            assert spark.sql(f"{query} served").first() == (COUNT, COUNT)
+            assert spark.table("served").columns == ["topic", "physical_offset"]
+            assert spark.sql("SELECT * FROM located WITH (until = '1970-01-01')").collect() == []
+            both = spark.read.format("rocketmq_store").load([str(store), broker.url])
+            assert both.count() == 2 * COUNT
+        finally:
+            spark.sql("DROP TABLE located")
+            spark.sql("DROP TABLE served")
+    assert spark.read.format("rocketmq_store").load(str(store)).count() == COUNT
+
+
+def test_registering_gives_spark_the_interpreter_that_has_this_package(
+    spark: SparkSession, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "/nowhere/python3")
+    register(spark)
+    assert spark.sparkContext.pythonExec == sys.executable
+    assert spark.read.format("rocketmq_store").load(str(store)).count() == COUNT
+
+
+class Context:
+    """A SparkContext as far as `register` looks."""
+
+    def __init__(self, master: str, **conf: str) -> None:
+        self.master, self.pythonExec, self._conf = master, "python3", conf
+
+    def getConf(self) -> dict[str, str]:  # noqa: N802
+        return self._conf
+
+
+class Session:
+    """A session that takes any data source."""
+
+    def __init__(self, context: Context) -> None:
+        self.sparkContext = context
+        self.dataSource = self
+
+    def register(self, source: type) -> None:
+        self.registered = source
+
+
+@core
+@pytest.mark.parametrize(
+    ("context", "variable", "expected"),
+    [
+        (Context("local"), None, sys.executable),
+        (Context("local[*]"), "", sys.executable),
+        (Context("local-cluster[2,1,1024]"), None, sys.executable),
+        (Context("local[2]"), "python3.13", "python3"),
+        (Context("local[2]", **{"spark.pyspark.python": "/opt/python"}), None, "python3"),
+        (Context("k8s://https://host"), None, "python3"),
+        (Context("spark://host:7077"), None, "python3"),
+    ],
+)
+def test_the_interpreter_is_chosen_on_this_machine_only_and_only_where_none_is_stated(
+    monkeypatch: pytest.MonkeyPatch, context: Context, variable: str | None, expected: str
+) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("PYSPARK_PYTHON", variable)
+    session = Session(context)
+    register(session)  # type: ignore[arg-type]
+    assert session.registered is RocketMqStoreSource
+    assert context.pythonExec == expected
