@@ -9,12 +9,14 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from delaymq_spark import StorePathError, read_positions, store_client, store_http
+from delaymq_spark import StorePathError, read_positions, store_client, store_http, store_patience
 from delaymq_spark.segments import Skipped
 from delaymq_spark.store_http import describe_store
-from spark_fake_broker import FakeBroker, Handler, fail, fake_broker, reset, send, send_json, send_range
+from delaymq_spark.store_patience import Patience
+from spark_fake_broker import Answer, FakeBroker, Handler, fail, fake_broker, reset, send, send_json, send_range
 from spark_running_broker import write_store
 from spark_store import source_rows
 
@@ -180,6 +182,69 @@ def test_a_server_that_never_answers_is_given_up(broker: FakeBroker, monkeypatch
     monkeypatch.setattr(store_client, "ANSWER_TIMEOUT_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(StorePathError, match="it takes too long"):
         describe_store(f"http://127.0.0.1:{silent.getsockname()[1]}")
+
+
+def begins(handler: Handler) -> None:
+    """The beginning of an answer, and no more of it while the connection is open."""
+    handler.send_response(200)
+    handler.send_header("Content-Length", "1000")
+    handler.end_headers()
+    handler.wfile.write(b"{")
+    handler.rfile.read(1)
+
+
+@pytest.mark.parametrize("answer", [lambda handler: handler.rfile.read(1), begins])
+def test_a_server_that_falls_silent_is_given_up_when_the_patience_of_the_question_ends(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, answer: Answer
+) -> None:
+    monkeypatch.setattr(store_client, "ANSWER_TIMEOUT_S", 10_000)
+    broker.first = answer
+    with pytest.raises(StorePathError, match=r"it takes too long\)?; tried for 0 s"):
+        describe_store(broker.url)
+
+
+def test_a_kept_connection_that_falls_silent_is_given_up_too(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_client, "ANSWER_TIMEOUT_S", 10_000)
+    client = store_client.BrokerClient(broker.url, None, 0.3)
+    assert client.get_json("/api/v1/store")["brokerName"] == "b"
+    broker.first = lambda handler: handler.rfile.read(1)
+    with pytest.raises(store_client.NoAnswerError, match="it takes too long"):
+        client.get_json("/api/v1/store")
+
+
+def test_all_addresses_of_a_name_share_one_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_http, "FIRST_PATIENCE_S", 0.3)
+    address = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 1))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [address] * 3)
+    waits: list[float] = []
+
+    def connect(address: object, timeout: float, source_address: object) -> socket.socket:
+        waits.append(timeout)
+        raise TimeoutError
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    with pytest.raises(StorePathError, match="it takes too long"):
+        describe_store("http://three.example:8080")
+    assert waits
+    assert max(waits) <= 0.1
+
+
+def test_a_large_answer_may_take_longer_than_the_patience_while_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr(store_patience, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    patience = Patience(10)
+    patience.begin_try()
+    for _ in range(5):
+        now_s[0] += 8
+        patience.note_bytes(store_patience.PROGRESS_BYTES)
+        assert patience.wait_s(45) == 10
+    assert patience.left_s() < 0, "there is no other try"
+    patience.note_bytes(store_patience.PROGRESS_BYTES - 1)
+    now_s[0] += 10
+    with pytest.raises(TimeoutError):
+        patience.wait_s(45)
 
 
 def test_a_server_that_trickles_is_given_up(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:

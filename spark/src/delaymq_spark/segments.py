@@ -128,6 +128,11 @@ class Listing:
     end: int | None = None
     """Physical offset behind the last record, where a broker says it; a folder is to be searched for it."""
 
+    @property
+    def start(self) -> int:
+        """Physical offset of the log's first byte; 0 for an empty folder."""
+        return self.segments[0].base if self.segments else self.end or 0
+
 
 def open_segment(info: SegmentInfo) -> SegmentFile:
     """The segment, by where it is. OSError; StorePathError when a broker refuses it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -21,7 +21,6 @@ from delaymq_spark.scan import MAGIC_BYTES
 from delaymq_spark.scan_walk import Walk, sound_at
 from delaymq_spark.segments import (
     NAME_DIGITS,
-    Listing,
     SegmentFile,
     Skipped,
     StorePath,
@@ -29,6 +28,8 @@ from delaymq_spark.segments import (
     open_segment,
     read_bytes,
 )
+from delaymq_spark.segments_times import FirstTimes, left_out
+from delaymq_spark.store_client import NoAnswerError
 from delaymq_spark.store_http import RemoteSegment, record_starts
 
 # How far behind the wished place a part may begin.
@@ -67,21 +68,36 @@ class Plan:
     """What is known before anything is read."""
 
 
-def plan(path: StorePath, split_bytes: int, start: int | None = None, end: int | None = None) -> Plan:
+def plan(
+    path: StorePath,
+    split_bytes: int,
+    start: int | None = None,
+    end: int | None = None,
+    *,
+    from_ms: int | None = None,
+    until_ms: int | None = None,
+) -> Plan:
     """Parts of about `split_bytes` of the store at `path`; or of what lies between two ends of earlier plans.
 
-    StorePathError when nothing can be read there.
+    With store times, segments that hold none of that time have no part (segments_times). StorePathError when nothing
+    can be read there.
     """
     listing = list_segments(path)
-    planner = _Planner(str(path), split_bytes, list(listing.skipped))
-    segments = [info for info in listing.segments if start is None or info.end > start]
-    first = _first(listing)
-    log_end = max(first, start or 0)
+    times = FirstTimes()
+    planner = Planner(str(path), split_bytes, listing.skipped, end)
+    wanted = [info for info in listing.segments if start is None or info.end > start]
+    count = len(wanted) if end is None else sum(info.base < end for info in wanted)
+    out = left_out(wanted[: count + 1], times, from_ms, until_ms)
+    segments = [info for info in wanted[:count] if info.base not in out]
+    first = listing.start
+    # What stands before a segment that holds records is not the log's end.
+    closed = max(out, default=-1)
+    if listing.end is None and count < len(wanted) and times.of(wanted[count]) is not None:
+        closed = max(closed, wanted[count].base)
+    log_end = max(first, start or 0, closed, listing.end or 0)
     last_parts: list[Part] = []
-    if listing.end is not None:
-        log_end = max(log_end, listing.end)
     # The files at the end may hold nothing yet: they are allocated ahead.
-    while listing.end is None and segments and not last_parts:
+    while listing.end is None and segments and segments[-1].base > closed and not last_parts:
         info = segments.pop()
         last_parts, log_end = planner.last_segment(info, max(info.base, start or 0)) or ([], log_end)
     parts: list[Part] = []
@@ -96,50 +112,61 @@ def plan(path: StorePath, split_bytes: int, start: int | None = None, end: int |
     return Plan(tuple(parts), first, log_end, (*planner.skipped, *gaps))
 
 
-def log_start(path: StorePath) -> int:
-    """Physical offset of the log's first byte; 0 for an empty folder. StorePathError."""
-    return _first(list_segments(path))
+class Planner:
+    """Finds the parts of one segment after the other."""
 
-
-def _first(listing: Listing) -> int:
-    return listing.segments[0].base if listing.segments else listing.end or 0
-
-
-class _Planner:
-    def __init__(self, path: str, split_bytes: int, skipped: list[Skipped]) -> None:
+    def __init__(self, path: str, split_bytes: int, skipped: Sequence[Skipped] = (), end: int | None = None) -> None:
         self._path = path
         self._split_bytes = split_bytes
-        self.skipped = skipped
+        self.skipped = list(skipped)
+        self._end = end
+        """Physical offset behind which no part is wanted."""
+        self._may_ask = True
 
     def segment(self, info: SegmentInfo, begin: int) -> list[Part] | None:
         """The parts of a segment whose end is known; None when it cannot be read."""
         if isinstance(info, RemoteSegment):
             return self._remote_segment(info, begin)
-        return self._with_file(info, lambda file: _parts(info, self._starts(file, begin), info.end))
+        return self._with_file(info, lambda file: _parts(info, self._starts(file, info, begin), info.end))
 
     def _remote_segment(self, info: RemoteSegment, begin: int) -> list[Part] | None:
         starts = [begin]
-        if info.end - begin > self._split_bytes * 3 // 2:
-            try:
-                found = record_starts(info, self._split_bytes)
-            except FileNotFoundError as error:
-                self._unreadable(info, error)
+        if self._wanted_end(info) - begin > self._split_bytes * 3 // 2:
+            found = self._remote_starts(info)
+            if found is None:
                 return None
-            except OSError as error:
-                # It is one part then; a broker that restarts may be back when that is read.
-                _log.warning("%s is not split: %s", info.path, error.strerror)
-                found = []
             starts += [each for each in found if begin + self._split_bytes // 2 <= each < info.end]
         return _parts(info, starts, info.end)
+
+    def _remote_starts(self, info: RemoteSegment) -> list[int] | None:
+        """Where records of the segment begin, as its broker says; None when it has deleted the segment."""
+        try:
+            return record_starts(info, self._split_bytes) if self._may_ask else []
+        except FileNotFoundError as error:
+            self._unreadable(info, error)
+            return None
+        except OSError as error:
+            # It is one part then; a broker that restarts may be back when that is read. One that did not answer is not
+            # waited for once more with each segment.
+            self._may_ask = not isinstance(error, NoAnswerError)
+            _log.warning("%s is not split: %s", info.path, error.strerror)
+            return []
 
     def last_segment(self, info: SegmentInfo, begin: int) -> tuple[list[Part], int] | None:
         """The parts of the segment that may hold the log's last record, and where that ends; None: it holds none."""
         return self._with_file(info, lambda file: self._last_segment(file, info, begin))
 
+    def record_behind(self, info: SegmentInfo, offset: int) -> int | None:
+        """Physical offset of a record in the segment, the first one known at or behind `offset`; None if none is."""
+        if isinstance(info, RemoteSegment):
+            return next((each for each in self._remote_starts(info) or () if offset <= each < info.end), None)
+        found = self._with_file(info, lambda file: self._record_in_queue(file, offset - info.base))
+        return None if found is None else info.base + found
+
     def _last_segment(self, file: SegmentFile, info: SegmentInfo, begin: int) -> tuple[list[Part], int] | None:
-        starts = self._starts(file, begin)
+        starts = self._starts(file, info, begin)
         # What lies between the records here is told by the tasks that read them.
-        walk = Walk(file, starts[-1], info.end, lambda skipped: None, info.end, to_log_end=True)
+        walk = Walk(file, starts[-1], self._wanted_end(info), lambda skipped: None, info.end, to_log_end=True)
         holds_records = sum(1 for _ in walk.windows()) > 0
         end = walk.reached
         torn = walk.torn_bytes
@@ -150,15 +177,19 @@ class _Planner:
             return None  # a file that was cut to a few bytes is no end of a log
         return (_parts(info, starts, end), end) if end > begin else None
 
-    def _starts(self, file: SegmentFile, begin: int) -> list[int]:
+    def _starts(self, file: SegmentFile, info: SegmentInfo, begin: int) -> list[int]:
         starts = [begin]
         wished = begin + self._split_bytes
-        while wished < file.base + file.file_bytes - self._split_bytes // 2:
+        wanted_end = self._wanted_end(info)
+        while wished < wanted_end - self._split_bytes // 2:
             found = self._record_in_queue(file, wished - file.base)
             if found is not None:
                 starts.append(file.base + found)
             wished = max(wished, starts[-1]) + self._split_bytes
         return starts
+
+    def _wanted_end(self, info: SegmentInfo) -> int:
+        return info.end if self._end is None else min(info.end, self._end)
 
     def _record_in_queue(self, file: SegmentFile, wished: int) -> int | None:
         """The first byte behind `wished` at which a record begins that its consume queue names."""

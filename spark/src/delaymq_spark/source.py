@@ -92,7 +92,9 @@ class StoreBatchReader(DataSourceReader):
         return [
             partition
             for path in options.paths
-            for partition in partitions_of(plan(path, options.split_bytes), options)
+            for partition in partitions_of(
+                plan(path, options.split_bytes, from_ms=options.from_ms, until_ms=options.until_ms), options
+            )
         ]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:

@@ -10,8 +10,8 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from delaymq_spark.segments import Skipped
-from delaymq_spark.segments_plan import log_start, plan
+from delaymq_spark.segments import Skipped, list_segments
+from delaymq_spark.segments_plan import plan
 from delaymq_spark.source_options import SourceOptions
 from delaymq_spark.source_partition import partitions_of, read_partition
 
@@ -42,7 +42,7 @@ class StoreStreamReader(DataSourceStreamReader):
         if wanted == "latest":
             self._position = self._log_end()
             return {"offset": self._position}
-        start = log_start(self.options.path)
+        start = list_segments(self.options.path).start
         if wanted != "earliest" and int(wanted) < start:
             _log.warning("the log begins at offset %d: startingOffset %s is no longer there", start, wanted)
         self._position = start if wanted == "earliest" else max(int(wanted), start)

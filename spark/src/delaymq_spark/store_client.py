@@ -10,6 +10,7 @@ import http.client
 import json
 import logging
 import random
+import socket
 import ssl
 import time
 from dataclasses import dataclass
@@ -17,14 +18,13 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from delaymq_spark.store_address import TOKEN_VARIABLE, StorePathError, Token
+from delaymq_spark.store_patience import PROGRESS_BYTES, Patience
 
 CONNECT_TIMEOUT_S: Final = 10.0
 # A cold disk under load answers late; a broker that is gone without a word must not hold a task for ever.
 ANSWER_TIMEOUT_S: Final = 45.0
 # Slower than that is no reading: 4 MiB would take more than a minute.
 SLOWEST_BYTES_PER_S: Final = 65_536
-# What a broken answer must have brought at least, that the patience begins anew.
-PROGRESS_BYTES: Final = SLOWEST_BYTES_PER_S
 # Tables are some megabytes at most; a foreign server must not fill the driver.
 MAX_ANSWER_BYTES: Final = 256 << 20
 _MAX_ERROR_BYTES: Final = 65_536
@@ -71,15 +71,17 @@ class BrokerClient:
     """One connection to a broker; not for two threads at once."""
 
     def __init__(self, url: str, token: Token | None, patience_s: float) -> None:
-        """`patience_s`: how long it is tried again without progress (PROGRESS_BYTES)."""
+        """`patience_s`: how long a question may take without progress (PROGRESS_BYTES), all tries together."""
         self.url = url
         self._token = token
-        self._patience_s = patience_s
         parts = urlsplit(url)
         self._scheme, self._prefix = parts.scheme, parts.path
         # Without a port http.client takes the end of an IPv6 address for one.
         self._host, self._port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
         self._connection: http.client.HTTPConnection | None = None
+        # Of its own: http.client lets go of it before the last answer is read.
+        self._socket: socket.socket | None = None
+        self._patience = Patience(patience_s)
 
     def __repr__(self) -> str:
         return f"BrokerClient({self.url!r})"
@@ -88,17 +90,19 @@ class BrokerClient:
         """Let go of the connection; the next request makes another."""
         if self._connection is not None:
             self._connection.close()
-            self._connection = None
+            self._connection = self._socket = None
 
     def get_json(self, path: str) -> Any:
         """The answer to GET `path`. NoAnswerError, AnswerError, SegmentGoneError; StorePathError when it is refused."""
-        give_up_at = time.monotonic() + self._patience_s
+        patience = self._patience
+        patience.renew()
         pause_s = _FIRST_PAUSE_S
         while True:
             try:
+                patience.begin_try()
                 return self._get_json(path)
             except _TryAgainError as problem:
-                pause_s = self._wait(problem, pause_s, give_up_at)
+                pause_s = self._wait(problem, pause_s)
             except BaseException:
                 self.close()
                 raise
@@ -106,10 +110,12 @@ class BrokerClient:
     def read_into(self, path: str, position: int, buffer: memoryview, store_id: str | None) -> int:
         """Fill `buffer` with the bytes of `path` from `position` on; fewer where they end. Errors as of `get_json`."""
         filled = reached = 0
-        give_up_at = time.monotonic() + self._patience_s
+        patience = self._patience
+        patience.renew()
         pause_s = _FIRST_PAUSE_S
         while filled < len(buffer):
             try:
+                patience.begin_try()
                 for count in self._read(path, position + filled, buffer[filled:], store_id):
                     filled += count
                 return filled
@@ -117,23 +123,24 @@ class BrokerClient:
                 # A few bytes with each try would never come to an end.
                 if filled >= reached + PROGRESS_BYTES:
                     reached = filled
-                    give_up_at = time.monotonic() + self._patience_s
+                    patience.renew()
                     pause_s = _FIRST_PAUSE_S
-                pause_s = self._wait(problem, pause_s, give_up_at)
+                pause_s = self._wait(problem, pause_s)
             except BaseException:
                 # What is left of the answer would be taken for the next one.
                 self.close()
                 raise
         return filled
 
-    def _wait(self, problem: _TryAgainError, pause_s: float, give_up_at: float) -> float:
+    def _wait(self, problem: _TryAgainError, pause_s: float) -> float:
         self.close()
         asked_s = min(problem.pause_s or 0.0, _LONGEST_ASKED_PAUSE_S)
         # Tasks that lost one broker should not come back to it all at once.
         chosen_s = max(asked_s, pause_s) * random.uniform(0.75, 1.25)
-        left_s = give_up_at - time.monotonic()
+        left_s = self._patience.left_s()
         if left_s <= chosen_s:
-            raise NoAnswerError(errno.ETIMEDOUT, f"{self.url}: {problem}; tried for {self._patience_s:.0f} s") from None
+            tried = f"tried for {self._patience.seconds:.0f} s"
+            raise NoAnswerError(errno.ETIMEDOUT, f"{self.url}: {problem}; {tried}") from None
         if pause_s == _FIRST_PAUSE_S:
             _log.warning("%s: %s; trying again for %.0f s at most", self.url, problem, left_s)
         time.sleep(chosen_s)
@@ -169,7 +176,7 @@ class BrokerClient:
             while filled < wanted:
                 try:
                     # What is there: `readinto` would wait for all of it, however slowly it comes.
-                    piece = response.read1(min(wanted - filled, _PIECE_BYTES))
+                    piece = self._piece(response, min(wanted - filled, _PIECE_BYTES))
                 except (OSError, http.client.HTTPException) as error:
                     raise _TryAgainError(f"the connection broke ({_text(error)})") from None
                 count = len(piece)
@@ -226,6 +233,8 @@ class BrokerClient:
 
     def _send(self, path: str, headers: dict[str, str]) -> http.client.HTTPResponse:
         connection = self._connected()
+        if self._socket is not None:
+            self._socket.settimeout(self._patience.wait_s(ANSWER_TIMEOUT_S))
         try:
             connection.request("GET", self._prefix + path, headers=headers)
             return connection.getresponse()
@@ -239,15 +248,26 @@ class BrokerClient:
 
     def _connected(self) -> http.client.HTTPConnection:
         if self._connection is None:
+            # A name may have several addresses, which are tried one after the other.
+            count = len(socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM))
+            timeout_s = min(CONNECT_TIMEOUT_S, self._patience.wait_s(ANSWER_TIMEOUT_S) / max(count, 1))
             if self._scheme == "https":
                 self._connection = http.client.HTTPSConnection(
-                    self._host, self._port, timeout=CONNECT_TIMEOUT_S, context=ssl.create_default_context()
+                    self._host, self._port, timeout=timeout_s, context=ssl.create_default_context()
                 )
             else:
-                self._connection = http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_TIMEOUT_S)
+                self._connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
             self._connection.connect()
-            self._connection.sock.settimeout(ANSWER_TIMEOUT_S)
+            self._socket = self._connection.sock
         return self._connection
+
+    def _piece(self, response: http.client.HTTPResponse, most: int) -> bytes:
+        """The next bytes of an answer; none at its end."""
+        if self._socket is not None and not response.isclosed():
+            self._socket.settimeout(self._patience.wait_s(ANSWER_TIMEOUT_S))
+        piece = response.read1(most)
+        self._patience.note_bytes(len(piece))
+        return piece
 
     def _refused(self, response: http.client.HTTPResponse, path: str) -> Exception:
         """What to raise for a status that is not the one wished for."""
@@ -278,7 +298,7 @@ class BrokerClient:
         pieces, count = [], 0
         late_at = time.monotonic() + ANSWER_TIMEOUT_S + limit / SLOWEST_BYTES_PER_S
         try:
-            while piece := response.read1(_PIECE_BYTES):
+            while piece := self._piece(response, _PIECE_BYTES):
                 pieces.append(piece)
                 count += len(piece)
                 if count > limit:

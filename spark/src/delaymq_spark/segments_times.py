@@ -1,0 +1,70 @@
+"""Which segments a read by store time leaves out: those that hold no record of that time.
+
+Records are stored one behind the other, so those of a segment lie between its first record's store time and that of the
+next segment. A broker's clock may be set, though: CLOCK_MARGIN_MS is left at both ends.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from delaymq.store.reader import SegmentInfo
+
+from delaymq_spark.scan_walk import sound_at
+from delaymq_spark.segments import open_segment
+from delaymq_spark.store_client import NoAnswerError
+
+CLOCK_MARGIN_MS: Final = 3_600_000
+_log = logging.getLogger(__name__)
+
+
+class FirstTimes:
+    """Store times of segments' first records, each looked at once and only when it is asked for."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, int | None] = {}
+        self._may_ask = True
+
+    def of(self, info: SegmentInfo) -> int | None:
+        """In ms; None when no sound record begins the segment, or when it cannot be read. StorePathError."""
+        if info.base not in self._found:
+            self._found[info.base] = self._look(info) if self._may_ask else None
+        return self._found[info.base]
+
+    def _look(self, info: SegmentInfo) -> int | None:
+        try:
+            file = open_segment(info)
+            try:
+                return sound_at(file, 0)
+            finally:
+                file.close()
+        except NoAnswerError as error:
+            # One segment after the other would wait as long; what is not known is read.
+            _log.warning("segments are not chosen by time: %s", error.strerror)
+            self._may_ask = False
+            return None
+        except OSError:
+            return None
+
+
+def left_out(segments: Sequence[SegmentInfo], first: FirstTimes, from_ms: int | None, until_ms: int | None) -> set[int]:
+    """Offsets of the segments, given in order, without a record from `from_ms` on and before `until_ms`.
+
+    What is not known for certain is not left out. StorePathError.
+    """
+    if from_ms is None and until_ms is None:
+        return set()
+    found = set()
+    for number, info in enumerate(segments):
+        own = first.of(info)
+        following = first.of(segments[number + 1]) if number + 1 < len(segments) else None
+        if own is None:
+            continue
+        if following is not None and from_ms is not None and max(own, following) + CLOCK_MARGIN_MS < from_ms:
+            found.add(info.base)
+        earliest = own if following is None else min(own, following)
+        if until_ms is not None and earliest - CLOCK_MARGIN_MS >= until_ms:
+            found.add(info.base)
+    return found
