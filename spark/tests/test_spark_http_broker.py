@@ -155,10 +155,10 @@ def test_a_broker_that_is_killed_and_started_under_the_read_costs_no_row(broker:
 
 
 def test_a_broker_that_does_not_come_back_is_told(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_http, "READ_PATIENCE_S", 0.5)
     options = parse_options({"path": broker.url, "columns": "keys"})
     first, *others = plan(options.path, 1 << 27).parts
     assert sum(batch.num_rows for batch in batches(first, options)) > 400
+    monkeypatch.setattr(store_http, "READ_PATIENCE_S", 0.5)
     broker.stop()
     told: list[Skipped] = []
     assert list(batches(others[0], options, told.append)) == []

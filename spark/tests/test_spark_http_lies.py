@@ -78,7 +78,7 @@ def test_bytes_that_trickle_are_given_up(broker: FakeBroker, monkeypatch: pytest
     broker.first = trickle
     client = BrokerClient(broker.url, None, 1)
     try:
-        with pytest.raises(NoAnswerError, match=r"are too few; tried for 1 s"):
+        with pytest.raises(NoAnswerError, match=r"(are too few|it takes too long\)); tried for 1 s"):
             read(client, 0, 4_000)
     finally:
         over.set()
@@ -91,8 +91,8 @@ def test_one_byte_with_each_try_is_no_progress(broker: FakeBroker) -> None:
         send_range(handler, missing=999 - len(broker.requests))
 
     broker.first = one_byte
-    client = BrokerClient(broker.url, None, 0.2)
-    with pytest.raises(NoAnswerError, match="bytes early; tried for"):
+    client = BrokerClient(broker.url, None, 0.5)
+    with pytest.raises(NoAnswerError, match=r"(bytes early|it takes too long\)); tried for"):
         read(client, 0, 1_000)
     client.close()
     assert len(broker.requests) < 100
@@ -169,7 +169,8 @@ def test_a_name_that_no_host_can_have_is_told(host: str) -> None:
 def test_without_a_port_the_schemes_is_asked(
     address: str, asked: tuple[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_http, "FIRST_PATIENCE_S", 0.01)
+    monkeypatch.setattr(store_http, "FIRST_PATIENCE_S", 0.3)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [object()])
     tried: list[object] = []
 
     def refuse(place: object, *_: object, **__: object) -> socket.socket:
