@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from delaymq_spark import StorePathError, read_positions, store_client, store_http
+from delaymq_spark import StorePathError, read_positions, store_client
 from delaymq_spark.store_client import BrokerClient, NoAnswerError
 from delaymq_spark.store_http import ask_store, describe_store
 from spark_fake_broker import FakeBroker, Handler, fake_broker, send, send_json, send_range
@@ -29,7 +29,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def broker(store: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBroker]:
     monkeypatch.delenv("DELAYMQ_HTTP_TOKEN", raising=False)
-    monkeypatch.setattr(store_http, "ASK_PATIENCE_S", 0.3)
     monkeypatch.setattr(store_client, "_FIRST_PAUSE_S", 0.01)
     with fake_broker(store) as server:
         yield server
@@ -49,7 +48,7 @@ def test_a_kept_connection_that_falls_silent_is_made_anew(broker: FakeBroker, mo
     monkeypatch.setattr(store_client, "ANSWER_TIMEOUT_S", 0.3)
     over = threading.Event()
     broker.script = [send_range, lambda handler: bool(over.wait(20)) and None]
-    client = BrokerClient(broker.url, None, 5)
+    client = BrokerClient(broker.url, None, 60)
     try:
         assert read(client, 0, 1_000) == expected(broker, 0, 1_000)
         assert read(client, 1_000, 1_000) == expected(broker, 1_000, 1_000)
@@ -108,7 +107,7 @@ def test_what_is_left_of_an_answer_in_chunks_is_not_taken_for_the_next_one(broke
         handler.wfile.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(data), data))
 
     broker.script = [chunked]
-    client = BrokerClient(broker.url, None, 1)
+    client = BrokerClient(broker.url, None, 60)
     assert read(client, 0, 1_000) == expected(broker, 0, 1_000)
     assert read(client, 1_000, 1_000) == expected(broker, 1_000, 1_000)
     client.close()
@@ -169,7 +168,7 @@ def test_a_name_that_no_host_can_have_is_told(host: str) -> None:
 def test_without_a_port_the_schemes_is_asked(
     address: str, asked: tuple[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_http, "FIRST_PATIENCE_S", 0.3)
+    monkeypatch.setattr(store_client, "_FIRST_PAUSE_S", 10_000)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [object()])
     tried: list[object] = []
 
