@@ -123,7 +123,7 @@ def test_the_operator_gives_away_the_role_for_spark_and_no_other(helm: Helm, wat
 
 
 def test_a_spark_driver_may_do_what_spark_and_the_report_do(helm: Helm) -> None:
-    """What Spark 4.1's scheduler backend calls in cluster mode, and the publishing of the result."""
+    """What Spark 4.3's scheduler backend calls in cluster mode, and the publishing of the result."""
     may = allowed(named(helm.render(), "ClusterRole", "delaymq-analytics")["rules"])
     pods = {("", "pods", verb) for verb in ("get", "list", "watch", "create", "patch", "delete", "deletecollection")}
     assert may == pods | {

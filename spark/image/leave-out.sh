@@ -30,10 +30,10 @@ leave_out pyspark/jars/spark-hive* pyspark/jars/hive-[!s]* pyspark/jars/hive-s[!
     pyspark/jars/spark-repl_* pyspark/jars/scala-compiler-* pyspark/jars/jline-*
 # State of streams on disk, and the history server's; coordination of standalone masters.
 leave_out pyspark/jars/rocksdbjni-* pyspark/jars/leveldbjni-* pyspark/jars/curator-* pyspark/jars/zookeeper-*
-# HTTP/3, and native parts for other systems and processors.
+# Native parts for other systems and processors.
 case $(uname -m) in aarch64) other=x86_64 ;; *) other=aarch_64 ;; esac
-leave_out 'pyspark/jars/netty-codec-native-quic-*' "pyspark/jars/netty-*-linux-$other.jar" \
-    'pyspark/jars/netty-*-osx-*' 'pyspark/jars/netty-*-windows-*' 'pyspark/jars/netty-*-riscv64.jar'
+leave_out "pyspark/jars/netty-*-linux-$other.jar" 'pyspark/jars/netty-*-osx-*' \
+    'pyspark/jars/netty-*-windows-*' 'pyspark/jars/netty-*-riscv64.jar'
 # Arrow to other storages and over the network; what only compiles against it; tests.
 leave_out 'pyarrow/*flight*' 'pyarrow/*_s3*' pyarrow/include pyarrow/src pyarrow/tests \
     matplotlib/tests

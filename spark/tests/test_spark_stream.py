@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from delaymq.message.levels import DelayLevels
@@ -15,9 +16,11 @@ from delaymq.store.model import NewRecord
 from delaymq.store.options import StoreOptions
 from delaymq_spark import register
 from delaymq_spark.source import RocketMqStoreSource
-from delaymq_spark.source_stream import StoreStreamReader
+from delaymq_spark.source_stream import DataLossError, StoreStreamReader
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.streaming.query import StreamingQuery
+from spark_fake_broker import fake_broker
 from spark_streaming import begun
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
@@ -71,6 +74,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 
 def reader_of(broker: Broker, columns: str = "physical_offset", **options: str) -> StoreStreamReader:
+    """A reader as Spark makes it at each start of a stream."""
     source = RocketMqStoreSource({"path": str(broker.path), "columns": columns, "splitBytes": "16k", **options})
     return source.streamReader(source.schema())
 
@@ -83,8 +87,8 @@ def offsets_between(reader: StoreStreamReader, start: dict[str, int], end: dict[
 
 def follow(reader: StoreStreamReader, at: dict[str, int]) -> tuple[list[list[int]], dict[str, int]]:
     """What the batches up to the log's end have, as Spark would ask for them."""
-    found = []
-    while (end := reader.latestOffset()) != at:
+    found, limit = [], reader.getDefaultReadLimit()
+    while (end := reader.latestOffset(at, limit)) != at:
         found.append(offsets_between(reader, at, end))
         at = end
     return found, at
@@ -118,6 +122,51 @@ def test_a_reader_that_starts_at_a_checkpoint_goes_on_where_it_stood(broker: Bro
     again = reader_of(broker, maxBytesPerTrigger="16k")
     batches, _ = follow(again, at)
     assert [offset for batch in batches for offset in batch] == broker.offsets[100:]
+    assert max(batch[-1] - batch[0] for batch in batches) < 26 << 10, "the first batch has a limit too"
+
+
+def test_a_limit_larger_than_a_segment_takes_several_of_them(broker: Broker) -> None:
+    broker.send(600)
+    reader = reader_of(broker, maxBytesPerTrigger="150k")
+    batches, _ = follow(reader, reader.initialOffset())
+    assert [offset for batch in batches for offset in batch] == broker.offsets
+    sizes = [batch[-1] - batch[0] for batch in batches]
+    assert min(sizes[:-1]) > SEGMENT_BYTES
+    assert max(sizes) < 170 << 10
+
+
+def test_spark_may_ask_for_everything_whatever_the_option_says(broker: Broker) -> None:
+    broker.send(300)
+    reader = reader_of(broker, maxBytesPerTrigger="16k")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert offsets_between(reader, start, end) == broker.offsets
+    assert reader.reportLatestOffset() == end
+
+
+def test_available_now_ends_where_the_log_ended_at_the_start(broker: Broker) -> None:
+    broker.send(300)
+    reader = reader_of(broker, maxBytesPerTrigger="32k")
+    reader.prepareForTriggerAvailableNow()
+    at = reader.initialOffset()
+    broker.send(100)
+    batches, at = follow(reader, at)
+    assert [offset for batch in batches for offset in batch] == broker.offsets[:300]
+    assert len(batches) > 4
+    again = reader_of(broker)
+    again.prepareForTriggerAvailableNow()
+    assert follow(again, at)[0] == [broker.offsets[300:]]
+
+
+def test_a_log_over_http_is_taken_in_batches_too(broker: Broker) -> None:
+    broker.send(600)
+    broker.store.close()
+    with fake_broker(broker.path) as server:
+        source = RocketMqStoreSource({"path": server.url, "columns": "physical_offset", "maxBytesPerTrigger": "100k"})
+        reader = source.streamReader(source.schema())
+        batches, _ = follow(reader, reader.initialOffset())
+    assert [offset for batch in batches for offset in batch] == broker.offsets
+    assert len(batches) > 3
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -126,15 +175,15 @@ def test_a_log_that_a_crash_cut_does_not_hold_the_stream_up(
     broker: Broker, caplog: pytest.LogCaptureFixture, kept: int, restarted: bool
 ) -> None:
     broker.send(300)
-    reader = reader_of(broker)
+    reader = reader_of(broker, failOnDataLoss="false")
     _, at = follow(reader, reader.initialOffset())
     broker.lose_power(kept)
     if restarted:
-        reader = reader_of(broker)
+        reader = reader_of(broker, failOnDataLoss="false")
     with caplog.at_level(logging.WARNING):
         lost, at = follow(reader, at)
     assert [offset for batch in lost for offset in batch] == []
-    assert "a crash has cut it" in caplog.text
+    assert "as after a crash that cut it" in caplog.text
     broker.send(200)
     batches, _ = follow(reader, at)
     assert [offset for batch in batches for offset in batch] == broker.offsets[kept:]
@@ -142,10 +191,10 @@ def test_a_log_that_a_crash_cut_does_not_hold_the_stream_up(
 
 def test_what_was_deleted_before_it_was_read_is_told(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
     broker.send(300)
-    reader = reader_of(broker, columns="physical_offset,skipped")
+    reader = reader_of(broker, columns="physical_offset,skipped", failOnDataLoss="false")
     start = reader.initialOffset()
     os.remove(sorted((broker.path / "commitlog").iterdir())[0])
-    end = reader.latestOffset()
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
     with caplog.at_level(logging.WARNING):
         parts = reader.partitions(start, end)
     rows = [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
@@ -157,12 +206,84 @@ def test_what_was_deleted_before_it_was_read_is_told(broker: Broker, caplog: pyt
     assert "deleted before it was read" in caplog.text
 
 
+def remove_first(broker: Broker) -> None:
+    os.remove(sorted((broker.path / "commitlog").iterdir())[0])
+
+
+def damage_first(broker: Broker) -> None:
+    file = sorted((broker.path / "commitlog").iterdir())[0]
+    data = bytearray(file.read_bytes())
+    data[20_000:21_000] = bytes(1_000)
+    file.write_bytes(data)
+
+
+def make_unreadable(broker: Broker) -> None:
+    """A folder stands in the file's place."""
+    file = sorted((broker.path / "commitlog").iterdir())[1]
+    file.unlink()
+    file.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("happens", "said"),
+    [
+        (remove_first, f"{SEGMENT_BYTES} bytes skipped: deleted before it was read"),
+        (damage_first, "bytes skipped: "),
+        (make_unreadable, f"{SEGMENT_BYTES} bytes skipped: cannot be read"),
+        (lambda broker: broker.lose_power(100), "bytes skipped: the log was cut before it was read"),
+    ],
+)
+def test_what_cannot_be_read_fails_the_stream_unless_that_is_allowed(
+    broker: Broker, happens: Callable[[Broker], None], said: str
+) -> None:
+    broker.send(300)
+    strict, lax = reader_of(broker), reader_of(broker, failOnDataLoss="false")
+    start = strict.initialOffset()
+    end = strict.latestOffset(start, ReadAllAvailable())
+    happens(broker)
+    with pytest.raises(DataLossError) as caught:
+        offsets_between(strict, start, end)
+    assert said in str(caught.value)
+    assert str(caught.value).endswith(": set the option failOnDataLoss to false to go on without it")
+    kept = offsets_between(lax, start, end)
+    assert 0 < len(kept) < 300
+    assert set(kept) < set(broker.offsets) | {*range(end["offset"])}
+
+
+def test_a_log_that_was_cut_behind_the_stream_fails_it(broker: Broker) -> None:
+    broker.send(300)
+    reader = reader_of(broker)
+    _, at = follow(reader, reader.initialOffset())
+    broker.lose_power(100)
+    for each in (reader, reader_of(broker)):
+        with pytest.raises(DataLossError, match=rf"the log ended at offset {at['offset']} and ends at \d+ now"):
+            each.latestOffset(at, each.getDefaultReadLimit())
+
+
+def test_a_beginning_that_is_gone_fails_the_stream(broker: Broker) -> None:
+    broker.send(300)
+    remove_first(broker)
+    assert reader_of(broker).initialOffset() == {"offset": SEGMENT_BYTES}
+    with pytest.raises(DataLossError, match="startingOffset 7 is no longer there: set the option failOnDataLoss"):
+        reader_of(broker, startingOffset="7").initialOffset()
+    lax = reader_of(broker, startingOffset="7", failOnDataLoss="false")
+    assert lax.initialOffset() == {"offset": SEGMENT_BYTES}
+
+
+def test_a_time_limits_what_a_stream_reads_and_is_no_loss(broker: Broker) -> None:
+    broker.send(300)
+    reader = reader_of(broker, until="1")
+    batches, at = follow(reader, reader.initialOffset())
+    assert [offset for batch in batches for offset in batch] == []
+    assert at["offset"] > broker.offsets[-1]
+
+
 def test_spark_stops_and_goes_on_with_a_limit_and_each_message_comes_once(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
     register(spark)
 
-    def start() -> StreamingQuery:
+    def start(**trigger: Any) -> StreamingQuery:
         return (
             spark.readStream.format("rocketmq_store")
             .options(path=str(broker.path), columns="physical_offset", splitBytes="32k", maxBytesPerTrigger="64k")
@@ -170,6 +291,7 @@ def test_spark_stops_and_goes_on_with_a_limit_and_each_message_comes_once(
             .writeStream.format("parquet")
             .option("path", str(tmp_path / "out"))
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(**trigger or {"processingTime": "0 seconds"})
             .start()
         )
 
@@ -191,5 +313,9 @@ def test_spark_stops_and_goes_on_with_a_limit_and_each_message_comes_once(
     (third,) = run(300)
     assert third >= 1
     assert run(0) == [0]
+    broker.send(500)
+    query = begun(lambda: start(availableNow=True))
+    assert query.awaitTermination(240)
+    assert len([each for each in query.recentProgress if each["numInputRows"]]) > 3, "the first batch has a limit too"
     found = spark.read.parquet(str(tmp_path / "out")).orderBy("physical_offset").collect()
     assert [row[0] for row in found] == broker.offsets

@@ -169,7 +169,8 @@ def _options(wanted: Wanted, started: _Started) -> JobOptions:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("pyspark", "py4j"):
             raise
-        raise _FailedError("Spark is not installed: pip install 'delaymq-spark[spark]'", EXIT_USAGE) from error
+        text = "PySpark 4.2 or later is not installed: pip install --upgrade 'delaymq-spark[spark]'"
+        raise _FailedError(text, EXIT_USAGE) from error
 
     return JobOptions(
         job=wanted.job, store=store, as_of_ms=wanted.as_of_ms, out=wanted.out, broker_name=started.broker_name,

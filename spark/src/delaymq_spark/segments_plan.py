@@ -156,12 +156,15 @@ class Planner:
         """The parts of the segment that may hold the log's last record, and where that ends; None: it holds none."""
         return self._with_file(info, lambda file: self._last_segment(file, info, begin))
 
-    def record_behind(self, info: SegmentInfo, offset: int) -> int | None:
-        """Physical offset of a record in the segment, the first one known at or behind `offset`; None if none is."""
+    def record_near(self, info: SegmentInfo, start: int, wished: int) -> int | None:
+        """Physical offset of a record of the segment, behind `start` and near `wished`; None if none is known."""
         if isinstance(info, RemoteSegment):
-            return next((each for each in self._remote_starts(info) or () if offset <= each < info.end), None)
-        found = self._with_file(info, lambda file: self._record_in_queue(file, offset - info.base))
-        return None if found is None else info.base + found
+            # A broker names one about every split_bytes.
+            found = [each for each in self._remote_starts(info) or () if start < each < info.end]
+            before = [each for each in found if each <= wished]
+            return before[-1] if before else next(iter(found), None)
+        position = self._with_file(info, lambda file: self._record_in_queue(file, wished - info.base))
+        return None if position is None else info.base + position
 
     def _last_segment(self, file: SegmentFile, info: SegmentInfo, begin: int) -> tuple[list[Part], int] | None:
         starts = self._starts(file, info, begin)

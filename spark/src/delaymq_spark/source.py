@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
 from pyspark.sql.types import StructType
 
 from delaymq_spark.segments_plan import plan
@@ -103,7 +113,7 @@ class StoreBatchReader(DataSourceReader):
 
 
 class FilteringReader(StoreBatchReader):
-    """Takes over comparisons of topic and store_time (Spark 4.1 and later).
+    """Takes over comparisons of topic and store_time.
 
     A class of its own, since Spark refuses every reader that could do so while its setting is off.
     """
@@ -120,21 +130,19 @@ class FilteringReader(StoreBatchReader):
 
 def _narrowed(options: SourceOptions, condition: Any) -> SourceOptions | None:
     """The options with the filter in them; None when Spark is to evaluate it."""
-    # By name: Spark 4.0 has no filter classes.
-    kind, column = type(condition).__name__, getattr(condition, "attribute", None)
-    value = getattr(condition, "value", None)
-    if column == ("topic",) and kind in ("EqualTo", "In"):
-        asked = frozenset({value} if kind == "EqualTo" else condition.value)
+    column, value = getattr(condition, "attribute", None), getattr(condition, "value", None)
+    if column == ("topic",) and isinstance(condition, (EqualTo, In)):
+        asked = frozenset({value} if isinstance(condition, EqualTo) else condition.value)
         if not all(isinstance(topic, str) for topic in asked):
             return None
         return replace(options, topics=asked if options.topics is None else options.topics & asked)
     if column == ("store_time",) and isinstance(value, datetime):
         # Store times are whole ms, the filter's time may be between two of them.
         micros = round((value.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1_000_000)
-        if kind in ("GreaterThan", "GreaterThanOrEqual"):
-            from_ms = micros // 1000 + 1 if kind == "GreaterThan" else -(-micros // 1000)
-            return replace(options, from_ms=max(from_ms, options.from_ms or from_ms))
-        if kind in ("LessThan", "LessThanOrEqual"):
-            until_ms = -(-micros // 1000) if kind == "LessThan" else micros // 1000 + 1
-            return replace(options, until_ms=min(until_ms, options.until_ms or until_ms))
+        if isinstance(condition, (GreaterThan, GreaterThanOrEqual)):
+            from_ms = micros // 1000 + 1 if isinstance(condition, GreaterThan) else -(-micros // 1000)
+            return replace(options, from_ms=from_ms if options.from_ms is None else max(from_ms, options.from_ms))
+        if isinstance(condition, (LessThan, LessThanOrEqual)):
+            until_ms = -(-micros // 1000) if isinstance(condition, LessThan) else micros // 1000 + 1
+            return replace(options, until_ms=until_ms if options.until_ms is None else min(until_ms, options.until_ms))
     return None

@@ -25,7 +25,7 @@ _UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb":
 _SIZE = re.compile(r"(\d{1,15})\s*([a-z]*)\Z", re.ASCII)
 _KNOWN: Final = (
     "path", "paths", "columns", "verify", "splitBytes", "from", "until", "topics", "delayLevels", "startingOffset",
-    "pushdown", "maxBytesPerTrigger", "token",
+    "pushdown", "maxBytesPerTrigger", "failOnDataLoss", "token",
 )  # fmt: skip
 
 
@@ -57,6 +57,8 @@ class SourceOptions:
     """Where a stream begins: `earliest`, `latest`, or a physical offset at which a record begins."""
     max_trigger_bytes: int | None = None
     """About how much of the log a stream's batch takes; None: all there is."""
+    fail_on_data_loss: bool = True
+    """Whether a stream fails where a part of the log is gone or cannot be read."""
 
     @property
     def path(self) -> StorePath:
@@ -90,6 +92,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         pushdown=_boolean("pushdown", given.get("pushdown", "false")),
         starting_offset=_starting_offset(given.get("startingOffset", "earliest")),
         max_trigger_bytes=_bytes("maxBytesPerTrigger", limit, MIN_TRIGGER_BYTES) if limit.strip() else None,
+        fail_on_data_loss=_boolean("failOnDataLoss", given.get("failOnDataLoss", "true")),
     )
 
 

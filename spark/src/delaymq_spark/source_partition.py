@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -34,11 +34,13 @@ def partitions_of(found: Plan, options: SourceOptions) -> list[InputPartition]:
     return partitions
 
 
-def read_partition(partition: InputPartition | None, options: SourceOptions) -> Iterator[pa.RecordBatch]:
-    """Batches of one partition; Spark asks for None when there are none."""
+def read_partition(
+    partition: InputPartition | None, options: SourceOptions, tell: Callable[[Skipped], None] = log_skipped
+) -> Iterator[pa.RecordBatch]:
+    """Batches of one partition; Spark asks for None when there are none. What is skipped is told."""
     begin_tasks_at_once()
     if not isinstance(partition, StorePartition):
         return iter(())
     if partition.part is None:
         return iter((skipped_rows(partition.skipped, options),))
-    return batches(partition.part, options)
+    return batches(partition.part, options, tell)

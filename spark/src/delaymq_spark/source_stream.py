@@ -9,78 +9,100 @@ from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
 from delaymq_spark.segments import Skipped, list_segments
+from delaymq_spark.segments_ends import find_batch_end, find_log_end
 from delaymq_spark.segments_plan import plan
 from delaymq_spark.source_options import SourceOptions
 from delaymq_spark.source_partition import partitions_of, read_partition
+from delaymq_spark.source_read import log_skipped
 
-# How far before the end that is known a look for a new end begins: a crash may have cut the log there.
-_LOOK_BACK_BYTES: Final = 8 << 20
+_ADVICE: Final = "set the option failOnDataLoss to false to go on without it"
 _log = logging.getLogger(__name__)
 
 
-class StoreStreamReader(DataSourceStreamReader):
-    """Spark (4.1) tells a Python source neither how much it may take nor, at a start, where its checkpoint stands.
+class DataLossError(RuntimeError):
+    """A part of the log cannot be read any more, or not at all; the text says which and what to do."""
 
-    So the reader keeps `maxBytesPerTrigger` itself, from what Spark has asked for last; the first batch after each
-    start takes all that is there. A task's memory is bounded by its part in any case.
-    """
+
+class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Takes `maxBytesPerTrigger` at a time; with `availableNow`, up to the end that the log had at the start."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
-        self._position: int | None = None
-        """Up to where Spark has planned; None: not known."""
+        self._path = options.path
         self._look_from: int | None = None
         """A record's beginning not far before the log's end."""
-        self._ends_ahead: list[int] = []
-        """Ends of the next batches."""
+        self._end: int | None = None
+        """The log's end when it was looked for last."""
+        self._target: int | None = None
+        """The end that the log had at the start, where nothing behind it is wanted."""
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
         """Where a stream without a checkpoint begins."""
         wanted = self.options.starting_offset
         if wanted == "latest":
-            self._position = self._log_end()
-            return {"offset": self._position}
-        start = list_segments(self.options.path).start
-        if wanted != "earliest" and int(wanted) < start:
-            _log.warning("the log begins at offset %d: startingOffset %s is no longer there", start, wanted)
-        self._position = start if wanted == "earliest" else max(int(wanted), start)
-        return {"offset": self._position}
+            return {"offset": self._log_end()}
+        start = list_segments(self._path).start
+        if wanted == "earliest":
+            return {"offset": start}
+        if int(wanted) < start:
+            self._lost(f"the log begins at offset {start}: startingOffset {wanted} is no longer there")
+        return {"offset": max(int(wanted), start)}
 
-    def latestOffset(self) -> dict[str, int]:  # noqa: N802
-        """Where the next batch ends; below the last one's when a crash of the broker's machine has cut the log."""
-        end, limit = self._log_end(), self.options.max_trigger_bytes
-        if limit is None or self._position is None or end <= self._position + limit:
-            self._ends_ahead.clear()
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """By the option `maxBytesPerTrigger`."""
+        most = self.options.max_trigger_bytes
+        return ReadAllAvailable() if most is None else ReadMaxBytes(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """What is appended from now on is not read."""
+        self._target = self._log_end()
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        """Where the next batch ends. Below `start` when the log was cut and losses are allowed. DataLossError."""
+        begin, end = start["offset"], self._log_end()
+        if end < begin:
+            self._lost(f"the log ended at offset {begin} and ends at {end} now, as after a crash that cut it")
             return {"offset": end}
-        self._ends_ahead = [each for each in self._ends_ahead if self._position < each <= end]
-        if not self._ends_ahead:
-            parts = plan(self.options.path, limit, start=self._position, end=end).parts
-            self._ends_ahead = [part.end for part in parts if part.end > self._position]
-        return {"offset": self._ends_ahead[0] if self._ends_ahead else end}
+        if self._target is not None:
+            # A checkpoint may be further than a log that was cut before this start.
+            end = max(begin, min(end, self._target))
+        if isinstance(limit, ReadMaxBytes):
+            end = find_batch_end(self._path, begin, limit.max_bytes, end)
+        return {"offset": end}
+
+    def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802
+        """The log's end as it was when it was looked for last; for the query's progress."""
+        return None if self._end is None else {"offset": self._end}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """Parts between two offsets; what the broker has deleted before it was read is told."""
+        """Parts between two offsets. DataLossError when some of what lies between them is gone."""
         first, behind = start["offset"], end["offset"]
-        self._position = behind
-        if behind < first:
-            _log.warning(
-                "the log ended at offset %d and ends at %d now: a crash has cut it; the stream goes on from there",
-                first, behind,
-            )  # fmt: skip
+        if behind <= first:
             return []
-        path = self.options.path
-        found = plan(path, self.options.split_bytes, start=first, end=behind)
+        options = self.options
+        found = plan(
+            self._path, options.split_bytes, start=first, end=behind, from_ms=options.from_ms, until_ms=options.until_ms
+        )
+        skipped = [each for each in found.skipped if each.offset < behind and each.offset + each.lost_bytes > first]
         if found.start > first:
             lost = min(found.start, behind) - first
-            deleted = Skipped(str(path), 0, first, lost, "deleted before it was read")
-            found = replace(found, skipped=(deleted, *found.skipped))
-        return partitions_of(found, self.options)
+            skipped.insert(0, Skipped(str(self._path), 0, first, lost, "deleted before it was read"))
+        # Of the plan it is not known where it leaves out segments by time.
+        log_end = self._log_end()
+        if log_end < behind:
+            lost = behind - max(log_end, first)
+            skipped.append(Skipped(str(self._path), 0, max(log_end, first), lost, "the log was cut before it was read"))
+        for each in skipped:
+            if not each.at_end:
+                self._lost(str(each))
+        return partitions_of(replace(found, skipped=tuple(skipped)), options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Batches of a part."""
-        return read_partition(partition, self.options)
+        """Batches of a part. DataLossError when a part of it cannot be read."""
+        return read_partition(partition, self.options, self._note)
 
     def commit(self, end: dict[str, int]) -> None:
         """Nothing to do: a store keeps no readers' offsets, and is never written."""
@@ -88,11 +110,16 @@ class StoreStreamReader(DataSourceStreamReader):
     def stop(self) -> None:
         """Nothing is open between batches."""
 
+    def _note(self, skipped: Skipped) -> None:
+        log_skipped(skipped)
+        if not skipped.at_end and skipped.lost_bytes:
+            self._lost(str(skipped))
+
+    def _lost(self, what: str) -> None:
+        if self.options.fail_on_data_loss:
+            raise DataLossError(f"{what}: {_ADVICE}")
+        _log.warning("%s", what)
+
     def _log_end(self) -> int:
-        """Behind the last whole record; only what is new, and a little before it, is walked through."""
-        found = plan(self.options.path, _LOOK_BACK_BYTES, start=self._look_from)
-        if self._look_from is not None and not found.parts:
-            # Nothing stands any more where records stood.
-            found = plan(self.options.path, _LOOK_BACK_BYTES)
-        self._look_from = found.parts[-1].start if found.parts else None
-        return found.end
+        self._end, self._look_from = find_log_end(self._path, self._look_from)
+        return self._end

@@ -6,7 +6,7 @@ import hashlib
 import re
 from typing import Final
 
-ANALYTICS_SPARK_VERSION: Final = "4.1.4"
+ANALYTICS_SPARK_VERSION: Final = "4.3.0"
 """Of the image; a test compares it with the pin that the image is built from."""
 ANALYTICS_MAIN_FILE: Final = "local:///opt/delaymq/lib/delaymq_spark/cli.py"
 SPARK_DRIVER_CONTAINER: Final = "spark-kubernetes-driver"

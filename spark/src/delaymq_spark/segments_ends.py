@@ -1,0 +1,50 @@
+"""Where a stream's batches end: the end of the log, and a record's end about so many bytes further."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from delaymq_spark.segments import StorePath, list_segments
+from delaymq_spark.segments_plan import Planner
+
+# How far before the end that is known a look for a new end begins: a crash may have cut the log there.
+_LOOK_BACK_BYTES: Final = 8 << 20
+
+
+def find_log_end(path: StorePath, look_from: int | None = None) -> tuple[int, int | None]:
+    """The physical offset behind the last whole record, and a record's beginning not far before it, if there is one.
+
+    `look_from`: such a beginning from an earlier call, so that only what is new is walked through. StorePathError.
+    """
+    listing = list_segments(path)
+    if listing.end is not None:
+        return max(listing.start, listing.end), None
+    planner = Planner(str(path), _LOOK_BACK_BYTES)
+    for info in reversed(listing.segments):
+        if look_from is not None and info.end <= look_from:
+            break
+        found = planner.last_segment(info, max(info.base, look_from or 0))
+        if found is not None:
+            parts, end = found
+            return end, parts[-1].start
+    # Nothing stands any more where records stood.
+    return (listing.start, None) if look_from is None else find_log_end(path)
+
+
+def find_batch_end(path: StorePath, start: int, about_bytes: int, end: int) -> int:
+    """The end of a record about `about_bytes` behind `start`, another record's end; at most `end`.
+
+    Never `start` itself while `end` is further: a batch has at least one record. StorePathError.
+    """
+    wished = start + about_bytes
+    if wished >= end:
+        return end
+    segments = list_segments(path).segments
+    info = next((each for each in segments if each.end > wished), None)
+    if info is None:
+        return end
+    found = info.base if info.base >= wished else Planner(str(path), about_bytes).record_near(info, start, wished)
+    if found is None:
+        # No record in its later part stands in a queue: it goes alone, as a whole.
+        found = info.base if info.base > start else info.end
+    return min(found, end)
