@@ -239,6 +239,12 @@ def test_properties_of_the_user_never_win_over_those_of_the_operator():
     assert application(sparkConf=users)["spec"]["sparkConf"] == mine | {"spark.sql.ansi.enabled": "false"}
 
 
+def test_a_submission_makes_no_network_policy_which_the_spark_operator_may_not():
+    excluded = "spark.kubernetes.driver.pod.excludedFeatureSteps"
+    step = "org.apache.spark.deploy.k8s.features.NetworkPolicyFeatureStep"
+    assert application(sparkConf={excluded: ""})["spec"]["sparkConf"][excluded] == step
+
+
 @pytest.mark.parametrize("name", ["b", "b" * 40, "a-" * 19 + "bb"])
 @pytest.mark.parametrize("group", [0, 31])
 def test_the_driver_s_name_fits_a_label(name, group):

@@ -26,6 +26,11 @@ _EXECUTORS_MANAGED_BY = "spark"
 """The Spark operator gives an application's labels to its pods. Executors may be many and tell the operator nothing:
 with another value the watches do not see them."""
 _RATIO_DIGITS = 2
+_OWN_CONF = {
+    "spark.local.dir": SPARK_LOCAL_PATH,
+    # spark-submit 4.3 makes a NetworkPolicy for each application, which the Spark operator's role does not allow.
+    "spark.kubernetes.driver.pod.excludedFeatureSteps": "org.apache.spark.deploy.k8s.features.NetworkPolicyFeatureStep",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +101,7 @@ def spark_conf(spec: AnalyticsSpec) -> dict[str, str]:
         for key, value in spec.spark_conf.items()
         if analytics_names.spark_key_owner(key) is None and not analytics_names.takes_from_submitter(value)
     }
-    return dict(sorted((users | {"spark.local.dir": SPARK_LOCAL_PATH}).items()))
+    return dict(sorted((users | _OWN_CONF).items()))
 
 
 def _arguments(broker: Broker, spec: AnalyticsSpec, run: AnalyticsRun, name: str) -> list[str]:
