@@ -45,7 +45,7 @@ def register(spark: SparkSession) -> None:
     """
     context = spark.sparkContext
     stated = os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python")
-    if not stated and sys.executable and context.master.partition("[")[0] in ("local", "local-cluster"):
+    if not stated and sys.executable and (context.master or "").partition("[")[0] in ("local", "local-cluster"):
         # What each function that is registered from now on takes with it.
         context.pythonExec = sys.executable
     spark.dataSource.register(RocketMqStoreSource)
