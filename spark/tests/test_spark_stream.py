@@ -270,6 +270,14 @@ def test_a_beginning_that_is_gone_fails_the_stream(broker: Broker) -> None:
     assert lax.initialOffset() == {"offset": SEGMENT_BYTES}
 
 
+def test_a_file_that_is_no_segment_is_no_loss(broker: Broker) -> None:
+    broker.send(300)
+    (broker.path / "commitlog" / "notes.txt").write_bytes(bytes(1 << 20))
+    reader = reader_of(broker)
+    batches, _ = follow(reader, reader.initialOffset())
+    assert [offset for batch in batches for offset in batch] == broker.offsets
+
+
 def test_a_time_limits_what_a_stream_reads_and_is_no_loss(broker: Broker) -> None:
     broker.send(300)
     reader = reader_of(broker, until="1")

@@ -86,7 +86,11 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = plan(
             self._path, options.split_bytes, start=first, end=behind, from_ms=options.from_ms, until_ms=options.until_ms
         )
-        skipped = [each for each in found.skipped if each.offset < behind and each.offset + each.lost_bytes > first]
+        skipped = [
+            each
+            for each in found.skipped
+            if each.offset < 0 or (each.offset < behind and each.offset + each.lost_bytes > first)
+        ]
         if found.start > first:
             lost = min(found.start, behind) - first
             skipped.insert(0, Skipped(str(self._path), 0, first, lost, "deleted before it was read"))
@@ -96,7 +100,8 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             lost = behind - max(log_end, first)
             skipped.append(Skipped(str(self._path), 0, max(log_end, first), lost, "the log was cut before it was read"))
         for each in skipped:
-            if not each.at_end:
+            # What has no offset is no part of the log, such as a file that somebody put there.
+            if each.offset >= 0 and not each.at_end:
                 self._lost(str(each))
         return partitions_of(replace(found, skipped=tuple(skipped)), options)
 
