@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
+from delaymq.store.aside import Aside
 from delaymq.store.files import Files
 from delaymq.store.model import Correction
 
@@ -19,6 +20,7 @@ class ConfigFiles:
     def __init__(self, files: Files, folder: str, store_path: str, corrections: list[Correction]) -> None:
         self._files = files
         self.folder = folder
+        self._aside = Aside(files, store_path)
         self._shown = folder.removeprefix(store_path).strip("/")
         self._corrections = corrections
         self._damaged: set[str] = set()
@@ -43,6 +45,8 @@ class ConfigFiles:
                 self._damaged.add(name)
                 following = "its backup is used" if candidate == name else "it counts as empty"
                 self._correct("config-damaged", candidate, f"cannot be read ({str(error)[:200]}): {following}")
+                # The next save replaces it.
+                self._aside.keep_file(f"{self.folder}/{candidate}")
         return None
 
     def _correct(self, what: str, name: str, detail: str) -> None:

@@ -13,6 +13,7 @@ from typing import Final
 
 from delaymq.message.errors import IllegalMessageError
 from delaymq.message.names import topic_problem
+from delaymq.store.aside import Aside
 from delaymq.store.files import Files, is_full
 
 ENTRY = struct.Struct(
@@ -56,8 +57,9 @@ class ConsumeQueue:
 class ConsumeQueues:
     """All queues of a store."""
 
-    def __init__(self, files: Files, folder: str, file_bytes: int) -> None:
+    def __init__(self, files: Files, folder: str, file_bytes: int, aside: Aside) -> None:
         self._files = files
+        self._aside = aside
         self.folder = folder
         self.file_bytes = file_bytes
         self.file_entries = file_bytes // ENTRY_BYTES
@@ -280,7 +282,10 @@ class ConsumeQueues:
         return [int(n) // ENTRY_BYTES for n in names if n.isdigit() and int(n) % self.file_bytes == 0]
 
     def cut(self, queue: ConsumeQueue, number: int) -> bool:
-        """Let the queue end before entry `number`, with zeroes behind it; whether anything stood there."""
+        """Let the queue end before entry `number`, with zeroes behind it; whether anything stood there.
+
+        What stood there is kept aside.
+        """
         if queue.tail is not None:
             self._write_tail(queue)
             if queue in self._dirty:
@@ -290,14 +295,14 @@ class ConsumeQueues:
             path = self.path_of(queue, start)
             if start >= number:
                 self.forget_descriptor(path)
-                self._files.unlink(path)
+                self._aside.remove(path)
                 self.unsynced_files.discard(path)
                 self.unsynced_folders.add(path.rpartition("/")[0])
                 changed = True
             elif start + self.file_entries > number:
                 descriptor = self._descriptor(queue, start, create=False)
-                if descriptor is not None and self._files.zero(
-                    descriptor, (number - start) * ENTRY_BYTES, self.file_bytes
+                if descriptor is not None and self._aside.zero(
+                    descriptor, path, (number - start) * ENTRY_BYTES, self.file_bytes
                 ):
                     self.unsynced_files.add(path)
                     changed = True

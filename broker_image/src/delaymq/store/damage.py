@@ -1,60 +1,57 @@
 """What recovery does where the log holds no sound record: end there, or bridge to the next one.
 
-docs/decisions/0007-damage-in-the-log-is-bridged.md says why. Whatever is overwritten is copied to delaymq/aside/ first.
+docs/decisions/0007-damage-in-the-log-is-bridged.md says why. Whatever is overwritten is kept in delaymq/aside/ first.
 """
 
 from __future__ import annotations
 
-import logging
-
 from delaymq.message.flags import TRANSACTION_ROLLBACK
 from delaymq.message.names import MARKS_TOPIC
 from delaymq.message.record import BLANK_BYTES, BLANK_MAGIC, FIXED_BYTES, SIZE_AND_MAGIC, encode_record
+from delaymq.store.aside import Aside
 from delaymq.store.commit_log import CommitLog
 from delaymq.store.files import Files
 from delaymq.store.model import Correction
 from delaymq.store.scan import ScanPosition, find_sound, is_sound
 from delaymq.store.segments import Segment, segment_name
 
-_log = logging.getLogger(__name__)
 # A record must have a topic, of one letter at least.
 _SMALLEST_FILLER_BYTES = FIXED_BYTES + 1
 _LARGEST_FILLER_BYTES = 1 << 20
-_COPY_BYTES = 1 << 20
 _NO_HOST = bytes(8)
 
 
 class LogRepair:
     """Bridges holes and clears what is behind the end."""
 
-    def __init__(self, files: Files, store_path: str, log: CommitLog, corrections: list[Correction]) -> None:
+    def __init__(self, files: Files, aside: Aside, log: CommitLog, corrections: list[Correction]) -> None:
         self._files = files
-        self._aside = f"{store_path}/delaymq/aside"
+        self._aside = aside
         self._log = log
         self._corrections = corrections
 
-    def bridge(self, at: ScanPosition) -> bool:
-        """Fill the hole at `at` if a sound record follows; False when none does: the log ends there.
+    def bridge(self, at: ScanPosition) -> int:
+        """Fill the hole at `at` if a sound record follows; how many bytes, 0 when none does: the log ends there.
 
         Fillers are rolled-back records: every reader of the format walks over them and none serves them.
         """
         hole = at.offset
-        found = self._next_sound(hole, at.last_store_timestamp_ms)
+        found = self._next_sound(hole, at.not_before_ms)
         if found is None:
-            return False
+            return 0
         position = hole
         while position < found:
             segment = self._log.segment_of(position)
             assert segment is not None
             segment_end = segment.base + self._log.file_bytes
-            self._keep_aside(segment, position, min(found, segment_end))
+            self._aside.keep_log(segment.descriptor, segment.base, position, min(found, segment_end))
             if found >= segment_end:
                 if segment_end - position >= BLANK_BYTES:
                     blank = SIZE_AND_MAGIC.pack(segment_end - position, BLANK_MAGIC)
                     self._files.pwrite(segment.descriptor, blank, position - segment.base)
                 position = segment_end
             else:
-                self._fill(segment, position, found, at.last_store_timestamp_ms)
+                self._fill(segment, position, found, at.not_before_ms)
                 position = found
             self._files.fdatasync(segment.descriptor)
         self._correct(
@@ -63,7 +60,7 @@ class LogRepair:
             f"{found - hole} bytes are no sound records, but sound ones follow at {found}: the messages in between "
             "are lost, their bytes are kept in delaymq/aside",
         )
-        return True
+        return found - hole
 
     def _next_sound(self, hole: int, not_before_ms: int) -> int | None:
         for segment in self._log.segments:
@@ -119,6 +116,7 @@ class LogRepair:
             if start >= log.file_bytes:
                 continue
             if start >= 0:
+                self._aside.keep_log(segment.descriptor, segment.base, end, segment.base + log.file_bytes)
                 torn = self._files.zero(segment.descriptor, start, log.file_bytes)
                 if torn:
                     self._files.fdatasync(segment.descriptor)
@@ -126,34 +124,22 @@ class LogRepair:
                 later_dirty = self._holds_data(segment)
         if later_dirty:
             while log.segments and log.segments[-1].base > end:
-                segment = log.segments.pop()
-                self._files.close(segment.descriptor)
-                self._files.unlink(segment.path)
-                self._correct("log-behind-end", segment.base, "no sound record in it or before it: deleted")
-            self._files.sync_folder(self._aside.rpartition("/delaymq/")[0] + "/commitlog")
+                self._remove(log.segments.pop())
         if torn:
-            self._correct("torn-tail", end, f"{torn} bytes behind the last sound record: zeroed")
+            self._correct("torn-tail", end, f"{torn} bytes behind the last sound record: kept in delaymq/aside, zeroed")
+
+    def _remove(self, segment: Segment) -> None:
+        holds_data = self._holds_data(segment)
+        self._files.close(segment.descriptor)
+        if holds_data:
+            self._aside.remove(segment.path)
+        else:
+            self._files.unlink(segment.path)
+        self._files.sync_folder(segment.path.rpartition("/")[0])
+        self._correct("log-behind-end", segment.base, "no sound record in it or before it: moved to delaymq/aside")
 
     def _holds_data(self, segment: Segment) -> bool:
         return any(True for _ in self._files.nonzero_pieces(segment.descriptor, 0, self._log.file_bytes))
-
-    def _keep_aside(self, segment: Segment, start: int, end: int) -> None:
-        name = f"{segment_name(start)}-{segment_name(end)}"
-        try:
-            self._files.make_folder(self._aside)
-            descriptor = self._files.open(f"{self._aside}/{name}", create=True)
-            try:
-                for position in range(start, end, _COPY_BYTES):
-                    count = min(_COPY_BYTES, end - position)
-                    piece = self._files.pread(segment.descriptor, count, position - segment.base)
-                    self._files.pwrite(descriptor, piece, position - start)
-                self._files.fdatasync(descriptor)
-            finally:
-                self._files.close(descriptor)
-            self._files.sync_folder(self._aside)
-        except OSError as error:
-            # Without space the store must open all the same.
-            _log.error("the damaged bytes %s cannot be kept aside: %s", name, error)
 
     def _correct(self, what: str, offset: int, detail: str) -> None:
         segment = self._log.segment_of(offset)

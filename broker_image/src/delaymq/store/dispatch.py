@@ -72,6 +72,12 @@ class Dispatcher:
                 queues.put(queue, record.queue_offset, record.physical_offset, record.size, record.tags_code)
             else:
                 self._put_out_of_order(record)
+        self.observe(record)
+
+    def observe(self, record: Dispatched) -> None:
+        """One record whose queue has its entry already: its keys, then each observer."""
+        if record.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
+            return
         if self._index is not None:
             self._index.put(record)
         for observe in self._observers:

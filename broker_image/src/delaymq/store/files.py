@@ -209,6 +209,15 @@ class Files:
             changed += left
         return changed
 
+    def allocated_bytes(self, path: str) -> int:
+        """What a file takes on the disk: less than its size when it is sparse. FileNotFoundError."""
+        return os.stat(path).st_blocks * 512
+
+    def free_bytes(self, path: str) -> int:
+        """What a user who is not root can still write to the disk of `path`."""
+        status = os.statvfs(path)
+        return status.f_bavail * status.f_frsize
+
     def disk_used_ratio(self, path: str) -> float:
         """See DiskSpace."""
         return disk_space(path).used_ratio

@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Iterator
 from typing import Final
 
+from delaymq.store.aside import Aside
 from delaymq.store.files import Files
 
 HEADER = struct.Struct(
@@ -218,7 +219,7 @@ class IndexFile:
         """Bring a header into the file."""
         self._files.pwrite(self.descriptor(), header, 0)
 
-    def truncate(self, count: int, used: tuple[int, int, int, int, int], slots_count: int) -> bool:
+    def truncate(self, count: int, used: tuple[int, int, int, int, int], slots_count: int, aside: Aside) -> bool:
         """Forget entries from `count` on; `used`: the header's other numbers then. False: the file is not sound.
 
         Slots on disk may be older than `count`, or name entries behind it: those are followed down their chain.
@@ -246,7 +247,7 @@ class IndexFile:
                 return False
             SLOT.pack_into(slots, key_hash % self.slot_count * 4, number)
         self.slots_count = slots_count
-        self._files.zero(self.descriptor(), self._entry_position(count), self.file_bytes)
+        aside.zero(self.descriptor(), self.path, self._entry_position(count), self.file_bytes)
         return True
 
     def _below(self, number: int, count: int, slot: int) -> int:

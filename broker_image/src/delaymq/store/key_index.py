@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from delaymq.message.hashing import index_key_hash
 from delaymq.message.names import KEYS, UNIQUE_KEY
+from delaymq.store.aside import Aside
 from delaymq.store.files import Files, is_full
 from delaymq.store.index import HEADER_BYTES, MAX_QUERY, SLOTS_INTERVAL_ENTRIES, IndexFile
 from delaymq.store.model import Dispatched
@@ -35,8 +36,9 @@ def is_index_name(name: str) -> bool:
 class KeyIndex:
     """The index of a store. `put` in log order; `query` by topic and key."""
 
-    def __init__(self, files: Files, folder: str, slot_count: int, entry_count: int) -> None:
+    def __init__(self, files: Files, folder: str, slot_count: int, entry_count: int, aside: Aside) -> None:
         self._files = files
+        self._aside = aside
         self.folder = folder
         self.slot_count = slot_count
         self.entry_count = entry_count
@@ -194,26 +196,29 @@ class KeyIndex:
         """Go on where a snapshot was: newer files go, the newest is cut; False when it is not there as stated."""
         name = state.name if state else ""
         while self.files and self.files[-1].path.rpartition("/")[2] > name:
-            self._remove(self.files.pop())
+            newest = self.files.pop()
+            newest.close()
+            self._aside.remove(newest.path)
+            self.folder_unsynced = True
         if state is None:
             return not self.files
         if not self.files or self.files[-1].path.rpartition("/")[2] != name:
             return False
         if not 1 <= state.slots_entries <= state.entries <= self.entry_count:
             return False
-        if not self.files[-1].truncate(state.entries, state.numbers, state.slots_entries):
+        if not self.files[-1].truncate(state.entries, state.numbers, state.slots_entries, self._aside):
             return False
         self.safe_timestamp_ms = self.files[-2].end_timestamp_ms if len(self.files) > 1 else 0
         return True
 
     def remove_all(self) -> int:
-        """Delete every file; how many there were."""
+        """Take every file out of the store; how many there were."""
         for file in self.files:
             file.close()
         self.files = []
         names = [name for name in self._files.names_in(self.folder) if is_index_name(name)]
         for name in names:
-            self._files.unlink(f"{self.folder}/{name}")
+            self._aside.remove(f"{self.folder}/{name}")
         self.folder_unsynced = self.folder_unsynced or bool(names)
         self._skip_below = -1
         return len(names)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from delaymq.message.levels import DelayLevels
 from delaymq.store import setup
+from delaymq.store.aside import Aside
 from delaymq.store.commit_log import CommitLog
 from delaymq.store.consume_queue import ConsumeQueues
 from delaymq.store.dispatch import Dispatcher
@@ -60,11 +61,13 @@ def _open_store(
     report = RecoveryReport()
     if not files.is_folder(path) and not files.make_folder(path):
         raise NotAStoreError(f"{path} is not a folder: name another --store-path")
+    aside = Aside(files, path)
     state = setup.read_state(files, path, report.corrections)
     lock = StoreLock(files, f"{path}/lock")
     try:
         setup.make_folders(files, path)
         if state is None:
+            aside.keep_file(f"{path}/delaymq/state.json")
             state = setup.new_state()
             setup.write_state(files, path, state)
         elif state.format_version < setup.FORMAT_VERSION:
@@ -78,15 +81,15 @@ def _open_store(
         options = setup.sizes_of_existing(files, path, options)
         folder = SegmentFolder(files, f"{path}/commitlog", f"{path}/delaymq", options.commit_log_file_bytes)
         folder.discard_unfinished()
-        log = CommitLog(files, folder, folder.load(report.corrections))
-        queues = ConsumeQueues(files, f"{path}/consumequeue", options.consume_queue_file_bytes)
+        log = CommitLog(files, folder, folder.load(report.corrections, aside))
+        queues = ConsumeQueues(files, f"{path}/consumequeue", options.consume_queue_file_bytes, aside)
         index = (
-            KeyIndex(files, f"{path}/index", options.index_slots, options.index_entries)
+            KeyIndex(files, f"{path}/index", options.index_slots, options.index_entries, aside)
             if options.index_enable
             else None
         )
         dispatcher = Dispatcher(queues, index, observers, levels)
-        dispatcher.deleted_topics = _deleted_topics(files, path, report)
+        dispatcher.deleted_topics = _deleted_topics(files, path, report, aside)
         Recovery(
             files=files,
             store_path=path,
@@ -97,6 +100,8 @@ def _open_store(
             dispatcher=dispatcher,
             check_crc=options.check_crc_on_recover,
             report=report,
+            aside=aside,
+            now_ms=now_ms,
         ).run()
         report.duration_ms = (time.monotonic_ns() - started_ns) // 1_000_000
         _say(path, report)
@@ -106,6 +111,8 @@ def _open_store(
     except BaseException:
         lock.release()
         raise
+    finally:
+        aside.close()
 
 
 def _remedy(error: OSError) -> str:
@@ -118,7 +125,7 @@ def _remedy(error: OSError) -> str:
     return "check the folder, its permissions and its disk"
 
 
-def _deleted_topics(files: Files, path: str, report: RecoveryReport) -> dict[str, int]:
+def _deleted_topics(files: Files, path: str, report: RecoveryReport, aside: Aside) -> dict[str, int]:
     try:
         content = json.loads(files.read(f"{path}/delaymq/{DELETED_TOPICS}") or b"{}")
         return {str(topic): int(end) for topic, end in content.items()}
@@ -126,6 +133,7 @@ def _deleted_topics(files: Files, path: str, report: RecoveryReport) -> dict[str
         detail = f"cannot be read ({error}): old entries of deleted topics may come back"
         report.corrections.append(Correction("config-damaged", f"delaymq/{DELETED_TOPICS}", 0, detail))
         try:
+            aside.keep_file(f"{path}/delaymq/{DELETED_TOPICS}")
             # Said once, not at every start from now on.
             files.write(f"{path}/delaymq/{DELETED_TOPICS}", b"{}")
         except OSError as failure:

@@ -146,6 +146,9 @@ class ReadOnlyFiles(Files):
     def facts(self, path: str) -> FileFacts | None:
         return super().facts(self._now(path))
 
+    def allocated_bytes(self, path: str) -> int:
+        return super().allocated_bytes(self._now(path))
+
     def read(self, path: str) -> bytes | None:
         return super().read(self._now(path))
 

@@ -7,23 +7,30 @@ they stand, the whole log for the observers), or neither (queues and index anew 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
+from delaymq.store.aside import Aside
 from delaymq.store.commit_log import CommitLog
-from delaymq.store.consume_queue import ENTRY_BYTES, MAX_EXT_ADDRESS, ConsumeQueue, ConsumeQueues
+from delaymq.store.consume_queue import ENTRY_BYTES, MAX_EXT_ADDRESS, MAX_GAP_ENTRIES, ConsumeQueue, ConsumeQueues
 from delaymq.store.damage import LogRepair
 from delaymq.store.dispatch import Dispatcher
 from delaymq.store.files import Files, is_full
 from delaymq.store.key_index import KeyIndex
 from delaymq.store.model import Correction, Dispatched, DispatchObserver, RecoveryReport
-from delaymq.store.scan import ScanPosition, scan_segment
+from delaymq.store.numbering import Numbering, Start
+from delaymq.store.placing import Placing
+from delaymq.store.scan import ScanPosition, scan_segment, walk_segment
+from delaymq.store.segments import segment_name
 from delaymq.store.snapshot import NAME, Snapshot, decode_snapshot
+from delaymq.store.survey import Key, Survey
 
 _log = logging.getLogger(__name__)
 # Replayed queue entries are written that often: they would otherwise gather in memory.
 _WRITE_INTERVAL_RECORDS = 50_000
 _NOT_CUT = 1 << 62
+# How far the newest store time may be ahead of the clock before it is doubted.
+_CLOCK_TOLERANCE_MS = 60_000
 
 
 @dataclass(kw_only=True)
@@ -39,6 +46,8 @@ class Recovery:
     dispatcher: Dispatcher
     check_crc: bool
     report: RecoveryReport
+    aside: Aside
+    now_ms: Callable[[], int]
 
     def run(self) -> None:
         """Leave log, queues, index and observers ready for the next record."""
@@ -46,24 +55,29 @@ class Recovery:
         snapshot = self._load_snapshot() if index_sound else None
         if snapshot is not None and not (self._restore_observers(snapshot) and self._resume(snapshot)):
             snapshot = None
+        kept: dict[Key, int] | None = None
         if snapshot is not None:
             self.report.snapshot_used = True
+            last_ms = snapshot.last_store_timestamp_ms
             start = ScanPosition(
-                snapshot.log_end, snapshot.last_offset, snapshot.last_crc, snapshot.last_store_timestamp_ms
+                snapshot.log_end, snapshot.last_offset, snapshot.last_crc, last_ms, 0, last_ms, last_ms
             )
         else:
             start = ScanPosition(self.log.min_offset)
-            if self.report.clean and not self._entries_cut and self._take_queues_as_they_are():
-                self._take_index_as_it_is(sound=index_sound)
-            else:
-                self._clear_queues()
-                if self.index is not None and self.index.remove_all():
-                    self._correct("index-rebuilt", "index", 0, "the key index is built anew from the log")
+            if not (self.report.clean and not self._entries_cut and self._take_queues_as_they_are()):
+                kept = self._measure_queues()
+        flushed = start.offset
+        end = self._survey(replace(start), kept)
+        if kept is not None:
+            self._clear_queues(kept)
+            if self.index is not None and self.index.remove_all():
+                self._correct("index-rebuilt", "index", 0, "the key index is built anew from the log")
+        elif snapshot is None:
+            self._take_index_as_it_is(sound=index_sound)
         if snapshot is None:
             for observer in self.observers:
                 observer.restore(None)
-        flushed = start.offset
-        end = self._replay(start)
+        self._replay(start, end)
         self._cut_queues_beyond(end.offset)
         self._rebuild_index_beyond(end.offset)
         if any(correction.what in ("log-hole", "segment-missing") for correction in self.report.corrections):
@@ -85,6 +99,7 @@ class Recovery:
             snapshot = decode_snapshot(data)
         except ValueError as error:
             self._correct("snapshot-damaged", f"delaymq/{NAME}", 0, f"not used: {error}")
+            self.aside.keep_file(f"{self.store_path}/delaymq/{NAME}")
             return None
         problem = self._problem_of(snapshot)
         if problem:
@@ -181,7 +196,7 @@ class Recovery:
                     self._cut_at = min(self._cut_at, start + facts.file_bytes // ENTRY_BYTES)
                 descriptor = self.files.open(path)
                 try:
-                    self.files.set_size(descriptor, self.queues.file_bytes)
+                    self.aside.cut(descriptor, path, facts.file_bytes, self.queues.file_bytes)
                 finally:
                     self.files.close(descriptor)
                 shown = path.removeprefix(self.store_path + "/")
@@ -204,6 +219,7 @@ class Recovery:
             queue.min_known_for = -1
             if self._cut_at < queue.max_number:
                 return False
+            self._known_until[topic, queue_id] = self.queues.last_physical_offset(queue)
             last = self.queues.entry(queue, queue.max_number - 1)
             extended = extended or (last is not None and last[2] <= MAX_EXT_ADDRESS)
         if extended:
@@ -233,20 +249,27 @@ class Recovery:
             self.index.remove_all()
             self._correct("index-rebuilt", "index", 0, "a file has another size: built anew from the log")
 
-    def _clear_queues(self) -> None:
-        """Keep only entries whose log is gone: they cannot be built again, and numbers must not begin anew."""
+    def _measure_queues(self) -> dict[Key, int]:
+        """How many entries of each queue stay: those whose log is gone, which cannot be built again."""
         self.queues.table.clear()
-        min_offset = self.log.min_offset
-        rebuilt = 0
+        self._known_until.clear()
+        kept: dict[Key, int] = {}
         for topic, queue_id in self.queues.folders():
             queue = self._unsynced(topic, queue_id)
             starts = self._sound_starts(queue)
-            kept = 0
-            if starts and min_offset > 0:
+            end = 0
+            if starts:
                 queue.first_number = starts[0]
                 queue.max_number = starts[-1] + self.queues.file_entries
-                kept = self._entries_below(queue, min_offset)
-            rebuilt += self.queues.cut(queue, kept)
+                end = self._entries_below(queue, self.log.min_offset) if self.log.min_offset else 0
+            kept[topic.encode(), queue_id] = end
+        return kept
+
+    def _clear_queues(self, kept: dict[Key, int]) -> None:
+        """Keep only what was measured, so that numbers go on and do not begin anew."""
+        rebuilt = 0
+        for queue in self.queues.table.values():
+            rebuilt += self.queues.cut(queue, kept[queue.topic.encode(), queue.queue_id])
         if rebuilt:
             self._correct("queues-rebuilt", "consumequeue", 0, f"{rebuilt} queues are built anew from the log")
 
@@ -270,37 +293,103 @@ class Recovery:
                 high = middle
         return low
 
-    # -- replay ---------------------------------------------------------------------------------------------------
+    # -- the survey: the log's end, its holes, numbers that do not fit ---------------------------------------------
 
-    def _replay(self, at: ScanPosition) -> ScanPosition:
-        """Dispatch everything from `at` on; `at` moves to the log's end, and holes are bridged on the way."""
-        start = at.offset
-        repair = LogRepair(self.files, self.store_path, self.log, self.report.corrections)
-        while True:
-            segment = self.log.segment_of(at.offset)
-            if segment is None:
-                break
+    def _survey(self, at: ScanPosition, kept: dict[Key, int] | None) -> ScanPosition:
+        """Walk from `at` to the log's end, which comes back, and put the log right; nothing is dispatched."""
+        repair = LogRepair(self.files, self.aside, self.log, self.report.corrections)
+        survey = Survey(self.dispatcher.deleted_topics)
+        while (segment := self.log.segment_of(at.offset)) is not None:
+            first = at.offset, at.records
             data = self.files.map(segment.descriptor, self.log.file_bytes)
             try:
-                complete = scan_segment(
-                    data, segment.base, at, self.dispatcher.levels, self._dispatch, check_crc=self.check_crc
-                )
+                complete = walk_segment(data, segment.base, at, survey.take, check_crc=self.check_crc)
             finally:
                 data.close()
-            if not complete and not repair.bridge(at):
-                repair.clear_behind(at.offset)
-                break
-        self.report.replayed_records = at.records
-        self.report.replayed_bytes = at.offset - start
+            if first == (segment.base, at.records):
+                survey.lost(segment.base, self.log.file_bytes)
+            if not complete:
+                bridged = repair.bridge(at)
+                if not bridged:
+                    repair.clear_behind(at.offset)
+                    break
+                survey.lost(at.offset, bridged)
+        placing = Placing(self.files, self.aside, self.log, self.queues)
+        max_gap = max(MAX_GAP_ENTRIES, self.queues.file_entries)
+        for place in Numbering(survey, lambda key: self._start_of(key, kept), placing, max_gap).decide():
+            self.report.corrections.append(placing.put_in_place(place))
+            if place.key is None:
+                self._without_entry.add(place.at)
+        self._doubt_newest_time(placing, at)
         return at
 
+    def _start_of(self, key: Key, kept: dict[Key, int] | None) -> Start:
+        """Where the numbers of a queue begin in the survey."""
+        if self.report.snapshot_used:
+            queue = self.queues.table.get((key[0].decode("utf-8", "surrogateescape"), key[1]))
+            return Start(queue.max_number if queue is not None else 0)
+        if self.log.min_offset == 0:
+            return Start(0)
+        known = kept.get(key, 0) if kept is not None else 0
+        return Start(known, exact=False) if known else Start(None)
+
+    def _doubt_newest_time(self, placing: Placing, end: ScanPosition) -> None:
+        """A store time that is ahead of the clock would be given to all that is stored next.
+
+        After a clock was set back the records before the newest one are ahead of it, too.
+        """
+        limit_ms = self.now_ms() + _CLOCK_TOLERANCE_MS
+        if end.last_store_timestamp_ms <= limit_ms or end.before_last_ms > limit_ms or end.records == 0:
+            return
+        instead_ms = end.before_last_ms or self.now_ms()
+        placing.set_store_time(end.last_offset, instead_ms)
+        segment = self.log.segment_of(end.last_offset)
+        assert segment is not None
+        detail = (
+            f"the newest record says that it was stored at {end.last_store_timestamp_ms}, which is to come: "
+            f"{instead_ms} is taken instead"
+        )
+        self._correct("store-time", f"commitlog/{segment_name(segment.base)}", end.last_offset, detail)
+        end.last_store_timestamp_ms = instead_ms
+
+    _without_entry: set[int] = field(default_factory=set)
+    """Physical offsets of records that are in no queue."""
+
+    # -- replay ---------------------------------------------------------------------------------------------------
+
+    def _replay(self, at: ScanPosition, end: ScanPosition) -> None:
+        """Dispatch everything from `at` to `end`, which the survey has put right."""
+        start = at.offset
+        self._end = end.offset
+        while at.offset < end.offset and (segment := self.log.segment_of(at.offset)) is not None:
+            data = self.files.map(segment.descriptor, self.log.file_bytes)
+            try:
+                if not scan_segment(
+                    data, segment.base, at, self.dispatcher.levels, self._dispatch, check_crc=False
+                ):
+                    break
+            finally:
+                data.close()
+        self.report.replayed_records = at.records
+        self.report.replayed_bytes = at.offset - start
+
     def _dispatch(self, record: Dispatched) -> None:
-        self.dispatcher.dispatch(record)
+        if record.physical_offset in self._without_entry:
+            if self.index is not None:
+                self.index.put(record)
+            return
+        if record.physical_offset <= self._known_until.get((record.topic, record.queue_id), -1) < self._end:
+            self.dispatcher.observe(record)
+        else:
+            self.dispatcher.dispatch(record)
         if record.physical_offset >= self._next_write:
             self._next_write = record.physical_offset + (_WRITE_INTERVAL_RECORDS << 8)
             self._write()
 
     _next_write = 0
+    _end = 0
+    _known_until: dict[tuple[str, int], int] = field(default_factory=dict)
+    """Physical offset of the last record that a queue taken as it is has: its older records have their entries."""
 
     def _write(self) -> None:
         try:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from mmap import mmap
 from struct import Struct
+from typing import NamedTuple
 from zlib import crc32
 
 from delaymq.message.errors import RecordError
@@ -43,6 +44,34 @@ class ScanPosition:
     last_crc: int = 0
     last_store_timestamp_ms: int = 0
     records: int = 0
+    before_last_ms: int = 0
+    """Store time of the record before the last one."""
+    third_last_ms: int = 0
+
+    @property
+    def not_before_ms(self) -> int:
+        """What follows was not stored before it: the least of the last three store times.
+
+        No checksum covers that field: the last one alone may be damaged, and would pass for the future.
+        """
+        return min(self.third_last_ms, self.before_last_ms, self.last_store_timestamp_ms)
+
+
+class Head(NamedTuple):
+    """What a walk tells of a sound record without decoding its properties."""
+
+    physical_offset: int
+    size: int
+    body_crc: int
+    queue_id: int
+    queue_offset: int
+    sys_flag: int
+    born_timestamp_ms: int
+    store_timestamp_ms: int
+    reconsume_times: int
+    prepared_transaction_offset: int
+    topic: bytes
+    raw_properties: bytes
 
 
 def scan_segment(
@@ -58,6 +87,29 @@ def scan_segment(
 
     False: what stands at `at.offset` is no sound record, such as the zeroes behind the log's end.
     """
+
+    def take(head: Head) -> None:
+        (
+            physical_offset, size, body_crc, queue_id, queue_offset, sys_flag, born_ms, store_ms, reconsume_times,
+            prepared_offset, raw_topic, raw_properties,
+        ) = head  # fmt: skip
+        topic = str(raw_topic, "utf-8", "surrogateescape")
+        properties = decode_properties(raw_properties)
+        code = due_or_tags_code(topic, queue_id, queue_offset, properties, store_ms, levels)
+        dispatch(
+            Dispatched(
+                topic, queue_id, queue_offset, physical_offset, size, sys_flag, store_ms, born_ms, body_crc,
+                reconsume_times, prepared_offset, properties, code,
+            )  # fmt: skip
+        )
+
+    return walk_segment(data, base, at, take, check_crc=check_crc)
+
+
+def walk_segment(
+    data: mmap | memoryview, base: int, at: ScanPosition, take: Callable[[Head], None], *, check_crc: bool
+) -> bool:
+    """As `scan_segment`, with what stands in the records' fixed places only."""
     end = len(data)
     position = at.offset - base
     view = memoryview(data)
@@ -78,10 +130,10 @@ def scan_segment(
             if physical_offset != base + position or not FIXED_BYTES <= size <= end - position:
                 return False
             if sys_flag & HOST_MASK:
-                record = _wide_record(view, position, base, levels, check_crc=check_crc)
-                if record is None:
+                head = _wide_head(view, position, base, check_crc=check_crc)
+                if head is None:
                     return False
-                body_crc, store_ms = record.body_crc, record.store_timestamp_ms
+                store_ms = head.store_timestamp_ms
             else:
                 topic_at = position + HEAD.size + body_length
                 stop = position + size
@@ -94,18 +146,17 @@ def scan_segment(
                     return False
                 if check_crc and crc32(view[position + HEAD.size : topic_at]) & 0x7FFFFFFF != body_crc:
                     return False
-                topic = str(view[topic_at + 1 : properties_at], "utf-8", "surrogateescape")
                 raw_properties = bytes(view[properties_at + 2 : stop])
                 if b"\0" in raw_properties and is_torn(raw_properties, properties_at + 2):
                     return False
-                properties = decode_properties(raw_properties)
-                code = due_or_tags_code(topic, queue_id, queue_offset, properties, store_ms, levels)
-                record = Dispatched(
-                    topic, queue_id, queue_offset, physical_offset, size, sys_flag, store_ms, born_ms, body_crc,
-                    reconsume_times, prepared_offset, properties, code,
+                head = Head(
+                    physical_offset, size, body_crc, queue_id, queue_offset, sys_flag, born_ms, store_ms,
+                    reconsume_times, prepared_offset, bytes(view[topic_at + 1 : properties_at]), raw_properties,
                 )  # fmt: skip
-            dispatch(record)
-            at.last_offset, at.last_crc, at.last_store_timestamp_ms = physical_offset, body_crc, store_ms
+            take(head)
+            at.last_offset, at.last_crc = physical_offset, body_crc
+            at.third_last_ms, at.before_last_ms = at.before_last_ms, at.last_store_timestamp_ms
+            at.last_store_timestamp_ms = store_ms
             at.records += 1
             position += size
             at.offset = base + position
@@ -115,9 +166,7 @@ def scan_segment(
     return True
 
 
-def _wide_record(
-    view: memoryview, position: int, base: int, levels: DelayLevels, *, check_crc: bool
-) -> Dispatched | None:
+def _wide_head(view: memoryview, position: int, base: int, *, check_crc: bool) -> Head | None:
     """The rare record with an IPv6 address."""
     try:
         record = decode_record(view, position, check_crc=check_crc)
@@ -125,14 +174,10 @@ def _wide_record(
         return None
     if is_torn(record.raw_properties, position + record.size - len(record.raw_properties)):
         return None
-    properties = record.properties
-    code = due_or_tags_code(
-        record.topic, record.queue_id, record.queue_offset, properties, record.store_timestamp_ms, levels
-    )
-    return Dispatched(
-        record.topic, record.queue_id, record.queue_offset, base + position, record.size, record.sys_flag,
-        record.store_timestamp_ms, record.born_timestamp_ms, record.body_crc, record.reconsume_times,
-        record.prepared_transaction_offset, properties, code,
+    return Head(
+        base + position, record.size, record.body_crc, record.queue_id, record.queue_offset, record.sys_flag,
+        record.born_timestamp_ms, record.store_timestamp_ms, record.reconsume_times,
+        record.prepared_transaction_offset, record.topic.encode("utf-8", "surrogateescape"), record.raw_properties,
     )  # fmt: skip
 
 

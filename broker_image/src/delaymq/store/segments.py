@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from delaymq.message.record import BLANK_MAGIC, SIZE_AND_MAGIC
+from delaymq.store.aside import Aside
 from delaymq.store.errors import SegmentCreateError, ShortageError, StoreFullError
 from delaymq.store.files import Files, is_full, is_shortage
 from delaymq.store.model import Correction
@@ -65,7 +66,7 @@ class SegmentFolder:
                 sizes[distance] += 1
         return max(sizes, key=lambda size: (sizes[size], size)) if sizes else None
 
-    def load(self, corrections: list[Correction]) -> list[Segment]:
+    def load(self, corrections: list[Correction], aside: Aside) -> list[Segment]:
         """All segments in order, of full size and without gaps; what had to be put right goes to `corrections`."""
         bases = []
         for name in self.files.names_in(self.folder):
@@ -78,16 +79,16 @@ class SegmentFolder:
         for base in bases:
             if segments and not self._bridge(segments, base, corrections):
                 break
-            segments.append(self._open(base, corrections))
+            segments.append(self._open(base, corrections, aside))
         return segments
 
-    def _open(self, base: int, corrections: list[Correction]) -> Segment:
+    def _open(self, base: int, corrections: list[Correction], aside: Aside) -> Segment:
         path = f"{self.folder}/{segment_name(base)}"
         descriptor = self.files.open(path)
         facts = self.files.facts(path)
         if facts is not None and facts.file_bytes != self.file_bytes:
             detail = f"the file has {facts.file_bytes} bytes instead of {self.file_bytes}: set to full size"
-            self.files.set_size(descriptor, self.file_bytes)
+            aside.cut(descriptor, path, facts.file_bytes, self.file_bytes)
             self.files.allocate(descriptor, self.file_bytes)
             corrections.append(Correction("segment-size", f"commitlog/{segment_name(base)}", facts.file_bytes, detail))
         return Segment(base, path, descriptor)

@@ -130,7 +130,8 @@ class LevelState:
 
 @dataclass(frozen=True, kw_only=True)
 class Correction:
-    """A delay offset that the broker put right when it started; `reason` is stale, missing, corrupt or out-of-range."""
+    """A delay offset that the broker put right when it started; `reason` is stale, missing, ahead, corrupt or
+    out-of-range."""
 
     level: int
     from_offset: int

@@ -12,7 +12,7 @@ from delaymq.message.levels import DelayLevels, level_of_queue
 from delaymq.message.marks import parse_due
 from delaymq.message.names import DELAY, DUE, SCHEDULE_TOPIC
 from delaymq.message.record import Record, decode_record
-from delaymq.store.consume_queue import ENTRY, ENTRY_BYTES
+from delaymq.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_BYTES
 from delaymq.store.model import Dispatched, NewRecord, StoreTask
 
 _TAGS_CODE_AT = 12
@@ -85,7 +85,7 @@ class ScheduleReader:
         self._entries = b""
 
     def place(self, queue_id: int, offset: int) -> Place | None:
-        """Where the entry's record is; None when there is no such entry, or the record was deleted."""
+        """Where the entry's record is; None without an entry, with a blank one, or when the record was deleted."""
         at = (offset - self._first) * ENTRY_BYTES
         if queue_id != self._queue_id or not 0 <= at < len(self._entries):
             self._entries = self._store.read_entries(SCHEDULE_TOPIC, queue_id, offset, _NEXT_ENTRIES)
@@ -93,7 +93,7 @@ class ScheduleReader:
             if len(self._entries) < ENTRY_BYTES:
                 return None
         physical_offset, size, _ = ENTRY.unpack_from(self._entries, at)
-        if physical_offset < self._store.min_offset:
+        if physical_offset < self._store.min_offset or size == BLANK_SIZE:
             return None
         return Place(physical_offset, size)
 

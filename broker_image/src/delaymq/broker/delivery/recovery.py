@@ -244,8 +244,9 @@ def start_positions(
 ) -> list[Correction]:
     """Brings each queue's settled entries in line with the queue and with delayOffset.json.
 
-    `bounds` are (queue, first offset that is there, end). A stated offset counts when it lies in the queue and is
-    higher than what the log proves; one beyond the end proves nothing, and the log alone decides.
+    `bounds` are (queue, first offset that is there, end). A stated offset that lies in the queue settles the entries
+    below it that a foreign broker wrote, since such a broker leaves no proof in the log. Of entries with a due time of
+    our own the log alone decides (docs/decisions/0004-a-stated-offset-settles-foreign-entries-only.md).
     """
     corrections = []
     for queue_id, first, end in bounds:
@@ -259,7 +260,7 @@ def start_positions(
         if position is not None and 0 <= position <= end:
             known_from = max(known_from or 0, position)
         if believed and position is not None:
-            settled.raise_low(position)
+            _settle_foreign_below(queue, position)
         if known_from is not None and known_from < first:
             settled.raise_low(known_from)
             if lost := settled.raise_low(first):
@@ -267,11 +268,39 @@ def start_positions(
                 logger.error("%d messages of delay level %d are gone: their log files were deleted", lost, level)
         settled.raise_low(first)
         if settled.low != (position or 0):
-            reason = stated.problem or ("stale" if position is None or believed else "out-of-range")
+            ahead = believed and position is not None and settled.low < position
+            reason = stated.problem or _difference(position, believed=believed, ahead=ahead)
             corrections.append(Correction(level=level, stated=position or 0, position=settled.low, reason=reason))
             counters.corrected[reason] = counters.corrected.get(reason, 0) + 1
             # The file is written every few seconds: after a kill it is behind what the log proves, as it should be.
             said = logging.INFO if reason == "stale" else logging.WARNING
             text = "delay level %d goes on at %d; delayOffset.json says %s: %s"
             logger.log(said, text, level, settled.low, position, reason)
+            if ahead and position is not None:
+                text = "%d messages of delay level %d that delayOffset.json calls delivered have no copy in the log: %s"
+                why = "they are delivered now. The log may be older than the file, as in a plain copy of a live store"
+                logger.warning(text, _pending_below(settled, position), level, why)
     return corrections
+
+
+def _difference(position: int | None, *, believed: bool, ahead: bool) -> str:
+    if ahead:
+        return "ahead"
+    return "stale" if position is None or believed else "out-of-range"
+
+
+def _pending_below(settled: Settled, offset: int) -> int:
+    return max(offset - settled.low - settled.above.count_below(offset), 0)
+
+
+def _settle_foreign_below(queue: QueueState, position: int) -> None:
+    """Settles the entries below `position` that a foreign broker wrote."""
+    settled = queue.settled
+    below = [(max(first, settled.low), min(end, position)) for first, end in queue.foreign.pairs() if first < position]
+    unsettled = sum(end - first - settled.above.count_between(first, end) for first, end in below if first < end)
+    if unsettled == _pending_below(settled, position):
+        settled.raise_low(position)
+        return
+    for first, end in below:
+        for offset in range(first, end):
+            settled.settle(offset)

@@ -55,7 +55,7 @@ class Correction:
     position: int
     """Where the schedule goes on."""
     reason: str
-    """`missing`, `stale`, `corrupt` or `out-of-range`."""
+    """`missing`, `stale`, `ahead`, `corrupt` or `out-of-range`."""
 
     def as_json(self) -> dict[str, object]:
         """One element of `corrected`."""

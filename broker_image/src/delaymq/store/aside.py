@@ -1,0 +1,191 @@
+"""What a repair cuts, clears or overwrites is kept in delaymq/aside/ first (docs/formats/store.md).
+
+Bytes of the log are on the disk before they are overwritten. What the log can rebuild (queues, index) is not synced.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from typing import Final
+
+from delaymq.store.files import Files
+
+_log = logging.getLogger(__name__)
+MAX_BYTES: Final = 2 << 30
+"""What the folder takes on the disk at most: the oldest parts go, what can be rebuilt before bytes of the log."""
+MAX_FILES: Final = 1_000
+"""How many files of log bytes and pieces it holds at most. Of a moved file only the newest copy is kept."""
+# Of the space that is left no more than this share is taken.
+_SHARE_OF_FREE: Final = 4
+_COPIED_AT_ONCE: Final = 1 << 20
+_NAME_DIGITS: Final = 20
+
+
+class Aside:
+    """The folder of one store. No call raises for want of space: the store must open all the same."""
+
+    def __init__(self, files: Files, store_path: str) -> None:
+        self._files = files
+        self._path = store_path
+        self.folder = f"{store_path}/delaymq/aside"
+        self._pieces: int | None = None
+        self._pieces_end = 0
+        self._pieces_name = ""
+        self._room = -1
+
+    # -- bytes of the log -----------------------------------------------------------------------------------------
+
+    def keep_log(self, descriptor: int, base: int, start: int, end: int) -> None:
+        """Physical offsets start…end of the segment that begins at `base`, up to the last byte that is not zero."""
+        end = self._last_used(descriptor, base, start, end)
+        name = f"{start:0{_NAME_DIGITS}d}-{end:0{_NAME_DIGITS}d}"
+        if end == start:
+            return
+        try:
+            if not self._take_room(end - start, name):
+                return
+            name = self._free_name(name)
+            self._copy(descriptor, start - base, end - base, name)
+        except OSError as error:
+            _log.error("the damaged bytes %s cannot be kept aside: %s", name, error)
+
+    def _last_used(self, descriptor: int, base: int, start: int, end: int) -> int:
+        last = start
+        for position, piece in self._files.nonzero_pieces(descriptor, start - base, end - base):
+            last = base + position + len(piece.rstrip(b"\0"))
+        return last
+
+    def _copy(self, descriptor: int, start: int, end: int, name: str) -> None:
+        files = self._files
+        target = files.open(f"{self.folder}/{name}", create=True)
+        try:
+            files.set_size(target, end - start)
+            for position, piece in files.nonzero_pieces(descriptor, start, end):
+                files.pwrite(target, piece, position - start)
+            files.fdatasync(target)
+        finally:
+            files.close(target)
+        files.sync_folder(self.folder)
+
+    # -- parts of other files -------------------------------------------------------------------------------------
+
+    def zero(self, descriptor: int, path: str, start: int, end: int) -> int:
+        """Keep what is not zero in start…end of `path`, and zero it; how many bytes were overwritten."""
+        for position, piece in self._files.nonzero_pieces(descriptor, start, end):
+            self._keep_piece(path, position, piece.rstrip(b"\0"))
+        return self._files.zero(descriptor, start, end)
+
+    def cut(self, descriptor: int, path: str, file_bytes: int, new_bytes: int) -> None:
+        """Give a file of `file_bytes` another size; what it loses is kept, on the disk."""
+        if file_bytes > new_bytes:
+            for position, piece in self._files.nonzero_pieces(descriptor, new_bytes, file_bytes):
+                self._keep_piece(path, position, piece.rstrip(b"\0"))
+            if self._pieces is not None:
+                self._files.fdatasync(self._pieces)
+                self._files.sync_folder(self.folder)
+        self._files.set_size(descriptor, new_bytes)
+
+    def _keep_piece(self, path: str, position: int, piece: bytes) -> None:
+        files = self._files
+        about = {"file": path.removeprefix(f"{self._path}/"), "position": position, "bytes": len(piece)}
+        data = json.dumps(about, separators=(",", ":")).encode() + b"\n" + piece + b"\n"
+        try:
+            if not self._take_room(len(data), about["file"]):
+                return
+            if self._pieces is None:
+                self._pieces_name, self._pieces_end = self._free_name("pieces"), 0
+                self._pieces = files.open(f"{self.folder}/{self._pieces_name}", create=True)
+            files.pwrite(self._pieces, data, self._pieces_end)
+            self._pieces_end += len(data)
+        except OSError as error:
+            _log.error("%s: what is cleared cannot be kept aside: %s", about["file"], error)
+
+    # -- whole files ----------------------------------------------------------------------------------------------
+
+    def remove(self, path: str) -> None:
+        """Take a file out of the store: it moves here under its path with `~` for each `/`."""
+        name = self._name_of(path)
+        try:
+            taken = self._files.allocated_bytes(path)
+            if taken and self._take_room(taken, name, moved=True):
+                self._files.rename(path, f"{self.folder}/{name}")
+                return
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            _log.error("%s cannot be kept aside: %s", name, error)
+        self._files.unlink(path)
+
+    def _name_of(self, path: str) -> str:
+        return path.removeprefix(f"{self._path}/").replace("/", "~")
+
+    def keep_file(self, path: str) -> None:
+        """Keep a copy of a small file that is about to be replaced."""
+        name = self._name_of(path)
+        try:
+            data = self._files.read(path)
+            if data and self._take_room(len(data), name):
+                self._files.write(f"{self.folder}/{self._free_name(name)}", data)
+                self._files.sync_folder(self.folder)
+        except OSError as error:
+            _log.error("%s cannot be kept aside: %s", name, error)
+
+    # -- room -----------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """No more is kept by this run."""
+        if self._pieces is not None:
+            self._files.close(self._pieces)
+            self._pieces = None
+
+    def _take_room(self, wanted: int, name: str, *, moved: bool = False) -> bool:
+        """Make room for so many bytes; False when they are too many to be kept."""
+        if wanted <= self._room:
+            self._room -= wanted
+            return True
+        files = self._files
+        files.make_folder(self.folder)
+        free = MAX_BYTES if moved else files.free_bytes(self._path) // _SHARE_OF_FREE
+        sizes = {each: files.allocated_bytes(f"{self.folder}/{each}") for each in files.names_in(self.folder)}
+        if wanted > min(MAX_BYTES, free):
+            _log.error("%s is not kept aside: its %d bytes are more than there is room for", name, wanted)
+            return False
+        taken = sum(sizes.values())
+        single = sum(_is_single(each) for each in sizes)
+        for each in self._oldest_first(list(sizes)):
+            fits = taken + wanted <= MAX_BYTES
+            if fits and single < MAX_FILES:
+                break
+            if each != self._pieces_name and (not fits or _is_single(each)):
+                files.unlink(f"{self.folder}/{each}")
+                taken -= sizes[each]
+                single -= _is_single(each)
+        # So much more goes without another look.
+        self._room = max(min(MAX_BYTES - taken, free) // 2 - wanted, 0)
+        return taken + wanted <= MAX_BYTES
+
+    def _oldest_first(self, names: list[str]) -> Iterator[str]:
+        def age(name: str) -> tuple[bool, int, str]:
+            facts = self._files.facts(f"{self.folder}/{name}")
+            return _is_of_log(name), facts.modified_ms if facts is not None else 0, name
+
+        yield from sorted(names, key=age)
+
+    def _free_name(self, name: str) -> str:
+        """`name`, or `name.2` and so on when there is something of that name."""
+        number, free = 1, name
+        while self._files.facts(f"{self.folder}/{free}") is not None:
+            number += 1
+            free = f"{name}.{number}"
+        return free
+
+
+def _is_of_log(name: str) -> bool:
+    return name.startswith("commitlog~") or name[:_NAME_DIGITS].isdigit()
+
+
+def _is_single(name: str) -> bool:
+    """Whether a new file is made for each thing that is kept, not a file replaced."""
+    return not name.startswith(("consumequeue~", "index~", "commitlog~"))

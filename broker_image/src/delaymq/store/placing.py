@@ -1,0 +1,129 @@
+"""The log's part in numbering: what its records and the queues' files tell, and the correction of a record's place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from delaymq.message.errors import RecordError
+from delaymq.message.names import DUE, MARK, REAL_QUEUE_ID, REAL_TOPIC, SCHEDULE_TOPIC
+from delaymq.message.record import FIXED_BYTES, Record, decode_record
+from delaymq.store.aside import Aside
+from delaymq.store.commit_log import CommitLog
+from delaymq.store.consume_queue import BLANK_SIZE, ConsumeQueues
+from delaymq.store.files import Files
+from delaymq.store.model import Correction
+from delaymq.store.numbering import Place
+from delaymq.store.scan import Head, ScanPosition, walk_segment
+from delaymq.store.segments import Segment, segment_name
+from delaymq.store.survey import Key
+
+_QUEUE_ID_AT: Final = 12
+_QUEUE_OFFSET_AT: Final = 20
+# With the born host in front of it, which has 8 bytes or 20.
+_STORE_TIMESTAMP_AT: Final = 48
+_DUE_PLACE = re.compile(r"\d{16}:(\d{4}):(\d{20})\Z", re.ASCII)
+
+
+class Placing:
+    """Evidence for `Numbering`, and the writer of what it decides."""
+
+    def __init__(self, files: Files, aside: Aside, log: CommitLog, queues: ConsumeQueues) -> None:
+        self._files = files
+        self._aside = aside
+        self._log = log
+        self._queues = queues
+
+    def confirms(self, key: Key, number: int, at: int) -> bool | None:
+        """Whether the record at `at` has this place, by its queue's file or by its own properties; None: no telling."""
+        topic = key[0].decode("utf-8", "surrogateescape")
+        queue = self._queues.table.get((topic, key[1]))
+        entry = self._queues.entry(queue, number) if queue is not None else None
+        if entry is not None and 0 < entry[1] < BLANK_SIZE and entry[0] == at:
+            return True
+        record = self._record_at(at)
+        if record is None:
+            return None
+        properties = record.properties
+        if topic == SCHEDULE_TOPIC:
+            due = _DUE_PLACE.match(properties.get(DUE, ""))
+            return None if due is None else (int(due[1]), int(due[2])) == (key[1], number)
+        if MARK in properties and (properties.get(REAL_TOPIC), properties.get(REAL_QUEUE_ID)) != (topic, str(key[1])):
+            return False  # a delivered copy that does not stand where it was delivered to
+        return None
+
+    def records(self, key: Key, first_at: int, last_at: int) -> Iterator[int]:
+        """Physical offsets of the records of a queue from one to another, both included."""
+        found: list[int] = []
+
+        def take(head: Head) -> None:
+            if head.physical_offset <= last_at and (head.topic, head.queue_id) == key:
+                found.append(head.physical_offset)
+
+        at = ScanPosition(first_at)
+        while at.offset <= last_at and (segment := self._log.segment_of(at.offset)) is not None:
+            data = self._files.map(segment.descriptor, self._log.file_bytes)
+            try:
+                walk_segment(data, segment.base, at, take, check_crc=False)
+            finally:
+                data.close()
+            yield from found
+            found.clear()
+
+    def put_in_place(self, place: Place) -> Correction:
+        """Give a record the queue and number that it belongs to, in the log: consumers and later starts read them."""
+        segment = self._log.segment_of(place.at)
+        record = self._record_at(place.at)
+        assert segment is not None
+        assert record is not None
+        file = f"commitlog/{segment_name(segment.base)}"
+        said = f"number {place.said_number} of {_shown(place.said)}"
+        if place.key is None:
+            detail = f"the record says that it is {said}, which another one is: it gets no queue entry"
+            return Correction("queue-number", file, place.at, detail)
+        self._aside.keep_log(segment.descriptor, segment.base, place.at, place.at + record.size)
+        position = place.at - segment.base
+        topic, queue_id = place.key
+        self._write(segment, position + _QUEUE_ID_AT, queue_id.to_bytes(4, "big", signed=True))
+        self._write(segment, position + _QUEUE_OFFSET_AT, place.number.to_bytes(8, "big"))
+        if topic != place.said[0]:
+            topic_at = record.size - len(record.raw_properties) - 2 - len(topic)
+            self._write(segment, position + topic_at, topic)
+        self._files.fdatasync(segment.descriptor)
+        detail = (
+            f"the record says that it is {said}, which fits neither the records before it nor those behind: it is "
+            f"number {place.number} of {_shown(place.key)} now, and what it said is kept in delaymq/aside"
+        )
+        return Correction("queue-number", file, place.at, detail)
+
+    def set_store_time(self, at: int, store_timestamp_ms: int) -> None:
+        """Give the record at `at` another store time."""
+        segment = self._log.segment_of(at)
+        record = self._record_at(at)
+        assert segment is not None
+        assert record is not None
+        self._aside.keep_log(segment.descriptor, segment.base, at, at + record.size)
+        position = at - segment.base + _STORE_TIMESTAMP_AT + len(record.born_host)
+        self._write(segment, position, store_timestamp_ms.to_bytes(8, "big"))
+        self._files.fdatasync(segment.descriptor)
+
+    def _write(self, segment: Segment, position: int, data: bytes) -> None:
+        self._files.pwrite(segment.descriptor, data, position)
+
+    def _record_at(self, at: int) -> Record | None:
+        segment = self._log.segment_of(at)
+        if segment is None:
+            return None
+        position = at - segment.base
+        size = int.from_bytes(self._files.pread(segment.descriptor, 4, position), "big")
+        if not FIXED_BYTES <= size <= self._log.file_bytes - position:
+            return None
+        try:
+            return decode_record(self._files.pread(segment.descriptor, size, position), check_crc=False)
+        except RecordError:
+            return None
+
+
+def _shown(key: Key) -> str:
+    return f"{key[0].decode('utf-8', 'replace')}/{key[1]}"
