@@ -2,8 +2,9 @@
 
 DELAYMQ_SEED chooses the random sequence (1). CI takes another one each time and prints it; the same number repeats a
 run. DELAYMQ_FUZZ_INPUTS is the number of inputs for each fuzzed target (20,000), DELAYMQ_CRASH_STATES the number of
-simulated power losses (1,000). Of the calls at which the operator dies one in DELAYMQ_DEATHS_SHARE (3) is tried; the
-seed says which. `make test-long-fuzz` raises the first two and tries every call.
+simulated power losses (1,000), DELAYMQ_DAMAGES the number of flipped bits in logs (500). Of the calls at which the
+operator dies one in DELAYMQ_DEATHS_SHARE (3) is tried; the seed says which. `make test-long-fuzz` raises the first
+three and tries every call.
 """
 
 import os
@@ -13,6 +14,7 @@ from typing import TypeVar
 SEED = int(os.environ.get("DELAYMQ_SEED", "1"))
 FUZZ_INPUTS = int(os.environ.get("DELAYMQ_FUZZ_INPUTS", "20000"))
 CRASH_STATES = int(os.environ.get("DELAYMQ_CRASH_STATES", "1000"))
+DAMAGES = int(os.environ.get("DELAYMQ_DAMAGES", "500"))
 DEATHS_SHARE = int(os.environ.get("DELAYMQ_DEATHS_SHARE", "3"))
 
 Item = TypeVar("Item")
@@ -33,5 +35,11 @@ def is_chosen(share: int, numbers: Iterable[int]) -> bool:
 
 def report_header() -> str:
     """The line above a test run with which the run can be repeated."""
-    values = {"SEED": SEED, "FUZZ_INPUTS": FUZZ_INPUTS, "CRASH_STATES": CRASH_STATES, "DEATHS_SHARE": DEATHS_SHARE}
+    values = {
+        "SEED": SEED,
+        "FUZZ_INPUTS": FUZZ_INPUTS,
+        "CRASH_STATES": CRASH_STATES,
+        "DAMAGES": DAMAGES,
+        "DEATHS_SHARE": DEATHS_SHARE,
+    }
     return " ".join(f"DELAYMQ_{name}={value}" for name, value in values.items())

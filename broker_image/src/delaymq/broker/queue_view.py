@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from delaymq import clock
 from delaymq.broker.filters import Filter
 from delaymq.broker.record_properties import PropertyReader, Row
-from delaymq.message.record import FIXED_BYTES, MESSAGE_MAGIC, SIZE_AND_MAGIC
+from delaymq.message.record import FIXED_BYTES, MESSAGE_MAGIC
 from delaymq.quiet_log import QuietLog
 from delaymq.store.consume_queue import BLANK_SIZE, ENTRY
 
@@ -32,7 +33,9 @@ _BYTES_A_UNIT: Final = 1_024
 
 # Where the low 32 bits of an entry's tags code stand.
 _TAG_AT: Final = ENTRY.size - 4
-_SIZE_AND_MAGIC_AT: Final = SIZE_AND_MAGIC.unpack_from
+# Size, magic and queue offset of a record.
+_PLACE_AT: Final = Struct(">iI12xq").unpack_from
+_NUMBER_AT: Final = 20
 
 FOUND: Final = "FOUND"
 NO_MATCHED: Final = "NO_MATCHED_MESSAGE"
@@ -115,10 +118,11 @@ def _collect(broker: Broker, entries: bytes, offset: int, limit: int, wanted: Fi
     matches = wanted.tags
     passes = wanted.properties
     if matches is None and passes is None and len(entries) <= limit * ENTRY.size:
-        records = _in_one_piece(store, entries, oldest, confirmed, max_bytes)
+        records = _in_one_piece(store, entries, offset, oldest, confirmed, max_bytes)
         if records:
             count = len(entries) // ENTRY.size
             return Pulled(FOUND, offset + count, low, high, records, count, store.end_offset - last_offset)
+    numbers: list[int] = []
     allowed = 0 if passes is None else broker.property_work.allowed(broker.now_ms())
     properties_of = PropertyReader(store.read_bytes, allowed) if passes is not None else None
     rows: Iterable[Row] = enumerate(ENTRY.iter_unpack(entries))
@@ -158,6 +162,7 @@ def _collect(broker: Broker, entries: bytes, offset: int, limit: int, wanted: Fi
             end = record_end
             count += 1
             total += size
+            numbers.append(offset + looked_at)
     else:
         looked_at, physical_offset = len(entries) // ENTRY.size, last_offset
     behind = store.end_offset - physical_offset
@@ -166,8 +171,8 @@ def _collect(broker: Broker, entries: bytes, offset: int, limit: int, wanted: Fi
     if count:
         parts.append(store.read_bytes(start, end - start))
         records = b"".join(parts) if len(parts) > 1 else parts[0]
-        if not _is_whole(records, count):
-            records, count = _sound_ones(broker, entries[: looked_at * ENTRY.size], wanted)
+        if not _is_whole(records, numbers):
+            records, count = _sound_ones(broker, entries[: looked_at * ENTRY.size], offset, wanted)
         if count:
             return Pulled(FOUND, offset + looked_at, low, high, records, count, behind)
         status = WAS_REMOVING
@@ -190,7 +195,9 @@ def _tagged(entries: bytes, tag: bytes) -> Iterator[Row]:
         at = entries.find(tag, at)
 
 
-def _in_one_piece(store: MessageStore, entries: bytes, oldest: int, confirmed: int, max_bytes: int) -> bytes:
+def _in_one_piece(
+    store: MessageStore, entries: bytes, offset: int, oldest: int, confirmed: int, max_bytes: int
+) -> bytes:
     """The records of all `entries` where they follow each other in the log and are sound by their heads; else nothing.
 
     That is how one busy queue lies there: half the work of looking for pieces first and at the heads afterwards.
@@ -207,33 +214,35 @@ def _in_one_piece(store: MessageStore, entries: bytes, oldest: int, confirmed: i
     for physical_offset, size, _ in ENTRY.iter_unpack(entries):
         if physical_offset - begin != at or size < FIXED_BYTES or at > stop:
             return b""
-        if _SIZE_AND_MAGIC_AT(records, at) != (size, MESSAGE_MAGIC):
+        if _PLACE_AT(records, at) != (size, MESSAGE_MAGIC, offset):
             return b""
         at += size
+        offset += 1
     return records if at == len(records) else b""
 
 
-def _is_whole(records: bytes, count: int) -> bool:
-    """Whether `records` are as many as that by their heads: what finds a damaged log without reading it all."""
+def _is_whole(records: bytes, numbers: list[int]) -> bool:
+    """Whether `records` have these queue offsets by their heads: what finds a damaged log without reading it all."""
     at, stop = 0, len(records) - FIXED_BYTES
-    for _ in range(count):
+    for number in numbers:
         if at > stop:
             return False
-        size, magic = _SIZE_AND_MAGIC_AT(records, at)
-        if magic != MESSAGE_MAGIC or size < FIXED_BYTES:
+        size, magic, stated = _PLACE_AT(records, at)
+        if magic != MESSAGE_MAGIC or size < FIXED_BYTES or stated != number:
             return False
         at += size
     return at == len(records)
 
 
-def _sound_ones(broker: Broker, entries: bytes, wanted: Filter) -> tuple[bytes, int]:
-    """The sound records that matching `entries` name, and how many.
+def _sound_ones(broker: Broker, entries: bytes, offset: int, wanted: Filter) -> tuple[bytes, int]:
+    """The sound records that matching `entries`, the first at `offset` of the queue, name; and how many.
 
-    A client stops reading an answer at its first bad record: that one would cost all behind it, or hold them up.
+    A client stops reading an answer at its first bad record: that one would cost all behind it, or hold them up. It
+    commits the queue offset that a record states: a damaged one would have it skip messages, so the entry's counts.
     """
     store = broker.store
     parts = []
-    for physical_offset, size, tags_code in ENTRY.iter_unpack(entries):
+    for number, (physical_offset, size, tags_code) in enumerate(ENTRY.iter_unpack(entries), offset):
         if physical_offset < store.min_offset or not 0 < size < BLANK_SIZE:
             continue
         if wanted.tags is not None and not wanted.tags(tags_code):
@@ -243,5 +252,8 @@ def _sound_ones(broker: Broker, entries: bytes, wanted: Filter) -> tuple[bytes, 
             text = "the record at %d of the log is damaged: it is left out of pulls"
             _damage_log.warning(text, physical_offset, offset=physical_offset)
         elif wanted.properties is None or wanted.properties(record.raw_properties):
-            parts.append(store.read_bytes(physical_offset, size))
+            data = store.read_bytes(physical_offset, size)
+            if record.queue_offset != number:
+                data = data[:_NUMBER_AT] + number.to_bytes(8, "big") + data[_NUMBER_AT + 8 :]
+            parts.append(data)
     return b"".join(parts), len(parts)

@@ -1,0 +1,144 @@
+"""Which number each record of a log gets: jumps that are true are believed, a lone number that is damaged is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from delaymq.message.flags import TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from delaymq.store.numbering import Numbering, Start
+from delaymq.store.scan import Head
+from delaymq.store.survey import Key, Survey
+
+SIZE = 200
+BEGINNING = 1_000_000
+MAX_GAP = 1_000
+
+
+class Log:
+    """Records in log order: `number`s of queue A unless said otherwise; what is decided about them."""
+
+    def __init__(self, *, start: Start = Start(0), deleted: dict[str, int] | None = None) -> None:
+        self.survey = Survey(deleted or {})
+        self.start = start
+        self.records: list[Head] = []
+        self.known: dict[tuple[Key, int, int], bool] = {}
+
+    def put(self, *numbers: int, queue: str = "A", queue_id: int = 0, sys_flag: int = 0) -> Log:
+        for number in numbers:
+            at = BEGINNING + len(self.records) * SIZE
+            head = Head(at, SIZE, 0, queue_id, number, sys_flag, 0, 0, 0, 0, queue.encode(), b"")
+            self.records.append(head)
+            self.survey.take(head)
+        return self
+
+    def lose(self, count: int) -> Log:
+        """A filler in the place of so many records."""
+        at = BEGINNING + len(self.records) * SIZE
+        filler = Head(at, SIZE * count, 0, 0, 0, TRANSACTION_ROLLBACK, 0, 0, 0, 0, b"x", b"")
+        self.records += [filler] * count
+        self.survey.take(filler)
+        return self
+
+    def confirm(self, index: int, told: bool) -> Log:
+        """Something else tells whether the record has the place that it says."""
+        head = self.records[index]
+        self.known[(head.topic, head.queue_id), head.queue_offset, head.physical_offset] = told
+        return self
+
+    def confirms(self, key: Key, number: int, at: int) -> bool | None:
+        return self.known.get((key, number, at))
+
+    def records_of(self, key: Key, first_at: int, last_at: int) -> Iterable[int]:
+        places = (head.physical_offset for head in self.records if (head.topic, head.queue_id) == key)
+        return [at for at in places if first_at <= at <= last_at]
+
+    def decided(self) -> dict[int, tuple[str, int, int] | None]:
+        """Index of a record → topic, queue and number that it gets instead of its own; None: no entry."""
+        evidence = type("", (), {"confirms": self.confirms, "records": self.records_of})
+        places = Numbering(self.survey, lambda key: self.start, evidence, MAX_GAP).decide()  # type: ignore[arg-type]
+        return {
+            (place.at - BEGINNING) // SIZE: None if place.key is None else (place.key[0].decode(), place.key[1], place.number)
+            for place in places
+        }
+
+
+def a(number: int) -> tuple[str, int, int]:
+    return "A", 0, number
+
+
+TRUE_NUMBERS = {
+    "in order": Log().put(0, 1, 2, 3),
+    "behind a snapshot": Log(start=Start(17)).put(17, 18, 19),
+    "retention deleted the beginning": Log(start=Start(None)).put(700, 701, 702),
+    "retention left one record": Log(start=Start(None)).put(700),
+    "entries below the log are kept": Log(start=Start(700, exact=False)).put(700, 701),
+    "kept entries say too much": Log(start=Start(720, exact=False)).put(700, 701),
+    "a hole cost three": Log().put(0, 1).lose(3).put(5, 6),
+    "a hole cost three, one record follows": Log().put(0, 1).lose(3).put(5),
+    "a hole cost all but the last": Log().lose(4).put(4),
+    "more are missing than a hole explains, and later records agree": Log().put(0, 1).put(40, 41, 42),
+    "another source confirms a jump": Log().put(0, 1).put(40).confirm(2, True),
+    "the topic was made anew": Log().put(*range(50)).put(0, 1, 2, 3, 4),
+    "the topic was made anew twice": Log().put(*range(9)).put(*range(8)).put(*range(7)),
+    "the topic was made anew, and its queue's file says so": Log().put(*range(50)).put(0).confirm(50, True),
+    "the topic is known to be deleted": Log(deleted={"A": BEGINNING + 5 * SIZE}).put(0, 1, 2, 3, 4).put(0, 1),
+    "half messages between": Log().put(0, 1).put(0, 0, sys_flag=TRANSACTION_PREPARED).put(2),
+    "queues side by side": Log().put(0).put(0, queue_id=1).put(1).put(0, queue="B").put(1, queue_id=1).put(2),
+}
+
+
+@pytest.mark.parametrize("case", TRUE_NUMBERS)
+def test_true_numbers_are_believed(case: str) -> None:
+    assert TRUE_NUMBERS[case].decided() == {}
+
+
+DAMAGED_NUMBERS = {
+    "too high in the middle": (Log().put(0, 1, 2 + 64, 3, 4), {2: a(2)}),
+    "too high by all reason": (Log().put(0, 1, 1 << 62, 3, 4), {2: a(2)}),
+    "too low in the middle": (Log().put(0, 1, 2, 3, 0, 5, 6), {4: a(4)}),
+    "negative": (Log().put(0, 1, -(1 << 63) + 2, 3), {2: a(2)}),
+    "the first": (Log().put(8, 1, 2, 3), {0: a(0)}),
+    "the only one": (Log().put(8), {0: a(0)}),
+    "the first, where older log is gone": (Log(start=Start(None)).put(300 + 16, 301, 302), {0: a(300)}),
+    "the only one, where older log is gone": (Log(start=Start(None)).put(1 << 40), {0: a(0)}),
+    "the last": (Log().put(0, 1, 2, 3 + 8), {3: a(3)}),
+    "the last, back to 0": (Log().put(0, 1, 2, 3, 0), {4: a(4)}),
+    "the first behind a snapshot": (Log(start=Start(17)).put(17 + 256, 18, 19), {0: a(17)}),
+    "two neighbours": (Log().put(0, 1, 2 + 32, 3 + 512, 4, 5), {2: a(2), 3: a(3)}),
+    "two neighbours by the same bit": (Log().put(0, 1, 2 + 32, 3 + 32, 4, 5, 6), {2: a(2), 3: a(3)}),
+    "two at the end": (Log().put(0, 1, 2 + 32, 3 + 512), {2: a(2), 3: a(3)}),
+    "beside a hole": (Log().put(0, 1).lose(1).put(3 + 128).put(4, 5), {3: a(2)}),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED_NUMBERS)
+def test_a_lone_number_does_not_move_its_queue(case: str) -> None:
+    log, expected = DAMAGED_NUMBERS[case]
+    assert log.decided() == expected
+
+
+def test_a_record_with_a_damaged_queue_id_goes_back_where_its_number_is_missing() -> None:
+    log = Log().put(0, 1, 2).put(0, 1, 2, queue_id=1).put(3).put(3, queue_id=5).put(4).put(4, queue_id=1)
+    assert log.decided() == {7: ("A", 1, 3)}
+
+
+def test_a_damaged_queue_id_that_names_another_queue_moves_no_number_there() -> None:
+    # Both queues are at the same number, as with producers that take them in turn: two records claim 3 of queue 0.
+    log = Log().put(0, 1, 2).put(0, 1, 2, queue_id=1).put(3).put(3).put(4).put(4, queue_id=1).confirm(7, False)
+    assert log.decided() == {7: ("A", 1, 3)}
+
+
+def test_the_newest_record_with_a_damaged_queue_id_goes_back() -> None:
+    log = Log().put(0, 1, 2).put(0, 1, 2, 3, 4, queue_id=1).put(5).put(3, 4)
+    assert log.decided() == {8: ("A", 1, 5)}
+
+
+def test_a_damaged_topic_is_put_right_where_a_number_is_missing() -> None:
+    log = Log().put(0, 1, queue="Abc").put(2, queue="Abb").put(3, 4, queue="Abc")
+    assert log.decided() == {2: ("Abc", 0, 2)}
+
+
+def test_a_record_that_fits_nowhere_gets_no_entry() -> None:
+    log = Log().put(0, 1, 2, 3, 4, 2, 5, 6)
+    assert log.decided() == {5: None}
