@@ -82,3 +82,17 @@ def test_a_pull_of_damaged_records_alone_is_told_to_go_on(harness: Harness) -> N
     assert isinstance(response, Response)
     assert (response.code, response.body) == (ResponseCode.PULL_RETRY_IMMEDIATELY, b"")
     assert response.fields["nextBeginOffset"] == "2"
+
+
+def test_a_damaged_queue_offset_is_not_told_to_consumers(harness: Harness) -> None:
+    places = stored(harness, 5)
+    damage(harness, places[2][0] + 20, (1 << 40).to_bytes(8, "big"))
+    for sys_flag in (4, 2 | 4):
+        response = harness.pull(sysFlag=sys_flag)
+        assert isinstance(response, Response)
+        assert [(record.queue_offset, record.body) for record in records_of(response.body)] == [
+            (number, b"%d" % number) for number in range(5)
+        ]
+    tagged = harness.pull(subscription="*", maxMsgNums=2, offset=1)
+    assert isinstance(tagged, Response)
+    assert [record.queue_offset for record in records_of(tagged.body)] == [1, 2]

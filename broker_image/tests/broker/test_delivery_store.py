@@ -172,6 +172,73 @@ def test_the_log_corrects_delay_offset_json(
     assert Counter(at.marked()) == Counter(f"m{number}" for number in range(50))
 
 
+@pytest.mark.parametrize("with_snapshot", [False, True])
+def test_a_file_ahead_of_the_log_settles_nothing_that_is_pending(
+    open_at: Callable[..., Opened], with_snapshot: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A plain copy of a live store has the log of an earlier moment than its delayOffset.json."""
+    at = open_at()
+    for number in range(50):
+        at.send(f"m{number}", 1)
+    at.snapshot()
+    copied = {path: path.read_bytes() for path in at.path.rglob("*") if path.is_file()}
+    at.now_ms += 1_000
+    assert at.hand_over() == 50
+    at.save()
+    assert at.offsets().read_bytes() == b'{"offsetTable":{"1":50}}'
+    at.kill()
+    for path in [path for path in at.path.rglob("*") if path.is_file() and path not in copied]:
+        path.unlink()
+    for path, data in copied.items():
+        path.write_bytes(data)
+    if not with_snapshot:
+        (at.path / "delaymq" / "snapshot.json").unlink()
+    at.start()
+    (correction,) = at.delivery.corrected
+    assert correction.as_json() == {"level": 1, "from": 50, "to": 0, "reason": "ahead"}
+    assert at.delivery.counters.corrected == {"ahead": 1}
+    assert "50 messages of delay level 1 that delayOffset.json calls delivered have no copy in the log" in caplog.text
+    assert at.hand_over() == 50
+    assert Counter(at.marked()) == Counter(f"m{number}" for number in range(50))
+
+
+def test_a_stated_offset_settles_what_a_foreign_broker_wrote_among_ours(open_at: Callable[..., Opened]) -> None:
+    at = open_at()
+    for number in range(6):
+        if number % 2:
+            at.send(f"m{number}", 1)
+        else:
+            properties = {"UNIQ_KEY": f"m{number}", "DELAY": "1", "REAL_TOPIC": "orders", "REAL_QID": "0"}
+            body = f"m{number}".encode()
+            at.store.append(NewRecord(SCHEDULE_TOPIC, 0, body, properties, 0, 0, at.now_ms, HOST, HOST))
+    at.kill()
+    at.offsets().write_bytes(b'{"offsetTable":{"1":4}}')
+    at.now_ms += 5_000
+    at.start()
+    assert at.pending() == {1: 4}
+    assert at.hand_over() == 4
+    assert Counter(at.marked()) == Counter(["m1", "m3", "m4", "m5"])
+
+
+def test_entries_lost_to_damage_write_no_marks(open_at: Callable[..., Opened]) -> None:
+    at = open_at()
+    for number in range(20):
+        at.send(f"m{number}", 1)
+    places = [record.physical_offset for record in at.records()]
+    at.kill()
+    log = at.path / "commitlog" / f"{0:020d}"
+    data = bytearray(log.read_bytes())
+    for place in places[5:9]:
+        data[place + 4] ^= 1
+    log.write_bytes(data)
+    at.now_ms += 5_000
+    at.start()
+    at.hand_over()
+    assert at.pending() == {}
+    assert Counter(at.marked()) == Counter(f"m{number}" for number in range(20) if number not in range(5, 9))
+    assert at.delivery.counters.gone == 4
+
+
 def test_a_foreign_lifetime_of_the_level_table_does_not_move_messages(open_at: Callable[..., Opened]) -> None:
     at = open_at(levels="10s 20s")
     at.send("a", 1)

@@ -97,6 +97,7 @@ DAMAGED_NUMBERS = {
     "too high in the middle": (Log().put(0, 1, 2 + 64, 3, 4), {2: a(2)}),
     "too high by all reason": (Log().put(0, 1, 1 << 62, 3, 4), {2: a(2)}),
     "too low in the middle": (Log().put(0, 1, 2, 3, 0, 5, 6), {4: a(4)}),
+    "that of the first": (Log().put(0, 0, 2, 3, 4), {1: a(1)}),
     "negative": (Log().put(0, 1, -(1 << 63) + 2, 3), {2: a(2)}),
     "the first": (Log().put(8, 1, 2, 3), {0: a(0)}),
     "the only one": (Log().put(8), {0: a(0)}),

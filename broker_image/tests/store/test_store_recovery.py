@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from delaymq.message.names import SCHEDULE_TOPIC
+from delaymq.store import aside
 from delaymq.store.consume_queue import BLANK_ENTRY, ENTRY
 from delaymq.store.message_store import MessageStore
 from delaymq.store.reader import StoreReader
@@ -352,19 +353,158 @@ def test_a_hostile_topic_in_the_log_makes_no_folder(tmp_path: Path, open_store: 
     assert sorted(p.name for p in tmp_path.iterdir()) == ["store"]
 
 
-def test_a_damaged_queue_offset_does_not_make_a_huge_queue(tmp_path: Path, open_store: Open) -> None:
+@pytest.mark.parametrize("number", [1 << 50, 1 << 18, 0, 3])
+def test_a_damaged_queue_offset_moves_nothing_and_is_corrected_in_the_log(
+    tmp_path: Path, open_store: Open, number: int
+) -> None:
+    store = open_store()
+    places = [store.append(message(f"u{each}")).physical_offset for each in range(5)]
+    store.abandon()
+    path = tmp_path / "store/commitlog" / ("0" * 20)
+    before = path.read_bytes()
+    with path.open("r+b") as file:
+        file.seek(places[1] + 20)
+        file.write(number.to_bytes(8, "big"))
+    damaged = path.read_bytes()
+    store = open_store()
+    assert [offset for offset, _, _ in entries_of(store, "Orders", 0)] == places
+    assert kinds(store).count("queue-number") == 1
+    assert path.read_bytes() == before
+    [kept] = (tmp_path / "store/delaymq/aside").glob("0*")
+    assert kept.read_bytes() == damaged[places[1] : places[2]]
+    store.abandon()
+    assert "queue-number" not in kinds(open_store())
+
+
+def test_a_number_that_jumped_for_a_hole_stays_at_later_starts(tmp_path: Path, open_store: Open) -> None:
+    store = open_store()
+    places = [store.append(message(f"u{each}", body=bytes(100))).physical_offset for each in range(4)]
+    store.abandon()
+    path = tmp_path / "store/commitlog" / ("0" * 20)
+    with path.open("r+b") as file:
+        file.seek(places[2] + 100)
+        file.write(b"x")
+    for _ in range(3):
+        store = open_store()
+        assert [offset for offset, _, _ in entries_of(store, "Orders", 0)] == [*places[:2], 0, places[3]]
+        assert "queue-number" not in kinds(store)
+        store.abandon()
+
+
+def test_two_damaged_neighbours_cost_none_of_the_messages_behind_them(stopped: Path, open_store: Open) -> None:
+    records = list(StoreReader(stopped).records())
+    first, second = records[50:52]
+    base = first.physical_offset // 16_384 * 16_384
+    with (stopped / f"commitlog/{base:020d}").open("r+b") as file:
+        file.seek(first.physical_offset - base + 56)  # its store time: 35 years ahead, which no checksum tells
+        file.write((first.store_timestamp_ms + (1 << 40)).to_bytes(8, "big"))
+        file.seek(second.physical_offset - base + 100)
+        file.write(b"\xff")
+    (stopped / "delaymq/snapshot.json").unlink()
+    (stopped / "abort").touch()
+    store = open_store()
+    kept = {record.physical_offset for record in StoreReader(stopped).records() if record.topic == "Orders"}
+    assert {record.physical_offset for record in records} - kept == {second.physical_offset}
+    check(store, stopped)
+
+
+def test_a_newest_record_from_the_future_does_not_date_what_is_stored_next(
+    tmp_path: Path, open_store: Open, clock: Clock
+) -> None:
     store = open_store()
     store.append(message("a"))
-    victim = store.append(message("b"))
-    store.append(message("c"))
+    last = store.append(message("b"))
     store.abandon()
     with (tmp_path / "store/commitlog" / ("0" * 20)).open("r+b") as file:
-        file.seek(victim.physical_offset + 20)
-        file.write((1 << 50).to_bytes(8, "big"))
+        file.seek(last.physical_offset + 56)
+        file.write((clock.ms + (1 << 38)).to_bytes(8, "big"))
     store = open_store()
-    assert store.queue_bounds("Orders", 0) == (0, 3)
-    assert entries_of(store, "Orders", 0)[1] == ENTRY.unpack(BLANK_ENTRY)
+    assert "store-time" in kinds(store)
+    clock.ms += 5
+    assert store.append(message("c")).store_timestamp_ms == clock.ms
+
+
+def test_a_clock_that_was_set_back_dates_as_before(open_store: Open, clock: Clock) -> None:
+    store = open_store()
+    store.append(message("a"))
+    newest = store.append(message("b")).store_timestamp_ms
+    store.abandon()
+    clock.ms -= 3_600_000
+    store = open_store()
+    assert "store-time" not in kinds(store)
+    assert store.append(message("c")).store_timestamp_ms == newest
+
+
+def test_a_tail_is_kept_aside_before_it_is_cleared(tmp_path: Path, open_store: Open) -> None:
+    store = open_store()
+    places = [store.append(message(f"u{each}", body=b"b" * 300)) for each in range(3)]
+    end = store.end_offset
+    store.abandon()
+    path = tmp_path / "store/commitlog" / ("0" * 20)
+    with path.open("r+b") as file:
+        for place in places[1:]:
+            file.seek(place.physical_offset + 100)
+            file.write(b"x")
+    tail = path.read_bytes()[places[1].physical_offset : end]
+    assert kinds(open_store())[-1] == "torn-tail"
+    [kept] = (tmp_path / "store/delaymq/aside").glob("0*")
+    assert kept.name == f"{places[1].physical_offset:020d}-{end:020d}"
+    assert kept.read_bytes() == tail
+
+
+def test_segments_queues_and_index_files_that_go_are_kept_aside(stopped: Path, open_store: Open) -> None:
+    segments = sorted((stopped / "commitlog").iterdir())
+    for segment in segments[1:]:
+        segment.write_bytes(b"\x55" * 16_384)
+    contents = {path.name: path.read_bytes() for path in stopped.rglob("*") if path.is_file()}
+    queue = sorted((stopped / "consumequeue/Orders/1").iterdir())[0]
+    index = sorted((stopped / "index").iterdir())[0]
+    old_queue, old_index = queue.read_bytes(), index.read_bytes()
+    (stopped / "abort").touch()
+    store = open_store()
+    assert "log-behind-end" in kinds(store)
+    aside = stopped / "delaymq/aside"
+    for segment in segments[1:]:
+        kept = aside / f"commitlog~{segment.name}"
+        assert kept.read_bytes() == contents[segment.name]
+    assert (aside / f"consumequeue~Orders~1~{queue.name}").read_bytes() == old_queue
+    assert (aside / f"index~{index.name}").read_bytes() == old_index
     store.close()
+    assert verify(stopped).exit_code == SOUND
+
+
+def test_entries_behind_a_snapshot_are_kept_aside_before_they_are_cut(stopped: Path, open_store: Open) -> None:
+    store = open_store()
+    snapshot(store)
+    for number in range(3):
+        store.append(message(f"later{number}"))
+    store.write_behind()
+    store.abandon()
+    queue = sorted((stopped / "consumequeue/Orders/0").iterdir())[-1]
+    entries = queue.read_bytes()[7 * 20 : 10 * 20]
+    open_store()
+    pieces = (stopped / "delaymq/aside/pieces").read_bytes()
+    about = f'{{"file":"consumequeue/Orders/0/{queue.name}","position":140,"bytes":'.encode()
+    assert about in pieces
+    assert pieces[pieces.index(b"\n", pieces.index(about)) + 1 :].startswith(entries.rstrip(b"\0"))
+
+
+def test_what_is_kept_aside_is_bounded(stopped: Path, open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aside, "MAX_BYTES", 40_000)
+    monkeypatch.setattr(aside, "MAX_FILES", 5)
+    last = sorted((stopped / "commitlog").iterdir())[-1]
+    for number in range(12):
+        (stopped / "abort").touch()
+        with last.open("r+b") as file:
+            file.seek(-300, 2)
+            file.write(bytes([number + 1]) * 300)
+        store = open_store()
+        assert "torn-tail" in kinds(store)
+        store.abandon()
+        kept = list((stopped / "delaymq/aside").iterdir())
+        assert sum(path.stat().st_blocks * 512 for path in kept) <= 40_000
+        assert len([path for path in kept if path.name[0] in "0p"]) <= 5
+    assert any(path.read_bytes().endswith(b"\x0c" * 300) for path in kept)
 
 
 def test_what_a_killed_process_appended_is_on_disk_after_the_first_flush(open_store: Open) -> None:

@@ -178,7 +178,8 @@ class Numbering:
                     options.append((chosen[0] + len(run), before, False))
                 if run.start == 0 and (cost := self._reset_cost(queue.key, run)) is not None:
                     options.append((chosen[0] + len(run) - cost, before, True))
-            best.append(max(options, key=lambda option: option[0]) if options else None)
+            # Of equal ones that which passes over the later run: what it passed over has a gap to go to.
+            best.append(max(options, key=lambda option: (option[0], -option[1])) if options else None)
         index = max(range(len(best)), key=lambda each: (best[each] or (-inf,))[0], default=-1)
         kept = []
         while index >= 0 and (step := best[index]) is not None:
