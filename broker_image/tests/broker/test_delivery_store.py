@@ -181,13 +181,13 @@ def test_a_file_ahead_of_the_log_settles_nothing_that_is_pending(
     for number in range(50):
         at.send(f"m{number}", 1)
     at.snapshot()
-    copied = {path: path.read_bytes() for path in at.path.rglob("*") if path.is_file()}
+    copied = {path: path.read_bytes() for path in at.path.rglob("*") if path.is_file() and "config" not in path.parts}
     at.now_ms += 1_000
     assert at.hand_over() == 50
     at.save()
     assert at.offsets().read_bytes() == b'{"offsetTable":{"1":50}}'
     at.kill()
-    for path in [path for path in at.path.rglob("*") if path.is_file() and path not in copied]:
+    for path in (at.path / "commitlog").iterdir():
         path.unlink()
     for path, data in copied.items():
         path.write_bytes(data)

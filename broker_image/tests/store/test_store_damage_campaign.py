@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from damage_campaign import Outcome, Template, Workload, build, damage, outcome, problems_of, run_case
+from damage_campaign import Outcome, Template, Workload, build, damage, look, outcome, problems_of, run_case
 from plain_reader import read_log
 from repetitions import DAMAGES, SEED
 from store_recording import QuietFiles
@@ -74,9 +74,7 @@ def test_the_campaign_counts_what_is_lost_doubled_moved_and_unreachable(sound: t
     record = next(record for record in template.records if record.topic == "Orders")
     key = template.owners[record.at]
     found.fates[key]["Orders"] += 1
-    assert problems_of(template, found, []) == [
-        f"{key} is duplicated: {{'Orders': 1}} expected, {{'Orders': 2}} found"
-    ]
+    assert problems_of(template, found, []) == [f"{key} is duplicated: {{'Orders': 1}} expected, {{'Orders': 2}} found"]
     assert problems_of(template, found, [(record.at, 0)]) == []
     found.fates[key] = Counter()
     assert problems_of(template, found, [])[0].startswith(f"{key} is lost")
@@ -86,8 +84,7 @@ def test_the_campaign_counts_what_is_lost_doubled_moved_and_unreachable(sound: t
     assert "moved to None" in problems_of(template, found, [])[1]
 
 
-def test_the_campaign_sees_a_queue_that_lost_an_entry(tmp_path: Path, sound: tuple[Template, Outcome]) -> None:
-    template, _ = sound
+def test_the_campaign_sees_a_queue_that_lost_an_entry(tmp_path: Path) -> None:
     work = Workload(tmp_path / "other", QuietFiles(), SEED)
     work.plain()
     work.broker.close()
@@ -98,6 +95,4 @@ def test_the_campaign_sees_a_queue_that_lost_an_entry(tmp_path: Path, sound: tup
     found = outcome(work.path, QuietFiles(), work.clock(), {record.at: "M"})
     assert found.fates["M"] == {record.topic: 1}, "a start rebuilds it"
     path.write_bytes(bytes(path.stat().st_size))
-    from damage_campaign import look
-
     assert look(work.path, {record.at: "M"}, work.clock() + 1).unreachable == {"M"}

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import pytest
 from delaymq.message.flags import TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from delaymq.store.numbering import Numbering, Start
 from delaymq.store.scan import Head
-from delaymq.store.survey import Key, Survey
+from delaymq.store.survey import Key, Run, Survey
 
 SIZE = 200
 BEGINNING = 1_000_000
 MAX_GAP = 1_000
 
 
+FROM_0 = Start(0)
+
+
 class Log:
     """Records in log order: `number`s of queue A unless said otherwise; what is decided about them."""
 
-    def __init__(self, *, start: Start = Start(0), deleted: dict[str, int] | None = None) -> None:
+    def __init__(self, *, start: Start = FROM_0, deleted: dict[str, int] | None = None) -> None:
         self.survey = Survey(deleted or {})
         self.start = start
         self.records: list[Head] = []
@@ -49,16 +52,23 @@ class Log:
     def confirms(self, key: Key, number: int, at: int) -> bool | None:
         return self.known.get((key, number, at))
 
-    def records_of(self, key: Key, first_at: int, last_at: int) -> Iterable[int]:
-        places = (head.physical_offset for head in self.records if (head.topic, head.queue_id) == key)
-        return [at for at in places if first_at <= at <= last_at]
+    def places(self, runs: Sequence[tuple[Key, Run]]) -> list[list[int]]:
+        return [
+            [
+                head.physical_offset
+                for head in self.records
+                if (head.topic, head.queue_id) == key and run.first_at <= head.physical_offset <= run.last_at
+            ]
+            for key, run in runs
+        ]
 
     def decided(self) -> dict[int, tuple[str, int, int] | None]:
         """Index of a record → topic, queue and number that it gets instead of its own; None: no entry."""
-        evidence = type("", (), {"confirms": self.confirms, "records": self.records_of})
-        places = Numbering(self.survey, lambda key: self.start, evidence, MAX_GAP).decide()  # type: ignore[arg-type]
+        places = Numbering(self.survey, lambda key: self.start, self, MAX_GAP).decide()
         return {
-            (place.at - BEGINNING) // SIZE: None if place.key is None else (place.key[0].decode(), place.key[1], place.number)
+            (place.at - BEGINNING) // SIZE: (
+                None if place.key is None else (place.key[0].decode(), place.key[1], place.number)
+            )
             for place in places
         }
 
@@ -140,6 +150,18 @@ def test_a_damaged_topic_is_put_right_where_a_number_is_missing() -> None:
     assert log.decided() == {2: ("Abc", 0, 2)}
 
 
+def test_the_first_record_of_a_queue_with_a_damaged_topic_is_put_right() -> None:
+    assert Log().put(0, queue="Abb").put(1, queue="Abc").decided() == {0: ("Abc", 0, 0)}
+    assert Log().lose(1).put(0, queue="Abb").put(1, queue="Abc").decided() == {}
+
+
 def test_a_record_that_fits_nowhere_gets_no_entry() -> None:
     log = Log().put(0, 1, 2, 3, 4, 2, 5, 6)
     assert log.decided() == {5: None}
+
+
+def test_a_log_full_of_damage_is_decided_in_bounded_time() -> None:
+    log = Log()
+    for number in range(3_000):
+        log.put(number * 7919 % 3_001, queue_id=number % 5)
+    assert len(log.decided()) > 1_000

@@ -463,12 +463,12 @@ def test_segments_queues_and_index_files_that_go_are_kept_aside(stopped: Path, o
     (stopped / "abort").touch()
     store = open_store()
     assert "log-behind-end" in kinds(store)
-    aside = stopped / "delaymq/aside"
-    for segment in segments[1:]:
-        kept = aside / f"commitlog~{segment.name}"
-        assert kept.read_bytes() == contents[segment.name]
-    assert (aside / f"consumequeue~Orders~1~{queue.name}").read_bytes() == old_queue
-    assert (aside / f"index~{index.name}").read_bytes() == old_index
+    folder = stopped / "delaymq/aside"
+    assert (folder / f"{16_384:020d}-{32_768:020d}").read_bytes() == contents[segments[1].name]
+    for segment in segments[2:]:
+        assert (folder / f"commitlog~{segment.name}").read_bytes() == contents[segment.name]
+    assert (folder / f"consumequeue~Orders~1~{queue.name}").read_bytes() == old_queue
+    assert (folder / f"index~{index.name}").read_bytes() == old_index
     store.close()
     assert verify(stopped).exit_code == SOUND
 
@@ -490,7 +490,7 @@ def test_entries_behind_a_snapshot_are_kept_aside_before_they_are_cut(stopped: P
 
 
 def test_what_is_kept_aside_is_bounded(stopped: Path, open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aside, "MAX_BYTES", 40_000)
+    monkeypatch.setattr(aside, "MAX_BYTES", 40_960)
     monkeypatch.setattr(aside, "MAX_FILES", 5)
     last = sorted((stopped / "commitlog").iterdir())[-1]
     for number in range(12):
@@ -502,7 +502,7 @@ def test_what_is_kept_aside_is_bounded(stopped: Path, open_store: Open, monkeypa
         assert "torn-tail" in kinds(store)
         store.abandon()
         kept = list((stopped / "delaymq/aside").iterdir())
-        assert sum(path.stat().st_blocks * 512 for path in kept) <= 40_000
+        assert sum(path.stat().st_blocks * 512 for path in kept) <= 40_960
         assert len([path for path in kept if path.name[0] in "0p"]) <= 5
     assert any(path.read_bytes().endswith(b"\x0c" * 300) for path in kept)
 

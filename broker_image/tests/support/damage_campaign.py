@@ -146,7 +146,8 @@ class Workload:
 
     def plain(self) -> None:
         key = self.key()
-        self.send(self.chance.choice(["Orders", "Orders", "Bills"]), self.sent % 4, {"UNIQ_KEY": key, "KEYS": f"k{key}"})
+        topic = self.chance.choice(["Orders", "Orders", "Bills"])
+        self.send(topic, self.sent % 4, {"UNIQ_KEY": key, "KEYS": f"k{key}"})
 
     def delayed(self) -> None:
         level = str(self.chance.choice([1, 1, 2, 3]))

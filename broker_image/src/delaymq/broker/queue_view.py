@@ -136,7 +136,7 @@ def _collect(broker: Broker, entries: bytes, offset: int, limit: int, wanted: Fi
     count = total = 0
     start = end = 0
     parts = []
-    for looked_at, (physical_offset, size, tags_code) in rows:  # noqa: B007 - it counts behind the loop
+    for looked_at, (physical_offset, size, tags_code) in rows:
         record_end = physical_offset + size
         if physical_offset < oldest or not 0 < size < BLANK_SIZE:
             # Deleted, or a blank entry: the log was damaged here, and the queue goes on behind it.

@@ -19,7 +19,7 @@ MAX_FILES: Final = 1_000
 """How many files of log bytes and pieces it holds at most. Of a moved file only the newest copy is kept."""
 # Of the space that is left no more than this share is taken.
 _SHARE_OF_FREE: Final = 4
-_COPIED_AT_ONCE: Final = 1 << 20
+_BLOCK_BYTES: Final = 4_096
 _NAME_DIGITS: Final = 20
 
 
@@ -33,7 +33,9 @@ class Aside:
         self._pieces: int | None = None
         self._pieces_end = 0
         self._pieces_name = ""
-        self._room = -1
+        # Bytes that may still be kept, and copied, before the next look.
+        self._room = self._free = -1
+        self._refused = MAX_BYTES + 1
 
     # -- bytes of the log -----------------------------------------------------------------------------------------
 
@@ -141,30 +143,39 @@ class Aside:
             self._pieces = None
 
     def _take_room(self, wanted: int, name: str, *, moved: bool = False) -> bool:
-        """Make room for so many bytes; False when they are too many to be kept."""
-        if wanted <= self._room:
-            self._room -= wanted
-            return True
+        """Make room for so many bytes; False when they are too many to be kept. What is moved takes no free space."""
+        wanted = -(-wanted // _BLOCK_BYTES) * _BLOCK_BYTES
+        if not moved and wanted >= self._refused:
+            return False
+        if wanted > self._room or (not moved and wanted > self._free):
+            self._look(wanted, name)
+        if wanted > self._room or (not moved and wanted > self._free):
+            _log.error("%s and what is larger is not kept aside: there is no room for %d bytes", name, wanted)
+            if not moved:
+                self._refused = wanted
+            return False
+        self._room -= wanted
+        if not moved:
+            self._free -= wanted
+        return True
+
+    def _look(self, wanted: int, name: str) -> None:
+        """See how much room there is, and delete what is oldest if it is too little."""
         files = self._files
         files.make_folder(self.folder)
-        free = MAX_BYTES if moved else files.free_bytes(self._path) // _SHARE_OF_FREE
+        self._free = files.free_bytes(self._path) // _SHARE_OF_FREE
         sizes = {each: files.allocated_bytes(f"{self.folder}/{each}") for each in files.names_in(self.folder)}
-        if wanted > min(MAX_BYTES, free):
-            _log.error("%s is not kept aside: its %d bytes are more than there is room for", name, wanted)
-            return False
-        taken = sum(sizes.values())
-        single = sum(_is_single(each) for each in sizes)
-        for each in self._oldest_first(list(sizes)):
-            fits = taken + wanted <= MAX_BYTES
-            if fits and single < MAX_FILES:
+        taken, single = sum(sizes.values()), sum(map(_is_single, sizes))
+        # More than needed at once: looking costs a look at every file.
+        limit = MAX_BYTES - wanted if taken + wanted <= MAX_BYTES else max(MAX_BYTES * 3 // 4 - wanted, 0)
+        for each in self._oldest_first(list(sizes)) if taken > limit or single >= MAX_FILES else ():
+            if taken <= limit and single < MAX_FILES:
                 break
-            if each != self._pieces_name and (not fits or _is_single(each)):
+            if each not in (self._pieces_name, name) and (taken > limit or _is_single(each)):
                 files.unlink(f"{self.folder}/{each}")
                 taken -= sizes[each]
                 single -= _is_single(each)
-        # So much more goes without another look.
-        self._room = max(min(MAX_BYTES - taken, free) // 2 - wanted, 0)
-        return taken + wanted <= MAX_BYTES
+        self._room = MAX_BYTES - taken
 
     def _oldest_first(self, names: list[str]) -> Iterator[str]:
         def age(name: str) -> tuple[bool, int, str]:

@@ -6,24 +6,21 @@ follows it gets the number that its queue lacks at its place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Final, NamedTuple, Protocol
 
 from delaymq.message.record import FIXED_BYTES
+from delaymq.store.gaps import MAX_LOOKS, Gap, Gaps, Stray, bits_between
 from delaymq.store.survey import Key, Run, Survey
 
-# So many records that follow each other confirm a number that no earlier record leads to.
+# So many records that follow each other confirm a number that is larger than the log before it allows.
 _CONFIRMED: Final = 3
-# Fewer records than this could have been renumbered instead of believing that a topic was made anew.
+# As many records may be renumbered instead of believing that a topic was made anew.
 _RESET_COST: Final = 3
-# Two runs may claim as many numbers both: records that came from another queue by a damaged queue id.
-_MAX_OVERLAP: Final = 4
 # Runs that one may follow; more are passed over only in a log full of damage.
 _MAX_PASSED_OVER: Final = 256
-# Damaged bits in queue id and topic together.
-_MAX_BITS: Final = 8
 
 
 class Evidence(Protocol):
@@ -32,8 +29,8 @@ class Evidence(Protocol):
     def confirms(self, key: Key, number: int, at: int) -> bool | None:
         """Whether the record at `at` has this place; None: nothing tells."""
 
-    def records(self, key: Key, first_at: int, last_at: int) -> Iterable[int]:
-        """Physical offsets of the records of a queue, both ends included."""
+    def places(self, runs: Sequence[tuple[Key, Run]]) -> list[list[int]]:
+        """Physical offsets of the records of each run."""
 
 
 class Place(NamedTuple):
@@ -52,29 +49,9 @@ class Start(NamedTuple):
     """Where the numbers of a queue begin in a walk."""
 
     number: int | None
-    """The next number of what is known; None: any, since older log is gone or the queue's files are believed."""
+    """The next number of what is known; None: any, since older log is gone."""
     exact: bool = True
     """False: what is known may be wrong itself."""
-
-
-@dataclass(slots=True)
-class _Gap:
-    """Numbers that a queue lacks between two physical offsets."""
-
-    key: Key
-    low: int
-    high: float
-    after: int
-    before: float
-
-
-@dataclass(slots=True)
-class _Stray:
-    """A record whose number is not believed."""
-
-    key: Key
-    number: int
-    at: int
 
 
 @dataclass(slots=True)
@@ -87,7 +64,7 @@ class _Queue:
     dismissed: list[Run] = field(default_factory=list)
     resets: set[int] = field(default_factory=set)
     """Indices into `kept` at which the queue counts from 0 again."""
-    strays: list[_Stray] = field(default_factory=list)
+    strays: list[Stray] = field(default_factory=list)
 
 
 class Numbering:
@@ -98,51 +75,75 @@ class Numbering:
         self._start_of = start_of
         self._evidence = evidence
         self._max_gap = max_gap
-        self._gaps: list[_Gap] = []
+        self._gaps = Gaps(self._end_of)
         self._places: list[Place] = []
         self._ends: dict[Key, tuple[int, int]] = {}
 
     def decide(self) -> list[Place]:
         """What becomes of each record whose number is not believed, in log order; none in an undamaged log."""
         survey = self._survey
+        survey.call_odd([])
         queues = []
         for key in survey.queues:
             start = self._start_of(key)
             if survey.is_broken(key) or not self._may_begin(key, start, survey.runs(key)[0]):
                 queues.append(_Queue(key, start))
-        for queue in queues:
-            for run in survey.runs(queue.key):
-                if len(run) == 1:
-                    survey.odd(run.first_at)
+        survey.call_odd([run.first_at for queue in queues for run in survey.runs(queue.key) if len(run) == 1])
+        lone = self._lone_strays(queues)
+        survey.call_odd([run.first_at for queue in lone for run in queue.dismissed])
         for queue in queues:
             self._choose(queue)
+        queues += lone
+        for queue in queues:
             self._note_gaps(queue)
-            last = queue.kept[-1] if queue.kept else None
-            self._ends[queue.key] = (last.end, last.last_at) if last else (queue.start.number or 0, -1)
         for queue in queues:
             self._part_overlaps(queue)
-            for run in queue.dismissed:
-                offsets = [run.first_at] if len(run) == 1 else self._records(queue.key, run)
-                queue.strays += [_Stray(queue.key, run.start + index, at) for index, at in enumerate(offsets)]
-            queue.strays.sort(key=lambda stray: stray.at)
+        self._gather_strays(queues)
         left = [stray for queue in queues for stray in self._fill_own_gaps(queue)]
         left = [stray for stray in left if not self._fill_gap_elsewhere(stray)]
         for stray in sorted(left, key=lambda each: each.at):
             self._append(stray)
         return sorted(self._places)
 
+    def _lone_strays(self, queues: list[_Queue]) -> list[_Queue]:
+        """Queues of one record whose number fits, while a queue with one other bit lacks just that number there.
+
+        So does the first message of a queue when a bit of its topic is damaged. A queue that lost its record to other
+        damage does not lack anything that is not explained.
+        """
+        gaps = [gap for queue in queues for gap in self._unexplained_gaps(queue)]
+        known = {queue.key for queue in queues}
+        lone = [key for key in self._survey.queues if gaps and key not in known and len(self._survey.runs(key)[0]) == 1]
+        if len(gaps) * len(lone) > MAX_LOOKS:
+            return []
+        found = []
+        for key in lone:
+            run = self._survey.runs(key)[0]
+            if self._confirms(key, run) is not True and any(
+                gap.has(run.start, run.first_at) and bits_between(gap.key, key) == 1 for gap in gaps
+            ):
+                found.append(_Queue(key, self._start_of(key), dismissed=[run]))
+        return found
+
+    def _unexplained_gaps(self, queue: _Queue) -> Iterator[Gap]:
+        low, after = queue.start.number, -1
+        for run in self._survey.runs(queue.key):
+            if low is not None and 0 < run.start - low > self._survey.may_be_missing(after, run.first_at):
+                yield Gap(queue.key, low, run.start, after, run.first_at)
+            low, after = run.end, run.last_at
+
     # -- which runs are believed ----------------------------------------------------------------------------------
 
     def _may_begin(self, key: Key, start: Start, run: Run) -> bool:
-        if start.number is not None and run.start != start.number:
-            if run.start < start.number and (start.exact or len(run) < 2):
-                return False
-            return run.start < start.number or self._may_jump(key, start.number, -1, run)
-        if start.number is not None:
-            return True
-        # Each earlier message of the queue took its bytes of the log.
-        possible = run.start <= run.first_at // FIXED_BYTES
-        return (possible or len(run) >= _CONFIRMED) and (run.start >= 0) or self._confirms(key, run) is True
+        if run.start < 0:
+            return False
+        if start.number is None:
+            # Each earlier message of the queue took its bytes of the log.
+            possible = run.start <= run.first_at // FIXED_BYTES
+            return possible or len(run) >= _CONFIRMED or self._confirms(key, run) is True
+        if run.start < start.number:
+            return not start.exact and len(run) >= 2
+        return self._may_jump(key, start.number, -1, run)
 
     def _may_jump(self, key: Key, number: int, after: int, run: Run) -> bool:
         """Whether a queue that ended before `number`, at `after`, may go on with `run`, which leaves a gap."""
@@ -172,8 +173,9 @@ class Numbering:
                 if chosen is None:
                     continue
                 overlap = runs[before].end - run.start
-                if 0 < overlap <= _MAX_OVERLAP and overlap < min(len(run), len(runs[before])):
-                    options.append((chosen[0] + len(run) - overlap, before, False))
+                if overlap == 1 and len(run) > 1 and len(runs[before]) > 1:
+                    # Both claim one number: a record came from another queue.
+                    options.append((chosen[0] + len(run) - 1, before, False))
                 elif overlap <= 0 and self._may_jump(queue.key, runs[before].end, runs[before].last_at, run):
                     options.append((chosen[0] + len(run), before, False))
                 if run.start == 0 and (cost := self._reset_cost(queue.key, run)) is not None:
@@ -197,9 +199,6 @@ class Numbering:
             return 0
         return _RESET_COST if len(run) >= 2 else None
 
-    def _records(self, key: Key, run: Run) -> list[int]:
-        return list(self._evidence.records(key, run.first_at, run.last_at))
-
     # -- where the others belong ----------------------------------------------------------------------------------
 
     def _note_gaps(self, queue: _Queue) -> None:
@@ -208,29 +207,23 @@ class Numbering:
             if index in queue.resets:
                 low = 0
             if low is not None and low < run.start:
-                self._gaps.append(_Gap(queue.key, low, run.start, after, run.first_at))
+                self._gaps.add(Gap(queue.key, low, run.start, after, run.first_at))
             low, after = run.end, run.last_at
+        last = queue.kept[-1] if queue.kept else None
+        self._ends[queue.key] = (last.end, last.last_at) if last else (queue.start.number or 0, -1)
 
     def _part_overlaps(self, queue: _Queue) -> None:
-        """Of records with the same number one is from elsewhere; without evidence the later one."""
+        """Of two records with the same number one is from elsewhere; without evidence the later one."""
         for index in range(1, len(queue.kept)):
             before, run = queue.kept[index - 1], queue.kept[index]
-            overlap = before.end - run.start
-            if overlap <= 0 or index in queue.resets:
+            if before.end <= run.start or index in queue.resets:
                 continue
-            if overlap == 1 and len(before) > 1 and len(run) > 1:
-                tail = [before.last_at]
-                head = [run.first_at]
+            if self._is_from_elsewhere(queue.key, run.start, before.last_at, run.first_at):
+                queue.strays.append(Stray(queue.key, run.start, before.last_at))
+                before.end -= 1
             else:
-                tail = self._records(queue.key, before)[-overlap:]
-                head = self._records(queue.key, run)[:overlap]
-            tail_is_odd = self._is_from_elsewhere(queue.key, run.start, tail[0], head[0])
-            odd, numbers = (tail if tail_is_odd else head), range(run.start, run.start + overlap)
-            queue.strays += [_Stray(queue.key, number, at) for number, at in zip(numbers, odd, strict=True)]
-            if tail_is_odd:
-                before.end -= overlap
-            else:
-                run.start += overlap
+                queue.strays.append(Stray(queue.key, run.start, run.first_at))
+                run.start += 1
 
     def _is_from_elsewhere(self, key: Key, number: int, first_at: int, second_at: int) -> bool:
         """Whether of two records that claim a number the first one is the one that came from another queue."""
@@ -238,72 +231,54 @@ class Numbering:
         second = self._evidence.confirms(key, number, second_at)
         if first is not second:
             return first is False or second is True
-        return self._gap_elsewhere(_Stray(key, number, first_at)) is not None and (
-            self._gap_elsewhere(_Stray(key, number, second_at)) is None
+        return self._gaps.elsewhere(Stray(key, number, first_at)) is not None and (
+            self._gaps.elsewhere(Stray(key, number, second_at)) is None
         )
 
-    def _fill_own_gaps(self, queue: _Queue) -> list[_Stray]:
+    def _gather_strays(self, queues: list[_Queue]) -> None:
+        """The records of the runs that are not kept, in log order."""
+        longer = [(queue.key, run) for queue in queues for run in queue.dismissed if len(run) > 1]
+        places = iter(self._evidence.places(longer) if longer else [])
+        for queue in queues:
+            for run in queue.dismissed:
+                offsets = [run.first_at] if len(run) == 1 else next(places)
+                queue.strays += [Stray(queue.key, run.start + index, at) for index, at in enumerate(offsets)]
+            queue.strays.sort(key=lambda stray: stray.at)
+
+    def _fill_own_gaps(self, queue: _Queue) -> list[Stray]:
         """Gives numbers that the queue lacks at the strays' places; those for which there is none are left."""
-        left = []
-        strays = queue.strays
-        for stray in strays:
-            if queue.resets and stray.at < queue.kept[max(queue.resets)].first_at:
+        begin = queue.kept[max(queue.resets)].first_at if queue.resets else -1
+        for stray in queue.strays:
+            if stray.at < begin:
                 self._places.append(Place(stray.at, stray.key, stray.number, None, -1))  # of the deleted topic
-                continue
-            gap = next(
-                (g for g in self._gaps if g.key == queue.key and g.after < stray.at < g.before and g.low < g.high), None
-            )
-            if gap is not None:
-                self._place(stray, gap.key, gap.low)
-                gap.low += 1
-            elif self._first_place(queue, stray):
-                continue
+        left = []
+        for stray, number in self._gaps.fill(queue.key, [each for each in queue.strays if each.at > begin]):
+            if number is not None:
+                self._place(stray, queue.key, number)
             else:
                 left.append(stray)
+        if queue.start.number is not None or not queue.kept or queue.resets:
+            return left
+        # Older log is gone: before the first record that is believed, the numbers right below it.
+        before = [stray for stray in left if stray.at < queue.kept[0].first_at]
+        for below, stray in enumerate(reversed(before), 1):
+            if (number := queue.kept[0].start - below) >= 0:
+                self._place(stray, queue.key, number)
+                left.remove(stray)
         return left
 
-    def _first_place(self, queue: _Queue, stray: _Stray) -> bool:
-        """Before the first record that is believed, where older log is gone: the numbers right below."""
-        if queue.start.number is not None or not queue.kept or stray.at > queue.kept[0].first_at:
-            return False
-        behind = sum(stray.at < other.at < queue.kept[0].first_at for other in queue.strays)
-        number = queue.kept[0].start - 1 - behind
-        if number < 0:
-            return False
-        self._place(stray, queue.key, number)
-        return True
-
-    def _gap_elsewhere(self, stray: _Stray) -> _Gap | None:
-        """The gap of another queue that has the stray's number at its place, by the fewest damaged bits."""
-        found, fewest = None, _MAX_BITS + 1
-        for gap in self._gaps:
-            if gap.key != stray.key and gap.low <= stray.number < gap.high and gap.after < stray.at < gap.before:
-                bits = _bits_between(gap.key, stray.key)
-                if bits < fewest:
-                    found, fewest = gap, bits
-        if found is not None:
-            return found
-        # The newest record of a queue leaves no gap in it.
-        for bit in range(31):
-            key = stray.key[0], stray.key[1] ^ (1 << bit)
-            end = self._end_of(key)
-            if end is not None and end[0] == stray.number and end[1] < stray.at:
-                return _Gap(key, end[0], end[0] + 1, end[1], inf)
-        return None
-
-    def _fill_gap_elsewhere(self, stray: _Stray) -> bool:
-        gap = self._gap_elsewhere(stray)
+    def _fill_gap_elsewhere(self, stray: Stray) -> bool:
+        gap = self._gaps.elsewhere(stray)
         if gap is None:
             return False
         self._place(stray, gap.key, stray.number)
         if gap.before == inf:
             self._ends[gap.key] = stray.number + 1, stray.at
         else:
-            self._gaps.append(_Gap(gap.key, stray.number + 1, gap.high, stray.at, gap.before))
-            gap.high = stray.number
+            self._gaps.take(gap, stray)
         return True
 
-    def _append(self, stray: _Stray) -> None:
+    def _append(self, stray: Stray) -> None:
         """The next number of its queue, if no believed record follows there; else no entry."""
         number, last_at = self._end_of(stray.key) or (self._start_of(stray.key).number or 0, -1)
         if last_at < stray.at:
@@ -312,7 +287,7 @@ class Numbering:
         else:
             self._places.append(Place(stray.at, stray.key, stray.number, None, -1))
 
-    def _place(self, stray: _Stray, key: Key, number: int) -> None:
+    def _place(self, stray: Stray, key: Key, number: int) -> None:
         # One that would have been believed, had others not been damaged, keeps what it says.
         if (key, number) != (stray.key, stray.number):
             self._places.append(Place(stray.at, stray.key, stray.number, key, number))
@@ -326,11 +301,3 @@ class Numbering:
             return run.end, run.last_at
         number = self._start_of(key).number
         return (number, -1) if number else None
-
-
-def _bits_between(one: Key, other: Key) -> int:
-    """How many bits of queue id and topic differ; more than _MAX_BITS when no damage leads from one to the other."""
-    if len(one[0]) != len(other[0]):
-        return _MAX_BITS + 1
-    topics = int.from_bytes(one[0], "big") ^ int.from_bytes(other[0], "big")
-    return topics.bit_count() + ((one[1] ^ other[1]) & 0xFFFFFFFF).bit_count()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Final
 
 from delaymq.message.errors import RecordError
+from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from delaymq.message.names import DUE, MARK, REAL_QUEUE_ID, REAL_TOPIC, SCHEDULE_TOPIC
 from delaymq.message.record import FIXED_BYTES, Record, decode_record
 from delaymq.store.aside import Aside
@@ -17,7 +18,7 @@ from delaymq.store.model import Correction
 from delaymq.store.numbering import Place
 from delaymq.store.scan import Head, ScanPosition, walk_segment
 from delaymq.store.segments import Segment, segment_name
-from delaymq.store.survey import Key
+from delaymq.store.survey import Key, Run
 
 _QUEUE_ID_AT: Final = 12
 _QUEUE_OFFSET_AT: Final = 20
@@ -53,23 +54,32 @@ class Placing:
             return False  # a delivered copy that does not stand where it was delivered to
         return None
 
-    def records(self, key: Key, first_at: int, last_at: int) -> Iterator[int]:
-        """Physical offsets of the records of a queue from one to another, both included."""
-        found: list[int] = []
+    def places(self, runs: Sequence[tuple[Key, Run]]) -> list[list[int]]:
+        """Physical offsets of the records of each run, by one walk."""
+        found: list[list[int]] = [[] for _ in runs]
+        by_queue: dict[Key, list[tuple[Run, list[int]]]] = {}
+        for (key, run), places in zip(runs, found, strict=True):
+            by_queue.setdefault(key, []).append((run, places))
 
         def take(head: Head) -> None:
-            if head.physical_offset <= last_at and (head.topic, head.queue_id) == key:
-                found.append(head.physical_offset)
+            wanted = by_queue.get((head.topic, head.queue_id))
+            if wanted is None or head.sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT):
+                return
+            while wanted and wanted[0][0].last_at < head.physical_offset:
+                wanted.pop(0)
+            if wanted and wanted[0][0].first_at <= head.physical_offset:
+                wanted[0][1].append(head.physical_offset)
 
-        at = ScanPosition(first_at)
-        while at.offset <= last_at and (segment := self._log.segment_of(at.offset)) is not None:
+        at = ScanPosition(min(run.first_at for _, run in runs))
+        end = max(run.last_at for _, run in runs)
+        while at.offset <= end and (segment := self._log.segment_of(at.offset)) is not None:
             data = self._files.map(segment.descriptor, self._log.file_bytes)
             try:
-                walk_segment(data, segment.base, at, take, check_crc=False)
+                if not walk_segment(data, segment.base, at, take, check_crc=False):
+                    break
             finally:
                 data.close()
-            yield from found
-            found.clear()
+        return found
 
     def put_in_place(self, place: Place) -> Correction:
         """Give a record the queue and number that it belongs to, in the log: consumers and later starts read them."""

@@ -12,25 +12,21 @@ from dataclasses import dataclass, field, replace
 
 from delaymq.store.aside import Aside
 from delaymq.store.commit_log import CommitLog
-from delaymq.store.consume_queue import ENTRY_BYTES, MAX_EXT_ADDRESS, MAX_GAP_ENTRIES, ConsumeQueue, ConsumeQueues
-from delaymq.store.damage import LogRepair
+from delaymq.store.consume_queue import ENTRY_BYTES, MAX_EXT_ADDRESS, ConsumeQueue, ConsumeQueues
 from delaymq.store.dispatch import Dispatcher
 from delaymq.store.files import Files, is_full
 from delaymq.store.key_index import KeyIndex
+from delaymq.store.log_survey import LogSurvey
 from delaymq.store.model import Correction, Dispatched, DispatchObserver, RecoveryReport
-from delaymq.store.numbering import Numbering, Start
-from delaymq.store.placing import Placing
-from delaymq.store.scan import ScanPosition, scan_segment, walk_segment
-from delaymq.store.segments import segment_name
+from delaymq.store.numbering import Start
+from delaymq.store.scan import ScanPosition, scan_segment
 from delaymq.store.snapshot import NAME, Snapshot, decode_snapshot
-from delaymq.store.survey import Key, Survey
+from delaymq.store.survey import Key
 
 _log = logging.getLogger(__name__)
 # Replayed queue entries are written that often: they would otherwise gather in memory.
 _WRITE_INTERVAL_RECORDS = 50_000
 _NOT_CUT = 1 << 62
-# How far the newest store time may be ahead of the clock before it is doubted.
-_CLOCK_TOLERANCE_MS = 60_000
 
 
 @dataclass(kw_only=True)
@@ -67,7 +63,17 @@ class Recovery:
             if not (self.report.clean and not self._entries_cut and self._take_queues_as_they_are()):
                 kept = self._measure_queues()
         flushed = start.offset
-        end = self._survey(replace(start), kept)
+        survey = LogSurvey(
+            files=self.files,
+            log=self.log,
+            queues=self.queues,
+            aside=self.aside,
+            corrections=self.report.corrections,
+            check_crc=self.check_crc,
+            now_ms=self.now_ms,
+        )
+        end = replace(start)
+        self._without_entry = survey.run(end, self.dispatcher.deleted_topics, lambda key: self._start_of(key, kept))
         if kept is not None:
             self._clear_queues(kept)
             if self.index is not None and self.index.remove_all():
@@ -293,36 +299,6 @@ class Recovery:
                 high = middle
         return low
 
-    # -- the survey: the log's end, its holes, numbers that do not fit ---------------------------------------------
-
-    def _survey(self, at: ScanPosition, kept: dict[Key, int] | None) -> ScanPosition:
-        """Walk from `at` to the log's end, which comes back, and put the log right; nothing is dispatched."""
-        repair = LogRepair(self.files, self.aside, self.log, self.report.corrections)
-        survey = Survey(self.dispatcher.deleted_topics)
-        while (segment := self.log.segment_of(at.offset)) is not None:
-            first = at.offset, at.records
-            data = self.files.map(segment.descriptor, self.log.file_bytes)
-            try:
-                complete = walk_segment(data, segment.base, at, survey.take, check_crc=self.check_crc)
-            finally:
-                data.close()
-            if first == (segment.base, at.records):
-                survey.lost(segment.base, self.log.file_bytes)
-            if not complete:
-                bridged = repair.bridge(at)
-                if not bridged:
-                    repair.clear_behind(at.offset)
-                    break
-                survey.lost(at.offset, bridged)
-        placing = Placing(self.files, self.aside, self.log, self.queues)
-        max_gap = max(MAX_GAP_ENTRIES, self.queues.file_entries)
-        for place in Numbering(survey, lambda key: self._start_of(key, kept), placing, max_gap).decide():
-            self.report.corrections.append(placing.put_in_place(place))
-            if place.key is None:
-                self._without_entry.add(place.at)
-        self._doubt_newest_time(placing, at)
-        return at
-
     def _start_of(self, key: Key, kept: dict[Key, int] | None) -> Start:
         """Where the numbers of a queue begin in the survey."""
         if self.report.snapshot_used:
@@ -333,28 +309,6 @@ class Recovery:
         known = kept.get(key, 0) if kept is not None else 0
         return Start(known, exact=False) if known else Start(None)
 
-    def _doubt_newest_time(self, placing: Placing, end: ScanPosition) -> None:
-        """A store time that is ahead of the clock would be given to all that is stored next.
-
-        After a clock was set back the records before the newest one are ahead of it, too.
-        """
-        limit_ms = self.now_ms() + _CLOCK_TOLERANCE_MS
-        if end.last_store_timestamp_ms <= limit_ms or end.before_last_ms > limit_ms or end.records == 0:
-            return
-        instead_ms = end.before_last_ms or self.now_ms()
-        placing.set_store_time(end.last_offset, instead_ms)
-        segment = self.log.segment_of(end.last_offset)
-        assert segment is not None
-        detail = (
-            f"the newest record says that it was stored at {end.last_store_timestamp_ms}, which is to come: "
-            f"{instead_ms} is taken instead"
-        )
-        self._correct("store-time", f"commitlog/{segment_name(segment.base)}", end.last_offset, detail)
-        end.last_store_timestamp_ms = instead_ms
-
-    _without_entry: set[int] = field(default_factory=set)
-    """Physical offsets of records that are in no queue."""
-
     # -- replay ---------------------------------------------------------------------------------------------------
 
     def _replay(self, at: ScanPosition, end: ScanPosition) -> None:
@@ -364,9 +318,7 @@ class Recovery:
         while at.offset < end.offset and (segment := self.log.segment_of(at.offset)) is not None:
             data = self.files.map(segment.descriptor, self.log.file_bytes)
             try:
-                if not scan_segment(
-                    data, segment.base, at, self.dispatcher.levels, self._dispatch, check_crc=False
-                ):
+                if not scan_segment(data, segment.base, at, self.dispatcher.levels, self._dispatch, check_crc=False):
                     break
             finally:
                 data.close()
@@ -386,6 +338,8 @@ class Recovery:
             self._next_write = record.physical_offset + (_WRITE_INTERVAL_RECORDS << 8)
             self._write()
 
+    _without_entry: set[int] = field(default_factory=set)
+    """Physical offsets of records that are in no queue."""
     _next_write = 0
     _end = 0
     _known_until: dict[tuple[str, int], int] = field(default_factory=dict)

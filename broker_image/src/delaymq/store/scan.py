@@ -96,12 +96,11 @@ def scan_segment(
         topic = str(raw_topic, "utf-8", "surrogateescape")
         properties = decode_properties(raw_properties)
         code = due_or_tags_code(topic, queue_id, queue_offset, properties, store_ms, levels)
-        dispatch(
-            Dispatched(
-                topic, queue_id, queue_offset, physical_offset, size, sys_flag, store_ms, born_ms, body_crc,
-                reconsume_times, prepared_offset, properties, code,
-            )  # fmt: skip
-        )
+        record = Dispatched(
+            topic, queue_id, queue_offset, physical_offset, size, sys_flag, store_ms, born_ms, body_crc,
+            reconsume_times, prepared_offset, properties, code,
+        )  # fmt: skip
+        dispatch(record)
 
     return walk_segment(data, base, at, take, check_crc=check_crc)
 

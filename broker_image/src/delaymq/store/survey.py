@@ -5,9 +5,10 @@ Numbers of a queue follow each other, so an undamaged queue is one run whatever 
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 
 from delaymq.message.flags import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from delaymq.message.record import FIXED_BYTES
@@ -41,12 +42,14 @@ class Survey:
         self._earlier: dict[Key, list[Run]] = {}
         self._odd: list[int] = []
         self._lost: list[tuple[int, int]] = []
+        self._lost_before: list[int] = [0]
+        """How many records may be lost in the places before each of `_lost`."""
 
     def take(self, head: Head) -> None:
         """One sound record."""
         sys_flag, number, at = head.sys_flag, head.queue_offset, head.physical_offset
         transaction = sys_flag & TRANSACTION_MASK
-        if transaction == TRANSACTION_ROLLBACK or transaction == TRANSACTION_PREPARED:
+        if transaction in (TRANSACTION_ROLLBACK, TRANSACTION_PREPARED):
             if transaction == TRANSACTION_ROLLBACK:
                 self.lost(at, head.size)
             elif number:
@@ -68,25 +71,17 @@ class Survey:
         """So many bytes from `at` on hold no record any more."""
         self._lost.append((at, size))
 
-    def odd(self, at: int) -> None:
-        """The record at `at` may belong to another queue than it says."""
-        if not self.is_odd(at):
-            insort(self._odd, at)
-
-    def is_odd(self, at: int) -> bool:
-        """Whether the record at `at` was called odd."""
-        index = bisect_left(self._odd, at)
-        return index < len(self._odd) and self._odd[index] == at
+    def call_odd(self, places: list[int]) -> None:
+        """The records at these physical offsets may belong to other queues than they say."""
+        self._odd = sorted({*self._odd, *places})
+        self._lost.sort()
+        self._lost_before = [0, *accumulate(max(size // FIXED_BYTES, 1) for _, size in self._lost)]
 
     def may_be_missing(self, after: int, before: int) -> int:
         """How many records a queue may lack at most between two physical offsets."""
-        count = bisect_left(self._odd, before) - bisect_left(self._odd, after + 1)
-        begin = bisect_left(self._lost, (after, 0))
-        for at, size in self._lost[begin:]:
-            if at >= before:
-                break
-            count += max(size // FIXED_BYTES, 1)
-        return count
+        odd = bisect_left(self._odd, before) - bisect_left(self._odd, after + 1)
+        first, end = bisect_left(self._lost, (after, 0)), bisect_left(self._lost, (before, 0))
+        return odd + self._lost_before[end] - self._lost_before[min(first, end)]
 
     @property
     def queues(self) -> list[Key]:

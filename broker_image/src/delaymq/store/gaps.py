@@ -1,0 +1,108 @@
+"""The numbers that queues lack, and records that do not fit where they say that they belong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from typing import Final
+
+from delaymq.store.survey import Key
+
+# Damaged bits in queue id and topic together.
+_MAX_BITS: Final = 8
+# Looks at gaps of other queues in one recovery. Only a log full of damage needs more; what is left is appended.
+MAX_LOOKS: Final = 1_000_000
+
+
+@dataclass(slots=True)
+class Gap:
+    """Numbers low…high that a queue lacks between two physical offsets."""
+
+    key: Key
+    low: int
+    high: int
+    after: int
+    before: float
+
+    def has(self, number: int, at: int) -> bool:
+        """Whether the record at `at` with this number would fill it, or a part of it."""
+        return self.low <= number < self.high and self.after < at < self.before
+
+
+@dataclass(slots=True)
+class Stray:
+    """A record whose place is not believed."""
+
+    key: Key
+    number: int
+    at: int
+
+
+class Gaps:
+    """The gaps of one survey. `end_of`: number and physical offset of the last record of a queue, if it has any."""
+
+    def __init__(self, end_of: Callable[[Key], tuple[int, int] | None]) -> None:
+        self._end_of = end_of
+        self._by_queue: dict[Key, list[Gap]] = {}
+        self._looks = 0
+
+    def add(self, gap: Gap) -> None:
+        """A gap, behind those of its queue that are known."""
+        self._by_queue.setdefault(gap.key, []).append(gap)
+
+    def fill(self, key: Key, strays: list[Stray]) -> list[tuple[Stray, int | None]]:
+        """Gives each stray of a queue, in log order, the next number that the queue lacks around it; None: none."""
+        gaps = self._by_queue.get(key, [])
+        index = 0
+        filled: list[tuple[Stray, int | None]] = []
+        for stray in strays:
+            while index < len(gaps) and gaps[index].before <= stray.at:
+                index += 1
+            gap = gaps[index] if index < len(gaps) else None
+            if gap is None or gap.after >= stray.at or gap.low >= gap.high:
+                filled.append((stray, None))
+                continue
+            filled.append((stray, gap.low))
+            gap.low += 1
+        return filled
+
+    def elsewhere(self, stray: Stray) -> Gap | None:
+        """The gap of another queue that has the stray's number at its place, by the fewest damaged bits."""
+        found, fewest = None, _MAX_BITS + 1
+        for key, gaps in self._by_queue.items():
+            bits = bits_between(key, stray.key)
+            if not 0 < bits < fewest or self._looks > MAX_LOOKS:
+                continue
+            self._looks += len(gaps)
+            for gap in gaps:
+                if gap.has(stray.number, stray.at):
+                    found, fewest = gap, bits
+        if found is not None:
+            return found
+        # The newest record of a queue leaves no gap in it.
+        for bit in range(31):
+            key = stray.key[0], stray.key[1] ^ (1 << bit)
+            end = self._end_of(key)
+            if end is not None and end[0] == stray.number and end[1] < stray.at:
+                return Gap(key, end[0], end[0] + 1, end[1], inf)
+        return None
+
+    def take(self, gap: Gap, stray: Stray) -> None:
+        """The stray's number of a gap of `elsewhere` is taken."""
+        gaps = self._by_queue.get(gap.key, [])
+        for index, each in enumerate(gaps):
+            if each is gap:
+                gaps[index : index + 1] = [
+                    Gap(gap.key, gap.low, stray.number, gap.after, stray.at),
+                    Gap(gap.key, stray.number + 1, gap.high, stray.at, gap.before),
+                ]
+                return
+
+
+def bits_between(one: Key, other: Key) -> int:
+    """How many bits of queue id and topic differ; many when no damage leads from one to the other."""
+    if len(one[0]) != len(other[0]):
+        return _MAX_BITS + 1
+    topics = int.from_bytes(one[0], "big") ^ int.from_bytes(other[0], "big")
+    return topics.bit_count() + ((one[1] ^ other[1]) & 0xFFFFFFFF).bit_count()

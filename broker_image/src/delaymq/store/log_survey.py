@@ -1,0 +1,90 @@
+"""The walk before the replay: the log's end, its holes, and records whose place in a queue does not fit the others.
+
+Whatever is wrong is put right in the log, so that the replay, consumers and other readers need not know of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from delaymq.store.aside import Aside
+from delaymq.store.commit_log import CommitLog
+from delaymq.store.consume_queue import MAX_GAP_ENTRIES, ConsumeQueues
+from delaymq.store.damage import LogRepair
+from delaymq.store.files import Files
+from delaymq.store.model import Correction
+from delaymq.store.numbering import Numbering, Start
+from delaymq.store.placing import Placing
+from delaymq.store.scan import ScanPosition, walk_segment
+from delaymq.store.segments import segment_name
+from delaymq.store.survey import Key, Survey
+
+# How far the newest store time may be ahead of the clock before it is doubted; longer when no record before it tells
+# whether the clock was set back.
+_CLOCK_TOLERANCE_MS: Final = 60_000
+_LONE_TOLERANCE_MS: Final = 86_400_000
+
+
+@dataclass(kw_only=True)
+class LogSurvey:
+    """One survey; `run` once, while the queues' files are as they were found."""
+
+    files: Files
+    log: CommitLog
+    queues: ConsumeQueues
+    aside: Aside
+    corrections: list[Correction]
+    check_crc: bool
+    now_ms: Callable[[], int]
+
+    def run(self, at: ScanPosition, deleted: Mapping[str, int], start_of: Callable[[Key], Start]) -> set[int]:
+        """Walk from `at`, which moves to the log's end; physical offsets of the records that get no queue entry."""
+        repair = LogRepair(self.files, self.aside, self.log, self.corrections)
+        survey = Survey(deleted)
+        while (segment := self.log.segment_of(at.offset)) is not None:
+            before = at.records
+            begin = at.offset
+            data = self.files.map(segment.descriptor, self.log.file_bytes)
+            try:
+                complete = walk_segment(data, segment.base, at, survey.take, check_crc=self.check_crc)
+            finally:
+                data.close()
+            if complete and begin == segment.base and before == at.records:
+                survey.lost(segment.base, self.log.file_bytes)  # a blank one in the place of one that was missing
+            if not complete:
+                bridged = repair.bridge(at)
+                if not bridged:
+                    repair.clear_behind(at.offset)
+                    break
+                survey.lost(at.offset, bridged)
+        placing = Placing(self.files, self.aside, self.log, self.queues)
+        without_entry = set()
+        max_gap = max(MAX_GAP_ENTRIES, self.queues.file_entries)
+        for place in Numbering(survey, start_of, placing, max_gap).decide():
+            self.corrections.append(placing.put_in_place(place))
+            if place.key is None:
+                without_entry.add(place.at)
+        self._doubt_newest_time(placing, at)
+        return without_entry
+
+    def _doubt_newest_time(self, placing: Placing, end: ScanPosition) -> None:
+        """A store time that is ahead of the clock would be given to all that is stored next.
+
+        After a clock was set back the records before the newest one are ahead of it, too.
+        """
+        said_ms, before_ms, now_ms = end.last_store_timestamp_ms, end.before_last_ms, self.now_ms()
+        tolerance_ms = _CLOCK_TOLERANCE_MS if before_ms else _LONE_TOLERANCE_MS
+        if end.records == 0 or said_ms <= now_ms + tolerance_ms or before_ms > now_ms + tolerance_ms:
+            return
+        segment = self.log.segment_of(end.last_offset)
+        assert segment is not None
+        end.last_store_timestamp_ms = before_ms or now_ms
+        placing.set_store_time(end.last_offset, end.last_store_timestamp_ms)
+        detail = (
+            f"the newest record says that it was stored at {said_ms}, in the future, unlike the one before it: "
+            f"{end.last_store_timestamp_ms} is taken instead"
+        )
+        file = f"commitlog/{segment_name(segment.base)}"
+        self.corrections.append(Correction("store-time", file, end.last_offset, detail))
