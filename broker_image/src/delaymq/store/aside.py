@@ -91,10 +91,11 @@ class Aside:
 
     def _keep_piece(self, path: str, position: int, piece: bytes) -> None:
         files = self._files
-        about = {"file": path.removeprefix(f"{self._path}/"), "position": position, "bytes": len(piece)}
+        file = path.removeprefix(f"{self._path}/")
+        about = {"file": file, "position": position, "bytes": len(piece)}
         data = json.dumps(about, separators=(",", ":")).encode() + b"\n" + piece + b"\n"
         try:
-            if not self._take_room(len(data), about["file"]):
+            if not self._take_room(len(data), file):
                 return
             if self._pieces is None:
                 self._pieces_name, self._pieces_end = self._free_name("pieces"), 0
@@ -102,7 +103,7 @@ class Aside:
             files.pwrite(self._pieces, data, self._pieces_end)
             self._pieces_end += len(data)
         except OSError as error:
-            _log.error("%s: what is cleared cannot be kept aside: %s", about["file"], error)
+            _log.error("%s: what is cleared cannot be kept aside: %s", file, error)
 
     # -- whole files ----------------------------------------------------------------------------------------------
 
