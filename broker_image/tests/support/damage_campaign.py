@@ -280,6 +280,7 @@ def outcome(path: Path, files: Any, now_ms: int, owners: dict[int, str]) -> Outc
 def look(path: Path, owners: dict[int, str], since_ms: int) -> Outcome:
     """What a closed store holds."""
     found = read_log(path)
+    owners = dict(owners)
     queues = read_queues(path)
     numbers = {
         offset: (topic, queue_id, number)
@@ -289,7 +290,7 @@ def look(path: Path, owners: dict[int, str], since_ms: int) -> Outcome:
     fates: dict[str, Counter[str]] = defaultdict(Counter)
     unreachable = set()
     for record in found:
-        key = _owner(record, owners, since_ms)
+        key = owners[record.at] = _owner(record, owners, since_ms)
         if record.is_filler or not key or not record.in_queue:
             continue
         if numbers.get(record.at) != (record.topic, record.queue_id, record.number):
@@ -299,7 +300,7 @@ def look(path: Path, owners: dict[int, str], since_ms: int) -> Outcome:
     return Outcome(fates, unreachable, numbers, sum(queue.blanks for queue in queues.values()), len(found))
 
 
-def _owner(record: Found, owners: dict[int, str], since_ms: int) -> str | None:
+def _owner(record: Found, owners: dict[int, str], since_ms: int) -> str:
     """The message that a record is about: by its place, by the record that it was made of, or by what it says.
 
     Where the log's damaged tail was cut, a record stored since `since_ms` may stand in the place of another.
@@ -310,7 +311,7 @@ def _owner(record: Found, owners: dict[int, str], since_ms: int) -> str | None:
     for place in (int(origin) if origin.isdecimal() else -1, record.prepared_offset or -1):
         if place in owners:
             return owners[place]
-    return record.properties.get("UNIQ_KEY")
+    return record.properties.get("UNIQ_KEY", "")
 
 
 def _let_all_come(broker: Broker, clock: Clock) -> None:
