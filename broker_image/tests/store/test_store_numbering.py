@@ -32,7 +32,7 @@ class Log:
             at = BEGINNING + len(self.records) * SIZE
             head = Head(at, SIZE, 0, queue_id, number, sys_flag, 0, 0, 0, 0, queue.encode(), b"")
             self.records.append(head)
-            self.survey.take(head)
+            self.survey.take(*head)
         return self
 
     def lose(self, count: int) -> Log:
@@ -40,7 +40,7 @@ class Log:
         at = BEGINNING + len(self.records) * SIZE
         filler = Head(at, SIZE * count, 0, 0, 0, TRANSACTION_ROLLBACK, 0, 0, 0, 0, b"x", b"")
         self.records += [filler] * count
-        self.survey.take(filler)
+        self.survey.take(*filler)
         return self
 
     def confirm(self, index: int, told: bool) -> Log:

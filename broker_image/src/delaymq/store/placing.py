@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from delaymq.message.errors import RecordError
 from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
@@ -61,7 +61,8 @@ class Placing:
         for (key, run), places in zip(runs, found, strict=True):
             by_queue.setdefault(key, []).append((run, places))
 
-        def take(head: Head) -> None:
+        def take(*fields: Any) -> None:
+            head = Head(*fields)
             wanted = by_queue.get((head.topic, head.queue_id))
             if wanted is None or head.sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT):
                 return

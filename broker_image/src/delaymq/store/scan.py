@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from mmap import mmap
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from zlib import crc32
 
 from delaymq.message.errors import RecordError
@@ -57,6 +57,27 @@ class ScanPosition:
         return min(self.third_last_ms, self.before_last_ms, self.last_store_timestamp_ms)
 
 
+class HeadTaker(Protocol):
+    """Takes what a walk tells of a sound record: the fields of `Head`, which costs less than to make one."""
+
+    def __call__(
+        self,
+        physical_offset: int,
+        size: int,
+        body_crc: int,
+        queue_id: int,
+        queue_offset: int,
+        sys_flag: int,
+        born_timestamp_ms: int,
+        store_timestamp_ms: int,
+        reconsume_times: int,
+        prepared_transaction_offset: int,
+        topic: bytes,
+        raw_properties: bytes,
+        /,
+    ) -> None: ...
+
+
 class Head(NamedTuple):
     """What a walk tells of a sound record without decoding its properties."""
 
@@ -88,11 +109,10 @@ def scan_segment(
     False: what stands at `at.offset` is no sound record, such as the zeroes behind the log's end.
     """
 
-    def take(head: Head) -> None:
-        (
-            physical_offset, size, body_crc, queue_id, queue_offset, sys_flag, born_ms, store_ms, reconsume_times,
-            prepared_offset, raw_topic, raw_properties,
-        ) = head  # fmt: skip
+    def take(
+        physical_offset: int, size: int, body_crc: int, queue_id: int, queue_offset: int, sys_flag: int, born_ms: int,
+        store_ms: int, reconsume_times: int, prepared_offset: int, raw_topic: bytes, raw_properties: bytes,
+    ) -> None:  # fmt: skip
         topic = str(raw_topic, "utf-8", "surrogateescape")
         properties = decode_properties(raw_properties)
         code = due_or_tags_code(topic, queue_id, queue_offset, properties, store_ms, levels)
@@ -105,9 +125,7 @@ def scan_segment(
     return walk_segment(data, base, at, take, check_crc=check_crc)
 
 
-def walk_segment(
-    data: mmap | memoryview, base: int, at: ScanPosition, take: Callable[[Head], None], *, check_crc: bool
-) -> bool:
+def walk_segment(data: mmap | memoryview, base: int, at: ScanPosition, take: HeadTaker, *, check_crc: bool) -> bool:
     """As `scan_segment`, with what stands in the records' fixed places only."""
     end = len(data)
     position = at.offset - base
@@ -133,6 +151,7 @@ def walk_segment(
                 if head is None:
                     return False
                 store_ms = head.store_timestamp_ms
+                take(*head)
             else:
                 topic_at = position + HEAD.size + body_length
                 stop = position + size
@@ -148,11 +167,10 @@ def walk_segment(
                 raw_properties = bytes(view[properties_at + 2 : stop])
                 if b"\0" in raw_properties and is_torn(raw_properties, properties_at + 2):
                     return False
-                head = Head(
+                take(
                     physical_offset, size, body_crc, queue_id, queue_offset, sys_flag, born_ms, store_ms,
                     reconsume_times, prepared_offset, bytes(view[topic_at + 1 : properties_at]), raw_properties,
                 )  # fmt: skip
-            take(head)
             at.last_offset, at.last_crc = physical_offset, body_crc
             at.third_last_ms, at.before_last_ms = at.before_last_ms, at.last_store_timestamp_ms
             at.last_store_timestamp_ms = store_ms

@@ -12,7 +12,6 @@ from itertools import accumulate
 
 from delaymq.message.flags import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from delaymq.message.record import FIXED_BYTES
-from delaymq.store.scan import Head
 
 Key = tuple[bytes, int]
 """Topic, as the record spells it, and queue id."""
@@ -45,23 +44,25 @@ class Survey:
         self._lost_before: list[int] = [0]
         """How many records may be lost in the places before each of `_lost`."""
 
-    def take(self, head: Head) -> None:
-        """One sound record."""
-        sys_flag, number, at = head.sys_flag, head.queue_offset, head.physical_offset
+    def take(
+        self, at: int, size: int, _crc: int, queue_id: int, number: int, sys_flag: int, _born_ms: int, _stored_ms: int,
+        _reconsume_times: int, _prepared_offset: int, topic: bytes, _properties: bytes, /,
+    ) -> None:  # fmt: skip
+        """One sound record: the fields of a `scan.Head`."""
         transaction = sys_flag & TRANSACTION_MASK
         if transaction in (TRANSACTION_ROLLBACK, TRANSACTION_PREPARED):
             if transaction == TRANSACTION_ROLLBACK:
-                self.lost(at, head.size)
+                self.lost(at, size)
             elif number:
                 self._odd.append(at)  # only damage gives it a number: its queue lacks it
             return
-        key = head.topic, head.queue_id
+        key = topic, queue_id
         run = self._last.get(key)
         if run is not None and run.end == number:
             run.end = number + 1
             run.last_at = at
             return
-        if self._deleted and at < self._deleted.get(head.topic, 0):
+        if self._deleted and at < self._deleted.get(topic, 0):
             return
         if run is not None:
             self._earlier.setdefault(key, []).append(run)
