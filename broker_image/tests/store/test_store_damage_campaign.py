@@ -48,6 +48,7 @@ def test_flipped_bits_cost_only_the_messages_that_they_hit(tmp_path: Path, share
     assert failures == []
 
 
+@pytest.mark.timeout(900)
 def test_every_bit_of_a_record_head_costs_only_its_message(tmp_path: Path) -> None:
     templates = build(tmp_path, QuietFiles(), SEED, small=True)
     chance = random.Random(SEED)
