@@ -117,6 +117,9 @@ class StoreReader:
             if number and segment.base != segments[number - 1].end:
                 gap = segments[number - 1]
                 if segment.base > gap.end:
+                    if self._first_sound(segments[number:], last_ms) is None:
+                        yield LogEnd(gap.end, gap, 0, "the file was cut there, and no sound record follows")
+                        return
                     missing = f"{self.path}/commitlog/{gap.end:020d}"
                     yield Damage(missing, 0, gap.end, segment.base - gap.end, "the file is missing or was cut")
             view = _map(segment)
