@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import resource
@@ -123,6 +124,15 @@ def test_the_limit_of_open_files_is_raised_and_a_part_of_what_is_left_reserved(
         assert claims.descriptor_end(limit, 10_000) == end
     monkeypatch.undo()
     assert ("maxConnections is 10000" in caplog.text) == (end < 10_000)
+
+
+def test_a_server_without_a_free_descriptor_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_descriptor(*_: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "open", no_descriptor)
+    with pytest.raises(ServerError, match=r"no descriptor is left .* which is 80 \(ulimit -Hn"):
+        claims.descriptor_end(80, 10_000)
 
 
 def no_thread(thread: threading.Thread) -> None:

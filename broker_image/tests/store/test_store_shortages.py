@@ -39,6 +39,10 @@ class Short(Files):
         self._may("create" if create else "open")
         return super().open(path, create=create)
 
+    def read(self, path: str) -> bytes | None:
+        self._may("read")
+        return super().read(path)
+
     def allocate(self, descriptor: int, file_bytes: int) -> None:
         self._may("allocate")
         super().allocate(descriptor, file_bytes)
@@ -46,6 +50,10 @@ class Short(Files):
     def map(self, descriptor: int, file_bytes: int) -> mmap.mmap:
         self._may("map")
         return super().map(descriptor, file_bytes)
+
+    def rename(self, source: str, target: str) -> None:
+        self._may("rename")
+        super().rename(source, target)
 
     def sync_folder(self, path: str) -> None:
         self._may("sync_folder")
@@ -113,6 +121,8 @@ def test_data_that_a_sync_could_not_write_for_want_of_memory_counts_as_lost(open
         ("create", errno.EMFILE, SegmentCreateError, "ulimit -n"),
         ("create", errno.ENOSPC, StoreFullError, "df -i"),
         ("sync_folder", errno.EMFILE, SegmentCreateError, "ulimit -n"),
+        ("rename", errno.ENOSPC, StoreFullError, "df -i"),
+        ("rename", errno.ENOMEM, SegmentCreateError, "max_map_count"),
     ],
 )
 def test_a_segment_that_cannot_be_made_changes_nothing_until_it_can(
@@ -123,9 +133,12 @@ def test_a_segment_that_cannot_be_made_changes_nothing_until_it_can(
     kept = [store.append(message(str(n), body=bytes(2_000))).physical_offset for n in range(7)]
     end = store.end_offset
     files.refused = {call: number}
-    for _ in range(3):
+    for attempt in range(3):
         with pytest.raises(error, match=text):
             store.append(message("refused", body=bytes(4_000)))
+        if attempt == 0:
+            open_files = os.listdir("/proc/self/fd")
+    assert os.listdir("/proc/self/fd") == open_files
     assert store.end_offset == end
     assert store.failure is None
     kept.append(store.append(message("small")).physical_offset)
@@ -134,6 +147,41 @@ def test_a_segment_that_cannot_be_made_changes_nothing_until_it_can(
     flush(store)
     store.close()
     assert [entry[0] for entry in entries_of(open_store(), "Orders", 0)] == kept
+
+
+def test_a_segment_made_ahead_that_cannot_be_named_gives_its_file_back(open_store: Open) -> None:
+    files = Short()
+    store = open_store(files=files)
+    store.append(message("a"))
+    open_files = os.listdir("/proc/self/fd")
+    files.refused = {"rename": errno.ENOSPC}
+    for _ in range(2):
+        task = store.allocation_task()
+        assert task is not None
+        task.run()
+        failure = task.finish()
+        assert failure is not None
+        assert failure.errno == errno.ENOSPC
+        assert os.listdir("/proc/self/fd") == open_files
+    files.refused.clear()
+    task = store.allocation_task()
+    assert task is not None
+    task.run()
+    assert task.finish() is None
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_a_table_that_cannot_be_read_for_a_shortage_does_not_count_as_empty(number: int, open_store: Open) -> None:
+    files = Short()
+    store = open_store(files=files)
+    for content in (b"1", b"2"):
+        store.config_files.save("consumerOffset.json", content)
+    files.refused = {"read": number}
+    with pytest.raises(StoreOpenError, match=r"consumerOffset.json cannot be opened .*ulimit -n"):
+        store.config_files.load("consumerOffset.json", int)
+    files.refused.clear()
+    assert store.config_files.load("consumerOffset.json", int) == 2
+    assert store.recovery.corrections == []
 
 
 def test_keys_that_find_no_memory_keep_no_record_from_those_who_watch_the_log(

@@ -40,9 +40,16 @@ def raise_descriptor_limit() -> int:
 def descriptor_end(limit: int, max_connections: int) -> int:
     """The first descriptor that no client's connection may have, given what the process has open by now.
 
-    A new descriptor is the lowest that is free. So the ones from there on stay free for everything else.
+    A new descriptor is the lowest that is free. So the ones from there on stay free for everything else. ServerError
+    when there is none.
     """
-    lowest_free = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        lowest_free = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise ServerError(
+            f"no descriptor is left for connections ({error}): raise the limit of open files, which is {limit} "
+            "(ulimit -Hn, LimitNOFILE= in systemd), then start again"
+        ) from error
     os.close(lowest_free)
     left = limit - lowest_free
     room = left - min(RESERVED_DESCRIPTORS, left * 3 // 4)

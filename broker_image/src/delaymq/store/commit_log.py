@@ -278,13 +278,17 @@ class AllocationTask:
         try:
             self._segment = self._folder.prepare(self._base, "ahead")
         except (StoreFullError, SegmentCreateError) as error:
-            cause = error.__cause__
-            self._failure = cause if isinstance(cause, OSError) else OSError(str(error))
+            self._failure = _cause_of(error)
 
     def finish(self) -> OSError | None:
         """Put the segment behind the others; on the loop."""
         try:
             self._log.allocation_finished(self._segment)
-        except OSError as error:
-            self._failure = error
+        except (StoreFullError, SegmentCreateError) as error:
+            self._failure = _cause_of(error)
         return self._failure
+
+
+def _cause_of(error: StoreFullError | SegmentCreateError) -> OSError:
+    cause = error.__cause__
+    return cause if isinstance(cause, OSError) else OSError(str(error))

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from delaymq.store.aside import Aside
-from delaymq.store.files import Files
+from delaymq.store.errors import StoreOpenError
+from delaymq.store.files import Files, is_shortage
 from delaymq.store.model import Correction
 
 _log = logging.getLogger(__name__)
@@ -29,6 +30,7 @@ class ConfigFiles:
         """What `parse` makes of the file, else of its backup; None when neither can be used.
 
         `parse` says by ValueError, TypeError or KeyError (or a subclass) that the content is no good.
+        StoreOpenError: nothing is known of the content, for want of descriptors or memory.
         """
         for candidate in (name, f"{name}.bak"):
             try:
@@ -42,6 +44,12 @@ class ConfigFiles:
                     continue
                 return parse(data)
             except (ValueError, TypeError, KeyError, LookupError, RecursionError, OSError) as error:
+                if is_shortage(error):
+                    # A table that counted as empty would soon replace the file.
+                    raise StoreOpenError(
+                        f"{self.folder}/{candidate} cannot be opened ({error}): the process needs more descriptors "
+                        "or memory (ulimit -n), then start again"
+                    ) from error
                 self._damaged.add(name)
                 following = "its backup is used" if candidate == name else "it counts as empty"
                 self._correct("config-damaged", candidate, f"cannot be read ({str(error)[:200]}): {following}")

@@ -146,13 +146,16 @@ class SegmentFolder:
                 self.files.unlink(path)
                 raise
         except OSError as error:
-            if is_full(error):
-                raise StoreFullError(
-                    f"no space for a log segment of {self.file_bytes} bytes in {self.folder}, or no inode for its file "
-                    "(df -i): free space or enlarge the volume; writing resumes by itself"
-                ) from error
-            raise SegmentCreateError(f"{path} cannot be created ({error}): {_remedy(error)}") from error
+            raise self._refusal(path, error) from error
         return Segment(base, path, descriptor)
+
+    def _refusal(self, path: str, error: OSError) -> StoreFullError | SegmentCreateError:
+        if is_full(error):
+            return StoreFullError(
+                f"no space for a log segment of {self.file_bytes} bytes in {self.folder}, or no inode for its file "
+                "(df -i): free space or enlarge the volume; writing resumes by itself"
+            )
+        return SegmentCreateError(f"{path} cannot be created ({error}): {_remedy(error)}")
 
     def allocate(self, segment: Segment) -> None:
         """Give space to what an existing segment has none for, as after a sparse copy. StoreFullError, OSError.
@@ -170,9 +173,13 @@ class SegmentFolder:
             ) from error
 
     def install(self, segment: Segment) -> Segment:
-        """Put a prepared segment into the log's folder, which is not synced."""
+        """Put a prepared segment into the log's folder, which is not synced. Errors as of `prepare`: it is dropped."""
         path = f"{self.folder}/{segment_name(segment.base)}"
-        self.files.rename(segment.path, path)
+        try:
+            self.files.rename(segment.path, path)
+        except OSError as error:
+            self.discard(segment)
+            raise self._refusal(segment.path, error) from error
         segment.path = path
         return segment
 
