@@ -14,8 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 from delaymq.server import claims
 from delaymq.server.errors import ServerError
+from delaymq.server.http.answers import errors_as_json
 from delaymq.transport import ConnectError, ConnectionClosedError
 from running_server import HOST, BrokerPeer, run
 
@@ -133,6 +136,52 @@ def test_a_server_without_a_free_descriptor_does_not_start(monkeypatch: pytest.M
     monkeypatch.setattr(os, "open", no_descriptor)
     with pytest.raises(ServerError, match=r"no descriptor is left .* which is 80 \(ulimit -Hn"):
         claims.descriptor_end(80, 10_000)
+
+
+WITHOUT_THREADS = """
+import sys, threading
+from pathlib import Path
+left, start = int(sys.argv[2]), threading.Thread.start
+
+def limited(thread):
+    global left
+    left -= 1
+    if left < 0:
+        raise RuntimeError("can't start new thread")
+    start(thread)
+
+threading.Thread.start = limited
+from broker_harness import broker_config
+from delaymq.config import NamesrvConfig
+from delaymq.server.main import run_standalone
+config = broker_config(Path(sys.argv[1]), listen_port=0, http_port=0, fast_port_enable=False)
+sys.exit(run_standalone(config, NamesrvConfig(listen_port=0, kv_config_path="")))
+"""
+
+
+@pytest.mark.parametrize("threads", [0, 5])
+def test_a_start_without_threads_ends_with_a_sentence(threads: int, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", WITHOUT_THREADS, str(tmp_path), str(threads)]
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=BOUND_S)
+    assert "cannot start: a thread cannot be started (can't start new thread): raise the limit" in ended.stderr
+    assert "trace=" not in ended.stderr
+    assert ended.returncode == 1
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), OSError(errno.EMFILE, "no descriptor")])
+def test_a_request_over_http_that_meets_a_shortage_is_answered_503(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fails(request: web.Request) -> web.StreamResponse:
+        raise error
+
+    async def scenario() -> None:
+        answer = await errors_as_json(make_mocked_request("GET", "/api/v1/topics"), fails)
+        assert answer.status == 503
+
+    run(scenario, bound_s=BOUND_S)
+    assert [record.exc_info for record in caplog.records] == [None]
 
 
 def no_thread(thread: threading.Thread) -> None:

@@ -1,11 +1,13 @@
 """The processes: start, say where they listen, wait for a signal, stop cleanly. What the command line calls."""
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
 import signal
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Protocol
 
 import uvloop
@@ -105,8 +107,13 @@ def _run(
             _logger.warning("%s", note)
         for fact in facts:
             _logger.info("%s", fact)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+        try:
             runner.run(_serve(server, events, http))
+        finally:
+            # It waits for threads in one more, which there may not be; the loop is closed in any case.
+            with contextlib.suppress(RuntimeError):
+                runner.close()
     except _refusals_to_start() as error:
         _logger.error("cannot start: %s", error)
         return EXIT_CANNOT_START
@@ -129,10 +136,14 @@ def _refusals_to_start() -> tuple[type[Exception], ...]:
 
 
 async def _serve(server: _Server, events: Callable[[], list[Event]], http: bool) -> None:
+    from delaymq.server.claims import started
+
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, stop, number)
+    # HTTP is loaded in its thread, when the server answers already: without one the start must fail before.
+    loop.set_default_executor(started(ThreadPoolExecutor(thread_name_prefix="default"), 1))
     await server.start(http=http)
     from delaymq.interpreter import about_interpreter  # takes milliseconds; by now the server answers
 

@@ -7,6 +7,8 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from delaymq.store.files import is_shortage
+
 SECURITY_HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -78,8 +80,17 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         code = (error.reason or "error").lower().replace(" ", "_")
         return error_response(error.status, code, f"{request.method} {request.path}: {error.reason}")
     except Exception as error:
+        if is_shortage(error) or _lacks_thread(error):
+            _logger.warning("%s %s: %s", request.method, request.path, error)
+            text = f"the system has no descriptor, memory or thread for it ({error}): try again, or raise the limit"
+            return error_response(503, "shortage", text)
         _logger.exception("%s %s failed", request.method, request.path)
         return error_response(500, "internal_error", f"{type(error).__name__}: {error}")
+
+
+def _lacks_thread(error: Exception) -> bool:
+    # What Python raises has no kind of its own.
+    return isinstance(error, RuntimeError) and str(error) == "can't start new thread"
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:

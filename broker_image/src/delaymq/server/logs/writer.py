@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import os
+import select
 import threading
 import time
 from collections.abc import Callable
@@ -55,10 +56,16 @@ class LogWriter:
             self._lines.append(data)
             self._waiting_bytes += len(data)
             if self._thread is None:
-                # A thread that is in a write for ever must not keep the process from ending.
-                self._thread = threading.Thread(target=self._run, name="log writer", daemon=True)
-                self._thread.start()
+                self._start()
             self._changed.notify()
+
+    def _start(self) -> None:
+        # A thread that is in a write for ever must not keep the process from ending.
+        thread = threading.Thread(target=self._run, name="log writer", daemon=True)
+        # Where no thread can be started, lines wait: the next line tries again, and `stop` writes what is left.
+        with contextlib.suppress(RuntimeError):
+            thread.start()
+            self._thread = thread
 
     def expect_late(self) -> None:
         """`late_lines` has something to say, if nothing else is written for a while."""
@@ -82,6 +89,8 @@ class LogWriter:
         """Writes what waits, at most so long, and ends the thread unless it is stuck."""
         self.flush(timeout_s)
         with self._changed:
+            if self._thread is None:
+                self._write_here(timeout_s)
             self._stopped = True
             self._changed.notify_all()
 
@@ -120,6 +129,17 @@ class LogWriter:
                 parts.append(self._dropped_line(self._dropped).encode() + b"\n")
                 self._dropped = 0
         return b"".join(parts)
+
+    def _write_here(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        view = memoryview(b"".join(self._lines))
+        self._lines.clear()
+        ready = select.poll()
+        ready.register(self._descriptor, select.POLLOUT)
+        # A pipe that is ready takes so many bytes without blocking.
+        with contextlib.suppress(OSError):
+            while view and ready.poll(max(deadline - time.monotonic(), 0) * 1000):
+                view = view[os.write(self._descriptor, view[: select.PIPE_BUF]) :]
 
     def _write(self, data: bytes) -> None:
         # The descriptor itself: a stream has a lock, which a process that ends would wait for.
