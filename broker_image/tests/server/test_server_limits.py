@@ -19,6 +19,7 @@ from aiohttp.test_utils import make_mocked_request
 from delaymq.server import claims
 from delaymq.server.errors import ServerError
 from delaymq.server.http.answers import errors_as_json
+from delaymq.server.http.serving import MAX_CONNECTIONS, most_connections
 from delaymq.transport import ConnectError, ConnectionClosedError
 from running_server import HOST, BrokerPeer, run
 
@@ -182,6 +183,16 @@ def test_a_request_over_http_that_meets_a_shortage_is_answered_503(
 
     run(scenario, bound_s=BOUND_S)
     assert [record.exc_info for record in caplog.records] == [None]
+
+
+@pytest.mark.parametrize(
+    ("limit", "most"), [(120, 30), (1_024, 256), (1 << 20, MAX_CONNECTIONS), (resource.RLIM_INFINITY, MAX_CONNECTIONS)]
+)
+def test_connections_over_http_take_a_quarter_of_a_low_limit_of_open_files(
+    limit: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (limit, limit))
+    assert most_connections() == most
 
 
 def no_thread(thread: threading.Thread) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import resource
 import socket
 from typing import TYPE_CHECKING, Final, cast
 
@@ -34,6 +35,12 @@ STALLED_S: Final = 30.0
 _STALL_CHECK_S: Final = 5.0
 
 __all__ = ["MAX_BODY_BYTES", "HttpServer", "alive", "cut_off", "error_response", "namesrv_http", "readiness", "serve"]
+
+
+def most_connections() -> int:
+    """Connections at once: where few files may be open, a quarter of them, since the store needs the rest."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return MAX_CONNECTIONS if limit == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, limit // 4)
 
 
 class HttpServer:
@@ -129,7 +136,7 @@ class _Site(web.SockSite):
 
     def _accept(self) -> asyncio.Protocol:
         server = self._runner.server
-        if server is None or (len(server.connections) >= MAX_CONNECTIONS and not self._make_room(server)):
+        if server is None or (len(server.connections) >= most_connections() and not self._make_room(server)):
             return _CutOff()
         return server()
 
@@ -137,7 +144,7 @@ class _Site(web.SockSite):
         """Whether there is a place, now that the oldest connection without a request was closed if need be."""
         there = [each.transport for each in server.connections]
         live = [transport for transport in there if transport is not None and not transport.is_closing()]
-        if len(live) < MAX_CONNECTIONS:
+        if len(live) < most_connections():
             return True
         idle = next((each for each in live if each not in self.busy and not each.get_write_buffer_size()), None)
         if idle is not None:
