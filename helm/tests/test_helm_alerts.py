@@ -229,6 +229,10 @@ FAULTS = (
         measured("delaymq_operator_reconcile_errors_total", GROWS, kind="Broker", result="error"),
         {"namespace": OPERATOR_NAMESPACE, "kind": "Broker"},
     ),
+    Fault(
+        "DelayMQNamespaceNotServed", measured("delaymq_operator_namespace_served", 0, watched_namespace="*"),
+        OPERATOR | {"watched_namespace": "*"},
+    ),
     Fault("DelayMQOperatorHeldUp", measured("delaymq_operator_event_loop_lag_seconds", 2), OPERATOR),
 )  # fmt: skip
 

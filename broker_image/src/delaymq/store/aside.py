@@ -10,7 +10,8 @@ import logging
 from collections.abc import Iterator
 from typing import Final
 
-from delaymq.store.files import Files
+from delaymq.store.errors import StoreOpenError
+from delaymq.store.files import Files, is_shortage
 
 _log = logging.getLogger(__name__)
 MAX_BYTES: Final = 2 << 30
@@ -24,7 +25,8 @@ _NAME_DIGITS: Final = 20
 
 
 class Aside:
-    """The folder of one store. No call raises for want of space: the store must open all the same."""
+    """The folder of one store. Without space nothing is kept, since the store must open all the same. StoreOpenError
+    without descriptors or memory: that passes."""
 
     def __init__(self, files: Files, store_path: str) -> None:
         self._files = files
@@ -51,7 +53,7 @@ class Aside:
             name = self._free_name(name)
             self._copy(descriptor, start - base, end - base, name)
         except OSError as error:
-            _log.error("the damaged bytes %s cannot be kept aside: %s", name, error)
+            self._not_kept(f"the damaged bytes {name} cannot be kept aside", error)
 
     def _last_used(self, descriptor: int, base: int, start: int, end: int) -> int:
         last = start
@@ -103,7 +105,7 @@ class Aside:
             files.pwrite(self._pieces, data, self._pieces_end)
             self._pieces_end += len(data)
         except OSError as error:
-            _log.error("%s: what is cleared cannot be kept aside: %s", file, error)
+            self._not_kept(f"{file}: what is cleared cannot be kept aside", error)
 
     # -- whole files ----------------------------------------------------------------------------------------------
 
@@ -118,7 +120,7 @@ class Aside:
         except FileNotFoundError:
             return
         except OSError as error:
-            _log.error("%s cannot be kept aside: %s", name, error)
+            self._not_kept(f"{name} cannot be kept aside", error)
         self._files.unlink(path)
 
     def _name_of(self, path: str) -> str:
@@ -133,9 +135,17 @@ class Aside:
                 self._files.write(f"{self.folder}/{self._free_name(name)}", data)
                 self._files.sync_folder(self.folder)
         except OSError as error:
-            _log.error("%s cannot be kept aside: %s", name, error)
+            self._not_kept(f"{name} cannot be kept aside", error)
 
     # -- room -----------------------------------------------------------------------------------------------------
+
+    def _not_kept(self, what: str, error: OSError) -> None:
+        if is_shortage(error):
+            # It passes, and the next start keeps what this one would have lost.
+            raise StoreOpenError(
+                f"{what} ({error}): the process needs more descriptors or memory (ulimit -n), then start again"
+            ) from error
+        _log.error("%s: %s", what, error)
 
     def close(self) -> None:
         """No more is kept by this run."""
