@@ -61,7 +61,7 @@ def run_job(spark: SparkContext, options: JobOptions, progress: Progress) -> Res
         found = plan(options.store, options.split_bytes)
         question = _question(options, found, Readers.of(positions))
         source = SourceOptions(
-            path=options.store,
+            paths=(options.store,),
             columns=columns_of(sections, keyed=bool(options.keyed_topics)),
             delay_levels=options.delay_levels,
         )
