@@ -6,7 +6,6 @@ import contextlib
 import io
 import logging
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from typing import Any
 from unittest import mock
 
 from delaymq.cli.main import SERVERS, main
+from harness.ports import free_broker_port, free_port
 
 START_TIMEOUT_S = 60.0
 COMMAND_TIMEOUT_S = 60.0
@@ -105,20 +105,12 @@ def ended(*words: str, **options: Any) -> tuple[int, str, str]:
     return done.code, done.out, done.err
 
 
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as held:
-        probes = [held.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
-
-
 class Standalone:
     """`delaymq standalone` on free ports, with a few levels of short delays unless `settings` say otherwise."""
 
     def __init__(self, folder: Path, settings: str = SMALL) -> None:
         self.store_path = folder / "store"
-        self.listen_port, self.namesrv_port, self.http_port = free_ports(3)
+        self.listen_port, self.namesrv_port, self.http_port = free_broker_port(), free_port(), free_port()
         self.config_path = folder / "broker.conf"
         self.config_path.write_text(settings)
         self.log_path = folder / "log"

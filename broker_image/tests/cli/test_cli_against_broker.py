@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_running import Standalone, called, command, free_ports
+from cli_running import Standalone, called, command
+from harness.ports import free_port
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +148,7 @@ def test_when_the_broker_of_a_route_is_gone_the_error_says_so(tmp_path: Path) ->
     arguments = ["namesrv", "--namesrv-port", str(broker.namesrv_port), "--store-path", str(tmp_path / "namesrv")]
     namesrv = subprocess.Popen([sys.executable, "-m", "delaymq", *arguments], stderr=subprocess.DEVNULL)
     try:
-        broker.namesrv_port, own_port = free_ports(1)[0], broker.namesrv_port
+        broker.namesrv_port, own_port = free_port(), broker.namesrv_port
         with broker.config_path.open("a") as file:
             file.write(f"namesrvAddr=127.0.0.1:{own_port}\n")
         with broker.running() as process:

@@ -6,7 +6,6 @@ import errno
 import logging
 import os
 import resource
-import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +20,7 @@ from delaymq.server.errors import ServerError
 from delaymq.server.http.answers import errors_as_json
 from delaymq.server.http.serving import MAX_CONNECTIONS, most_connections
 from delaymq.transport import ConnectError, ConnectionClosedError
+from harness.ports import free_broker_port
 from running_server import HOST, BrokerPeer, run
 
 BOUND_S = 100
@@ -41,12 +41,6 @@ config = broker_config(
 )
 sys.exit(run_standalone(config, NamesrvConfig(listen_port=0, kv_config_path=""), http=False))
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 async def connected(port: int) -> BrokerPeer:
@@ -74,7 +68,7 @@ async def idle_connections(port: int, count: int) -> list[asyncio.StreamWriter]:
 
 
 def test_idle_connections_up_to_the_limit_of_open_files_stop_no_send_and_no_hand_over(tmp_path: Path) -> None:
-    port = free_port()
+    port = free_broker_port()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     log_path = tmp_path / "log"
     with log_path.open("wb") as log:

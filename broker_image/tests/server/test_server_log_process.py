@@ -4,7 +4,6 @@ import fcntl
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,17 +12,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from harness.ports import free_port
 
 HOST = "127.0.0.1"
 BOUND_S = 60
 PIPE_BYTES = 4_096
 CONF = "mappedFileSizeCommitLog=4194304\nmaxHashSlotNum=1000\nmaxIndexNum=4000\nsendMessageThreadPoolNums=4\n"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 class Process:
