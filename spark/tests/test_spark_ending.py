@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -171,6 +172,23 @@ def test_a_sigterm_whose_exception_was_lost_ends_the_run_before_its_next_step(
     monkeypatch.setattr(pipeline, "Stages", lambda *_: SimpleNamespace(facts=fail))
     assert cli.run(["traffic", "--store", str(store)], is_stopping=lambda: told) == 143
     assert "stopped before it was done (SIGTERM)" in capsys.readouterr().err
+
+
+def test_a_sigterm_within_a_finaliser_is_raised_outside_and_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    class Finalised:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+    def wait_with_a_finaliser() -> None:
+        Finalised()
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    with pytest.raises(cli._Stopped), cli._told_of_sigterm() as told:
+        wait_with_a_finaliser()
+    assert told.is_set()
+    assert "Traceback" not in capsys.readouterr().err
 
 
 def command(store: Path, **environment: str) -> subprocess.Popen[str]:

@@ -41,6 +41,9 @@ _LAST_WORDS_SECONDS = 10.0
 """How long publishing may take once the run is being stopped: a pod is killed 30 s after it was told to end."""
 
 
+_AGAIN_SECONDS = 0.05
+
+
 class _Stopped(BaseException):
     """SIGTERM: a pod that goes, a run that took too long."""
 
@@ -232,18 +235,34 @@ def _tell(wanted: Wanted, result: Result) -> int:
 
 @contextmanager
 def _told_of_sigterm() -> Iterator[threading.Event]:
-    """SIGTERM raises _Stopped; and sets the event, since Python drops what is raised in the finaliser of an object."""
+    """SIGTERM raises _Stopped in the main thread and sets the event.
+
+    Python prints and drops an exception raised in a finaliser, such as py4j's: then _Stopped is raised once more
+    outside it.
+    """
     told = threading.Event()
+    shown = sys.unraisablehook
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
         told.set()
         raise _Stopped
 
-    before = signal.signal(signal.SIGTERM, stop)
+    def dropped(unraisable: sys.UnraisableHookArgs) -> None:
+        if unraisable.exc_type is _Stopped:
+            # What is raised here would be dropped as well.
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
+        else:
+            shown(unraisable)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGALRM)}
+    sys.unraisablehook = dropped
     try:
         yield told
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        sys.unraisablehook = shown
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _say(text: str, code: int) -> int:
