@@ -322,18 +322,6 @@ def test_a_group_is_removed_and_its_volume_as_the_spec_says(world, delete_claim)
     assert world.names("StatefulSet") == ["demo-broker-0", "demo-namesrv"]
 
 
-def test_an_image_that_cannot_be_pulled_stops_the_roll(world):
-    before = pods(world)
-    world.change(image="bad:image")
-    world.run(lambda: pods(world).get("demo-namesrv-0") not in (None, before["demo-namesrv-0"]))
-    for _ in range(10):
-        world.step()
-    assert pods(world)["demo-broker-0-0"] == before["demo-broker-0-0"]
-    world.change(image="delaymq/broker:3")
-    world.run(lambda: world.status.get("image") == "delaymq/broker:3")
-    world.run()
-
-
 def test_a_quota_that_keeps_a_pod_from_being_created_is_named(api_server_with_controllers, controlled_namespace):
     server, quotas = api_server_with_controllers, f"/api/v1/namespaces/{controlled_namespace}/resourcequotas"
     hard = {"pods": "0"}

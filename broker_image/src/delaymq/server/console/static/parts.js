@@ -24,6 +24,10 @@ export function empty(sentence, command) {
   return h("p", { class: "empty" }, sentence, command ? [" ", h("code", {}, command)] : null);
 }
 
+export function note(...words) {
+  return h("p", { class: "note" }, words);
+}
+
 export function loading() {
   return h("p", { class: "empty loading" }, "Asking the broker …");
 }

@@ -4,7 +4,7 @@ import { brokerNow, get } from "./api.js";
 import { h, s } from "./dom.js";
 import { count, counted, delayName, duration, time, until } from "./format.js";
 import { DueChart, fittingWindow, WINDOWS } from "./due-chart.js";
-import { badge, bar, choice, empty, heading, link, loading, place, section, table, tile, topicLink } from "./parts.js";
+import { badge, bar, choice, empty, heading, link, loading, note, place, section, table, tile, topicLink } from "./parts.js";
 
 const POLL_MS = 1_000;
 const TOPICS_POLL_MS = 4_000;
@@ -37,11 +37,11 @@ export function delaysScreen(view, { parameters }) {
       filters(filter, chosen.name),
       tiles(delay, due, filter),
       chart.element,
-      due.complete === false ? h("p", { class: "note", "data-key": "incomplete" }, "The broker still reads the topics of what waited at its start: this page shows a part.") : null,
+      due.complete === false ? note("The broker still reads the topics of what waited at its start: this page shows a part.") : null,
       h(
         "div",
         { class: "two", "data-key": "two" },
-        section("By level", {}, filter.topic === null ? levels(delay, filter) : levelsOfTopic(delay, ofTopic, filter)),
+        section("By level", {}, levels(delay, ofTopic, filter)),
         h(
           "div",
           {},
@@ -105,7 +105,6 @@ function tiles(delay, due, filter) {
     { class: "tiles", "data-key": "tiles" },
     tile("Waiting", count(due.total), due.total === pending ? "in all levels" : `of ${count(pending)} in all levels`),
     tile("Next due", nextMs === null ? "–" : until(nextMs - brokerNow()), nextMs === null ? "nothing waits" : ["at ", time(nextMs)]),
-    // How late messages were is known by level, not by topic.
     filter.topic === null ? lateTiles(chosenLevels(delay, filter), filter) : null,
   );
 }
@@ -124,55 +123,45 @@ function chosenLevels(delay, filter) {
   return delay.levels.filter((level) => filter.level === null || String(level.level) === filter.level);
 }
 
-const LEVEL_COLUMNS = [
-  { title: "Level", numeric: true },
-  { title: "Delay", numeric: true },
-  { title: "Waiting", numeric: true },
-  { title: "", wide: true },
-  { title: "Next due" },
-];
-
-function levelCells(level, pending, nextDueMs, highest) {
-  return [
-    link(place(["delays"], { level: level.level }), level.level, { "aria-label": `only level ${level.level}` }),
-    level.inTable ? delayName(level.delayMs) : badge("not in the table", "warn", "its messages keep their due time"),
-    count(pending),
-    pending ? bar(pending / highest, `${counted(pending, "message")} waiting in level ${level.level}`) : null,
-    dueIn(nextDueMs),
-  ];
-}
-
-/** Levels in which messages of one topic wait. */
-function levelsOfTopic(delay, { rows: found }, filter) {
-  if (!found.length) return empty(`Nothing waits for ${filter.topic}.`);
-  const highest = Math.max(...found.map((row) => row.pending));
-  const known = new Map(delay.levels.map((level) => [level.level, level]));
-  const rows = found.map((row) => ({
-    key: row.level,
-    cells: levelCells(known.get(row.level) ?? { level: row.level, inTable: false }, row.pending, row.nextDueMs, highest),
-  }));
-  return [
-    table("levels", LEVEL_COLUMNS, rows, { caption: `Delayed messages of ${filter.topic} by level` }),
-    h("p", { class: "note", "data-key": "no lateness" }, "How late messages were is known by level, not by topic."),
-  ];
-}
-
-function levels(delay, filter) {
-  const shown = chosenLevels(delay, filter);
-  const highest = Math.max(1, ...shown.map((level) => level.pending));
+/** How late messages were is known by level only: of a topic there are the levels in which its messages wait. */
+function levels(delay, ofTopic, filter) {
+  const waiting = new Map((ofTopic?.rows ?? delay.levels).map((row) => [row.level, row]));
+  const shown = chosenLevels(delay, filter).filter(({ level }) => waiting.has(level));
+  if (!shown.length) return empty("Nothing waits.");
+  const highest = Math.max(1, ...shown.map(({ level }) => waiting.get(level).pending));
   const columns = [
-    ...LEVEL_COLUMNS,
-    { title: "p50", numeric: true, wide: true, hint: "half of its messages were at most so late" },
-    { title: "p99", numeric: true, hint: "of 100 of its messages 99 were at most so late" },
-    { title: "max", numeric: true, wide: true, hint: "the latest one since the start" },
-    { title: "Lateness", wide: true, hint: "from p50 to p99, a stroke at max; 1 ms to 3 h in powers of ten" },
+    { title: "Level", numeric: true },
+    { title: "Delay", numeric: true },
+    { title: "Waiting", numeric: true },
+    { title: "", wide: true },
+    { title: "Next due" },
   ];
-  const rows = shown.map((level) => ({
-    key: level.level,
-    kind: level.maxOffset === 0 ? "idle" : null,
-    cells: [...levelCells(level, level.pending, level.nextDueMs, highest), ...late(level)],
-  }));
-  return table("levels", columns, rows, { caption: "Delayed messages and lateness by level" });
+  if (!ofTopic)
+    columns.push(
+      { title: "p50", numeric: true, wide: true, hint: "half of its messages were at most so late" },
+      { title: "p99", numeric: true, hint: "of 100 of its messages 99 were at most so late" },
+      { title: "max", numeric: true, wide: true, hint: "the latest one since the start" },
+      { title: "Lateness", wide: true, hint: "from p50 to p99, a stroke at max; 1 ms to 3 h in powers of ten" },
+    );
+  const rows = shown.map((level) => {
+    const { pending, nextDueMs } = waiting.get(level.level);
+    return {
+      key: level.level,
+      kind: level.maxOffset === 0 ? "idle" : null,
+      cells: [
+        link(place(["delays"], { level: level.level }), level.level, { "aria-label": `only level ${level.level}` }),
+        level.inTable ? delayName(level.delayMs) : badge("not in the table", "warn", "its messages keep their due time"),
+        count(pending),
+        pending ? bar(pending / highest, `${counted(pending, "message")} waiting in level ${level.level}`) : null,
+        dueIn(nextDueMs),
+        ...(ofTopic ? [] : late(level)),
+      ],
+    };
+  });
+  return [
+    table("levels", columns, rows, { caption: ofTopic ? `Delayed messages of ${filter.topic} by level` : "Delayed messages and lateness by level" }),
+    ofTopic ? note("How late messages were is known by level, not by topic.") : null,
+  ];
 }
 
 function dueIn(atMs) {
@@ -218,7 +207,7 @@ function nextMessages(next, filter) {
   }));
   return [
     table("next", columns, rows, { caption: "Messages that are due next" }),
-    next.truncated ? h("p", { class: "note", "data-key": "of" }, `${count(messages.length)} of ${count(total)} that wait.`) : null,
+    next.truncated ? note(`${count(messages.length)} of ${count(total)} that wait.`) : null,
   ];
 }
 
@@ -239,6 +228,6 @@ function byTopic({ rows: found, truncated }) {
   }));
   return [
     table("by topic", columns, rows, { caption: "Delayed messages by topic" }),
-    truncated ? h("p", { class: "note", "data-key": "more topics" }, `The ${count(rows.length)} topics for which most waits.`) : null,
+    truncated ? note(`The ${count(rows.length)} topics for which most waits.`) : null,
   ];
 }

@@ -3,7 +3,7 @@
 import { ApiError, get } from "./api.js";
 import { h, morph } from "./dom.js";
 import { asInput, bytes, count, counted, time } from "./format.js";
-import { badge, empty, heading, link, loading, place, table, topicLink } from "./parts.js";
+import { badge, empty, heading, link, loading, note, place, table, topicLink } from "./parts.js";
 import { problem } from "./view.js";
 
 const ID = /^[0-9a-fA-F]{32}$/;
@@ -110,14 +110,14 @@ function found({ messages, truncated, pending }, wanted) {
   return [
     waiting,
     messageTable(messages, `Messages${wanted.topic ? ` of ${wanted.topic}` : ""}`),
-    h("p", { class: "note", "data-key": "count" }, counted(messages.length, "message"), truncated ? ". There are more: narrow the time." : "."),
+    note(counted(messages.length, "message"), truncated ? ". There are more: narrow the time." : "."),
   ];
 }
 
 /** What is delayed is in none of the topic's queues until it is due. */
 function waitingNote(pending, topic) {
   const text = `${counted(pending, "delayed message")} for ${topic} still ${pending === 1 ? "waits" : "wait"} to be delivered. `;
-  return h("p", { class: "note", "data-key": "waiting" }, text, link(place(["delays"], { topic }), "Show what is due next"));
+  return note(text, link(place(["delays"], { topic }), "Show what is due next"));
 }
 
 /** Messages as rows that lead to each of them; `first` gives a column before the others. */
