@@ -17,7 +17,12 @@ def test_make_has_the_targets_of_readme_and_the_demo_s_runs_the_command() -> Non
     assert {"demo", "setup", "test"} <= set(targets)
     for target in targets:
         planned = subprocess.run(
-            ["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+            ["make", "--no-print-directory", "--dry-run", target],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
         )
         assert planned.returncode == 0, planned.stderr
         assert target != "demo" or planned.stdout.splitlines()[-1] == ".venv/bin/delaymq demo"
