@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from delaymq.message.levels import DelayLevels
 from delaymq.store.message_store import MessageStore
-from store_support import GOLDEN, SMALL, Clock
+from store_support import GOLDEN, SMALL, Clock, message
 
 
 @pytest.fixture
@@ -32,6 +32,17 @@ def open_store(tmp_path: Path, clock: Clock) -> Iterator[Callable[..., MessageSt
     yield open_one
     for store in opened:
         store.abandon()
+
+
+@pytest.fixture
+def stopped(tmp_path: Path, open_store: Callable[..., MessageStore], clock: Clock) -> Path:
+    """A cleanly stopped store of 5 segments and 3 queues."""
+    clock.step_ms = 1
+    store = open_store()
+    for number in range(200):
+        store.append(message(f"u{number}", queue_id=number % 3, body=bytes([number]) * 250, KEYS=f"k{number}"))
+    store.close()
+    return tmp_path / "store"
 
 
 @pytest.fixture(params=["clean", "killed"])

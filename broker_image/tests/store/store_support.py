@@ -110,3 +110,8 @@ def expected_queues(path: str | Path) -> dict[tuple[str, int], list[tuple[int, i
             key = record.topic, record.queue_id
             queues.setdefault(key, []).append((record.queue_offset, record.physical_offset, record.size))
     return queues
+
+
+def kinds(store: MessageStore) -> list[str]:
+    """What recovery put right, in order."""
+    return [correction.what for correction in store.recovery.corrections]

@@ -13,24 +13,9 @@ from delaymq.store.errors import StoreOpenError
 from delaymq.store.files import Files
 from delaymq.store.message_store import MessageStore
 from delaymq.store.verify import SOUND, verify
-from store_support import Clock, message, snapshot
+from store_support import kinds, message, snapshot
 
 Open = Callable[..., MessageStore]
-
-
-@pytest.fixture
-def stopped(tmp_path: Path, open_store: Open, clock: Clock) -> Path:
-    """A cleanly stopped store of 5 segments and 3 queues."""
-    clock.step_ms = 1
-    store = open_store()
-    for number in range(200):
-        store.append(message(f"u{number}", queue_id=number % 3, body=bytes([number]) * 250, KEYS=f"k{number}"))
-    store.close()
-    return tmp_path / "store"
-
-
-def kinds(store: MessageStore) -> list[str]:
-    return [correction.what for correction in store.recovery.corrections]
 
 
 def test_a_tail_is_kept_aside_before_it_is_cleared(tmp_path: Path, open_store: Open) -> None:

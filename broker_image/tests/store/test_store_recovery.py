@@ -14,20 +14,9 @@ from delaymq.store.consume_queue import BLANK_ENTRY, ENTRY
 from delaymq.store.message_store import MessageStore
 from delaymq.store.reader import StoreReader
 from delaymq.store.verify import DAMAGED, NOT_A_STORE, SOUND, verify
-from store_support import HOST, Clock, Watcher, entries_of, expected_queues, flush, message, snapshot
+from store_support import HOST, Clock, Watcher, entries_of, expected_queues, flush, kinds, message, snapshot
 
 Open = Callable[..., MessageStore]
-
-
-@pytest.fixture
-def stopped(tmp_path: Path, open_store: Open, clock: Clock) -> Path:
-    """A cleanly stopped store of 5 segments and 3 queues."""
-    clock.step_ms = 1
-    store = open_store()
-    for number in range(200):
-        store.append(message(f"u{number}", queue_id=number % 3, body=bytes([number]) * 250, KEYS=f"k{number}"))
-    store.close()
-    return tmp_path / "store"
 
 
 def check(store: MessageStore, path: Path) -> None:
@@ -40,10 +29,6 @@ def check(store: MessageStore, path: Path) -> None:
     store.close()
     assert verify(path).exit_code == SOUND
     assert verify(path).rebuildable == []
-
-
-def kinds(store: MessageStore) -> list[str]:
-    return [correction.what for correction in store.recovery.corrections]
 
 
 @pytest.mark.parametrize("clean", [True, False])

@@ -30,7 +30,7 @@ class ConfigFiles:
         """What `parse` makes of the file, else of its backup; None when neither can be used.
 
         `parse` says by ValueError, TypeError or KeyError (or a subclass) that the content is no good.
-        StoreOpenError: nothing is known of the content, for want of descriptors or memory.
+        StoreOpenError: without descriptors or memory nothing is known of the content.
         """
         for candidate in (name, f"{name}.bak"):
             try:

@@ -42,7 +42,7 @@ class SegmentCreateError(StoreError):
 
 
 class ShortageError(OSError):
-    """A call failed for want of descriptors or memory: nothing was lost, and the call is to be repeated."""
+    """A call failed because descriptors or memory ran out: nothing was lost; repeat the call."""
 
 
 class BackupError(StoreError):

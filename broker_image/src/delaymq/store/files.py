@@ -258,5 +258,5 @@ def is_full(error: OSError) -> bool:
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Whether a call failed for want of descriptors or memory, which says nothing about the disk."""
+    """Whether a call failed because descriptors or memory ran out, which says nothing about the disk."""
     return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
