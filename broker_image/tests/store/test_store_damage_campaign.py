@@ -20,8 +20,6 @@ from store_recording import QuietFiles
 
 SHARES = 4
 HEAD_BYTES = 88
-# Rotates in long runs only: with seed 77123 one flipped bit of a queue id leaves a message unreachable, which is open.
-HEAD_SEED = SEED if DAMAGES > 500 else 924_181
 KINDS = {"Orders", "Bills", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "Paid"}
 KINDS |= {"Delayed", "Retried", "%RETRY%readers", "%DLQ%readers"}
 
@@ -52,8 +50,8 @@ def test_flipped_bits_cost_only_the_messages_that_they_hit(tmp_path: Path, share
 
 @pytest.mark.timeout(900)
 def test_every_bit_of_a_record_head_costs_only_its_message(tmp_path: Path) -> None:
-    templates = build(tmp_path, QuietFiles(), HEAD_SEED, small=True)
-    chance = random.Random(HEAD_SEED)
+    templates = build(tmp_path, QuietFiles(), SEED, small=True)
+    chance = random.Random(SEED)
     failures = []
     for position in range(HEAD_BYTES * 8):
         record = chance.choice(templates[0].records)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 from delaymq.message.flags import TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
-from delaymq.store.numbering import Numbering, Start
+from delaymq.store.numbering import Numbering
+from delaymq.store.run_choice import Start
 from delaymq.store.scan import Head
 from delaymq.store.survey import Key, Run, Survey
 
@@ -26,6 +27,7 @@ class Log:
         self.start = start
         self.records: list[Head] = []
         self.known: dict[tuple[Key, int, int], bool] = {}
+        self.named: dict[int, Key] = {}
 
     def put(self, *numbers: int, queue: str = "A", queue_id: int = 0, sys_flag: int = 0) -> Log:
         for number in numbers:
@@ -51,6 +53,14 @@ class Log:
 
     def confirms(self, key: Key, number: int, at: int) -> bool | None:
         return self.known.get((key, number, at))
+
+    def name(self, index: int, queue: str, queue_id: int) -> Log:
+        """The properties of a record name its queue."""
+        self.named[self.records[index].physical_offset] = queue.encode(), queue_id
+        return self
+
+    def queue_of(self, at: int) -> Key | None:
+        return self.named.get(at)
 
     def places(self, runs: Sequence[tuple[Key, Run]]) -> list[list[int]]:
         return [
@@ -140,6 +150,16 @@ def test_a_damaged_queue_id_that_names_another_queue_moves_no_number_there() -> 
     assert log.decided() == {7: ("A", 1, 3)}
 
 
+def test_a_record_from_elsewhere_does_not_displace_the_newest_one_of_a_queue() -> None:
+    log = Log().put(0, 1, 2).put(0, 1, 2, queue_id=1).put(3).put(3).confirm(6, False)
+    assert log.decided() == {6: ("A", 1, 3)}
+
+
+def test_a_record_from_elsewhere_does_not_displace_the_first_one_of_a_queue() -> None:
+    log = Log().put(0).put(0).put(1, 2).put(1, 2, queue_id=1).confirm(1, False)
+    assert log.decided() == {1: ("A", 1, 0)}
+
+
 def test_the_newest_record_with_a_damaged_queue_id_goes_back() -> None:
     log = Log().put(0, 1, 2).put(0, 1, 2, 3, 4, queue_id=1).put(5).put(3, 4)
     assert log.decided() == {8: ("A", 1, 5)}
@@ -151,8 +171,32 @@ def test_a_damaged_topic_is_put_right_where_a_number_is_missing() -> None:
 
 
 def test_the_first_record_of_a_queue_with_a_damaged_topic_is_put_right() -> None:
-    assert Log().put(0, queue="Abb").put(1, queue="Abc").decided() == {0: ("Abc", 0, 0)}
+    assert Log().put(0, queue="Abb").put(1, 2, queue="Abc").decided() == {0: ("Abc", 0, 0)}
     assert Log().lose(1).put(0, queue="Abb").put(1, queue="Abc").decided() == {}
+
+
+def test_a_record_from_elsewhere_does_not_make_a_topic_new() -> None:
+    log = Log().put(0, queue_id=2).put(*range(4), queue_id=2).put(1, 2)
+    assert log.confirm(0, False).confirm(1, True).decided() == {0: ("A", 0, 0)}
+
+
+def test_a_record_from_elsewhere_does_not_hide_what_follows_it_behind_a_snapshot() -> None:
+    log = Log(start=Start(7)).put(7, 8, queue_id=1).put(6).put(7, 8, 9)
+    assert log.decided() == {2: None}
+
+
+def test_of_two_lone_records_that_may_both_be_damaged_neither_moves() -> None:
+    assert Log().put(0).put(1, queue_id=2048).decided() == {}
+    assert Log().put(0, 1, queue_id=2).put(0, 1, 2).put(3, queue_id=2).decided() == {}
+
+
+def test_of_two_records_that_a_queue_may_lack_the_one_that_names_it_goes_there() -> None:
+    def log() -> Log:
+        return Log().put(0, queue_id=1).put(0, queue_id=65536).put(1, 2, 3)
+
+    assert log().decided() == {}
+    assert log().name(0, "A", 1).decided() == {1: ("A", 0, 0)}
+    assert log().name(1, "A", 0).decided() == {1: ("A", 0, 0)}
 
 
 def test_a_record_that_fits_nowhere_gets_no_entry() -> None:

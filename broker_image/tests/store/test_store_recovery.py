@@ -408,6 +408,22 @@ def test_a_newest_record_from_the_future_does_not_date_what_is_stored_next(
     assert store.append(message("c")).store_timestamp_ms == clock.ms
 
 
+@pytest.mark.parametrize("stored_ms", [1 << 62, -5, 253_402_300_800_000])
+def test_a_damaged_store_time_hides_no_other_message_from_the_key_index(
+    tmp_path: Path, open_store: Open, clock: Clock, stored_ms: int
+) -> None:
+    store = open_store()
+    first, second = store.append(message("a")), store.append(message("b"))
+    store.abandon()
+    with (tmp_path / "store/commitlog" / ("0" * 20)).open("r+b") as file:
+        file.seek(first.physical_offset + 56)
+        file.write(stored_ms.to_bytes(8, "big", signed=True))
+    shutil.rmtree(tmp_path / "store/index")
+    store = open_store()
+    found = store.query_index("Orders", "b", 10, clock.ms - 60_000, clock.ms + 60_000)
+    assert found == [second.physical_offset]
+
+
 def test_a_clock_that_was_set_back_dates_as_before(open_store: Open, clock: Clock) -> None:
     store = open_store()
     store.append(message("a"))

@@ -38,6 +38,11 @@ class Found:
         return self.sys_flag & 12 in (0, 8)
 
     @property
+    def place(self) -> tuple[str, int, int]:
+        """Topic, queue and number."""
+        return self.topic, self.queue_id, self.number
+
+    @property
     def is_filler(self) -> bool:
         return self.sys_flag & 12 == 12
 

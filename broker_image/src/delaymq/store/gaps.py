@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
@@ -51,6 +52,12 @@ class Gaps:
         """A gap, behind those of its queue that are known."""
         self._by_queue.setdefault(gap.key, []).append(gap)
 
+    def lacks(self, key: Key, at: int) -> bool:
+        """Whether a queue lacks a number around a physical offset."""
+        gaps = self._by_queue.get(key, [])
+        index = bisect_right(gaps, float(at), key=lambda gap: gap.before)
+        return index < len(gaps) and gaps[index].after < at and gaps[index].low < gaps[index].high
+
     def fill(self, key: Key, strays: list[Stray]) -> list[tuple[Stray, int | None]]:
         """Gives each stray of a queue, in log order, the next number that the queue lacks around it; None: none."""
         gaps = self._by_queue.get(key, [])
@@ -67,12 +74,15 @@ class Gaps:
             gap.low += 1
         return filled
 
-    def elsewhere(self, stray: Stray) -> Gap | None:
-        """The gap of another queue that has the stray's number at its place, by the fewest damaged bits."""
+    def elsewhere(self, stray: Stray, named: Key | None) -> Gap | None:
+        """The gap of another queue that has the stray's number at its place, by the fewest damaged bits.
+
+        `named`: the queue that the record itself names; None: any.
+        """
         found, fewest = None, _MAX_BITS + 1
         for key, gaps in self._by_queue.items():
             bits = bits_between(key, stray.key)
-            if not 0 < bits < fewest or self._looks > MAX_LOOKS:
+            if not 0 < bits < fewest or self._looks > MAX_LOOKS or named not in (None, key):
                 continue
             self._looks += len(gaps)
             for gap in gaps:
@@ -83,7 +93,7 @@ class Gaps:
         # The newest record of a queue leaves no gap in it.
         for bit in range(31):
             key = stray.key[0], stray.key[1] ^ (1 << bit)
-            end = self._end_of(key)
+            end = self._end_of(key) if named in (None, key) else None
             if end is not None and end[0] == stray.number and end[1] < stray.at:
                 return Gap(key, end[0], end[0] + 1, end[1], inf)
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import NamedTuple
 
@@ -16,6 +16,8 @@ from delaymq.store.model import Dispatched
 
 _log = logging.getLogger(__name__)
 NAME_DIGITS = 17
+# A store time further ahead of the clock is damaged: no checksum covers it.
+_CLOCK_TOLERANCE_MS = 86_400_000
 
 
 class IndexState(NamedTuple):
@@ -36,9 +38,13 @@ def is_index_name(name: str) -> bool:
 class KeyIndex:
     """The index of a store. `put` in log order; `query` by topic and key."""
 
-    def __init__(self, files: Files, folder: str, slot_count: int, entry_count: int, aside: Aside) -> None:
+    def __init__(
+        self, files: Files, folder: str, slot_count: int, entry_count: int, aside: Aside, now_ms: Callable[[], int]
+    ) -> None:
         self._files = files
         self._aside = aside
+        self._now_ms = now_ms
+        self._latest_ms = 0
         self.folder = folder
         self.slot_count = slot_count
         self.entry_count = entry_count
@@ -71,25 +77,36 @@ class KeyIndex:
         if offset <= self._skip_below:
             return
         try:
+            stored_ms = record.store_timestamp_ms
+            if not 0 <= stored_ms <= self._latest_ms:
+                stored_ms = self._believable(stored_ms)
             unique = properties.get(UNIQUE_KEY)
             if unique is not None:
-                self._newest(record).put(index_key_hash(record.topic, unique), offset, record.store_timestamp_ms)
+                self._newest(stored_ms).put(index_key_hash(record.topic, unique), offset, stored_ms)
             keys = properties.get(KEYS)
             if keys is not None:
                 for key in keys.split(" "):
                     if key:
-                        self._newest(record).put(index_key_hash(record.topic, key), offset, record.store_timestamp_ms)
+                        self._newest(stored_ms).put(index_key_hash(record.topic, key), offset, stored_ms)
         except OSError as error:
             # The record is in the log: whoever comes after the index, the schedule above all, has to see it.
             if not self._incomplete:
                 self._incomplete = True
                 _log.error("keys of new messages are not indexed until a restart, which adds them: %s", error)
 
-    def _newest(self, record: Dispatched) -> IndexFile:
+    def _believable(self, stored_ms: int) -> int:
+        """A record's store time, or the one before it if damaged: a file's first time dates all of its entries."""
+        now_ms = self._now_ms()
+        self._latest_ms = now_ms + _CLOCK_TOLERANCE_MS
+        if 0 <= stored_ms <= self._latest_ms:
+            return stored_ms
+        return min(self.files[-1].end_timestamp_ms, now_ms) if self.files else now_ms
+
+    def _newest(self, stored_ms: int) -> IndexFile:
         files = self.files
         if files and files[-1].count < files[-1].entry_count:
             return files[-1]
-        return self._next_file(record.store_timestamp_ms)
+        return self._next_file(stored_ms)
 
     def _next_file(self, store_timestamp_ms: int) -> IndexFile:
         previous = self.files[-1] if self.files else None

@@ -15,8 +15,9 @@ from delaymq.store.consume_queue import MAX_GAP_ENTRIES, ConsumeQueues
 from delaymq.store.damage import LogRepair
 from delaymq.store.files import Files
 from delaymq.store.model import Correction
-from delaymq.store.numbering import Numbering, Start
+from delaymq.store.numbering import Numbering
 from delaymq.store.placing import Placing
+from delaymq.store.run_choice import Start
 from delaymq.store.scan import ScanPosition, walk_segment
 from delaymq.store.segments import segment_name
 from delaymq.store.survey import Key, Survey

@@ -6,31 +6,14 @@ follows it gets the number that its queue lacks at its place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
 from math import inf
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple
 
-from delaymq.message.record import FIXED_BYTES
 from delaymq.store.gaps import MAX_LOOKS, Gap, Gaps, Stray, bits_between
+from delaymq.store.run_choice import Evidence, QueueRuns, RunChoice, Start
 from delaymq.store.survey import Key, Run, Survey
-
-# So many records that follow each other confirm a number that is larger than the log before it allows.
-_CONFIRMED: Final = 3
-# As many records may be renumbered instead of believing that a topic was made anew.
-_RESET_COST: Final = 3
-# Runs that one may follow; more are passed over only in a log full of damage.
-_MAX_PASSED_OVER: Final = 256
-
-
-class Evidence(Protocol):
-    """What besides the records' numbers tells where a record belongs."""
-
-    def confirms(self, key: Key, number: int, at: int) -> bool | None:
-        """Whether the record at `at` has this place; None: nothing tells."""
-
-    def places(self, runs: Sequence[tuple[Key, Run]]) -> list[list[int]]:
-        """Physical offsets of the records of each run."""
 
 
 class Place(NamedTuple):
@@ -45,28 +28,6 @@ class Place(NamedTuple):
     number: int
 
 
-class Start(NamedTuple):
-    """Where the numbers of a queue begin in a walk."""
-
-    number: int | None
-    """The next number of what is known; None: any, since older log is gone."""
-    exact: bool = True
-    """False: what is known may be wrong itself."""
-
-
-@dataclass(slots=True)
-class _Queue:
-    """A queue whose numbers do not follow each other."""
-
-    key: Key
-    start: Start
-    kept: list[Run] = field(default_factory=list)
-    dismissed: list[Run] = field(default_factory=list)
-    resets: set[int] = field(default_factory=set)
-    """Indices into `kept` at which the queue counts from 0 again."""
-    strays: list[Stray] = field(default_factory=list)
-
-
 class Numbering:
     """Decides for one survey."""
 
@@ -74,7 +35,7 @@ class Numbering:
         self._survey = survey
         self._start_of = start_of
         self._evidence = evidence
-        self._max_gap = max_gap
+        self._choice = RunChoice(survey, evidence, max_gap)
         self._gaps = Gaps(self._end_of)
         self._places: list[Place] = []
         self._ends: dict[Key, tuple[int, int]] = {}
@@ -86,18 +47,21 @@ class Numbering:
         queues = []
         for key in survey.queues:
             start = self._start_of(key)
-            if survey.is_broken(key) or not self._may_begin(key, start, survey.runs(key)[0]):
-                queues.append(_Queue(key, start))
-        survey.call_odd([run.first_at for queue in queues for run in survey.runs(queue.key) if len(run) == 1])
-        lone = self._lone_strays(queues)
-        survey.call_odd([run.first_at for queue in lone for run in queue.dismissed])
+            runs = survey.runs(key)
+            lacks_first = start.number is not None and start.number < runs[0].start
+            if survey.is_broken(key) or lacks_first or not self._choice.may_begin(key, start, runs[0]):
+                queues.append(QueueRuns(key, start, [part for run in runs for part in self._parts(key, start, run)]))
+        survey.call_odd([run.first_at for queue in queues for run in queue.runs if len(run) == 1])
+        lone, undecided = self._strays_of_sound_queues(queues)
+        survey.call_odd([*undecided, *(run.first_at for queue in lone for run in queue.dismissed)])
         for queue in queues:
-            self._choose(queue)
+            self._choice.choose(queue)
         queues += lone
         for queue in queues:
             self._note_gaps(queue)
         for queue in queues:
             self._part_overlaps(queue)
+            self._contest(queue)
         self._gather_strays(queues)
         left = [stray for queue in queues for stray in self._fill_own_gaps(queue)]
         left = [stray for stray in left if not self._fill_gap_elsewhere(stray)]
@@ -105,103 +69,66 @@ class Numbering:
             self._append(stray)
         return sorted(self._places)
 
-    def _lone_strays(self, queues: list[_Queue]) -> list[_Queue]:
+    def _parts(self, key: Key, start: Start, run: Run) -> list[Run]:
+        """A record from elsewhere with the number before the queue's next one begins a run that is true behind it."""
+        if not start.exact or start.number != run.start + 1 or len(run) == 1:
+            return [run]
+        second_at = self._evidence.places([(key, run)])[0][1]
+        return [
+            Run(run.start, run.start + 1, run.first_at, run.first_at),
+            Run(run.start + 1, run.end, second_at, run.last_at),
+        ]
+
+    def _strays_of_sound_queues(self, queues: list[QueueRuns]) -> tuple[list[QueueRuns], list[int]]:
         """Queues of one record whose number fits, while a queue with one other bit lacks just that number there.
 
         So does the first message of a queue when a bit of its topic is damaged. A queue that lost its record to other
-        damage does not lack anything that is not explained.
+        damage does not lack anything that is not explained. Of several such records, any may be the damaged one.
+        The second list: physical offsets of records that may explain why a queue lacks one number before a lone
+        record. Either may be damaged, so both stay.
         """
-        gaps = [gap for queue in queues for gap in self._unexplained_gaps(queue)]
+        gaps = [each for queue in queues for each in self._unexplained_gaps(queue)]
         known = {queue.key for queue in queues}
-        lone = [key for key in self._survey.queues if gaps and key not in known and len(self._survey.runs(key)[0]) == 1]
-        if len(gaps) * len(lone) > MAX_LOOKS:
-            return []
-        found = []
-        for key in lone:
-            run = self._survey.runs(key)[0]
-            if self._confirms(key, run) is not True and any(
-                gap.has(run.start, run.first_at) and bits_between(gap.key, key) == 1 for gap in gaps
-            ):
-                found.append(_Queue(key, self._start_of(key), dismissed=[run]))
-        return found
-
-    def _unexplained_gaps(self, queue: _Queue) -> Iterator[Gap]:
-        low, after = queue.start.number, -1
-        for run in self._survey.runs(queue.key):
-            if low is not None and 0 < run.start - low > self._survey.may_be_missing(after, run.first_at):
-                yield Gap(queue.key, low, run.start, after, run.first_at)
-            low, after = run.end, run.last_at
-
-    # -- which runs are believed ----------------------------------------------------------------------------------
-
-    def _may_begin(self, key: Key, start: Start, run: Run) -> bool:
-        if run.start < 0:
-            return False
-        if start.number is None:
-            # Each earlier message of the queue took its bytes of the log.
-            possible = run.start <= run.first_at // FIXED_BYTES
-            return possible or len(run) >= _CONFIRMED or self._confirms(key, run) is True
-        if run.start < start.number:
-            return not start.exact and len(run) >= 2
-        return self._may_jump(key, start.number, -1, run)
-
-    def _may_jump(self, key: Key, number: int, after: int, run: Run) -> bool:
-        """Whether a queue that ended before `number`, at `after`, may go on with `run`, which leaves a gap."""
-        gap = run.start - number
-        if gap == 0:
-            return True
-        if not 0 < gap <= self._max_gap:
-            return False
-        if len(run) >= 2 or self._confirms(key, run) is True:
-            return True
-        return self._survey.may_be_missing(after, run.first_at) >= gap
-
-    def _confirms(self, key: Key, run: Run) -> bool | None:
-        return self._evidence.confirms(key, run.start, run.first_at)
-
-    def _choose(self, queue: _Queue) -> None:
-        """The runs that leave as few records as possible to be given another number."""
-        runs = self._survey.runs(queue.key)
-        # Of each run: records kept if it is the last one kept, the run before it (-1: none), whether it counts anew.
-        best: list[tuple[int, int, bool] | None] = []
-        for index, run in enumerate(runs):
-            options = []
-            if self._may_begin(queue.key, queue.start, run):
-                options.append((len(run), -1, False))
-            for before in range(index - 1, max(index - 1 - _MAX_PASSED_OVER, -1), -1):
-                chosen = best[before]
-                if chosen is None:
+        if len(gaps) * len(self._survey.queues) > MAX_LOOKS:
+            return [], []
+        fitting: dict[int, list[tuple[Key, Run]]] = {}
+        undecided = []
+        for key in self._survey.queues if gaps else ():
+            runs = self._survey.runs(key)
+            is_lone = len(runs) == 1 and len(runs[0]) == 1 and key not in known
+            for index, (gap, following) in enumerate(gaps):
+                if bits_between(gap.key, key) != 1:
                     continue
-                overlap = runs[before].end - run.start
-                if overlap == 1 and len(run) > 1 and len(runs[before]) > 1:
-                    # Both claim one number: a record came from another queue.
-                    options.append((chosen[0] + len(run) - 1, before, False))
-                elif overlap <= 0 and self._may_jump(queue.key, runs[before].end, runs[before].last_at, run):
-                    options.append((chosen[0] + len(run), before, False))
-                if run.start == 0 and (cost := self._reset_cost(queue.key, run)) is not None:
-                    options.append((chosen[0] + len(run) - cost, before, True))
-            # Of equal ones that which passes over the later run: what it passed over has a gap to go to.
-            best.append(max(options, key=lambda option: (option[0], -option[1])) if options else None)
-        index = max(range(len(best)), key=lambda each: (best[each] or (-inf,))[0], default=-1)
-        kept = []
-        while index >= 0 and (step := best[index]) is not None:
-            kept.append((runs[index], step[2]))
-            index = step[1]
-        kept.reverse()
-        queue.kept = [Run(run.start, run.end, run.first_at, run.last_at) for run, _ in kept]
-        queue.resets = {place for place, (_, anew) in enumerate(kept) if anew}
-        chosen_runs = {id(run) for run, _ in kept}
-        queue.dismissed = [run for run in runs if id(run) not in chosen_runs]
+                if len(following) == 1:
+                    edges = [edge for run in runs for edge in ((run.start, run.first_at), (run.end - 1, run.last_at))]
+                    undecided += [at for number, at in edges if gap.high - gap.low == 1 and gap.has(number, at)]
+                elif (
+                    is_lone
+                    and gap.has(runs[0].start, runs[0].first_at)
+                    and self._choice.confirms(key, runs[0]) is not True
+                ):
+                    fitting.setdefault(index, []).append((key, runs[0]))
+        found: dict[Key, QueueRuns] = {}
+        for index, lone in fitting.items():
+            # Of several, one that names the queue itself.
+            named = {key: self._evidence.queue_of(run.first_at) for key, run in lone}
+            sure = [each for each in lone if named[each[0]] == gaps[index][0].key]
+            free = [each for each in lone if named[each[0]] is None]
+            for key, run in sure or (free if len(free) == 1 else []):
+                found[key] = QueueRuns(key, self._start_of(key), [run], dismissed=[run])
+        return list(found.values()), undecided
 
-    def _reset_cost(self, key: Key, run: Run) -> int | None:
-        """What it costs to believe that the topic was deleted and made anew; None: it is not believed."""
-        if self._confirms(key, run) is True:
-            return 0
-        return _RESET_COST if len(run) >= 2 else None
+    def _unexplained_gaps(self, queue: QueueRuns) -> Iterator[tuple[Gap, Run]]:
+        """Numbers that a queue lacks, each with the run that follows."""
+        low, after = queue.start.number, -1
+        for run in queue.runs:
+            if low is not None and 0 < run.start - low > self._survey.may_be_missing(after, run.first_at):
+                yield Gap(queue.key, low, run.start, after, run.first_at), run
+            low, after = run.end, run.last_at
 
     # -- where the others belong ----------------------------------------------------------------------------------
 
-    def _note_gaps(self, queue: _Queue) -> None:
+    def _note_gaps(self, queue: QueueRuns) -> None:
         low, after = queue.start.number, -1
         for index, run in enumerate(queue.kept):
             if index in queue.resets:
@@ -212,7 +139,7 @@ class Numbering:
         last = queue.kept[-1] if queue.kept else None
         self._ends[queue.key] = (last.end, last.last_at) if last else (queue.start.number or 0, -1)
 
-    def _part_overlaps(self, queue: _Queue) -> None:
+    def _part_overlaps(self, queue: QueueRuns) -> None:
         """Of two records with the same number one is from elsewhere; without evidence the later one."""
         for index in range(1, len(queue.kept)):
             before, run = queue.kept[index - 1], queue.kept[index]
@@ -225,17 +152,41 @@ class Numbering:
                 queue.strays.append(Stray(queue.key, run.start, run.first_at))
                 run.start += 1
 
-    def _is_from_elsewhere(self, key: Key, number: int, first_at: int, second_at: int) -> bool:
-        """Whether of two records that claim a number the first one is the one that came from another queue."""
-        first = self._evidence.confirms(key, number, first_at)
-        second = self._evidence.confirms(key, number, second_at)
-        if first is not second:
-            return first is False or second is True
-        return self._gaps.elsewhere(Stray(key, number, first_at)) is not None and (
-            self._gaps.elsewhere(Stray(key, number, second_at)) is None
-        )
+    def _contest(self, queue: QueueRuns) -> None:
+        """A record from elsewhere may have continued a run, or begun one, in the place of a record passed over."""
+        for run in queue.dismissed:
+            if len(run) > 1 or self._gaps.lacks(queue.key, run.first_at):
+                continue
+            index = bisect_right(queue.kept, run.first_at, key=lambda kept: kept.first_at)
+            before = queue.kept[index - 1] if index else None
+            behind = queue.kept[index] if index < len(queue.kept) else None
+            if before and before.last_at < run.first_at and before.end == run.end:
+                if self._is_from_elsewhere(queue.key, run.start, before.last_at, run.first_at):
+                    _swap(run, before, before.last_at)
+            elif (
+                behind
+                and behind.start == run.start
+                and self._is_from_elsewhere(queue.key, run.start, behind.first_at, run.first_at)
+            ):
+                _swap(run, behind, behind.first_at)
 
-    def _gather_strays(self, queues: list[_Queue]) -> None:
+    def _is_from_elsewhere(self, key: Key, number: int, one_at: int, other_at: int) -> bool:
+        """Whether of two records that claim a number this one, rather than the other, came from another queue."""
+        one = self._evidence.confirms(key, number, one_at)
+        other = self._evidence.confirms(key, number, other_at)
+        if one is not other:
+            return one is False or other is True
+        return self._fit_elsewhere(Stray(key, number, one_at)) > self._fit_elsewhere(Stray(key, number, other_at))
+
+    def _elsewhere(self, stray: Stray) -> Gap | None:
+        return self._gaps.elsewhere(stray, self._evidence.queue_of(stray.at))
+
+    def _fit_elsewhere(self, stray: Stray) -> int:
+        """How well a record fits another queue: 2: into a gap, 1: as its newest record, 0: not at all."""
+        gap = self._elsewhere(stray)
+        return 0 if gap is None else 1 if gap.before == inf else 2
+
+    def _gather_strays(self, queues: list[QueueRuns]) -> None:
         """The records of the runs that are not kept, in log order."""
         longer = [(queue.key, run) for queue in queues for run in queue.dismissed if len(run) > 1]
         places = iter(self._evidence.places(longer) if longer else [])
@@ -245,7 +196,7 @@ class Numbering:
                 queue.strays += [Stray(queue.key, run.start + index, at) for index, at in enumerate(offsets)]
             queue.strays.sort(key=lambda stray: stray.at)
 
-    def _fill_own_gaps(self, queue: _Queue) -> list[Stray]:
+    def _fill_own_gaps(self, queue: QueueRuns) -> list[Stray]:
         """Gives numbers that the queue lacks at the strays' places; those for which there is none are left."""
         begin = queue.kept[max(queue.resets)].first_at if queue.resets else -1
         for stray in queue.strays:
@@ -268,7 +219,7 @@ class Numbering:
         return left
 
     def _fill_gap_elsewhere(self, stray: Stray) -> bool:
-        gap = self._gaps.elsewhere(stray)
+        gap = self._elsewhere(stray)
         if gap is None:
             return False
         self._place(stray, gap.key, stray.number)
@@ -301,3 +252,9 @@ class Numbering:
             return run.end, run.last_at
         number = self._start_of(key).number
         return (number, -1) if number else None
+
+
+def _swap(lone: Run, run: Run, at: int) -> None:
+    """The record of `lone` takes the place in `run` of the one at `at`, its first or its last, which becomes `lone`."""
+    run.first_at, run.last_at = (lone.first_at if each == at else each for each in (run.first_at, run.last_at))
+    lone.first_at = lone.last_at = at

@@ -84,7 +84,7 @@ def _open_store(
         log = CommitLog(files, folder, folder.load(report.corrections, aside))
         queues = ConsumeQueues(files, f"{path}/consumequeue", options.consume_queue_file_bytes, aside)
         index = (
-            KeyIndex(files, f"{path}/index", options.index_slots, options.index_entries, aside)
+            KeyIndex(files, f"{path}/index", options.index_slots, options.index_entries, aside, now_ms)
             if options.index_enable
             else None
         )

@@ -43,16 +43,25 @@ class Placing:
         entry = self._queues.entry(queue, number) if queue is not None else None
         if entry is not None and 0 < entry[1] < BLANK_SIZE and entry[0] == at:
             return True
+        if topic == SCHEDULE_TOPIC:
+            record = self._record_at(at)
+            due = _DUE_PLACE.match(record.properties.get(DUE, "")) if record is not None else None
+            return None if due is None else (int(due[1]), int(due[2])) == (key[1], number)
+        return False if self.queue_of(at) not in (None, key) else None
+
+    def queue_of(self, at: int) -> Key | None:
+        """The queue that a pending message or a delivered copy names in its properties; None: it names none."""
         record = self._record_at(at)
         if record is None:
             return None
         properties = record.properties
-        if topic == SCHEDULE_TOPIC:
-            due = _DUE_PLACE.match(properties.get(DUE, ""))
-            return None if due is None else (int(due[1]), int(due[2])) == (key[1], number)
-        if MARK in properties and (properties.get(REAL_TOPIC), properties.get(REAL_QUEUE_ID)) != (topic, str(key[1])):
-            return False  # a delivered copy that does not stand where it was delivered to
-        return None
+        if MARK in properties:
+            topic, queue_id = properties.get(REAL_TOPIC), properties.get(REAL_QUEUE_ID, "")
+            if topic is None or not queue_id.isdecimal():
+                return None
+            return topic.encode("utf-8", "surrogateescape"), int(queue_id)
+        due = _DUE_PLACE.match(properties.get(DUE, ""))
+        return None if due is None else (SCHEDULE_TOPIC.encode(), int(due[1]))
 
     def places(self, runs: Sequence[tuple[Key, Run]]) -> list[list[int]]:
         """Physical offsets of the records of each run, by one walk."""

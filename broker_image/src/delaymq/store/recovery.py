@@ -18,7 +18,7 @@ from delaymq.store.files import Files, is_full
 from delaymq.store.key_index import KeyIndex
 from delaymq.store.log_survey import LogSurvey
 from delaymq.store.model import Correction, Dispatched, DispatchObserver, RecoveryReport
-from delaymq.store.numbering import Start
+from delaymq.store.run_choice import Start
 from delaymq.store.scan import ScanPosition, scan_segment
 from delaymq.store.snapshot import NAME, Snapshot, decode_snapshot
 from delaymq.store.survey import Key

@@ -81,8 +81,12 @@ class Survey:
     def may_be_missing(self, after: int, before: int) -> int:
         """How many records a queue may lack at most between two physical offsets."""
         odd = bisect_left(self._odd, before) - bisect_left(self._odd, after + 1)
+        return odd + self.may_be_lost(after, before)
+
+    def may_be_lost(self, after: int, before: int) -> int:
+        """How many records the places without any between two physical offsets may have held at most."""
         first, end = bisect_left(self._lost, (after, 0)), bisect_left(self._lost, (before, 0))
-        return odd + self._lost_before[end] - self._lost_before[min(first, end)]
+        return self._lost_before[end] - self._lost_before[min(first, end)]
 
     @property
     def queues(self) -> list[Key]:
