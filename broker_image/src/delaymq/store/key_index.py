@@ -16,8 +16,9 @@ from delaymq.store.model import Dispatched
 
 _log = logging.getLogger(__name__)
 NAME_DIGITS = 17
-# A store time further ahead of the clock is damaged: no checksum covers it.
-_CLOCK_TOLERANCE_MS = 86_400_000
+# A store time further ahead of both the clock and the one before it is damaged: no checksum covers it.
+_TOLERANCE_MS = 30 * 86_400_000
+_YEAR_9999_MS = 253_370_764_800_000
 
 
 class IndexState(NamedTuple):
@@ -96,11 +97,12 @@ class KeyIndex:
 
     def _believable(self, stored_ms: int) -> int:
         """A record's store time, or the one before it if damaged: a file's first time dates all of its entries."""
+        newest = self.files[-1] if self.files else None
         now_ms = self._now_ms()
-        self._latest_ms = now_ms + _CLOCK_TOLERANCE_MS
-        if 0 <= stored_ms <= self._latest_ms:
-            return stored_ms
-        return min(self.files[-1].end_timestamp_ms, now_ms) if self.files else now_ms
+        if newest is None:
+            return stored_ms if 0 <= stored_ms < _YEAR_9999_MS else now_ms
+        self._latest_ms = min(max(now_ms, newest.end_timestamp_ms) + _TOLERANCE_MS, _YEAR_9999_MS)
+        return stored_ms if 0 <= stored_ms <= self._latest_ms else min(newest.end_timestamp_ms, self._latest_ms)
 
     def _newest(self, stored_ms: int) -> IndexFile:
         files = self.files
