@@ -149,6 +149,24 @@ def test_a_segment_that_cannot_be_made_changes_nothing_until_it_can(
     assert [entry[0] for entry in entries_of(open_store(), "Orders", 0)] == kept
 
 
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_a_segment_whose_name_the_disk_did_not_keep_fails_the_store(number: int, open_store: Open) -> None:
+    files = Short()
+    store = open_store(files=files)
+    kept = [store.append(message(str(n), body=bytes(2_000))).physical_offset for n in range(7)]
+    flush(store)
+    files.refused = {"sync_folder": number}
+    with pytest.raises(StoreFailedError, match="the disk refused to keep the log"):
+        store.append(message("refused", body=bytes(4_000)))
+    files.refused.clear()
+    with pytest.raises(StoreFailedError):
+        store.append(message("refused too", body=bytes(4_000)))
+    with pytest.raises(StoreFailedError):
+        store.append(message("small"))
+    store.close()
+    assert [entry[0] for entry in entries_of(open_store(), "Orders", 0)] == kept
+
+
 def test_a_segment_made_ahead_that_cannot_be_named_gives_its_file_back(open_store: Open) -> None:
     files = Short()
     store = open_store(files=files)

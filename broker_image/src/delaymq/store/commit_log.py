@@ -91,6 +91,7 @@ class CommitLog:
         """Close the segment because `size` bytes do not fit, go on in the next; the offset there.
 
         Everything stays as it was when the next segment cannot be made (StoreFullError, SegmentCreateError).
+        StoreFailedError: the disk did not keep its name.
         """
         if size + BLANK_BYTES > self.file_bytes:
             raise RecordTooLargeError(
@@ -98,7 +99,10 @@ class CommitLog:
             )
         segment = self.segment_of(self.segment_end)
         if segment is None:
-            segment = self._folder.create(self.segment_end)
+            try:
+                segment = self._folder.create(self.segment_end)
+            except OSError as error:
+                raise self._fail(error) from error
             self.segments.append(segment)
         mapping = self._folder.map(segment)
         left = self.segment_end - self.end_offset
@@ -163,9 +167,13 @@ class CommitLog:
         if isinstance(failure, ShortageError):
             self._names_unsynced = True
             return
+        self._fail(failure)
+
+    def _fail(self, failure: OSError) -> StoreFailedError:
         self.failure = StoreFailedError(
             f"the disk refused to keep the log ({failure}): check it, then restart the broker"
         )
+        return self.failure
 
     def flushed_to(self, offset: int) -> None:
         """All before `offset` is on disk."""

@@ -110,13 +110,18 @@ class SegmentFolder:
         return True
 
     def create(self, base: int) -> Segment:
-        """A new segment, allocated, zero, on disk by name. StoreFullError or SegmentCreateError."""
+        """A new segment, allocated, zero, on disk by name. StoreFullError or SegmentCreateError: to be repeated.
+
+        OSError: the disk did not keep the name, and a later sync that succeeds proves nothing.
+        """
         segment = self.install(self.prepare(base, "new"))
         try:
-            self.files.sync_folder(self.folder)
+            self.sync_names()
         except OSError as error:
             self.files.close(segment.descriptor)
-            raise SegmentCreateError(f"{segment.path} cannot be synced ({error}): {_remedy(error)}") from error
+            if isinstance(error, ShortageError):
+                raise SegmentCreateError(f"{segment.path} cannot be synced ({error}): {_remedy(error)}") from error
+            raise
         return segment
 
     def sync_names(self) -> None:
