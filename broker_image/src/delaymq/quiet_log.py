@@ -28,7 +28,7 @@ def about_message(properties: Mapping[str, str]) -> dict[str, Any]:
 
 
 class QuietLog:
-    """Passes each format's first warning on, then at most one in `quiet_ms`, saying how many were left out."""
+    """Passes each format's first line on, then at most one in `quiet_ms`, saying how many were left out."""
 
     def __init__(self, logger: logging.Logger, now_ms: Callable[[], int], quiet_ms: int = QUIET_MS) -> None:
         self._logger = logger
@@ -39,6 +39,15 @@ class QuietLog:
 
     def warning(self, text: str, *args: object, error: BaseException | None = None, **about: object) -> None:
         """Warns with `text % args` about something; formats are literals of the code, so their number is small."""
+        self._say(logging.WARNING, text, args, error, about)
+
+    def error(self, text: str, *args: object, **about: object) -> None:
+        """As `warning`, at the level ERROR."""
+        self._say(logging.ERROR, text, args, None, about)
+
+    def _say(
+        self, level: int, text: str, args: tuple[object, ...], error: BaseException | None, about: dict[str, object]
+    ) -> None:
         now_ms = self._now_ms()
         next_ms = self._next_ms.get(text)
         # A clock that was set back must not silence a warning for longer than usual.
@@ -48,4 +57,4 @@ class QuietLog:
         self._next_ms[text] = now_ms + self._quiet_ms
         left_out = self._left_out.pop(text, 0)
         ending = f" ({left_out} more since the last time)" if left_out else ""
-        self._logger.warning(text + ending, *args, exc_info=error, extra=fields(**about))
+        self._logger.log(level, text + ending, *args, exc_info=error, extra=fields(**about))

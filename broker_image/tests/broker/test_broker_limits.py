@@ -104,3 +104,26 @@ def test_a_table_that_cannot_be_written_is_told_and_written_the_next_time(
     stored = files.load("consumerOffset.json", offsets.parse_table)
     assert stored is not None
     assert stored.offset_table == {"Orders@readers": {0: 1}}
+
+
+def test_tables_that_a_full_disk_refuses_are_logged_once_a_minute_with_a_count(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    broker = harness.broker
+    monkeypatch.setattr(type(broker.store.config_files), "save", refuse)
+    for _ in range(121):
+        broker.topics.dirty = True
+        broker.offsets.commit("Orders", "readers", 0, 1)
+        for task in (broker.persist_task(harness.clock()), broker.delivery.save_task()):
+            if task is not None:
+                task.run()
+                assert isinstance(task.finish(), OSError)
+        harness.clock.advance(1_000)
+    lines = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    for subject in ("topics or groups", "offsets or clients", "delayOffset.json"):
+        about = [line for line in lines if line.startswith(f"{subject} could not be written")]
+        assert len(about) == 3, subject
+        assert "more since the last time" in about[1]

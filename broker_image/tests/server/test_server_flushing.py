@@ -1,6 +1,7 @@
 """Group commit and its deadlines, over a log whose syncs the test ends."""
 
 import asyncio
+import logging
 import math
 import threading
 from collections.abc import Callable, Coroutine
@@ -9,6 +10,8 @@ from typing import Any, cast
 import pytest
 from delaymq.broker.results import Deferred
 from delaymq.protocol.command import Command, Response
+from delaymq.quiet_log import QuietLog
+from delaymq.server import flushing
 from delaymq.server.flushing import FLUSH_BUCKETS_S, Flushing, FlushTimes
 from delaymq.server.sessions import ClientSession
 
@@ -185,6 +188,24 @@ def test_a_failed_sync_confirms_nothing_and_is_tried_again() -> None:
         await world.flushing.stop()
 
     run(scenario)
+
+
+def test_repeated_failures_of_a_sync_are_logged_once_a_minute(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(flushing, "RETRY_S", 0.001)
+    monkeypatch.setattr(flushing, "_failures", QuietLog(logging.getLogger("delaymq.flushing"), lambda: 0))
+
+    async def scenario() -> None:
+        world = World()
+        world.log.failures = 20
+        number = world.send()
+        await world.until(lambda: number in world.answers)
+        assert world.flushing.failures == 20
+        await world.flushing.stop()
+
+    run(scenario)
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
 
 
 def test_without_waiting_producers_the_log_is_synced_at_intervals() -> None:

@@ -94,7 +94,7 @@ class Broker:
         self.topics_changed: Callable[[TopicConfig], None] | None = None
         """Called when a topic was made or changed: NameServers should be told."""
         self._arrivals = arrivals
-        self._tables = Tables(store, self.topics, self.groups, self.offsets, self.clients)
+        self._tables = Tables(store, self.topics, self.groups, self.offsets, self.clients, now_ms)
         self._closed = False
         self._processors = PROCESSORS_READ_ONLY if config.read_only else PROCESSORS
         self._quiet_log = QuietLog(_log, now_ms)

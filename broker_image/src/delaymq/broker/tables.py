@@ -13,6 +13,7 @@ from delaymq.broker.offsets import Offsets
 from delaymq.broker.remembered import RememberedClients
 from delaymq.broker.topics import Topics
 from delaymq.protocol.errors import RequestError
+from delaymq.quiet_log import QuietLog
 
 if TYPE_CHECKING:
     from delaymq.store.message_store import MessageStore
@@ -24,7 +25,16 @@ T = TypeVar("T")
 class Tables:
     """Loads and saves topics, groups, consumer offsets and remembered clients of one store."""
 
-    def __init__(self, store: MessageStore, topics: Topics, groups: Groups, offsets: Offsets, clients: Clients) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: Topics,
+        groups: Groups,
+        offsets: Offsets,
+        clients: Clients,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.log = QuietLog(_log, now_ms)
         self._store = store
         self._topics = topics
         self._groups = groups
@@ -66,7 +76,7 @@ class Tables:
                 save(groups.FILE_NAME, self._groups.encode())
                 self._groups.dirty = False
         except OSError as error:
-            _log.error("topics or groups could not be written, they will be again: %s", error)
+            self.log.error("topics or groups could not be written, the next write is tried soon: %s", error)
             return error
         return None
 
@@ -107,7 +117,9 @@ class PersistTask:
         """What failed; it will be written again."""
         if self._error is not None:
             self._tables.mark_changed()
-            _log.error("offsets or clients could not be written, they will be again: %s", self._error)
+            self._tables.log.error(
+                "offsets or clients could not be written, the next write is tried soon: %s", self._error
+            )
         return self._error
 
 

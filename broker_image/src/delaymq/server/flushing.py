@@ -9,7 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from delaymq.broker.results import Deferred
+from delaymq.clock import now_ms
 from delaymq.protocol.command import Command, Response
+from delaymq.quiet_log import QuietLog
 from delaymq.server.claims import started
 from delaymq.server.sessions import ClientSession
 
@@ -25,6 +27,7 @@ FLUSH_BUCKETS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.
 Reply = Callable[[ClientSession, Command, Response], None]
 
 _logger = logging.getLogger(__name__)
+_failures = QuietLog(_logger, now_ms)
 
 
 class FlushTimes:
@@ -189,7 +192,7 @@ class Flushing:
         if self._store.failure is not None:
             _logger.error("nothing is stored any more: %s", self._store.failure)
             return
-        _logger.error("the log could not be synced to the disk, next try in %g s: %s", RETRY_S, error)
+        _failures.error("the log could not be synced to the disk, next try in %g s: %s", RETRY_S, error)
         if self._retry_timer is None:
             self._retry_timer = self._loop.call_later(RETRY_S, self._retry)
 

@@ -168,7 +168,7 @@ class Delivery:
         self._queues = {queue_id: queue for queue_id, queue in self._queues.items() if queue_id in there}
         self._ingress.next_queue_offset = store.next_queue_offset
         self._ingress.largest_record_bytes = store.largest_record_bytes
-        self._offsets_file = OffsetsFile(store, self.delay_offsets)
+        self._offsets_file = OffsetsFile(store, self.delay_offsets, self._log)
         self._pin = DeliveryPin(store, self._reader, self._sources)
         self.holding = Holding(store, self._sources, self._hand_over, self._now_ms)
         """What holds deliveries back beyond their due time. Whoever changes it calls `wake`."""

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 from delaymq.broker.delivery.reader import DeliveryStore
 from delaymq.broker.delivery.recovery import StatedOffsets
 from delaymq.protocol.bodies import DelayOffsets
 from delaymq.protocol.errors import RequestError
+from delaymq.quiet_log import QuietLog
 
 FILE_NAME = "delayOffset.json"
 # A thousand levels of 20 digits take 30 KiB.
 MAX_FILE_BYTES = 1024 * 1024
-
-logger = logging.getLogger(__name__)
 
 
 def read_offsets(store: DeliveryStore) -> StatedOffsets:
@@ -38,10 +36,11 @@ def read_offsets(store: DeliveryStore) -> StatedOffsets:
 class SaveTask:
     """A store task (store.model.StoreTask): `run` in any thread, then `finish` on the loop."""
 
-    def __init__(self, store: DeliveryStore, data: bytes, done: Callable[[bytes], None]) -> None:
+    def __init__(self, store: DeliveryStore, data: bytes, done: Callable[[bytes], None], log: QuietLog) -> None:
         self._store = store
         self._data = data
         self._done = done
+        self._log = log
         self._error: OSError | None = None
 
     def run(self) -> None:
@@ -56,7 +55,7 @@ class SaveTask:
         if self._error is None:
             self._done(self._data)
         else:
-            logger.error("%s could not be written: %s", FILE_NAME, self._error)
+            self._log.error("delayOffset.json could not be written, the next write is tried soon: %s", self._error)
         return self._error
 
 
@@ -67,8 +66,9 @@ class OffsetsFile:
     Otherwise a loss of power would lose copies that the file calls delivered.
     """
 
-    def __init__(self, store: DeliveryStore, offsets: Callable[[], dict[int, int]]) -> None:
+    def __init__(self, store: DeliveryStore, offsets: Callable[[], dict[int, int]], log: QuietLog) -> None:
         self._store = store
+        self._log = log
         self._offsets = offsets
         self._captured: tuple[int, bytes] | None = None
         self._saved: bytes | None = None
@@ -89,7 +89,7 @@ class OffsetsFile:
         if self._store.flushed_offset < end:
             return None
         self._captured = None
-        return SaveTask(self._store, data, self._set_saved)
+        return SaveTask(self._store, data, self._set_saved, self._log)
 
     def save_now(self) -> None:
         """Flushes the log and writes the file; for a clean stop. OSError when either fails."""
