@@ -57,6 +57,14 @@ def test_ids_of_operations_are_unique_and_parameters_of_paths_are_all_described(
     assert len(set(ids)) == len(ids) == len(ROUTES)
 
 
+def test_every_operation_describes_a_shortage_and_when_to_repeat_the_request() -> None:
+    for methods in description(ROUTES)["paths"].values():
+        for operation in methods.values():
+            unavailable = operation["responses"]["503"]
+            assert "`shortage`" in unavailable["description"]
+            assert list(unavailable["headers"]) == ["Retry-After"]
+
+
 def test_open_paths_are_those_that_the_guard_lets_through() -> None:
     from delaymq.server.http.guard import OPEN_PATHS
 

@@ -174,6 +174,7 @@ def test_a_request_over_http_that_meets_a_shortage_is_answered_503(
     async def scenario() -> None:
         answer = await errors_as_json(make_mocked_request("GET", "/api/v1/topics"), fails)
         assert answer.status == 503
+        assert answer.headers["Retry-After"] == "1"
 
     run(scenario, bound_s=BOUND_S)
     assert [record.exc_info for record in caplog.records] == [None]

@@ -21,7 +21,10 @@ _ALWAYS: Final = {
     408: "the body did not come in time",
     413: "the body is too large",
     415: "the body is not said to be JSON",
-    503: "busy, or not able to at the moment",
+    503: "busy, or not able to at the moment; code `shortage`: the process lacks descriptors, memory or threads",
+}
+_RETRY_AFTER: Final = {
+    "Retry-After": {"description": "seconds until the request may be repeated", "schema": {"type": "integer"}}
 }
 
 
@@ -60,12 +63,15 @@ def description(routes: tuple[Route, ...]) -> dict[str, Any]:
 
 def _operation(route: Route, by_type: dict[int, dict[str, Any]]) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "object"} if route.answer is dict else by_type.get(id(route.answer), {})
-    answers = {route.status: {"description": "done", "content": {route.content: {"schema": schema}}}}
+    answers: dict[int, dict[str, Any]] = {}
+    answers[route.status] = {"description": "done", "content": {route.content: {"schema": schema}}}
     for status in sorted({*_ALWAYS, *route.refusals} - ({401, 403} if route.is_open else set())):
         answers[status] = {
             "description": _ALWAYS.get(status, http.HTTPStatus(status).phrase),
             "content": {JSON: {"schema": by_type[id(Refusal)]}},
         }
+        if status == 503:
+            answers[status]["headers"] = _RETRY_AFTER
     operation: dict[str, Any] = {
         "operationId": _operation_id(route),
         "summary": route.summary,

@@ -29,7 +29,6 @@ MAX_READS: Final = 2
 MAX_WAITING: Final = 64
 """Requests that wait for one of these: more get 503."""
 LONGEST_WAIT_S: Final = 5.0
-RETRY_AFTER_S: Final = 1
 JSON: Final = "application/json"
 
 Limit = Annotated[int, msgspec.Meta(ge=1, le=MAX_PAGE, description="rows in the answer")]
@@ -209,10 +208,7 @@ def _handler(api: Api, route: Route) -> Callable[[web.Request], Awaitable[web.St
                 arguments.append(await _json(request, route.body))
             answer = await route.handle(api, *arguments)
         except ApiError as error:
-            refused = error_response(error.status, error.code, error.message)
-            if error.status == 503:
-                refused.headers["Retry-After"] = str(RETRY_AFTER_S)
-            return refused
+            return error_response(error.status, error.code, error.message)
         return web.Response(body=msgspec.json.encode(answer), status=route.status, content_type=route.content)
 
     return handle

@@ -38,7 +38,6 @@ MAX_READS: Final = 4
 MAX_WAITING: Final = 256
 """Requests that wait for one of these: more get 503."""
 LONGEST_WAIT_S: Final = 5.0
-RETRY_AFTER_S: Final = 1
 RECEIVE_GRACE_S: Final = 30.0
 SLOWEST_BYTES_PER_S: Final = 64 * 1024
 """Who takes an answer more slowly, beyond the grace, is cut off: a deleted segment's space is free only then."""
@@ -368,6 +367,4 @@ def _gone(name: str) -> web.Response:
 
 
 def _busy() -> web.Response:
-    response = error_response(503, "busy", f"{MAX_READS} others read the store already: try again")
-    response.headers["Retry-After"] = str(RETRY_AFTER_S)
-    return response
+    return error_response(503, "busy", f"{MAX_READS} others read the store already: try again")

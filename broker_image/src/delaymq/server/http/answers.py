@@ -19,8 +19,10 @@ SECURITY_HEADERS: Final = {
 }
 """Of answers that do not bring their own: the console's page has another policy."""
 
-_logger = logging.getLogger(__name__)
+RETRY_AFTER_S: Final = 1
+"""`Retry-After` of a request that may succeed when it is repeated (503)."""
 
+_logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -50,8 +52,9 @@ def _with_integers(value: Any) -> Any:
 
 
 def error_response(status: int, code: str, message: str) -> web.Response:
-    """The one form of errors."""
-    return web.json_response({"error": {"code": code, "message": message}}, status=status)
+    """The one form of errors. 503 says when to repeat the request."""
+    headers = {"Retry-After": str(RETRY_AFTER_S)} if status == 503 else None
+    return web.json_response({"error": {"code": code, "message": message}}, status=status, headers=headers)
 
 
 def readiness(problems: list[str]) -> web.Response:
