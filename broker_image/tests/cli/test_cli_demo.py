@@ -42,5 +42,5 @@ def test_the_demo_ends_well_and_leaves_its_store_where_it_was_told(tmp_path: Pat
     inspected = json.loads(called("store", "inspect", str(kept / "store"), "--json").out)
     assert inspected["topics"]["Reminders"] == {"delivered copy": 12}
     again = called(*command)
-    assert again.code == 1
-    assert "give a folder that is not there yet" in again.err
+    assert again.code == 2
+    assert "name a folder that does not exist yet" in again.err

@@ -28,6 +28,7 @@ from delaymq.client import (
     UnreachableError,
 )
 from delaymq.client.network import split_address
+from delaymq.client.tls import TlsFilesError
 from delaymq.message.errors import IllegalMessageError
 from delaymq.message.names import RETRY_PREFIX, group_problem, topic_problem
 from delaymq.protocol.codes import ResponseCode
@@ -105,7 +106,7 @@ def exit_code_of(error: Exception) -> int:
     cause = error.__cause__ if isinstance(error, SendError) else error
     if isinstance(cause, UnreachableError | AnswerTimeoutError):
         return EXIT_UNREACHABLE
-    return EXIT_USAGE if isinstance(cause, ValueError | NoSuchDelayError) else EXIT_NOT_DONE
+    return EXIT_USAGE if isinstance(cause, ValueError | NoSuchDelayError | TlsFilesError) else EXIT_NOT_DONE
 
 
 def explain(error: Exception, name_servers: str) -> str:

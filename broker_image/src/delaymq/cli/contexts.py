@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from delaymq.cli.accounts import Account, account_of
-from delaymq.cli.errors import EXIT_USAGE, CommandError
+from delaymq.cli.errors import EXIT_USAGE, CommandError, exit_code_of_path
 from delaymq.cli.secret_files import secret_line
 
 DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
@@ -179,7 +179,7 @@ def save(path: Path, contexts: Contexts) -> None:
                 os.unlink(temporary)
             raise
     except OSError as error:
-        raise CommandError(f"{path}: cannot be written: {error.strerror}") from error
+        raise CommandError(f"{path}: cannot be written: {error.strerror}", exit_code_of_path(error)) from error
 
 
 def _quoted(value: str) -> str:

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from delaymq.cli.connecting import with_client
 from delaymq.cli.contexts import target
-from delaymq.cli.errors import CommandError
+from delaymq.cli.errors import EXIT_USAGE, CommandError
 from delaymq.cli.groups_seen import GroupSeen, member_rows, see_group, see_groups, sorted_progress
 from delaymq.cli.options import AsJson, ContextName, NameServers, Yes, confirm
 from delaymq.cli.tables import table
@@ -181,7 +181,7 @@ def delete(
 
     async def work(client: Client) -> int:
         if names.is_system_group(group):
-            raise CommandError(f"{group} is one of the brokers' own groups: it stays")
+            raise CommandError(f"{group} is one of the brokers' own groups: it stays", EXIT_USAGE)
         seen = await see_group(client, group)
         count = len(seen.members.members)
         if count:

@@ -188,7 +188,9 @@ def _body(text: str) -> bytes:
         return text.encode(errors="surrogateescape")
     data = standard_input().read(MAX_INPUT_BYTES + 1)
     if len(data) > MAX_INPUT_BYTES:
-        raise CommandError(f"standard input has more than {MAX_INPUT_BYTES} bytes: a message cannot be larger")
+        raise CommandError(
+            f"standard input has more than {MAX_INPUT_BYTES} bytes: a message cannot be larger", EXIT_USAGE
+        )
     return data
 
 
@@ -210,6 +212,7 @@ def _lines_of(file: BinaryIO, name: str) -> Iterator[bytes]:
         number += 1
         text = line.rstrip(b"\r\n")
         if len(text) > MAX_INPUT_BYTES:
-            raise CommandError(f"{name}, line {number}: has more than {MAX_INPUT_BYTES} bytes, too many for a message")
+            text = f"{name}, line {number}: has more than {MAX_INPUT_BYTES} bytes, too many for a message"
+            raise CommandError(text, EXIT_USAGE)
         if text:
             yield text

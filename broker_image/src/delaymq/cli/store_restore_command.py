@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from delaymq import __version__
-from delaymq.cli.errors import CommandError
+from delaymq.cli.errors import EXIT_USAGE, CommandError
 from delaymq.cli.options import AsJson, Yes, confirm
 from delaymq.cli.overdue import Overdue, parse_overdue
 from delaymq.cli.store_backup_command import open_source
@@ -75,7 +75,7 @@ def clone(
     """Make a second store of another one: with an id of its own, and its delayed messages held back."""
     choice = parse_overdue(overdue)
     if consumer_offsets not in ("keep", "drop"):
-        raise CommandError(f"--offsets: {consumer_offsets!r} is neither keep nor drop", 2)
+        raise CommandError(f"--offsets: {consumer_offsets!r} is neither keep nor drop", EXIT_USAGE)
     left_out = frozenset({CONSUMER_OFFSETS, HELD} if consumer_offsets == "drop" else {HELD})
     with explained(str(store), "then empty the folder and clone again"):
         with progress("clone", quiet=as_json) as shown:
@@ -91,7 +91,7 @@ def clone(
 def _by_backup(source: str, store: Path, token_file: str | None, left_out: frozenset[str], shown: Progress) -> Restore:
     """Copies a store into a folder beside where it goes, and moves the segments from there."""
     if store.exists() and any(each.name not in ("lost+found", CLONING) for each in store.iterdir()):
-        raise CommandError(f"{store} is not empty: a clone goes into an empty folder; name another one")
+        raise CommandError(f"{store} is not empty: a clone goes into an empty folder; name another one", EXIT_USAGE)
     store.mkdir(parents=True, exist_ok=True)
     folder = store / CLONING
     opened = open_source(source, str(folder), token_file)

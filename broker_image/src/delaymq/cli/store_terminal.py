@@ -12,8 +12,8 @@ from typing import Final
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from delaymq.cli.errors import EXIT_USAGE, CommandError
-from delaymq.store.errors import StoreError
+from delaymq.cli.errors import EXIT_USAGE, CommandError, exit_code_of_path
+from delaymq.store.errors import NotAStoreError, StoreError, WrongFolderError
 
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -36,13 +36,15 @@ def explained(what: str, again: str) -> Iterator[None]:
     """Errors of the store and the disk as CommandError; `again` says what a full disk asks for."""
     try:
         yield
+    except (NotAStoreError, WrongFolderError) as error:
+        raise CommandError(str(error), EXIT_USAGE) from error
     except StoreError as error:
         raise CommandError(str(error)) from error
     except OSError as error:
         if error.errno in _FULL:
             raise CommandError(f"{what}: the disk takes no more ({error.strerror}): make room; {again}") from error
         shown = f" ({error.filename})" if error.filename else ""
-        raise CommandError(f"{what}: {error.strerror or error}{shown}") from error
+        raise CommandError(f"{what}: {error.strerror or error}{shown}", exit_code_of_path(error)) from error
 
 
 def parse_bytes(text: str, option: str) -> int:

@@ -16,7 +16,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from delaymq.store.backup_source import BackupSource, SourceState, encode_ended_queues, require_plausible
-from delaymq.store.errors import BackupError, NewerBackupError, SegmentGoneError
+from delaymq.store.errors import BackupError, NewerBackupError, SegmentGoneError, WrongFolderError
 from delaymq.store.files import Files
 from delaymq.store.manifest import NAME, PARTIAL, Copied, Manifest, read_manifest, write_manifest
 from delaymq.store.segments import is_segment_name, segment_name
@@ -149,7 +149,7 @@ class Backup:
         if before is not None:
             self._held = {name: _Held(each.file_bytes, each.sha256) for name, each in before.segments.items()}
         elif foreign := [name for name in files.names_in(folder) if not _is_ours(name)]:
-            raise BackupError(f"{folder} holds something else ({foreign[0]}): name an empty folder, or a backup's")
+            raise WrongFolderError(f"{folder} holds something else ({foreign[0]}): name an empty folder, or a backup's")
         files.make_folder(f"{folder}/commitlog")
         self._partial_of = self._read_partial()
         return before
@@ -168,7 +168,7 @@ class Backup:
     def _check_same_store(self, before: Manifest | None, state: SourceState) -> None:
         for store_id in (before.store_id if before is not None else None, self._partial_of):
             if store_id is not None and store_id != state.store_id:
-                raise BackupError(
+                raise WrongFolderError(
                     f"{self._folder} holds a backup of another store ({store_id or 'RocketMQ'}, not "
                     f"{state.store_id or 'RocketMQ'}): name another folder"
                 )
@@ -349,10 +349,10 @@ def _is_ours(name: str) -> bool:
 def _locked(files: Files, folder: str) -> Iterator[None]:
     """One backup at a time in a folder, which is made if it is missing."""
     if os.path.exists(folder) and not files.is_folder(folder):
-        raise BackupError(f"{folder} is not a folder: name another one")
+        raise WrongFolderError(f"{folder} is not a folder: name another one")
     os.makedirs(folder, exist_ok=True)
     if os.path.exists(f"{folder}/consumequeue"):
-        raise BackupError(f"{folder} is a store, not a backup: name another folder")
+        raise WrongFolderError(f"{folder} is a store, not a backup: name another folder")
     descriptor = files.open(f"{folder}/{LOCK}", create=True)
     try:
         if not files.try_lock(descriptor):

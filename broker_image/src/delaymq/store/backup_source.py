@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from delaymq.store.errors import BackupError, NotAStoreError, SegmentGoneError
+from delaymq.store.errors import BackupError, NotAStoreError, SegmentGoneError, WrongFolderError
 from delaymq.store.files import Files
 from delaymq.store.manifest import MAX_SEGMENTS, FileSizes, is_plain, is_small_file
 from delaymq.store.options import StoreOptions
@@ -75,7 +75,7 @@ class FolderSource:
         try:
             self._reader = StoreReader(self._path)
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise BackupError(f"{path} is not a store: it has no folder commitlog") from error
+            raise WrongFolderError(f"{path} is not a store: it has no folder commitlog") from error
         self._open: tuple[int, int] | None = None
 
     def look(self) -> SourceState:
@@ -83,7 +83,7 @@ class FolderSource:
         try:
             state = read_state(self._files, self._path, [])
         except NotAStoreError as error:
-            raise BackupError(str(error)) from error
+            raise WrongFolderError(str(error)) from error
         small_files = {name: data for name in SMALL_FILES if (data := self._small_file(name)) is not None}
         for _ in range(100):
             try:

@@ -49,6 +49,10 @@ class BackupError(StoreError):
     """A backup that cannot be made, read or restored."""
 
 
+class WrongFolderError(BackupError):
+    """A folder that was named cannot serve: it is no store, no backup, or not empty."""
+
+
 class NewerBackupError(BackupError):
     """A backup of a later version, which this one neither reads nor overwrites."""
 

@@ -18,7 +18,7 @@ from delaymq.store.backup import QUEUES
 from delaymq.store.backup_check import files_of, problem_of, require_whole_row
 from delaymq.store.backup_source import decode_ended_queues
 from delaymq.store.consume_queue import BLANK_ENTRY, ENTRY_BYTES
-from delaymq.store.errors import BackupError, StoreLockedError
+from delaymq.store.errors import BackupError, StoreLockedError, WrongFolderError
 from delaymq.store.files import Files
 from delaymq.store.lock import StoreLock
 from delaymq.store.manifest import NAME, Copied, Manifest, read_manifest
@@ -55,9 +55,14 @@ class Restore:
         self._move = move
         self._left_out = left_out | {QUEUES}
         self._progress = progress
-        manifest = read_manifest(self._files, self._backup)
+        try:
+            manifest = read_manifest(self._files, self._backup)
+        except NotADirectoryError:
+            manifest = None
         if manifest is None:
-            raise BackupError(f"{backup} holds no finished backup: there is no {NAME}; run the backup to its end first")
+            raise WrongFolderError(
+                f"{backup} holds no finished backup: there is no {NAME}; run the backup to its end first"
+            )
         require_whole_row(manifest)
         self.manifest = manifest
         """Of the backup."""
@@ -125,14 +130,14 @@ class Restore:
         """Refuse to touch what is there, unless it is a restore that was interrupted; whether it is one."""
         files, target = self._files, self._target
         if os.path.exists(target) and not files.is_folder(target):
-            raise BackupError(f"{target} is not a folder: name another one")
+            raise WrongFolderError(f"{target} is not a folder: name another one")
         # A clone is copied into a folder of its own in here, and moved from there.
         ignored = _MAY_BE_THERE | {os.path.relpath(self._backup, target)}
         if not [name for name in files.names_in(target) if name not in ignored]:
             return False
         state = read_state_as_it_is(files, target)
         if state is None or state.unfinished != UNFINISHED:
-            raise BackupError(f"{target} is not empty: a store is restored into an empty folder; name another one")
+            raise WrongFolderError(f"{target} is not empty: a store is restored into an empty folder; name another one")
         return True
 
     def _clear(self) -> None:

@@ -14,7 +14,7 @@ import typer
 from delaymq.cli.demo.broker_process import BrokerProcess
 from delaymq.cli.demo.scenario import play
 from delaymq.cli.demo.screen import Screen
-from delaymq.cli.errors import CommandError
+from delaymq.cli.errors import CommandError, exit_code_of_path
 from delaymq.cli.terminal import console, show_warnings
 from delaymq.client import ClientError
 
@@ -33,7 +33,8 @@ def demo(keep: _Keep = None) -> None:
         try:
             keep.mkdir(parents=True)
         except OSError as error:
-            raise CommandError(f"--keep {keep}: {error.strerror}: give a folder that is not there yet") from error
+            text = f"--keep {keep}: {error.strerror}: name a folder that does not exist yet"
+            raise CommandError(text, exit_code_of_path(error)) from error
     out = console()
     show_warnings(logging.CRITICAL)  # that connections break is the point
     screen = Screen(out)

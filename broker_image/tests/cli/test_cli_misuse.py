@@ -1,0 +1,68 @@
+"""Misuse ends with exit code 2, whatever the command: a file or folder that cannot be what it is named for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cli_running import called
+from delaymq.cli import send_command
+from delaymq.cli.errors import CommandError
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder: a file, an empty folder, and one that is a store."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "store/commitlog").mkdir(parents=True)
+    (tmp_path / "file").write_text("x\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("store restore empty new", "empty holds no finished backup"),
+        ("store restore nothing new", "nothing holds no finished backup"),
+        ("store restore file new", "file holds no finished backup"),
+        ("store clone empty new", "empty is not a store"),
+        ("store clone store store", "store is not empty"),
+        ("store clone store file", "file"),
+        ("store backup empty new", "empty is not a store"),
+        ("store backup store file", "file is not a folder"),
+        ("store export store -o nothing/out", "No such file or directory"),
+        ("store export store -o file", "is there already"),
+        ("demo --keep empty", "name a folder that does not exist yet"),
+        ("demo --keep file/below", "name a folder that does not exist yet"),
+        ("--tls-ca nothing topic list --namesrv 127.0.0.1:1", "nothing cannot be read"),
+        ("group delete TOOLS_CONSUMER --yes", "one of the brokers' own groups"),
+    ],
+)
+@pytest.mark.usefixtures("folder")
+def test_a_named_file_or_folder_that_cannot_be_used_is_misuse(words: str, text: str) -> None:
+    done = called(*words.split())
+    assert text in done.err
+    assert done.code == 2
+
+
+def test_a_backup_folder_that_holds_something_else_is_misuse(folder: Path) -> None:
+    store = folder / "source"
+    (store / "commitlog").mkdir(parents=True)
+    done = called("store", "backup", str(store), str(folder))
+    assert "holds something else" in done.err
+    assert done.code == 2
+
+
+def test_contexts_that_cannot_be_written_are_misuse() -> None:
+    known = {"DELAYMQ_CONFIG": "/proc/delaymq/contexts.toml"}
+    done = called("context", "set", "dev", "--namesrv", "127.0.0.1:9876", environment=known)
+    assert "cannot be written" in done.err
+    assert done.code == 2
+
+
+def test_input_too_long_for_a_message_is_misuse(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(send_command, "MAX_INPUT_BYTES", 0)
+    with pytest.raises(CommandError, match="too many for a message") as caught:
+        list(send_command._lines(str(folder / "file")))
+    assert caught.value.exit_code == 2
