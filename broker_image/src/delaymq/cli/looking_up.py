@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
-from delaymq.cli.errors import CommandError
+from delaymq.cli.errors import EXIT_NOT_DONE, EXIT_UNREACHABLE, CommandError
 from delaymq.cli.message_places import place_of
 from delaymq.cli.message_text import body_text, state
 from delaymq.cli.times import shown_time
-from delaymq.client import Admin, Client, NoRouteError, ReceivedMessage, RefusedError
+from delaymq.client import Admin, Client, ClientError, NoRouteError, ReceivedMessage, RefusedError
 from delaymq.message import names
 from delaymq.transport.addresses import host_and_port
 
 MAX_KEYED = 64
 """What a broker answers at most to a query by key."""
+
+
+class Unreachable:
+    """The brokers that a search could not ask; pass it as `on_unreachable`."""
+
+    def __init__(self) -> None:
+        self._errors: dict[str, ClientError] = {}
+
+    def __call__(self, broker_name: str, error: ClientError) -> None:
+        self._errors[broker_name] = error
+
+    def __bool__(self) -> bool:
+        return bool(self._errors)
+
+    @property
+    def exit_code(self) -> int:
+        """Of a search that found nothing."""
+        return EXIT_UNREACHABLE if self._errors else EXIT_NOT_DONE
+
+    def __str__(self) -> str:
+        listed = "; ".join(f"{name} ({error})" for name, error in sorted(self._errors.items()))
+        return f"not searched, since it could not be reached: {listed}" if listed else ""
 
 
 async def by_offset_id(client: Client, message_id: str) -> ReceivedMessage:
@@ -32,25 +54,42 @@ async def by_offset_id(client: Client, message_id: str) -> ReceivedMessage:
         raise CommandError(f"{address} has no message {message_id}: it was deleted, or the id is wrong") from error
 
 
-async def by_unique_id(client: Client, topic: str, unique_id: str) -> list[ReceivedMessage]:
+async def by_unique_id(client: Client, topic: str, unique_id: str, unreachable: Unreachable) -> list[ReceivedMessage]:
     """The message with a unique id; several where it was sent again or stored twice."""
-    found = [each for each in await by_key(client, topic, unique_id, 0, None) if each.message_id == unique_id]
+    everything = await by_key(client, topic, unique_id, 0, None, unreachable)
+    found = [each for each in everything if each.message_id == unique_id]
     if not found:
-        raise CommandError(f"topic {topic} has no message with the unique id {unique_id}")
+        what = f"topic {topic} has no message with the unique id {unique_id}"
+        raise CommandError(f"{what}; {unreachable}" if unreachable else what, unreachable.exit_code)
     return found
 
 
 async def by_key(
-    client: Client, topic: str, key: str, begin_ms: int, end_ms: int | None, limit: int = MAX_KEYED
+    client: Client,
+    topic: str,
+    key: str,
+    begin_ms: int,
+    end_ms: int | None,
+    unreachable: Unreachable,
+    limit: int = MAX_KEYED,
 ) -> list[ReceivedMessage]:
-    """Messages of `topic` with a key or unique id, oldest first, with those that wait to be delivered."""
+    """Messages of `topic` with a key or unique id, oldest first, with those that wait to be delivered.
+
+    All brokers of the topic are asked; those that could not be reached are in `unreachable` afterwards.
+    """
     admin = Admin(client)
     most = min(limit, MAX_KEYED)
-    found = await admin.query_by_key(topic, key, max_messages=most, begin_ms=begin_ms, end_ms=end_ms)
+    found = await admin.query_by_key(
+        topic, key, max_messages=most, begin_ms=begin_ms, end_ms=end_ms, on_unreachable=unreachable
+    )
     delivered = {message.message_id for message in found}
     try:
         waiting = await admin.query_by_key(
-            names.SCHEDULE_TOPIC, key, max_messages=MAX_KEYED, begin_ms=begin_ms, end_ms=end_ms
+            *(names.SCHEDULE_TOPIC, key),
+            max_messages=MAX_KEYED,
+            begin_ms=begin_ms,
+            end_ms=end_ms,
+            on_unreachable=unreachable,
         )
     except NoRouteError:
         waiting = []  # a broker that registers it not, or one without a delayed message yet

@@ -6,19 +6,17 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from delaymq.cli.contexts import Target, target
+from delaymq.cli.contexts import target
 from delaymq.cli.errors import EXIT_USAGE, CommandError
 from delaymq.cli.message_places import place_of
 from delaymq.cli.options import AsJson, ContextName, HttpAddress, NameServers, TokenFile
 from delaymq.cli.tables import table
-from delaymq.cli.terminal import console, print_json, reading
+from delaymq.cli.terminal import console, print_json, reading, warn
 from delaymq.cli.times import parse_time, shown_time
 
 MAX_FOUND: Final = 10_000
 DEFAULT_FOUND: Final = 64
 SHOWN_BODY: Final = 60
-WAITING_TIMEOUT_S: Final = 2.0
-"""For the count beside a search."""
 MessageId = Annotated[str, typer.Argument(metavar="ID", help="An offset message id; with --topic a unique id too.")]
 OfTopic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="The topic, to look up a unique id.")]
 
@@ -36,20 +34,23 @@ def get(
     7F00000100002A9F0000000000000000; delaymq message get AC1100020EB2… --topic Orders
     """
     from delaymq.cli.connecting import with_client
-    from delaymq.cli.looking_up import by_offset_id, by_unique_id
+    from delaymq.cli.looking_up import Unreachable, by_offset_id, by_unique_id
     from delaymq.cli.message_text import as_lines, stored_data
     from delaymq.client import Client
 
     async def work(client: Client) -> int:
         found = [await by_offset_id(client, message_id)] if topic is None else []
+        unreachable = Unreachable()
         if topic is not None:
-            found = await by_unique_id(client, topic, message_id)
+            found = await by_unique_id(client, topic, message_id, unreachable)
         for number, message in enumerate(found):
             if as_json:
                 print_json(stored_data(message))
                 continue
             for line in ["", *as_lines(message)] if number else as_lines(message):
                 console().print(line, soft_wrap=True)
+        if unreachable:
+            warn(str(unreachable))
         return 0
 
     raise typer.Exit(with_client(target(namesrv, context=context), work))
@@ -77,9 +78,9 @@ def find(
 ) -> None:
     """Find messages of a topic by key, by unique id, or by the time when they were stored.
 
-    Delayed messages that still wait are found by key and unique id. A search by time counts them, where the broker's
-    HTTP interface answers. Examples: delaymq message find Orders --key 4711;
-    delaymq message find Orders --from '10m ago' --to now
+    All brokers of the topic are searched; those that give no answer are named. Delayed messages that still wait are
+    found by key and unique id. A search by time counts them at each broker whose HTTP interface answers. Examples:
+    delaymq message find Orders --key 4711; delaymq message find Orders --from '10m ago' --to now
     """
     if key is not None and unique_id is not None:
         raise CommandError("give --key or --id, not both", EXIT_USAGE)
@@ -92,19 +93,24 @@ def find(
     if queue is not None and (key or unique_id):
         raise CommandError("--queue goes with --from and --to only", EXIT_USAGE)
     from delaymq.cli.connecting import with_client
-    from delaymq.cli.looking_up import by_key, found_rows
+    from delaymq.cli.looking_up import Unreachable, by_key, found_rows
     from delaymq.cli.message_text import stored_data
+    from delaymq.cli.waiting_messages import waiting_for
     from delaymq.client import Admin, Client
 
     where = target(namesrv, http, token_file, context)
     word = key if key is not None else unique_id
-    waiting = _waiting(where, topic) if word is None else ""
 
     async def work(client: Client) -> int:
+        unreachable = Unreachable()
+        waiting: list[str] = []
         if word is not None:
-            found = await by_key(client, topic, word, begin_ms, end_ms, limit)
+            found = await by_key(client, topic, word, begin_ms, end_ms, unreachable, limit)
         else:
-            found = await Admin(client).query_by_time(topic, begin_ms, end_ms, max_messages=limit, queue_id=queue)
+            found = await Admin(client).query_by_time(
+                topic, begin_ms, end_ms, max_messages=limit, queue_id=queue, on_unreachable=unreachable
+            )
+            waiting = await waiting_for(client, where, topic)
         if as_json:
             for message in found:
                 print_json(stored_data(message))
@@ -113,27 +119,15 @@ def find(
             console().print(table(columns, found_rows(found, SHOWN_BODY), left=8, elastic=7))
         if not found:
             what = f"no message of topic {topic} was found{f' with {word}' if word else ''}"
-            raise CommandError(f"{what}: {waiting}" if waiting else what)
-        if waiting and not as_json:
-            console().print(waiting)
+            more = "; ".join([*waiting, str(unreachable)] if unreachable else waiting)
+            raise CommandError(f"{what}: {more}" if more else what, unreachable.exit_code)
+        for line in [] if as_json else waiting:
+            console().print(line)
+        if unreachable:
+            warn(str(unreachable))
         return 0
 
     raise typer.Exit(with_client(where, work))
-
-
-def _waiting(where: Target, topic: str) -> str:
-    """What waits for a topic at the broker of `--http`, as a sentence; empty for nothing, or where nobody tells."""
-    from delaymq.cli.http_api import HttpApi
-
-    try:
-        api = HttpApi(where, timeout_s=WAITING_TIMEOUT_S)
-        total = api.get("delay/pending", by="topic", topic=topic)["total"]
-    except (CommandError, KeyError):
-        return ""  # RocketMQ's broker, or one whose HTTP address is another: the search goes without it
-    if not total:
-        return ""
-    what = "1 delayed message for it waits" if total == 1 else f"{total} delayed messages for it wait"
-    return f"{what} at {api.url}: `delaymq delay pending --messages 10 --topic {topic}` lists what is due next"
 
 
 def life(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -46,6 +47,11 @@ def show_warnings(level: int = logging.WARNING) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(_VisibleLines("delaymq: %(message)s"))
     logging.basicConfig(level=level, handlers=[handler])
+
+
+def warn(text: str) -> None:
+    """One line on stderr."""
+    print(f"delaymq: {visible(text)}", file=sys.stderr)
 
 
 def print_json(value: Any) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from delaymq.client.admin.base import AdminCalls
 from delaymq.client.admin.reading import QueueReading
-from delaymq.client.errors import ClientError, RefusedError, reading_answer
+from delaymq.client.errors import AnswerTimeoutError, ClientError, RefusedError, UnreachableError, reading_answer
 from delaymq.client.messages import ReceivedMessage, decode_messages
 from delaymq.clock import now_ms
 from delaymq.message.ids import parse_offset_message_id
@@ -24,6 +24,10 @@ MAX_READ = 10_000
 """Messages that one call reads out of queues: all of them are in memory at once."""
 QUEUES_AT_ONCE = 8
 """Queues that are read at the same time: a topic of a thousand must not flood its broker."""
+BROKERS_AT_ONCE = 8
+
+OnUnreachable = Callable[[str, ClientError], None]
+"""Called with the name of each broker that gives no answer, and why."""
 
 
 class MessageCalls(AdminCalls):
@@ -42,9 +46,20 @@ class MessageCalls(AdminCalls):
         return found[0]
 
     async def query_by_key(
-        self, topic: str, key: str, *, max_messages: int = MAX_QUERIED, begin_ms: int = 0, end_ms: int | None = None
+        self,
+        topic: str,
+        key: str,
+        *,
+        max_messages: int = MAX_QUERIED,
+        begin_ms: int = 0,
+        end_ms: int | None = None,
+        on_unreachable: OnUnreachable | None = None,
     ) -> list[ReceivedMessage]:
-        """Messages of `topic` with this key, oldest first; a unique id is a key too."""
+        """Messages of `topic` with this key, oldest first; a unique id is a key too.
+
+        All brokers of the topic are asked. One that cannot be reached ends the search with its error, or with
+        `on_unreachable` is left out.
+        """
         header = QueryMessageRequestHeader(
             topic=topic,
             key=key,
@@ -53,31 +68,61 @@ class MessageCalls(AdminCalls):
             end_timestamp=now_ms() if end_ms is None else end_ms,
         )
         route = await self._client.route(topic, fresh=True)
+        names = sorted(route.brokers)
         found: list[ReceivedMessage] = []
-        for broker_name in sorted(route.brokers):
-            address = route.reader(broker_name)
-            if address is None:
-                continue
-            command = request_command(RequestCode.QUERY_MESSAGE, header.to_fields())
-            try:
-                answer = await self._client.ask(address, command)
-            except RefusedError as error:
-                if error.code == ResponseCode.QUERY_NOT_FOUND:
-                    continue
-                raise
-            with reading_answer(address):
-                found += decode_messages(answer.body, broker_name)
+        for start in range(0, len(names), BROKERS_AT_ONCE):
+            some = names[start : start + BROKERS_AT_ONCE]
+            for part in await _all(
+                _unless_unreachable(name, self._query(name, route.reader(name), header), on_unreachable)
+                for name in some
+            ):
+                found += part
         # The broker's index knows hashes only.
         matching = [message for message in found if key in message.keys or key == message.message_id]
         return sorted(matching, key=lambda message: message.store_timestamp_ms)[:max_messages]
 
-    async def query_by_time(
-        self, topic: str, begin_ms: int, end_ms: int, *, max_messages: int = MAX_QUERIED, queue_id: int | None = None
+    async def _query(
+        self, broker_name: str, address: str | None, header: QueryMessageRequestHeader
     ) -> list[ReceivedMessage]:
-        """The oldest `max_messages` of those stored from `begin_ms` to `end_ms`, both included, oldest first."""
+        if address is None:
+            return []
+        try:
+            answer = await self._client.ask(address, request_command(RequestCode.QUERY_MESSAGE, header.to_fields()))
+        except RefusedError as error:
+            if error.code == ResponseCode.QUERY_NOT_FOUND:
+                return []
+            raise
+        with reading_answer(address):
+            return decode_messages(answer.body, broker_name)
+
+    async def query_by_time(
+        self,
+        topic: str,
+        begin_ms: int,
+        end_ms: int,
+        *,
+        max_messages: int = MAX_QUERIED,
+        queue_id: int | None = None,
+        on_unreachable: OnUnreachable | None = None,
+    ) -> list[ReceivedMessage]:
+        """The oldest `max_messages` of those stored from `begin_ms` to `end_ms`, both included, oldest first.
+
+        `on_unreachable` as of `query_by_key`.
+        """
         reading = QueueReading(self._client)
+        gone: set[str] = set()
+
+        def leave_out(broker_name: str, error: ClientError) -> None:
+            if broker_name not in gone and on_unreachable is not None:
+                on_unreachable(broker_name, error)
+            gone.add(broker_name)
 
         async def in_time(queue: MessageQueue) -> list[ReceivedMessage]:
+            if queue.broker_name in gone:
+                return []
+            return await _unless_unreachable(queue.broker_name, look(queue), leave_out if on_unreachable else None)
+
+        async def look(queue: MessageQueue) -> list[ReceivedMessage]:
             first = await reading.first_at(queue, begin_ms)
             last = await reading.first_at(queue, end_ms + 1)
             return await reading.read(queue, first, min(last, first + max_messages))
@@ -113,6 +158,18 @@ class MessageCalls(AdminCalls):
                 heapq.merge(found, *some, key=lambda message: (message.store_timestamp_ms, message.physical_offset))
             )
         return found
+
+
+async def _unless_unreachable(
+    broker_name: str, work: Awaitable[list[ReceivedMessage]], on_unreachable: OnUnreachable | None
+) -> list[ReceivedMessage]:
+    try:
+        return await work
+    except (UnreachableError, AnswerTimeoutError) as error:
+        if on_unreachable is None:
+            raise
+        on_unreachable(broker_name, error)
+        return []
 
 
 async def _all(works: Iterable[Awaitable[list[ReceivedMessage]]]) -> list[list[ReceivedMessage]]:
