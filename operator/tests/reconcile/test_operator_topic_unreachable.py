@@ -1,0 +1,148 @@
+"""A Topic whose Broker restarts, is made anew, does not answer or refuses: the status tells what was seen."""
+
+from topic_settling import settle
+from topic_world import NAMESPACE, TopicWorld
+from trees import copied
+
+
+def test_a_broker_that_restarts_is_no_reason_to_say_that_the_topic_is_gone() -> None:
+    world = TopicWorld(groups=2)
+    key = world.add_topic("orders", queues=4)
+    settle(world, key)
+    before = world.status(key)
+    world.set_ready(1, False)
+    world.kube.requests.clear()
+    world.later()
+    settle(world, key)
+    assert world.status(key) == before
+    assert not world.kube.requests
+    world.kube.change("Topic", "orders", queues=6)
+    settle(world, key)
+    assert world.on(0, "orders").write_queues == 6  # type: ignore[union-attr]
+    assert world.condition(key)[:2] == ("False", "GroupsUnreachable")
+    world.set_ready(1, True)
+    settle(world, key)
+    assert world.on(1, "orders").write_queues == 6  # type: ignore[union-attr]
+    assert world.condition(key)[:2] == ("True", "InEveryGroup")
+
+
+def test_a_topic_is_not_ready_in_a_broker_that_was_made_anew_until_each_group_was_reached() -> None:
+    world = TopicWorld(groups=2)
+    key = world.add_topic("orders")
+    settle(world, key)
+    world.kill_broker()
+    world.later()
+    settle(world, key)
+    assert world.condition(key)[:2] == ("False", "BrokerMissing")
+
+    world.kube.add("Broker", "demo", {"size": 2, "nameServers": {"replicas": 1}})
+    world.later()
+    settle(world, key)
+    assert world.condition(key)[:2] == ("False", "Creating")
+    world.brokers.topics_by_host.clear()
+    world.start_group(0)
+    world.later()
+    settle(world, key)
+    status, reason, message = world.condition(key)
+    assert (status, reason) == ("False", "GroupsUnreachable")
+    assert "demo-1 (its broker is not ready)" in message
+    world.start_group(1)
+    world.later()
+    settle(world, key)
+    assert world.condition(key)[:2] == ("True", "InEveryGroup")
+    assert world.on(1, "orders") is not None
+    world.set_ready(1, False)
+    world.later()
+    settle(world, key)
+    assert world.condition(key)[:2] == ("True", "InEveryGroup")
+
+
+def test_groups_that_an_older_operator_noted_are_taken_for_those_of_the_broker() -> None:
+    world = TopicWorld(groups=1)
+    key = world.add_topic("orders")
+    settle(world, key)
+    body = copied(world.kube.objects[key])
+    del body["status"]["groups"][0]["brokerUid"]
+    world.kube.objects[key] = body
+    world.set_ready(0, False)
+    world.later()
+    settle(world, key)
+    assert world.condition(key)[:2] == ("True", "InEveryGroup")
+
+
+def test_a_status_that_somebody_changed_is_restored_by_the_next_pass() -> None:
+    world = TopicWorld(groups=2)
+    key = world.add_topic("orders")
+    settle(world, key)
+    before = world.status(key)
+    body = copied(world.kube.objects[key])
+    ready = body["status"]["conditions"][0]
+    body["status"] |= {"topicName": "theirs", "groups": [], "observedGeneration": 0}
+    body["status"]["conditions"] = [ready | {"reason": "Theirs", "message": "-"}, ready | {"type": "Theirs"}]
+    world.kube.objects[key] = body
+    world.later()
+    settle(world, key)
+    assert world.status(key) == before
+
+
+def test_a_broker_that_does_not_answer_is_asked_less_and_less_often_for_all_topics_together() -> None:
+    world = TopicWorld(groups=2)
+    keys = [world.add_topic(f"t{number}") for number in range(10)]
+    world.brokers.down.add(world.host(1))
+    settle(world, *keys)
+    status, reason, message = world.condition(keys[-1])
+    assert (status, reason) == ("False", "GroupsUnreachable")
+    assert "demo-1 (its broker does not answer (connection refused))" in message
+    for _ in range(300):
+        world.later(1)
+        settle(world, *keys)
+    assert sum(call == ("topics", world.host(1)) for call in world.brokers.calls) < 15
+    world.brokers.down.clear()
+    world.later(60)
+    settle(world, *keys)
+    assert all(world.condition(key)[1] == "InEveryGroup" for key in keys)
+
+
+def test_a_broker_that_fails_at_one_topic_is_left_alone_by_the_others() -> None:
+    world = TopicWorld(groups=1)
+    keys = [world.add_topic(f"t{number}", queues=4) for number in range(5)]
+    settle(world, *keys)
+    for key in keys:
+        world.kube.change("Topic", key.name, queues=5)
+    world.brokers.down.add(world.host(0))
+    world.brokers.calls.clear()
+    settle(world, *keys)
+    assert [call[0] for call in world.brokers.calls] == ["put_topic"]
+    world.brokers.down.clear()
+    world.later(-3600)
+    settle(world, *keys)
+    assert world.condition(keys[-1])[1] == "InEveryGroup"
+
+
+def test_a_broker_in_a_new_pod_is_asked_at_once() -> None:
+    world = TopicWorld(groups=1)
+    key = world.add_topic("orders")
+    world.brokers.down.add(world.host(0))
+    for _ in range(20):
+        settle(world, key)
+        world.later(20)
+    topics = world.brokers.topics_by_host[world.host(0)]
+    world.brokers.topics_by_host["10.0.0.9"] = topics
+    world.kube.objects["Pod", NAMESPACE, "demo-broker-0-0"] = {"status": {"podIP": "10.0.0.9"}}
+    settle(world, key)
+    assert world.condition(key)[1] == "InEveryGroup"
+
+
+def test_a_refusal_is_said_with_the_brokers_own_words() -> None:
+    world = TopicWorld(groups=2)
+    world.brokers.refusing[world.host(1)] = "the broker has 20000 topics already: delete some."
+    key = world.add_topic("orders")
+    settle(world, key)
+    status, reason, message = world.condition(key)
+    assert (status, reason) == ("False", "ApplyFailed")
+    assert "demo-1 (its broker refuses: the broker has 20000 topics already: delete some)" in message
+    assert world.kube.events[-1][:2] == ("Warning", "ApplyFailed")
+    events = len(world.kube.events)
+    world.later()
+    assert settle(world, key).requeue_after_s == world.settings.status_interval_s
+    assert len(world.kube.events) == events
