@@ -112,7 +112,7 @@ def test_every_card_obeys_the_filter(waiting: OurCluster, open_page: OpenPage) -
     expect(rows.nth(1).get_by_role("cell")).to_have_text(
         ["6", "2h", "1", "1 message waiting in level 6", re.compile(r"^in (1 h 5\d min|2 h)$")]
     )
-    expect(seen.section("By level")).to_contain_text("How late messages were is known by level, not by topic.")
+    expect(seen.section("By level")).to_contain_text("Lateness is measured by level, not by topic.")
     expect(seen.page.get_by_text("Late, longest")).to_have_count(0)
     expect(seen.section("Next").get_by_role("row")).to_have_count(2)
     expect(seen.section("Next")).to_contain_text("two-hours")
@@ -130,7 +130,7 @@ def test_the_list_of_what_is_due_next_says_how_many_there_are(waiting: OurCluste
     run(waiting.namesrv_address, lambda client: send(client, *some, delay="2h"))
     seen = open_page(waiting, f"#/delays?topic={topic}")
     expect(seen.section("Next").get_by_role("row")).to_have_count(9)
-    expect(seen.section("Next")).to_contain_text("8 of 10 that wait.")
+    expect(seen.section("Next")).to_contain_text("8 of 10 waiting messages.")
 
 
 def busy_day(route: Route) -> None:

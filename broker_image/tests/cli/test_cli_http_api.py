@@ -172,11 +172,13 @@ def test_pending_messages_are_counted_by_level_topic_and_due_time(api: FakeApi) 
         done = ask(api, "delay", "pending", "--by", by)
         assert done.code == 0
         assert "7 pending" in done.out
-        assert "not all is counted yet" in done.out
+        assert "the count is incomplete" in done.out
         assert json.loads(ask(api, "delay", "pending", "--by", by, "--json").out)["rows"] == [row]
     some = {**common, "by": "topic", "rows": [rows["topic"]], "truncated": True}
     api.answers["/api/v1/delay/pending"] = (200, some)
-    assert "listed are only the topics for which most waits" in ask(api, "delay", "pending", "--by", "topic").out
+    assert (
+        "only the topics with the most waiting messages are listed" in ask(api, "delay", "pending", "--by", "topic").out
+    )
     ask(api, "delay", "pending", "--by", "due", "--bucket", "1m", "--level", "2", "--topic", "Orders")
     assert api.requests[-1][1] == "/api/v1/delay/pending?by=due&level=2&topic=Orders&bucketMs=60000"
 
@@ -195,7 +197,7 @@ def test_the_next_due_messages_are_listed(api: FakeApi) -> None:
     api.answers[path] = (200, {**rest, "messages": [], "total": 0, "truncated": False, "complete": False})
     done = ask(api, "delay", "pending", "--messages", "5")
     assert "nothing waits" in done.out
-    assert "not all is counted yet" in done.out
+    assert "the count is incomplete" in done.out
 
 
 def test_a_list_of_pending_messages_that_is_not_whole_says_so_and_names_the_limit(api: FakeApi) -> None:

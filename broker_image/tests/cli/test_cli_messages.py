@@ -332,7 +332,7 @@ asyncio.run(asyncio.wait_for(main(), 60))
     assert (done.code, "1 of 1 dead letter was given to group failing again" in done.out) == (0, True)
     again = ask("deadletter", "resend", "failing", str(letter["offsetMessageId"]))
     assert (again.code, "not resent" in again.out) == (1, True)
-    assert "add --again to resend it all the same" in again.out
+    assert "add --again to resend it nevertheless" in again.out
     assert "again=true" not in again.out
     [resent] = ask.json("deadletter", "list", "failing")
     assert (letter["resentMs"], int(str(resent["resentMs"])) >= int(str(letter["storedMs"]))) == (None, True)

@@ -6,13 +6,16 @@ import errno
 import logging
 import os
 import resource
+import socket
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import cast
 
 import pytest
+import uvloop
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 from delaymq.server import claims
@@ -26,6 +29,7 @@ from running_server import HOST, BrokerPeer, run
 BOUND_S = 100
 DESCRIPTORS = 320
 FLOOD = 400
+BURST = 100
 
 PROGRAM = f"""
 import resource, sys
@@ -198,3 +202,35 @@ def test_a_server_without_threads_does_not_start(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(threading.Thread, "start", no_thread)
     with pytest.raises(ServerError, match=r"can't start new thread.*ulimit -u"):
         claims.started(ThreadPoolExecutor(2), 2)
+
+
+def test_a_burst_of_refused_connections_holds_two_descriptors_at_a_time() -> None:
+    async def scenario() -> None:
+        accepted = most = 0
+        all_refused = asyncio.Event()
+        bound = socket.socket()
+        bound.bind((HOST, 0))
+        bound.listen(BURST)
+        bound.setblocking(False)
+        clients = [socket.create_connection(bound.getsockname()) for _ in range(BURST)]
+        before = len(os.listdir("/proc/self/fd"))
+
+        class Refusing(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                nonlocal accepted, most
+                accepted += 1
+                most = max(most, len(os.listdir("/proc/self/fd")) - before)
+                cast("asyncio.Transport", transport).abort()
+                if accepted == BURST:
+                    all_refused.set()
+
+        server = await asyncio.get_running_loop().create_server(Refusing, sock=bound, backlog=BURST)
+        async with asyncio.timeout(BOUND_S):
+            await all_refused.wait()
+        server.close()
+        for client in clients:
+            client.close()
+        # asyncio's own loop accepts the whole backlog in one turn.
+        assert most <= 2
+
+    uvloop.run(scenario())

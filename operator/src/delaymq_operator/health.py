@@ -39,7 +39,7 @@ class LoopLag:
 
     @property
     def stalled_s(self) -> float:
-        """How late it is now: 0 as soon as it moves again."""
+        """Current lateness: 0 as soon as the loop moves again."""
         return max(0.0, self._clock() - self._due_s)
 
     @property

@@ -150,7 +150,7 @@ class StateCollector:
         yield _gauges("broker_condition", about, [*OF_BROKER, "type", "status", "reason"], _broker_conditions(brokers))
         about = "1 when the pod of a broker group is ready, else 0; for each group of spec.size."
         yield _gauges("group_ready", about, [*OF_BROKER, "broker_pod"], _groups_ready(brokers))
-        about = "How many of a Broker's own NameServers are ready."
+        about = "Number of a Broker's own NameServers that are ready."
         yield _gauges("name_servers_ready", about, OF_BROKER, self._name_servers_ready(brokers))
 
     def _conditions(self) -> Mapping[tuple[str, ...], float]:

@@ -173,7 +173,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def reconcile_settings(settings: OperatorSettings, namespace: str) -> ReconcileSettings:
-    """What of it the reconcilers go by, in an operator that runs in `namespace`."""
+    """The settings that the reconcilers use, in an operator that runs in `namespace`."""
     return ReconcileSettings(
         default_image=settings.default_image,
         analytics_image=settings.analytics_image,

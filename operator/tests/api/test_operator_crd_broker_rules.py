@@ -33,7 +33,7 @@ SMALL_VOLUME = (
     "the volume must hold two log segments at least, and one has 1 GiB unless config says otherwise: use 2Gi or more, "
     "or a smaller config.mappedFileSizeCommitLog (bytes)"
 )
-LARGE_VOLUME = "a volume has at most 1Pi: check the unit, and write the size like 10Gi"
+LARGE_VOLUME = "a volume has at most 1Pi: check the unit, such as 10Gi"
 AMOUNT = "an amount is a number and perhaps a unit: write it like 100m, 2 or 256Mi"
 NO_IP = "an advertised address is an IP address, since message ids carry it: write it like 203.0.113.10"
 OWN_LABELS = (

@@ -115,7 +115,9 @@ def test_what_the_api_server_refuses_is_not_ready_and_stalled(world):
     world.change(image="forbidden:1")
     world.idle(20)
     assert (world.condition("Ready")["status"], world.reason("Ready")) == ("False", "ApplyFailed")
-    assert world.condition("Ready")["message"].endswith("What runs goes on as it was: 2 of 2 broker groups are ready.")
+    assert world.condition("Ready")["message"].endswith(
+        "The running pods are unchanged: 2 of 2 broker groups are ready."
+    )
     assert world.reason("Stalled") == "ApplyFailed"
     assert kstatus(world.broker) == "Failed"
     assert world.pod_uids() == before

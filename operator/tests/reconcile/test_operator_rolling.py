@@ -97,7 +97,7 @@ def test_sends_are_refused_once_there_are_none_or_after_a_while(drain, expected)
         (group(1, of=info(since_ms=NOW_MS - 30_000)), "refuse"),
         (group(1, of=info(since_ms=NOW_MS - 30_000), unit={"surplus": True}), "refuse"),
     ],
-    ids=["back a moment ago", "known", "known though it shall go"],
+    ids=["back a moment ago", "known", "known though it is to be removed"],
 )
 def test_a_quiet_broker_takes_sends_until_clients_must_know_of_another(other, expected):
     units = [group(0, OLD, of=info("withdraw", NOW_MS - 10_000)), other]

@@ -84,7 +84,7 @@ def test_a_secret_that_goes_away_or_changes_restarts_nothing(world):
     before = world.pod_uids()
     del world.kube.objects["Secret", NAMESPACE, "certificate"]
     world.run(lambda: degraded(world) == "SecretMissing")
-    assert "What runs goes on" in world.condition("Ready")["message"]
+    assert "The running pods are unchanged" in world.condition("Ready")["message"]
     put(world, "certificate")
     world.run(lambda: world.settled and degraded(world) == "AsExpected")
     assert world.pod_uids() == before

@@ -209,7 +209,7 @@ def _remove_old_runs(wanted: Wanted) -> None:
         removed = remove_old_runs(wanted.out, wanted.keep_runs)
     except OSError as error:
         # This run succeeded; the next one tries again.
-        text = f"older runs beside {wanted.out} were not all removed: {error.strerror or error}"
+        text = f"older runs beside {wanted.out} could not all be removed: {error.strerror or error}"
         print(printable(f"delaymq-spark: {text}"), file=sys.stderr)
         return
     for path in removed:

@@ -102,7 +102,7 @@ def check_name_servers(name_servers: str) -> None:
 
 
 def exit_code_of(error: Exception) -> int:
-    """Whether nobody was there, somebody said no, or an argument cannot be right."""
+    """The exit code for `error`: no connection, a refusal, or misuse."""
     cause = error.__cause__ if isinstance(error, SendError) else error
     if isinstance(cause, UnreachableError | AnswerTimeoutError):
         return EXIT_UNREACHABLE

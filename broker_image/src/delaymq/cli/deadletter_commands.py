@@ -129,7 +129,7 @@ def resend(
         list[str] | None, typer.Argument(metavar="[ID]...", help="Offset ids, as `deadletter list` shows them.")
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="All that were not resent before (of the newest 10,000).")
+        bool, typer.Option("--all", help="All that were not resent before, of the newest 10,000.")
     ] = False,
     again: Annotated[bool, typer.Option("--again", help="Those too that were resent before.")] = False,
     yes: Yes = False,
@@ -157,7 +157,7 @@ def resend(
     if everything:
         confirm(f"Give {counted(len(chosen), 'dead letter')} to group {group} again?", yes)
     resent, failed = _resend(api, group, chosen, again)
-    # Of all, those are meant that the group was not given again yet.
+    # --all leaves out messages that were resent before.
     before = [each for each in failed if everything and each.get("code") == RESENT_BEFORE]
     failed = [each for each in failed if each not in before]
     if as_json:
@@ -175,10 +175,10 @@ def resend(
 
 
 def _why(failure: dict[str, Any]) -> str:
-    """Why a dead letter was not resent. What the broker says of its interface is said of this command."""
+    """Why a dead letter was not resent, in terms of this command instead of the HTTP interface."""
     reason: str = failure["message"]
     if failure.get("code") in (RESENT_BEFORE, "not_known"):
-        return f"{reason.partition(': ')[0]}: add --again to resend it all the same"
+        return f"{reason.partition(': ')[0]}: add --again to resend it nevertheless"
     return reason
 
 

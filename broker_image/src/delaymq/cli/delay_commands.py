@@ -21,7 +21,9 @@ from delaymq.message.levels import delay_text, parse_delay_ms
 SHOWN_BAR: Final = 40
 """Characters of the longest bar of a due time's picture."""
 MAX_LISTED: Final = 1_000
-INCOMPLETE: Final = "not all is counted yet: the broker still reads what waited before its start, ask again"
+INCOMPLETE: Final = (
+    "the count is incomplete: the broker is still reading the messages that waited before its start, ask again"
+)
 
 
 class By(StrEnum):
@@ -115,7 +117,7 @@ def pending(
             "--messages",
             min=1,
             max=MAX_LISTED,
-            help="List the next so many messages instead of counting; a broker answers at most 64.",
+            help="List this many of the next messages instead of counting; a broker returns at most 64.",
         ),
     ] = None,
     http: HttpAddress = None,
@@ -174,7 +176,7 @@ def _show_counts(answer: dict[str, Any], by: By) -> None:
         out.print(shown)
     out.print(f"{answer['total']} pending")
     if answer.get("truncated"):
-        out.print("listed are only the topics for which most waits: --topic shows another one")
+        out.print("only the topics with the most waiting messages are listed: name another one with --topic")
     if not answer["complete"]:
         out.print(INCOMPLETE)
 
@@ -215,7 +217,7 @@ def _list_messages(api: HttpApi, answer: dict[str, Any], asked: int, as_json: bo
 
 
 def _left_out(answer: dict[str, Any], asked: int) -> list[str]:
-    """What a list of pending messages does not show."""
+    """Notes on what a list of pending messages leaves out."""
     notes = []
     if answer["truncated"]:
         limit = answer["limit"]

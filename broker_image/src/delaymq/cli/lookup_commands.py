@@ -78,8 +78,8 @@ def find(
 ) -> None:
     """Find messages of a topic by key, by unique id, or by the time when they were stored.
 
-    All brokers of the topic are searched; those that give no answer are named. Delayed messages that still wait are
-    found by key and unique id. A search by time counts them at each broker whose HTTP interface answers. Examples:
+    All brokers of the topic are searched; those that give no answer are named. Delayed messages that are still waiting
+    are found by key and unique id. A search by time counts them at each broker whose HTTP interface answers. Examples:
     delaymq message find Orders --key 4711; delaymq message find Orders --from '10m ago' --to now
     """
     if key is not None and unique_id is not None:

@@ -7,7 +7,7 @@ from delaymq.message.ids import parse_offset_message_id
 
 
 def place_of(message_id: str) -> tuple[str, int, int]:
-    """Host, port and offset in the log that an offset message id names. CommandError for what is none."""
+    """Host, port and log offset that an offset message id names. CommandError if it is not one."""
     try:
         return parse_offset_message_id(message_id)
     except ValueError as error:

@@ -121,5 +121,5 @@ def _report(outcome: ResetOutcome, group: str, members: int, as_json: bool) -> N
     console().print(table(("broker", "queue", "old offset", "new offset", "change"), cells))
     if outcome.told_members:
         console().print(
-            f"told {counted(members, 'member')}: reading goes on from there within seconds (Java's within 20 s)"
+            f"told {counted(members, 'member')}: members continue from there within seconds, Java members within 20 s"
         )

@@ -212,7 +212,7 @@ def _lines_of(file: BinaryIO, name: str) -> Iterator[bytes]:
         number += 1
         text = line.rstrip(b"\r\n")
         if len(text) > MAX_INPUT_BYTES:
-            text = f"{name}, line {number}: has more than {MAX_INPUT_BYTES} bytes, too many for a message"
-            raise CommandError(text, EXIT_USAGE)
+            problem = f"has more than {MAX_INPUT_BYTES} bytes, too many for a message"
+            raise CommandError(f"{name}, line {number}: {problem}", EXIT_USAGE)
         if text:
             yield text

@@ -1,4 +1,4 @@
-"""Values of a message's fields as callers give them: brought into one form, or refused with a sentence."""
+"""Values of a message's fields as callers give them: normalized, or refused with a sentence."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Message:
     tags: str = ""
     """One tag, by which consumers can choose."""
     keys: Sequence[str] = ()
-    """By which it can be found, without blanks. A string is one key; kept as a tuple."""
+    """Keys by which it can be found, without blanks, as a tuple. A string is one key."""
     properties: dict[str, str] = field(default_factory=dict)
     delay_level: int = 0
     """0: at once. The broker's table says what the others mean; `delay=` of a send finds the level."""

@@ -194,7 +194,7 @@ class FrameReceiver:
         if length >> 24 == TLS_HANDSHAKE:
             return TlsHandshakeError(b"" if self.began or start else bytes(self._view[:end]))
         if length == HTTP_ANSWER:
-            return ProtocolError("the peer answers in HTTP: this is not a port of RocketMQ's protocol")
+            return ProtocolError("the peer answers in HTTP: this port does not speak RocketMQ's protocol")
         return ProtocolError(
             f"a frame of {length} bytes exceeds the limit of {MAX_FRAME_BYTES} (is the peer speaking another protocol?)"
         )

@@ -1,4 +1,4 @@
-"""What a server claims from the operating system when it starts, so that it cannot lack it later."""
+"""Resources that a server claims from the operating system at its start, so that it cannot lack them later."""
 
 import logging
 import os
@@ -12,11 +12,11 @@ from delaymq.server.listening import BACKLOG
 from delaymq.store.consume_queue import MAX_OPEN_FILES
 
 MOST_DESCRIPTORS: Final = 1 << 20
-"""No limit is raised beyond it: some containers have one of a billion, for which nobody asked."""
+"""No limit is raised beyond it: some containers have a default of a billion."""
 HTTP_DESCRIPTORS: Final = 256
 """Connections of HTTP (`server.http.serving.MAX_CONNECTIONS`)."""
 OTHER_DESCRIPTORS: Final = 128
-"""Files that are written anew, segments of the log that are added, connections to NameServers."""
+"""Files that are replaced, new log segments, connections to NameServers."""
 RESERVED_DESCRIPTORS: Final = MAX_OPEN_FILES + HTTP_DESCRIPTORS + OTHER_DESCRIPTORS + BACKLOG
 """Not for connections of clients; of these the kernel may hand over as many at once as wait to be accepted."""
 _START_TIMEOUT_S: Final = 60.0
@@ -25,7 +25,7 @@ _logger = logging.getLogger(__name__)
 
 
 def raise_descriptor_limit() -> int:
-    """Raises the limit of open files as far as it may be; the limit in force."""
+    """Raises the limit of open files as far as permitted; the limit in force."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -65,7 +65,7 @@ def descriptor_end(limit: int, max_connections: int) -> int:
 
 
 def started(executor: ThreadPoolExecutor, threads: int) -> ThreadPoolExecutor:
-    """`executor` with its threads running: a later lack of threads does not concern it. ServerError without them."""
+    """`executor` with its threads running, so that a later lack of threads does not affect it. ServerError."""
     all_run = Barrier(threads + 1)
     try:
         for _ in range(threads):

@@ -15,10 +15,10 @@ from delaymq.store.files import Files, is_shortage
 
 _log = logging.getLogger(__name__)
 MAX_BYTES: Final = 2 << 30
-"""What the folder takes on the disk at most: the oldest parts go, what can be rebuilt before bytes of the log."""
+"""Largest size of the folder: the oldest files are deleted, those that can be rebuilt before bytes of the log."""
 MAX_FILES: Final = 1_000
-"""How many files of log bytes and pieces it holds at most. Of a moved file only the newest copy is kept."""
-# Of the space that is left no more than this share is taken.
+"""Largest number of files of log bytes and pieces. Of a moved file only the newest copy is kept."""
+# Largest share of the free space that is taken.
 _SHARE_OF_FREE: Final = 4
 _BLOCK_BYTES: Final = 4_096
 _NAME_DIGITS: Final = 20
@@ -82,7 +82,7 @@ class Aside:
         return self._files.zero(descriptor, start, end)
 
     def cut(self, descriptor: int, path: str, file_bytes: int, new_bytes: int) -> None:
-        """Give a file of `file_bytes` another size; what it loses is kept, on the disk."""
+        """Give a file of `file_bytes` another size; the bytes that it loses are kept, on disk."""
         if file_bytes > new_bytes:
             for position, piece in self._files.nonzero_pieces(descriptor, new_bytes, file_bytes):
                 self._keep_piece(path, position, piece.rstrip(b"\0"))
@@ -154,7 +154,7 @@ class Aside:
             self._pieces = None
 
     def _take_room(self, wanted: int, name: str, *, moved: bool = False) -> bool:
-        """Make room for so many bytes; False when they are too many to be kept. What is moved takes no free space."""
+        """Make room for this many bytes; False when they are too many to be kept. Moved files take no free space."""
         wanted = -(-wanted // _BLOCK_BYTES) * _BLOCK_BYTES
         if not moved and wanted >= self._refused:
             return False
@@ -171,7 +171,7 @@ class Aside:
         return True
 
     def _look(self, wanted: int, name: str) -> None:
-        """See how much room there is, and delete what is oldest if it is too little."""
+        """Measure the room, and delete the oldest files if there is too little."""
         files = self._files
         files.make_folder(self.folder)
         self._free = files.free_bytes(self._path) // _SHARE_OF_FREE
@@ -196,7 +196,7 @@ class Aside:
         yield from sorted(names, key=age)
 
     def _free_name(self, name: str) -> str:
-        """`name`, or `name.2` and so on when there is something of that name."""
+        """`name`, or `name.2` and so on if the name is taken."""
         number, free = 1, name
         while self._files.facts(f"{self.folder}/{free}") is not None:
             number += 1

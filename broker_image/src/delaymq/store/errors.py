@@ -10,7 +10,7 @@ class NotAStoreError(StoreError):
 
 
 class StoreOpenError(StoreError):
-    """The system refused a call without which the store cannot be opened."""
+    """The system refused a call that is needed to open the store."""
 
 
 class StoreLockedError(StoreError):
@@ -42,7 +42,7 @@ class SegmentCreateError(StoreError):
 
 
 class ShortageError(OSError):
-    """A call failed because descriptors or memory ran out: nothing was lost; repeat the call."""
+    """A call failed because descriptors or memory ran out: nothing was lost, repeat the call."""
 
 
 class BackupError(StoreError):

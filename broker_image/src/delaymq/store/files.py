@@ -93,12 +93,12 @@ class Files:
             os.close(descriptor)
 
     def keep_folder(self, path: str) -> None:
-        """Keep the folder open until `let_go_of_folder`: `sync_folder` then works without a free descriptor."""
-        self.let_go_of_folder(path)
+        """Keep the folder open until `release_folder`: `sync_folder` then works without a free descriptor."""
+        self.release_folder(path)
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._kept_folders = {**self._kept_folders, path: descriptor}
 
-    def let_go_of_folder(self, path: str) -> None:
+    def release_folder(self, path: str) -> None:
         """Close the folder if it is kept open."""
         kept = dict(self._kept_folders)
         descriptor = kept.pop(path, None)
@@ -232,12 +232,12 @@ class Files:
 
 
 class DiskSpace(NamedTuple):
-    """A disk as df and RocketMQ's broker count it: without the blocks that are reserved for root."""
+    """A disk as df and RocketMQ's broker count it: without the blocks reserved for root."""
 
     size_bytes: int
-    """What is used, and what is free."""
+    """Used and free bytes."""
     free_bytes: int
-    """What a user who is not root may still write."""
+    """Bytes that a user other than root may still write."""
 
     @property
     def used_ratio(self) -> float:

@@ -202,7 +202,7 @@ class Recovery:
     # -- replay ---------------------------------------------------------------------------------------------------
 
     def _replay(self, at: ScanPosition, end: ScanPosition) -> None:
-        """Dispatch everything from `at` to `end`, which the survey has put right."""
+        """Dispatch everything from `at` to `end`, as corrected by the survey."""
         start = at.offset
         self._end = end.offset
         while at.offset < end.offset and (segment := self.log.segment_of(at.offset)) is not None:

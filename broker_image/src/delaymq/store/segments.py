@@ -125,7 +125,7 @@ class SegmentFolder:
         return segment
 
     def sync_names(self) -> None:
-        """The segments' names are on disk when this returns. ShortageError: to be repeated; OSError: they are not."""
+        """Sync the segments' names. ShortageError: repeat the call; OSError: the disk did not keep them."""
         try:
             self.files.sync_folder(self.folder)
         except OSError as error:
@@ -134,8 +134,8 @@ class SegmentFolder:
             raise
 
     def close(self) -> None:
-        """Give the folder's descriptor back."""
-        self.files.let_go_of_folder(self.folder)
+        """Close the folder."""
+        self.files.release_folder(self.folder)
 
     def prepare(self, base: int, suffix: str) -> Segment:
         """A segment still in the own folder, allocated, zero and on disk. StoreFullError or SegmentCreateError."""
@@ -163,7 +163,7 @@ class SegmentFolder:
         return SegmentCreateError(f"{path} cannot be created ({error}): {_remedy(error)}")
 
     def allocate(self, segment: Segment) -> None:
-        """Give space to what an existing segment has none for, as after a sparse copy. StoreFullError, OSError.
+        """Allocate the holes of an existing segment, as after a sparse copy. StoreFullError, OSError.
 
         Without it, a write through the mapping would end the process (SIGBUS) when the disk is full.
         """
@@ -211,6 +211,6 @@ def _remedy(error: OSError) -> str:
     if is_shortage(error):
         return (
             "the process lacks descriptors, memory or memory maps (ulimit -n, vm.max_map_count); "
-            "writing resumes by itself when there are some"
+            "writing resumes by itself when they are available"
         )
     return "check the folder and its disk"

@@ -58,7 +58,7 @@ PERMISSIONS: Final[tuple[Permission, ...]] = (
         "",
         "persistentvolumeclaims",
         ("list", "watch", "patch", "delete"),
-        "grow volumes, and remember a broker's address; delete: one that never was bound, when its class was corrected",
+        "grow volumes, store a broker's address; delete: a claim that was never bound, if its class was corrected",
     ),
     Permission(
         "",
@@ -102,7 +102,7 @@ PERMISSIONS: Final[tuple[Permission, ...]] = (
         "events.k8s.io",
         "events",
         ("list", "create", "patch"),
-        "tell what happened; patch: count what happens again; list: why a pod is not ready or a volume not bound",
+        "record events; patch: count repeated events; list: find out why a pod is not ready or a volume not bound",
     ),
     Permission(
         "delaymq.io",
@@ -113,7 +113,7 @@ PERMISSIONS: Final[tuple[Permission, ...]] = (
     ),
     Permission("delaymq.io", "delaylevelconfigs", ("get", "list", "patch"), "as with topics", scope="lasting"),
     Permission(
-        "delaymq.io", "brokers", ("get", "list"), "whether they still hold back what is being deleted", scope="lasting"
+        "delaymq.io", "brokers", ("get", "list"), "check whether they still use what is being deleted", scope="lasting"
     ),
     Permission("coordination.k8s.io", "leases", ("get", "create", "update"), "one active replica", scope="own"),
 )

@@ -23,10 +23,10 @@ class StorageStatus(StatusStruct, frozen=True, kw_only=True):
 
 
 class VolumesStatus(StatusStruct, frozen=True, kw_only=True):
-    """All volumes that are bound: the schema's rules decide by it what may change in spec.storage."""
+    """All bound volumes: the schema's rules derive from them what may change in spec.storage."""
 
     smallest: str
-    """The least that spec.storage.size may be set back to, a quantity."""
+    """The smallest value to which spec.storage.size may be set back, a quantity."""
     storage_class_name: str | None = None
     """None when they differ."""
 

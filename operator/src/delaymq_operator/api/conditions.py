@@ -143,7 +143,7 @@ def without_condition(conditions: Iterable[Condition], type: str) -> tuple[Condi
 
 
 def only_conditions(conditions: Iterable[Condition], *types: str) -> tuple[Condition, ...]:
-    """The conditions of these types: others are not the operator's."""
+    """The conditions of these types; others do not belong to the operator."""
     return tuple(item for item in conditions if item.type in types)
 
 

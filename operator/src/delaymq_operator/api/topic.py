@@ -42,7 +42,7 @@ class TopicGroupStatus(StatusStruct, frozen=True, kw_only=True):
     read_queues: int = 0
     permission: Literal["None", "ReadWrite", "ReadOnly", "WriteOnly"] | None = None
     broker_uid: str | None = None
-    """metadata.uid of the Broker then; None: an operator wrote it that did not note it."""
+    """metadata.uid of the Broker then; None: written by an older operator."""
 
 
 class TopicStatus(StatusStruct, frozen=True, kw_only=True):

@@ -52,7 +52,7 @@ class KopfRunner:
         kopf.on.login(registry=self._registry)(log_in)
 
     async def run(self) -> None:
-        """Returns after `stop`, or raises what ended kopf."""
+        """Returns after `stop`, or raises the error that ended kopf."""
         self._tasks = await kopf.spawn_tasks(
             registry=self._registry,
             settings=self._settings,
@@ -71,7 +71,7 @@ class KopfRunner:
         """Ends kopf's tasks, its handlers with them."""
         if not self._tasks:
             return
-        # Without it kopf would kill the process if it took long to end.
+        # Otherwise kopf would kill the process if stopping took long.
         self._stop.set()
         loop = asyncio.get_running_loop()
         handler = loop.get_exception_handler()
@@ -88,7 +88,7 @@ class KopfRunner:
             if not task.cancelled() and task.exception() is not None:
                 _logger.debug("while kopf stopped: %s", task.exception())
         if late:
-            _logger.info("kopf did not end in time: %s", ", ".join(sorted(task.get_name() for task in late)))
+            _logger.info("kopf did not stop in time: %s", ", ".join(sorted(task.get_name() for task in late)))
         self._tasks = ()
 
 

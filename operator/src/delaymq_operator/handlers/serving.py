@@ -1,4 +1,4 @@
-"""Each watched namespace (or all as one) is served by itself: listed, then watched, until it cannot be listed any more.
+"""Each watched namespace (or all as one) is served separately: listed, then watched, until listing fails.
 
 A namespace that is deleted takes the operator's RoleBinding with it, so its end looks like a missing permission. It
 must not stop the others, and it may come back.
@@ -20,7 +20,7 @@ from delaymq_operator.reconcile.world import Key
 
 FIRST_RETRY_S: Final = 1.0
 MAX_RETRY_S: Final = 10.0
-"""Somebody who makes a namespace again, or gives a permission, waits for it."""
+"""Interval between attempts; whoever creates a namespace again, or grants a permission, waits for it."""
 
 _logger = logging.getLogger(__name__)
 
@@ -29,24 +29,24 @@ class Watches(Protocol):
     """kopf in one scope."""
 
     async def run(self) -> None:
-        """Returns only after `stop`; raises what ended it."""
+        """Returns only after `stop`; raises the error that ended it."""
 
     async def stop(self) -> None:
-        """Ends all of it."""
+        """Stops everything."""
 
 
 class Left(Protocol):
-    """What is being deleted in a namespace that must not be listed."""
+    """Resources under deletion in a namespace that must not be listed."""
 
     async def any(self, namespace: str) -> bool:
         """Whether there is something."""
 
     async def release(self, namespace: str) -> None:
-        """One attempt to let go of it."""
+        """One attempt to release it."""
 
 
 class Serving:
-    """Serves scopes. `left` is let go of now and then in a scope that must not be listed."""
+    """Serves scopes. `left` is released at intervals in a scope that must not be listed."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class Serving:
             f"{count} {KINDS[kind].plural}" for kind, count in self._cache.counts(scope).items() if count
         )
         where = "the cluster" if scope is None else f"namespace {scope}"
-        _logger.info("%s has %s", where, counts or "nothing of ours yet")
+        _logger.info("%s has %s", where, counts or "no resources of DelayMQ yet")
         for key in self._keys(scope):
             self._controller.wake(key)
 

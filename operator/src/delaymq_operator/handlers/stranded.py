@@ -1,4 +1,4 @@
-"""What is being deleted in a namespace that is not served: mostly one that is being deleted itself.
+"""Resources under deletion in a namespace that is not served, mostly one that is being deleted itself.
 
 The operator's RoleBinding is gone before the finalizers, and without watches kopf does not see them. The chart's
 ClusterRole lets the operator take them off all the same (decision 30).
@@ -22,7 +22,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Stranded:
-    """Lets go of resources under deletion, as kopf does where the operator watches."""
+    """Releases resources under deletion, as kopf does where the operator watches."""
 
     def __init__(
         self, requests: ApiRequests, kube: Kube, controller: Controller, releases: Mapping[str, Release]
@@ -55,19 +55,19 @@ class Stranded:
             async with self._controller.alone(key):
                 waiting = await release(key)
             if waiting is not None:
-                _logger.info("%s is not let go of yet: %s", key, waiting.message)
+                _logger.info("%s is not released yet: %s", key, waiting.message)
                 return
             body = await self._kube.get(*key)
             if body is None or not _is_held(body):
                 return
             metadata = body["metadata"]
             kept = [each for each in metadata["finalizers"] if each != FINALIZER]
-            # The version: others change the list too.
+            # With the version, since others change the list too.
             patch = {"metadata": {"finalizers": kept, "resourceVersion": metadata["resourceVersion"]}}
             await self._kube.patch(*key, patch)
-            _logger.info("%s is let go of, its namespace is not served", key)
+            _logger.info("%s is released, its namespace is not served", key)
         except (KubeError, BrokerUnreachable, BrokerRefused, TimeoutError) as error:
-            _logger.info("%s cannot be let go of yet: %s", key, error)
+            _logger.info("%s cannot be released yet: %s", key, error)
 
 
 def _is_held(body: Manifest) -> bool:

@@ -109,7 +109,7 @@ class CacheSync:
         self._filled_s = self._clock()
 
     def empty(self, scope: Scope) -> None:
-        """Nothing of a scope is known or compared any more."""
+        """Forgets a scope and no longer compares it."""
         self._filled.discard(scope)
         self._cache.close(scope)
 
@@ -172,7 +172,7 @@ class CacheSync:
 
 
 class Obstacle(Exception):  # noqa: N818  (a state, and said so)
-    """A kind cannot be listed; the text says what to do about it."""
+    """A kind cannot be listed; the text says what to do."""
 
     def __init__(self, error: KubeError, kind: str) -> None:
         super().__init__(advice(error, kind))

@@ -65,7 +65,7 @@ _MAX_SUM_ROWS: Final = 131_072
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What every task is told; it goes to each of them, so it is small."""
+    """Settings that every task gets; small, since each gets a copy."""
 
     sections: frozenset[str]
     compaction: CompactionOptions

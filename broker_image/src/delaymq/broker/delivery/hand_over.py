@@ -146,7 +146,7 @@ class HandOver:
         if place is None:
             self._counters.gone += 1
             level = level_of_queue(queue_id)
-            text = "a message of delay level %d is gone: its log file was deleted, or damage in the log cost it"
+            text = "a message of delay level %d is lost: its log file was deleted or its record is damaged"
             self._log.warning(text, level, delayLevel=level, queueOffset=offset)
             self._settle(source, offset)
             return

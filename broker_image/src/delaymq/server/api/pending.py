@@ -85,11 +85,11 @@ class NextMessages(Answer):
     as_of_ms: int
     messages: list[MessageRow]
     total: int
-    """How many wait in all, of this level and topic."""
+    """Number of all waiting messages of this level and topic."""
     truncated: bool
-    """Whether more wait than are answered."""
+    """Whether more messages wait than the answer has."""
     limit: int
-    """How many could be answered: what was asked for, or 64."""
+    """Limit of the answer: the requested one, or 64."""
     complete: bool
     """False: the topics of what waited at the start are still being read, and a topic has only what is known."""
 

@@ -19,10 +19,10 @@ class Disk(Answer):
 
     path: str
     total_bytes: int
-    """What is used, and what is free."""
+    """Used and free bytes."""
     free_bytes: int
     used_ratio: float
-    """As retention and refusals of sends go by it."""
+    """Disk usage on which retention and refusals of sends are based."""
     log_bytes: int
     pinned_bytes: int
     pinned_by: list[Pin]

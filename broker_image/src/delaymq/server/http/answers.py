@@ -85,7 +85,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     except Exception as error:
         if is_shortage(error) or _lacks_thread(error):
             _logger.warning("%s %s: %s", request.method, request.path, error)
-            text = f"the system has no descriptor, memory or thread for it ({error}): try again, or raise the limit"
+            text = f"the system lacks descriptors, memory or threads ({error}): try again, or raise the limit"
             return error_response(503, "shortage", text)
         _logger.exception("%s %s failed", request.method, request.path)
         return error_response(500, "internal_error", f"{type(error).__name__}: {error}")

@@ -62,7 +62,7 @@ class LogWriter:
     def _start(self) -> None:
         # A thread that is in a write for ever must not keep the process from ending.
         thread = threading.Thread(target=self._run, name="log writer", daemon=True)
-        # Where no thread can be started, lines wait: the next line tries again, and `stop` writes what is left.
+        # If no thread can be started, lines wait: the next line tries again, and `stop` writes the rest.
         with contextlib.suppress(RuntimeError):
             thread.start()
             self._thread = thread
@@ -136,7 +136,7 @@ class LogWriter:
         self._lines.clear()
         ready = select.poll()
         ready.register(self._descriptor, select.POLLOUT)
-        # A pipe that is ready takes so many bytes without blocking.
+        # A ready pipe takes this many bytes without blocking.
         with contextlib.suppress(OSError):
             while view and ready.poll(max(deadline - time.monotonic(), 0) * 1000):
                 view = view[os.write(self._descriptor, view[: select.PIPE_BUF]) :]

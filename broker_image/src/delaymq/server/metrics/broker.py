@@ -60,7 +60,7 @@ def _store(gathered: Gathered) -> Iterator[Metric]:
     yield counters("delaymq_store_corrected", "What the last start put right in files.", "what", corrections)
     yield gauge(
         "delaymq_disk_size_bytes",
-        "Size of the store's disk: what is used and what is free, without blocks reserved for root.",
+        "Size of the store's disk: used and free space, without blocks reserved for root.",
         gathered.disk_total_bytes,
     )
     yield gauge("delaymq_disk_free_bytes", "What is free on the store's disk.", gathered.disk_free_bytes)

@@ -82,7 +82,7 @@ def _is_taken_port(error: KubeError) -> bool:
 def say_port_taken(p: BrokerPass, what: str, field: str, error: KubeError) -> None:
     """A node port belongs to another Service."""
     p.not_applied(
-        Reason.NODE_PORT_TAKEN, f"{what}: {error.message}. Set spec.external.{field} to others, or free them."
+        Reason.NODE_PORT_TAKEN, f"{what}: {error.message}. Set spec.external.{field} to other ports, or free these."
     )
     p.again(_NODE_PORT_LOOK_S)
 

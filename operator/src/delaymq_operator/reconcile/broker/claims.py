@@ -65,6 +65,6 @@ def template_of(stateful_set: Manifest) -> dict[str, Any] | None:
 
 
 def template_differs(stateful_set: Manifest, storage: Storage) -> bool:
-    """The same of the claim that a StatefulSet makes; nobody adds a class there."""
+    """The same for the claim that a StatefulSet makes, to which nothing adds a default class."""
     template = template_of(stateful_set)
     return differs(template, storage) or storage_class(template) != storage.storage_class_name

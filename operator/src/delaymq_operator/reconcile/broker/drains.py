@@ -26,7 +26,7 @@ def is_known(info: BrokerInfo) -> bool:
 
 
 def held_s(info: BrokerInfo) -> float:
-    """For how long the broker's drain has been as it is."""
+    """Seconds since the broker's drain last changed."""
     since_ms = info.drain.since_ms if info.drain.since_ms is not None else info.as_of_ms
     return (info.as_of_ms - since_ms) / 1000
 
@@ -59,6 +59,6 @@ async def ask_to_drain(p: BrokerPass, group: Group, mode: DrainMode) -> bool:
         return False
     p.memory.undrained_since_ms.pop(group.index, None)
     if group.info is not None:
-        # Later steps of the pass go by it.
+        # Later steps of the pass use it.
         group.info = replace(group.info, drain=now)
     return True

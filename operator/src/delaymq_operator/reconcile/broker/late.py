@@ -15,10 +15,10 @@ from delaymq_operator.reconcile.errors import KubeError
 from delaymq_operator.reconcile.ports import Manifest
 
 _EVENTS_AFTER_MS: Final = 15_000
-"""A pod that starts is not ready for a moment: nobody asks about Events then."""
+"""A starting pod is not ready for a moment: its Events are not read before."""
 _EVENTS_AGAIN_MS: Final = 15_000
 _MAX_LOOKS: Final = 4
-"""Requests for Events in one pass; the others have their turn in the next ones."""
+"""Requests for Events in one pass; the others follow in the next passes."""
 _CLOCKS_DIFFER_MS: Final = 30_000
 """Events carry the time of another machine."""
 _KEPT_MS: Final = 3_600_000
@@ -95,7 +95,7 @@ async def last_warning(p: BrokerPass, name: str, uid: str) -> LastWarning | None
         events = await p.world.kube.list("Event", p.namespace, fields=fields)
         found = newest_warning(events, uid)
     except KubeError:
-        # They only explain: what was found before is still the best that is known.
+        # Events only explain: the previous finding is still the best known.
         pass
     kept = p.memory.warnings.items()
     p.memory.warnings = {key: value for key, value in kept if p.now_ms - value[0] < _KEPT_MS}
@@ -114,7 +114,7 @@ def newest_warning(events: list[Manifest], uid: str) -> LastWarning | None:
 
 
 def _at_ms(event: dict[str, Any]) -> int:
-    """When it was seen last. Events of the older API have the deprecated times."""
+    """Time when it was last seen. Events of the older API have only the deprecated fields."""
     series = event.get("series") or {}
     times = (
         series.get("lastObservedTime"),

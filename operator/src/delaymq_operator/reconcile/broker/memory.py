@@ -68,7 +68,7 @@ class BrokerMemory:
     status: dict[str, Any] | None = None
     """As last written."""
     stored: dict[str, Any] | None = None
-    """What the API server made of it."""
+    """The object as the API server stored it."""
     stored_version: str = ""
     """The Broker's resourceVersion then."""
     status_at_ms: int = 0

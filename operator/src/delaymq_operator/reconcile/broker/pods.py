@@ -46,15 +46,15 @@ class Pod:
     ip: str | None
     node: str | None
     ready_since_ms: int | None = None
-    """None: it is not, or nothing says since when."""
+    """None: it is not, or the time is unknown."""
     image: str | None = None
-    """What its container runs; None: it does not run."""
+    """Image that its container runs; None: it does not run."""
     port: int | None = None
     """What its broker listens on; None for a NameServer."""
     unready_since_ms: int | None = None
     """Since when it has not been ready; None: it is."""
     waits_for: str = ""
-    """What its container waits for, such as ContainerCreating."""
+    """Reason why its container waits, such as ContainerCreating."""
     problem: str | None = None
     """A sentence about what keeps it from running; None also while it simply starts."""
 
@@ -92,7 +92,7 @@ def is_ready(body: dict[str, Any]) -> bool:
 
 
 def _image(body: dict[str, Any]) -> str | None:
-    """As the spec has it: what the kubelet tells may be another name of the same image."""
+    """The image as in the spec: the kubelet may report another name of the same image."""
     containers = (body.get("spec") or {}).get("containers") or [{}]
     return containers[0].get("image") or None
 

@@ -20,7 +20,7 @@ SPEC_REASONS: Final = frozenset(
     }
 )
 _NEVER_READY: Final = frozenset({Reason.CREATING, Reason.INVALID_SPEC})
-# Time alone changes nothing about these.
+# These do not resolve with time.
 _STALLS_AT_ONCE: Final = frozenset(
     {
         Reason.INVALID_SPEC,
@@ -33,7 +33,7 @@ _STALLS_AT_ONCE: Final = frozenset(
         Reason.VOLUME_CANNOT_GROW,
     }
 )
-# What is missing may come by itself, such as a Secret that is applied in the same breath: given time, but not for ever.
+# Something missing may still appear, such as a Secret that is applied at the same time: wait, but not forever.
 _STALLS_IN_TIME: Final = frozenset(
     {
         Reason.DELAY_LEVEL_CONFIG_MISSING,
@@ -48,7 +48,7 @@ _MAX_NAMED: Final = 5
 
 
 class Readiness(NamedTuple):
-    """What Ready says."""
+    """Status, reason and message of Ready."""
 
     status: ConditionStatus
     reason: Reason
@@ -56,11 +56,11 @@ class Readiness(NamedTuple):
 
 
 def readiness_of(p: BrokerPass) -> Readiness:
-    """True when all pods are made from the spec and serve. Unknown: they serve, but not all are made from it."""
+    """True when all pods run the spec and serve. Unknown: they serve, but not all run it."""
     wanted = p.wanted_groups
     ready = sum(1 for group in wanted if group.ready)
     counted = f"{ready} of {len(wanted)} broker groups {'is' if ready == 1 else 'are'} ready"
-    goes_on = f"What runs goes on as it was: {counted}." if wanted else ""
+    goes_on = f"The running pods are unchanged: {counted}." if wanted else ""
     if p.problems and p.problems[0].reason in SPEC_REASONS:
         return Readiness("False", Reason.INVALID_SPEC, f"{p.problems[0].message} {goes_on}".rstrip())
     if ready < len(wanted):
@@ -75,7 +75,7 @@ def readiness_of(p: BrokerPass) -> Readiness:
         servers = sum(1 for pod in p.name_server_pods if pod.ready)
         if servers < p.broker.spec.name_servers.replicas:
             what = f"{servers} of {p.broker.spec.name_servers.replicas} NameServers are ready"
-            message = f"{what}; clients that know the brokers go on."
+            message = f"{what}; clients that know the brokers are not affected."
             return Readiness("False", Reason.NAME_SERVERS_NOT_READY, message)
     if p.not_in_force:
         return Readiness("False", p.not_in_force[0].reason, f"{p.not_in_force[0].message} {goes_on}")
@@ -85,7 +85,7 @@ def readiness_of(p: BrokerPass) -> Readiness:
 def _in_force(p: BrokerPass, counted: str) -> Readiness:
     """Of pods that all serve."""
     if p.broker.spec.paused:
-        what = f"{counted}; whether they are as the spec says is not checked while spec.paused is true"
+        what = f"{counted}; their settings are not checked while spec.paused is true"
         return Readiness("Unknown", Reason.PAUSED_BY_SPEC, f"{what}.")
     old = [unit.pod_name for unit in units_of(p) if not unit.surplus and not unit.rolled_out]
     if old:
@@ -94,7 +94,7 @@ def _in_force(p: BrokerPass, counted: str) -> Readiness:
         return Readiness("Unknown", Reason.ROLLING, f"{what}: {named}. See the condition Progressing.")
     silent = [group.name for group in p.wanted_groups if group.info is None or group.unreachable is not None]
     if silent and not _was_in_force(p):
-        what = f"{counted}, but whether the settings are in force is not known of {', '.join(silent[:_MAX_NAMED])}"
+        what = f"{counted}, but the settings could not be checked at {', '.join(silent[:_MAX_NAMED])}"
         return Readiness("Unknown", Reason.BROKER_UNREACHABLE, f"{what}: it has not answered yet.")
     return Readiness("True", Reason.ALL_GROUPS_READY, f"{counted}.")
 
@@ -106,7 +106,7 @@ def _was_in_force(p: BrokerPass) -> bool:
 
 
 def stalled_of(p: BrokerPass, degraded: Condition | None) -> Note | None:
-    """What keeps the spec from being put in force until a person does something; `degraded` tells since when."""
+    """The obstacle that keeps the spec from being put in force without user action; `degraded` has its start."""
     for problem in p.problems:
         if problem.reason in _STALLS_AT_ONCE:
             return problem
@@ -122,7 +122,7 @@ def stalled_of(p: BrokerPass, degraded: Condition | None) -> Note | None:
 
 
 def reconciling_of(p: BrokerPass, ready: Readiness, stalled: Note | None) -> Note | None:
-    """What goes on; None when the spec is in force, when nothing can go on, and while paused."""
+    """The current step; None when the spec is in force, when no step is possible, and while paused."""
     if stalled is not None or p.broker.spec.paused:
         return None
     if p.progress:

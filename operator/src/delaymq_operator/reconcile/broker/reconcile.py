@@ -103,7 +103,7 @@ def _begin(key: Key, world: World, body: dict[str, object]) -> BrokerPass:
     is_first = memory.seen_ms == 0
     memory.look_at_clock(now_ms)
     if memory.status is not None:
-        # What others write there is not believed, and the cache may be a moment behind.
+        # Values written by others are not trusted, and the cache may lag.
         broker = structs.replace(broker, status=status_of({"status": memory.status}, BrokerStatus))
     p = BrokerPass(key=key, world=world, body=body, broker=broker, memory=memory, now_ms=now_ms, spec_problem=wrong)
     p.is_first = is_first

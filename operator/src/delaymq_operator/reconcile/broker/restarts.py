@@ -128,7 +128,7 @@ def _waiting_for(unit: Unit) -> str:
         why = f": {'; '.join(unit.info.not_ready)}" if unit.info is not None and unit.info.not_ready else ""
         return f"Pod {unit.pod_name} is not ready yet{why}."
     if unit.settling:
-        return f"NameServer {unit.pod_name} is ready since a moment ago: brokers tell it their routes first."
+        return f"NameServer {unit.pod_name} has just become ready: brokers register their routes with it first."
     if unit.unreachable_s:
         return f"Pod {unit.pod_name} does not answer and cannot be asked to move writes away."
     if unit.hold:
@@ -151,8 +151,8 @@ async def _let_help(p: BrokerPass, unit: Unit, helpers: Sequence[Unit]) -> None:
     helping = [group for group in p.groups if group.index in {helper.group for helper in helpers}]
     for group in helping:
         await ask_to_drain(p, group, "none")
-    who = f"{', '.join(group.name for group in helping)}, which shall go," if helping else "another group"
-    p.progressing(Reason.MOVING_WRITES, f"Pod {unit.pod_name} is restarted when {who} takes writes again.")
+    who = f"{', '.join(group.name for group in helping)}, which is to be removed," if helping else "another group"
+    p.progressing(Reason.MOVING_WRITES, f"Pod {unit.pod_name} is restarted when {who} accepts writes again.")
 
 
 async def _drain(p: BrokerPass, unit: Unit, mode: str) -> None:

@@ -31,7 +31,7 @@ class Unit:
     group: int | None = None
     """None: a NameServer."""
     surplus: bool = False
-    """It shall go: it is restarted only if it is broken, and nobody waits for it. Until then it can take writes."""
+    """It is to be removed: it is restarted only if it is broken, and nothing waits for it. It can still take writes."""
     hold: str = ""
     """Why it may not be touched now; empty: it may."""
     untried: bool = False
@@ -127,7 +127,7 @@ class HelpOut:
 
 @dataclass(frozen=True)
 class TryOut:
-    """A pod beside this one shows first whether a restart would succeed."""
+    """An additional pod first shows whether a restart would succeed."""
 
     unit: Unit
 

@@ -39,7 +39,7 @@ async def remove_surplus_groups(p: BrokerPass) -> None:
         return
     if p.rolling and not p.broker.force_scale_in:
         await _stand_by(p, surplus)
-        p.progressing(Reason.SCALING_IN, "Groups are removed when all groups that stay have been restarted.")
+        p.progressing(Reason.SCALING_IN, "Surplus groups are removed when the remaining groups have been restarted.")
         return
     if p.broker.force_scale_in is False and not any(group.writable for group in p.wanted_groups):
         p.progressing(Reason.SCALING_IN, "Groups are removed once one of those that stay takes writes.")
@@ -103,7 +103,7 @@ async def _may_go(p: BrokerPass, group: Group) -> bool:
         # The address of a removed group answers nobody: who may still know it is refused, and so sends elsewhere.
         if group.info.decommissioned or held_s(group.info) >= ROUTES_S:
             return True
-        p.progressing(Reason.SCALING_IN, f"{group.name} is empty and is removed when no client knows it any more.")
+        p.progressing(Reason.SCALING_IN, f"{group.name} is empty and is removed when clients no longer know it.")
         return False
     what = f"{group.name} is read-only and still has {what_remains(left)}"
     _blocked(p, f"{what}. It is removed when they are gone. {_override(p)}")

@@ -40,7 +40,7 @@ class LatePod:
     cannot_be_made: bool
     """Whether the API server refuses it: a quota, an admission rule."""
     has_problem: bool
-    """Its own status tells what keeps it from running."""
+    """Whether its own status explains why it does not run."""
 
 
 @dataclass
@@ -145,7 +145,7 @@ class BrokerPass:
     warnings_looked_for: int = 0
     """Requests for Events in this pass."""
     is_first: bool = False
-    """The first pass of this operator over this Broker."""
+    """Whether this is the operator's first pass over this Broker."""
     problems: list[Note] = field(default_factory=list)
     """What Degraded says, the most important first."""
     progress: list[Note] = field(default_factory=list)

@@ -38,7 +38,7 @@ async def compose_status(p: BrokerPass) -> None:
 
 
 async def publish_status(p: BrokerPass) -> None:
-    """Writes the status if it is time to, or if somebody else changed it."""
+    """Writes the status if it is due, or if it was changed by others."""
     after = p.status.to_dict()
     edited = _edited(p)
     known = None if edited else p.memory.status

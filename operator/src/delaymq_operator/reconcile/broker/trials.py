@@ -1,4 +1,4 @@
-"""A change to the only NameServer is tried out by a pod beside it: what no pod can run with must not replace it."""
+"""A change to the only NameServer is tried by an additional pod, so that a broken spec cannot replace it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from delaymq_operator.reconcile.ports import Manifest
 
 
 def must_be_tried(p: BrokerPass) -> bool:
-    """Whether there is one NameServer only, and no pod on trial is ready that was made as it shall be."""
+    """Whether there is only one NameServer, and no ready trial pod that was made from the current spec."""
     if p.broker.spec.name_servers.replicas > 1:
         return False
     pod = p.cached("Pod", names.namesrv_trial_pod(p.broker.name))
@@ -22,7 +22,7 @@ def must_be_tried(p: BrokerPass) -> bool:
 
 
 async def try_out(p: BrokerPass, pod_name: str) -> bool:
-    """One step of a trial, and whether it may succeed; until then the NameServer `pod_name` goes on as it was."""
+    """One step of a trial, and whether it may succeed; until then the NameServer `pod_name` stays unchanged."""
     trial = names.namesrv_trial_pod(p.broker.name)
     made = made_from(p.name_servers.live)
     if made is None:
@@ -30,13 +30,13 @@ async def try_out(p: BrokerPass, pod_name: str) -> bool:
     live = p.cached("StatefulSet", names.namesrv_trial(p.broker.name))
     if live is not None and _inputs(live) != made.inputs:
         await end_trial(p)
-        p.progressing(Reason.ROLLING, f"Pod {trial} makes way for another change.")
+        p.progressing(Reason.ROLLING, f"Pod {trial} is replaced to try another change.")
         return True
     await ensure(p, name_server_trial(p.broker, made.inputs, made.template))
     body = p.cached("Pod", trial)
     problem = Pod.of(body, p.now_ms).problem if body is not None else None
     if problem is None:
-        p.progressing(Reason.ROLLING, f"Pod {trial} tries the change out before NameServer {pod_name} is restarted.")
+        p.progressing(Reason.ROLLING, f"Pod {trial} tries the change before NameServer {pod_name} is restarted.")
         return True
     p.problem(
         Reason.POD_FAILING,

@@ -76,7 +76,7 @@ async def _replace(p: BrokerPass, group: Group, claim: Manifest) -> None:
     """One step: first the StatefulSet, which would make the claim again, then the claim. The pod, which never ran,
     stays and waits for the next one."""
     name = claim["metadata"]["name"]
-    p.progressing(Reason.CREATING, f"Volume {name}, which is not bound, is made anew as spec.storage says.")
+    p.progressing(Reason.CREATING, f"Volume {name}, which is not bound, is created again according to spec.storage.")
     group.is_remade = True
     labels = component_labels(p.broker, "broker")
     found = await p.world.kube.list("PersistentVolumeClaim", p.namespace, labels=labels)
@@ -96,7 +96,7 @@ async def _replace(p: BrokerPass, group: Group, claim: Manifest) -> None:
         await p.world.kube.delete(
             "PersistentVolumeClaim", p.namespace, name, uid=metadata["uid"], version=metadata["resourceVersion"]
         )
-        await p.event("Normal", "ReplacingVolume", f"volume {name}, which was never bound, is made anew")
+        await p.event("Normal", "ReplacingVolume", f"volume {name}, which was never bound, is created again")
 
 
 async def _delete_set(p: BrokerPass, group: Group, live: Manifest) -> None:

@@ -37,7 +37,7 @@ export function delaysScreen(view, { parameters }) {
       filters(filter, chosen.name),
       tiles(delay, due, filter),
       chart.element,
-      due.complete === false ? note("The broker still reads the topics of what waited at its start: this page shows a part.") : null,
+      due.complete === false ? note("The broker is still reading the topics of messages that waited at its start: this page is incomplete.") : null,
       h(
         "div",
         { class: "two", "data-key": "two" },
@@ -138,8 +138,8 @@ function levels(delay, ofTopic, filter) {
   ];
   if (!ofTopic)
     columns.push(
-      { title: "p50", numeric: true, wide: true, hint: "half of its messages were at most so late" },
-      { title: "p99", numeric: true, hint: "of 100 of its messages 99 were at most so late" },
+      { title: "p50", numeric: true, wide: true, hint: "half of its messages were at most this late" },
+      { title: "p99", numeric: true, hint: "99 of 100 of its messages were at most this late" },
       { title: "max", numeric: true, wide: true, hint: "the latest one since the start" },
       { title: "Lateness", wide: true, hint: "from p50 to p99, a stroke at max; 1 ms to 3 h in powers of ten" },
     );
@@ -160,7 +160,7 @@ function levels(delay, ofTopic, filter) {
   });
   return [
     table("levels", columns, rows, { caption: ofTopic ? `Delayed messages of ${filter.topic} by level` : "Delayed messages and lateness by level" }),
-    ofTopic ? note("How late messages were is known by level, not by topic.") : null,
+    ofTopic ? note("Lateness is measured by level, not by topic.") : null,
   ];
 }
 
@@ -207,7 +207,7 @@ function nextMessages(next, filter) {
   }));
   return [
     table("next", columns, rows, { caption: "Messages that are due next" }),
-    next.truncated ? note(`${count(messages.length)} of ${count(total)} that wait.`) : null,
+    next.truncated ? note(`${count(messages.length)} of ${count(total)} waiting messages.`) : null,
   ];
 }
 
@@ -228,6 +228,6 @@ function byTopic({ rows: found, truncated }) {
   }));
   return [
     table("by topic", columns, rows, { caption: "Delayed messages by topic" }),
-    truncated ? note(`The ${count(rows.length)} topics for which most waits.`) : null,
+    truncated ? note(`The ${count(rows.length)} topics with the most waiting messages.`) : null,
   ];
 }
