@@ -29,6 +29,13 @@ def patches(world):
 # Sizes.
 
 
+def assert_nothing_is_written(world):
+    """By twenty more passes."""
+    world.kube.requests.clear()
+    world.idle(20)
+    assert world.kube.writes() == []
+
+
 def test_a_size_that_the_class_refuses_is_set_back_as_the_status_says():
     world = settled(size=1)
     world.kube.can_grow = False
@@ -62,9 +69,7 @@ def test_a_size_that_the_storage_cannot_reach_is_set_back_around_the_pod(size, a
     assert size_of(template_of(world)) == size
     assert size_of(claim_of(world)) == asked
     assert world.pod_uids() == before
-    world.kube.requests.clear()
-    world.idle(20)
-    assert world.kube.writes() == []
+    assert_nothing_is_written(world)
 
 
 def test_storage_that_cannot_grow_at_all_is_left_with_the_least_that_kubernetes_takes():
@@ -77,9 +82,7 @@ def test_storage_that_cannot_grow_at_all_is_left_with_the_least_that_kubernetes_
     world.run()
     assert size_of(claim_of(world)) == "10241Mi"
     assert world.status["groups"][0]["storage"] == {"requested": "10241Mi", "capacity": "10Gi"}
-    world.kube.requests.clear()
-    world.idle(20)
-    assert world.kube.writes() == []
+    assert_nothing_is_written(world)
 
 
 def test_a_kubernetes_that_takes_no_smaller_request_is_asked_once_and_the_broker_is_well():
