@@ -83,7 +83,7 @@ def _check_alone(seen: GroupSeen) -> None:
         who = ", ".join(sorted(seen.members.members)[:3])
         raise CommandError(
             f"group {seen.group} has {counted(len(seen.members.members), 'member')} ({who}), which would overwrite the"
-            " offset with their own: stop them first, or use --to, of which running members are told"
+            " offset with their own: stop them first, or use --to, which running members obey"
         )
 
 

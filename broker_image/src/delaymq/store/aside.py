@@ -25,8 +25,8 @@ _NAME_DIGITS: Final = 20
 
 
 class Aside:
-    """The folder of one store. Without space nothing is kept, since the store must open all the same. StoreOpenError
-    without descriptors or memory: that passes."""
+    """The folder of one store. Without space nothing is kept, since the store must open nevertheless. StoreOpenError
+    without descriptors or memory: a shortage passes."""
 
     def __init__(self, files: Files, store_path: str) -> None:
         self._files = files
@@ -105,7 +105,7 @@ class Aside:
             files.pwrite(self._pieces, data, self._pieces_end)
             self._pieces_end += len(data)
         except OSError as error:
-            self._not_kept(f"{file}: what is cleared cannot be kept aside", error)
+            self._not_kept(f"{file}: the cleared bytes cannot be kept aside", error)
 
     # -- whole files ----------------------------------------------------------------------------------------------
 
@@ -148,7 +148,7 @@ class Aside:
         _log.error("%s: %s", what, error)
 
     def close(self) -> None:
-        """No more is kept by this run."""
+        """Stop keeping anything in this run."""
         if self._pieces is not None:
             self._files.close(self._pieces)
             self._pieces = None
@@ -161,7 +161,7 @@ class Aside:
         if wanted > self._room or (not moved and wanted > self._free):
             self._look(wanted, name)
         if wanted > self._room or (not moved and wanted > self._free):
-            _log.error("%s and what is larger is not kept aside: there is no room for %d bytes", name, wanted)
+            _log.error("%s and anything larger is not kept aside: there is no room for %d bytes", name, wanted)
             if not moved:
                 self._refused = wanted
             return False
@@ -209,5 +209,5 @@ def _is_of_log(name: str) -> bool:
 
 
 def _is_single(name: str) -> bool:
-    """Whether a new file is made for each thing that is kept, not a file replaced."""
+    """Whether each kept part gets a new file instead of replacing one."""
     return not name.startswith(("consumequeue~", "index~", "commitlog~"))

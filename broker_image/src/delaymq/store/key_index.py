@@ -61,7 +61,7 @@ class KeyIndex:
 
     @property
     def full(self) -> bool:
-        """Whether no snapshot may state the index: because the disk is full or keys are missing from it."""
+        """Whether no snapshot may state the index, because the disk is full or keys are missing from it."""
         return self._refused or self._incomplete
 
     @property

@@ -40,7 +40,7 @@ async def try_out(p: BrokerPass, pod_name: str) -> bool:
         return True
     p.problem(
         Reason.POD_FAILING,
-        f"{problem}. It tries a change out for NameServer {pod_name}, which goes on as it was, and so do the brokers. "
+        f"{problem}. It tries a change for NameServer {pod_name}, which runs unchanged, as do the brokers. "
         f"See `kubectl describe pod {trial}` and `kubectl logs {trial}`, and correct the spec.",
     )
     p.progressing(Reason.WAITING_FOR_POD, f"Nothing is restarted before pod {trial} runs.")
