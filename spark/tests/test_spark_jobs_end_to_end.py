@@ -135,10 +135,11 @@ def test_a_damaged_part_is_named_and_the_rest_analysed(
     assert "&lt;b&gt;$" in page
 
 
-def test_an_empty_store_has_a_report_too(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_empty_store_has_a_report_too_and_a_second_one_replaces_it(spark: SparkSession, tmp_path: Path) -> None:
     Workload(tmp_path / "store").close()
     out = tmp_path / "out"
-    assert run(["report", "--store", str(tmp_path / "store"), "--out", str(out)]) == 0
+    for _ in range(2):
+        assert run(["report", "--store", str(tmp_path / "store"), "--out", str(out)]) == 0
     assert summary_of(out)["totals"]["messages"] == 0
     assert (out / "report.html").exists()
 
