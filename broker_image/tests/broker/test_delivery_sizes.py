@@ -12,6 +12,7 @@ from delaymq.message.marks import MarkKind
 from delaymq.message.properties import decode_properties
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Response
+from delaymq.schedule.retries import MAX_OBJECTS
 from delaymq.store.consume_queue import ENTRY
 from delivery_bench import Bench
 from transactions_harness import GROUP, Half, Transacting
@@ -129,16 +130,17 @@ def test_a_message_that_is_acknowledged_fits_a_segment_when_it_is_due(
 
 def test_any_number_of_messages_that_fail_by_themselves_holds_up_no_other() -> None:
     bench = Bench("1s 5s")
-    bench.delivery._hand_over.retries._max_objects = 100
-    for number in range(1_000):
+    count = MAX_OBJECTS + 100
+    for number in range(count):
         bench.send(f"bad{number}", 1, topic="bad")
-    bench.send("good", 2)
+    bench.send("behind them", 1)
+    bench.send("beside them", 2)
     bench.store.refuse = lambda message: RuntimeError("this one cannot be") if message.topic == "bad" else None
     bench.now_ms += 1_000
-    assert bench.hand_over() == []
+    assert bench.hand_over(2 * count) == ["behind them"]
     bench.now_ms += 4_000
-    assert bench.hand_over() == ["good"]
+    assert bench.hand_over(64) == ["beside them"]
     bench.store.refuse = lambda message: None
     bench.now_ms += 60_000
-    assert sorted(bench.hand_over()) == sorted(f"bad{number}" for number in range(1_000))
+    assert sorted(bench.hand_over(2 * count)) == sorted(f"bad{number}" for number in range(count))
     assert bench.delivery.next_wakeup_ms() is None
