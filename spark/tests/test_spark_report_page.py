@@ -88,6 +88,16 @@ def test_what_can_be_replayed_and_who_lags_is_on_the_page_and_in_the_terminal() 
     assert "  group g-Orders-1 lags by 1,234 messages in Orders-1" in told
 
 
+def test_one_message_is_not_counted_as_several() -> None:
+    summary = full_summary()
+    summary["totals"].update(messages=1, topics=1, segments=1)
+    summary["compaction"]["pins"] = summary["compaction"]["pins"][:1]
+    assert re.search(r": 1 message, .*, 1 topic, 1 segment$", lines(summary, None)[0])
+    text = drawn(summary)[1]
+    assert "1 message in 1 topic" in text
+    assert "in or behind 1 segment with messages still to come" in text
+
+
 def test_a_bar_of_the_rate_covers_its_hour() -> None:
     figure = report_plots._rate(full_summary(hours=3)["traffic"])
     assert figure is not None

@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from delaymq_spark.report_plots import name_of, plots
-from delaymq_spark.report_text import duration, headline, moment, number, share, size
+from delaymq_spark.report_text import counted, duration, headline, moment, number, share, size
 
 SHOWN_SEGMENTS = 25
 _CSS = """
@@ -115,7 +115,11 @@ def _tiles(summary: dict[str, Any]) -> str:
     coming = f"delays to come, {number(delay['overdue'])} overdue"
     lost = "lost" if delay["lossesCertain"] else "lost at most (parts were skipped)"
     tiles = [
-        (size(totals["bytes"]), f"{number(totals['messages'])} messages in {number(totals['topics'])} topics", ""),
+        (
+            size(totals["bytes"]),
+            f"{counted(totals['messages'], 'message')} in {counted(totals['topics'], 'topic')}",
+            "",
+        ),
         (size(compaction["liveBytes"]), f"live, {share(compaction['liveBytes'], totals['bytes'])}", ""),
         (size(compaction["reclaimableBytes"]), f"reclaimable for {size(compaction['copiedBytes'])} copied", ""),
         (duration(delay["worstLatenessMs"]), f"worst lateness, p99 {duration(delay['lateness']['p99Ms'])}", ""),
@@ -144,10 +148,10 @@ def _compaction(section: dict[str, Any], drawn: dict[str, str]) -> str:
     ]  # fmt: skip
     head = ("order", "segment", "action", "bytes", "given back", "replayable", "copied", "still to come", "last due")
     more = section["planSegments"] - len(rows)
-    note = f"<p>… and {more} segments more, in summary.json</p>" if more > 0 else ""
+    note = f"<p>… and {counted(more, 'segment')} more, in summary.json</p>" if more > 0 else ""
     pinned = (
-        f"<p>{size(section['pinnedBytes'])} of dead bytes stand in or behind {len(section['pins'])} segments that"
-        " hold messages still to come: deletion of whole segments from the front cannot reach them.</p>"
+        f"<p>{size(section['pinnedBytes'])} of dead bytes stand in or behind {counted(len(section['pins']), 'segment')}"
+        " with messages still to come: deletion of whole segments from the front cannot reach them.</p>"
         if section["pins"]
         else ""
     )

@@ -51,6 +51,11 @@ def number(value: float | None) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
 
 
+def counted(count: int, one: str) -> str:
+    """`1 segment`, `12,345 segments`."""
+    return f"{number(count)} {one}" if count == 1 else f"{number(count)} {one}s"
+
+
 def duration(value_ms: float | None) -> str:
     """`350 ms`, `12.3 s`, `5 min`, `2.0 h`, `3.1 d`."""
     if value_ms is None:
@@ -110,8 +115,8 @@ def lines(summary: dict[str, Any], out: Path | None) -> list[str]:
     """The summary for a terminal."""
     totals = summary["totals"]
     found = [
-        f"{printable(summary['store'])}: {number(totals['messages'])} messages, {size(totals['bytes'])}, "
-        f"{totals['topics']} topics, {totals['segments']} segments"
+        f"{printable(summary['store'])}: {counted(totals['messages'], 'message')}, {size(totals['bytes'])}, "
+        f"{counted(totals['topics'], 'topic')}, {counted(totals['segments'], 'segment')}"
     ]
     if compaction := summary.get("compaction"):
         found.append(
@@ -127,7 +132,8 @@ def lines(summary: dict[str, Any], out: Path | None) -> list[str]:
             )
         behind = [each for each in compaction["groups"] if each["lag"]]
         found += [
-            f"  group {printable(each['group'])} lags by {number(each['lag'])} messages in {printable(each['topic'])}"
+            f"  group {printable(each['group'])} lags by {counted(each['lag'], 'message')} in"
+            f" {printable(each['topic'])}"
             for each in behind[:SHOWN_GROUPS]
         ]
     if delay := summary.get("delay"):
@@ -142,7 +148,7 @@ def lines(summary: dict[str, Any], out: Path | None) -> list[str]:
         )
     if traffic := summary.get("traffic"):
         found += [
-            f"  {printable(each['topic'])}: {number(each['messages'])} messages, {size(each['bytes'])}"
+            f"  {printable(each['topic'])}: {counted(each['messages'], 'message')}, {size(each['bytes'])}"
             for each in traffic["topTopics"][:5]
         ]
     if out is not None:
