@@ -79,5 +79,5 @@ def test_a_directory_that_cannot_be_removed_does_not_fail_the_run(
     wanted = parse(["traffic", "--store", "/s", "--out", str(out), "--keep-runs", "1"], 0)
     cli._remove_old_runs(wanted)
     assert capsys.readouterr().err == (
-        f"delaymq-spark: older runs beside {out} were not all removed: Permission denied\n"
+        f"delaymq-spark: older runs beside {out} could not all be removed: Permission denied\n"
     )
