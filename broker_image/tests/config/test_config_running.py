@@ -40,28 +40,28 @@ def path(tmp_path: Path) -> Path:
 
 def test_hot_keys_change_now_others_at_the_restart_and_the_file_has_both(path: Path) -> None:
     running = Running(path)
-    change = running.change(fileReservedTime="24", brokerName="b", sendMessageThreadPoolNums="4")
-    assert (change.config.file_reserved_time, change.config.broker_name) == (24, "broker-a")
+    change = running.change(fileReservedTime="24", regionId="b", sendMessageThreadPoolNums="4")
+    assert (change.config.file_reserved_time, change.config.region_id) == (24, "DefaultRegion")
     assert change.remark == (
-        "changed now: fileReservedTime; waits for a restart: brokerName;"
+        "changed now: fileReservedTime; waits for a restart: regionId;"
         f" without a meaning here and left aside: sendMessageThreadPoolNums; kept in {path}"
     )
-    assert path.read_text() == "# mine\nfileReservedTime=24\nbrokerName=b\n"
+    assert path.read_text() == "# mine\nfileReservedTime=24\nregionId=b\n"
     again = Running(path)
-    assert (again.config.file_reserved_time, again.config.broker_name) == (24, "b")
+    assert (again.config.file_reserved_time, again.config.region_id) == (24, "b")
 
 
 def test_values_say_who_changed_them_and_what_waits(path: Path) -> None:
     running = Running(path)
-    running.change(fileReservedTime="24", brokerName="b")
+    running.change(fileReservedTime="24", regionId="b")
     rows = {row["key"]: row for row in describe(running.config, running.settings.origins, running.settings.waiting)}
     assert rows["fileReservedTime"]["value"] == "24"
     origin = rows["fileReservedTime"]["origin"]
     assert origin.startswith("changed at 2023-11-1")
     assert origin.endswith(" by code 25 of 127.0.0.1:5")
-    assert (rows["brokerName"]["value"], rows["brokerName"]["waiting"]) == ("broker-a", "b")
+    assert (rows["regionId"]["value"], rows["regionId"]["waiting"]) == ("DefaultRegion", "b")
     assert rows["listenPort"]["origin"] == "default"
-    running.change(brokerName="broker-a")
+    running.change(regionId="DefaultRegion")
     assert running.settings.waiting == {}
 
 
@@ -72,8 +72,8 @@ def test_without_a_file_hot_keys_change_until_the_restart_and_others_are_refused
         "changed now: fileReservedTime; not kept for the next start: there is no configuration file (-c) to keep it in"
     )
     assert running.origin("fileReservedTime").endswith(", until the restart")
-    with pytest.raises(ConfigError, match=r"brokerName: a change needs a restart, and there is no .*; nothing was"):
-        running.change(brokerName="b", fileReservedTime="12")
+    with pytest.raises(ConfigError, match=r"regionId: a change needs a restart, and there is no .*; nothing was"):
+        running.change(regionId="b", fileReservedTime="12")
     assert running.config.file_reserved_time == 24
 
 
@@ -82,16 +82,16 @@ def test_a_file_that_cannot_be_written_is_as_none(path: Path) -> None:
     (path.parent / f".{path.name}.new").mkdir()
     assert f"not kept for the next start: {path} cannot be written" in running.change(fileReservedTime="24").remark
     with pytest.raises(ConfigError, match="cannot be written"):
-        running.change(brokerName="b")
+        running.change(regionId="b")
     path.unlink()
     assert "cannot be read" in running.change(fileReservedTime="12").remark
 
 
 def test_what_a_flag_sets_is_said_to_come_back_and_cannot_wait_in_the_file(path: Path) -> None:
-    running = Running(path, fileReservedTime="36", brokerName="flagged")
+    running = Running(path, fileReservedTime="36", regionId="flagged")
     assert "at the next start flag --x goes before it" in running.change(fileReservedTime="24").remark
     with pytest.raises(ConfigError, match="the flag --x goes before the file"):
-        running.change(brokerName="b")
+        running.change(regionId="b")
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_change_with_one_key_that_cannot_be_changes_nothing(path: Path, settin
 
 
 @pytest.mark.parametrize("key", sorted(FORBIDDEN_KEYS))
-def test_paths_homes_ports_and_secrets_are_never_changed_over_the_wire(path: Path, key: str) -> None:
+def test_paths_addresses_names_ports_and_secrets_are_never_changed_over_the_wire(path: Path, key: str) -> None:
     with pytest.raises(ForbiddenKeyError, match=f"{key}: cannot be changed over the wire"):
         Running(path).change(**{key: "9"})
     settings = RunningSettings(NamesrvConfig)
@@ -122,7 +122,7 @@ def test_paths_homes_ports_and_secrets_are_never_changed_over_the_wire(path: Pat
 
 
 def test_every_key_that_is_a_path_a_port_or_a_secret_is_forbidden() -> None:
-    words = ("port", "path", "dir", "host", "token")
+    words = ("port", "path", "dir", "host", "token", "namesrvaddr", "brokerip", "brokername", "clustername")
     for config in (BrokerConfig(), NamesrvConfig()):
         keys = {key: key.lower().replace("support", "") for key in [*to_settings(config), "httpToken"]}
         named = {key for key, text in keys.items() if any(word in text for word in words)}
@@ -137,7 +137,7 @@ def test_stating_what_is_so_anyway_changes_nothing_but_a_token_cannot_be_guessed
 
 
 def test_the_black_list_forbids_further_keys(path: Path) -> None:
-    running = Running(path, configBlackList="namesrvAddr; fileReservedTime")
+    running = Running(path, configBlackList="regionId; fileReservedTime")
     with pytest.raises(ForbiddenKeyError, match="fileReservedTime"):
         running.change(fileReservedTime="24")
 

@@ -1,8 +1,8 @@
 """Settings of a running server: where they are from, and what a change over the wire (codes 25 and 318) does.
 
 A change is made as a whole or not at all. It is written into the file that the server was started with, as RocketMQ
-does it, so that the next start has it too; paths, addresses, ports and secrets never change that way: a peer on the
-network must not decide what this process reads, writes, binds or believes.
+does it, so that the next start has it too; paths, addresses, names, ports and secrets never change that way: a peer on
+the network must not decide what this process reads, writes, binds or believes, nor where its clients are led.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from delaymq.steps import Steps
 
 FORBIDDEN_KEYS: Final = frozenset(
     """
-    abortFile aclConfigPath aclEnable brokerConfigPath configBlackList configStorePath fastPortEnable haListenPort
-    httpHost httpNames httpPort httpToken httpTokenFile kvConfigPath listenHost listenPort readOnlyCommitLogStorePaths
-    rocketmqHome storeCheckpoint storePathCommitLog storePathConsumeQueue storePathDLedgerCommitLog
-    storePathIndex storePathRootDir
+    abortFile aclConfigPath aclEnable brokerClusterName brokerConfigPath brokerIP1 brokerIP2 brokerId brokerName
+    configBlackList configStorePath fastPortEnable haListenPort haMasterAddress httpHost httpNames httpPort httpToken
+    httpTokenFile kvConfigPath listenHost listenPort namesrvAddr readOnlyCommitLogStorePaths rmqAddressServerDomain
+    rmqAddressServerSubGroup rocketmqHome storeCheckpoint storePathCommitLog storePathConsumeQueue
+    storePathDLedgerCommitLog storePathIndex storePathRootDir
     """.split()  # noqa: SIM905  (a list of twenty quoted words is harder to read)
 ) | {"useTLS", *(key for key in keys_of(BrokerConfig) if key.startswith("tls."))}
 _ABOVE_THE_FILE = ("flag ", "variable ")
