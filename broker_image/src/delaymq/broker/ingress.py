@@ -38,7 +38,9 @@ def admit(
 ) -> tuple[str, int, dict[str, str], bool]:
     """Topic, queue and properties under which a message is stored, and whether its producer waits for the disk.
 
-    `text` are the properties as sent. RequestError when a property cannot be honoured or they would not fit.
+    `text` are the properties as sent. RETRY_TOPIC is kept only on what a consumer sends to its retry topic: RocketMQ's
+    clients set it nowhere else, and consumers take a retry for a message of the topic that it names. RequestError when
+    a property cannot be honoured or they would not fit.
     """
     properties = parse_properties(text)
     if names.OWN_PREFIX in text:
@@ -47,6 +49,8 @@ def admit(
     properties[names.CLUSTER] = broker.cluster_name
     if dead_letter:
         properties[names.DELAY] = "0"
+    elif names.RETRY_TOPIC in properties and not topic.startswith(names.RETRY_PREFIX):
+        del properties[names.RETRY_TOPIC]
     level = 0
     if not _RULED.isdisjoint(properties):
         for name in REFUSED.keys() & properties.keys():
@@ -115,6 +119,8 @@ def admit_batched(shared: dict[str, str], shared_characters: int, raw: bytes) ->
     text = raw.decode("utf-8", "surrogateescape")
     properties = parse_properties(text)
     properties.update(shared)
+    # A batch never goes to a retry topic.
+    properties.pop(names.RETRY_TOPIC, None)
     if names.OWN_PREFIX in text:
         strip_own(properties)
     if not _RULED.isdisjoint(properties):

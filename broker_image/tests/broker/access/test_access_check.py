@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from broker_harness import FakeSession, Harness, response_of, send_fields
+from delaymq.broker.access.accounts import SUB
 from delaymq.broker.access.requirements import ACCOUNT, REQUIREMENTS
 from delaymq.broker.processors.table import NOT_SERVED, PROCESSORS
 from delaymq.message.ids import offset_message_id
@@ -129,6 +130,10 @@ def test_a_oneway_request_is_refused_without_an_answer(guarded: Guarded) -> None
         (310, send_fields("Other"), "topic:Other"),
         (310, send_fields("%RETRY%mine"), ""),
         (310, send_fields("%RETRY%other"), "group:other"),
+        (310, send_fields("%RETRY%mine", {"RETRY_TOPIC": "Read"}), ""),
+        (310, send_fields("%RETRY%mine", {"RETRY_TOPIC": "Secret"}), "topic:Secret"),
+        (310, send_fields("%RETRY%NS%mine", {"RETRY_TOPIC": "Orders"}), "group:NS%mine"),
+        (310, send_fields("Orders", {"RETRY_TOPIC": "Secret"}), ""),
         (310, send_fields("%DLQ%mine"), "topic:%DLQ%mine"),
         (310, send_fields("RMQ_SYS_TRACE_TOPIC"), ""),
         (10, {"topic": "Orders", "producerGroup": "p"}, ""),
@@ -307,3 +312,12 @@ def test_only_producers_that_may_send_to_a_topic_are_asked_about_its_transaction
     guarded.ask(RequestCode.HEART_BEAT, body=beat, key=None, session=trusted)
     assert asked() == ["trusted"]
     assert not guarded.access.may_publish(sessions["application"], "Write")
+
+
+def test_the_origin_of_a_retry_is_a_topic_of_its_group_s_namespace() -> None:
+    requirement = REQUIREMENTS[310]
+    assert requirement.resources is not None
+    for origin in ("Orders", "NS%Orders"):
+        fields = send_fields("%RETRY%NS%readers", {"RETRY_TOPIC": origin})
+        command = request_command(310, {name: str(value) for name, value in fields.items()})
+        assert requirement.resources(command, lambda offset: None) == [("%RETRY%NS%readers", SUB), ("NS%Orders", SUB)]

@@ -13,7 +13,8 @@ from typing import Final
 
 from delaymq.broker.access.accounts import PUB, SUB
 from delaymq.message.ids import parse_offset_message_id
-from delaymq.message.names import REPLY_TOPIC_POSTFIX, RETRY_PREFIX
+from delaymq.message.names import REPLY_TOPIC_POSTFIX, RETRY_PREFIX, RETRY_TOPIC
+from delaymq.message.properties import parse_properties
 from delaymq.protocol.bodies import HeartbeatData, LockRequest
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command
@@ -53,12 +54,27 @@ def _sent(topic: str | None) -> Needed:
     return _topic(topic, PUB)
 
 
+def _retried(topic: str | None, properties: str | None) -> Needed:
+    # The group's members take a retry for a message of the topic that it names.
+    if topic is None or properties is None or not topic.startswith(RETRY_PREFIX):
+        return []
+    origin = parse_properties(properties).get(RETRY_TOPIC)
+    namespace, separator, _ = topic.removeprefix(RETRY_PREFIX).partition("%")
+    if origin is not None and separator and not origin.startswith(namespace + separator):
+        origin = namespace + separator + origin  # orderly consumers of RocketMQ's leave the namespace out
+    return _topic(origin, SUB)
+
+
 def _send(command: Command, topic_at: TopicAt) -> Needed:
-    return _sent(command.fields.get("topic"))
+    stated = command.fields
+    topic = stated.get("topic")
+    return _sent(topic) + _retried(topic, stated.get("properties"))
 
 
 def _send_v2(command: Command, topic_at: TopicAt) -> Needed:
-    return _sent(command.fields.get("b"))
+    stated = command.fields
+    topic = stated.get("b")
+    return _sent(topic) + _retried(topic, stated.get("i"))
 
 
 def _reply(command: Command, topic_at: TopicAt) -> Needed:

@@ -56,6 +56,9 @@ def send_back(broker: Broker, session: Session, command: Command) -> Response | 
         raise system_error(f"look message by offset failed, {header.offset}")
     properties = decode_properties(record.raw_properties)
     strip_own(properties)
+    if not record.topic.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX)):
+        # What producers could set before it was removed from their messages says nothing.
+        properties[names.RETRY_TOPIC] = record.topic
     properties.setdefault(names.RETRY_TOPIC, record.topic)
     properties[names.WAIT] = "false"
     properties.setdefault(names.ORIGIN_MESSAGE_ID, offset_message_id(record.store_host, record.physical_offset))
