@@ -77,7 +77,7 @@ def test_a_stop_that_cannot_write_its_offsets_still_stops(
     bench = Bench("1s")
     bench.send("a", 1)
 
-    def fail(name: str, data: bytes) -> None:
+    def fail(name: str, data: bytes, **_: int) -> None:
         raise OSError(28, "no space left on device")
 
     monkeypatch.setattr(bench.store.config_files, "save", fail)

@@ -60,6 +60,42 @@ def test_a_broken_file_is_left_aside_for_the_one_before(tmp_path: Path, caplog: 
     assert "cannot be read and is left aside" in caplog.text
 
 
+def test_settings_that_a_start_would_not_read_are_refused_and_the_file_stays_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kv, "MAX_FILE_BYTES", 5_000)
+    path = tmp_path / "kvConfig.json"
+    server = name_server(path)
+    assert ask(server, 100, namespace="N", key="k", value="1").code == 0
+    # A few characters are many bytes in the file.
+    answers = [ask(server, 100, namespace="N", key=f"k{number}", value="\x01" * 100) for number in range(20)]
+    assert {answer.code for answer in answers} == {0, 1}
+    assert "of which a start reads 5000: delete some" in str(answers[-1].remark)
+    assert path.stat().st_size <= 5_000
+    assert ask(name_server(path), 101, namespace="N", key="k").fields == {"value": "1"}
+
+
+def test_files_that_cannot_be_read_are_kept_and_replace_no_good_backup(tmp_path: Path) -> None:
+    path = tmp_path / "kvConfig.json"
+    server = name_server(path)
+    for value in ("1", "2"):
+        ask(server, 100, namespace="N", key="k", value=value)
+    path.write_bytes(b"{")
+    server = name_server(path)
+    assert path.with_name("kvConfig.json.unreadable").read_bytes() == b"{"
+    ask(server, 100, namespace="N", key="other", value="3")
+    assert b'"1"' in path.with_name("kvConfig.json.bak").read_bytes()
+    path.write_bytes(b"[")
+    path.with_name("kvConfig.json.bak").write_bytes(b"]")
+    name_server(path)
+    kept = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
+    assert kept == {
+        "kvConfig.json.unreadable": b"{",
+        "kvConfig.json.unreadable.2": b"[",
+        "kvConfig.json.bak.unreadable": b"]",
+    }
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"configTable":[]}', '{"configTable":{"N":1}}', "\xff"])
 def test_no_file_keeps_the_name_server_from_starting(tmp_path: Path, text: str) -> None:
     path = tmp_path / "kvConfig.json"

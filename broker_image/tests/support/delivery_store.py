@@ -23,7 +23,7 @@ class MemoryConfigFiles:
     def __init__(self, files: dict[str, bytes]) -> None:
         self.files = files
 
-    def load(self, name: str, parse: Callable[[bytes], Any]) -> Any:
+    def load(self, name: str, parse: Callable[[bytes], Any], *, max_bytes: int = 0) -> Any:
         for each in (name, name + ".bak"):
             if each in self.files:
                 try:
@@ -32,7 +32,7 @@ class MemoryConfigFiles:
                     pass
         return None
 
-    def save(self, name: str, data: bytes) -> None:
+    def save(self, name: str, data: bytes, *, max_bytes: int = 0) -> None:
         if name in self.files:
             self.files[name + ".bak"] = self.files[name]
         self.files[name] = data

@@ -22,6 +22,10 @@ MAX_ENTRY_CHARACTERS: Final = 65_536
 """Namespace, key and value of one entry together."""
 MAX_CHARACTERS: Final = 16 << 20
 """Of all entries: some kilobytes for each that there may be, and no more than can be written again and again."""
+MAX_FILE_BYTES: Final = 16 << 20
+"""Of the file: what a start reads. A character takes up to 6 bytes in it."""
+UNREADABLE: Final = ".unreadable"
+"""What the name of a file ends with that could not be read."""
 
 _logger = logging.getLogger(__name__)
 
@@ -78,8 +82,15 @@ class KVSettings:
 
     def _change(self, tables: dict[str, dict[str, str]]) -> Steps[None]:
         if self._path is not None:
+            data = dumps({"configTable": tables})
+            if len(data) > MAX_FILE_BYTES:
+                raise RequestError(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"all settings would have {len(data)} bytes as a file, of which a start reads {MAX_FILE_BYTES}:"
+                    " delete some",
+                )
             try:
-                yield partial(_save, self._path, tables)
+                yield partial(_save, self._path, data)
             except OSError as error:
                 _logger.error("the settings cannot be written to %s: %s", self._path, error)
                 raise RequestError(
@@ -91,26 +102,39 @@ class KVSettings:
 def _load(path: Path) -> dict[str, dict[str, str]]:
     for candidate in (path, path.with_name(path.name + ".bak")):
         try:
-            return _parse(candidate.read_bytes())
+            with candidate.open("rb") as file:
+                return _parse(file.read(MAX_FILE_BYTES + 1))
         except FileNotFoundError:
             continue
         except (FastJsonError, ValueError) as error:
             _logger.warning("%s cannot be read and is left aside: %s", candidate, error)
+            _set_aside(candidate)
         except OSError as error:
             raise NamesrvError(f"{candidate} cannot be read: {error.strerror}: make it readable") from error
     return {}
 
 
 def _parse(data: bytes) -> dict[str, dict[str, str]]:
-    tree = loads(data)
+    tree = loads(data, max_bytes=MAX_FILE_BYTES)
     tables = tree.get("configTable") if isinstance(tree, dict) else None
     if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
         raise ValueError("it has no configTable of namespaces")
     return {str(name): {str(key): str(value) for key, value in table.items()} for name, table in tables.items()}
 
 
-def _save(path: Path, tables: dict[str, dict[str, str]]) -> None:
-    data = dumps({"configTable": tables})
+def _set_aside(path: Path) -> None:
+    """Renames a file that cannot be read: it must replace no good backup."""
+    kept, number = path.with_name(path.name + UNREADABLE), 1
+    while kept.exists():
+        number += 1
+        kept = path.with_name(f"{path.name}{UNREADABLE}.{number}")
+    try:
+        path.rename(kept)
+    except OSError as error:
+        _logger.error("%s cannot be renamed: %s", path, error)
+
+
+def _save(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(path.name + ".tmp")
     with fresh.open("wb") as file:
@@ -118,9 +142,9 @@ def _save(path: Path, tables: dict[str, dict[str, str]]) -> None:
         file.flush()
         os.fsync(file.fileno())
     backup = path.with_name(path.name + ".bak")
-    with contextlib.suppress(FileNotFoundError):
-        backup.unlink()
-    with contextlib.suppress(FileNotFoundError):
+    if path.exists():
+        with contextlib.suppress(FileNotFoundError):
+            backup.unlink()
         os.link(path, backup)
     os.replace(fresh, path)
     folder = os.open(path.parent, os.O_RDONLY)

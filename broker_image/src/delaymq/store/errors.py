@@ -13,6 +13,14 @@ class StoreOpenError(StoreError):
     """The system refused a call that is needed to open the store."""
 
 
+class UnreadableTableError(StoreError):
+    """A table whose file and backup cannot be read; `paths`, below the store, of what is kept of them."""
+
+    def __init__(self, paths: list[str]) -> None:
+        super().__init__(f"neither the table nor its backup can be read: {', '.join(paths)}")
+        self.paths = paths
+
+
 class StoreLockedError(StoreError):
     """Another process has the store."""
 

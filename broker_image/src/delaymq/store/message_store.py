@@ -308,6 +308,8 @@ class MessageStore:
 
     def delete_topic(self, topic: str) -> None:
         """Delete the topic's queues; a later topic of that name counts from 0, also after a recovery."""
+        if not any(name == topic for name, _ in self._queues.table):
+            return  # nothing of it is in the log that a recovery would bring back
         # A snapshot that states queues which are gone would not be used.
         self._snapshots.give_up()
         self._dispatcher.deleted_topics[topic] = self._log.end_offset

@@ -27,7 +27,7 @@ def read_offsets(store: DeliveryStore) -> StatedOffsets:
             broken = True
             raise ValueError(error.remark) from error
 
-    table = store.config_files.load(FILE_NAME, parse)
+    table = store.config_files.load(FILE_NAME, parse, max_bytes=MAX_FILE_BYTES)
     if table is None:
         return StatedOffsets(table={}, problem="corrupt" if broken else "missing")
     return StatedOffsets(table=table, problem="corrupt" if broken else None)
@@ -46,7 +46,7 @@ class SaveTask:
     def run(self) -> None:
         """Replaces the file."""
         try:
-            self._store.config_files.save(FILE_NAME, self._data)
+            self._store.config_files.save(FILE_NAME, self._data, max_bytes=MAX_FILE_BYTES)
         except OSError as error:
             self._error = error
 
@@ -106,7 +106,7 @@ class OffsetsFile:
         if self._store.flushed_offset < end:
             raise OSError(f"{FILE_NAME} is not written: the log could not be flushed to {end}")
         self._captured = None
-        self._store.config_files.save(FILE_NAME, data)
+        self._store.config_files.save(FILE_NAME, data, max_bytes=MAX_FILE_BYTES)
         self._saved = data
 
     def _encoded(self) -> bytes:

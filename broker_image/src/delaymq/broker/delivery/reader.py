@@ -29,10 +29,10 @@ Parsed = TypeVar("Parsed")
 class ConfigFiles(Protocol):
     """The store's config files."""
 
-    def load(self, name: str, parse: Callable[[bytes], Parsed]) -> Parsed | None:
+    def load(self, name: str, parse: Callable[[bytes], Parsed], *, max_bytes: int = ...) -> Parsed | None:
         """What `parse` makes of the file, or else of its `.bak`; None when neither can be read."""
 
-    def save(self, name: str, data: bytes) -> None:
+    def save(self, name: str, data: bytes, *, max_bytes: int = ...) -> None:
         """Replaces the file atomically."""
 
     def remove(self, name: str) -> None:

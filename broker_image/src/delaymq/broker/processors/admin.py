@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from delaymq.broker.errors import no_permission, system_error, topic_missing
 from delaymq.broker.runtime_info import runtime_info
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
     from delaymq.broker.session import Session
 
+# Each is kept in delaymq/deleted_topics.json for as long as the log may have messages of it.
+MAX_DELETED_TOPICS: Final = 100_000
 _log = logging.getLogger(__name__)
 
 
@@ -67,6 +69,11 @@ def delete_topic(broker: Broker, session: Session, command: Command) -> Response
     if not topic or topic.isspace():
         raise system_error("The specified topic is blank.")
     _refuse_system_topic(broker, topic)
+    if len(broker.store.deleted_topics) >= MAX_DELETED_TOPICS and topic not in broker.store.deleted_topics:
+        raise system_error(
+            f"{MAX_DELETED_TOPICS} deleted topics still have messages in the log: wait until the log's oldest segments"
+            " are deleted (fileReservedTime)"
+        )
     broker.topics.remove(topic)
     broker.store.delete_topic(topic)
     broker.forget_counts(topic)
