@@ -180,6 +180,7 @@ FAULTS = (
     Fault("DelayMQDelaysShortened", measured("delaymq_delay_clamped_total", GROWS)),
     Fault("DelayMQBrokerOverloaded", measured("delaymq_event_loop_lag_seconds", 0.2)),
     Fault("DelayMQVolumeFillsUp", measured("delaymq_disk_free_bytes", 1e9)),
+    Fault("DelayMQConsumersUnserved", measured("delaymq_consumer_offsets_unreadable", 1)),
     Fault("DelayMQVolumeFull", measured("delaymq_disk_writes_refused", 1)),
     Fault(
         "DelayMQSendsRefused", measured("delaymq_sends_refused_total", GROWS, reason="no_permission"),

@@ -30,6 +30,7 @@ def test_offsets_are_kept_for_so_many_topics_and_groups_with_names_of_sane_lengt
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(offsets, "MAX_KEYS", 1)
+    harness.send("Orders")
 
     def commit(topic: str, group: str) -> int:
         fields = {"consumerGroup": group, "topic": topic, "queueId": 0, "commitOffset": 1}
@@ -74,7 +75,7 @@ def test_one_connection_belongs_to_so_many_groups(harness: Harness, monkeypatch:
 def test_a_table_that_cannot_be_written_is_told_and_written_the_next_time(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     files = harness.broker.store.config_files
@@ -109,7 +110,7 @@ def test_a_table_that_cannot_be_written_is_told_and_written_the_next_time(
 def test_tables_that_a_full_disk_refuses_are_logged_once_a_minute_with_a_count(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     broker = harness.broker

@@ -4,7 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from broker_harness import Harness, broker_config
+from delaymq.broker import offsets as offsets_module
 from delaymq.broker.broker import Broker
 from delaymq.protocol.bodies import (
     ConsumerOffsets,
@@ -15,6 +17,7 @@ from delaymq.protocol.bodies import (
     MessageQueue,
     ResetOffset,
     TimeSpans,
+    TopicConfig,
 )
 from delaymq.protocol.codes import RequestCode, ResponseCode
 
@@ -31,6 +34,7 @@ def commit(harness: Harness, offset: int, queue_id: int = 0, group: str = "reade
 
 
 def test_an_offset_is_kept_and_may_go_back(harness: Harness) -> None:
+    harness.send()
     for offset in (5, 2):
         commit(harness, offset)
         assert offset_of(harness, RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="readers") == offset
@@ -38,10 +42,86 @@ def test_an_offset_is_kept_and_may_go_back(harness: Harness) -> None:
     assert table.offset_table == {"Orders@readers": {0: 2}}
 
 
-def test_an_offset_of_an_impossible_queue_is_refused(harness: Harness) -> None:
-    fields = {"consumerGroup": "g", "topic": "Orders", "queueId": -1, "commitOffset": 1}
-    assert harness.answer(RequestCode.UPDATE_CONSUMER_OFFSET, fields).code == ResponseCode.SYSTEM_ERROR
-    assert harness.broker.offsets.table == {}
+@pytest.mark.parametrize("queue_id", [-1, 4, 16_384])
+def test_an_offset_of_a_queue_that_the_topic_does_not_have_is_refused(harness: Harness, queue_id: int) -> None:
+    harness.send()
+    fields = {"consumerGroup": "g", "topic": "Orders", "queueId": queue_id, "commitOffset": 1}
+    answer = harness.answer(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+    assert (answer.code, "is out of range" in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
+    assert (harness.broker.offsets.table, harness.broker.offsets.ignored) == ({}, 1)
+
+
+def test_offsets_are_kept_for_topics_that_there_are_and_for_the_topics_of_groups(harness: Harness) -> None:
+    harness.broker.groups.find("readers")
+
+    def commit_in(topic: str, queue_id: int = 0) -> int:
+        fields = {"consumerGroup": "readers", "topic": topic, "queueId": queue_id, "commitOffset": 1}
+        return harness.answer(RequestCode.UPDATE_CONSUMER_OFFSET, fields).code
+
+    assert commit_in("Gone") == ResponseCode.TOPIC_NOT_EXIST
+    assert commit_in("%RETRY%nobody") == ResponseCode.TOPIC_NOT_EXIST
+    assert [commit_in(topic) for topic in ("%RETRY%readers", "%DLQ%readers")] == [ResponseCode.SUCCESS] * 2
+    assert commit_in("%RETRY%readers", 1) == ResponseCode.SYSTEM_ERROR
+    assert set(harness.broker.offsets.table) == {"%RETRY%readers@readers", "%DLQ%readers@readers"}
+
+
+def test_a_consumer_finishes_queues_that_its_topic_lost(harness: Harness) -> None:
+    harness.broker.topics.put(TopicConfig("Orders", 2, 8))
+    commit(harness, 5, queue_id=7)
+    harness.broker.topics.put(TopicConfig("Orders", 2, 2))
+    harness.restart()
+    commit(harness, 6, queue_id=7)
+    assert harness.broker.offsets.table == {"Orders@readers": {7: 6}}
+    harness.broker.topics.remove("Orders")
+    commit(harness, 7, queue_id=7)
+    assert harness.broker.offsets.get("Orders", "readers", 7) == 7
+
+
+def test_names_of_all_groups_together_have_so_many_characters(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offsets_module, "MAX_KEY_CHARACTERS", 3 * len("Orders@g0"))
+    harness.send()
+    offsets = harness.broker.offsets
+    assert [offsets.commit("Orders", f"g{number}", 0, 1) for number in range(4)] == [True, True, True, False]
+    assert not offsets.clone("Orders", "g0", "g3")
+    assert offsets.commit("Orders", "g0", 1, 1)
+    offsets.remove_group("g0")
+    assert offsets.clone("Orders", "g1", "g3")
+    assert not offsets.commit("Orders", "g0", 0, 1)
+    harness.restart()
+    assert not harness.broker.offsets.commit("Orders", "g0", 0, 1)
+
+
+def test_the_number_of_offsets_is_right_after_commits_clones_deletions_and_a_restart(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for topic in ("Orders", "Refunds"):
+        harness.send(topic)
+    offsets = harness.broker.offsets
+    monkeypatch.setattr(offsets_module, "MAX_ENTRIES", 7)
+
+    def counted() -> int:
+        assert offsets.entries == sum(map(len, offsets.table.values()))
+        return offsets.entries
+
+    for queue_id in (0, 1, 1, 2):
+        commit(harness, 5, queue_id)
+    offsets.commit("Orders", "others", 3, 1)
+    assert counted() == 4
+    assert offsets.clone("Orders", "readers", "others")
+    assert counted() == 6
+    assert not offsets.clone("Orders", "readers", "third")
+    assert offsets.commit("Refunds", "readers", 0, 1)
+    assert not offsets.commit("Refunds", "readers", 1, 1)
+    assert offsets.commit("Refunds", "readers", 0, 2)
+    assert offsets.commit("Half", "broker's own", 0, 2, own=True)
+    assert counted() == 8
+    offsets.remove_group("readers")
+    assert counted() == 4
+    harness.restart()
+    offsets = harness.broker.offsets
+    assert counted() == 4
 
 
 def test_a_new_group_starts_at_zero_where_the_beginning_is_near(open_harness: Callable[..., Harness]) -> None:

@@ -236,6 +236,19 @@ def test_held_deliveries_are_told(api: FakeApi) -> None:
     assert "4 overdue messages are spread over time" in ask(api, "delay", "status").out
 
 
+def test_offsets_that_cannot_be_read_are_given_up_when_somebody_says_so(api: FakeApi) -> None:
+    path = "/api/v1/offsets/forget"
+    api.answers[path] = (200, {"asOfMs": 1, "kept": ["config/consumerOffset.json.unreadable"]})
+    assert ask(api, "group", "forget-offsets").code != 0
+    assert api.requests == []
+    done = ask(api, "group", "forget-offsets", "--yes")
+    assert (done.code, api.requests[0][:2]) == (0, ("POST", path))
+    assert "what could not be read is kept: config/consumerOffset.json.unreadable" in done.out
+    api.answers[path] = (409, {"error": {"code": "readable", "message": "the consumer offsets can be read"}})
+    refused = ask(api, "group", "forget-offsets", "--yes")
+    assert (refused.code, "the consumer offsets can be read" in refused.err) == (1, True)
+
+
 def test_watching_prints_a_line_each_look_where_no_terminal_is(api: FakeApi) -> None:
     api.answers["/api/v1/delay"] = (200, DELAY)
     done = ask(api, "delay", "watch", "--every", "0.2", "--times", "2")

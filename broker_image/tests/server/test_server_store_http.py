@@ -288,7 +288,7 @@ def test_positions_are_the_brokers_own(tmp_path: Path) -> None:
             await until(lambda: broker.delivery.delay_offsets().get(1) == 1)
             broker.store.delete_topic("Gone")
             broker.offsets.commit("T", "G", 0, 1)
-            broker.offsets.commit("T", 'a"b\\', 0, 2)
+            broker.offsets.commit("T", 'a"b\\', 0, 2, own=True)
             told = await get_json(server, "/api/v1/store/positions")
             assert told["delayOffsets"] == {"1": 1, "2": 0}
             assert told["consumerOffsets"] == {"T@G": {"0": 1}, 'T@a"b\\': {"0": 2}}

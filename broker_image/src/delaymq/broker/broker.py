@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from delaymq.broker.activity import GroupActivity
 from delaymq.broker.arrivals import Arrivals, OnArrival
 from delaymq.broker.clients import Clients
+from delaymq.broker.committing import Committing
 from delaymq.broker.delivery import Delivery
 from delaymq.broker.delivery.status import DeliveryCounters
 from delaymq.broker.drain import Drain, DrainMode
@@ -18,7 +19,7 @@ from delaymq.broker.filters import CompileWork
 from delaymq.broker.groups import Groups
 from delaymq.broker.locks import QueueLocks
 from delaymq.broker.offsets import Offsets
-from delaymq.broker.processors.table import PROCESSORS, PROCESSORS_READ_ONLY, SEND_CODES, refusal
+from delaymq.broker.processors.table import SEND_CODES, processors_for, refusal
 from delaymq.broker.queue_view import PropertyWork
 from delaymq.broker.results import Asked, Result
 from delaymq.broker.series import OTHER, SeriesNames
@@ -79,6 +80,7 @@ class Broker:
         self.topics = Topics(config, config.levels.max_level, now_ms)
         self.groups = Groups(config, now_ms)
         self.offsets = Offsets()
+        self.committing = Committing(self)
         self.clients = Clients(self._may_notify)
         self.locks = QueueLocks()
         self.slow_readers = SlowReaders()
@@ -96,7 +98,7 @@ class Broker:
         self._arrivals = arrivals
         self._tables = Tables(store, self.topics, self.groups, self.offsets, self.clients, now_ms)
         self._closed = False
-        self._processors = PROCESSORS_READ_ONLY if config.read_only else PROCESSORS
+        self._processors = processors_for(read_only=config.read_only, without_offsets=False)
         self._quiet_log = QuietLog(_log, now_ms)
         self.topics.changed = self._topic_changed
         delivery.on_dead_letter = self._make_dead_letter_topic
@@ -143,6 +145,7 @@ class Broker:
                 access.topic_at = broker.topic_at
                 broker.access = access
             broker._tables.load(now_ms())
+            broker._serve()
             delivery.attach(store)
             transactions.attach(broker)
             delivery.topic_lateness.label = broker.topic_series.label
@@ -261,6 +264,16 @@ class Broker:
     def persist_definitions(self) -> OSError | None:
         """Writes topics and groups if they changed: they are on the disk afterwards, or this is what failed."""
         return self._tables.write_definitions()
+
+    def forget_offsets(self) -> None:
+        """Gives up offsets that cannot be read: groups begin as new ones do. OSError: nothing changed."""
+        self._tables.forget_offsets()
+        self._serve()
+
+    def _serve(self) -> None:
+        self._processors = processors_for(
+            read_only=self.config.read_only, without_offsets=bool(self.offsets.unreadable)
+        )
 
     def forget_counts(self, topic: str) -> None:
         """The topic was deleted, and so are its series; what it shares with others stays: a sum must not go back."""

@@ -1,21 +1,35 @@
-"""How far each group has consumed each queue: consumerOffset.json."""
+"""How far each group has consumed each queue: consumerOffset.json.
+
+Bounds: MAX_ENTRIES offsets under MAX_KEYS names of MAX_KEY_CHARACTERS in all, which are legal ones of a topic and a
+group. All that the table can hold takes some 50 MB as a file, well below MAX_FILE_BYTES.
+"""
 
 from __future__ import annotations
 
+import io
+import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from delaymq.message.names import MAX_GROUP_LENGTH, MAX_TOPIC_LENGTH
+import msgspec
+
+from delaymq.message.names import MAX_GROUP_LENGTH, MAX_TOPIC_LENGTH, group_problem
 from delaymq.protocol.bodies import ConsumerOffsets
 
 FILE_NAME: Final = "consumerOffset.json"
 # The file is read whole: 1,000,000 queues of groups have some 20 MB.
 MAX_FILE_BYTES: Final = 256 * 1024 * 1024
+# Offsets of all groups in all queues; each takes some 100 bytes of memory.
+MAX_ENTRIES: Final = 1_000_000
 # Topic and group pairs that a client may make up by committing offsets.
 MAX_KEYS: Final = 200_000
+# Of all these pairs.
+MAX_KEY_CHARACTERS: Final = 16 * 1024 * 1024
 # Topic, separator, group: longer names are nobody's.
 MAX_KEY_LENGTH: Final = MAX_TOPIC_LENGTH + 1 + MAX_GROUP_LENGTH
 _SEPARATOR: Final = "@"
+# Offsets that are encoded before other threads get their turn: about a millisecond's work.
+_ENCODED_AT_ONCE: Final = 4_000
 
 
 def parse_table(data: bytes) -> ConsumerOffsets:
@@ -23,18 +37,35 @@ def parse_table(data: bytes) -> ConsumerOffsets:
     return ConsumerOffsets.decode(data, max_bytes=MAX_FILE_BYTES)
 
 
+def what_to_do(paths: Iterable[str]) -> str:
+    """What is wrong, and how an administrator decides, when the table of `paths` cannot be read."""
+    return (
+        f"the consumer offsets cannot be read (kept in the store: {', '.join(paths)}): put a good {FILE_NAME} beside"
+        " them and restart the broker, or give the offsets up with `delaymq group forget-offsets`"
+    )
+
+
 class Offsets:
     """Next offset to consume, by `TOPIC@GROUP` and queue."""
 
-    __slots__ = ("dirty", "table")
+    __slots__ = ("_characters", "dirty", "entries", "ignored", "table", "unreadable")
 
     def __init__(self) -> None:
         self.table: dict[str, dict[int, int]] = {}
+        self.entries = 0
+        """Offsets in the table."""
+        self._characters = 0
+        self.ignored = 0
+        """Commits that were not kept."""
+        self.unreadable: tuple[str, ...] = ()
+        """Files of a table that cannot be read: until somebody decides about them, nobody knows where groups are."""
         self.dirty = False
 
     def restore(self, stored: ConsumerOffsets) -> None:
-        """Takes what consumerOffset.json says."""
+        """Takes what consumerOffset.json says, also what is beyond the bounds of now."""
         self.table = stored.offset_table
+        self.entries = sum(map(len, self.table.values()))
+        self._characters = sum(map(len, self.table))
 
     def clamp(self, max_offset: Callable[[str, int], int]) -> int:
         """Brings offsets that lie behind their queue's end back to it; how many.
@@ -54,20 +85,45 @@ class Offsets:
         return count
 
     def encode(self) -> bytes:
-        """consumerOffset.json, also the answer to 43."""
-        return ConsumerOffsets(self.table).encode()
+        """consumerOffset.json, also the answer to 43. In any thread: others go on meanwhile, and may commit."""
+        # Pieces in a list would take twice the memory for a moment.
+        data = io.BytesIO()
+        data.write(b'{"offsetTable":{')
+        encoded, separator = 0, b""
+        for key, queues in list(self.table.items()):
+            data.write(b"%b%b:%b" % (separator, msgspec.json.encode(key), msgspec.json.encode(queues)))
+            separator = b","
+            encoded += len(queues) + 1
+            if encoded >= _ENCODED_AT_ONCE:
+                encoded = 0
+                time.sleep(0)
+        data.write(b"}}")
+        return data.getvalue()
 
-    def commit(self, topic: str, group: str, queue_id: int, offset: int) -> bool:
-        """Sets an offset, also back; False when it is not kept: the table is full or the names are too long."""
+    def commit(self, topic: str, group: str, queue_id: int, offset: int, *, own: bool = False) -> bool:
+        """Sets an offset, also back; False when it is not kept: the table is full, or `group` is no legal name.
+
+        `own`: an offset that the broker itself needs.
+        """
         key = f"{topic}@{group}"
         queues = self.table.get(key)
-        if queues is None:
-            if len(self.table) >= MAX_KEYS or len(key) > MAX_KEY_LENGTH:
+        if queues is None or queue_id not in queues:
+            if self.entries >= MAX_ENTRIES and not own:
                 return False
-            queues = self.table[key] = {}
+            if queues is None:
+                if not own and not self._may_add(key, group):
+                    return False
+                queues = self.table[key] = {}
+                self._characters += len(key)
+            self.entries += 1
         queues[queue_id] = offset
         self.dirty = True
         return True
+
+    def _may_add(self, key: str, group: str) -> bool:
+        if len(self.table) >= MAX_KEYS or self._characters + len(key) > MAX_KEY_CHARACTERS:
+            return False
+        return len(key) <= MAX_KEY_LENGTH and group_problem(group) is None
 
     def get(self, topic: str, group: str, queue_id: int) -> int | None:
         """The offset, None when the group has none there."""
@@ -92,16 +148,24 @@ class Offsets:
         if queues is None:
             return True
         key = f"{topic}@{destination}"
-        if (key not in self.table and len(self.table) >= MAX_KEYS) or len(key) > MAX_KEY_LENGTH:
+        before = self.table.get(key)
+        if before is None and not self._may_add(key, destination):
             return False
+        more = len(queues) - len(before or ())
+        if more > 0 and self.entries + more > MAX_ENTRIES:
+            return False
+        if before is None:
+            self._characters += len(key)
         self.table[key] = dict(queues)
+        self.entries += more
         self.dirty = True
         return True
 
     def remove_group(self, group: str) -> None:
         """Forgets all offsets of `group`."""
         for key in [key for key in self.table if key.partition(_SEPARATOR)[2] == group]:
-            del self.table[key]
+            self.entries -= len(self.table.pop(key))
+            self._characters -= len(key)
             self.dirty = True
 
     def _keys(self) -> Iterable[tuple[str, str, str]]:

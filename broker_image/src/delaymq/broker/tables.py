@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from delaymq.broker import groups, offsets, remembered, topics
@@ -14,6 +15,7 @@ from delaymq.broker.remembered import RememberedClients
 from delaymq.broker.topics import Topics
 from delaymq.protocol.errors import RequestError
 from delaymq.quiet_log import QuietLog
+from delaymq.store.errors import UnreadableTableError
 
 if TYPE_CHECKING:
     from delaymq.store.message_store import MessageStore
@@ -42,7 +44,10 @@ class Tables:
         self._clients = clients
 
     def load(self, now_ms: int) -> None:
-        """Reads all files; a missing or broken one leaves the defaults, topics then come from the stored queues."""
+        """Reads all files; a missing or broken one leaves the defaults, topics then come from the stored queues.
+
+        Offsets that are there and cannot be read stay `unreadable`.
+        """
         store = self._store
         stored_topics = store.config_files.load(topics.FILE_NAME, _readable(topics.parse_table))
         if stored_topics is not None:
@@ -50,10 +55,10 @@ class Tables:
         stored_groups = store.config_files.load(groups.FILE_NAME, _readable(groups.parse_table))
         if stored_groups is not None:
             self._groups.restore(stored_groups)
-        stored_offsets = store.config_files.load(offsets.FILE_NAME, _readable(offsets.parse_table))
-        if stored_offsets is not None:
-            self._offsets.restore(stored_offsets)
-        stored_clients = store.own_files.load(remembered.FILE_NAME, RememberedClients.parse)
+        self._load_offsets()
+        stored_clients = store.own_files.load(
+            remembered.FILE_NAME, RememberedClients.parse, max_bytes=remembered.MAX_FILE_BYTES
+        )
         if stored_clients is not None:
             self._clients.restore(stored_clients, now_ms)
         if stored_topics is None or not store.recovery.clean:
@@ -64,6 +69,25 @@ class Tables:
             count = self._offsets.clamp(lambda topic, queue_id: store.queue_bounds(topic, queue_id)[1])
             if count:
                 _log.warning("consumerOffset.json was ahead of the log in %d queues: set back to their ends", count)
+
+    def _load_offsets(self) -> None:
+        load = self._store.config_files.load_or_keep
+        try:
+            stored = load(offsets.FILE_NAME, _readable(offsets.parse_table), max_bytes=offsets.MAX_FILE_BYTES)
+        except UnreadableTableError as error:
+            self._offsets.unreadable = tuple(error.paths)
+            _log.error("no consumer is served: %s", offsets.what_to_do(self._offsets.unreadable))
+            return
+        if stored is not None:
+            self._offsets.restore(stored)
+
+    def forget_offsets(self) -> None:
+        """Has all groups begin without the offsets that cannot be read. OSError: nothing changed."""
+        self._save_offsets(self._offsets.encode())
+        self._offsets.unreadable = ()
+
+    def _save_offsets(self, data: bytes) -> None:
+        self._store.config_files.save(offsets.FILE_NAME, data, max_bytes=offsets.MAX_FILE_BYTES)
 
     def write_definitions(self) -> OSError | None:
         """Writes topics and groups if they changed; they are written here only, so that no older state follows."""
@@ -81,16 +105,18 @@ class Tables:
         return None
 
     def changed(self, now_ms: int) -> list[Callable[[], None]]:
-        """A write of offsets and one of clients, if they changed; it makes only system calls, in any thread."""
-        store = self._store
+        """A write of offsets and one of clients, if they changed; in any thread, one after the other."""
         writes: list[Callable[[], None]] = []
-        if self._offsets.dirty:
+        if self._offsets.dirty and not self._offsets.unreadable:
             self._offsets.dirty = False
-            writes.append(_write(store.config_files.save, offsets.FILE_NAME, self._offsets.encode()))
+            # Encoding a large table takes long enough to hold others up.
+            writes.append(lambda: self._save_offsets(self._offsets.encode()))
         if self._clients.must_remember(now_ms):
-            data = self._clients.remember(now_ms).encode()
-            writes.append(_write(store.own_files.save, remembered.FILE_NAME, data))
+            writes.append(partial(self._save_clients, self._clients.remember(now_ms)))
         return writes
+
+    def _save_clients(self, clients: RememberedClients) -> None:
+        self._store.own_files.save(remembered.FILE_NAME, clients.encode(), max_bytes=remembered.MAX_FILE_BYTES)
 
     def mark_changed(self) -> None:
         """Has both files written at the next call of `changed`, as after a failed write."""
@@ -131,7 +157,3 @@ def _readable(parse: Callable[[bytes], T]) -> Callable[[bytes], T]:
             raise ValueError(error.remark) from error
 
     return parse_or_value_error
-
-
-def _write(save: Callable[[str, bytes], None], name: str, data: bytes) -> Callable[[], None]:
-    return lambda: save(name, data)

@@ -56,6 +56,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
             "create": Leaf("group_commands:create"),
             "reset": Leaf("reset_command:reset"),
             "delete": Leaf("group_commands:delete"),
+            "forget-offsets": Leaf("offsets_command:forget_offsets"),
         },
     ),
     "message": Group(

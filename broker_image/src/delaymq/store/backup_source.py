@@ -33,6 +33,9 @@ SMALL_FILES: Final = (
     "delaymq/delivery.json",
 )
 """What a restore needs beside the log. Queues, index and snapshot are built from the log."""
+CONSUMER_OFFSETS: Final = "config/consumerOffset.json"
+UNREADABLE_OFFSETS: Final = b"the consumer offsets could not be read when the backup was made\n"
+"""What stands for them: a store restored from the backup serves no consumer before somebody decides either."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +116,10 @@ class FolderSource:
             data = self._files.read(f"{self._path}/{candidate}")
             if data is not None and data.strip().endswith(b"}"):
                 return data
+        if name == CONSUMER_OFFSETS and any(
+            f"config/{each}".startswith(name) for each in self._files.names_in(f"{self._path}/config")
+        ):
+            return UNREADABLE_OFFSETS
         return None
 
     def _sizes(self) -> FileSizes:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from delaymq.broker.committing import NOT_KEPT
 from delaymq.broker.errors import system_error
-from delaymq.broker.topics import MAX_QUEUES
 from delaymq.message import names
 from delaymq.protocol.bodies import CorrectionOffsets, DelayOffsets
 from delaymq.protocol.codes import ResponseCode
-from delaymq.protocol.command import Command, Response
+from delaymq.protocol.command import MAX_FRAME_BYTES, Command, Response
 from delaymq.protocol.errors import RequestError
 from delaymq.protocol.headers import (
     CloneGroupOffsetRequestHeader,
@@ -21,13 +21,18 @@ from delaymq.protocol.headers import (
     SearchOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
+from delaymq.steps import Steps
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
+    from delaymq.broker.offsets import Offsets
     from delaymq.broker.session import Session
 
 
-_NOT_KEPT: Final = "the offset is not kept: there are too many topics and groups, or their names are too long"
+# Offsets that are encoded while others wait; more are in a thread.
+_ENCODED_AT_ONCE: Final = 10_000
+# Of the body of an answer: clients take frames of 16 MiB.
+_MAX_ANSWER_BYTES: Final = MAX_FRAME_BYTES - 64 * 1024
 # What 308 answers for a queue in which the group must not be corrected.
 NOT_CORRECTED: Final = 2**63 - 1
 
@@ -53,13 +58,11 @@ def _head_is_far(broker: Broker, topic: str, queue_id: int) -> bool:
 
 
 def update_consumer_offset(broker: Broker, session: Session, command: Command) -> Response:
-    """15: a group's progress; it may go back."""
+    """15: a group's progress; it may go back. Consumers send it one-way and never hear that it was refused."""
     header = UpdateConsumerOffsetRequestHeader.from_fields(command.fields)
-    if not 0 <= header.queue_id < MAX_QUEUES:
-        raise RequestError(ResponseCode.SYSTEM_ERROR, f"queueId={header.queue_id} is out of range")
-    if not broker.offsets.commit(header.topic, header.consumer_group, header.queue_id, header.commit_offset):
-        raise RequestError(ResponseCode.SYSTEM_ERROR, _NOT_KEPT)
-    broker.activity.seen(header.consumer_group, broker.now_ms())
+    problem = broker.committing.commit(header.topic, header.consumer_group, header.queue_id, header.commit_offset)
+    if problem is not None:
+        raise problem
     return Response()
 
 
@@ -89,9 +92,21 @@ def get_earliest_store_time(broker: Broker, session: Session, command: Command) 
     return Response(fields={"timestamp": str(-1 if stored_ms is None else stored_ms)})
 
 
-def get_all_consumer_offset(broker: Broker, session: Session, command: Command) -> Response:
+def get_all_consumer_offset(broker: Broker, session: Session, command: Command) -> Response | Steps[Response]:
     """43: consumerOffset.json as it is now."""
-    return Response(body=broker.offsets.encode())
+    if broker.offsets.entries <= _ENCODED_AT_ONCE:
+        return Response(body=broker.offsets.encode())
+    return _large_table(broker.offsets)
+
+
+def _large_table(offsets: Offsets) -> Steps[Response]:
+    made: list[bytes] = []
+    yield lambda: made.append(offsets.encode())
+    if len(made[0]) > _MAX_ANSWER_BYTES:
+        raise system_error(
+            f"the consumer offsets have {len(made[0])} bytes, more than an answer holds: GET /api/v1/store/positions"
+        )
+    return Response(body=made[0])
 
 
 def get_all_delay_offset(broker: Broker, session: Session, command: Command) -> Response:
@@ -116,7 +131,7 @@ def clone_group_offset(broker: Broker, session: Session, command: Command) -> Re
         if not header.offline and not broker.clients.consumes(source, name):
             continue
         if not broker.offsets.clone(name, source, destination):
-            raise system_error(_NOT_KEPT)
+            raise system_error(NOT_KEPT)
     broker.activity.seen(destination, broker.now_ms())
     return Response()
 

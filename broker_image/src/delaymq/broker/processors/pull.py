@@ -69,8 +69,7 @@ def pull_message(broker: Broker, session: Session, command: Command) -> Response
         deadline_ms = broker.now_ms() + wait_ms if wait_ms > 0 else 0
     result = _pull(broker, header, deadline_ms, False)
     if header.sys_flag & COMMIT_OFFSET and header.commit_offset >= 0:
-        broker.offsets.commit(header.topic, header.consumer_group, header.queue_id, header.commit_offset)
-        broker.activity.seen(header.consumer_group, broker.now_ms())
+        broker.committing.commit(header.topic, header.consumer_group, header.queue_id, header.commit_offset)
     return result
 
 

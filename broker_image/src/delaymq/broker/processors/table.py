@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from delaymq.broker.errors import unavailable
+from delaymq.broker.offsets import what_to_do
 from delaymq.broker.processors import (
     access,
     admin,
@@ -126,6 +128,38 @@ def _only_read(broker: Broker, session: Session, command: Command) -> Result:
 
 PROCESSORS_READ_ONLY: Final[dict[int, Processor]] = PROCESSORS | dict.fromkeys(_WRITING, _only_read)
 """The table of a broker that only reads its store."""
+
+# What tells where groups are, or where a consumer without an offset would begin.
+_NEEDS_OFFSETS: Final = frozenset(
+    {
+        RequestCode.PULL_MESSAGE,
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        RequestCode.GET_MAX_OFFSET,
+        RequestCode.GET_ALL_CONSUMER_OFFSET,
+        RequestCode.GET_CONSUME_STATS,
+        RequestCode.GET_BROKER_CONSUME_STATS,
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+        RequestCode.QUERY_CORRECTION_OFFSET,
+        RequestCode.CLONE_GROUP_OFFSET,
+    }
+)
+
+
+def _without_offsets(broker: Broker, session: Session, command: Command) -> Result:
+    refusal = unavailable(what_to_do(broker.offsets.unreadable))
+    if command.code == RequestCode.QUERY_CONSUMER_OFFSET and command.language == "JAVA":
+        # After any other answer RocketMQ's Java consumers begin at one end of the queue; this one they ask for again.
+        return Response(ResponseCode.SUCCESS, refusal.remark)
+    raise refusal
+
+
+def processors_for(*, read_only: bool, without_offsets: bool) -> Mapping[int, Processor]:
+    """What a broker serves that only reads its store, and one whose consumer offsets cannot be read."""
+    served = PROCESSORS_READ_ONLY if read_only else PROCESSORS
+    return served | dict.fromkeys(_NEEDS_OFFSETS, _without_offsets) if without_offsets else served
+
 
 # Answers to these carry two fields more, also when they are refusals.
 SEND_CODES: Final = frozenset(

@@ -192,7 +192,7 @@ class Transactions:
         for topic, offset in zip((names.HALF_TOPIC, names.OP_HALF_TOPIC), self._kept.progress(), strict=True):
             # Whatever a client committed for this group: only what is settled counts.
             if offset is not None and offsets.get(topic, PROGRESS_GROUP, 0) != offset:
-                offsets.commit(topic, PROGRESS_GROUP, 0, offset)
+                offsets.commit(topic, PROGRESS_GROUP, 0, offset, own=True)
 
     def pin(self) -> int | None:
         """Oldest physical offset that unsettled half messages, or copies not yet on the disk, still need."""

@@ -75,6 +75,14 @@ class Held(Answer):
     held: dict[str, Any] | None
 
 
+class OffsetsForgotten(Answer):
+    """Consumer offsets that could not be read were given up."""
+
+    as_of_ms: int
+    kept: list[str]
+    """Files of what could not be read."""
+
+
 class Drain(Answer):
     """Whether producers are held off."""
 

@@ -18,6 +18,7 @@ from delaymq.server.api import (
 from delaymq.server.api import described as forms
 from delaymq.server.api.broker import BrokerHttp
 from delaymq.server.api.delay import DelayHttp
+from delaymq.server.api.offsets import OffsetsHttp
 from delaymq.server.api.route import Route, get, post, put
 from delaymq.server.api.store import StoreHttp
 from delaymq.server.api.store_pins import PinsHttp
@@ -82,6 +83,12 @@ ROUTES: Final[tuple[Route, ...]] = (
         query=deadletters.ResendQuery,
         body=deadletters.ResendBody,
         refusals=(404,),
+    ),
+    post(
+        *("/api/v1/offsets/forget", "Give up consumer offsets that cannot be read"),
+        *(OffsetsHttp.forget, forms.OffsetsForgotten),
+        body=object,
+        refusals=(409, 503),
     ),
     # Delays
     get("/api/v1/delay", "Each level: positions, lateness", BrokerHttp.delay, forms.Delay),

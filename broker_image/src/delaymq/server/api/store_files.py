@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from delaymq.broker import groups, offsets, topics
+from delaymq.broker import groups, topics
 from delaymq.broker.delivery.hold import FILE_NAME as HOLD
 from delaymq.broker.delivery.hold import encode_hold
 from delaymq.broker.delivery.offsets import FILE_NAME as DELAY_OFFSETS
 from delaymq.protocol.bodies import DelayOffsets
+from delaymq.store.backup_source import CONSUMER_OFFSETS, UNREADABLE_OFFSETS
 from delaymq.store.opening import DELETED_TOPICS
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ def small_files(broker: "Broker") -> Iterator[tuple[str, str]]:
     store = broker.store
     yield f"config/{topics.FILE_NAME}", broker.topics.encode().decode()
     yield f"config/{groups.FILE_NAME}", broker.groups.encode().decode()
-    yield f"config/{offsets.FILE_NAME}", broker.offsets.encode().decode()
+    table = UNREADABLE_OFFSETS if broker.offsets.unreadable else broker.offsets.encode()
+    yield CONSUMER_OFFSETS, table.decode()
     yield f"config/{DELAY_OFFSETS}", DelayOffsets(broker.delivery.delay_offsets()).encode().decode()
     yield f"delaymq/{DELETED_TOPICS}", json.dumps(dict(store.deleted_topics))
     if (hold := broker.delivery.holding.hold) is not None:

@@ -33,6 +33,11 @@ def _traffic(gathered: Gathered) -> Iterator[Metric]:
     yield counter("delaymq_stored_bytes", "Bytes of messages that were stored.", stats.put_bytes)
     yield counter("delaymq_messages_pulled", "Messages handed to consumers.", stats.transferred)
     yield counter("delaymq_pulled_bytes", "Bytes of messages handed to consumers.", stats.get_bytes)
+    offsets = server.broker.offsets
+    yield counter("delaymq_commits_ignored", "Consumer offsets that were not kept.", offsets.ignored)
+    yield gauge("delaymq_consumer_offsets", "Consumer offsets that are kept.", offsets.entries)
+    text = "1 while no consumer is served: the consumer offsets cannot be read."
+    yield gauge("delaymq_consumer_offsets_unreadable", text, bool(offsets.unreadable))
     pulls = {"found": float(stats.get_found), "missed": float(stats.get_miss)}
     yield counters("delaymq_pulls", "Pulls that found messages, and that did not.", "result", pulls)
 

@@ -1,0 +1,77 @@
+"""Which commits of consumers' offsets are kept: those for queues that topics have, and for what is known already."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from delaymq.broker.errors import system_error, topic_missing
+from delaymq.broker.offsets import MAX_ENTRIES, MAX_KEY_CHARACTERS, MAX_KEYS
+from delaymq.message import names
+from delaymq.quiet_log import QuietLog
+
+if TYPE_CHECKING:
+    from delaymq.broker.broker import Broker
+    from delaymq.protocol.errors import RequestError
+
+NOT_KEPT: Final = (
+    f"the offset is not kept: the broker keeps {MAX_ENTRIES} offsets in {MAX_KEYS} topics of groups, whose names have"
+    f" {MAX_KEY_CHARACTERS} characters, and only of groups with legal names; delete groups that are gone with their"
+    " offsets (mqadmin deleteSubGroup -r true)"
+)
+_SHOWN_CHARACTERS: Final = 128
+_log = logging.getLogger(__name__)
+
+
+class Committing:
+    """Commits of one broker's clients."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._quiet_log = QuietLog(_log, broker.now_ms)
+
+    def commit(self, topic: str, group: str, queue_id: int, offset: int) -> RequestError | None:
+        """Keeps an offset, or says why not; then it is counted and logged, since most clients hear no answer.
+
+        An offset of an unknown topic comes from a consumer that has not heard yet that the topic was deleted, or from
+        somebody who fills the table.
+        """
+        broker = self._broker
+        problem = self._problem(topic, group, queue_id)
+        if problem is None:
+            if broker.offsets.commit(topic, group, queue_id, offset):
+                broker.activity.seen(group, broker.now_ms())
+                return None
+            problem = system_error(NOT_KEPT)
+        broker.offsets.ignored += 1
+        self._quiet_log.warning(
+            "a commit was ignored: %s",
+            problem.remark,
+            topic=topic[:_SHOWN_CHARACTERS],
+            group=group[:_SHOWN_CHARACTERS],
+        )
+        return problem
+
+    def _problem(self, topic: str, group: str, queue_id: int) -> RequestError | None:
+        broker = self._broker
+        config = broker.topics.table.get(topic)
+        if config is not None:
+            count = max(config.read_queue_nums, config.write_queue_nums)
+        else:
+            count = self._queues_of_a_group(topic)
+        # A topic may have lost queues that a consumer still finishes.
+        if 0 <= queue_id < count or broker.offsets.get(topic, group, queue_id) is not None:
+            return None
+        if count == 0 and config is None:
+            return topic_missing(topic)
+        shown = topic[:_SHOWN_CHARACTERS]
+        return system_error(f"queueId={queue_id} is out of range: topic[{shown}] has {count} queues")
+
+    def _queues_of_a_group(self, topic: str) -> int:
+        """Queues of a group's retry or dead-letter topic, which comes into being with its first message."""
+        if topic.startswith(names.RETRY_PREFIX):
+            group = self._broker.groups.table.get(topic[len(names.RETRY_PREFIX) :])
+            return 0 if group is None else max(group.retry_queue_nums, 1)
+        if topic.startswith(names.DLQ_PREFIX) and topic[len(names.DLQ_PREFIX) :] in self._broker.groups.table:
+            return 1
+        return 0

@@ -1,0 +1,31 @@
+"""POST /api/v1/offsets/forget: the decision about consumer offsets that cannot be read."""
+
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from delaymq.server.http.answers import error_response
+
+if TYPE_CHECKING:
+    from delaymq.server.broker_server import BrokerServer
+
+
+class OffsetsHttp:
+    """Handlers over the consumer offsets of one broker."""
+
+    def __init__(self, server: "BrokerServer") -> None:
+        self._server = server
+
+    async def forget(self, request: web.Request) -> web.Response:
+        """Consumers are served again; groups begin as new ones do."""
+        broker = self._server.broker
+        kept = broker.offsets.unreadable
+        if not kept:
+            return error_response(409, "readable", "the consumer offsets can be read: there is nothing to give up")
+        try:
+            broker.forget_offsets()
+        except OSError as error:
+            return error_response(
+                503, "not_kept", f"config/consumerOffset.json cannot be written ({error}): nothing changed"
+            )
+        return web.json_response({"asOfMs": broker.now_ms(), "kept": list(kept)})
