@@ -1,24 +1,104 @@
 """What clients can make up is bounded, and a disk that refuses a table is told, not hidden."""
 
+import random
+import sys
+from collections.abc import Callable
+from typing import Any
+
 import pytest
-from broker_harness import FakeSession, Harness, response_of
-from delaymq.broker import clients, groups, locks, offsets, topics
-from delaymq.protocol.bodies import LockRequest, LockResponse, MessageQueue, SubscriptionGroupConfig
+from broker_harness import FakeSession, Harness, response_of, send_fields
+from delaymq.broker import groups, locks, offsets, stated, topics
+from delaymq.broker.clients import EXPIRE_MS
+from delaymq.broker.processors import admin
+from delaymq.protocol.bodies import (
+    ConsumerData,
+    HeartbeatData,
+    LockRequest,
+    LockResponse,
+    MessageQueue,
+    ProducerData,
+    SubscriptionData,
+    SubscriptionGroupConfig,
+)
 from delaymq.protocol.codes import RequestCode, ResponseCode
+from delaymq.protocol.command import Response
+
+PULL = {
+    "topic": "A", "queueId": 0, "queueOffset": 0, "maxMsgNums": 1, "sysFlag": 4, "commitOffset": 0,
+    "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0, "expressionType": "TAG",
+}  # fmt: skip
 
 
-def test_no_more_topics_than_the_limit_are_made(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topics, "MAX_TOPICS", len(harness.broker.topics.table) + 1)
-    assert response_of(harness.send("First")).code == ResponseCode.SUCCESS
-    refused = response_of(harness.send("Second"))
-    assert (refused.code, "topics already" in str(refused.remark)) == (ResponseCode.SYSTEM_ERROR, True)
-    assert response_of(harness.send("First")).code == ResponseCode.SUCCESS
+def topic_fields(name: str) -> dict[str, Any]:
+    """Fields of 17."""
+    return {
+        "topic": name, "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6,
+        "topicFilterType": "SINGLE_TAG", "order": "false",
+    }  # fmt: skip
+
+
+def heartbeat_body(group: str) -> bytes:
+    return f'{{"clientID":"c","consumerDataSet":[{{"groupName":"{group}","subscriptionDataSet":[]}}]}}'.encode()
+
+
+def test_no_more_topics_than_the_limit_are_made_and_a_part_is_kept_for_groups_and_administrators(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = harness.broker.topics.table
+    monkeypatch.setattr(topics, "MAX_TOPICS", 40)
+
+    def create(name: str) -> Response:
+        return harness.answer(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(name))
+
+    def heartbeat(group: str) -> Response:
+        return harness.answer(RequestCode.HEART_BEAT, body=heartbeat_body(group))
+
+    while len(table) < 32:
+        assert response_of(harness.send(f"T{len(table)}")).code == ResponseCode.SUCCESS
+    refused = response_of(harness.send("T32"))
+    assert (refused.code, "is kept for administrators and for groups" in str(refused.remark)) == (1, True)
+    assert response_of(harness.send("T31")).code == ResponseCode.SUCCESS
+    while len(table) < 38:
+        assert heartbeat(f"g{len(table)}").code == ResponseCode.SUCCESS
+    assert "is kept for administrators:" in str(heartbeat("g38").remark)
+    assert [create(f"A{number}").code for number in (38, 39)] == [ResponseCode.SUCCESS] * 2
+    assert "has 40 topics already: delete some" in str(create("A40").remark)
+    # A dead letter of a delivery finds room all the same.
+    harness.broker.delivery.on_dead_letter("%DLQ%SCHEDULE_CONSUMER")
+    assert len(table) == 41
+
+
+def test_one_connection_and_one_account_make_so_many_topics_and_groups(open_harness: Callable[..., Harness]) -> None:
+    harness = open_harness(auto_create_max_per_connection=3, auto_create_max_per_account=5)
+
+    def makes(session: FakeSession, *topics: str) -> list[int]:
+        return [
+            response_of(harness.ask(RequestCode.SEND_MESSAGE_V2, send_fields(topic), session=session)).code
+            for topic in topics
+        ]
+
+    first, second, elsewhere = FakeSession(1), FakeSession(2), FakeSession(3, "10.0.0.9")
+    assert makes(first, "A", "A", "B", "C", "D", "A") == [0, 0, 0, 0, 1, 0]
+    # A group and its retry topic.
+    assert harness.answer(RequestCode.HEART_BEAT, body=heartbeat_body("g"), session=second).code == 0
+    answer = harness.ask(RequestCode.PULL_MESSAGE, PULL | {"consumerGroup": "h"}, session=second)
+    assert "[10.0.0.2] made 5 topics and groups already" in str(answer.remark)
+    assert makes(second, "E", "illegal name") == [1, 1]
+    assert makes(elsewhere, "E") == [0]
+    harness.broker.session_closed(first)
+    assert makes(FakeSession(4), "F") == [1]
 
 
 def test_no_more_groups_than_the_limit_are_made(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groups, "MAX_GROUPS", len(harness.broker.groups.table) + 1)
+    monkeypatch.setattr(groups, "MAX_GROUPS", 20)
+    table = harness.broker.groups.table
+    while len(table) < 18:
+        assert harness.broker.groups.find(f"g{len(table)}") is not None
     assert harness.broker.groups.find("first") is not None
     assert harness.broker.groups.find("second") is None
+    for_administrators = SubscriptionGroupConfig("third").encode()
+    code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+    assert harness.answer(code, body=for_administrators).code == ResponseCode.SUCCESS
     body = SubscriptionGroupConfig("second").encode()
     answer = harness.answer(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
     assert (answer.code, "groups already" in str(answer.remark)) == (ResponseCode.SYSTEM_ERROR, True)
@@ -61,15 +141,75 @@ def test_no_more_locks_than_the_limit_are_held_by_all_groups_together(
     assert lock("h", 0, 1, 2, 3) == [0, 1, 2]
 
 
-def test_one_connection_belongs_to_so_many_groups(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "MAX_GROUPS_PER_SESSION", 2)
-    session = FakeSession()
-    consumers = ",".join(f'{{"groupName":"g{n}","subscriptionDataSet":[{{"topic":"T"}}]}}' for n in range(4))
-    producers = ",".join(f'{{"groupName":"p{n}"}}' for n in range(4))
-    body = f'{{"clientID":"c","consumerDataSet":[{consumers}],"producerDataSet":[{producers}]}}'.encode()
-    assert harness.answer(RequestCode.HEART_BEAT, body=body, session=session).code == ResponseCode.SUCCESS
-    assert set(harness.broker.clients.consumers) == {"g0", "g1"}
-    assert set(harness.broker.clients.producers) == {"p0", "p1"}
+def test_names_of_topics_that_never_were_are_not_kept_as_deleted(harness: Harness) -> None:
+    for name in ("Gone", "x" * 10_000, "illegal name"):
+        harness.answer(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": name})
+    assert dict(harness.broker.store.deleted_topics) == {}
+
+
+def test_so_many_deleted_topics_are_kept_in_mind(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin, "MAX_DELETED_TOPICS", 2)
+
+    def send_and_delete(topic: str) -> Response:
+        harness.send(topic)
+        return harness.answer(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+
+    assert [send_and_delete(topic).code for topic in ("A", "B", "A")] == [ResponseCode.SUCCESS] * 3
+    refused = send_and_delete("C")
+    assert (refused.code, "2 deleted topics still have messages" in str(refused.remark)) == (1, True)
+    assert set(harness.broker.store.deleted_topics) == {"A", "B"}
+    assert "C" in harness.broker.topics.table
+
+
+def test_names_in_locks_are_as_long_as_names_may_be(harness: Harness) -> None:
+    def lock(group: str, client_id: str, topic: str) -> int:
+        request = LockRequest(group, client_id, [MessageQueue("b", 0, topic)])
+        return harness.answer(RequestCode.LOCK_BATCH_MQ, body=request.encode()).code
+
+    assert lock("g" * 255, "c" * 1_024, "t" * 127) == ResponseCode.SUCCESS
+    assert [lock("g" * 256, "c", "t"), lock("g", "c" * 1_025, "t"), lock("g", "c", "t" * 256)] == [1, 1, 1]
+
+
+def test_the_cost_of_what_clients_state_is_that_of_what_is_kept(harness: Harness) -> None:
+    clients = harness.broker.clients
+    sessions = [FakeSession(number) for number in range(3)]
+    chosen = random.Random(15)
+
+    def kept() -> int:
+        cost = 0
+        for group in clients.consumers.values():
+            cost += stated.cost_of(group.name, group.subscriptions.values())
+            cost += sum(stated.cost_of_member(client.client_id) for client in group.members.values())
+        for name, members in clients.producers.items():
+            cost += sum(sys.getsizeof(name) + stated.cost_of_member(client.client_id) for client in members.values())
+        return cost
+
+    for _ in range(300):
+        session, group = chosen.choice(sessions), chosen.choice("abc")
+        step = chosen.random()
+        if step < 0.1:
+            harness.broker.session_closed(session)
+        elif step < 0.3:
+            fields = {"clientID": "c", "producerGroup": group, "consumerGroup": chosen.choice(["", group])}
+            harness.answer(RequestCode.UNREGISTER_CLIENT, fields, session=session)
+        elif step < 0.4:
+            harness.clock.advance(chosen.choice([1, EXPIRE_MS]))
+            harness.broker.expire_clients(harness.clock())
+        else:
+            subscriptions = [
+                SubscriptionData(topic, "x" * chosen.randrange(50), sub_version=chosen.randrange(5))
+                for topic in chosen.sample("TUVW", chosen.randrange(4))
+            ]
+            data = HeartbeatData(
+                "c" * chosen.randrange(1, 300),
+                [ProducerData(group)],
+                [ConsumerData(group, "A", "B", "C", subscriptions)],
+            )
+            assert harness.answer(RequestCode.HEART_BEAT, body=data.encode(), session=session).code == 0
+        assert clients.stated_bytes == kept()
+    for session in sessions:
+        harness.broker.session_closed(session)
+    assert clients.stated_bytes == 0
 
 
 def test_a_table_that_cannot_be_written_is_told_and_written_the_next_time(
@@ -79,18 +219,9 @@ def test_a_table_that_cannot_be_written_is_told_and_written_the_next_time(
         raise OSError(28, "No space left on device")
 
     files = harness.broker.store.config_files
-    fields = {
-        "topic": "Orders",
-        "defaultTopic": "TBW102",
-        "readQueueNums": 1,
-        "writeQueueNums": 1,
-        "perm": 6,
-        "topicFilterType": "SINGLE_TAG",
-        "order": "false",
-    }
     with monkeypatch.context() as context:
         context.setattr(type(files), "save", refuse)
-        answer = harness.answer(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+        answer = harness.answer(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields("Orders"))
         assert (answer.code, "No space left" in str(answer.remark)) == (ResponseCode.SYSTEM_ERROR, True)
         harness.broker.offsets.commit("Orders", "readers", 0, 1)
         task = harness.broker.persist_task(harness.clock())

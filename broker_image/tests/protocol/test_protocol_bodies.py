@@ -13,6 +13,7 @@ from delaymq.protocol.bodies import (
     ClusterInfo,
     Connection,
     ConsumerConnection,
+    ConsumerIds,
     ConsumerOffsets,
     ConsumeStats,
     ConsumeStatsList,
@@ -292,7 +293,9 @@ def test_a_body_beyond_its_limit_is_refused_unparsed_and_a_caller_may_raise_it()
         KVTable.decode(data)
     assert len(KVTable.decode(data, max_bytes=6_000_000).table["k"]) == 5_000_000
     with pytest.raises(RequestError, match="values"):
-        HeartbeatData.decode(b'{"consumerDataSet":[' + b"{}," * 1_300_000 + b"{}]}")
+        ConsumerIds.decode(b'{"consumerIdList":[' + b"{}," * 1_300_000 + b"{}]}")
+    with pytest.raises(RequestError, match=r"the heartbeat is too large .* 100000 values.: divide the groups"):
+        HeartbeatData.decode(b'{"consumerDataSet":[' + b"{}," * 60_000 + b"{}]}")
 
 
 def test_settings_are_read_and_written_as_lines() -> None:

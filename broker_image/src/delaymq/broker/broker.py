@@ -12,6 +12,7 @@ from delaymq.broker.activity import GroupActivity
 from delaymq.broker.arrivals import Arrivals, OnArrival
 from delaymq.broker.clients import Clients
 from delaymq.broker.committing import Committing
+from delaymq.broker.creations import Creations
 from delaymq.broker.delivery import Delivery
 from delaymq.broker.delivery.status import DeliveryCounters
 from delaymq.broker.drain import Drain, DrainMode
@@ -81,6 +82,7 @@ class Broker:
         self.groups = Groups(config, now_ms)
         self.offsets = Offsets()
         self.committing = Committing(self)
+        self.creations = Creations(self)
         self.clients = Clients(self._may_notify)
         self.locks = QueueLocks()
         self.slow_readers = SlowReaders()
@@ -243,6 +245,7 @@ class Broker:
     def session_closed(self, session: Session) -> None:
         """A connection ended."""
         self.clients.session_closed(session)
+        self.creations.session_closed(session)
         if self.access is not None:
             self.access.session_closed(session)
 
@@ -388,7 +391,7 @@ class Broker:
 
     def _make_dead_letter_topic(self, topic: str) -> None:
         # Without a config nobody could read what the scheduler puts there.
-        self.topics.create_for_group(topic, 1)
+        self.topics.create_for_group(topic, 1, own=True)
 
     def _topic_changed(self, topic: TopicConfig) -> None:
         if self.topics_changed is not None:

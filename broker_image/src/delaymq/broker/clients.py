@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from sys import getsizeof
 from typing import Final
 
 from delaymq.broker.consumer_group import Client, ConsumerGroup
@@ -10,13 +11,12 @@ from delaymq.broker.expected_members import ExpectedMembers
 from delaymq.broker.group_changes import GroupChanges
 from delaymq.broker.remembered import REFRESH_MS, RememberedClients, RememberedGroup
 from delaymq.broker.session import Session
+from delaymq.broker.stated import check_all, check_connection, check_consumer, cost_of, cost_of_member
 from delaymq.protocol.bodies import ConsumerData, SubscriptionData
 from delaymq.protocol.command import Command
 
 # Clients send a heartbeat every 30 s.
 EXPIRE_MS: Final = 120_000
-# Groups of one connection: more than any program has, and each costs memory until the connection ends.
-MAX_GROUPS_PER_SESSION: Final = 10_000
 
 
 class Clients:
@@ -29,7 +29,10 @@ class Clients:
         self.consumers: dict[str, ConsumerGroup] = {}
         self._expected = ExpectedMembers()
         self._remembered_at_ms = 0
-        self._groups_of: dict[int, tuple[set[str], set[str]]] = {}
+        self._groups_of: dict[int, tuple[dict[str, int], dict[str, int]]] = {}
+        """Session id → producer groups and consumer groups with the cost of what the connection stated of each."""
+        self.stated_bytes = 0
+        """What all groups, subscriptions and memberships cost."""
         self._changes = GroupChanges(self.consumers, may_notify)
         self.frozen = False
         """While the broker stops: connections that close now come back, so their groups stay as they are."""
@@ -38,25 +41,56 @@ class Clients:
 
     # Heartbeats
 
+    def check(self, client: Client, producers: Sequence[str], consumers: Sequence[ConsumerData]) -> None:
+        """RequestError 1 when these groups of a heartbeat are more than is kept; `register_…` may follow otherwise."""
+        producing, consuming = self._session_groups(client.session)
+        stated = producing.copy(), consuming.copy()
+        more, member = 0, cost_of_member(client.client_id)
+        for name in producers:
+            if name not in stated[0]:
+                stated[0][name] = getsizeof(name)
+                more += stated[0][name] + member
+        for data in consumers:
+            check_consumer(data)
+            cost = cost_of(data.group_name, data.subscription_data_set)
+            group = self.consumers.get(data.group_name)
+            more += cost - (group.stated_bytes if group is not None else 0)
+            if data.group_name not in stated[1]:
+                more += member
+            stated[1][data.group_name] = cost
+        own = sum(sum(each.values()) + member * len(each) for each in stated)
+        check_connection(max(map(len, stated)), own)
+        if more > 0:
+            check_all(self.stated_bytes + more, own)
+
+    def keep_alive(self, session: Session, now_ms: int) -> None:
+        """A connection whose heartbeat was refused is alive all the same, and keeps what it had."""
+        producing, consuming = self._session_groups(session)
+        for name in producing:
+            self.producers[name][session.id].updated_ms = now_ms
+        for name in consuming:
+            self.consumers[name].members[session.id].updated_ms = now_ms
+
     def register_producer(self, client: Client, group: str) -> None:
         """A member of a producer group, or its next sign of life."""
         groups = self._session_groups(client.session)[0]
-        if group in groups or len(groups) < MAX_GROUPS_PER_SESSION:
-            groups.add(group)
-            members = self.producers.setdefault(group, {})
-            before = members.get(client.session.id)
-            if before is not None:
-                self._forget_producing(before, group)
-            members[client.session.id] = client
-            self._producing.setdefault(client.client_id, {})[client.session.id, group] = client
+        if group not in groups:
+            groups[group] = getsizeof(group)
+            self.stated_bytes += groups[group]
+        members = self.producers.setdefault(group, {})
+        before = members.get(client.session.id)
+        if before is not None:
+            self._forget_producing(before, group)
+            self.stated_bytes -= cost_of_member(before.client_id)
+        self.stated_bytes += cost_of_member(client.client_id)
+        members[client.session.id] = client
+        self._producing.setdefault(client.client_id, {})[client.session.id, group] = client
 
     def register_consumer(self, client: Client, data: ConsumerData) -> None:
         """A member of a consumer group, or its next sign of life; tells the others when something changed."""
         name = data.group_name
         groups = self._session_groups(client.session)[1]
-        if name not in groups and len(groups) >= MAX_GROUPS_PER_SESSION:
-            return
-        groups.add(name)
+        groups[name] = cost_of(name, data.subscription_data_set)
         group = self.consumers.get(name)
         if group is None:
             group = ConsumerGroup(name, data.consume_type, data.message_model, data.consume_from_where)
@@ -66,12 +100,20 @@ class Clients:
         group.consume_from_where = data.consume_from_where
         before = group.members.get(client.session.id)
         joined = before is None
+        if before is not None:
+            self.stated_bytes -= cost_of_member(before.client_id)
+        self.stated_bytes += cost_of_member(client.client_id)
         if before is None or before.client_id != client.client_id:
             group.sorted_ids = None
         group.members[client.session.id] = client
         self._expected.expect_no_more(name, client.client_id)
         versions = {topic: known.sub_version for topic, known in group.subscriptions.items()}
-        if group.subscribe(data.subscription_data_set) or joined:
+        changed = group.subscribe(data.subscription_data_set)
+        # Of a topic that is stated in an older version too the newer one is kept.
+        cost = cost_of(name, group.subscriptions.values())
+        self.stated_bytes += cost - group.stated_bytes
+        group.stated_bytes = cost
+        if changed or joined:
             self.dirty = True
             self._changes.tell(group)
         elif any(known.sub_version != versions[topic] for topic, known in group.subscriptions.items()):
@@ -89,10 +131,9 @@ class Clients:
         if groups is None:
             return
         if producer_group and producer_group in groups[0]:
-            groups[0].discard(producer_group)
-            self._drop_producer(session.id, producer_group)
+            self._drop_producer(session.id, producer_group, groups[0].pop(producer_group))
         if consumer_group and consumer_group in groups[1]:
-            groups[1].discard(consumer_group)
+            del groups[1][consumer_group]
             self._drop_consumer(session.id, consumer_group)
 
     def session_closed(self, session: Session) -> None:
@@ -102,8 +143,8 @@ class Clients:
         groups = self._groups_of.pop(session.id, None)
         if groups is None:
             return
-        for group in groups[0]:
-            self._drop_producer(session.id, group)
+        for group, cost in groups[0].items():
+            self._drop_producer(session.id, group, cost)
         for group in groups[1]:
             self._drop_consumer(session.id, group)
 
@@ -128,16 +169,17 @@ class Clients:
         producing, consuming = self._session_groups(session)
         for group in list(producing):
             if now_ms - self.producers[group][session.id].updated_ms > EXPIRE_MS:
-                producing.discard(group)
-                self._drop_producer(session.id, group)
+                self._drop_producer(session.id, group, producing.pop(group))
         for group in list(consuming):
             if now_ms - self.consumers[group].members[session.id].updated_ms > EXPIRE_MS:
-                consuming.discard(group)
+                del consuming[group]
                 self._drop_consumer(session.id, group)
 
-    def _drop_producer(self, session_id: int, group: str) -> None:
+    def _drop_producer(self, session_id: int, group: str, cost: int) -> None:
+        self.stated_bytes -= cost
         members = self.producers[group]
         client = members.pop(session_id)
+        self.stated_bytes -= cost_of_member(client.client_id)
         if not members:
             del self.producers[group]
         self._forget_producing(client, group)
@@ -151,12 +193,14 @@ class Clients:
     def _drop_consumer(self, session_id: int, name: str) -> None:
         group = self.consumers[name]
         client = group.members.pop(session_id)
+        self.stated_bytes -= cost_of_member(client.client_id)
         group.sorted_ids = None
         self._expected.expect_no_more(name, client.client_id)
         self.dirty = True
         if group.members:
             self._changes.tell(group)
         else:
+            self.stated_bytes -= group.stated_bytes
             del self.consumers[name]
 
     # Questions
@@ -264,5 +308,5 @@ class Clients:
         """Whether clients.json is to be written anew."""
         return self.dirty or bool(self.consumers and now_ms - self._remembered_at_ms >= REFRESH_MS)
 
-    def _session_groups(self, session: Session) -> tuple[set[str], set[str]]:
-        return self._groups_of.setdefault(session.id, (set(), set()))
+    def _session_groups(self, session: Session) -> tuple[dict[str, int], dict[str, int]]:
+        return self._groups_of.setdefault(session.id, ({}, {}))

@@ -31,6 +31,8 @@ class ConsumerGroup:
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
     members: dict[int, Client] = field(default_factory=dict)
     """By session id."""
+    stated_bytes: int = 0
+    """What it costs (stated.cost_of), as accounted."""
     sorted_ids: list[str] | None = None
     """Of the members; None after one came or went: when many do, each of them asks for all."""
 

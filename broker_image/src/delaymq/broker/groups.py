@@ -17,6 +17,8 @@ FILE_NAME: Final = "subscriptionGroup.json"
 MAX_FILE_BYTES: Final = 64 * 1024 * 1024
 # A client that makes up group names must not fill memory and disk.
 MAX_GROUPS: Final = 20_000
+# What is kept of it for administrators: a twentieth.
+_RESERVED_SHARE: Final = 20
 
 
 def parse_table(data: bytes) -> GroupTable:
@@ -63,7 +65,7 @@ class Groups:
             return config
         if not self._config.auto_create_subscription_group and not group.startswith(names.SYSTEM_GROUP_PREFIX):
             return None
-        if names.group_problem(group) is not None or len(self.table) >= MAX_GROUPS:
+        if names.group_problem(group) is not None or len(self.table) >= MAX_GROUPS - MAX_GROUPS // _RESERVED_SHARE:
             return None
         config = SubscriptionGroupConfig(group)
         self.table[group] = config

@@ -17,6 +17,9 @@ FILE_NAME: Final = "topics.json"
 MAX_FILE_BYTES: Final = 64 * 1024 * 1024
 # A client that makes up topic names must not fill memory, routes and disk; about this many fit a registration.
 MAX_TOPICS: Final = 20_000
+# What others than administrators may fill of it: producers by sends, and groups with their retries and dead letters.
+_SHARE_OF_SENDS: Final = (4, 5)
+_SHARE_OF_GROUPS: Final = (19, 20)
 # Each queue is a directory with files; the benchmark topic of RocketMQ has 1,024.
 MAX_QUEUES: Final = 16_384
 
@@ -157,21 +160,27 @@ class Topics:
         count = min(default_queue_nums, default.write_queue_nums)
         if count < 1:
             raise system_error(f"topic[{topic}] would get {count} queues: send a defaultTopicQueueNums of 1 or more")
-        self.check_room()
+        self._check_share(_SHARE_OF_SENDS)
         flag = UNIT if unit_mode else 0
         made = TopicConfig(topic, count, count, default.perm & ~INHERIT, default.topic_filter_type, flag)
         self.put(made)
         return made
 
-    def create_for_group(self, topic: str, queue_nums: int, *, unit_mode: bool = False) -> TopicConfig:
-        """The retry or dead-letter topic of a group, made if need be; RequestError 1 when the name is no topic's."""
+    def create_for_group(
+        self, topic: str, queue_nums: int, *, unit_mode: bool = False, own: bool = False
+    ) -> TopicConfig:
+        """The retry or dead-letter topic of a group, made if need be; RequestError 1 when the name is no topic's.
+
+        `own`: the broker itself has something to put there, and finds room in any case.
+        """
         config = self.table.get(topic)
         if config is not None:
             return config
         problem = names.topic_problem(topic)
         if problem is not None:
             raise system_error(f"the group's topic cannot be made: {problem}")
-        self.check_room()
+        if not own:
+            self._check_share(_SHARE_OF_GROUPS)
         count = min(max(queue_nums, 1), MAX_QUEUES)
         made = TopicConfig(topic, count, count, READ_WRITE, topic_sys_flag=UNIT_SUBSCRIPTION if unit_mode else 0)
         self.put(made)
@@ -179,8 +188,19 @@ class Topics:
 
     def check_room(self) -> None:
         """RequestError 1 when there are as many topics as may be."""
-        if len(self.table) >= MAX_TOPICS:
-            raise system_error(f"the broker has {MAX_TOPICS} topics already: delete some")
+        self._check_share((1, 1))
+
+    def _check_share(self, share: tuple[int, int]) -> None:
+        most = MAX_TOPICS * share[0] // share[1]
+        if len(self.table) < most:
+            return
+        if share == (1, 1):
+            raise system_error(f"the broker has {most} topics already: delete some")
+        raise system_error(
+            f"the broker has {most} topics already, the rest of {MAX_TOPICS} is kept for administrators"
+            f"{' and for groups' if share == _SHARE_OF_SENDS else ''}: delete some, or create topics by hand"
+            " (mqadmin updateTopic)"
+        )
 
     def _count_up(self) -> None:
         self.version = DataVersion(self.version.counter + 1, self._now_ms())

@@ -87,6 +87,13 @@ class BrokerConfig(TlsClientKeys, TlsServerKeys, _BrokerAddresses):
     )
     auto_create_topic_enable: bool = flag(True, "whether the first message makes a topic", hot=True)
     auto_create_subscription_group: bool = flag(True, "whether a heartbeat makes a group", hot=True)
+    auto_create_max_per_connection: int = number(
+        1_000, 1, 1_000_000, "topics and groups that one connection makes by using them, at most", hot=True, ours=True
+    )
+    auto_create_max_per_account: int = number(
+        5_000, 1, 1_000_000,
+        "the same of one account since the start; without access control, of one address", hot=True, ours=True,
+    )  # fmt: skip
     cluster_topic_enable: bool = flag(True, "a topic named as the cluster")
     broker_topic_enable: bool = flag(True, "a topic named as the broker")
     trace_topic_enable: bool = flag(False, "the trace topic")

@@ -1,6 +1,7 @@
 """The check of requests: who is let in, what each code needs, and what the page says of that."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -321,3 +322,21 @@ def test_the_origin_of_a_retry_is_a_topic_of_its_group_s_namespace() -> None:
         fields = send_fields("%RETRY%NS%readers", {"RETRY_TOPIC": origin})
         command = request_command(310, {name: str(value) for name, value in fields.items()})
         assert requirement.resources(command, lambda offset: None) == [("%RETRY%NS%readers", SUB), ("NS%Orders", SUB)]
+
+
+def test_an_account_makes_so_many_topics_from_all_its_connections(
+    open_harness: Callable[..., Harness], tmp_path: Path
+) -> None:
+    path = tmp_path / "rules.yml"
+    path.write_text(RULES)
+    limits = {"auto_create_max_per_connection": 3, "auto_create_max_per_account": 3}
+    guarded = Guarded(open_harness(acl_enable=True, acl_config_path=str(path), **limits), path)
+
+    def makes(key: str, topic: str, address: str) -> str:
+        fields = send_fields(topic)
+        return str(response_of(guarded.ask(310, fields, key=key, session=FakeSession(1, address))).remark or "")
+
+    assert [makes("generous", f"T{number}", f"10.0.0.{number}") for number in range(3)] == ["", "", ""]
+    assert "[generous] made 3 topics and groups already" in makes("generous", "T3", "10.0.0.3")
+    assert makes("generous", "T2", "10.0.0.3") == ""
+    assert makes("operators", "T3", "10.0.0.3") == ""

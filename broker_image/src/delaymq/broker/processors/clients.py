@@ -10,8 +10,17 @@ from delaymq.broker.errors import system_error
 from delaymq.broker.filters import NotNowError
 from delaymq.broker.subscribed import checked_filter
 from delaymq.message import names
-from delaymq.protocol.bodies import CheckClient, ConsumerIds, HeartbeatData, LockRequest, LockResponse, MessageQueue
+from delaymq.protocol.bodies import (
+    CheckClient,
+    ConsumerData,
+    ConsumerIds,
+    HeartbeatData,
+    LockRequest,
+    LockResponse,
+    MessageQueue,
+)
 from delaymq.protocol.command import Command, Response
+from delaymq.protocol.errors import RequestError
 from delaymq.protocol.headers import GetConsumerListByGroupRequestHeader, UnregisterClientRequestHeader
 
 if TYPE_CHECKING:
@@ -23,25 +32,42 @@ MAX_CLIENT_ID_LENGTH: Final = 1_024
 
 
 def heartbeat(broker: Broker, session: Session, command: Command) -> Response:
-    """34: who the client is and what it consumes; makes groups and their retry topics."""
+    """34: who the client is and what it consumes; makes groups and their retry topics.
+
+    One that is refused changes nothing: the client stays what it said before.
+    """
     data = HeartbeatData.decode(command.body)
     if not data.client_id or len(data.client_id) > MAX_CLIENT_ID_LENGTH:
         raise system_error(f"the heartbeat's clientID must have 1 to {MAX_CLIENT_ID_LENGTH} characters")
-    session.client_id = data.client_id
     client = Client(session, data.client_id, command.language, command.version, broker.now_ms())
-    for consumer in data.consumer_data_set:
-        group = broker.groups.find(consumer.group_name)
-        if group is not None:
-            retry_topic = names.retry_topic(consumer.group_name)
-            if retry_topic not in broker.topics.table and names.topic_problem(retry_topic) is None:
-                broker.topics.create_for_group(retry_topic, group.retry_queue_nums, unit_mode=consumer.unit_mode)
-        if names.group_problem(consumer.group_name) is None:
-            broker.clients.register_consumer(client, consumer)
-            broker.activity.seen(consumer.group_name, client.updated_ms)
-    for producer in data.producer_data_set:
-        if names.group_problem(producer.group_name) is None:
-            broker.clients.register_producer(client, producer.group_name)
+    consumers = [each for each in data.consumer_data_set if names.group_problem(each.group_name) is None]
+    producers = [each.group_name for each in data.producer_data_set if names.group_problem(each.group_name) is None]
+    try:
+        broker.clients.check(client, producers, consumers)
+        for consumer in consumers:
+            _make_group(broker, session, command, consumer)
+    except RequestError:
+        broker.clients.keep_alive(session, client.updated_ms)
+        raise
+    session.client_id = data.client_id
+    for consumer in consumers:
+        broker.clients.register_consumer(client, consumer)
+        broker.activity.seen(consumer.group_name, client.updated_ms)
+    for producer in producers:
+        broker.clients.register_producer(client, producer)
     return Response()
+
+
+def _make_group(broker: Broker, session: Session, command: Command, consumer: ConsumerData) -> None:
+    """The group and its retry topic, if they are not there and may be made."""
+    name = consumer.group_name
+    group = broker.creations.find_group(session, command, name)
+    retry_topic = names.retry_topic(name)
+    if group is None or retry_topic in broker.topics.table or names.topic_problem(retry_topic) is not None:
+        return
+    broker.creations.check(session, command)
+    broker.topics.create_for_group(retry_topic, group.retry_queue_nums, unit_mode=consumer.unit_mode)
+    broker.creations.made(session, command)
 
 
 def unregister_client(broker: Broker, session: Session, command: Command) -> Response:
@@ -63,6 +89,13 @@ def get_consumer_list_by_group(broker: Broker, session: Session, command: Comman
 def lock_queues(broker: Broker, session: Session, command: Command) -> Response:
     """41: takes or renews locks; answers the queues that the client holds now."""
     request = LockRequest.decode(command.body)
+    if len(request.consumer_group) > names.MAX_GROUP_LENGTH or len(request.client_id) > MAX_CLIENT_ID_LENGTH:
+        raise system_error(
+            f"consumerGroup and clientId of a lock have at most {names.MAX_GROUP_LENGTH} and {MAX_CLIENT_ID_LENGTH}"
+            " characters"
+        )
+    if any(max(len(queue.topic), len(queue.broker_name)) > names.MAX_GROUP_LENGTH for queue in request.mq_set):
+        raise system_error(f"a queue's topic and brokerName have at most {names.MAX_GROUP_LENGTH} characters")
     wanted = [(queue.broker_name, queue.topic, queue.queue_id) for queue in request.mq_set]
     held = broker.locks.lock(request.consumer_group, request.client_id, wanted, broker.now_ms())
     queues = [MessageQueue(broker_name, queue_id, topic) for broker_name, topic, queue_id in held]

@@ -67,6 +67,7 @@ def pull_message(broker: Broker, session: Session, command: Command) -> Response
         else:
             wait_ms = broker.config.short_polling_time_mills
         deadline_ms = broker.now_ms() + wait_ms if wait_ms > 0 else 0
+    broker.creations.find_group(session, command, header.consumer_group)
     result = _pull(broker, header, deadline_ms, False)
     if header.sys_flag & COMMIT_OFFSET and header.commit_offset >= 0:
         broker.committing.commit(header.topic, header.consumer_group, header.queue_id, header.commit_offset)

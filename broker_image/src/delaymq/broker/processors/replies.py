@@ -46,7 +46,7 @@ def send_reply(broker: Broker, session: Session, command: Command) -> Response |
     header = send_request_header(command.code, command.fields)
     if len(command.body) > broker.max_message_size:
         raise too_large(broker, len(command.body))
-    _, topic, queue_id = place(broker, session, header)
+    _, topic, queue_id = place(broker, session, command, header)
     text = header.properties or ""
     # First, so that nothing is pushed that is refused afterwards and sent again.
     reply = _Reply(session, command, header, queue_id, admit(broker, topic, queue_id, text, False))

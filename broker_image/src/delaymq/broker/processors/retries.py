@@ -38,7 +38,7 @@ def send_back(broker: Broker, session: Session, command: Command) -> Response | 
     """36: a message that a consumer failed on comes again later, or goes to the group's dead letters."""
     header = ConsumerSendMsgBackRequestHeader.from_fields(command.fields)
     name = header.group
-    group = broker.groups.find(name)
+    group = broker.creations.find_group(session, command, name)
     if group is None:
         raise group_missing(name)
     if not broker.config.broker_permission & WRITE:
@@ -104,11 +104,11 @@ def send_back(broker: Broker, session: Session, command: Command) -> Response | 
 
 
 def own_retry(
-    broker: Broker, command: Command, header: SendMessageRequestHeader, topic: str, queue_id: int
+    broker: Broker, session: Session, command: Command, header: SendMessageRequestHeader, topic: str, queue_id: int
 ) -> tuple[str, int, bool]:
     """Where a consumer's own send to its retry topic goes: there, or after the last try to the dead letters."""
     name = topic[len(names.RETRY_PREFIX) :]
-    group = broker.groups.find(name)
+    group = broker.creations.find_group(session, command, name)
     if group is None:
         raise group_missing(name)
     if (header.reconsume_times or 0) < _max_times(group, command, header):

@@ -53,13 +53,13 @@ def _send(broker: Broker, session: Session, command: Command, header: SendMessag
     body = command.body
     if len(body) > broker.max_message_size:
         raise too_large(broker, len(body))
-    config, topic, queue_id = place(broker, session, header)
+    config, topic, queue_id = place(broker, session, command, header)
     answered_queue_id = queue_id
     dead_letter = is_retry = False
     reconsume_times = header.reconsume_times or 0
     if topic.startswith(names.RETRY_PREFIX):
         is_retry = True
-        topic, queue_id, dead_letter = own_retry(broker, command, header, topic, queue_id)
+        topic, queue_id, dead_letter = own_retry(broker, session, command, header, topic, queue_id)
         if reconsume_times:
             header.properties = without_transaction(header.properties)
             header.sys_flag &= ~TRANSACTION_MASK
@@ -112,7 +112,9 @@ def _send(broker: Broker, session: Session, command: Command, header: SendMessag
     return Response(0, None, fields)
 
 
-def place(broker: Broker, session: Session, header: SendMessageRequestHeader) -> tuple[TopicConfig, str, int]:
+def place(
+    broker: Broker, session: Session, command: Command, header: SendMessageRequestHeader
+) -> tuple[TopicConfig, str, int]:
     """The topic's config, its name and the queue of what is sent, checked in RocketMQ's order."""
     if not (broker.writable and broker.drain.takes_sends):
         raise unavailable("the broker is being taken out of service: send to another one")
@@ -127,9 +129,11 @@ def place(broker: Broker, session: Session, header: SendMessageRequestHeader) ->
     if topic in _closed_topics:
         raise no_permission(f"Sending message to topic[{topic}] is forbidden.")
     if config is None:
+        broker.creations.check(session, command)
         config = broker.topics.create_for_send(
             topic, header.default_topic, header.default_topic_queue_nums, unit_mode=bool(header.unit_mode)
         )
+        broker.creations.made(session, command)
     queue_id = header.queue_id
     if queue_id < 0:
         queue_id = randrange(max(config.write_queue_nums, 1))
@@ -146,7 +150,7 @@ def _send_batch(
 ) -> Response | Deferred:
     if len(command.body) > broker.max_message_size:
         raise too_large(broker, len(command.body))
-    config, topic, queue_id = place(broker, session, header)
+    config, topic, queue_id = place(broker, session, command, header)
     if topic.startswith(names.RETRY_PREFIX):
         raise message_illegal(f"batch request does not support retry group {topic}: send its messages one by one")
     sys_flag = header.sys_flag

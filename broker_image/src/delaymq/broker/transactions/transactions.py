@@ -215,7 +215,7 @@ class Transactions:
     def _make_topic(self, topic: str) -> None:
         topics = self._attached.topics
         if topic not in topics.table:
-            topics.create_for_group(topic, 1)
+            topics.create_for_group(topic, 1, own=True)
 
     def _is_there(self, group: str, topic: str | None) -> bool:
         """Whether a producer of a group is connected, and may see messages for a topic; None: for any."""

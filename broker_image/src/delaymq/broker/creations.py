@@ -1,0 +1,71 @@
+"""Topics and groups that come into being by being used: how many one connection and one account may make.
+
+With no access control the peers of one address count as one account.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from delaymq.broker.errors import system_error
+from delaymq.protocol.signatures import ACCESS_KEY
+
+if TYPE_CHECKING:
+    from delaymq.broker.broker import Broker
+    from delaymq.broker.session import Session
+    from delaymq.protocol.bodies import SubscriptionGroupConfig
+    from delaymq.protocol.command import Command
+
+# Whose creations are counted; beyond that those are forgotten that made the fewest.
+_MAX_MAKERS: Final = 20_000
+
+
+class Creations:
+    """Counts since the start, by connection and by account."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._of_session: dict[int, int] = {}
+        self._of_account: dict[str, int] = {}
+
+    def check(self, session: Session, command: Command) -> None:
+        """RequestError 1 when this peer made as many as it may."""
+        config = self._broker.config
+        if self._of_session.get(session.id, 0) >= config.auto_create_max_per_connection:
+            raise system_error(
+                f"this connection made {config.auto_create_max_per_connection} topics and groups already by using them"
+                " (autoCreateMaxPerConnection): create them with mqadmin updateTopic or updateSubGroup"
+            )
+        account = self._account(session, command)
+        if self._of_account.get(account, 0) >= config.auto_create_max_per_account:
+            raise system_error(
+                f"[{account}] made {config.auto_create_max_per_account} topics and groups already by using them"
+                " (autoCreateMaxPerAccount): create them with mqadmin updateTopic or updateSubGroup"
+            )
+
+    def made(self, session: Session, command: Command) -> None:
+        """This peer made one."""
+        self._of_session[session.id] = self._of_session.get(session.id, 0) + 1
+        account = self._account(session, command)
+        if account not in self._of_account and len(self._of_account) >= _MAX_MAKERS:
+            del self._of_account[min(self._of_account, key=self._of_account.__getitem__)]
+        self._of_account[account] = self._of_account.get(account, 0) + 1
+
+    def find_group(self, session: Session, command: Command, name: str) -> SubscriptionGroupConfig | None:
+        """The group, made if it may be, None if there is none; RequestError 1 when this peer may make no more."""
+        groups = self._broker.groups
+        if name in groups.table:
+            return groups.table[name]
+        self.check(session, command)
+        group = groups.find(name)
+        if group is not None:
+            self.made(session, command)
+        return group
+
+    def session_closed(self, session: Session) -> None:
+        """A connection ended."""
+        self._of_session.pop(session.id, None)
+
+    def _account(self, session: Session, command: Command) -> str:
+        key = command.fields.get(ACCESS_KEY) if self._broker.access is not None else None
+        return key or session.remote_address.rpartition(":")[0]

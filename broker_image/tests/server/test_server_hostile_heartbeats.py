@@ -1,0 +1,190 @@
+"""What a hostile client's heartbeats cost: a bounded part of memory, files and time, and others keep their groups."""
+
+import asyncio
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from delaymq.broker import remembered, stated
+from delaymq.broker.clients import EXPIRE_MS
+from delaymq.protocol.bodies import ConsumerIds, HeartbeatData
+from delaymq.protocol.codes import RequestCode, ResponseCode
+from delaymq.protocol.command import Command, request_command
+from delaymq.server.standalone import Standalone
+from running_server import BrokerPeer, run, standalone, until
+
+MIB = 1 << 20
+
+
+def heartbeat(client_id: str, *groups: tuple[str, Iterable[str]], text: str = "*", tags: int = 0) -> Command:
+    """Request 34 of a consumer of `groups` with their topics."""
+    consumers = [
+        {
+            "groupName": group,
+            "subscriptionDataSet": [
+                {"topic": topic, "subString": text, "tagsSet": [f"tag{number}" for number in range(tags)]}
+                for topic in topics
+            ],
+        }
+        for group, topics in groups
+    ]
+    body = json.dumps({"clientID": client_id, "consumerDataSet": consumers}, separators=(",", ":")).encode()
+    return request_command(RequestCode.HEART_BEAT, {}, body)
+
+
+def producing(groups: list[str]) -> Command:
+    """Request 34 of a producer of `groups`."""
+    data = {"clientID": "c", "producerDataSet": [{"groupName": group} for group in groups]}
+    return request_command(RequestCode.HEART_BEAT, {}, json.dumps(data).encode())
+
+
+async def refusal(peer: BrokerPeer, command: Command) -> str:
+    """What the broker says against a heartbeat; empty when it takes it."""
+    answer = await peer.connection.request(command, 30_000)
+    assert (answer.code == ResponseCode.SUCCESS) is not bool(answer.remark)
+    return answer.remark or ""
+
+
+async def members(peer: BrokerPeer, group: str) -> list[str]:
+    answer = await peer.connection.request(
+        request_command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group})
+    )
+    return ConsumerIds.decode(answer.body).consumer_id_list if answer.code == 0 else []
+
+
+def topics(count: int) -> list[str]:
+    return [f"t{number}" for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (heartbeat("c", ("g", topics(100_000))), "exceeds the limit of 1048576"),
+        (request_command(34, {}, b'{"clientID":"c","consumerDataSet":[' + b"{}," * 60_000 + b"{}]}"), "100000 values"),
+        (heartbeat("c", ("g", topics(1_001))), "states 1001 subscriptions of group[g], at most 1000 are kept"),
+        (heartbeat("c", ("g", ["T"]), text="x" * 32_769), "a text of 32769 characters, at most 32768 are kept"),
+        (heartbeat("c", *((f"g{number}", ()) for number in range(1_000))), "1001 groups, at most 1000 are kept"),
+        (producing(topics(1_001)), "1001 groups, at most 1000 are kept"),
+        (heartbeat("c", ("g", topics(150)), tags=300), "bytes, at most 4194304 are kept"),
+    ],
+    ids=["bytes", "values", "subscriptions", "text", "groups", "producers", "memory"],
+)
+def test_a_heartbeat_beyond_a_bound_is_refused_with_a_sentence_and_changes_nothing(
+    tmp_path: Path, command: Command, said: str
+) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path) as server:
+            clients = server.broker.broker.clients
+            peer = await BrokerPeer.connect(server.broker.port)
+            assert await refusal(peer, heartbeat("c", ("before", ["T"]))) == ""
+            held = clients.stated_bytes
+            assert said in await refusal(peer, command)
+            assert await members(peer, "before") == ["c"]
+            assert (set(clients.consumers), clients.stated_bytes) == ({"before"}, held)
+
+    run(scenario)
+
+
+def test_a_client_whose_heartbeats_are_refused_stays_what_it_was(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path) as server:
+            broker = server.broker.broker
+            peer = await BrokerPeer.connect(server.broker.port)
+            assert await refusal(peer, heartbeat("c", ("g", ["T"]))) == ""
+            (client,) = broker.clients.members("g")
+            client.updated_ms -= EXPIRE_MS + 1
+            assert await refusal(peer, heartbeat("c", ("g", topics(1_001))))
+            assert broker.expire_clients(broker.now_ms()) == []
+            assert await members(peer, "g") == ["c"]
+
+    run(scenario)
+
+
+def test_one_connection_states_so_much_in_all_its_heartbeats_together(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path) as server:
+            clients = server.broker.broker.clients
+            peer = await BrokerPeer.connect(server.broker.port)
+            said = [await refusal(peer, heartbeat("c", (f"g{number}", topics(1_000)))) for number in range(12)]
+            taken = said.count("")
+            assert 0 < taken < 12
+            assert "at most 4194304 are kept: divide its groups" in said[-1]
+            assert set(clients.consumers) == {f"g{number}" for number in range(taken)}
+            assert 0 < clients.stated_bytes <= 4 * MIB
+            # Stated anew, in place of what was stated before.
+            assert await refusal(peer, heartbeat("c", ("g0", topics(900)))) == ""
+            peer.connection.close()
+            await until(lambda: not clients.consumers)
+            assert clients.stated_bytes == 0
+
+    run(scenario)
+
+
+def test_all_connections_together_state_so_much_and_a_part_is_kept_for_small_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stated, "MAX_BYTES", 2 * MIB)
+    monkeypatch.setattr(stated, "RESERVED_BYTES", MIB)
+
+    async def flood(server: Standalone, name: str) -> tuple[BrokerPeer, str]:
+        peer = await BrokerPeer.connect(server.broker.port)
+        return peer, await refusal(peer, heartbeat(name, (name, topics(1_000))))
+
+    async def scenario() -> None:
+        async with standalone(tmp_path) as server:
+            clients = server.broker.broker.clients
+            flooding = [await flood(server, f"flood{number}") for number in range(10)]
+            assert {said == "" for _, said in flooding} == {True, False}
+            assert "the groups and subscriptions of all clients take 2 MiB already" in flooding[-1][1]
+            assert clients.stated_bytes <= MIB
+            honest = await BrokerPeer.connect(server.broker.port)
+            assert await refusal(honest, heartbeat("honest", ("G", ["T"]))) == ""
+            # A thousand members share what their group states.
+            before = clients.stated_bytes
+            for number in range(20):
+                peer = await BrokerPeer.connect(server.broker.port)
+                assert await refusal(peer, heartbeat(f"member{number}", ("G", ["T"]))) == ""
+            assert clients.stated_bytes - before < 20 * 500
+            for peer, _ in flooding:
+                peer.connection.close()
+            await until(lambda: set(clients.consumers) == {"G"})
+            assert (await flood(server, "later"))[1] == ""
+
+    run(scenario)
+
+
+def test_the_file_of_remembered_clients_is_never_larger_than_what_a_start_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remembered, "MAX_FILE_BYTES", 60_000)
+    path = tmp_path / "store" / "delaymq" / "clients.json"
+
+    async def scenario() -> None:
+        async with standalone(tmp_path) as server:
+            peers = [await BrokerPeer.connect(server.broker.port) for _ in range(3)]
+            said = [
+                await refusal(peer, heartbeat(f"c{number}", (f"g{number}", topics(400))))
+                for number, peer in enumerate(peers)
+            ]
+            assert said == [""] * 3
+        assert path.stat().st_size <= 60_000
+        async with standalone(tmp_path) as server:
+            peer = await BrokerPeer.connect(server.broker.port)
+            assert await asyncio.gather(*(members(peer, f"g{number}") for number in range(3))) == [["c0"], [], []]
+
+    run(scenario)
+
+
+def test_a_heartbeat_as_large_as_it_may_be_is_read(tmp_path: Path) -> None:
+    names = [f"Topic{number:04d}-of-a-large-client-with-long-names" for number in range(1_000)]
+    command = heartbeat("c", *((f"group{number}", names) for number in range(4)), text="A || B", tags=1)
+    assert len(HeartbeatData.decode(command.body).consumer_data_set) == 4
+
+    async def scenario() -> None:
+        async with standalone(tmp_path) as server:
+            peer = await BrokerPeer.connect(server.broker.port)
+            assert await refusal(peer, command) == ""
+            assert await members(peer, "group3") == ["c"]
+
+    run(scenario)
