@@ -42,6 +42,7 @@ class FakeSession:
         self.remote_host = pack_host(address, port)
         self.remote_address = f"{address}:{port}"
         self.client_id: str | None = None
+        self.is_private = False
         self.notified: list[Command] = []
         self.room: int | None = None
         """How many requests more it takes before it is behind; None: any number."""

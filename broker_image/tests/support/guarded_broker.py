@@ -36,6 +36,7 @@ class Guarded:
         access = harness.broker.access
         assert access is not None
         self.access = access
+        harness.session.is_private = True  # the way of administrators' requests is a matter of its own
 
     def ask(
         self,

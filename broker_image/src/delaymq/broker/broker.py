@@ -100,7 +100,7 @@ class Broker:
         self._arrivals = arrivals
         self._tables = Tables(store, self.topics, self.groups, self.offsets, self.clients, now_ms)
         self._closed = False
-        self._processors = processors_for(read_only=config.read_only, without_offsets=False)
+        self._processors = processors_for(read_only=config.read_only, without_offsets=False, guarded=False)
         self._quiet_log = QuietLog(_log, now_ms)
         self.topics.changed = self._topic_changed
         delivery.on_dead_letter = self._make_dead_letter_topic
@@ -127,7 +127,10 @@ class Broker:
         if config.acl_enable:
             from delaymq.broker.access.access import Access  # most brokers run without it
 
-            access = Access(config.acl_path, now_ms)
+            # The server closes silent connections long before that.
+            max_silence_s = 2.5 * config.channel_idle_ms / 1000
+            needs_tls = config.acl_admin_needs_tls
+            access = Access(config.acl_path, now_ms, admin_needs_tls=needs_tls, max_silence_s=max_silence_s)
         if config.read_only:
             config = looked_at(config)
             open_store = MessageStore.open_read_only
@@ -145,6 +148,7 @@ class Broker:
             broker = cls(config, store, delivery, transactions, arrivals, stats, now_ms)
             if access is not None:
                 access.topic_at = broker.topic_at
+                access.reply_topic = names.reply_topic(config.broker_cluster_name)
                 broker.access = access
             broker._tables.load(now_ms())
             broker._serve()
@@ -275,7 +279,9 @@ class Broker:
 
     def _serve(self) -> None:
         self._processors = processors_for(
-            read_only=self.config.read_only, without_offsets=bool(self.offsets.unreadable)
+            read_only=self.config.read_only,
+            without_offsets=bool(self.offsets.unreadable),
+            guarded=self.access is not None,
         )
 
     def forget_counts(self, topic: str) -> None:

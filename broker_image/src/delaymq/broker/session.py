@@ -19,5 +19,9 @@ class Session(Protocol):
     client_id: str | None
     """Set by the first heartbeat."""
 
+    @property
+    def is_private(self) -> bool:
+        """Whether nobody in between can read along: TLS, or a peer on this machine."""
+
     def notify(self, command: Command) -> bool:
         """Sends a one-way request to the client; False, and nothing raised, when its connection is gone or behind."""

@@ -29,7 +29,6 @@ INHERIT: Final = 1
 UNIT: Final = 1
 UNIT_SUBSCRIPTION: Final = 2
 READ_WRITE: Final = READ | WRITE
-_REPLY_POSTFIX: Final = "_" + names.REPLY_TOPIC_POSTFIX
 # What the broker itself writes without a topic config of its own.
 WITHOUT_CONFIG: Final = frozenset({names.OP_HALF_TOPIC, names.MARKS_TOPIC})
 
@@ -239,7 +238,7 @@ def _fresh_topics(config: BrokerConfig, level_count: int) -> list[TopicConfig]:
         TopicConfig(config.broker_name, 1, 1, broker_perm),
         TopicConfig(names.OFFSET_MOVED_TOPIC, 1, 1, READ_WRITE),
         TopicConfig(names.SCHEDULE_TOPIC, max(18, level_count), max(18, level_count), READ_WRITE),
-        TopicConfig(cluster + _REPLY_POSTFIX, 1, 1, READ_WRITE),
+        TopicConfig(names.reply_topic(cluster), 1, 1, READ_WRITE),
     ]
     if config.auto_create_topic_enable:
         topics.append(_auto_create_topic(config))

@@ -21,6 +21,7 @@ Cluster = Annotated[str | None, typer.Option(metavar="NAME", help="Only the brok
 Permissions = Annotated[
     list[str] | None, typer.Option(metavar="NAME=PERM", help="PUB, SUB, PUB|SUB or DENY; may stand several times.")
 ]
+_SECOND = "Whether RocketMQ's signature is refused; default: as it is, and yes for a new administrator."
 Default = Annotated[str | None, typer.Option(metavar="PERM", help="For what is not named: PUB, SUB, PUB|SUB, DENY.")]
 
 
@@ -59,6 +60,7 @@ def put(
     default_topic: Default = None,
     default_group: Default = None,
     white: Annotated[str | None, typer.Option(metavar="ADDRESSES", help="Peers that need no signature.")] = None,
+    second_signature: Annotated[bool | None, typer.Option(help=_SECOND)] = None,
     cluster: Cluster = None,
     namesrv: NameServers = None,
     context: ContextName = None,
@@ -83,6 +85,7 @@ def put(
                 topics=topics,
                 groups=groups,
                 white_address=white,
+                second_signature=second_signature,
             )
         console().print(f"account {key} is set on {', '.join(sorted(masters))}")
         return 0

@@ -78,6 +78,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "acl": Group(
         "Accounts and white lists of brokers with access control.",
         {
+            "init": Leaf("acl_init_command:init"),
             "list": Leaf("acl_commands:list_files"),
             "put": Leaf("acl_commands:put"),
             "delete": Leaf("acl_commands:delete"),

@@ -29,6 +29,7 @@ from delaymq.protocol.bodies import (
 )
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command, request_command
+from delaymq.protocol.signatures import is_broker
 from delaymq.transport import RemotingConnection, TransportError
 
 CLOSE_LIMIT_S: Final = 60.0
@@ -66,10 +67,13 @@ class Client:
         self.requests = OpenRequests()
         """Of all producers here: those that wait for their replies."""
         self._serving = Serving(self)
-        account = self.options.credentials
-        sign = None if account is None else account.signer()
         self.network = Network(
-            self._serving.commanded, self._connected, self.options.connect_timeout_ms, sign, self.options.tls
+            self._serving.commanded,
+            self._connected,
+            self.options.connect_timeout_ms,
+            self.options.credentials,
+            self.options.tls,
+            self._wrong_server,
         )
         self._name_servers = NameServers(self.network, self.name_servers, self.options.request_timeout_ms)
         self.background = Background("client")
@@ -87,6 +91,7 @@ class Client:
         self.route = self._routes.route
         self.route_to_send = self._routes.route_to_send
         self.refresh_soon = self._routes.refresh_soon
+        self.note_broker = self._routes.note_broker
         self.delays = BrokerDelays(self.ask, self.options.delay_table_ms)
 
     async def __aenter__(self) -> Self:
@@ -228,6 +233,13 @@ class Client:
         raise NoRouteError(queue.topic, f"its route has no address of broker {queue.broker_name} now")
 
     # What the network tells.
+
+    def _wrong_server(self, address: str, server: str) -> str | None:
+        # A peer in between could have requests for one server carried out by another.
+        names = self._routes.names_at(address)
+        if not names or any(is_broker(server, name, address) for name in names):
+            return None
+        return f"{server} answers there instead of broker {' or '.join(sorted(names))}"
 
     async def _connected(self, address: str, connection: RemotingConnection) -> None:
         # A broker that was restarted knows this client's groups again before the first request comes.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from delaymq.protocol.command import Command
+from delaymq.transport import RemotingConnection
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +21,13 @@ class Credentials:
             if not getattr(self, name).strip():
                 raise ValueError(f"{name} is empty: write it as the broker's plain_acl.yml has it")
 
-    def signer(self) -> Callable[[Command], None]:
-        """Signs a request in place."""
-        from delaymq.protocol.signatures import Signer  # who does not sign does not load what it takes
+    async def sign_requests(self, connection: RemotingConnection, timeout_ms: int) -> str | None:
+        """Has the requests of a new connection signed; the server's name, None where RocketMQ's signature is used.
 
-        signer = Signer(self.secret_key)
+        TransportError when the connection ends.
+        """
+        from delaymq.transport.signing import sign_requests  # who does not sign does not load what it takes
 
-        def sign(command: Command) -> None:
-            signer.sign(command, self.access_key, self.security_token)
-
-        return sign
+        return await sign_requests(
+            connection, self.access_key, self.secret_key, self.security_token, timeout_ms=timeout_ms
+        )

@@ -54,6 +54,8 @@ class AccessDeniedError(RefusedError):
             hint = "give the client an account: ClientOptions(credentials=Credentials(access_key, secret_key))"
         elif "Check signature failed" in what:
             hint = "the secret key is not the one that the broker knows for this access key"
+        elif "second signature" in what:
+            hint = "connect with TLS, or to a broker whose version knows the second signature"
         elif "No acl config for" in what:
             hint = "no rule file of the broker has this access key"
         else:

@@ -36,6 +36,7 @@ class KnownRoutes:
         self._name_servers = name_servers
         self._background = background
         self._routes: dict[str, Route] = {}
+        self._noted: dict[str, str] = {}
         self._refreshing: set[str] = set()
         self._calls: SharedCalls[str, TopicRoute] = SharedCalls()
 
@@ -47,6 +48,20 @@ class KnownRoutes:
         """Of all brokers of `topics`, masters and slaves, as far as the routes are known."""
         routes = [route for topic in topics if (route := self._routes.get(topic)) is not None]
         return {address for route in routes for by_id in route.brokers.values() for address in by_id.values()}
+
+    def note_broker(self, name: str, address: str) -> None:
+        """Takes what a NameServer said beside the routes: a broker is at an address."""
+        self._noted[address] = name
+
+    def names_at(self, address: str) -> set[str]:
+        """Of the brokers that NameServers have said to be at an address."""
+        found = {
+            name
+            for route in self._routes.values()
+            for name, by_id in route.brokers.items()
+            if address in by_id.values()
+        }
+        return found | {self._noted[address]} if address in self._noted else found
 
     async def route(self, topic: str, *, fresh: bool = False) -> Route:
         """The topic's route. Raises NoRouteError when it has none, ClientError when no NameServer answers."""

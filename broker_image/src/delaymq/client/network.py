@@ -7,11 +7,13 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 
+from delaymq.client.credentials import Credentials
 from delaymq.client.errors import AnswerTimeoutError, UnreachableError, refusal
 from delaymq.client.shared_calls import SharedCalls
 from delaymq.client.tls import TlsOptions
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import Command
+from delaymq.protocol.signatures import NEW_CHALLENGE
 from delaymq.transport import (
     ConnectError,
     RemotingConnection,
@@ -21,8 +23,9 @@ from delaymq.transport import (
 )
 
 OnCommands = Callable[[RemotingConnection, list[Command]], None]
-Sign = Callable[[Command], None]
 OnConnected = Callable[[str, RemotingConnection], Awaitable[None]]
+WrongServer = Callable[[str, str], str | None]
+"""Why the server that gave a challenge cannot be the one at an address; None: it can."""
 
 
 class Network:
@@ -33,13 +36,15 @@ class Network:
         on_commands: OnCommands,
         on_connected: OnConnected,
         connect_timeout_ms: int,
-        sign: Sign | None = None,
+        credentials: Credentials | None = None,
         tls: TlsOptions | None = None,
+        wrong_server: WrongServer = lambda address, server: None,
     ) -> None:
         self._on_commands = on_commands
         self._on_connected = on_connected
         self._connect_timeout_ms = connect_timeout_ms
-        self._sign = sign
+        self._credentials = credentials
+        self._wrong_server = wrong_server
         self._tls = tls
         self._open: dict[str, RemotingConnection] = {}
         self._dials: SharedCalls[str, RemotingConnection] = SharedCalls()
@@ -80,11 +85,14 @@ class Network:
         try:
             if connection is None or connection.closing or connection.is_behind:
                 connection, left_ms = await self._ready(address, timeout_ms)
-            return await connection.request(command, left_ms)
+            answer = await connection.request(command, left_ms)
         except RequestTimeoutError as error:
             raise AnswerTimeoutError(address, timeout_ms) from error
         except TransportError as error:
             raise UnreachableError(address, plain_text(error)) from error
+        if answer.code == ResponseCode.SYSTEM_ERROR and NEW_CHALLENGE in (answer.remark or ""):
+            connection.close()  # the next request asks for one
+        return answer
 
     async def _ready(self, address: str, timeout_ms: int) -> tuple[RemotingConnection, int]:
         """A connection that takes requests, and what is left of the time."""
@@ -132,14 +140,25 @@ class Network:
             )
         except ConnectError as error:
             raise UnreachableError(address, plain_text(error)) from error
-        connection.sign = self._sign
         try:
+            if self._credentials is not None:
+                # Before all other requests.
+                await self._sign(address, connection, self._credentials)
             await self._on_connected(address, connection)
         except BaseException:
             connection.close()
             raise
         self._open[address] = connection
         return connection
+
+    async def _sign(self, address: str, connection: RemotingConnection, credentials: Credentials) -> None:
+        try:
+            server = await credentials.sign_requests(connection, self._connect_timeout_ms)
+        except TransportError as error:
+            raise UnreachableError(address, plain_text(error)) from error
+        wrong = None if server is None else self._wrong_server(address, server)
+        if wrong is not None:
+            raise UnreachableError(address, wrong)
 
 
 def plain_text(error: TransportError) -> str:

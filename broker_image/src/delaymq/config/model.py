@@ -36,6 +36,11 @@ _ACL_PATH = (
     " the folder `conf` beside the store"
 )
 
+_ACL_ADMIN = (
+    "whether administrative requests need TLS, a connection from this machine, or"
+    " [the second signature](access-control.md#the-second-signature)"
+)
+
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class _BrokerAddresses:
@@ -73,6 +78,7 @@ class _BrokerAddresses:
     fast_port_enable: bool = flag(True, "whether `listenPort` − 2 is opened", ours=True)
     acl_enable: bool = flag(False, "whether requests must be signed: [access control](access-control.md)")
     acl_config_path: str = text("", _ACL_PATH, ours=True)
+    acl_admin_needs_tls: bool = flag(False, _ACL_ADMIN, ours=True)
 
 
 # The keys of the last base come first where all are listed: addresses, TLS, then what stands here.

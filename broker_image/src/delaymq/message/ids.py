@@ -11,11 +11,21 @@ from datetime import UTC, datetime
 
 _PORT = struct.Struct(">i")
 _OFFSET = struct.Struct(">q")
+_IPV4_LOOPBACK = b"\x7f"
+_IPV6_LOOPBACK = bytes(15) + b"\x01"
+_IPV4_IN_IPV6_LOOPBACK = bytes(10) + b"\xff\xff\x7f"
 
 
 def pack_host(address: str, port: int) -> bytes:
     """8 bytes for an IPv4 address, 20 for IPv6: the address, then the port in 4 bytes."""
     return ipaddress.ip_address(address.partition("%")[0]).packed + _PORT.pack(port)
+
+
+def is_loopback(host: bytes) -> bool:
+    """Whether a packed host is of this machine itself."""
+    if len(host) == 20:
+        return host[:16] == _IPV6_LOOPBACK or host[:13] == _IPV4_IN_IPV6_LOOPBACK
+    return host[:1] == _IPV4_LOOPBACK
 
 
 def unpack_host(host: bytes) -> tuple[str, int]:

@@ -118,6 +118,11 @@ def retry_topic(group: str) -> str:
     return RETRY_PREFIX + group
 
 
+def reply_topic(cluster: str) -> str:
+    """The topic that keeps the replies of a cluster's brokers."""
+    return f"{cluster}_{REPLY_TOPIC_POSTFIX}"
+
+
 def dead_letter_topic(group: str) -> str:
     """The topic of messages that `group` gave up on."""
     return DLQ_PREFIX + group

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from delaymq.clock import now_ms
+from delaymq.message.ids import is_loopback
 from delaymq.protocol.command import Command
 from delaymq.quiet_log import QuietLog
 from delaymq.transport import ConnectionLimits, RemotingConnection, TransportError
@@ -38,6 +39,11 @@ class ClientSession:
         self.held: set[HeldPull] = set()
         """Its pulls that wait for messages."""
         self.idle_sweeps = 0
+
+    @property
+    def is_private(self) -> bool:
+        """Whether nobody in between can read along: TLS, or a peer on this machine."""
+        return self.connection.is_tls or is_loopback(self.remote_host)
 
     def notify(self, command: Command) -> bool:
         """Sends a one-way request; False: the connection is gone or behind, or it fits no frame."""

@@ -252,6 +252,11 @@ class RemotingConnection(SendingProtocol):
             self.sign(command)
         self.send(encode_command(command))
 
+    @property
+    def is_tls(self) -> bool:
+        """Whether it goes on with TLS, which it began without."""
+        return self._below is not None
+
     def last_bytes_age_s(self) -> float:
         """Seconds since the peer's last bytes came to this machine; 0 where the kernel does not tell."""
         return last_bytes_age_s(self._transport)

@@ -62,9 +62,8 @@ def test_who_is_not_known_is_told_why(guarded: Guarded) -> None:
     assert guarded.refusal(310, fields, key=None).startswith("No accessKey is configured")
     assert guarded.refusal(310, fields, key="strangers") == "No acl config for strangers"
     assert guarded.refusal(310, fields, secret="something").startswith("Check signature failed for accessKey=applic")
-    assert guarded.access.refused == {
-        "unsigned": 1, "unknown_key": 1, "signature": 1, "admin": 0, "permission": 0
-    }  # fmt: skip
+    refused = {reason: count for reason, count in guarded.access.refused.items() if count}
+    assert refused == {"unsigned": 1, "unknown_key": 1, "signature": 1}
 
 
 def test_a_long_access_key_of_a_stranger_is_cut_in_the_answer(guarded: Guarded) -> None:

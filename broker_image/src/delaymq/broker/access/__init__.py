@@ -1,7 +1,8 @@
 """Access control as RocketMQ 4.9 has it: who may ask what of the broker.
 
 Here: rule files and their reading (`files`, `plain_acl`, `yaml_tree`), accounts, white lists, what each request needs
-(`requirements`), the rules that hold (`rules`), and the check (`access`). Not here: signatures (protocol/signatures.py)
+(`requirements`), its form (`forms`), what an account owns (`permissions`), the rules that hold (`rules`), and the check
+(`access`). Not here: signatures (protocol/signatures.py, protocol/second_signature.py)
 and requests 50 to 53 (processors/access.py). Invariant: no secret is in an answer, a log or an error, and what cannot
 be read lets nobody in.
 
@@ -12,7 +13,19 @@ from typing import Final
 
 from delaymq.broker.access.errors import AccessError
 
-REASONS: Final = ("unsigned", "unknown_key", "signature", "admin", "permission")
+REASONS: Final = (
+    "unsigned",
+    "unknown_key",
+    "signature",
+    "second",
+    "replay",
+    "silence",
+    "second_required",
+    "admin",
+    "permission",
+    "form",
+    "plain",
+)
 """Why a request is refused."""
 
 __all__ = ["REASONS", "AccessError"]

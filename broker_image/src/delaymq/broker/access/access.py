@@ -8,20 +8,30 @@ from pathlib import Path
 from typing import Final
 
 from delaymq.broker.access import REASONS
-from delaymq.broker.access.accounts import DENY, PUB, Account, shown
-from delaymq.broker.access.requirements import ACCOUNT, REQUIREMENTS, Requirement, TopicAt
+from delaymq.broker.access.accounts import PUB, Account, shown
+from delaymq.broker.access.forms import ACCESS_KEY_FIELD, FORMS, problem
+from delaymq.broker.access.permissions import owned
+from delaymq.broker.access.requirements import ACCOUNT, REQUIREMENTS, TopicAt
 from delaymq.broker.access.rules import Rules
 from delaymq.broker.session import Session
 from delaymq.message import names
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command
 from delaymq.protocol.errors import RequestError
-from delaymq.protocol.signatures import ACCESS_KEY
+from delaymq.protocol.second_signature import MAX_SILENCE_S, Channels, asks_for_challenge
+from delaymq.protocol.signatures import ACCESS_KEY, NEW_CHALLENGE, SECOND_SIGNATURE
 from delaymq.quiet_log import QuietLog
 
 EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
 """Clients in Java show the name of their broker's exception; people look for it."""
 SHOWN_CHARACTERS: Final = 128
+SHOWN_KEYS: Final = 8
+
+_VERDICTS: Final = {
+    "second": "compare the secret keys; the request is not signed for this connection",
+    "replay": "the request was sent before",
+    "silence": f"the connection was silent for too long: {NEW_CHALLENGE}",
+}
 
 _log = logging.getLogger(__name__)
 
@@ -29,25 +39,45 @@ _log = logging.getLogger(__name__)
 class Access:
     """Access control of one broker. `check` comes before every request; all else is rare."""
 
-    def __init__(self, path: Path, now_ms: Callable[[], int]) -> None:
-        """Reads the rules. AccessError for files that cannot be used: nobody may be let in by an accident."""
+    def __init__(
+        self,
+        path: Path,
+        now_ms: Callable[[], int],
+        *,
+        admin_needs_tls: bool = False,
+        max_silence_s: float = MAX_SILENCE_S,
+    ) -> None:
+        """Reads the rules. AccessError for files that cannot be used: nobody may be let in by an accident.
+
+        `admin_needs_tls`: administrative requests need TLS, a peer on loopback, or the second signature.
+        `max_silence_s`: how long a challenge lasts without a request that is signed for it.
+        """
         self.rules = Rules(path, now_ms)
+        self.channels = Channels(max_silence_s)
+        """Challenges that were given to connections."""
+        self._admin_needs_tls = admin_needs_tls
         self.refused: dict[str, int] = dict.fromkeys(REASONS, 0)
         """Refused requests by reason."""
         self.topic_at: TopicAt = lambda offset: None
         """The owner says what the record at an offset of the log is about."""
+        self.reply_topic = ""
+        """The cluster's topic of replies; the owner says which."""
         self._quiet_log = QuietLog(_log, now_ms)
         self._keys_of: dict[int, str] = {}
         """By session: the access key of its last heartbeat."""
+        if not admin_needs_tls:
+            self._warn_of_administrators()
 
     def check(self, session: Session, command: Command) -> None:
-        """Nothing, or RequestError (code 1) with RocketMQ's text and what to do."""
+        """Nothing, or RequestError (code 1) with RocketMQ's text and what to do. Once a request: counters rise."""
         rules = self.rules
         if rules.white_list is not None and rules.white_list.matches(session.remote_host):
             return
         stated = command.fields
         key = stated.get(ACCESS_KEY)
         if key is None:
+            if asks_for_challenge(command):
+                return
             raise self._refusal(
                 session, command, "unsigned", "No accessKey is configured: give the client an access key"
             )
@@ -55,16 +85,29 @@ class Access:
         if account is None:
             raise self._refusal(session, command, "unknown_key", f"No acl config for {shown(key)}")
         trusted = account.white_list is not None and account.white_list.matches(session.remote_host)
-        if not trusted and not account.signer.signed(stated, command.body):
-            text = f"Check signature failed for accessKey={shown(key)}: compare the secret keys"
-            raise self._refusal(session, command, "signature", text)
+        if not trusted:
+            self._check_form(session, command)  # a large body that is not wanted must not be hashed
+            self._check_signature(session, command, account)
         if command.code == RequestCode.HEART_BEAT:
             self._keys_of[session.id] = key
-        if trusted:
+        if not trusted:
+            self._check_permissions(session, command, account)
+            self._check_way(session, command)
+
+    def check_permissions(self, session: Session, command: Command) -> None:
+        """Whether a request that passed `check` would still pass by the rules of now; RequestError: it would not.
+
+        For what waits: the signature is not checked again, since its counter was used.
+        """
+        rules = self.rules
+        if rules.white_list is not None and rules.white_list.matches(session.remote_host):
             return
-        requirement = REQUIREMENTS.get(command.code, ACCOUNT)
-        if requirement is not ACCOUNT:
-            self._check_permissions(session, command, account, requirement)
+        key = command.fields.get(ACCESS_KEY, "")
+        account = rules.accounts.get(key)
+        if account is None:
+            raise self._refusal(session, command, "unknown_key", f"No acl config for {shown(key)}")
+        if account.white_list is None or not account.white_list.matches(session.remote_host):
+            self._check_permissions(session, command, account)
 
     def may_publish(self, session: Session, topic: str) -> bool:
         """Whether the account of a client's last heartbeat may send to a topic; so it may see what was sent there.
@@ -79,18 +122,68 @@ class Access:
             return False
         if account.admin or (account.white_list is not None and account.white_list.matches(session.remote_host)):
             return True
-        owned = account.permissions.get(topic)
-        if owned is None:
-            owned = self._default(account, topic)
-        return bool(owned & PUB and not owned & DENY)
+        return bool(owned(account, topic, self.reply_topic) & PUB)
 
     def session_closed(self, session: Session) -> None:
         """A connection ended."""
         self._keys_of.pop(session.id, None)
+        self.channels.closed(session.id)
 
-    def _check_permissions(
-        self, session: Session, command: Command, account: Account, requirement: Requirement
-    ) -> None:
+    def _check_signature(self, session: Session, command: Command, account: Account) -> None:
+        key = account.entry.access_key
+        if SECOND_SIGNATURE in command.fields:
+            verdict = self.channels.verdict(session.id, key, account.entry.secret_key, command)
+            if verdict:
+                text = f"Check signature failed for accessKey={shown(key)}: {_VERDICTS[verdict]}"
+                raise self._refusal(session, command, verdict, text)
+            return
+        if not account.signer.signed(command.fields, command.body):
+            text = f"Check signature failed for accessKey={shown(key)}: compare the secret keys"
+            raise self._refusal(session, command, "signature", text)
+        if account.entry.require_second_signature:
+            text = (
+                f"accessKey={shown(key)} requires the second signature: use a client of DelayMQ, or an account without"
+                " requireSecondSignature"
+            )
+            raise self._refusal(session, command, "second_required", text)
+
+    def _check_form(self, session: Session, command: Command) -> None:
+        """Of an administrative request."""
+        form = FORMS.get(command.code)
+        if form is None:
+            return
+        wrong = problem(command, form)
+        if wrong is not None:
+            raise self._refusal(session, command, "form", wrong)
+
+    def _check_way(self, session: Session, command: Command) -> None:
+        """How an administrative request came, which is signed and permitted."""
+        if command.code not in FORMS or SECOND_SIGNATURE in command.fields or session.is_private:
+            return
+        why = "aclAdminNeedsTls" if self._admin_needs_tls else self._raises(command)
+        if why:
+            text = (
+                f"request code={command.code} needs TLS, a connection from this machine, or the second signature of"
+                f" DelayMQ's clients ({why})"
+            )
+            raise self._refusal(session, command, "plain", text)
+
+    def _raises(self, command: Command) -> str:
+        """Why a request could hand the broker over: RocketMQ's signature of any other request may be its own."""
+        if command.code == RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG:
+            return "it lets addresses do everything"
+        if command.code in (RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, RequestCode.DELETE_ACL_CONFIG):
+            known = self.rules.accounts.get(command.fields.get(ACCESS_KEY_FIELD, ""))
+            if (known is not None and known.admin) or command.fields.get("admin", "false") != "false":
+                return "it is about an administrator"
+            if command.fields.get("whiteRemoteAddress", "").strip():
+                return "it lets addresses do everything"
+        return ""
+
+    def _check_permissions(self, session: Session, command: Command, account: Account) -> None:
+        requirement = REQUIREMENTS.get(command.code, ACCOUNT)
+        if requirement is ACCOUNT:
+            return
         if requirement.admin:
             if not account.admin:
                 text = (
@@ -102,23 +195,24 @@ class Access:
         if requirement.resources is None or (account.admin and (requirement.own or not account.permissions)):
             return
         needed = requirement.resources(command, self.topic_at)
-        permissions = account.permissions
         for resource, permission in needed:
-            owned = permissions.get(resource)
-            if owned is None:
-                owned = self._default(account, resource)
-            if owned & DENY or not owned & permission:
+            if not owned(account, resource, self.reply_topic) & permission:
                 if (names.TRACE_TOPIC, PUB) in needed:
                     return  # every client may write its trace
                 raise self._refusal(session, command, "permission", f"No default permission for {_named(resource)}")
 
-    @staticmethod
-    def _default(account: Account, resource: str) -> int:
-        if resource.startswith(names.RETRY_PREFIX):
-            return account.group_permission
-        if resource in names.INTERNAL_TOPICS:
-            return DENY
-        return account.topic_permission
+    def _warn_of_administrators(self) -> None:
+        open_keys = [
+            shown(account.entry.access_key)
+            for account in self.rules.accounts.values()
+            if account.admin and not account.entry.require_second_signature
+        ]
+        if open_keys:
+            _log.warning(
+                "whoever can read along may repeat and change requests of administrators (%s) that do not use TLS: set"
+                " aclAdminNeedsTls=true, or requireSecondSignature: true for these accounts",
+                ", ".join(open_keys[:SHOWN_KEYS]) + (", …" if len(open_keys) > SHOWN_KEYS else ""),
+            )
 
     def _refusal(self, session: Session, command: Command, reason: str, text: str) -> RequestError:
         self.refused[reason] += 1

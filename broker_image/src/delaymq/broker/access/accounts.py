@@ -42,6 +42,8 @@ class Entry:
     default_group_perm: str | None = None
     topic_perms: tuple[str, ...] | None = None
     group_perms: tuple[str, ...] | None = None
+    require_second_signature: bool = False
+    """RocketMQ's signature is not enough (protocol.second_signature)."""
     others: tuple[tuple[str, Scalar], ...] = field(default=(), repr=False)
     """Keys that mean nothing here; they stay in the file."""
 
@@ -68,7 +70,9 @@ def prepare(entry: Entry) -> Account:
     check_keys(entry.access_key, entry.secret_key)
     notes: list[str] = []
     permissions = dict(_permissions(entry.topic_perms or (), "topic", "", notes))
-    permissions |= _permissions(entry.group_perms or (), "group", RETRY_PREFIX, notes)
+    for resource, permission in _permissions(entry.group_perms or (), "group", RETRY_PREFIX, notes):
+        # Both lists can name a retry topic: a DENY counts in either.
+        permissions[resource] = permission | (permissions.get(resource, 0) & DENY)
     try:
         white_list = WhiteList([entry.white_remote_address]) if entry.white_remote_address.strip() else None
     except AccessError as error:

@@ -39,7 +39,9 @@ _TEXTS: Final = {
     "defaultGroupPerm": "default_group_perm",
 }
 _LISTS: Final = {"topicPerms": "topic_perms", "groupPerms": "group_perms"}
-_KNOWN: Final = frozenset({*_TEXTS, *_LISTS, "admin"})
+REQUIRE_SECOND: Final = "requireSecondSignature"
+"""Ours; RocketMQ's broker ignores it."""
+_KNOWN: Final = frozenset({*_TEXTS, *_LISTS, "admin", REQUIRE_SECOND})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,7 +137,12 @@ def _entry(item: dict[str, Tree], number: int, notes: list[str]) -> Entry:
     for key, name in _LISTS.items():
         if key in item:
             found[name] = tuple(_texts(item[key], f"{about}: {key}", MAX_PERMISSIONS))
-    return Entry(admin=_flag(item.get("admin"), about), others=_others(item, _KNOWN, about, notes), **found)
+    return Entry(
+        admin=_flag(item, "admin", about),
+        require_second_signature=_flag(item, REQUIRE_SECOND, about),
+        others=_others(item, _KNOWN, about, notes),
+        **found,
+    )
 
 
 def _text(value: Tree, about: str) -> str:
@@ -154,12 +161,13 @@ def _texts(tree: Tree, about: str, most: int) -> Iterator[str]:
             yield _text(each, about)
 
 
-def _flag(value: Tree, about: str) -> bool:
+def _flag(item: dict[str, Tree], key: str, about: str) -> bool:
+    value = item.get(key)
     if value is None:
         return False
     text = str(value).strip().lower()
     if text not in ("true", "false"):
-        raise AccessError(f"{about}: admin: write true or false")
+        raise AccessError(f"{about}: {key}: write true or false")
     return text == "true"
 
 
@@ -211,6 +219,8 @@ def _entry_lines(entry: Entry) -> Iterator[str]:
             yield f"{dash}{key}: {_quoted(value)}"
             dash = "  "
     yield f"  admin: {'true' if entry.admin else 'false'}"
+    if entry.require_second_signature:
+        yield f"  {REQUIRE_SECOND}: true"
     for key, name in _LISTS.items():
         values = getattr(entry, name)
         if values is not None:

@@ -13,7 +13,7 @@ from typing import Final
 
 from delaymq.broker.access.accounts import PUB, SUB
 from delaymq.message.ids import parse_offset_message_id
-from delaymq.message.names import REPLY_TOPIC_POSTFIX, RETRY_PREFIX, RETRY_TOPIC
+from delaymq.message.names import RETRY_PREFIX, RETRY_TOPIC
 from delaymq.message.properties import parse_properties
 from delaymq.protocol.bodies import HeartbeatData, LockRequest
 from delaymq.protocol.codes import RequestCode, ResponseCode
@@ -78,9 +78,8 @@ def _send_v2(command: Command, topic_at: TopicAt) -> Needed:
 
 
 def _reply(command: Command, topic_at: TopicAt) -> Needed:
-    # Who may consume a request may answer it; but this is no way into another topic.
-    topic = command.fields.get("topic" if command.code == RequestCode.SEND_REPLY_MESSAGE else "b")
-    return [] if topic is None or topic.endswith(REPLY_TOPIC_POSTFIX) else _sent(topic)
+    # Who may consume a request may answer it in the cluster's reply topic; but this is no way into another topic.
+    return _sent(command.fields.get("topic" if command.code == RequestCode.SEND_REPLY_MESSAGE else "b"))
 
 
 def _pull(command: Command, topic_at: TopicAt) -> Needed:

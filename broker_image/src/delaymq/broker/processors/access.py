@@ -1,4 +1,7 @@
-"""50 to 53: the rules of access control, changed and asked for over the wire. They are written into their files."""
+"""50 to 53: the rules of access control, changed and asked for over the wire. They are written into their files.
+
+And 101, by which clients ask for the challenge of the second signature.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,17 @@ import json
 from typing import TYPE_CHECKING
 
 from delaymq.broker.access.errors import AccessError
-from delaymq.protocol.codes import ResponseCode
+from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, Response
 from delaymq.protocol.errors import RequestError
 from delaymq.protocol.headers import (
+    REQUIRED_OF_NEW,
     CreateAccessConfigRequestHeader,
     DeleteAccessConfigRequestHeader,
     GetBrokerAclConfigResponseHeader,
     UpdateGlobalWhiteAddrsConfigRequestHeader,
 )
+from delaymq.protocol.signatures import broker_server
 from delaymq.steps import Steps
 
 if TYPE_CHECKING:
@@ -38,6 +43,11 @@ def put_account(broker: Broker, session: Session, command: Command) -> Steps[Res
     given = {"secret_key"} | {name for name in _TEXTS if getattr(header, name)}
     given |= {name for name in ("admin", "white_remote_address") if getattr(header, name) is not None}
     given |= {name for name in ("topic_perms", "group_perms") if getattr(header, name) is not None}
+    required = header.require_second_signature
+    if required not in (None, "true", "false", REQUIRED_OF_NEW):
+        raise RequestError(failed, f"requireSecondSignature: write true, false or {REQUIRED_OF_NEW}")
+    if required in ("true", "false"):
+        given.add("require_second_signature")
     entry = Entry(
         access_key=header.access_key,
         secret_key=header.secret_key or "",
@@ -47,6 +57,7 @@ def put_account(broker: Broker, session: Session, command: Command) -> Steps[Res
         default_group_perm=header.default_group_perm or None,
         topic_perms=_listed(header.topic_perms),
         group_perms=_listed(header.group_perms),
+        require_second_signature=required in ("true", REQUIRED_OF_NEW),
     )
     try:
         yield from rules.put_account(entry, frozenset(given))
@@ -93,6 +104,18 @@ def set_white_addresses(broker: Broker, session: Session, command: Command) -> S
     except AccessError as error:
         raise _refused(failed, error) from error
     return Response()
+
+
+def give_challenge(broker: Broker, session: Session, command: Command) -> Response:
+    """101 for the challenge of this connection; a broker has no other configuration of that kind."""
+    from delaymq.protocol.second_signature import asks_for_challenge  # most brokers check no signature
+
+    if broker.access is None or not asks_for_challenge(command):
+        remark = f" request type {int(RequestCode.GET_KV_CONFIG)} not supported"
+        return Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+    config = broker.config
+    server = broker_server(broker.cluster_name, config.broker_name, config.broker_id, broker.address)
+    return broker.access.channels.challenge(session.id, server, command)
 
 
 def _rules(broker: Broker, failed: int) -> Rules:

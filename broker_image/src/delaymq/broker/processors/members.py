@@ -20,6 +20,7 @@ from delaymq.protocol.headers import (
     GetConsumerStatusRequestHeader,
     ResetOffsetRequestHeader,
 )
+from delaymq.protocol.signatures import CREDENTIAL_FIELDS
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
@@ -29,8 +30,6 @@ PASSED_ON_TIMEOUT_MS: Final = 10_000
 STATUS_TIMEOUT_MS: Final = 5_000
 # Tables that members state are parsed while everybody waits; one has some 70 bytes a queue.
 MAX_STATUS_BYTES: Final = 1024 * 1024
-# An operator's signature is nobody else's business.
-_CREDENTIALS: Final = frozenset({"AccessKey", "Signature", "SecurityToken"})
 
 
 def get_running_info(broker: Broker, session: Session, command: Command) -> Asked:
@@ -57,7 +56,8 @@ def consume_directly(broker: Broker, session: Session, command: Command) -> Aske
 
 
 def _passed_on(command: Command) -> dict[str, str]:
-    return {name: value for name, value in command.fields.items() if name not in _CREDENTIALS}
+    # An operator's signature is nobody else's business.
+    return {name: value for name, value in command.fields.items() if name not in CREDENTIAL_FIELDS}
 
 
 def _pass_on(broker: Broker, group: str, client_id: str, question: Command) -> Asked:

@@ -155,9 +155,15 @@ def _without_offsets(broker: Broker, session: Session, command: Command) -> Resu
     raise refusal
 
 
-def processors_for(*, read_only: bool, without_offsets: bool) -> Mapping[int, Processor]:
-    """What a broker serves that only reads its store, and one whose consumer offsets cannot be read."""
+PROCESSORS_OF_ACCESS: Final[dict[int, Processor]] = {RequestCode.GET_KV_CONFIG: access.give_challenge}
+"""What a broker with access control serves besides."""
+
+
+def processors_for(*, read_only: bool, without_offsets: bool, guarded: bool) -> Mapping[int, Processor]:
+    """What a broker serves: one that only reads its store, cannot read consumer offsets, or has access control."""
     served = PROCESSORS_READ_ONLY if read_only else PROCESSORS
+    if guarded:
+        served = served | PROCESSORS_OF_ACCESS
     return served | dict.fromkeys(_NEEDS_OFFSETS, _without_offsets) if without_offsets else served
 
 

@@ -13,6 +13,7 @@ from delaymq.protocol.bodies import DataVersion
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import request_command
 from delaymq.protocol.headers import (
+    REQUIRED_OF_NEW,
     CreateAccessConfigRequestHeader,
     DeleteAccessConfigRequestHeader,
     GetBrokerAclConfigResponseHeader,
@@ -44,8 +45,14 @@ class AccessCalls(AdminCalls):
         topics: Mapping[str, str] | None = None,
         groups: Mapping[str, str] | None = None,
         white_address: str | None = None,
+        second_signature: bool | None = None,
     ) -> None:
-        """Makes an account or changes one; what is None stays as it is. Permissions: PUB, SUB, PUB|SUB or DENY."""
+        """Makes an account or changes one; what is None stays as it is. Permissions: PUB, SUB, PUB|SUB or DENY.
+
+        `second_signature`: whether the account requires it, so that RocketMQ's clients cannot use the account. None: a
+        new administrator does.
+        """
+        required = (REQUIRED_OF_NEW if admin else None) if second_signature is None else str(second_signature).lower()
         header = CreateAccessConfigRequestHeader(
             access_key=account.access_key,
             secret_key=account.secret_key,
@@ -55,6 +62,7 @@ class AccessCalls(AdminCalls):
             default_group_perm=default_group,
             topic_perms=_joined(topics),
             group_perms=_joined(groups),
+            require_second_signature=required,
         )
         await self._client.ask(address, request_command(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, header.to_fields()))
 

@@ -41,6 +41,8 @@ class AdminCalls:
             if name in info.broker_addr_table
             and (address := info.broker_addr_table[name].broker_addrs.get(MASTER_ID)) is not None
         }
+        for name, address in found.items():
+            self._client.note_broker(name, address)
         if not found:
             where = "" if cluster is None else f" in cluster {cluster}"
             raise ClientError(f"no broker is registered{where}: is one running, with this NameServer as namesrvAddr?")

@@ -5,6 +5,7 @@ broker does with them. Invariant: a header in hand has all required fields, in r
 """
 
 from delaymq.protocol.headers.admin import (
+    REQUIRED_OF_NEW,
     CreateAccessConfigRequestHeader,
     CreateTopicRequestHeader,
     DeleteAccessConfigRequestHeader,
@@ -83,6 +84,7 @@ from delaymq.protocol.headers.namesrv import (
 )
 
 __all__ = [
+    "REQUIRED_OF_NEW",
     "AddWritePermOfBrokerRequestHeader",
     "AddWritePermOfBrokerResponseHeader",
     "CheckTransactionStateRequestHeader",

@@ -1,7 +1,11 @@
 """Headers of a broker's administration: topics, groups, statistics, connections, access control."""
 
+from typing import Final
+
 from delaymq.protocol.headers.base import Header
 from delaymq.protocol.integers import Int32, Int64
+
+REQUIRED_OF_NEW: Final = "new"
 
 
 class CreateAccessConfigRequestHeader(Header):
@@ -15,6 +19,8 @@ class CreateAccessConfigRequestHeader(Header):
     default_group_perm: str | None = None
     topic_perms: str | None = None
     group_perms: str | None = None
+    require_second_signature: str | None = None
+    """Ours: true, false, or REQUIRED_OF_NEW, which is true for an account that is made and changes no other."""
 
 
 class CreateTopicRequestHeader(Header):

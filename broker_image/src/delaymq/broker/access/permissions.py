@@ -1,0 +1,38 @@
+"""What an account owns of a topic or group: which of its rules counts where several may.
+
+A group's retry topic and dead letters belong to the group: they hold messages of all topics that it consumed. The
+cluster's reply topic holds the replies to all: everyone may put one there, and no default permission lets it be read.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from delaymq.broker.access.accounts import DENY, PUB, SUB, Account
+from delaymq.message.names import DLQ_PREFIX, INTERNAL_TOPICS, RETRY_PREFIX
+
+NOTHING: Final = 0
+
+
+def owned(account: Account, resource: str, reply_topic: str) -> int:
+    """PUB and SUB as far as the account has them, 0 for DENY. A group stands as its retry topic."""
+    permissions = account.permissions
+    found = permissions.get(resource)
+    if resource.startswith(DLQ_PREFIX):
+        group = permissions.get(RETRY_PREFIX + resource[len(DLQ_PREFIX) :])
+        if group is not None and group & DENY:
+            return NOTHING
+        if found is None:
+            # As with a retry topic: who may consume as the group may also put a message back.
+            found = account.group_permission if group is None else group
+            found = found | PUB if found & SUB else found
+    elif resource == reply_topic:
+        found = PUB if found is None else found | PUB
+    elif found is None:
+        if resource.startswith(RETRY_PREFIX):
+            found = account.group_permission
+        elif resource in INTERNAL_TOPICS:
+            found = DENY
+        else:
+            found = account.topic_permission
+    return NOTHING if found & DENY else found
