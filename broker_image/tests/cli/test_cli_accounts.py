@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from cli_running import SMALL, Standalone, called
+from delaymq.broker.access.plain_acl import parse
 from delaymq.cli.accounts import account_flags, account_of
 from delaymq.cli.errors import CommandError
 
@@ -121,3 +122,63 @@ def test_a_key_without_a_secret_and_a_secret_without_a_key_are_told(secret_file:
             account_of({"DELAYMQ_ACCESS_KEY": "operators", "DELAYMQ_SECRET_KEY_FILE": str(path)}, "", "")
     with pytest.raises(CommandError, match="cannot be read"):
         account_of({"DELAYMQ_ACCESS_KEY": "operators", "DELAYMQ_SECRET_KEY_FILE": str(tmp_path / "none")}, "", "")
+
+
+def test_new_administrators_require_the_second_signature(
+    standalone: Standalone, secret_file: Path, tmp_path: Path
+) -> None:
+    variables = {"DELAYMQ_ACCESS_KEY": "operators", "DELAYMQ_SECRET_KEY_FILE": str(secret_file)}
+    own = tmp_path / "own"
+    own.write_text("administrator-secret\n")
+    put = ("acl", "put", "second1", "--admin", "--secret-file", str(own))
+    rules = standalone.config_path.with_name("plain_acl.yml")
+    for more, required in (((), True), (("--no-second-signature",), False), ((), False)):
+        assert called(*put, *more, environment=standalone.environment | variables).code == 0
+        entry = rules.read_text().partition("second1")[2].partition("accessKey")[0]
+        assert ("requireSecondSignature: true" in entry) is required
+    done = called("acl", "delete", "second1", "--yes", environment=standalone.environment | variables)
+    assert done.code == 0
+
+
+def test_access_control_is_made_for_a_broker_that_has_none(tmp_path: Path) -> None:
+    config = tmp_path / "broker.conf"
+    config.write_text("# ours\nlistenPort=10911\n")
+    done = called("acl", "init", "-c", str(config))
+    assert done.code == 0, done.err
+    assert config.read_text() == "# ours\nlistenPort=10911\naclEnable=true\n"
+    assert "Without a certificate" in done.out
+    secret = (tmp_path / "operators.secret").read_text().strip()
+    account = parse((tmp_path / "plain_acl.yml").read_text(), 0).account("operators")
+    assert account is not None
+    assert account.entry.admin
+    assert account.entry.require_second_signature
+    assert account.entry.secret_key == secret
+    assert len(secret) > 40
+    assert secret not in done.out + done.err
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "plain_acl.yml", tmp_path / "operators.secret")} == {
+        0o600
+    }
+    again = called("acl", "init", "-c", str(config))
+    assert (again.code, "has access control already" in again.err) == (2, True)
+
+
+def test_with_a_certificate_new_access_control_asks_administrators_for_tls(tmp_path: Path) -> None:
+    config = tmp_path / "broker.conf"
+    config.write_text("tls.server.certPath=/etc/cert.pem\n")
+    assert called("acl", "init", "-c", str(config), "--key", "head.admin").code == 0
+    assert config.read_text() == "tls.server.certPath=/etc/cert.pem\naclEnable=true\naclAdminNeedsTls=true\n"
+    assert (tmp_path / "head.admin.secret").exists()
+
+
+def test_what_is_there_is_not_written_over(tmp_path: Path) -> None:
+    config = tmp_path / "broker.conf"
+    config.write_text("listenPort=10911\n")
+    (tmp_path / "operators.secret").write_text("kept")
+    done = called("acl", "init", "-c", str(config))
+    assert (done.code, "is there already: move it away first" in done.err) == (2, True)
+    assert not (tmp_path / "plain_acl.yml").exists()
+    assert config.read_text() == "listenPort=10911\n"
+    done = called("acl", "init", "-c", str(config), "--key", "no good")
+    assert (done.code, "--key: write 7 to 64" in done.err) == (2, True)
+    done = called("acl", "init", "-c", str(tmp_path / "absent"))
+    assert (done.code, "cannot be used" in done.err) == (2, True)

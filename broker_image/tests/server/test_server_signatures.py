@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,11 @@ async def peer(server: Standalone) -> Peer:
     connected = await Peer.connect(server.broker.port)
     assert isinstance(connected, Peer)
     return connected
+
+
+def flip(name: str, command: Command) -> None:
+    value = command.fields[name]
+    command.fields[name] = chr(ord(value[0]) ^ 1) + value[1:]
 
 
 def has_topic(server: Standalone, topic: str = "Orders") -> bool:
@@ -228,10 +234,8 @@ def test_every_change_of_a_request_with_the_second_signature_is_refused(tmp_path
 
             assert await changed(lambda command: None) == ""
             for name in [*TOPIC, "DmqSignature"]:
-                flipped = lambda command, name=name: command.fields.update(
-                    {name: chr(ord(command.fields[name][0]) ^ 1) + command.fields[name][1:]}
-                )
-                assert "not signed for this connection" in await changed(flipped), name
+                said = await changed(partial(flip, name))
+                assert "not signed for this connection" in said, name
             for change in (
                 lambda command: command.fields.update(bname="x"),
                 lambda command: command.fields.pop("order"),

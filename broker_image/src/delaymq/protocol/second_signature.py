@@ -131,6 +131,8 @@ class ConnectionSigner:
         fields.pop(SECOND_SIGNATURE, None)
         if self._security_token is not None:
             fields[SECURITY_TOKEN] = self._security_token
+        if command.binary:
+            fields = {name: value for name, value in fields.items() if value}  # an empty one is none in that form
         try:
             signature = self._key.signature(self._counter, command, fields)
         except UnicodeEncodeError:

@@ -1,0 +1,148 @@
+"""How a client comes to the signature of its requests: what it asks for, and what it makes of the answers."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from certificates import Authority
+from client_fake_peer import FakePeer
+from delaymq.client import Admin, Client, ClientOptions, Credentials, RefusedError, TlsOptions, UnreachableError
+from delaymq.protocol.bodies import BrokerData, ClusterInfo
+from delaymq.protocol.command import Command, Response
+from delaymq.protocol.second_signature import Channels
+from delaymq.protocol.signatures import broker_server
+from running_server import run, standalone
+
+ACCOUNT = Credentials("operators", "operators-secret")
+RULES = "accounts:\n- {accessKey: operators, secretKey: operators-secret, admin: true}\n"
+
+
+@asynccontextmanager
+async def peer_saying(challenge: Callable[[Command], Response | None]) -> AsyncIterator[FakePeer]:
+    peer = FakePeer()
+    peer.scripts[101] = challenge
+    peer.scripts[28] = lambda command: Response()
+    await peer.start()
+    try:
+        yield peer
+    finally:
+        await peer.stop()
+
+
+def challenges(server: str) -> Callable[[Command], Response]:
+    channels = Channels()
+    return lambda command: channels.challenge(1, server, command)
+
+
+async def asked(address: str, name_servers: str | None = None, code: int = 28) -> None:
+    async with Client(name_servers, ClientOptions(credentials=ACCOUNT, connect_timeout_ms=20_000)) as client:
+        await client.ask(address, Command(code))
+
+
+@pytest.mark.parametrize(
+    ("answer", "signed_with"),
+    [
+        (Response(3), "Signature"),
+        (Response(22), "Signature"),
+        (Response(1, "org.apache.rocketmq.acl.common.AclException: No accessKey is configured"), "Signature"),
+        (None, "DmqSignature"),
+    ],
+)
+def test_a_peer_that_knows_no_challenge_gets_rocketmqs_signature(answer: Response | None, signed_with: str) -> None:
+    async def scenario() -> None:
+        script = challenges("broker/C/broker-a/0/x") if answer is None else lambda command: answer
+        async with peer_saying(script) as peer:
+            await asked(peer.address)
+            assert [len(each.fields) for each in peer.asked(101)] == [3]
+            (request,) = peer.asked(28)
+            assert {"Signature", "DmqSignature"} & set(request.fields) == {signed_with}
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("answer", [Response(2, "[OVERLOAD]"), Response(14), Response(1, "not now")])
+def test_a_busy_peer_gets_no_request_at_all(answer: Response) -> None:
+    async def scenario() -> None:
+        async with peer_saying(lambda command: answer) as peer:
+            with pytest.raises(UnreachableError, match="no challenge to sign for"):
+                await asked(peer.address)
+            assert not peer.asked(28)
+
+    run(scenario)
+
+
+def test_a_broker_that_answers_for_another_gets_no_request() -> None:
+    async def scenario() -> None:
+        addressed: list[str] = []
+
+        def challenge(command: Command) -> Response:
+            return Channels().challenge(1, addressed[0], command)
+
+        async with peer_saying(challenge) as peer, peer_saying(lambda command: Response(22)) as name_server:
+            info = ClusterInfo({"broker-a": BrokerData("C", "broker-a", {0: peer.address})}, {"C": ["broker-a"]})
+            name_server.scripts[106] = lambda command: Response(body=info.encode())
+            options = ClientOptions(credentials=ACCOUNT, connect_timeout_ms=20_000)
+            for name, address, served in (
+                ("broker-b", peer.address, False),
+                ("broker-a", "10.0.0.1:1", False),
+                ("broker-a", peer.address, True),
+            ):
+                addressed[:] = [broker_server("C", name, 0, address)]
+                async with Client(name_server.address, options) as client:
+                    await Admin(client).masters()
+                    if served:
+                        await client.ask(peer.address, Command(28))
+                    else:
+                        with pytest.raises(UnreachableError, match="instead of broker broker-a"):
+                            await client.ask(peer.address, Command(28))
+            assert len(peer.asked(28)) == 1
+
+    run(scenario)
+
+
+def test_a_connection_whose_challenge_ended_is_made_anew(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        (tmp_path / "rules.yml").write_text(RULES)
+        changes = {"acl_enable": True, "acl_config_path": str(tmp_path / "rules.yml")}
+        async with standalone(tmp_path, **changes) as server:
+            address = f"127.0.0.1:{server.broker.port}"
+            access = server.broker.broker.access
+            assert access is not None
+            async with Client(None, ClientOptions(credentials=ACCOUNT, connect_timeout_ms=20_000)) as client:
+                await client.ask(address, Command(28))
+                access.channels._max_silence_s = -1
+                with pytest.raises(RefusedError, match="silent for too long"):
+                    await client.ask(address, Command(28))
+                access.channels._max_silence_s = 300
+                await client.ask(address, Command(28))
+
+    run(scenario)
+
+
+def test_with_tls_rocketmqs_signature_administers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("delaymq.server.sessions.is_loopback", lambda host: False)
+    monkeypatch.setattr("delaymq.transport.signing.challenge_in", lambda answer: None)  # as an older client
+    authority = Authority(tmp_path)
+    pair = authority.issue("127.0.0.1")
+    (tmp_path / "rules.yml").write_text(RULES)
+
+    async def scenario() -> None:
+        changes = {"acl_enable": True, "acl_config_path": str(tmp_path / "rules.yml"), "acl_admin_needs_tls": True}
+        changes |= {"tls_server_cert_path": str(pair.certificate), "tls_server_key_path": str(pair.key)}
+        async with standalone(tmp_path, **changes) as server:
+            address = f"127.0.0.1:{server.broker.port}"
+            for tls in (None, TlsOptions(ca_path=authority.certificate)):
+                options = ClientOptions(credentials=ACCOUNT, connect_timeout_ms=20_000, tls=tls)
+                async with Client(None, options) as client:
+                    making = Admin(client).put_account(address, Credentials("newcomer", "newcomer-secret"))
+                    if tls is None:
+                        with pytest.raises(RefusedError, match="request code=50 needs TLS"):
+                            await making
+                    else:
+                        await making
+            access = server.broker.broker.access
+            assert access is not None
+            assert "newcomer" in access.rules.accounts
+
+    run(scenario)
