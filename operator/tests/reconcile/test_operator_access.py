@@ -12,6 +12,7 @@ from delaymq_operator.reconcile.ports import Account
 from delaymq_operator.reconcile.secrets import MAX_AGE_MS, operator_account, seen_in
 from delaymq_operator.reconcile.topic.places import groups_of
 from fakes_world import NAMESPACE, FakeWorld
+from settled_world import settled
 from topic_world import TopicWorld
 
 ACCOUNT = Account(access_key="operators", secret_key="operators-secret")
@@ -138,3 +139,52 @@ def test_pods_get_the_rules_and_nothing_else_of_the_secret():
     without = copy.deepcopy(made())
     assert not [each for each in without["volumes"] if "secret" in each]
     assert "DELAYMQ_ACL_ENABLE" not in str(without)
+
+
+GUARDED = {"accessControl": {"secretName": "rules"}, "tls": {"secretName": "certificate"}}
+NEEDS_TLS = "DELAYMQ_ACL_ADMIN_NEEDS_TLS"
+
+
+def that_need_tls(world):
+    """Groups whose pods take administrators' requests over TLS only."""
+    found = []
+    for group in range(world.broker["spec"].get("size", 1)):
+        template = world.get("StatefulSet", f"demo-broker-{group}")["spec"]["template"]
+        environment = {each["name"]: each.get("value") for each in template["spec"]["containers"][0]["env"]}
+        found += [group] if environment.get(NEEDS_TLS) == "true" else []
+    return found
+
+
+def test_administrators_of_new_brokers_with_a_certificate_need_tls():
+    world = settled(size=2, **GUARDED)
+    assert that_need_tls(world) == [0, 1]
+    world.change(size=3)
+    world.run()
+    assert that_need_tls(world) == [0, 1, 2]
+    world.annotate(restart="again")
+    world.run()
+    assert that_need_tls(world) == [0, 1, 2]
+
+
+def test_access_control_or_a_spec_that_is_new_decides():
+    assert that_need_tls(settled(accessControl={"secretName": "rules"})) == []
+    assert that_need_tls(settled(**GUARDED, config={"aclAdminNeedsTls": "false"})) == []
+    world = settled(tls={"secretName": "certificate"})
+    assert that_need_tls(world) == []
+    world.change(accessControl={"secretName": "rules"})
+    world.run()
+    assert that_need_tls(world) == [0]
+
+
+def test_an_upgrade_of_the_operator_does_not_ask_administrators_for_tls(monkeypatch):
+    with monkeypatch.context() as before:
+        before.setattr("delaymq_operator.reconcile.broker.sets._admin_needs_tls", lambda p: False)
+        world = settled(size=2, **GUARDED)
+    pods = world.pod_uids()
+    world.restart_operator()
+    world.idle(5)
+    assert world.pod_uids() == pods
+    world.annotate(restart="again")
+    world.change(size=3)
+    world.run()
+    assert that_need_tls(world) == []

@@ -4,7 +4,7 @@ Nothing is asked and nothing is applied here. What needs a restart of pods is to
 manifests: a newer operator that would make pods differently restarts nothing.
 """
 
-from delaymq_operator.manifests.access import RULES_KEY
+from delaymq_operator.manifests.access import RULES_KEY, keeps_plain_administrators
 from delaymq_operator.manifests.analytics import AnalyticsRun, analytics_application
 from delaymq_operator.manifests.analytics_objects import (
     analytics_result,
@@ -47,6 +47,7 @@ __all__ = [
     "group_external_service",
     "group_service",
     "hot_settings",
+    "keeps_plain_administrators",
     "listen_port",
     "name_server_external_service",
     "name_server_inputs",

@@ -5,7 +5,8 @@ Of the Secret only the rules are mounted; the operator's own account in it stays
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from delaymq_operator.api.broker import Broker
 from delaymq_operator.manifests.metadata import Manifest
@@ -13,14 +14,29 @@ from delaymq_operator.manifests.secret_files import SecretFiles
 
 ACCESS_PATH: Final = "/etc/delaymq-access"
 RULES_KEY: Final = "plain_acl.yml"
+ENABLED: Final = "DELAYMQ_ACL_ENABLE"
+ADMIN_NEEDS_TLS: Final = "DELAYMQ_ACL_ADMIN_NEEDS_TLS"
 _FILES: Final = SecretFiles(volume="access", path=ACCESS_PATH, keys=(RULES_KEY,))
 
 
-def access_environment(broker: Broker) -> dict[str, str]:
-    """Variables that switch it on and name the file; none without a Secret."""
+def access_environment(broker: Broker, admin_needs_tls: bool) -> dict[str, str]:
+    """Variables that switch it on and name the file; none without a Secret.
+
+    `admin_needs_tls` counts with a certificate, and where the spec does not say otherwise.
+    """
     if broker.spec.access_control is None:
         return {}
-    return {"DELAYMQ_ACL_ENABLE": "true", "DELAYMQ_ACL_CONFIG_PATH": f"{ACCESS_PATH}/{RULES_KEY}"}
+    found = {ENABLED: "true", "DELAYMQ_ACL_CONFIG_PATH": f"{ACCESS_PATH}/{RULES_KEY}"}
+    if admin_needs_tls and broker.spec.tls is not None and "aclAdminNeedsTls" not in broker.spec.config:
+        found[ADMIN_NEEDS_TLS] = "true"
+    return found
+
+
+def keeps_plain_administrators(template: Mapping[str, Any]) -> bool:
+    """Whether pods of this template have access control and take administrators' requests without TLS."""
+    containers = (template.get("spec") or {}).get("containers") or [{}]
+    names = {entry.get("name") for entry in containers[0].get("env") or [] if isinstance(entry, dict)}
+    return ENABLED in names and ADMIN_NEEDS_TLS not in names
 
 
 def access_mounts(broker: Broker) -> list[Manifest]:

@@ -82,7 +82,7 @@ def _environment(broker: Broker, context: Context, group: GroupContext, port: in
         "DELAYMQ_NAMESRV_ADDR": ";".join(addresses),
         "DELAYMQ_STORE_PATH_ROOT_DIR": f"{DATA_PATH}/store",
         **tls_environment(broker),
-        **access_environment(broker),
+        **access_environment(broker, group.admin_needs_tls),
     }
     token = {"secretKeyRef": {"name": names.token_secret(broker.name), "key": names.TOKEN_KEY}}
     taken = {*own, "DELAYMQ_HTTP_TOKEN"}

@@ -41,3 +41,5 @@ class GroupContext:
     advertised_address: str
     """The IP that clients are told."""
     storage_size: str
+    admin_needs_tls: bool = False
+    """Whether access control is a new configuration, in which administrators' requests need TLS."""

@@ -13,6 +13,7 @@ from delaymq_operator.manifests import (
     VOLUME_RETENTION,
     GroupContext,
     broker_stateful_set,
+    keeps_plain_administrators,
     name_server_stateful_set,
     volume_retention,
 )
@@ -140,16 +141,27 @@ async def have_group_sets(p: BrokerPass) -> None:
 
 
 async def _have_group_set(p: BrokerPass, group: Group, address: str) -> None:
-    wanted = GroupContext(group=group.index, advertised_address=address, storage_size=p.broker.spec.storage.size)
     live = group.set.live
     claim = group.claim
     if live is None:
         live = await p.world.kube.get("StatefulSet", p.namespace, f"{p.broker.name}-broker-{group.index}")
+    wanted = GroupContext(
+        group=group.index,
+        advertised_address=address,
+        storage_size=p.broker.spec.storage.size,
+        admin_needs_tls=_admin_needs_tls(p),
+    )
     decision = decide(broker_stateful_set(p.broker, p.changing, wanted), live, kept_by(claim, p.broker.uid))
     group.set.live = await ensure(p, decision.manifest)
     group.set.outdated_operator = decision.outdated_operator
     if group.set.live["metadata"].get("deletionTimestamp"):
         p.progressing(Reason.WAITING_FOR_POD, f"StatefulSet {p.broker.name}-broker-{group.index} is being deleted.")
+
+
+def _admin_needs_tls(p: BrokerPass) -> bool:
+    """Whether the Broker is new to access control: an upgrade must not cut RocketMQ's tools off."""
+    known = [made_from(group.set.live) or kept_by(group.claim, p.broker.uid) for group in p.groups]
+    return not any(keeps_plain_administrators(made.template) for made in known if made is not None)
 
 
 async def _have_retention(p: BrokerPass, group: Group) -> None:
