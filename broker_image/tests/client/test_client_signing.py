@@ -10,8 +10,8 @@ from client_fake_peer import FakePeer
 from delaymq.client import Admin, Client, ClientOptions, Credentials, RefusedError, TlsOptions, UnreachableError
 from delaymq.protocol.bodies import BrokerData, ClusterInfo
 from delaymq.protocol.command import Command, Response
+from delaymq.protocol.credential_fields import broker_server
 from delaymq.protocol.second_signature import Channels
-from delaymq.protocol.signatures import broker_server
 from running_server import run, standalone
 
 ACCOUNT = Credentials("operators", "operators-secret")
@@ -57,6 +57,18 @@ def test_a_peer_that_knows_no_challenge_gets_rocketmqs_signature(answer: Respons
             assert [len(each.fields) for each in peer.asked(101)] == [3]
             (request,) = peer.asked(28)
             assert {"Signature", "DmqSignature"} & set(request.fields) == {signed_with}
+
+    run(scenario)
+
+
+def test_an_account_can_be_kept_from_rocketmqs_signature() -> None:
+    async def scenario() -> None:
+        account = Credentials("operators", "operators-secret", rocketmq_signature=False)
+        for script, fields in ((lambda command: Response(3), 0), (challenges("broker/C/broker-a/0/x"), 3)):
+            async with peer_saying(script) as peer:
+                async with Client(None, ClientOptions(credentials=account)) as client:
+                    await client.ask(peer.address, Command(28))
+                assert [len(each.fields) for each in peer.asked(28)] == [fields]
 
     run(scenario)
 

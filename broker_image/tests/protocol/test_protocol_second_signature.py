@@ -6,6 +6,7 @@ from base64 import b64encode
 import msgspec
 import pytest
 from delaymq.protocol.command import Command, Response, decode_command, encode_command, request_command
+from delaymq.protocol.credential_fields import broker_server, is_broker
 from delaymq.protocol.errors import ProtocolError, RequestError
 from delaymq.protocol.second_signature import (
     Channels,
@@ -14,7 +15,7 @@ from delaymq.protocol.second_signature import (
     challenge_in,
     challenge_request,
 )
-from delaymq.protocol.signatures import Signer, broker_server, is_broker
+from delaymq.protocol.signatures import Signer
 
 NONCE = bytes(range(16))
 SERVER = broker_server("DefaultCluster", "broker-a", 0, "10.0.0.1:10911")

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from delaymq.protocol.command import decode_command, encode_command, request_command
-from delaymq.protocol.signatures import ACCESS_KEY, SIGNATURE, Signer
+from delaymq.protocol.credential_fields import ACCESS_KEY, SIGNATURE
+from delaymq.protocol.signatures import Signer
 from hypothesis import given
 from hypothesis import strategies as st
 

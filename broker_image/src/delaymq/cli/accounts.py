@@ -25,6 +25,7 @@ class Account:
     access_key: str
     secret_key: str = field(repr=False)
     security_token: str | None = field(default=None, repr=False)
+    rocketmq_signature: bool = True
 
 
 def account_of(said: Mapping[str, str], access_key: str, secret_key_file: str) -> Account | None:
@@ -45,7 +46,10 @@ def account_of(said: Mapping[str, str], access_key: str, secret_key_file: str) -
         secret = secret_in(Path(file).expanduser())
     if not secret:
         raise CommandError(f"access key {key[:64]} has no secret: {HOW_TO_SIGN}", EXIT_USAGE)
-    return Account(key, secret, said.get("DELAYMQ_SECURITY_TOKEN") or None)
+    signature = said.get("DELAYMQ_ROCKETMQ_SIGNATURE", "true")
+    if signature not in ("true", "false"):
+        raise CommandError("DELAYMQ_ROCKETMQ_SIGNATURE: write true or false", EXIT_USAGE)
+    return Account(key, secret, said.get("DELAYMQ_SECURITY_TOKEN") or None, signature == "true")
 
 
 def secret_in(path: Path) -> str:

@@ -67,7 +67,12 @@ def credentials_of(target: Target) -> Credentials | None:
     account = target.account
     if account is None:
         return None
-    return Credentials(account.access_key, account.secret_key, security_token=account.security_token)
+    return Credentials(
+        account.access_key,
+        account.secret_key,
+        security_token=account.security_token,
+        rocketmq_signature=account.rocketmq_signature,
+    )
 
 
 def tls_options(target: Target) -> TlsOptions | None:

@@ -29,7 +29,7 @@ from delaymq.protocol.bodies import (
 )
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command, request_command
-from delaymq.protocol.signatures import is_broker
+from delaymq.protocol.credential_fields import is_broker
 from delaymq.transport import RemotingConnection, TransportError
 
 CLOSE_LIMIT_S: Final = 60.0

@@ -15,6 +15,9 @@ class Credentials:
     secret_key: str = field(repr=False)
     security_token: str | None = field(default=None, repr=False, kw_only=True)
     """Sent and signed with each request, where somebody before the broker asks for one."""
+    rocketmq_signature: bool = field(default=True, kw_only=True)
+    """Whether requests to servers that give no challenge have RocketMQ's signature. False: they have none, so that no
+    server, whatever it says, gets a signature that counts elsewhere."""
 
     def __post_init__(self) -> None:
         for name in ("access_key", "secret_key"):
@@ -22,12 +25,17 @@ class Credentials:
                 raise ValueError(f"{name} is empty: write it as the broker's plain_acl.yml has it")
 
     async def sign_requests(self, connection: RemotingConnection, timeout_ms: int) -> str | None:
-        """Has the requests of a new connection signed; the server's name, None where RocketMQ's signature is used.
+        """Has the requests of a new connection signed; the server's name, None where there is no challenge.
 
         TransportError when the connection ends.
         """
         from delaymq.transport.signing import sign_requests  # who does not sign does not load what it takes
 
         return await sign_requests(
-            connection, self.access_key, self.secret_key, self.security_token, timeout_ms=timeout_ms
+            connection,
+            self.access_key,
+            self.secret_key,
+            self.security_token,
+            rocketmq=self.rocketmq_signature,
+            timeout_ms=timeout_ms,
         )

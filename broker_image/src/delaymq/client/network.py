@@ -13,7 +13,7 @@ from delaymq.client.shared_calls import SharedCalls
 from delaymq.client.tls import TlsOptions
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import Command
-from delaymq.protocol.signatures import NEW_CHALLENGE
+from delaymq.protocol.credential_fields import NEW_CHALLENGE
 from delaymq.transport import (
     ConnectError,
     RemotingConnection,

@@ -19,8 +19,8 @@ import msgspec
 
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, Response, request_command
+from delaymq.protocol.credential_fields import ACCESS_KEY, SECOND_COUNTER, SECOND_SIGNATURE, SECURITY_TOKEN, SIGNATURE
 from delaymq.protocol.errors import RequestError
-from delaymq.protocol.signatures import ACCESS_KEY, SECOND_COUNTER, SECOND_SIGNATURE, SECURITY_TOKEN, SIGNATURE
 
 NAMESPACE: Final = "DELAYMQ"
 CHALLENGE_KEY: Final = "challenge"

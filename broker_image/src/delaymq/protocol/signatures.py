@@ -12,30 +12,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from delaymq.protocol.command import Command
+from delaymq.protocol.credential_fields import ACCESS_KEY, SECOND_COUNTER, SECOND_SIGNATURE, SECURITY_TOKEN, SIGNATURE
 
-ACCESS_KEY: Final = "AccessKey"
-SECURITY_TOKEN: Final = "SecurityToken"
-SIGNATURE: Final = "Signature"
-SECOND_COUNTER: Final = "DmqCounter"
-SECOND_SIGNATURE: Final = "DmqSignature"
-"""Fields of `second_signature`, which RocketMQ's servers ignore."""
-NEW_CHALLENGE: Final = "ask for a new challenge"
-"""In the remark of a refusal: the second signature does not count on this connection any more."""
-CREDENTIAL_FIELDS: Final = frozenset({ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, SECOND_COUNTER, SECOND_SIGNATURE})
-"""What signatures add to a request."""
+__all__ = ["ACCESS_KEY", "SECURITY_TOKEN", "SIGNATURE", "UNIQUE_KEY_QUERY", "Signer"]
+
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 """RocketMQ's broker leaves this field out of what it checks, though its clients of 4.9 sign it."""
-
-
-def broker_server(cluster: str, name: str, broker_id: int, address: str) -> str:
-    """What a broker calls itself when it gives a challenge; `address` is the one that it advertises."""
-    return f"broker/{cluster}/{name}/{broker_id}/{address}"
-
-
-def is_broker(server: str, name: str, address: str) -> bool:
-    """Whether the server of a challenge is the broker of a name at an advertised address."""
-    parts = server.split("/")
-    return parts[0] == "broker" and parts[-1] == address and f"/{name}/" in server
 
 
 class Signer:

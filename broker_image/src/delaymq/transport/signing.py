@@ -23,10 +23,12 @@ async def sign_requests(
     secret_key: str,
     security_token: str | None = None,
     *,
+    rocketmq: bool = True,
     timeout_ms: int = DEFAULT_TIMEOUT_MS,
 ) -> str | None:
-    """Has all further requests of a new connection signed; the server's name, None where RocketMQ's signature is used.
+    """Has all further requests of a new connection signed; the server's name, None where it gives no challenge.
 
+    They have RocketMQ's signature then, or none without `rocketmq`.
     TransportError when the connection ends or the peer does not answer: whoever asks again may get a challenge then.
     """
     nonce = os.urandom(RANDOM_BYTES)
@@ -36,7 +38,8 @@ async def sign_requests(
     except RequestError as error:
         raise TransportError(connection.remote_address, str(error)) from error
     if told is None:
-        connection.sign = _rocketmq(access_key, secret_key, security_token)
+        if rocketmq:
+            connection.sign = _rocketmq(access_key, secret_key, security_token)
         return None
     challenge, server = told
     key = ConnectionKey(access_key, secret_key, challenge, nonce, server)

@@ -21,7 +21,8 @@ from delaymq.protocol.bodies import (
 )
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Response, request_command
-from delaymq.protocol.signatures import SIGNATURE, UNIQUE_KEY_QUERY, Signer
+from delaymq.protocol.credential_fields import SIGNATURE
+from delaymq.protocol.signatures import UNIQUE_KEY_QUERY, Signer
 from guarded_broker import MISSING, RULES, Guarded
 
 PAGE = Path(__file__).parents[4] / "docs" / "operations" / "access-control.md"

@@ -17,9 +17,9 @@ from delaymq.broker.session import Session
 from delaymq.message import names
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command
+from delaymq.protocol.credential_fields import ACCESS_KEY, NEW_CHALLENGE, SECOND_SIGNATURE
 from delaymq.protocol.errors import RequestError
 from delaymq.protocol.second_signature import MAX_SILENCE_S, Channels, asks_for_challenge
-from delaymq.protocol.signatures import ACCESS_KEY, NEW_CHALLENGE, SECOND_SIGNATURE
 from delaymq.quiet_log import QuietLog
 
 EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "

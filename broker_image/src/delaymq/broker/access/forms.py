@@ -17,8 +17,8 @@ import msgspec
 from delaymq.protocol import headers
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command
+from delaymq.protocol.credential_fields import CREDENTIAL_FIELDS, SECURITY_TOKEN
 from delaymq.protocol.headers.base import Header
-from delaymq.protocol.signatures import CREDENTIAL_FIELDS, SECURITY_TOKEN
 
 COMMON_FIELDS: Final = frozenset({"bname", "oway", "ns", "nsd", "lo", "OnsChannel"})
 """RocketMQ 5's clients add them to any request."""

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 from delaymq.broker.access.errors import AccessError
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, Response
+from delaymq.protocol.credential_fields import broker_server
 from delaymq.protocol.errors import RequestError
 from delaymq.protocol.headers import (
-    REQUIRED_OF_NEW,
     CreateAccessConfigRequestHeader,
     DeleteAccessConfigRequestHeader,
     GetBrokerAclConfigResponseHeader,
     UpdateGlobalWhiteAddrsConfigRequestHeader,
 )
-from delaymq.protocol.signatures import broker_server
+from delaymq.protocol.headers.admin import REQUIRED_OF_NEW
 from delaymq.steps import Steps
 
 if TYPE_CHECKING:

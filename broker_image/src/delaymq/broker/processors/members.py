@@ -13,6 +13,7 @@ from delaymq.message.ids import parse_offset_message_id
 from delaymq.protocol.bodies import ConsumerStatus, MessageQueue, ResetOffset, TopicConfig
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, Response, request_command
+from delaymq.protocol.credential_fields import CREDENTIAL_FIELDS
 from delaymq.protocol.errors import RequestError
 from delaymq.protocol.headers import (
     ConsumeMessageDirectlyResultRequestHeader,
@@ -20,7 +21,6 @@ from delaymq.protocol.headers import (
     GetConsumerStatusRequestHeader,
     ResetOffsetRequestHeader,
 )
-from delaymq.protocol.signatures import CREDENTIAL_FIELDS
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker

@@ -13,12 +13,12 @@ from delaymq.protocol.bodies import DataVersion
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import request_command
 from delaymq.protocol.headers import (
-    REQUIRED_OF_NEW,
     CreateAccessConfigRequestHeader,
     DeleteAccessConfigRequestHeader,
     GetBrokerAclConfigResponseHeader,
     UpdateGlobalWhiteAddrsConfigRequestHeader,
 )
+from delaymq.protocol.headers.admin import REQUIRED_OF_NEW
 
 
 class AccessCalls(AdminCalls):

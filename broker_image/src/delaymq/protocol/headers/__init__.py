@@ -5,7 +5,6 @@ broker does with them. Invariant: a header in hand has all required fields, in r
 """
 
 from delaymq.protocol.headers.admin import (
-    REQUIRED_OF_NEW,
     CreateAccessConfigRequestHeader,
     CreateTopicRequestHeader,
     DeleteAccessConfigRequestHeader,
@@ -84,7 +83,6 @@ from delaymq.protocol.headers.namesrv import (
 )
 
 __all__ = [
-    "REQUIRED_OF_NEW",
     "AddWritePermOfBrokerRequestHeader",
     "AddWritePermOfBrokerResponseHeader",
     "CheckTransactionStateRequestHeader",
