@@ -199,3 +199,29 @@ def test_mqadmin_sets_the_white_list(driver: Driver, changing: Cluster, bench: W
     assert yaml.safe_load(changing.rules_path.read_text())["globalWhiteRemoteAddresses"] == ["10.10.10.*"]
     if against == "ours":
         wait_for(lambda: not accepts(send))
+
+
+ADMINISTRATION = (
+    "updateTopic -t Administered -r 1 -w 1 -o false",
+    "updateBrokerConfig -k fileReservedTime -v 24",
+    "updateSubGroup -g Administered -r 2",
+    "cloneGroupOffset -s Administered -d AdministeredToo -t Administered",
+    "resetOffsetByTime -g Administered -t Administered -s now",
+    "cleanExpiredCQ",
+    "cleanUnusedTopic",
+    "deleteExpiredCommitLog",
+    "deleteSubGroup -g Administered",
+    "deleteTopic -t Administered -c DefaultCluster",
+)
+
+
+def test_administrators_tools_have_the_form_that_requests_of_administrators_have(
+    driver: Driver, changing: Cluster, bench: Workbench
+) -> None:
+    for words in ADMINISTRATION:
+        arguments = words.split()
+        if arguments[0] not in ("cloneGroupOffset", "resetOffsetByTime", "deleteTopic"):
+            arguments += ["-b", changing.broker_address]
+        said = mqadmin(driver, changing, *arguments)
+        assert "AclException" not in said, said
+        assert "usage: mqadmin" not in said, said

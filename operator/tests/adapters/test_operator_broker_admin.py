@@ -66,7 +66,8 @@ def test_a_broker_is_drained_and_takes_writes_again(tmp_path: Path) -> None:
 
 def test_a_broker_with_access_control_is_asked_by_an_account(tmp_path: Path) -> None:
     rules = tmp_path / "plain_acl.yml"
-    rules.write_text("accounts: [{accessKey: operators, secretKey: operators-secret, admin: true}]")
+    account = "accessKey: operators, secretKey: operators-secret, admin: true, requireSecondSignature: true"
+    rules.write_text(f"accounts: [{{{account}}}]")
 
     async def scenario() -> None:
         guarded = {"acl_enable": True, "acl_config_path": str(rules)}

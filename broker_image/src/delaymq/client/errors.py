@@ -8,6 +8,7 @@ from typing import Final
 
 from delaymq.message.errors import RecordError
 from delaymq.protocol.command import Command
+from delaymq.protocol.credential_fields import NEW_CHALLENGE
 from delaymq.protocol.errors import RequestError
 
 ACCESS_REFUSAL: Final = "org.apache.rocketmq.acl.common.AclException:"
@@ -52,6 +53,12 @@ class AccessDeniedError(RefusedError):
         what = remark.removeprefix(ACCESS_REFUSAL).strip()
         if "No accessKey is configured" in what:
             hint = "give the client an account: ClientOptions(credentials=Credentials(access_key, secret_key))"
+        elif NEW_CHALLENGE in what:
+            hint = "the next request does so"
+        elif "was sent before" in what:
+            hint = "somebody between here and the broker sends requests again"
+        elif "leave it out" in what:
+            hint = "the broker is older than this client: update it"
         elif "Check signature failed" in what:
             hint = "the secret key is not the one that the broker knows for this access key"
         elif "second signature" in what:
