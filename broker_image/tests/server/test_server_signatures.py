@@ -292,6 +292,24 @@ def test_our_client_signs_for_its_connection_and_makes_administrators_that_requi
     run(scenario)
 
 
+def test_requests_in_a_row_and_at_once_are_all_served(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with guarded(tmp_path) as server:
+            connected = await peer(server)
+            await sign_requests(connected.connection, "application", SECRETS["application"])
+            asked = []
+            for number in range(300):
+                asked.append(connected.connection.start_request(request_command(28), 60_000))
+                if number % 7 == 0:
+                    connected.connection.send_oneway(request_command(28))
+                if number % 50 == 0:
+                    await asyncio.sleep(0)
+            assert {answer.code for answer in await asyncio.gather(*asked)} == {0}
+            assert refused(server) == {}
+
+    run(scenario)
+
+
 def test_administrators_that_can_be_captured_are_warned_of_at_the_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
