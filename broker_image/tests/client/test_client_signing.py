@@ -61,6 +61,18 @@ def test_a_peer_that_knows_no_challenge_gets_rocketmqs_signature(answer: Respons
     run(scenario)
 
 
+def test_questions_to_a_name_server_are_not_signed_as_rocketmqs_clients_do() -> None:
+    async def scenario() -> None:
+        async with peer_saying(lambda command: Response(22)) as peer:
+            for code in (105, 106, 100):
+                peer.scripts[code] = lambda command: Response()
+                await asked(peer.address, code=code)
+                (request,) = peer.asked(code)
+                assert ("Signature" in request.fields) is (code == 100)
+
+    run(scenario)
+
+
 def test_an_account_can_be_kept_from_rocketmqs_signature() -> None:
     async def scenario() -> None:
         account = Credentials("operators", "operators-secret", rocketmq_signature=False)

@@ -2,7 +2,9 @@
 
 import os
 from collections.abc import Callable
+from typing import Final
 
+from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command
 from delaymq.protocol.errors import RequestError
 from delaymq.protocol.second_signature import (
@@ -15,6 +17,22 @@ from delaymq.protocol.second_signature import (
 from delaymq.protocol.signatures import Signer
 from delaymq.transport.connection import DEFAULT_TIMEOUT_MS, RemotingConnection
 from delaymq.transport.errors import TransportError
+
+OPEN_CODES: Final = frozenset(
+    {
+        RequestCode.GET_KV_CONFIG,
+        RequestCode.GET_ROUTEINFO_BY_TOPIC,
+        RequestCode.GET_BROKER_CLUSTER_INFO,
+        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+        RequestCode.GET_KVLIST_BY_NAMESPACE,
+        RequestCode.GET_TOPICS_BY_CLUSTER,
+        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS,
+        RequestCode.GET_UNIT_TOPIC_LIST,
+        RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST,
+        RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
+    }
+)
+"""What NameServers tell everyone. RocketMQ's signature of such a question would be one of other requests."""
 
 
 async def sign_requests(
@@ -49,4 +67,9 @@ async def sign_requests(
 
 def _rocketmq(access_key: str, secret_key: str, security_token: str | None) -> Callable[[Command], None]:
     signer = Signer(secret_key)
-    return lambda command: signer.sign(command, access_key, security_token)
+
+    def sign(command: Command) -> None:
+        if command.code not in OPEN_CODES:
+            signer.sign(command, access_key, security_token)
+
+    return sign
