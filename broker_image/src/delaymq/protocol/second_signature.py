@@ -63,9 +63,7 @@ class ConnectionKey:
 
         UnicodeEncodeError for lone surrogates, which have no form on the wire.
         """
-        named: list[str] = []
-        for name in sorted(fields):
-            named += (name, fields[name])
+        named = [text for item in sorted(fields.items()) for text in item]
         body = command.body
         head = _encode(
             (
@@ -199,24 +197,27 @@ class Channels:
             return "silence"
         fields = dict(command.fields)
         stated = fields.pop(SECOND_SIGNATURE, "")
-        counter = fields.get(SECOND_COUNTER, "")
+        text = fields.get(SECOND_COUNTER, "")
         # What costs little comes first; with both signatures one could be taken off.
-        if not _COUNTER.fullmatch(counter) or int(counter) > MAX_COUNTER or SIGNATURE in fields:
+        if SIGNATURE in fields or not _COUNTER.fullmatch(text):
             return "second"
-        if int(counter) <= channel.counter:
+        counter = int(text)
+        if counter <= channel.counter:
             return "replay"
+        if counter > MAX_COUNTER:
+            return "second"
         key = channel.key
         if key is None or channel.access_key != access_key or channel.secret_key != secret_key:
             key = ConnectionKey(access_key, secret_key, channel.challenge, channel.nonce, channel.server)
         try:
-            expected = key.signature(int(counter), command, fields)
+            expected = key.signature(counter, command, fields)
             matches = hmac.compare_digest(stated.encode(), expected)
         except UnicodeEncodeError:
             return "second"
         if not matches:
             return "second"
         channel.key, channel.access_key, channel.secret_key = key, access_key, secret_key
-        channel.counter, channel.used_at = int(counter), now
+        channel.counter, channel.used_at = counter, now
         return ""
 
     def closed(self, connection_id: int) -> None:
