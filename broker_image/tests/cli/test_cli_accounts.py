@@ -12,7 +12,7 @@ from delaymq.cli.errors import CommandError
 
 RULES = """
 accounts:
-- {accessKey: operators, secretKey: operators-secret, admin: true}
+- {accessKey: operators, secretKey: operators-secret, admin: true, requireSecondSignature: true}
 - {accessKey: application, secretKey: application-secret, defaultTopicPerm: PUB|SUB, defaultGroupPerm: SUB}
 """
 
