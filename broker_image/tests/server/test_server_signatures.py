@@ -139,7 +139,7 @@ def test_a_captured_change_of_a_group_creates_no_account(tmp_path: Path) -> None
     run(scenario)
 
 
-def test_no_captured_request_creates_or_changes_an_administrator(tmp_path: Path) -> None:
+def test_no_captured_request_changes_rules(tmp_path: Path) -> None:
     # A tool that asks for all topics signs names that anybody chose.
     async def scenario() -> None:
         async with guarded(tmp_path) as server:
@@ -148,6 +148,13 @@ def test_no_captured_request_creates_or_changes_an_administrator(tmp_path: Path)
                 {"accessKey": "myacct01", "admin": "true", "secretKey": "Secret77"},
                 {"accessKey": "operators", "secretKey": "Secret77"},
                 {"accessKey": "myacct01", "secretKey": "Secret77", "whiteRemoteAddress": "12"},
+                {
+                    "accessKey": "myacct01",
+                    "defaultGroupPerm": "SUB",
+                    "defaultTopicPerm": "SUB",
+                    "secretKey": "Secret77",
+                },
+                {"accessKey": "application", "secretKey": "Secret77"},
             ):
                 topic = "".join(parts.values())
                 await honest.signed(17, TOPIC | {"topic": topic})
@@ -158,7 +165,26 @@ def test_no_captured_request_creates_or_changes_an_administrator(tmp_path: Path)
             cut = {name: captured.fields[name] for name in ("AccessKey", "Signature")}
             assert "request code=51 needs TLS" in await attacker.said(51, cut | {"accessKey": "operators"})
             assert "request code=53 needs TLS" in await attacker.said(53, cut | {"globalWhiteAddrs": "operators"})
-            assert administrators(server) == ["operators", "careful1"]
+            access = server.broker.broker.access
+            assert access is not None
+            assert {key: each.entry.secret_key for key, each in access.rules.accounts.items()} == SECRETS
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("name", ["OnsChannel", "SecurityToken", "bname", "lo", "ns", "nsd", "oway"])
+def test_a_captured_question_about_a_topic_of_the_attackers_choice_deletes_no_other(tmp_path: Path, name: str) -> None:
+    async def scenario() -> None:
+        async with guarded(tmp_path) as server:
+            honest = await peer(server)
+            await honest.signed(17, TOPIC)
+            await honest.signed(17, TOPIC | {"topic": "trueOrders"})
+            captured = await honest.signed(202, {"topic": "trueOrders"})
+            # SecurityToken and OnsChannel come behind AccessKey, as all others do.
+            cut = {each: captured.fields[each] for each in ("AccessKey", "Signature")}
+            said = await (await peer(server)).said(215, cut | {name: "true", "topic": "Orders"})
+            assert "request code=215 needs TLS, a connection from this machine" in said
+            assert has_topic(server)
 
     run(scenario)
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from delaymq.broker.access import REASONS
 from delaymq.broker.access.accounts import PUB, Account, shown
-from delaymq.broker.access.forms import ACCESS_KEY_FIELD, FORMS, problem
+from delaymq.broker.access.forms import COMMON_FIELDS, FORMS, RULE_CODES, problem
 from delaymq.broker.access.permissions import owned
 from delaymq.broker.access.requirements import ACCOUNT, REQUIREMENTS, TopicAt
 from delaymq.broker.access.rules import Rules
@@ -17,7 +17,7 @@ from delaymq.broker.session import Session
 from delaymq.message import names
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command
-from delaymq.protocol.credential_fields import ACCESS_KEY, NEW_CHALLENGE, SECOND_SIGNATURE
+from delaymq.protocol.credential_fields import ACCESS_KEY, NEW_CHALLENGE, SECOND_SIGNATURE, SECURITY_TOKEN
 from delaymq.protocol.errors import RequestError
 from delaymq.protocol.second_signature import MAX_SILENCE_S, Channels, asks_for_challenge
 from delaymq.quiet_log import QuietLog
@@ -160,25 +160,19 @@ class Access:
         """How an administrative request came, which is signed and permitted."""
         if command.code not in FORMS or SECOND_SIGNATURE in command.fields or session.is_private:
             return
-        why = "aclAdminNeedsTls" if self._admin_needs_tls else self._raises(command)
-        if why:
-            text = (
-                f"request code={command.code} needs TLS, a connection from this machine, or the second signature of"
-                f" DelayMQ's clients ({why})"
-            )
-            raise self._refusal(session, command, "plain", text)
-
-    def _raises(self, command: Command) -> str:
-        """Why a request could hand the broker over: RocketMQ's signature of any other request may be its own."""
-        if command.code == RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG:
-            return "it lets addresses do everything"
-        if command.code in (RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, RequestCode.DELETE_ACL_CONFIG):
-            known = self.rules.accounts.get(command.fields.get(ACCESS_KEY_FIELD, ""))
-            if (known is not None and known.admin) or command.fields.get("admin", "false") != "false":
-                return "it is about an administrator"
-            if command.fields.get("whiteRemoteAddress", "").strip():
-                return "it lets addresses do everything"
-        return ""
+        if self._admin_needs_tls:
+            why = "aclAdminNeedsTls"
+        elif command.code in RULE_CODES:
+            why = "it changes rules"
+        elif any(command.fields.get(name) for name in (*COMMON_FIELDS, SECURITY_TOKEN)):
+            why = "or to leave out what not every request has: " + ", ".join((*sorted(COMMON_FIELDS), SECURITY_TOKEN))
+        else:
+            return
+        text = (
+            f"request code={command.code} needs TLS, a connection from this machine, or the second signature of"
+            f" DelayMQ's clients ({why})"
+        )
+        raise self._refusal(session, command, "plain", text)
 
     def _check_permissions(self, session: Session, command: Command, account: Account) -> None:
         requirement = REQUIREMENTS.get(command.code, ACCOUNT)

@@ -60,6 +60,15 @@ FORMS: Final[Mapping[int, Form]] = {
 }
 """By code: what RocketMQ's 4.9 and 5.3 tools send. These are the requests that count as administrative."""
 
+RULE_CODES: Final = frozenset(
+    {
+        RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
+        RequestCode.DELETE_ACL_CONFIG,
+        RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
+    }
+)
+"""Any captured request could be one of these: a topic may be named as an account with its permissions and secret."""
+
 
 def problem(command: Command, form: Form) -> str | None:
     """Why a request does not have its form, as a sentence without its values; None: it has."""
