@@ -1,4 +1,4 @@
-"""The one clock of a process: the wall clock, in whole milliseconds. Domain code gets it passed in."""
+"""The clocks of a process in whole ms: the wall clock, and one that nobody sets. Domain code gets them passed in."""
 
 import time
 from datetime import datetime
@@ -7,6 +7,11 @@ from datetime import datetime
 def now_ms() -> int:
     """Milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
+
+
+def steady_ms() -> int:
+    """Milliseconds of a clock that nobody sets, for the time between two events."""
+    return time.monotonic_ns() // 1_000_000
 
 
 def iso_time(ms: int) -> str:

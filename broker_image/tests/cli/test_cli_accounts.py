@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from cli_running import SMALL, Standalone, called
-from delaymq.broker.access.plain_acl import parse
+from delaymq.access.plain_acl import parse
 from delaymq.cli.accounts import account_flags, account_of
 from delaymq.cli.errors import CommandError
 

@@ -2,16 +2,20 @@
 
 import importlib
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 from delaymq.config import BrokerConfig, NamesrvConfig, keys_of
+from delaymq.namesrv import NameServer
 from delaymq.server.api.routes import ROUTES
 from delaymq.server.flushing import FlushTimes
 from delaymq.server.metrics.exposition import Snapshot
 from delaymq.server.metrics.gather import Gathered
+from delaymq.server.metrics.namesrv import NamesrvFamilies
+from prometheus_client.core import Metric
 
 ROOT = Path(__file__).parents[3]
 OPERATIONS = ROOT / "docs/operations"
@@ -29,7 +33,14 @@ def anchors_of(path: Path) -> set[str]:
 
 
 def metrics_of_the_code() -> set[str]:
-    families = list(Snapshot(Gathered(Server())).collect())  # type: ignore[arg-type]
+    return names_of(Snapshot(Gathered(Server())).collect())  # type: ignore[arg-type]
+
+
+def metrics_of_name_servers() -> set[str]:
+    return names_of(NamesrvFamilies(NameServer(NamesrvConfig(kv_config_path=""), lambda: 0)).collect())
+
+
+def names_of(families: Iterable[Metric]) -> set[str]:
     return {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
 
 
@@ -92,7 +103,7 @@ def test_every_document_below_docs_is_reached_from_the_readme() -> None:
 
 
 def test_metrics_that_documents_name_exist() -> None:
-    known = metrics_of_the_code()
+    known = metrics_of_the_code() | metrics_of_name_servers()
     for document in documents():
         named = set(re.findall(r"(?<![\w/])delaymq_[a-z_]+", document.read_text()))
         # The operator's are compared with its code by the tests of the chart; the other two are no metrics.
@@ -103,6 +114,11 @@ def test_metrics_that_documents_name_exist() -> None:
 def test_the_table_of_metrics_has_all() -> None:
     rows = rows_of(OPERATIONS / "http.md", "Metrics")
     assert {name for row in rows for name in re.findall(r"(?:delaymq|process)_\w+", row[0])} == metrics_of_the_code()
+
+
+def test_the_table_of_a_name_servers_metrics_has_all() -> None:
+    rows = rows_of(OPERATIONS / "name-server-rules.md", "What it says")
+    assert {name for row in rows for name in re.findall(r"delaymq_\w+", row[0])} == metrics_of_name_servers()
 
 
 def test_the_table_of_http_requests_is_the_routes() -> None:

@@ -180,5 +180,9 @@ def test_a_name_server_has_probes_of_its_own(tmp_path: Path) -> None:
             assert server.namesrv.http_port == port
             assert (await get(port, "/readyz"))[0] == 200
             assert (await get(port, "/livez"))[0] == 200
+            async with aiohttp.ClientSession() as session, session.get(f"http://{HOST}:{port}/metrics") as answer:
+                text = await answer.text()
+            assert "delaymq_namesrv_brokers 1.0" in text
+            assert 'delaymq_namesrv_refused_total{reason="owner"} 0.0' in text
 
     run(scenario)

@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from delaymq.config import NamesrvConfig
+from delaymq.message.ids import pack_host
 from delaymq.namesrv import NameServer
 from delaymq.protocol.bodies import DataVersion, RegisterBody, TopicConfig, TopicList, TopicTable
 from delaymq.protocol.command import Command, Response, request_command
+from delaymq.protocol.signatures import Signer
 from step_runner import at_once
 
 
@@ -16,6 +18,11 @@ from step_runner import at_once
 class Peer:
     id: int
     remote_address: str = "10.0.0.9:40000"
+
+    @property
+    def remote_host(self) -> bytes:
+        host, _, port = self.remote_address.rpartition(":")
+        return pack_host(host, int(port))
 
 
 @dataclass
@@ -27,11 +34,11 @@ class World:
     sessions: int = 0
 
     def __post_init__(self) -> None:
-        self.server = NameServer(self.config, lambda: self.now_ms)
+        self.server = NameServer(self.config, lambda: self.now_ms, lambda: self.now_ms)
 
-    def peer(self) -> Peer:
+    def peer(self, host: str = "10.0.0.9") -> Peer:
         self.sessions += 1
-        return Peer(self.sessions)
+        return Peer(self.sessions, f"{host}:40000")
 
     def ask(
         self, code: int, fields: dict[str, str] | None = None, body: bytes = b"", peer: Peer | None = None
@@ -67,10 +74,21 @@ class BrokerPeer:
     address: str = ""
     broker_id: int = 0
     cluster: str = "C"
+    account: tuple[str, str] | None = None
+    """Access key and secret key with which it signs."""
+    host: str = "10.0.0.9"
+    more: dict[str, str] = field(default_factory=dict)
+    """Fields of its registrations beside the usual ones."""
 
     def __post_init__(self) -> None:
         self.address = self.address or f"10.0.0.{sum(self.name.encode()) % 250}:10911"
-        self.peer = self.world.peer()
+        self.peer = self.world.peer(self.host)
+
+    def ask(self, code: int, fields: dict[str, str], body: bytes = b"") -> Response:
+        command = request_command(code, fields, body)
+        if self.account is not None:
+            Signer(self.account[1]).sign(command, self.account[0])
+        return self.world.answer(self.peer, command)
 
     def register(
         self, *topics: str | TopicConfig, version: int = 1, compressed: bool = False, crc32: int | None = None
@@ -84,7 +102,7 @@ class BrokerPeer:
             "compressed": "true" if compressed else "false",
             "bodyCrc32": str(zlib.crc32(data) & 0x7FFFFFFF if crc32 is None else crc32),
         }
-        return self.world.ask(103, fields, data, self.peer)
+        return self.ask(103, fields | self.more, data)
 
     def names(self) -> dict[str, str]:
         return {
@@ -95,8 +113,8 @@ class BrokerPeer:
         }
 
     def unregister(self) -> Response:
-        return self.world.ask(104, self.names(), peer=self.peer)
+        return self.ask(104, self.names())
 
     def disconnect(self) -> None:
         self.world.server.session_closed(self.peer)
-        self.peer = self.world.peer()
+        self.peer = self.world.peer(self.host)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from crd_files import EXAMPLES_PATH, REPOSITORY_PATH
-from delaymq.broker.access.plain_acl import parse as parse_rules
+from delaymq.access.plain_acl import parse as parse_rules
 from delaymq_operator.api import (
     BrokerStatus,
     Condition,

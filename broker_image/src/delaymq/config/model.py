@@ -31,6 +31,14 @@ _MAX_BUFFERED = (
     "bytes of half-received requests and of unsent answers on all connections; above it the slowest are cut off"
 )
 _BLACK_LIST = "keys, joined by `;`, that nobody may change over the wire, besides paths, ports and secrets"
+_NAMESRV_ACL_PATH = (
+    "the file that says [who may register which broker](name-server-rules.md), and who may change topics and settings;"
+    " the folder `acl` beside it is read too. Empty: everybody may"
+)
+_NAMESRV_ACCOUNT = (
+    "a file with `accessKey` and `secretKey`, as RocketMQ's tools.yml, with which the broker signs its registrations;"
+    " it is read again when it changes"
+)
 _ACL_PATH = (
     "the file of rules; the folder `acl` beside it is read too. Empty: `plain_acl.yml` beside the file of `-c`, or in"
     " the folder `conf` beside the store"
@@ -67,6 +75,7 @@ class _BrokerAddresses:
         "", "names, joined by `;`, by which HTTP is reached on loopback without a token, besides localhost", ours=True
     )
     namesrv_addr: str = text("", "NameServers, `host:port` joined by `;`", check=parse_addresses)
+    namesrv_account_file: str = text("", _NAMESRV_ACCOUNT, ours=True)
     register_name_server_period: int = number(30_000, 10_000, 60_000, "ms between registrations")
     force_register: bool = flag(
         True, "registers each time; otherwise NameServers are asked first whether their topics are outdated", hot=True
@@ -274,6 +283,7 @@ class _NamesrvAddresses:
 class NamesrvConfig(TlsServerKeys, _NamesrvAddresses):
     """One NameServer's configuration."""
 
+    namesrv_acl_config_path: str = text("", _NAMESRV_ACL_PATH, ours=True)
     kv_config_path: str = text(
         "namesrv/kvConfig.json", "file of the key-value settings (`standalone`: in the broker's store)"
     )

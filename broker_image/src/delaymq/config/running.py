@@ -25,9 +25,9 @@ FORBIDDEN_KEYS: Final = frozenset(
     """
     abortFile aclAdminNeedsTls aclConfigPath aclEnable brokerClusterName brokerConfigPath brokerIP1 brokerIP2 brokerId
     brokerName configBlackList configStorePath fastPortEnable haListenPort haMasterAddress httpHost httpNames httpPort
-    httpToken httpTokenFile kvConfigPath listenHost listenPort namesrvAddr readOnlyCommitLogStorePaths
-    rmqAddressServerDomain rmqAddressServerSubGroup rocketmqHome storeCheckpoint storePathCommitLog
-    storePathConsumeQueue storePathDLedgerCommitLog storePathIndex storePathRootDir
+    httpToken httpTokenFile kvConfigPath listenHost listenPort namesrvAccountFile namesrvAclConfigPath namesrvAddr
+    readOnlyCommitLogStorePaths rmqAddressServerDomain rmqAddressServerSubGroup rocketmqHome storeCheckpoint
+    storePathCommitLog storePathConsumeQueue storePathDLedgerCommitLog storePathIndex storePathRootDir
     """.split()  # noqa: SIM905  (a list of twenty quoted words is harder to read)
 ) | {"useTLS", *(key for key in keys_of(BrokerConfig) if key.startswith("tls."))}
 _ABOVE_THE_FILE = ("flag ", "variable ")

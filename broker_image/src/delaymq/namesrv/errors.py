@@ -1,5 +1,22 @@
 """What this layer raises; refusals to peers are RequestErrors (protocol.errors)."""
 
+from typing import Final
+
+from delaymq.access import EXCEPTION
+from delaymq.protocol.codes import ResponseCode
+from delaymq.protocol.errors import RequestError
+
+REASONS: Final = ("unsigned", "unknown_key", "signature", "fields", "admin", "name", "unreadable", "owner")
+"""Why a request is refused: by the rules, or (`owner`) because a broker's name or address is another's for now."""
+
 
 class NamesrvError(Exception):
     """A NameServer that cannot start; the text says what to do."""
+
+
+class RefusalError(RequestError):
+    """A request that the rules forbid; `reason` is one of REASONS."""
+
+    def __init__(self, reason: str, remark: str) -> None:
+        super().__init__(ResponseCode.SYSTEM_ERROR, EXCEPTION + remark)
+        self.reason = reason

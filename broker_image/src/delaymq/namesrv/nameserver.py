@@ -6,17 +6,23 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from delaymq.config import NamesrvConfig
 from delaymq.config.running import RunningSettings
+from delaymq.namesrv.errors import REASONS, RefusalError
 from delaymq.namesrv.kv import KVSettings
+from delaymq.namesrv.ownership import Ownership
 from delaymq.namesrv.routes import Routes
 from delaymq.namesrv.table import PROCESSORS
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import Command, Response
 from delaymq.protocol.errors import RequestError
+from delaymq.quiet_log import QuietLog
 from delaymq.steps import Steps
+
+if TYPE_CHECKING:
+    from delaymq.namesrv.rules import NamesrvRules
 
 T = TypeVar("T")
 
@@ -29,20 +35,35 @@ class NamesrvSession(Protocol):
     id: int
     """Unique in this process, never used again."""
     remote_address: str
+    remote_host: bytes
+    """Packed as message.ids.pack_host does it."""
 
 
 class NameServer:
     """All state of a NameServer. `config` may be replaced while it runs."""
 
-    def __init__(self, config: NamesrvConfig, now_ms: Callable[[], int]) -> None:
-        """NamesrvError when the settings' file cannot be read."""
+    def __init__(
+        self, config: NamesrvConfig, now_ms: Callable[[], int], steady_ms: Callable[[], int] | None = None
+    ) -> None:
+        """NamesrvError when the settings' file cannot be read. `steady_ms` is a clock that nobody sets."""
         self.config = config
         self.settings = RunningSettings(NamesrvConfig)
         """The server says where they are from."""
         self.on_settings: Callable[[NamesrvConfig], None] | None = None
         """Called with settings that were changed."""
         self.now_ms = now_ms
+        self.steady_ms = steady_ms or now_ms
         self.routes = Routes()
+        self.ownership = Ownership()
+        self.rules: NamesrvRules | None = None
+        """Who may change what clients are told; None: everybody, within `ownership`."""
+        if config.namesrv_acl_config_path:
+            from delaymq.namesrv.rules import NamesrvRules  # most NameServers run without them
+
+            self.rules = NamesrvRules(Path(config.namesrv_acl_config_path).absolute(), now_ms)
+        self.refused: dict[str, int] = dict.fromkeys(REASONS, 0)
+        """Refused requests by reason."""
+        self._quiet_log = QuietLog(_logger, now_ms)
         self.kv = KVSettings(Path(config.kv_config_path) if config.kv_config_path else None)
 
     def handle(self, session: NamesrvSession, command: Command) -> Response | Steps[Response]:
@@ -54,7 +75,37 @@ class NameServer:
         if processor is None:
             remark = f" request type {command.code} not supported: ask a broker, or use a newer NameServer"
             return Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+        refusal = self._refusal(session, command)
+        if refusal is not None:
+            return refusal
         return self.guarded(command.code, partial(processor, self, session, command))
+
+    def is_vouched(self, command: Command) -> bool:
+        """Whether an account vouches for a request that `handle` passed on."""
+        if self.rules is None:
+            return False
+        from delaymq.namesrv import guard
+
+        return guard.states_account(command)
+
+    def refuse(self, session: NamesrvSession, command: Command, reason: str, error: RequestError) -> Response:
+        """Counts a refusal; the answer."""
+        self.refused[reason] += 1
+        # A peer can cause this at will.
+        text = f"a request was refused ({reason}): code %d: %s"
+        self._quiet_log.warning(text, command.code, error.remark, peer=session.remote_address)
+        return Response(error.code, error.remark)
+
+    def _refusal(self, session: NamesrvSession, command: Command) -> Response | None:
+        if self.rules is None:
+            return None
+        from delaymq.namesrv import guard
+
+        try:
+            guard.check(self.rules, session, command)
+        except RefusalError as refusal:
+            return self.refuse(session, command, refusal.reason, refusal)
+        return None
 
     def guarded(self, code: int, run: Callable[[], T]) -> T | Response:
         """`run()` for a request of this code, with whatever it raises turned into the answer."""
@@ -74,6 +125,7 @@ class NameServer:
 
     def session_closed(self, session: NamesrvSession) -> None:
         """A connection ended; the routes stay for the grace period if it was a master's."""
+        self.ownership.closed(session.id)
         grace_ms = self.config.route_grace_ms
         for address in self.routes.session_closed(session.id, self.now_ms(), grace_ms):
             _logger.info("the connection of broker %s closed; a master's routes stay for %d ms", address, grace_ms)
@@ -84,7 +136,7 @@ class NameServer:
         expired = self.routes.expire(self.now_ms(), config.broker_expire_ms, config.route_grace_ms)
         for broker in expired:
             _logger.info("broker %s (%s) is gone: its routes are dropped", broker.name, broker.address)
-        return [broker.session_id for broker in expired]
+        return [session_id for broker in expired for session_id in broker.session_ids]
 
     def next_expiry_ms(self) -> int | None:
         """When `expire` must run before its next regular time, because a grace period ends."""

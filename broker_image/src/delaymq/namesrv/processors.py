@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Final
 from delaymq.config import ConfigError, to_properties_text
 from delaymq.config.running import ForbiddenKeyError
 from delaymq.message.names import topic_problem
+from delaymq.namesrv.brokers import Registration
 from delaymq.namesrv.kv import ORDER_TOPIC_CONFIG
-from delaymq.namesrv.routes import FLAG_UNIT, FLAG_UNIT_SUBSCRIPTION, Registration
+from delaymq.namesrv.ownership import Claim, OwnedError
+from delaymq.namesrv.routes import FLAG_UNIT, FLAG_UNIT_SUBSCRIPTION
 from delaymq.protocol.bodies import (
     DataVersion,
     KVTable,
@@ -68,6 +70,10 @@ def register_broker(server: NameServer, session: NamesrvSession, command: Comman
         if not name or len(name) > MAX_NAME_CHARACTERS:
             remark = f"brokerName, clusterName and brokerAddr must have 1 to {MAX_NAME_CHARACTERS} characters"
             raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
+    if not (header.broker_name + header.cluster_name + header.broker_addr + header.ha_server_addr).isprintable():
+        raise RequestError(ResponseCode.SYSTEM_ERROR, "names and addresses of a broker have no control characters")
+    if header.broker_id < 0 or (header.epoch or 0) < 0:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, "brokerId and epoch are at least 0")
     if len(header.ha_server_addr) > MAX_NAME_CHARACTERS:
         remark = f"haServerAddr must have at most {MAX_NAME_CHARACTERS} characters"
         raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
@@ -85,7 +91,21 @@ def register_broker(server: NameServer, session: NamesrvSession, command: Comman
         data_version=table.data_version,
         topics=_legal_topics(table.topic_config_table),
     )
+    vouched = server.is_vouched(command)
+    claim = Claim(
+        place=(registration.name, registration.broker_id),
+        address=registration.address,
+        session_id=session.id,
+        signed=vouched,
+        epoch=(header.epoch or 0) if vouched else 0,
+        seen_ms=server.steady_ms(),
+    )
+    try:
+        server.ownership.check(claim)
+    except OwnedError as error:
+        return server.refuse(session, command, "owner", error)
     ha_address, master_address = server.routes.register(registration, session.id, server.now_ms())
+    server.ownership.took(claim)
     order_settings = server.kv.table(ORDER_TOPIC_CONFIG)
     answer = RegisterBrokerResponseHeader(ha_address, master_address)
     return Response(
@@ -101,6 +121,18 @@ def _legal_topics(topics: dict[str, TopicConfig]) -> dict[str, TopicConfig]:
 def unregister_broker(server: NameServer, session: NamesrvSession, command: Command) -> Response:
     """104: a broker that does not come back: no grace."""
     header = UnRegisterBrokerRequestHeader.from_fields(command.fields)
+    leaving = Claim(
+        place=(header.broker_name, header.broker_id),
+        address=header.broker_addr,
+        session_id=session.id,
+        signed=server.is_vouched(command),
+        seen_ms=server.steady_ms(),
+    )
+    try:
+        server.ownership.check_leave(leaving)
+    except OwnedError as error:
+        return server.refuse(session, command, "owner", error)
+    server.ownership.left(leaving)
     server.routes.unregister(header.broker_name, header.broker_addr, header.broker_id)
     return Response()
 
@@ -112,7 +144,9 @@ def query_data_version(server: NameServer, session: NamesrvSession, command: Com
     ours = server.routes.data_version_of(header.broker_addr)
     changed = ours is None or ours != theirs
     if not changed:
-        server.routes.saw(header.broker_addr, server.now_ms())
+        place = header.broker_name, header.broker_id
+        server.routes.saw(header.broker_addr, session.id, server.now_ms())
+        server.ownership.saw(place, header.broker_addr, session.id, server.steady_ms())
     return Response(
         fields=QueryDataVersionResponseHeader(changed).to_fields(),
         body=ours.encode() if ours is not None else b"",

@@ -5,9 +5,9 @@ come back only with their next look at the routes, half a minute later. While it
 is withheld in answers if another broker takes writes for the topic.
 """
 
-from dataclasses import dataclass, field
 from typing import Final
 
+from delaymq.namesrv.brokers import BrokerGroup, LiveBroker, Registration
 from delaymq.protocol.bodies import (
     MASTER_ID,
     BrokerData,
@@ -31,48 +31,10 @@ MAX_TOPICS: Final = 200_000
 """Topics of all brokers together, for the same reason; as many as one registration can hold."""
 MAX_ROUTES: Final = 1_000_000
 """Topics of each broker, counted together: brokers that share names could otherwise multiply the two limits above."""
+MAX_SESSIONS: Final = 8
+"""Connections that are remembered with a broker; it has one, and for a moment two."""
 MAX_EXPIRED_A_TURN: Final = 100
 """Brokers dropped at a time: each may take many topics with it, and clients wait for their routes meanwhile."""
-
-
-@dataclass(slots=True)
-class BrokerGroup:
-    """A broker's name: one master and its slaves."""
-
-    name: str
-    cluster: str
-    addresses: dict[int, str] = field(default_factory=dict)
-    """Broker id → address."""
-    topics: set[str] = field(default_factory=set)
-    """Those with queues of this group, so that nothing has to look through all topics for them."""
-
-
-@dataclass(slots=True)
-class LiveBroker:
-    """One registered address."""
-
-    address: str
-    name: str
-    broker_id: int
-    ha_address: str
-    data_version: DataVersion
-    session_id: int
-    seen_ms: int
-    lost_ms: int | None = None
-    """When its connection closed, if it has not registered since."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registration:
-    """What request 103 says."""
-
-    cluster: str
-    name: str
-    address: str
-    broker_id: int
-    ha_address: str
-    data_version: DataVersion
-    topics: dict[str, TopicConfig]
 
 
 class Routes:
@@ -96,6 +58,8 @@ class Routes:
         known = self.live.get(registration.address)
         if known is None and len(self.live) >= MAX_BROKERS:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"{MAX_BROKERS} brokers are registered already")
+        if registration.broker_id == MASTER_ID:
+            self._check_room(registration)
         if known is not None and known.name != registration.name:
             self.drop(registration.address)  # another broker took over the address
             known = None
@@ -112,7 +76,7 @@ class Routes:
             registration.broker_id,
             registration.ha_address,
             registration.data_version,
-            session_id,
+            _with_session(known, session_id),
             now_ms,
         )
         return self._master_of(registration)
@@ -121,7 +85,8 @@ class Routes:
         group = self.groups.get(registration.name)
         if group is None:
             group = self.groups[registration.name] = BrokerGroup(registration.name, registration.cluster)
-        group.cluster = registration.cluster
+        if registration.broker_id == MASTER_ID:
+            group.cluster = registration.cluster
         # A slave that became the master registers its address under another id.
         for broker_id, address in list(group.addresses.items()):
             if address == registration.address and broker_id != registration.broker_id:
@@ -134,17 +99,19 @@ class Routes:
 
     def _set_queues(self, topic: str, group: BrokerGroup, config: TopicConfig) -> None:
         if topic not in group.topics:
-            self._make_room(topic)
             group.topics.add(topic)
             self._route_count += 1
         self.topics.setdefault(topic, {})[group.name] = RouteQueues(
             group.name, config.read_queue_nums, config.write_queue_nums, config.perm, config.topic_sys_flag
         )
 
-    def _make_room(self, topic: str) -> None:
-        if topic not in self.topics and len(self.topics) >= MAX_TOPICS:
+    def _check_room(self, registration: Registration) -> None:
+        # Before anything is changed: a registration that is refused half-way would leave an address that never expires.
+        group = self.groups.get(registration.name)
+        added = registration.topics.keys() - (group.topics if group is not None else set())
+        if len(self.topics) + len(added - self.topics.keys()) > MAX_TOPICS:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"{MAX_TOPICS} topics are registered already")
-        if self._route_count >= MAX_ROUTES:
+        if self._route_count + len(added) > MAX_ROUTES:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"{MAX_ROUTES} topics of brokers are registered already")
 
     def _master_of(self, registration: Registration) -> tuple[str | None, str | None]:
@@ -159,18 +126,22 @@ class Routes:
         broker = self.live.get(address)
         return broker.data_version if broker is not None and broker.lost_ms is None else None
 
-    def saw(self, address: str, now_ms: int) -> None:
-        """A sign of life without a registration."""
+    def saw(self, address: str, session_id: int, now_ms: int) -> None:
+        """A sign of life without a registration, which counts over the connection of one."""
         broker = self.live.get(address)
-        if broker is not None:
+        if broker is not None and session_id in broker.session_ids:
             broker.seen_ms = now_ms
 
     def session_closed(self, session_id: int, now_ms: int, grace_ms: int) -> list[str]:
-        """Begins the grace period of the brokers that registered over this connection; returns their addresses.
+        """Begins the grace period of the brokers that registered over this connection, and over no other one that is
+        open; returns their addresses.
 
         Slaves have none: consumers that were sent to one go back to its master as soon as it is gone from the route.
         """
-        lost = [broker for broker in self.live.values() if broker.session_id == session_id and broker.lost_ms is None]
+        over_it = [broker for broker in self.live.values() if session_id in broker.session_ids]
+        for broker in over_it:
+            broker.session_ids.discard(session_id)
+        lost = [broker for broker in over_it if not broker.session_ids]
         for broker in lost:
             broker.lost_ms = now_ms
             if grace_ms <= 0 or broker.broker_id != MASTER_ID:
@@ -299,6 +270,12 @@ class Routes:
         """Topics by the unit bits of their sys flag, as their first broker registered it."""
         flags = ((topic, next(iter(brokers.values())).topic_sys_flag) for topic, brokers in self.topics.items())
         return [topic for topic, flag in flags if flag & wanted and not flag & unwanted]
+
+
+def _with_session(known: LiveBroker | None, session_id: int) -> set[int]:
+    # Somebody else who registers the same address must not end the broker's routes by closing his connection.
+    sessions = known.session_ids if known is not None else set()
+    return sessions | {session_id} if len(sessions) < MAX_SESSIONS else sessions
 
 
 def _without_write(queues: RouteQueues) -> RouteQueues:

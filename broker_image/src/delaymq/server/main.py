@@ -127,7 +127,7 @@ def _run(
 
 def _refusals_to_start() -> tuple[type[Exception], ...]:
     """What servers raise that cannot start; loaded only then, since a broker needs nothing else of the NameServer's."""
-    from delaymq.broker.access.errors import AccessError
+    from delaymq.access.errors import AccessError
     from delaymq.namesrv.errors import NamesrvError
     from delaymq.server.errors import ServerError
     from delaymq.store.errors import StoreError

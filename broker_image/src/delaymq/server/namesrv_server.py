@@ -10,6 +10,7 @@ from delaymq.config.running import RunningSettings
 from delaymq.namesrv import NameServer
 from delaymq.protocol.command import Command, Response
 from delaymq.server.answering import reply
+from delaymq.server.background import Background, Job
 from delaymq.server.changes import Changes
 from delaymq.server.claims import descriptor_end, raise_descriptor_limit
 from delaymq.server.http.loading import load
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 DRAIN_TIMEOUT_S: Final = 2.0
 SHORTEST_WAIT_MS: Final = 10
+RULES_INTERVAL_MS: Final = 2_000
+"""How soon changed rules count, as on a broker."""
 
 _logger = logging.getLogger(__name__)
 
@@ -41,6 +44,8 @@ class NamesrvServer:
         self.tls: ServerTls
         """Set by `start`."""
         self._http: HttpServer | None = None
+        self._background: Background | None = None
+        """Looks for changed rules, if there are any."""
         self._expiry: asyncio.TimerHandle | None = None
 
     async def start(self, *, http: bool = True) -> None:
@@ -53,7 +58,7 @@ class NamesrvServer:
                 http_bound = bind(config.http_host, config.http_port, "the NameServer's HTTP port", beside=(bound,))
             descriptor_limit = raise_descriptor_limit()
             self.tls = ServerTls(config, (config.listen_host,))
-            self.namesrv = NameServer(config, clock.now_ms)
+            self.namesrv = NameServer(config, clock.now_ms, clock.steady_ms)
             self.namesrv.settings = self._settings
             self.namesrv.on_settings = LevelFollower(config.log_level)
         except BaseException:
@@ -88,6 +93,12 @@ class NamesrvServer:
         self.tls.start()
         self.sessions.start()
         self._expire()
+        rules = self.namesrv.rules
+        if rules is not None:
+            self._background = Background(
+                [Job(name="rules", interval_ms=lambda: RULES_INTERVAL_MS, run=rules.reload_task)]
+            )
+            self._background.start()
         if http_bound is not None:
             module = await load("delaymq.server.http.serving")  # when clients are served already
             self._http = await module.namesrv_http(self, http_bound)
@@ -101,6 +112,8 @@ class NamesrvServer:
         """Closes the port and the connections."""
         if self._expiry is not None:
             self._expiry.cancel()
+        if self._background is not None:
+            await self._background.stop()
         self._server.close()
         self.tls.stop()
         self.sessions.hear_no_more()

@@ -20,6 +20,7 @@ from delaymq.protocol.headers import (
 )
 from delaymq.quiet_log import fields
 from delaymq.server.errors import ServerError
+from delaymq.server.registration_account import AccountError, RegistrationAccount
 from delaymq.transport import ConnectError, RemotingConnection, TransportError, connect
 from delaymq.transport.addresses import host_and_port
 
@@ -40,7 +41,12 @@ class NameServerLink:
     """The connection to one NameServer. Its task runs until it is cancelled."""
 
     def __init__(
-        self, broker: "Broker", host: str, port: int, leads: Callable[["NameServerLink"], bool] = lambda link: True
+        self,
+        broker: "Broker",
+        host: str,
+        port: int,
+        account: RegistrationAccount,
+        leads: Callable[["NameServerLink"], bool] = lambda link: True,
     ) -> None:
         """`leads` says whether this NameServer's order settings count: they may differ, and must not take turns."""
         self.address = host_and_port(host, port)
@@ -50,6 +56,7 @@ class NameServerLink:
         self.problem: str | None = "not tried yet"
         """Why it is not registered now; None: it is."""
         self._broker = broker
+        self._account = account
         self._host = host
         self._port = port
         self._connection: RemotingConnection | None = None
@@ -63,7 +70,7 @@ class NameServerLink:
         while True:
             try:
                 await self._stay_registered()
-            except (TransportError, RequestError, OSError) as error:
+            except (TransportError, RequestError, AccountError, OSError) as error:
                 if self.problem is None:
                     backoff_s = FIRST_BACKOFF_S  # it had worked: try again soon
                 if self.problem != str(error):
@@ -120,9 +127,9 @@ class NameServerLink:
 
     async def _register(self, connection: RemotingConnection) -> None:
         broker = self._broker
-        answer = await connection.request(
-            register_command(broker, broker.register_body()), broker.config.register_broker_timeout_mills
-        )
+        await self._account.refresh()
+        command = self._account.sign(register_command(broker, broker.register_body()))
+        answer = await connection.request(command, broker.config.register_broker_timeout_mills)
         if answer.code != ResponseCode.SUCCESS:
             raise RequestError(answer.code, answer.remark or "the registration was refused")
         if self.problem is not None:
@@ -175,7 +182,7 @@ class NameServerLink:
         command = request_command(RequestCode.UNREGISTER_BROKER, header.to_fields())
         if self._connection is not None:
             try:
-                await self._connection.request(command, UNREGISTER_TIMEOUT_MS)
+                await self._connection.request(self._account.sign(command), UNREGISTER_TIMEOUT_MS)
             except TransportError as error:
                 _logger.warning("could not unregister: %s", error)
 
@@ -201,7 +208,8 @@ class Registration:
 
     def __init__(self, broker: "Broker", name_servers: tuple[tuple[str, int], ...]) -> None:
         self._broker = broker
-        self.links = [NameServerLink(broker, host, port, self._leads) for host, port in name_servers]
+        self._account = RegistrationAccount(broker.config.namesrv_account_file)
+        self.links = [NameServerLink(broker, host, port, self._account, self._leads) for host, port in name_servers]
         self._tasks: list[asyncio.Task[None]] = []
         self._changed: dict[str, TopicConfig] = {}
         self._told_soon = False
@@ -236,7 +244,7 @@ class Registration:
         changed, self._changed = self._changed, {}
         command_body = self._broker.register_body(changed)
         for link in self.links:
-            link.tell(register_command(self._broker, command_body))
+            link.tell(self._account.sign(register_command(self._broker, command_body)))
 
     async def unregister(self) -> None:
         """Tells all NameServers that the broker does not come back."""

@@ -3,8 +3,8 @@
 from contextlib import suppress
 
 import pytest
-from delaymq.broker.access.addresses import MAX_ALTERNATIVES, REMEMBERED_PEERS, WhiteList, split_list
-from delaymq.broker.access.errors import AccessError
+from delaymq.access.addresses import MAX_ALTERNATIVES, REMEMBERED_PEERS, WhiteList, split_list
+from delaymq.access.errors import AccessError
 from delaymq.message.ids import pack_host
 from hypothesis import given
 from hypothesis import strategies as st

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from broker_harness import FakeSession, Harness, response_of, send_fields
-from delaymq.broker.access.accounts import SUB
+from delaymq.access.accounts import SUB
 from delaymq.broker.access.requirements import ACCOUNT, REQUIREMENTS
 from delaymq.broker.processors.table import NOT_SERVED, PROCESSORS
 from delaymq.message.ids import offset_message_id

@@ -6,11 +6,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from delaymq.broker.access import files
-from delaymq.broker.access.accounts import DENY, PUB, SUB
-from delaymq.broker.access.errors import AccessError
-from delaymq.broker.access.plain_acl import MAX_ACCOUNTS, AclFile, Version, parse, to_text
-from delaymq.broker.access.yaml_tree import MAX_DEPTH, read_yaml
+from delaymq.access import files
+from delaymq.access.accounts import DENY, PUB, SUB
+from delaymq.access.errors import AccessError
+from delaymq.access.plain_acl import MAX_ACCOUNTS, AclFile, Version, parse, to_text
+from delaymq.access.yaml_tree import MAX_DEPTH, read_yaml
 from hypothesis import given
 from hypothesis import strategies as st
 

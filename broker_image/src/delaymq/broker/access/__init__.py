@@ -1,17 +1,16 @@
 """Access control as RocketMQ 4.9 has it: who may ask what of the broker.
 
-Here: rule files and their reading (`files`, `plain_acl`, `yaml_tree`), accounts, white lists, what each request needs
-(`requirements`), its form (`forms`), what an account owns (`permissions`), the rules that hold (`rules`), and the check
-(`access`). Not here: signatures (protocol/signatures.py, protocol/second_signature.py)
-and requests 50 to 53 (processors/access.py). Invariant: no secret is in an answer, a log or an error, and what cannot
-be read lets nobody in.
+Here: what each request needs (`requirements`), its form (`forms`), what an account owns (`permissions`), the rules that
+hold (`rules`), and the check (`access`). Not here: accounts and rule files (delaymq/access), signatures
+(protocol/signatures.py, protocol/second_signature.py) and requests 50 to 53 (processors/access.py). Invariant: no
+secret is in an answer, a log or an error, and what cannot be read lets nobody in.
 
 Most brokers run without it: whoever needs `access` imports it when it is switched on.
 """
 
 from typing import Final
 
-from delaymq.broker.access.errors import AccessError
+from delaymq.access.errors import AccessError
 
 REASONS: Final = (
     "unsigned",

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from delaymq.access import EXCEPTION
+from delaymq.access.accounts import PUB, Account, shown
 from delaymq.broker.access import REASONS
-from delaymq.broker.access.accounts import PUB, Account, shown
 from delaymq.broker.access.forms import COMMON_FIELDS, FORMS, RULE_CODES, problem
 from delaymq.broker.access.permissions import owned
 from delaymq.broker.access.requirements import ACCOUNT, REQUIREMENTS, TopicAt
@@ -22,8 +23,6 @@ from delaymq.protocol.errors import RequestError
 from delaymq.protocol.second_signature import MAX_SILENCE_S, Channels, asks_for_challenge
 from delaymq.quiet_log import QuietLog
 
-EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
-"""Clients in Java show the name of their broker's exception; people look for it."""
 SHOWN_CHARACTERS: Final = 128
 SHOWN_KEYS: Final = 8
 

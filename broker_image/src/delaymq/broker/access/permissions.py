@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from delaymq.broker.access.accounts import DENY, PUB, SUB, Account
+from delaymq.access.accounts import DENY, PUB, SUB, Account
 from delaymq.message.names import DLQ_PREFIX, INTERNAL_TOPICS, RETRY_PREFIX
 
 NOTHING: Final = 0

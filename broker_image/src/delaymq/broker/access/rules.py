@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from delaymq.broker.access import files
-from delaymq.broker.access.accounts import Account, Entry, check_keys, check_permissions, prepare, shown
-from delaymq.broker.access.addresses import WhiteList
-from delaymq.broker.access.errors import AccessError
-from delaymq.broker.access.files import FileState, States
-from delaymq.broker.access.plain_acl import AclFile, Version
+from delaymq.access import files
+from delaymq.access.accounts import Account, Entry, check_keys, check_permissions, prepare, shown
+from delaymq.access.addresses import WhiteList
+from delaymq.access.errors import AccessError
+from delaymq.access.files import FileState, States
+from delaymq.access.plain_acl import AclFile, Version
 from delaymq.quiet_log import QuietLog, fields
 from delaymq.steps import Steps
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from delaymq.broker.access.errors import AccessError
+from delaymq.access.errors import AccessError
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, Response
 from delaymq.protocol.credential_fields import broker_server
@@ -35,7 +35,7 @@ _TEXTS = ("default_topic_perm", "default_group_perm")
 
 def put_account(broker: Broker, session: Session, command: Command) -> Steps[Response]:
     """50: makes an account, or changes what the request names of one. On disk when it is answered."""
-    from delaymq.broker.access.accounts import Entry  # most brokers have no accounts
+    from delaymq.access.accounts import Entry  # most brokers have no accounts
 
     failed = ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
     rules = _rules(broker, failed)
@@ -93,7 +93,7 @@ def get_versions(broker: Broker, session: Session, command: Command) -> Response
 
 def set_white_addresses(broker: Broker, session: Session, command: Command) -> Steps[Response]:
     """53: replaces the global white list of one file. On disk when it is answered."""
-    from delaymq.broker.access.addresses import split_list
+    from delaymq.access.addresses import split_list
 
     failed = ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
     rules = _rules(broker, failed)

@@ -29,6 +29,11 @@ class Header(msgspec.Struct, rename="camel", gc=False):
         except msgspec.ValidationError as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, _problem(cls, fields, error)) from error
 
+    @classmethod
+    def field_names(cls) -> frozenset[str]:
+        """The names of all fields on the wire."""
+        return frozenset(name for _, name in _names(cls))
+
     def to_fields(self) -> dict[str, str]:
         """All fields that have a value, as the strings of the wire."""
         fields: dict[str, str] = {}

@@ -14,6 +14,8 @@ class RegisterBrokerRequestHeader(Header):
     broker_id: Int64
     compressed: bool | None = None
     body_crc32: Int32 | None = None
+    epoch: Int64 | None = None
+    """Ours: rises with each promotion of a replica; believed of a signed registration only."""
 
 
 class RegisterBrokerResponseHeader(Header):

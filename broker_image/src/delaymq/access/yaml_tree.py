@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from delaymq.broker.access.errors import AccessError
+from delaymq.access.errors import AccessError
 
 MAX_DEPTH: Final = 16
 """A rule file has five levels."""

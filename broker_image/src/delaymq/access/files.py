@@ -1,6 +1,6 @@
-"""The rule files of one broker: found, read again when they change, written when an administrator asks for it.
+"""The rule files of one server: found, read again when they change, written when an administrator asks for it.
 
-There is `plain_acl.yml` and, beside it, the folder `acl` with any number of `.yml` and `.yaml` files. Invariant: a file
+There is one file and, beside it, the folder `acl` with any number of `.yml` and `.yaml` files. Invariant: a file
 that cannot be read leaves its last good rules in force, and says so; a key that two files have is the first one's.
 """
 
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from delaymq.broker.access.errors import AccessError
-from delaymq.broker.access.plain_acl import AclFile, parse, to_text
+from delaymq.access.errors import AccessError
+from delaymq.access.plain_acl import AclFile, parse, to_text
 from delaymq.config.file_signature import FileSignature
 from delaymq.config.replacing import replace_file
 
@@ -44,9 +44,13 @@ States = dict[Path, FileState]
 """In the order in which files count."""
 
 
-def look(default_path: Path, known: States, now_ms: int) -> States:
+Parse = Callable[[str, int], AclFile]
+"""The file of a text, which changed at a time (ms)."""
+
+
+def look(default_path: Path, known: States, now_ms: int, parse: Parse = parse) -> States:
     """The files as they are now; those that have not changed are not read again. May run in any thread."""
-    return {path: look_at(path, known.get(path), now_ms) for path in _paths(default_path)}
+    return {path: look_at(path, known.get(path), now_ms, parse) for path in _paths(default_path)}
 
 
 def _paths(default_path: Path) -> list[Path]:
@@ -71,7 +75,7 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
             yield folder / name
 
 
-def look_at(path: Path, known: FileState | None, now_ms: int) -> FileState:
+def look_at(path: Path, known: FileState | None, now_ms: int, parse: Parse = parse) -> FileState:
     """One file as it is now; the known state itself if it has not changed."""
     try:
         signature = FileSignature.of(os.stat(path))
@@ -82,10 +86,10 @@ def look_at(path: Path, known: FileState | None, now_ms: int) -> FileState:
         return _kept(path, None, known, f"cannot be looked at: {error.strerror}")
     if known is not None and known.signature == signature:
         return known
-    return read(path, known, now_ms)
+    return read(path, known, now_ms, parse)
 
 
-def read(path: Path, known: FileState | None, now_ms: int) -> FileState:
+def read(path: Path, known: FileState | None, now_ms: int, parse: Parse = parse) -> FileState:
     """A file read anew; with a problem its last good rules stay."""
     signature: FileSignature | None = None
     try:

@@ -22,10 +22,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from delaymq.broker.access.accounts import MAX_PERMISSIONS, Account, Entry, prepare, shown
-from delaymq.broker.access.addresses import MAX_ALTERNATIVES, WhiteList
-from delaymq.broker.access.errors import AccessError
-from delaymq.broker.access.yaml_tree import Scalar, Tree, read_yaml
+from delaymq.access.accounts import MAX_PERMISSIONS, Account, Entry, prepare, shown
+from delaymq.access.addresses import MAX_ALTERNATIVES, WhiteList
+from delaymq.access.errors import AccessError
+from delaymq.access.yaml_tree import Scalar, Tree, read_yaml
 
 MAX_ACCOUNTS: Final = 10_000
 """Of one file; each takes some kilobytes of memory."""
@@ -88,13 +88,17 @@ class AclFile:
 
 def parse(text: str, changed_ms: int) -> AclFile:
     """The file with this text; `changed_ms` stands for a version that it does not state. AccessError."""
-    tree = read_yaml(text)
+    return from_tree(read_yaml(text), changed_ms)
+
+
+def from_tree(tree: Tree, changed_ms: int) -> AclFile:
+    """The file with this content, as `parse`."""
     if tree is None or tree == {}:
         return AclFile(has_data=False, version=Version(timestamp_ms=changed_ms))
     if not isinstance(tree, dict):
         raise AccessError("is no file of rules: write `accounts:` and a list below it")
     notes: list[str] = []
-    white = tuple(_texts(tree.get("globalWhiteRemoteAddresses"), "globalWhiteRemoteAddresses", MAX_ALTERNATIVES))
+    white = tuple(texts(tree.get("globalWhiteRemoteAddresses"), "globalWhiteRemoteAddresses", MAX_ALTERNATIVES))
     WhiteList(white)
     accounts = tuple(_accounts(tree.get("accounts"), notes))
     others = _others(tree, frozenset({"globalWhiteRemoteAddresses", "accounts", "dataVersion"}), "the file", notes)
@@ -136,10 +140,10 @@ def _entry(item: dict[str, Tree], number: int, notes: list[str]) -> Entry:
     about = f"account {shown(found['access_key']) or number}"
     for key, name in _LISTS.items():
         if key in item:
-            found[name] = tuple(_texts(item[key], f"{about}: {key}", MAX_PERMISSIONS))
+            found[name] = tuple(texts(item[key], f"{about}: {key}", MAX_PERMISSIONS))
     return Entry(
-        admin=_flag(item, "admin", about),
-        require_second_signature=_flag(item, REQUIRE_SECOND, about),
+        admin=flag(item.get("admin"), f"{about}: admin"),
+        require_second_signature=flag(item.get(REQUIRE_SECOND), f"{about}: {REQUIRE_SECOND}"),
         others=_others(item, _KNOWN, about, notes),
         **found,
     )
@@ -151,7 +155,8 @@ def _text(value: Tree, about: str) -> str:
     return str(value)
 
 
-def _texts(tree: Tree, about: str, most: int) -> Iterator[str]:
+def texts(tree: Tree, about: str, most: int) -> Iterator[str]:
+    """The texts of a list. AccessError names `about` where it is none, or longer than `most`."""
     if tree is None:
         return
     if not isinstance(tree, list) or len(tree) > most:
@@ -161,13 +166,13 @@ def _texts(tree: Tree, about: str, most: int) -> Iterator[str]:
             yield _text(each, about)
 
 
-def _flag(item: dict[str, Tree], key: str, about: str) -> bool:
-    value = item.get(key)
+def flag(value: Tree, about: str) -> bool:
+    """Whether it says true. AccessError for other words than true and false."""
     if value is None:
         return False
     text = str(value).strip().lower()
     if text not in ("true", "false"):
-        raise AccessError(f"{about}: {key}: write true or false")
+        raise AccessError(f"{about}: write true or false")
     return text == "true"
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from delaymq.broker.access.addresses import WhiteList
-from delaymq.broker.access.errors import AccessError
-from delaymq.broker.access.yaml_tree import Scalar
+from delaymq.access.addresses import WhiteList
+from delaymq.access.errors import AccessError
+from delaymq.access.yaml_tree import Scalar
 from delaymq.message.names import RETRY_PREFIX
 from delaymq.protocol.signatures import Signer
 

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterable
 from typing import Final
 
-from delaymq.broker.access.errors import AccessError
+from delaymq.access.errors import AccessError
 
 EVERYBODY: Final = frozenset({"*", "*.*.*.*", "*:*:*:*:*:*:*:*"})
 MAX_ALTERNATIVES: Final = 1_024

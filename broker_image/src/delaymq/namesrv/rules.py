@@ -1,0 +1,187 @@
+"""The rules of a NameServer: `namesrvAclConfigPath` and the folder `acl` beside it, read again when they change.
+
+    accounts:
+    - accessKey: orders-broker
+      secretKey: 2f9c41e07b
+      brokerNames:               # which brokers it registers
+      - orders-0
+      unsigned: false            # true: these names may do without a signature, until their brokers sign
+    - accessKey: operator
+      secretKey: 8c11d0a5f3
+      admin: true                # settings, topics and write permissions
+    unsignedBrokers:             # from where all other names are registered without a signature
+    - 10.1.0.0/16
+
+A broker's `plain_acl.yml` is such a file too: its administrators are administrators here. White lists mean nothing.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Final
+
+from delaymq.access import files
+from delaymq.access.accounts import Account, shown
+from delaymq.access.errors import AccessError
+from delaymq.access.files import States
+from delaymq.access.plain_acl import AclFile, flag, from_tree, texts
+from delaymq.access.yaml_tree import Tree, read_yaml
+from delaymq.quiet_log import fields as about
+
+MAX_NAMES: Final = 1_000
+"""Of one account."""
+MAX_NETWORKS: Final = 1_024
+SHOWN_CHARACTERS: Final = 64
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NamesFile(AclFile):
+    """What one file states."""
+
+    names: tuple[tuple[str, str], ...] = ()
+    """Access key and the name of a broker that it registers."""
+    open_names: frozenset[str] = frozenset()
+    """Names that need no signature yet."""
+    networks: tuple[Network, ...] = ()
+
+
+def parse(text: str, changed_ms: int) -> NamesFile:
+    """The file with this text. AccessError."""
+    tree = read_yaml(text)
+    names: list[tuple[str, str]] = []
+    open_names: set[str] = set()
+    networks: tuple[Network, ...] = ()
+    if isinstance(tree, dict):
+        networks = tuple(map(_network, texts(tree.get("unsignedBrokers"), "unsignedBrokers", MAX_NETWORKS)))
+        accounts = tree.get("accounts")
+        if isinstance(accounts, list):
+            tree = {**tree, "accounts": [_without_names(each, names, open_names) for each in accounts]}
+        if tree.pop("unsignedBrokers", None) is not None:
+            tree.setdefault("accounts", [])
+    read = from_tree(tree, changed_ms)
+    stated = {each.name: getattr(read, each.name) for each in fields(AclFile)}
+    return NamesFile(**stated, names=tuple(names), open_names=frozenset(open_names), networks=networks)
+
+
+def _without_names(item: Tree, names: list[tuple[str, str]], open_names: set[str]) -> Tree:
+    """The account as a broker's file has it; what it registers goes into the lists."""
+    if not isinstance(item, dict) or not item.keys() & {"brokerNames", "unsigned"}:
+        return item
+    key = str(item.get("accessKey"))
+    own = list(texts(item.get("brokerNames"), f"account {shown(key)}: brokerNames", MAX_NAMES))
+    names += [(key, name) for name in own]
+    if flag(item.get("unsigned"), f"account {shown(key)}: unsigned"):
+        open_names.update(own)
+    return {each: value for each, value in item.items() if each not in ("brokerNames", "unsigned")}
+
+
+def _network(text: str) -> Network:
+    try:
+        return ipaddress.ip_network(text.strip())
+    except ValueError as error:
+        raise AccessError(
+            f"unsignedBrokers: {text[:SHOWN_CHARACTERS]!r} is no network ({error}): write 10.1.0.0/16, or an address"
+        ) from error
+
+
+class NamesrvRules:
+    """The rules that hold. A file that cannot be read leaves its last good rules in force."""
+
+    def __init__(self, path: Path, now_ms: Callable[[], int]) -> None:
+        """Reads them. A NameServer starts without them too: clients need its routes, which brokers wait to register."""
+        self.path = path
+        self.accounts: Mapping[str, Account] = {}
+        """By access key."""
+        self.registrars: Mapping[str, frozenset[str]] = {}
+        """Broker name → access keys."""
+        self.open_names: frozenset[str] = frozenset()
+        self.networks: tuple[Network, ...] = ()
+        self.readable = False
+        """Whether all files could be read at least once; until then nobody may change anything."""
+        self._now_ms = now_ms
+        self._states: States = {}
+        self._take(files.look(path, {}, now_ms(), parse))
+
+    @property
+    def problems(self) -> list[str]:
+        """Files that do not count as they are now, with what is wrong."""
+        return [f"{state.path}: {state.problem}" for state in self._states.values() if state.problem]
+
+    def reload_task(self) -> ReloadTask:
+        """Looks for changed files: `run` in a thread, `finish` here."""
+        return ReloadTask(self, self._states)
+
+    def is_unsigned_network(self, remote_host: bytes) -> bool:
+        """Whether brokers of a peer (packed as message.ids.pack_host does it) cannot sign."""
+        address = ipaddress.ip_address(remote_host[:-4])
+        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        return any(address in network for network in self.networks)
+
+    def _take(self, states: States) -> None:
+        before, self._states = self._states, states
+        self.readable = self.readable or not any(state.problem for state in states.values())
+        accounts: dict[str, Account] = {}
+        registrars: dict[str, set[str]] = {}
+        open_names: set[str] = set()
+        networks: list[Network] = []
+        for path, state in states.items():
+            known = before.get(path)
+            if known is None or (known.signature, known.problem) != (state.signature, state.problem):
+                self._tell(state)
+            file = state.file
+            for account in file.accounts:
+                if account.entry.access_key not in accounts:
+                    accounts[account.entry.access_key] = account
+                else:
+                    _log.warning("%s: an account stands in another file too, which counts", path)
+            if isinstance(file, NamesFile):
+                for key, name in file.names:
+                    registrars.setdefault(name, set()).add(key)
+                open_names |= file.open_names
+                networks += file.networks
+        self.accounts = accounts
+        self.registrars = {name: frozenset(keys) for name, keys in registrars.items()}
+        self.open_names, self.networks = frozenset(open_names), tuple(networks)
+        if self.readable and not accounts and not networks:
+            _log.warning("no broker can register until %s has accounts or unsignedBrokers", self.path)
+
+    @staticmethod
+    def _tell(state: files.FileState) -> None:
+        where = about(file=str(state.path))
+        if state.problem:
+            _log.error("%s %s; its last good rules stay in force", state.path, state.problem, extra=where)
+            return
+        for note in state.file.notes:
+            _log.warning("%s: %s", state.path, note, extra=where)
+        names = len(state.file.names) if isinstance(state.file, NamesFile) else 0
+        text = "rules: %s has %d accounts and %d broker names"
+        _log.info(text, state.path, len(state.file.accounts), names, extra=where)
+
+
+class ReloadTask:
+    """One look at the files."""
+
+    def __init__(self, rules: NamesrvRules, states: States) -> None:
+        self._rules = rules
+        self._states = states
+        self._found = states
+
+    def run(self) -> None:
+        """Reads what changed."""
+        self._found = files.look(self._rules.path, self._states, self._rules._now_ms(), parse)
+
+    def finish(self) -> None:
+        """Puts it in force."""
+        if list(self._found) != list(self._states) or any(
+            self._states[path] is not state and self._states[path] != state for path, state in self._found.items()
+        ):
+            self._rules._take(self._found)

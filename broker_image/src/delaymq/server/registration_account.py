@@ -1,0 +1,81 @@
+"""The account with which a broker signs what it tells NameServers; its file is read again when it changes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from delaymq.config.file_signature import FileSignature
+from delaymq.protocol.command import Command
+
+if TYPE_CHECKING:
+    from delaymq.protocol.signatures import Signer
+
+MAX_FILE_BYTES: Final = 65_536
+
+_logger = logging.getLogger(__name__)
+
+
+class AccountError(Exception):
+    """The file cannot be used; the text says what to do."""
+
+
+class RegistrationAccount:
+    """What of a file `accessKey: …`, `secretKey: …` counts: what was read last without a problem."""
+
+    def __init__(self, path: str) -> None:
+        """An empty `path`: nothing is signed."""
+        self._path = Path(path) if path else None
+        self._signature: FileSignature | None = None
+        self._problem = ""
+        self._access_key = ""
+        self._signer: Signer | None = None
+
+    async def refresh(self) -> None:
+        """Reads the file if it changed. AccountError if there never was anything to sign with."""
+        if self._path is None:
+            return
+        await asyncio.get_running_loop().run_in_executor(None, self._read, self._path)
+        if self._signer is None:
+            raise AccountError(self._problem)
+
+    def sign(self, command: Command) -> Command:
+        """The command, signed if there is an account."""
+        if self._signer is not None:
+            self._signer.sign(command, self._access_key)
+        return command
+
+    def _read(self, path: Path) -> None:
+        # Brokers without an account load nothing of this.
+        from delaymq.access.accounts import check_keys
+        from delaymq.access.errors import AccessError
+        from delaymq.access.yaml_tree import read_yaml
+        from delaymq.protocol.signatures import Signer
+
+        try:
+            signature = FileSignature.of(path.stat())
+            if signature == self._signature:
+                return
+            with path.open("rb") as file:
+                data = file.read(MAX_FILE_BYTES + 1)
+            tree = read_yaml(data.decode("utf-8-sig")) if len(data) <= MAX_FILE_BYTES else None
+            if not isinstance(tree, dict) or not tree.get("accessKey") or not tree.get("secretKey"):
+                raise AccessError("write `accessKey:` and `secretKey:` into it, each on a line of its own")
+            access_key, secret_key = str(tree["accessKey"]), str(tree["secretKey"])
+            check_keys(access_key, secret_key)
+        except UnicodeDecodeError:
+            self._say(f"namesrvAccountFile {path} is not UTF-8")
+        except OSError as error:
+            self._say(f"namesrvAccountFile {path} cannot be read: {error.strerror}")
+        except AccessError as error:
+            self._say(f"namesrvAccountFile {path}: {error}")
+        else:
+            self._signature, self._problem = signature, ""
+            self._access_key, self._signer = access_key, Signer(secret_key)
+
+    def _say(self, problem: str) -> None:
+        if problem != self._problem and self._signer is not None:
+            _logger.error("%s; what it said before counts", problem)
+        self._problem = problem

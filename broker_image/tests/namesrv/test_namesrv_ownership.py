@@ -1,0 +1,200 @@
+"""Without rules a broker's name and address are its own for 45 s after each registration."""
+
+import pytest
+from delaymq.namesrv import ownership as ownership_module
+from delaymq.namesrv import routes as routes_module
+from namesrv_world import BrokerPeer, World
+
+HELD_MS = 45_000
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def addresses(world: World, topic: str = "T") -> dict[str, str]:
+    route = world.route(topic)
+    return {} if route is None else route["brokerDatas"][0]["brokerAddrs"]
+
+
+def other(world: World, name: str = "broker-a", **options: object) -> BrokerPeer:
+    """A second broker, at another address and from another host."""
+    return world.broker(name, **({"address": "10.0.0.66:10911", "host": "10.0.0.66"} | options))
+
+
+def test_a_name_moves_to_another_address_45_s_after_the_last_registration(world: World) -> None:
+    broker = world.broker(address="10.0.0.1:10911")
+    broker.register("T")
+    world.now_ms += HELD_MS - 1
+    answer = other(world).register("T", version=9)
+    assert answer.code == 1
+    assert answer.remark == (
+        "broker broker-a (id 0) is registered at 10.0.0.1:10911: give this one another brokerName, or stop that one;"
+        " its name is free 45 s after its last registration"
+    )
+    assert addresses(world) == {"0": "10.0.0.1:10911"}
+    assert world.server.refused["owner"] == 1
+    world.now_ms += 1
+    assert other(world).register("T", version=9).code == 0
+    assert addresses(world) == {"0": "10.0.0.66:10911"}
+
+
+def test_each_registration_and_each_question_holds_the_name_for_45_s_more(world: World) -> None:
+    broker = world.broker(address="10.0.0.1:10911")
+    broker.register("T")
+    for code in (103, 322):
+        world.now_ms += HELD_MS - 1
+        if code == 103:
+            broker.register("T")
+        else:
+            table = world.server.routes.live["10.0.0.1:10911"].data_version
+            assert broker.ask(322, broker.names(), table.encode()).fields == {"changed": "false"}
+        world.now_ms += HELD_MS - 1
+        assert other(world).register("T").code == 1, code
+
+
+def test_a_question_over_another_connection_is_no_sign_of_life(world: World) -> None:
+    broker = world.broker(address="10.0.0.1:10911")
+    broker.register("T")
+    table = world.server.routes.live["10.0.0.1:10911"].data_version
+    world.now_ms += HELD_MS
+    world.ask(322, broker.names(), table.encode(), world.peer())
+    assert other(world).register("T").code == 0
+    assert world.server.routes.live["10.0.0.66:10911"].seen_ms == world.now_ms
+
+
+def test_a_broker_at_its_own_address_is_accepted_from_any_host_at_once(world: World) -> None:
+    world.broker(address="10.0.0.1:10911").register("T")
+    moved = world.broker(address="10.0.0.1:10911", host="10.0.7.7")
+    assert moved.register("T", "T2", version=2).code == 0
+    assert world.topics() == ["T", "T2"]
+
+
+def test_a_broker_that_unregistered_leaves_its_name_at_once(world: World) -> None:
+    broker = world.broker(address="10.0.0.1:10911")
+    broker.register("T")
+    assert broker.unregister().code == 0
+    assert other(world).register("T").code == 0
+
+
+@pytest.mark.parametrize("fields", [{}, {"brokerAddr": "10.0.0.66:10911"}, {"brokerId": "7"}, {"brokerName": "other"}])
+def test_only_the_connection_of_a_registration_takes_it_back(world: World, fields: dict[str, str]) -> None:
+    broker = world.broker(address="10.0.0.1:10911")
+    broker.register("T")
+    stranger = other(world)
+    answer = stranger.ask(104, broker.names() | fields)
+    assert answer.code == 1
+    assert "registered over another connection" in str(answer.remark)
+    assert addresses(world) == {"0": "10.0.0.1:10911"}
+    assert stranger.register("T").code == 1
+
+
+@pytest.mark.parametrize(("name", "broker_id"), [("other", 0), ("broker-a", 1)])
+def test_an_address_is_not_taken_from_its_name_first(world: World, name: str, broker_id: int) -> None:
+    world.broker(address="10.0.0.1:10911").register("T")
+    answer = other(world, name, address="10.0.0.1:10911", broker_id=broker_id).register("T")
+    assert answer.code == 1
+    assert "10.0.0.1:10911 is the address of broker broker-a (id 0)" in str(answer.remark)
+    assert other(world).register("T").code == 1
+    assert addresses(world) == {"0": "10.0.0.1:10911"}
+
+
+def test_a_slave_that_becomes_the_master_on_its_connection_keeps_its_address(world: World) -> None:
+    slave = world.broker(address="10.0.0.2:10911", broker_id=1)
+    slave.register()
+    slave.broker_id = 0
+    assert slave.register("T").code == 0
+    assert addresses(world) == {"0": "10.0.0.2:10911"}
+
+
+def test_a_slave_does_not_change_the_cluster_of_its_name(world: World) -> None:
+    world.broker(address="10.0.0.1:10911").register("T")
+    other(world, broker_id=1, cluster="Theirs").register("T")
+    assert world.server.routes.groups["broker-a"].cluster == "C"
+
+
+def test_an_epoch_that_nobody_vouches_for_means_nothing(world: World) -> None:
+    world.broker(address="10.0.0.1:10911").register("T")
+    assert other(world, more={"epoch": "9"}).register("T").code == 1
+    assert world.broker(address="10.0.0.1:10911", more={"epoch": "9"}).register("T").code == 0
+    assert world.broker(address="10.0.0.1:10911").register("T").code == 0
+
+
+def test_the_time_is_measured_by_a_clock_that_nobody_sets(world: World) -> None:
+    wall_ms = [10_000_000]
+    world.server.now_ms = lambda: wall_ms[0]
+    world.broker(address="10.0.0.1:10911").register("T")
+    for step_ms in (3_600_000, -7_200_000):
+        wall_ms[0] += step_ms
+        assert other(world).register("T").code == 1
+    world.now_ms += HELD_MS
+    assert other(world).register("T").code == 0
+
+
+def test_a_broker_that_registers_each_minute_keeps_its_name_in_between(world: World) -> None:
+    broker = world.broker(address="10.0.0.1:10911")
+    for _ in range(3):
+        broker.register("T")
+        world.now_ms += 60_000
+    assert other(world).register("T").code == 1
+    broker.register("T", "T2", version=2)
+    world.now_ms += 89_999
+    assert other(world).register("T").code == 1
+    world.now_ms += 1
+    assert other(world).register("T").code == 0
+
+
+def test_who_repeats_a_registration_ends_it_neither_by_104_nor_by_closing(world: World) -> None:
+    broker = world.broker(address="10.0.0.1:10911")
+    broker.register("T")
+    stranger = world.broker(address="10.0.0.1:10911", host="10.0.0.66")
+    assert stranger.register("T", version=2).code == 0
+    assert stranger.unregister().code == 1
+    stranger.disconnect()
+    world.now_ms += 15_000
+    world.server.expire()
+    assert addresses(world) == {"0": "10.0.0.1:10911"}
+    assert broker.unregister().code == 0
+    assert addresses(world) == {}
+
+
+def test_a_broker_that_connects_again_may_unregister_over_its_new_connection(world: World) -> None:
+    broker = world.broker(address="10.0.0.1:10911")
+    broker.register("T")
+    broker.disconnect()
+    broker.register("T")
+    assert broker.unregister().code == 0
+
+
+@pytest.mark.parametrize("limit", ["MAX_TOPICS", "MAX_ROUTES"])
+def test_a_registration_that_is_refused_leaves_nothing_behind(
+    world: World, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    monkeypatch.setattr(routes_module, limit, 1)
+    world.broker("broker-a", address="10.0.0.1:10911").register("T1")
+    assert other(world, "broker-b").register("T1", "T2").code == 1
+    routes = world.server.routes
+    assert (set(routes.groups), set(routes.live)) == ({"broker-a"}, {"10.0.0.1:10911"})
+
+
+@pytest.mark.parametrize(
+    "fields", [{"brokerId": "-1"}, {"clusterName": "C\x1b[2J"}, {"haServerAddr": "a\nb"}, {"epoch": "-1"}]
+)
+def test_what_no_broker_says_of_itself_is_refused(world: World, fields: dict[str, str]) -> None:
+    broker = world.broker(address="10.0.0.1:10911", more=fields)
+    assert broker.register("T").code == 1
+    assert world.topics() == []
+
+
+def test_claims_of_brokers_that_are_gone_are_limited_and_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ownership_module, "MAX_CLAIMS", 2)
+    brokers = [world.broker(name, address=f"10.0.1.{number}:1") for number, name in enumerate("abc")]
+    for broker in brokers[:2]:
+        broker.register("T")
+        broker.disconnect()
+    answer = brokers[2].register("T")
+    assert (answer.code, "register again in a minute" in str(answer.remark)) == (1, True)
+    assert brokers[0].register("T").code == 0
+    world.now_ms += HELD_MS
+    assert brokers[2].register("T").code == 0

@@ -1,0 +1,264 @@
+"""Rules of a NameServer: whose name is whose, who may change something, and files that cannot be read."""
+
+from pathlib import Path
+
+import pytest
+from delaymq.access.errors import AccessError
+from delaymq.config import NamesrvConfig
+from delaymq.namesrv.guard import GUARDED
+from delaymq.namesrv.rules import parse
+from delaymq.protocol.command import Response, request_command
+from delaymq.protocol.signatures import Signer
+from namesrv_world import World
+
+RULES = """\
+accounts:
+- accessKey: account-of-a
+  secretKey: secret-of-a
+  brokerNames:
+  - broker-a
+- accessKey: account-of-b
+  secretKey: secret-of-b
+  brokerNames: [broker-b, broker-c]
+  unsigned: true
+- accessKey: administrator
+  secretKey: secret-of-admin
+  admin: true
+- accessKey: ordinary
+  secretKey: secret-of-ordinary
+  whiteRemoteAddress: "*"
+unsignedBrokers:
+- 10.1.0.0/16
+"""
+ACCOUNT = "accounts:\n- accessKey: account-of-a\n  secretKey: secret-of-a\n  "
+A = ("account-of-a", "secret-of-a")
+B = ("account-of-b", "secret-of-b")
+ADMIN = ("administrator", "secret-of-admin")
+ORDINARY = ("ordinary", "secret-of-ordinary")
+BROKER = {"brokerName": "broker-a", "brokerAddr": "10.0.0.1:10911", "clusterName": "C", "brokerId": "0"}
+FIELDS = {
+    100: {"namespace": "N", "key": "K", "value": "V"},
+    102: {"namespace": "N", "key": "K"},
+    103: {
+        "brokerName": "broker-a",
+        "brokerAddr": "10.0.0.1:10911",
+        "clusterName": "C",
+        "haServerAddr": "",
+        "brokerId": "0",
+    },
+    104: {"brokerName": "broker-a", "brokerAddr": "10.0.0.1:10911", "clusterName": "C", "brokerId": "0"},
+    205: {"brokerName": "broker-a"},
+    216: {"topic": "T"},
+    318: {},
+    327: {"brokerName": "broker-a"},
+}
+BODIES = {318: b"orderMessageEnable=true"}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "namesrv_acl.yml"
+    path.write_text(RULES)
+    return path
+
+
+@pytest.fixture
+def world(path: Path) -> World:
+    return World(config=NamesrvConfig(kv_config_path="", namesrv_acl_config_path=str(path)))
+
+
+def ask(world: World, code: int, account: tuple[str, str] | None, **fields: str) -> Response:
+    command = request_command(code, FIELDS[code] | fields, BODIES.get(code, b""))
+    if account is not None:
+        Signer(account[1]).sign(command, account[0])
+    return world.answer(world.peer(), command)
+
+
+def reload(world: World) -> None:
+    assert world.server.rules is not None
+    task = world.server.rules.reload_task()
+    task.run()
+    task.finish()
+
+
+def test_the_table_names_all_codes_that_change_something() -> None:
+    assert set(GUARDED) == set(FIELDS)
+
+
+@pytest.mark.parametrize("code", FIELDS)
+@pytest.mark.parametrize(
+    ("account", "remark"),
+    [
+        (None, "No accessKey is configured"),
+        (("nobody-knows", "secret-of-a"), "No acl config for nobody-knows"),
+        ((A[0], "another secret"), "Check signature failed for accessKey=account-of-a"),
+        (ORDINARY, "ordinary"),
+    ],
+)
+def test_who_is_not_entitled_changes_nothing(
+    world: World, code: int, account: tuple[str, str] | None, remark: str
+) -> None:
+    world.broker("broker-a", address="10.0.0.1:10911", account=A).register("T")
+    answer = ask(world, code, account)
+    assert answer.code == 1
+    assert remark in str(answer.remark)
+    assert str(answer.remark).startswith("org.apache.rocketmq.acl.common.AclException: ")
+    assert world.permissions("T") == {"broker-a": 6}
+    assert not world.server.config.order_message_enable
+    assert world.server.kv.table("N") is None
+
+
+@pytest.mark.parametrize("code", FIELDS)
+def test_brokers_and_administrators_have_codes_of_their_own(world: World, code: int) -> None:
+    of_broker = code in (103, 104)
+    assert ask(world, code, A).code == (0 if of_broker else 1)
+    assert ask(world, code, ADMIN).code == (1 if of_broker else 0)
+    refused = world.server.refused
+    assert (refused["admin"], refused["name"]) == ((0, 1) if of_broker else (1, 0))
+
+
+def test_reading_needs_no_signature(world: World) -> None:
+    world.broker("broker-a", address="10.0.0.1:10911", account=A).register("T")
+    assert world.permissions("T") == {"broker-a": 6}
+    assert [world.ask(code).code for code in (106, 206, 304, 319)] == [0, 0, 0, 0]
+
+
+def test_an_account_registers_its_own_names_only(world: World) -> None:
+    answer = world.broker("broker-b", address="10.0.0.2:10911", account=A).register("T")
+    assert answer.code == 1
+    assert "may not register broker broker-b" in str(answer.remark)
+    assert world.broker("broker-c", address="10.0.0.3:10911", account=B).register("T").code == 0
+
+
+def test_brokers_that_cannot_sign_register_names_of_nobody_from_their_network(world: World) -> None:
+    assert world.broker("theirs", address="10.1.2.3:10911", host="10.1.2.3").register("T").code == 0
+    assert world.broker("other", address="10.2.2.3:10911", host="10.2.2.3").register("T").code == 1
+    assert world.broker("broker-a", address="10.1.2.4:10911", host="10.1.2.4").register("T").code == 1
+    assert world.permissions("T") == {"theirs": 6}
+
+
+def test_a_name_of_an_account_may_stay_unsigned_for_a_while(world: World) -> None:
+    first = world.broker("broker-b", address="10.0.0.1:10911")
+    assert first.register("T").code == 0
+    assert world.broker("broker-b", address="10.0.0.2:10911", host="10.0.0.2").register("T").code == 1
+    assert world.server.refused["owner"] == 1
+    assert world.broker("broker-b", address="10.0.0.3:10911", account=B).register("T").code == 0
+
+
+def test_a_signed_broker_moves_to_another_address_at_once(world: World) -> None:
+    world.broker("broker-a", address="10.0.0.1:10911", account=A).register("T")
+    moved = world.broker("broker-a", address="10.0.0.2:10911", account=A, host="10.0.0.2")
+    assert moved.register("T").code == 0
+    assert set(world.server.routes.live) == {"10.0.0.2:10911"}
+
+
+def test_a_promoted_replica_is_accepted_at_once_and_the_master_before_no_more(world: World) -> None:
+    def at(host: int, broker_id: int, epoch: int) -> Response:
+        address, more = f"10.0.0.{host}:10911", {"epoch": str(epoch)}
+        return world.broker("broker-a", address=address, broker_id=broker_id, account=A, more=more).register("T")
+
+    assert at(1, 0, 1).code == 0
+    assert at(2, 1, 1).code == 0
+    assert at(2, 0, 2).code == 0
+    answer = at(1, 0, 1)
+    assert answer.code == 1
+    assert "is registered with epoch 2" in str(answer.remark)
+    assert world.server.routes.groups["broker-a"].addresses == {0: "10.0.0.2:10911"}
+
+
+def test_a_signed_broker_does_not_take_another_names_address(world: World) -> None:
+    world.broker("broker-a", address="10.0.0.1:10911", account=A).register("T")
+    assert world.broker("broker-b", address="10.0.0.1:10911", account=B).register("T").code == 1
+    assert world.permissions("T") == {"broker-a": 6}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"aa": "1"},
+        {"brokerAddr": "broker.example:10911"},
+        {"brokerAddr": "0.0.0.0:10911"},
+        {"brokerAddr": "10.0.0.1:010911"},
+    ],
+)
+def test_signed_requests_have_no_room_to_shift_values_between_fields(world: World, fields: dict[str, str]) -> None:
+    assert ask(world, 103, A, **fields).code == 1
+    assert world.server.refused["fields"] == 1
+
+
+def test_fields_of_rocketmq_5_are_no_strange_ones(world: World) -> None:
+    assert ask(world, 216, ADMIN, bname="b", oway="false", ns="", nsd="", lo="", SecurityToken="t").code == 0
+
+
+# Files
+
+
+def test_a_file_that_cannot_be_read_leaves_its_last_good_rules(world: World, path: Path) -> None:
+    path.write_text("accounts: [")
+    reload(world)
+    assert ask(world, 103, A).code == 0
+    assert ask(world, 103, None).code == 1
+
+
+def test_without_readable_rules_at_the_start_nothing_is_changed_and_routes_are_answered(path: Path) -> None:
+    path.write_text("accounts: [")
+    world = World(config=NamesrvConfig(kv_config_path="", namesrv_acl_config_path=str(path)))
+    for code in FIELDS:
+        answer = ask(world, code, ADMIN)
+        assert "the rules cannot be read: correct namesrv_acl.yml" in str(answer.remark)
+    assert world.ask(206).code == 0
+    path.write_text(RULES)
+    reload(world)
+    assert ask(world, 103, A).code == 0
+    assert world.server.refused["unreadable"] == len(FIELDS)
+
+
+def test_changed_rules_count_at_once_and_a_new_secret_beside_the_old_one(world: World, path: Path) -> None:
+    second = "- accessKey: account-of-a-2\n  secretKey: second-secret\n  brokerNames: [broker-a]\n"
+    path.write_text(RULES.replace("unsignedBrokers", f"{second}unsignedBrokers"))
+    reload(world)
+    assert ask(world, 103, A).code == 0
+    assert ask(world, 103, ("account-of-a-2", "second-secret")).code == 0
+    path.write_text(RULES.replace("account-of-a\n", "account-of-a-2\n").replace("secret-of-a\n", "second-secret\n"))
+    reload(world)
+    assert ask(world, 103, A).code == 1
+    assert ask(world, 103, ("account-of-a-2", "second-secret")).code == 0
+
+
+def test_administrators_of_a_brokers_file_beside_it_are_administrators(world: World, path: Path) -> None:
+    (path.parent / "acl").mkdir()
+    (path.parent / "acl" / "plain_acl.yml").write_text(
+        "globalWhiteRemoteAddresses: ['*']\n"
+        "accounts:\n- accessKey: boss-of-brokers\n  secretKey: its-secret\n  admin: true\n"
+    )
+    reload(world)
+    assert ask(world, 216, ("boss-of-brokers", "its-secret")).code == 0
+    assert ask(world, 216, None).code == 1, "a white list of brokers opens no NameServer"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("unsignedBrokers: [10.1.0.0/33]", "is no network"),
+        ("unsignedBrokers: 10.1.0.0/16", "write a list"),
+        (
+            "accounts:\n- accessKey: account-of-a\n  secretKey: secret-of-a\n  brokerNames: a",
+            "brokerNames: write a list",
+        ),
+        (
+            "accounts:\n- accessKey: account-of-a\n  secretKey: secret-of-a\n  unsigned: maybe",
+            "unsigned: write true or",
+        ),
+        ("accounts: 7", "accounts: write a list"),
+        ("- 7", "is no file of rules"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_told(text: str, problem: str) -> None:
+    with pytest.raises(AccessError, match=problem):
+        parse(text, 0)
+
+
+def test_a_file_of_networks_alone_is_one() -> None:
+    file = parse("unsignedBrokers: ['10.1.0.0/16', '2001:db8::/32', 10.2.0.7]", 0)
+    assert [str(network) for network in file.networks] == ["10.1.0.0/16", "2001:db8::/32", "10.2.0.7/32"]
+    assert file.has_data
