@@ -90,7 +90,7 @@ class OperatorRuntime:
             kube=ApiKube(self._requests, seen=self._cache.put, events=self._events),
             cache=self._cache,
             admin=self._admin,
-            settings=reconcile_settings(settings, namespace),
+            settings=reconcile_settings(settings, settings.namespace or own_namespace()),
             clock=lambda: time.time_ns() // 1_000_000,
             count_analytics=self._metrics.analysed,
         )

@@ -173,7 +173,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def reconcile_settings(settings: OperatorSettings, namespace: str) -> ReconcileSettings:
-    """The settings that the reconcilers use, in an operator that runs in `namespace`."""
+    """The settings that the reconcilers use, in an operator that runs in `namespace`; empty: outside the cluster."""
     return ReconcileSettings(
         default_image=settings.default_image,
         analytics_image=settings.analytics_image,

@@ -263,7 +263,7 @@ def test_a_broker_without_a_spec_gets_every_default(api_server: ApiServer, names
         "nameServers": {"replicas": 1, "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}}},
         "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}},
         "podTemplate": {"terminationGracePeriodSeconds": 60},
-        "networkPolicy": {"enabled": False},
+        "networkPolicy": {},
         "paused": False,
     }
 

@@ -144,7 +144,7 @@ CHANGES = {
     "networkPolicy.allowMetricsFrom": (
         {"networkPolicy": {"enabled": True}},
         {"networkPolicy": {"enabled": True, "allowMetricsFrom": [{"ipBlock": {"cidr": "192.0.2.0/24"}}]}},
-        {"NetworkPolicy demo-broker"},
+        POLICIES,
         set(),
     ),
     "paused": ({}, {"paused": True}, set(), set()),

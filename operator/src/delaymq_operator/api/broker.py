@@ -98,7 +98,8 @@ class External(ApiStruct, frozen=True, kw_only=True):
 class NetworkPolicy(ApiStruct, frozen=True, kw_only=True):
     """Who may connect to the pods."""
 
-    enabled: bool = False
+    enabled: bool | None = None
+    """None: as the defaults say that the Broker was made with (status.defaults)."""
     allow_from: tuple[Opaque, ...] = ()
     """NetworkPolicyPeers; none: every pod of the namespace."""
     allow_metrics_from: tuple[Opaque, ...] = ()

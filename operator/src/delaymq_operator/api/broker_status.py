@@ -100,6 +100,8 @@ class BrokerStatus(StatusStruct, frozen=True, kw_only=True):
     """What the operator tells."""
 
     observed_generation: int | None = None
+    defaults: int | None = None
+    """Which defaults count for what the spec does not say: those of the time when the Broker was made."""
     size: int | None = None
     """Groups that are made."""
     ready_groups: int | None = None

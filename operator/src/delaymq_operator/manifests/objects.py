@@ -85,10 +85,18 @@ def broker_network_policy(
 
 
 def name_server_network_policy(broker: Broker, context: Context) -> Manifest:
-    """Clients, the brokers and the operator come to the NameServers."""
+    """Clients, the brokers and the operator come to the NameServers, who reads metrics to their HTTP port. A pod that
+    tries out a change is behind the same policy."""
     own_brokers = {"podSelector": {"matchLabels": selector(broker, "broker")}}
     peers = [*_clients(broker), own_brokers, *_operator(context)]
-    return _policy(broker, "namesrv", names.namesrv_objects(broker.name), [_rule(peers, [names.NAMESRV_PORT])])
+    metrics = list(broker.spec.network_policy.allow_metrics_from)
+    rules = [_rule(peers, [names.NAMESRV_PORT]), _rule(metrics, [names.NAMESRV_HTTP_PORT])]
+    found = _policy(broker, "namesrv", names.namesrv_objects(broker.name), rules)
+    labels = found["spec"]["podSelector"]["matchLabels"]
+    del labels[names.COMPONENT_LABEL]
+    trial_too = {"key": names.COMPONENT_LABEL, "operator": "In", "values": ["namesrv", "namesrv-trial"]}
+    found["spec"]["podSelector"]["matchExpressions"] = [trial_too]
+    return found
 
 
 def _clients(broker: Broker) -> list[dict[str, Any]]:

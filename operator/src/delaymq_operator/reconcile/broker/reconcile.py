@@ -14,6 +14,7 @@ from delaymq_operator.reconcile.broker.analytics.state import Analysis
 from delaymq_operator.reconcile.broker.analytics.step import run_analytics
 from delaymq_operator.reconcile.broker.applying import NotOursError
 from delaymq_operator.reconcile.broker.checks import check_spec, find_levels, find_secrets, read_broker
+from delaymq_operator.reconcile.broker.defaults import choose_defaults
 from delaymq_operator.reconcile.broker.late import find_late_pods
 from delaymq_operator.reconcile.broker.look import ask_brokers, look_at_cluster
 from delaymq_operator.reconcile.broker.memory import BrokerMemory
@@ -38,6 +39,7 @@ LOOK: tuple[Step, ...] = (
     find_levels,
     find_secrets,
     look_at_cluster,
+    choose_defaults,
     ask_brokers,
     judge_schedulers,
     say_unbound_volumes,

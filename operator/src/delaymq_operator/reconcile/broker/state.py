@@ -131,6 +131,8 @@ class BrokerPass:
     broker: Broker
     memory: BrokerMemory
     now_ms: int
+    defaults: int | None = None
+    """Which ones count for what the spec does not say; None: not known yet."""
     spec_problem: Note | None = None
     """The spec cannot be put in force: nothing is changed."""
     context: Context | None = None

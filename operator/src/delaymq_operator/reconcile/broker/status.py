@@ -91,6 +91,7 @@ def status_of_pass(p: BrokerPass) -> BrokerStatus:
     selected = names.labels(p.broker.name, "broker")
     return BrokerStatus(
         observed_generation=p.broker.generation,
+        defaults=p.defaults,
         size=sum(1 for group in p.groups if group.made),
         ready_groups=sum(1 for group in p.groups if group.ready),
         selector=names.selector_text(selected),

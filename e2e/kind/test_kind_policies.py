@@ -1,0 +1,91 @@
+"""Who reaches which port of a Broker, tried from pods: the page's matrix where the network enforces policies.
+
+The networks of the clusters made here enforce none. That is no reason to skip: the test finds out which of the two it
+is, notes it, and then expects the matrix, or that everybody reaches everything.
+"""
+
+import time
+from collections.abc import Callable
+
+import pytest
+from kind.space import Space
+
+pytestmark = pytest.mark.timeout(300)
+
+CONNECT = """
+import socket, sys
+try:
+    socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=3).close()
+    print("open")
+except ConnectionRefusedError:
+    print("refused")
+except OSError:
+    print("closed")
+"""
+CLOSED_PORT = 9
+SETTLING_S = 20.0
+"""How soon a network may take a policy in."""
+PORTS = (("demo-broker-0-0", 10911), ("demo-broker-0-0", 10909), ("demo-broker-0-0", 8080), ("demo-namesrv-0", 9876),
+         ("demo-namesrv-0", 8081))  # fmt: skip
+# Columns as PORTS: docs/operations/kubernetes.md, below "networkPolicy: {enabled: true}" and below "allowFrom …".
+DEFAULT = {"inside": (True, True, False, True, False), "outside": (False, False, False, False, False)}
+NARROWED = {"inside": (False, False, False, False, False), "outside": (False, False, True, False, True)}
+DENY_ALL = {
+    "apiVersion": "networking.k8s.io/v1",
+    "kind": "NetworkPolicy",
+    "metadata": {"name": "deny-all"},
+    "spec": {"podSelector": {}, "policyTypes": ["Ingress"]},
+}
+
+
+def test_the_matrix_is_what_pods_meet(spaces: Callable[..., Space], note: Callable[..., None]) -> None:
+    inside, outside = spaces("policies"), spaces("policies-far")
+    inside.broker_ready(size=1)
+    assert inside.broker()["status"]["defaults"] == 2
+    for name in ("demo-broker", "demo-namesrv"):
+        inside.get("networkpolicy", name)
+    outside.wait_client()
+    enforced = _is_enforced(inside, outside)
+    note(enforced=enforced)
+    print(f"the cluster's network {'enforces' if enforced else 'does not enforce'} network policies")
+    seen = {"default": _matrix(inside, outside, DEFAULT, enforced)}
+    allowed = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": outside.name}}}
+    nobody = {"podSelector": {"matchLabels": {"app": "orders"}}}
+    policy = {"enabled": True, "allowFrom": [nobody], "allowMetricsFrom": [allowed]}
+    inside.patch("broker.delaymq.io", "demo", {"spec": {"networkPolicy": policy}})
+    inside.wait_broker_ready()
+    seen["narrowed"] = _matrix(inside, outside, NARROWED, enforced)
+    note(**seen)
+
+
+def _matrix(inside: Space, outside: Space, page: dict[str, tuple[bool, ...]], enforced: bool) -> dict[str, list[bool]]:
+    """What both clients meet, once it is as expected or the network had its time."""
+    expected = {row: list(cells) if enforced else [True] * len(PORTS) for row, cells in page.items()}
+    until = time.monotonic() + SETTLING_S
+    while True:
+        found = {
+            row: [_connect(space, inside.pod_ip(pod), port) == "open" for pod, port in PORTS]
+            for row, space in (("inside", inside), ("outside", outside))
+        }
+        if found == expected or time.monotonic() > until:
+            assert found == expected
+            return found
+
+
+def _is_enforced(inside: Space, outside: Space) -> bool:
+    """A pod refuses a connection to a closed port itself; behind a policy that admits nobody it does not get to."""
+    address = outside.pod_ip(outside.client.name)
+    assert _connect(inside, address, CLOSED_PORT) == "refused"
+    outside.apply(DENY_ALL)
+    until = time.monotonic() + SETTLING_S
+    while time.monotonic() < until:
+        if _connect(inside, address, CLOSED_PORT) != "refused":
+            outside.kubectl("delete", "networkpolicy", "deny-all")
+            return True
+    outside.kubectl("delete", "networkpolicy", "deny-all")
+    return False
+
+
+def _connect(space: Space, address: str, port: int) -> str:
+    command = ("exec", space.client.name, "--", "python3.11", "-c", CONNECT, address, str(port))
+    return str(space.kubectl(*command)).strip()

@@ -1,0 +1,170 @@
+"""Which pod reaches which port, computed from the rendered objects, is what the page says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from delaymq_operator.api import names
+from delaymq_operator.api.broker import Broker, parse_broker
+from delaymq_operator.manifests import (
+    Context,
+    GroupContext,
+    broker_stateful_set,
+    component_labels,
+    listen_port,
+    name_server_stateful_set,
+    name_server_trial,
+    supporting_objects,
+)
+from network_policies import Peer, lets_in, pod_of, selects
+
+PAGE = Path(__file__).parents[3] / "docs/operations/kubernetes.md"
+OPERATOR = {"app.kubernetes.io/name": "delaymq-operator", "app.kubernetes.io/instance": "r"}
+CONTEXT = Context(
+    image="i",
+    token="t",
+    operator_namespace="ops",
+    operator_labels=(("app.kubernetes.io/name", "delaymq-operator"),),
+)
+CLIENTS = {"podSelector": {"matchLabels": {"app": "orders"}}}
+PROMETHEUS = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+POLICIES = {
+    "networkPolicy: {enabled: true}": {"enabled": True},
+    "allowFrom and allowMetricsFrom": {"enabled": True, "allowFrom": [CLIENTS], "allowMetricsFrom": [PROMETHEUS]},
+}
+
+
+def broker(name: str = "demo", **spec: object) -> Broker:
+    return parse_broker({"metadata": {"name": name, "namespace": "ns", "uid": "u"}, "spec": spec})
+
+
+def targets(of: Broker) -> dict[str, Peer]:
+    """The pods that are made of a Broker."""
+    group = GroupContext(group=0, advertised_address="10.0.0.1", storage_size="1Gi")
+    servers = name_server_stateful_set(of, CONTEXT)
+    return {
+        "broker": pod_of(broker_stateful_set(of, CONTEXT, group)),
+        "NameServer": pod_of(servers),
+        "trial": pod_of(name_server_trial(of, "i", servers["spec"]["template"])),
+    }
+
+
+def sources(of: Broker) -> dict[str, Peer]:
+    """Everybody who might connect, by the name of his row."""
+    pods, others = targets(of), targets(broker("other"))
+    return {
+        "a client: a pod with the label `app: orders`": Peer(name="c", namespace="ns", labels={"app": "orders"}),
+        "another pod of the namespace": Peer(name="p", namespace="ns", labels={"app": "payroll"}),
+        "brokers of the same Broker": pods["broker"],
+        "NameServers of the same Broker": pods["NameServer"],
+        "pods of another Broker": others["broker"],
+        "drivers and executors of its analytics": Peer(
+            name="a", namespace="ns", labels=dict(component_labels(of, "analytics"))
+        ),
+        "the operator": Peer(name="o", namespace="ops", labels=OPERATOR),
+        "another pod of the operator's namespace": Peer(name="x", namespace="ops", labels={"app": "x"}),
+        "Prometheus, in the namespace `monitoring`": Peer(
+            name="m", namespace="monitoring", labels={"app": "prometheus"}
+        ),
+        "a pod of any other namespace": Peer(name="f", namespace="far", labels=OPERATOR | {"app": "orders"}),
+        "an address outside the cluster": Peer(name="out", address="198.51.100.7"),
+    }
+
+
+def policies(of: Broker, ports: tuple[int, ...] = ()) -> list[dict[str, object]]:
+    made = supporting_objects(of, CONTEXT, [0], ports)
+    return [each for each in made if each["kind"] == "NetworkPolicy"]
+
+
+def table_of(title: str) -> dict[str, dict[str, str]]:
+    """Row → column → cell of the table below `### title`."""
+    section = PAGE.read_text().split(f"### {title}\n", 1)[1].split("\n#", 1)[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if "|" in line]
+    return {row[0]: dict(zip(rows[0][1:], row[1:], strict=True)) for row in rows[2:]}
+
+
+def columns(of: Broker) -> dict[str, list[tuple[Peer, int]]]:
+    """Every port of every pod, by its column: a NameServer's trial is as closed as the NameServer."""
+    found: dict[str, list[tuple[Peer, int]]] = {}
+    for kind, pod in targets(of).items():
+        for port in pod.ports.values():
+            shown = {"trial": "NameServer"}.get(kind, kind)
+            column = f"{shown} 10911, 10909" if port in (10911, 10909) else f"{shown} {port}"
+            found.setdefault(column, []).append((pod, port))
+    return found
+
+
+@pytest.mark.parametrize("title", POLICIES)
+def test_the_page_has_the_complete_matrix(title: str) -> None:
+    of = broker(networkPolicy=POLICIES[title], analytics={})
+    made = policies(of)
+    computed = {
+        row: {
+            column: {True: "yes", False: "no"}[_all_the_same([lets_in(made, peer, pod, port) for pod, port in ports])]
+            for column, ports in columns(of).items()
+        }
+        for row, peer in sources(of).items()
+    }
+    assert table_of(title) == computed
+
+
+def _all_the_same(answers: list[bool]) -> bool:
+    assert len(set(answers)) == 1, "ports of one column differ"
+    return answers[0]
+
+
+def test_without_policies_everybody_reaches_every_port() -> None:
+    of = broker()
+    assert policies(of) == []
+    assert all(
+        lets_in([], peer, pod, port)
+        for peer in sources(of).values()
+        for ports in columns(of).values()
+        for pod, port in ports
+    )
+
+
+def test_a_broker_whose_port_changes_is_reached_at_both_ports_until_it_is_restarted() -> None:
+    outside = {"type": "NodePort", "advertisedAddress": "192.0.2.1"}
+    of = broker(external=outside, networkPolicy={"enabled": True})
+    client, pod = Peer(name="c", namespace="ns"), targets(of)["broker"]
+    made = policies(of, (10911,))
+    assert [port for port in (10909, 10911, 30909, 30911) if lets_in(made, client, pod, port)] == [
+        10909,
+        10911,
+        30909,
+        30911,
+    ]
+    assert listen_port(of.spec, 0) == 30911
+    assert not lets_in(policies(of), client, pod, 10911)
+
+
+def test_the_evaluator_knows_what_the_renderer_does_not_use() -> None:
+    target = Peer(name="t", namespace="ns", labels={"a": "1"}, ports={"web": 80})
+    policy = {
+        "metadata": {"namespace": "ns"},
+        "spec": {
+            "podSelector": {"matchExpressions": [{"key": "a", "operator": "Exists"}]},
+            "ingress": [
+                {"ports": [{"port": "web"}], "from": [{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}}]},
+                {"ports": [{"port": 90, "endPort": 95}], "from": [{"podSelector": {}}]},
+            ],
+        },
+    }
+    near, far = Peer(name="n", address="10.2.0.1"), Peer(name="f", address="10.1.0.1")
+    assert [lets_in([policy], each, target, 80) for each in (near, far)] == [True, False]
+    inside = Peer(name="i", namespace="ns", address="10.1.0.9")
+    assert [lets_in([policy], inside, target, port) for port in (80, 89, 90, 95, 96)] == [
+        False,
+        False,
+        True,
+        True,
+        False,
+    ]
+    assert not lets_in([policy], inside, target, 90, protocol="UDP")
+    egress_only = {**policy, "spec": {**policy["spec"], "policyTypes": ["Egress"]}}
+    assert lets_in([egress_only], far, target, 80)
+    assert not selects({"matchExpressions": [{"key": "a", "operator": "NotIn", "values": ["1"]}]}, {"a": "1"})
+    assert selects({"matchExpressions": [{"key": "b", "operator": "DoesNotExist"}]}, {"a": "1"})
+    assert names.COMPONENT_LABEL not in target.labels

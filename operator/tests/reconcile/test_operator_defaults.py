@@ -1,0 +1,82 @@
+"""What counts where a Broker does not say: new ones are closed, and no upgrade closes an existing one."""
+
+from dataclasses import replace
+
+import pytest
+from delaymq_operator.reconcile.world import ReconcileSettings
+from fakes_world import NAMESPACE, FakeWorld
+from trees import copied
+
+INSIDE = ReconcileSettings(default_image="delaymq/broker:1", operator_namespace="ops")
+BOTH = ["demo-broker", "demo-namesrv"]
+EVERYBODY = [{"podSelector": {}}, {"ipBlock": {"cidr": "0.0.0.0/0"}}, {"ipBlock": {"cidr": "::/0"}}]
+
+
+def made_by_an_older_operator() -> FakeWorld:
+    """A Broker with pods, no policies, and a status that says nothing of defaults."""
+    world = FakeWorld(settings=replace(INSIDE, operator_namespace=""))
+    world.create(size=1)
+    world.run(lambda: world.settled)
+    body = copied(world.broker)
+    del body["status"]["defaults"]
+    world.kube.put(body)
+    world.memory.__init__()  # type: ignore[misc]
+    world.settings = INSIDE
+    return world
+
+
+def test_a_new_broker_has_policies() -> None:
+    world = FakeWorld(settings=INSIDE)
+    world.create(size=1)
+    world.run(lambda: world.settled)
+    assert world.names("NetworkPolicy") == BOTH
+    assert world.status["defaults"] == 2
+
+
+def test_an_upgrade_gives_an_existing_broker_none_and_restarts_nothing() -> None:
+    world = made_by_an_older_operator()
+    before = world.pod_uids()
+    world.run(lambda: world.status.get("defaults") == 1)
+    world.run(lambda: world.settled)
+    assert world.names("NetworkPolicy") == []
+    assert world.pod_uids() == before
+    world.change(networkPolicy={"enabled": True})
+    world.run(lambda: world.settled and world.names("NetworkPolicy") == BOTH)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_what_a_broker_says_counts(enabled: bool) -> None:
+    world = FakeWorld(settings=INSIDE)
+    world.create(size=1, networkPolicy={"enabled": enabled})
+    world.run(lambda: world.settled)
+    assert world.names("NetworkPolicy") == (BOTH if enabled else [])
+
+
+def test_a_lost_status_opens_no_broker_that_was_closed() -> None:
+    world = FakeWorld(settings=INSIDE)
+    world.create(size=1)
+    world.run(lambda: world.settled)
+    body = copied(world.broker)
+    del body["status"]
+    world.kube.put(body)
+    world.memory.__init__()  # type: ignore[misc]
+    world.run(lambda: world.status.get("defaults") == 2)
+    assert world.names("NetworkPolicy") == BOTH
+
+
+def test_an_operator_outside_the_cluster_does_not_lock_itself_out() -> None:
+    world = FakeWorld()
+    world.create(size=1)
+    world.run(lambda: world.settled)
+    assert world.names("NetworkPolicy") == []
+
+
+@pytest.mark.parametrize(("stated", "peers"), [({}, EVERYBODY), ({"enabled": True}, EVERYBODY[:1])])
+def test_a_broker_that_lets_clients_outside_in_lets_everybody_in(stated: dict[str, bool], peers: list[object]) -> None:
+    world = FakeWorld(settings=INSIDE)
+    external = {"type": "NodePort", "advertisedAddress": "192.0.2.1"}
+    world.create(size=1, external=external, networkPolicy=stated)
+    world.run(lambda: world.settled)
+    policy = world.kube.objects["NetworkPolicy", NAMESPACE, "demo-namesrv"]
+    clients = policy["spec"]["ingress"][0]["from"]
+    assert [each for each in clients if each in EVERYBODY] == peers
