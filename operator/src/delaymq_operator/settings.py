@@ -53,6 +53,11 @@ class OperatorSettings:
     cluster_domain: str = _setting(
         ReconcileSettings.cluster_domain, "what follows the namespace in DNS names: svc, or svc.cluster.local"
     )
+    name_server_addresses: tuple[str, ...] = _setting(
+        (),
+        "NameServers outside of their namespace that Brokers may name, separated by commas: host, host:port, *.shop,"
+        " 10.1.0.0/16",
+    )
     workers: int = _setting(8, "resources that are reconciled at a time", least=1)
     poll_interval_s: float = _setting(
         ReconcileSettings.poll_interval_s, "how often settled brokers are asked how they are", least=0.1
@@ -181,6 +186,7 @@ def reconcile_settings(settings: OperatorSettings, namespace: str) -> ReconcileS
         analytics_role_kind=settings.analytics_role_kind,
         operator_namespace=namespace,
         cluster_domain=settings.cluster_domain,
+        name_server_addresses=settings.name_server_addresses,
         status_interval_s=settings.status_interval_s,
         poll_interval_s=settings.poll_interval_s,
         progress_interval_s=settings.progress_interval_s,

@@ -115,7 +115,7 @@ def test_the_image_in_the_status_is_what_runs_and_not_what_is_wanted(world):
 def test_no_image_is_told_while_no_broker_runs():
     world = settled(size=1)
     assert world.status["image"] == "delaymq/broker:1"
-    world.change(image="bad:image", nameServers={"addresses": ["10.0.0.1:9876"]})
+    world.change(image="bad:image", nameServers={"addresses": ["others:9876"]})
     world.run(lambda: world.reason("Degraded") == "PodFailing")
     world.idle(10)
     assert "demo-broker-0-0" in world.condition("Degraded")["message"]
@@ -172,14 +172,14 @@ def test_own_name_servers_stay_until_every_broker_uses_the_others(world):
             seen.append([entry["value"] for pod in BROKERS for entry in environment(world, pod)])
 
     world.watch = watch
-    world.change(nameServers={"addresses": ["ns.other:9876"]})
+    world.change(nameServers={"addresses": ["ns.default:9876"]})
     world.idle(1)
     world.run()
     world.idle(5)
     assert world.names("StatefulSet") == ["demo-broker-0", "demo-broker-1"]
     assert not [name for kind in ("Service", "PodDisruptionBudget") for name in world.names(kind) if "namesrv" in name]
-    assert set(seen[0]) == {"ns.other:9876"}
-    assert world.status["nameServers"] == ["ns.other:9876"]
+    assert set(seen[0]) == {"ns.default:9876"}
+    assert world.status["nameServers"] == ["ns.default:9876"]
 
 
 def environment(world, pod):

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from delaymq.client import Admin, Client, TopicConfig
@@ -46,6 +47,7 @@ async def brokers(path: Path) -> AsyncIterator[Brokers]:
     ):
         servers = [first, second]
         world = TopicWorld(groups=2)
+        world.settings = replace(world.settings, name_server_addresses=(HOST,))
         addresses = [f"{HOST}:{server.namesrv.port}" for server in servers]
         world.kube.change("Broker", "demo", nameServers={"addresses": addresses})
         for group, pod in enumerate((POD_0, POD_1)):

@@ -344,11 +344,11 @@ def test_external_name_servers_are_waited_for_and_own_ones_are_not() -> None:
     world = TopicWorld(groups=1)
     key = world.add_topic("orders")
     settle(world, key)
-    world.brokers.down |= {"10.1.1.1:9876", world.name_server()}
-    world.kube.change("Broker", "demo", nameServers={"addresses": ["10.1.1.1:9876"]})
+    world.brokers.down |= {"ns.ns:9876", world.name_server()}
+    world.kube.change("Broker", "demo", nameServers={"addresses": ["ns.ns:9876"]})
     waiting = delete(world, key)
     assert waiting is not None
-    assert "10.1.1.1:9876" in waiting.message
+    assert "ns.ns:9876" in waiting.message
     world.kube.change("Broker", "demo", nameServers={"replicas": 1})
     assert release(world, key) is None
 

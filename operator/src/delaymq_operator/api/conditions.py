@@ -53,6 +53,7 @@ class Reason(StrEnum):
     DELAY_LEVEL_CONFIG_INVALID = "DelayLevelConfigInvalid"
     SECRET_MISSING = "SecretMissing"
     ACCOUNT_MISSING = "AccountMissing"
+    NAME_SERVER_NOT_ALLOWED = "NameServerNotAllowed"
     PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
     POD_FAILING = "PodFailing"
     VOLUME_NOT_BOUND = "VolumeNotBound"

@@ -56,6 +56,8 @@ class ReconcileSettings:
     """Where the operator runs: network policies let it in. Empty: it runs outside the cluster."""
     operator_labels: tuple[tuple[str, str], ...] = (("app.kubernetes.io/name", "delaymq-operator"),)
     """Labels of the operator's pods, for network policies."""
+    name_server_addresses: tuple[str, ...] = ()
+    """NameServers outside of their namespace that Brokers may name: hosts or host:port, with *, or networks."""
     cluster_domain: str = DEFAULT_CLUSTER_DOMAIN
     """What follows the namespace in a DNS name: `svc`, or `svc.cluster.local`."""
     status_interval_s: float = 60.0

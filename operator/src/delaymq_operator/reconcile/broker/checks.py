@@ -17,6 +17,7 @@ from delaymq_operator.api.errors import SpecError
 from delaymq_operator.api.resource import metadata_of, status_of
 from delaymq_operator.manifests import RULES_KEY, DelayTable, broker_settings, check_settings, parse_quantity
 from delaymq_operator.reconcile.broker.state import BrokerPass, Note
+from delaymq_operator.reconcile.name_servers import foreign_addresses, refused_addresses
 from delaymq_operator.reconcile.ports import Manifest
 from delaymq_operator.reconcile.secrets import ACCESS_KEY, SECRET_KEY, look_at_secret
 
@@ -60,6 +61,22 @@ async def check_spec(p: BrokerPass) -> None:
     except ConfigError as error:
         return p.bad_spec(Reason.INVALID_CONFIG, f"spec.config: {error}.")
     return None
+
+
+async def check_name_servers(p: BrokerPass) -> None:
+    """NameServers elsewhere are among those that the operator's settings list, or in use already."""
+    foreign = foreign_addresses(p.broker, p.world)
+    if p.spec_problem is not None or not foreign:
+        return
+    refused = refused_addresses(p.broker, p.world)
+    what = f"spec.nameServers.addresses: {', '.join(refused or foreign)} is outside of namespace {p.namespace}"
+    todo = "Have it listed in the operator's setting nameServerAddresses, or use NameServers of this namespace"
+    if refused:
+        said = f"{what} and not in the operator's list. {todo}; until then nothing is changed."
+        p.bad_spec(Reason.NAME_SERVER_NOT_ALLOWED, said)
+    else:
+        said = f"{what} and not in the operator's list; it stays because it is in use. {todo}: a new Broker is refused."
+        p.problem(Reason.NAME_SERVER_NOT_ALLOWED, said)
 
 
 async def find_levels(p: BrokerPass) -> None:

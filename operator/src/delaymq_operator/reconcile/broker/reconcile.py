@@ -13,7 +13,13 @@ from delaymq_operator.reconcile.broker.addresses import have_addresses, have_nam
 from delaymq_operator.reconcile.broker.analytics.state import Analysis
 from delaymq_operator.reconcile.broker.analytics.step import run_analytics
 from delaymq_operator.reconcile.broker.applying import NotOursError
-from delaymq_operator.reconcile.broker.checks import check_spec, find_levels, find_secrets, read_broker
+from delaymq_operator.reconcile.broker.checks import (
+    check_name_servers,
+    check_spec,
+    find_levels,
+    find_secrets,
+    read_broker,
+)
 from delaymq_operator.reconcile.broker.defaults import choose_defaults
 from delaymq_operator.reconcile.broker.late import find_late_pods
 from delaymq_operator.reconcile.broker.look import ask_brokers, look_at_cluster
@@ -36,6 +42,7 @@ Step = Callable[[BrokerPass], Awaitable[None]]
 
 LOOK: tuple[Step, ...] = (
     check_spec,
+    check_name_servers,
     find_levels,
     find_secrets,
     look_at_cluster,

@@ -21,6 +21,7 @@ from delaymq_operator.reconcile.broker.addresses import ingress_ip
 from delaymq_operator.reconcile.broker.claims import capacity, requested, storage_class
 from delaymq_operator.reconcile.broker.conditions import conditions_of
 from delaymq_operator.reconcile.broker.state import BrokerPass, Group
+from delaymq_operator.reconcile.name_servers import refused_addresses
 from delaymq_operator.reconcile.ports import BrokerInfo, LevelState, Manifest
 
 # Figures that change all the time: they alone are written at most once an interval.
@@ -187,6 +188,8 @@ def _lateness(levels: tuple[LevelState, ...]) -> LatenessStatus | None:
 
 
 def _name_servers(p: BrokerPass) -> tuple[str, ...]:
+    if refused_addresses(p.broker, p.world):
+        return p.broker.status.name_servers  # what brokers use goes on to be what they use
     own = (names.namesrv_client_address(p.broker.name, p.namespace),)
     return own if p.own_name_servers else p.broker.spec.name_servers.addresses
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 from delaymq_operator.api import Broker, Topic
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
+from delaymq_operator.reconcile.name_servers import name_servers_of
 from delaymq_operator.reconcile.topic.answers import MAX_AGE_POLLS, BrokerAnswers, problem_of
 from delaymq_operator.reconcile.topic.desired import order_text
-from delaymq_operator.reconcile.topic.places import name_servers_of
 from delaymq_operator.reconcile.world import World
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from delaymq_operator.api import Broker
-from delaymq_operator.api.names import group_pod, namesrv_pod_addresses, rocketmq_broker_name
+from delaymq_operator.api.names import group_pod, rocketmq_broker_name
 from delaymq_operator.manifests import listen_port
 from delaymq_operator.reconcile.endpoints import broker_endpoint, running_port
 from delaymq_operator.reconcile.ports import Account, Endpoint
@@ -47,10 +47,3 @@ def _endpoint(broker: Broker, number: int, world: World, account: Account | None
     address = (pod.get("status") or {}).get("podIP")
     port = running_port(pod) or listen_port(broker.spec, number)
     return broker_endpoint(address, port, _NO_TOKEN, account) if address else None
-
-
-def name_servers_of(broker: Broker, world: World) -> tuple[str, ...]:
-    """host:port of each NameServer by itself: they do not tell each other anything."""
-    return broker.spec.name_servers.addresses or namesrv_pod_addresses(
-        broker.name, broker.namespace, broker.spec.name_servers.replicas, world.settings.cluster_domain
-    )

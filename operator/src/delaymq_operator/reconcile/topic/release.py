@@ -7,11 +7,12 @@ import asyncio
 from delaymq_operator.api import Broker, Reason, SpecError, Topic, parse_broker, parse_topic
 from delaymq_operator.api.names import BROKER_KIND, TOPIC_KIND
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
+from delaymq_operator.reconcile.name_servers import name_servers_of
 from delaymq_operator.reconcile.topic.answers import BrokerAnswers
 from delaymq_operator.reconcile.topic.contenders import rivals
 from delaymq_operator.reconcile.topic.groups import TopicInGroups
 from delaymq_operator.reconcile.topic.order import settle_order
-from delaymq_operator.reconcile.topic.places import groups_of, name_servers_of
+from delaymq_operator.reconcile.topic.places import groups_of
 from delaymq_operator.reconcile.topic.status import Reporter
 from delaymq_operator.reconcile.world import Key, Waiting, World
 

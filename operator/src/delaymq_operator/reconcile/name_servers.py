@@ -1,0 +1,94 @@
+"""Which NameServers a Broker may name: those of its own namespace, and what the operator's settings list.
+
+Whoever may make Brokers in one namespace could otherwise have brokers registered, and order settings and routes changed
+by the operator, at another tenant's NameServers: network policies let the operator in
+(docs/decisions/0041-name-servers-elsewhere-are-listed.md).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from typing import Final
+
+from delaymq_operator.api import Broker
+from delaymq_operator.api.names import namesrv_pod_addresses
+from delaymq_operator.reconcile.world import World
+
+_SERVICE_SUFFIXES: Final = ("svc.cluster.local", "svc")
+
+
+def name_servers_of(broker: Broker, world: World) -> tuple[str, ...]:
+    """host:port of each NameServer that the operator may change something on. They do not tell each other anything."""
+    domain = world.settings.cluster_domain
+    if not broker.spec.name_servers.addresses:
+        replicas = broker.spec.name_servers.replicas
+        return namesrv_pod_addresses(broker.name, broker.namespace, replicas, domain)
+    refused = refused_addresses(broker, world)
+    return tuple(
+        _qualified(address, broker.namespace, domain)
+        for address in broker.spec.name_servers.addresses
+        if address not in refused
+    )
+
+
+def refused_addresses(broker: Broker, world: World) -> tuple[str, ...]:
+    """Addresses that a Broker may not name, but for those that it uses already."""
+    used = broker.status.name_servers
+    return tuple(address for address in foreign_addresses(broker, world) if address not in used)
+
+
+def foreign_addresses(broker: Broker, world: World) -> tuple[str, ...]:
+    """Addresses that are neither in the Broker's namespace nor listed."""
+    settings = world.settings
+    return tuple(
+        address
+        for address in broker.spec.name_servers.addresses
+        if not _is_own(address, broker.namespace, settings.cluster_domain)
+        and not is_listed(address, settings.name_server_addresses)
+    )
+
+
+def is_listed(address: str, listed: Iterable[str]) -> bool:
+    """Whether `host:port` fits an entry: a host or host:port, each with *, or a network such as 10.1.0.0/16."""
+    host = _host(address)
+    return any(
+        fnmatchcase(address.lower() if ":" in entry else host, entry.lower()) or _is_within(host, entry)
+        for entry in listed
+    )
+
+
+def _is_within(host: str, entry: str) -> bool:
+    try:
+        return ipaddress.ip_address(host) in ipaddress.ip_network(entry)
+    except ValueError:
+        return False
+
+
+def _is_own(address: str, namespace: str, domain: str) -> bool:
+    host = _host(address)
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        pass
+    else:
+        return False  # it may be a pod's of any namespace
+    for suffix in (domain.lower(), *_SERVICE_SUFFIXES):
+        if host.endswith(f".{suffix}"):
+            labels = host.removesuffix(f".{suffix}").split(".")
+            return len(labels) in (2, 3) and labels[-1] == namespace
+    labels = host.split(".")
+    # A Service; a Service, or a pod of one, with its namespace.
+    return len(labels) == 1 or (len(labels) in (2, 3) and labels[-1] == namespace)
+
+
+def _host(address: str) -> str:
+    host = address.rpartition(":")[0].lower()
+    return host.removeprefix("[").removesuffix("]").removesuffix(".")
+
+
+def _qualified(address: str, namespace: str, domain: str) -> str:
+    # The operator is in a namespace of its own, where a bare name means another Service.
+    host, _, port = address.rpartition(":")
+    return address if "." in host or ":" in host else f"{host}.{namespace}.{domain}:{port}"
