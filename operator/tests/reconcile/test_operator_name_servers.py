@@ -87,10 +87,12 @@ def test_a_new_broker_with_name_servers_elsewhere_is_not_made_until_they_are_lis
     assert f"{THEIRS} is outside of namespace default" in message
     assert "nameServerAddresses" in message
     assert any("NameServerNotAllowed" in str(event) for event in world.kube.events)
+    assert (world.reason("Ready"), world.reason("Stalled")) == ("InvalidSpec", "NameServerNotAllowed")
     world.idle(3)
     assert world.names("StatefulSet") == []
     assert not world.status.get("nameServers")
     world.settings = replace(SETTINGS, name_server_addresses=("*.payroll",))
+    world.annotate(seen="again")  # an operator that starts looks at everything
     world.run(lambda: world.settled)
     assert world.condition("Degraded")["status"] == "False"
     assert world.status["nameServers"] == [THEIRS]
@@ -102,7 +104,7 @@ def test_a_broker_that_uses_them_already_goes_on_with_a_warning() -> None:
     world.run(lambda: world.settled)
     before = world.pod_uids()
     world.settings = SETTINGS  # as after an upgrade
-    world.run(lambda: world.reason("Degraded") == "NameServerNotAllowed")
+    world.run(lambda: world.reason("Degraded") == "NameServerNotListed")
     assert "it stays because it is in use" in world.condition("Degraded")["message"]
     world.run(lambda: world.settled)
     world.change(config={"fileReservedTime": "9"})

@@ -54,6 +54,7 @@ class Reason(StrEnum):
     SECRET_MISSING = "SecretMissing"
     ACCOUNT_MISSING = "AccountMissing"
     NAME_SERVER_NOT_ALLOWED = "NameServerNotAllowed"
+    NAME_SERVER_NOT_LISTED = "NameServerNotListed"
     PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
     POD_FAILING = "PodFailing"
     VOLUME_NOT_BOUND = "VolumeNotBound"

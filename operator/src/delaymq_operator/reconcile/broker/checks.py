@@ -76,7 +76,7 @@ async def check_name_servers(p: BrokerPass) -> None:
         p.bad_spec(Reason.NAME_SERVER_NOT_ALLOWED, said)
     else:
         said = f"{what} and not in the operator's list; it stays because it is in use. {todo}: a new Broker is refused."
-        p.problem(Reason.NAME_SERVER_NOT_ALLOWED, said)
+        p.problem(Reason.NAME_SERVER_NOT_LISTED, said)
 
 
 async def find_levels(p: BrokerPass) -> None:

@@ -17,6 +17,7 @@ SPEC_REASONS: Final = frozenset(
         Reason.DELAY_LEVEL_CONFIG_MISSING,
         Reason.DELAY_LEVEL_CONFIG_INVALID,
         Reason.SECRET_MISSING,
+        Reason.NAME_SERVER_NOT_ALLOWED,
     }
 )
 _NEVER_READY: Final = frozenset({Reason.CREATING, Reason.INVALID_SPEC})
@@ -26,6 +27,7 @@ _STALLS_AT_ONCE: Final = frozenset(
         Reason.INVALID_SPEC,
         Reason.INVALID_CONFIG,
         Reason.DELAY_LEVEL_CONFIG_INVALID,
+        Reason.NAME_SERVER_NOT_ALLOWED,
         Reason.APPLY_FAILED,
         Reason.NAME_CONFLICT,
         Reason.NODE_PORT_TAKEN,
