@@ -104,6 +104,7 @@ STATUSES: dict[str, tuple[dict[str, Any], StatusStruct]] = {
         {},
         BrokerStatus(
             observed_generation=1,
+            defaults=2,
             size=1,
             ready_groups=1,
             selector="a=b",
