@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -10,11 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from broker_harness import broker_config
+from delaymq.config import NamesrvConfig
+from delaymq.server.standalone import Standalone
 from delaymq_operator.adapters.broker_admin import HttpBrokerAdmin
+from delaymq_operator.api.broker import parse_broker
+from delaymq_operator.manifests import Registrations, registration_secret
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
 from delaymq_operator.reconcile.ports import Account, Endpoint, TopicConfig
 from harness.ports import free_port
-from running_server import HOST, BrokerPeer, run, standalone, until
+from running_server import BROKER_FIELDS, HOST, BrokerPeer, run, standalone, until
 
 TOKEN = "secret"
 
@@ -161,5 +167,38 @@ def test_no_connection_outlives_its_call(tmp_path: Path) -> None:
                 await admin.topics(endpoint)
             await until(lambda: len(asyncio.all_tasks()) <= during + 2)
         await until(lambda: len(asyncio.all_tasks()) <= before + 1)
+
+    run(scenario)
+
+
+def test_the_accounts_that_the_operator_makes_are_those_that_servers_want(tmp_path: Path) -> None:
+    body = {"metadata": {"name": "demo", "namespace": "ns", "uid": "u"}, "spec": {"accessControl": {"secretName": "s"}}}
+    made = registration_secret(parse_broker(body), Registrations(seeds={1: "seed"}, given=1, newest=1), ())
+    texts = {key: base64.b64decode(value).decode() for key, value in made["data"].items()}
+    rules, account = tmp_path / "namesrv_acl.yml", tmp_path / "account.yml"
+    rules.write_text(texts["namesrv_acl.yml"])
+    account.write_text(texts["group-0.yml"])
+    operators = Account(access_key=texts["accessKey"], secret_key=texts["secretKey"])
+    namesrv = NamesrvConfig(listen_port=0, kv_config_path="", namesrv_acl_config_path=str(rules))
+    named = {"broker_name": "demo-0", "namesrv_account_file": str(account)}
+    server = Standalone(broker_config(tmp_path, **BROKER_FIELDS, **named), namesrv)
+
+    async def scenario() -> None:
+        await server.start(http=False)
+        admin = HttpBrokerAdmin(timeout_s=5)
+        try:
+            await until(lambda: server.broker.registration.is_registered)
+            assert set(server.namesrv.namesrv.routes.groups) == {"demo-0"}
+            address = f"{HOST}:{server.namesrv.port}"
+            with pytest.raises(BrokerRefused, match="No accessKey is configured"):
+                await admin.put_order((address,), "orders", "demo-0:4")
+            await admin.put_order((address,), "orders", "demo-0:4", account=operators)
+            assert await admin.orders(address) == {"orders": "demo-0:4"}
+            with pytest.raises(BrokerRefused, match="No accessKey is configured"):
+                await admin.delete_route((address,), "orders", cluster="demo")
+            await admin.delete_route((address,), "orders", cluster="demo", account=operators)
+        finally:
+            await admin.close()
+            await server.stop()
 
     run(scenario)

@@ -40,6 +40,18 @@ CHANGES = {
         {BROKERS},
         {BROKERS},
     ),
+    "accessControl, nameServers": (
+        {"accessControl": {"secretName": "s"}},
+        {"accessControl": {"secretName": "s", "nameServers": True}},
+        BOTH,
+        BOTH,
+    ),
+    "accessControl, another Secret of nameServers": (
+        {"accessControl": {"secretName": "s", "nameServers": True}},
+        {"accessControl": {"secretName": "t", "nameServers": True}},
+        BOTH,
+        BOTH,
+    ),
     "flush": ({}, {"flush": "Sync"}, {BROKERS, CONF}, {BROKERS}),
     "delayLevelConfigRef": ({}, {"delayLevelConfigRef": {"name": "x"}}, set(), set()),
     "config, hot": ({}, {"config": {"fileReservedTime": "9"}}, {CONF}, set()),

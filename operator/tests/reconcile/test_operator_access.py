@@ -128,7 +128,7 @@ def test_pods_get_the_rules_and_nothing_else_of_the_secret():
 
     pod = made(accessControl={"secretName": "rules"}, podTemplate={"env": [{"name": "DELAYMQ_ACL_ENABLE"}]})
     [container] = pod["containers"]
-    [volume] = [each for each in pod["volumes"] if "secret" in each]
+    [volume] = [each for each in pod["volumes"] if each["name"] == "access"]
     assert volume["secret"]["secretName"] == "rules"
     assert volume["secret"]["items"] == [{"key": "plain_acl.yml", "path": "plain_acl.yml"}]
     [mount] = [each for each in container["volumeMounts"] if each["name"] == volume["name"]]

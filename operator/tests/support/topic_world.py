@@ -14,7 +14,7 @@ from typing import Any
 from delaymq_operator.api.names import FINALIZER
 from delaymq_operator.api.topic import claim_of
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable, KubeError
-from delaymq_operator.reconcile.ports import BrokerAdmin, Cache, Endpoint, Kube, Manifest, TopicConfig
+from delaymq_operator.reconcile.ports import Account, BrokerAdmin, Cache, Endpoint, Kube, Manifest, TopicConfig
 from delaymq_operator.reconcile.world import Key, ReconcileSettings, World
 from trees import copied
 
@@ -183,7 +183,9 @@ class MemoryBrokers:
         self._at("orders", address)
         return dict(self.orders_by_address.get(address, {}))
 
-    async def put_order(self, addresses: tuple[str, ...], topic: str, text: str | None) -> None:
+    async def put_order(
+        self, addresses: tuple[str, ...], topic: str, text: str | None, *, account: Account | None = None
+    ) -> None:
         for address in addresses:
             self._at("put_order", address, topic, str(text))
             orders = self.orders_by_address.setdefault(address, {})
@@ -191,7 +193,9 @@ class MemoryBrokers:
             if text is not None:
                 orders[topic] = text
 
-    async def delete_route(self, addresses: tuple[str, ...], topic: str, *, cluster: str) -> None:
+    async def delete_route(
+        self, addresses: tuple[str, ...], topic: str, *, cluster: str, account: Account | None = None
+    ) -> None:
         for address in addresses:
             self._at("delete_route", address, topic, cluster)
 

@@ -103,9 +103,11 @@ class HttpBrokerAdmin:
         async with self._admin(address, account=endpoint.account) as admin:
             await admin.delete_topic_on(address, topic)
 
-    async def delete_route(self, addresses: tuple[str, ...], topic: str, *, cluster: str) -> None:
+    async def delete_route(
+        self, addresses: tuple[str, ...], topic: str, *, cluster: str, account: Account | None = None
+    ) -> None:
         """Takes a topic of one cluster out of the routes of all NameServers; an absent one is fine."""
-        async with self._admin(*addresses, name_servers=addresses) as admin:
+        async with self._admin(*addresses, name_servers=addresses, account=account) as admin:
             await admin.delete_route(topic, cluster=cluster)
 
     async def orders(self, address: str) -> Mapping[str, str]:
@@ -113,9 +115,11 @@ class HttpBrokerAdmin:
         async with self._admin(address) as admin:
             return await admin.orders(address)
 
-    async def put_order(self, addresses: tuple[str, ...], topic: str, text: str | None) -> None:
+    async def put_order(
+        self, addresses: tuple[str, ...], topic: str, text: str | None, *, account: Account | None = None
+    ) -> None:
         """Sets or (None) removes a topic's order configuration on all NameServers."""
-        async with self._admin(*addresses, name_servers=addresses) as admin:
+        async with self._admin(*addresses, name_servers=addresses, account=account) as admin:
             if text is None:
                 await admin.delete_order(topic)
             else:

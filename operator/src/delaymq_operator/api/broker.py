@@ -17,6 +17,7 @@ from delaymq_operator.api.names import (
     MAX_SIZE,
     OWNED_KEYS,
     RESTART_ANNOTATION,
+    ROTATE_ANNOTATION,
 )
 from delaymq_operator.api.resource import ApiStruct, NameRef, Resource, metadata_of, spec_of, status_of
 
@@ -117,6 +118,8 @@ class AccessControl(ApiStruct, frozen=True, kw_only=True):
 
     secret_name: Annotated[str, Meta(min_length=1, max_length=253)]
     """A Secret with plain_acl.yml, and the accessKey and secretKey of an administrator for the operator."""
+    name_servers: bool | None = None
+    """Whether own NameServers ask for signatures too; None: as the defaults say that the Broker was made with."""
 
 
 class BrokerSpec(ApiStruct, frozen=True, kw_only=True):
@@ -159,6 +162,11 @@ class Broker(Resource, frozen=True, kw_only=True):
     def restart_annotation(self) -> str:
         """What the user wrote there; a change restarts all pods."""
         return self.annotations.get(RESTART_ANNOTATION, "")
+
+    @property
+    def rotate_annotation(self) -> str:
+        """What the user wrote there; a new text asks for new accounts of registrations."""
+        return self.annotations.get(ROTATE_ANNOTATION, "")
 
     @property
     def analyze_annotation(self) -> str:

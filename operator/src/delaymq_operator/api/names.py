@@ -29,6 +29,7 @@ FINALIZER: Final = f"{GROUP}/operator"
 RESTART_ANNOTATION: Final = f"{GROUP}/restart"
 FORCE_SCALE_IN_ANNOTATION: Final = f"{GROUP}/force-scale-in"
 ANALYZE_ANNOTATION: Final = f"{GROUP}/analyze"
+ROTATE_ANNOTATION: Final = f"{GROUP}/rotate-registration"
 # Annotations that the operator keeps.
 INPUTS_ANNOTATION: Final = f"{GROUP}/inputs"
 APPLIED_ANNOTATION: Final = f"{GROUP}/applied"
@@ -85,6 +86,7 @@ OWNED_KEYS: Final = {
     "flushDiskType": "use spec.flush",
     "aclEnable": "use spec.accessControl, which names a Secret with the rules and an account for the operator",
     "aclConfigPath": "use spec.accessControl, which names a Secret with the rules",
+    "namesrvAccountFile": "use spec.accessControl: the account is in the Secret <name>-registration",
     "brokerPermission": "the operator needs it to move writes away before a restart",
 }
 
@@ -132,6 +134,11 @@ def broker_objects(broker: str) -> str:
 def token_secret(broker: str) -> str:
     """The Secret with the HTTP token: demo-http-token."""
     return f"{broker}-http-token"
+
+
+def registration_secret(broker: str) -> str:
+    """The Secret with the accounts of registrations and the NameServers' rules: demo-registration."""
+    return f"{broker}-registration"
 
 
 def namesrv_objects(broker: str) -> str:

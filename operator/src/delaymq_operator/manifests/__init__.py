@@ -19,6 +19,13 @@ from delaymq_operator.manifests.metadata import component_labels
 from delaymq_operator.manifests.namesrv_pods import name_server_stateful_set, name_server_trial
 from delaymq_operator.manifests.objects import supporting_objects, token_secret
 from delaymq_operator.manifests.quantities import Quantity, parse_quantity, same_quantity
+from delaymq_operator.manifests.registration import (
+    REGISTRATION_VOLUME,
+    Registrations,
+    read_registrations,
+    registers,
+    registration_secret,
+)
 from delaymq_operator.manifests.services import (
     group_external_service,
     group_service,
@@ -27,6 +34,7 @@ from delaymq_operator.manifests.services import (
 )
 
 __all__ = [
+    "REGISTRATION_VOLUME",
     "RULES_KEY",
     "VOLUME_RETENTION",
     "AnalyticsRun",
@@ -34,6 +42,7 @@ __all__ = [
     "DelayTable",
     "GroupContext",
     "Quantity",
+    "Registrations",
     "analytics_application",
     "analytics_result",
     "analytics_role_binding",
@@ -54,6 +63,9 @@ __all__ = [
     "name_server_stateful_set",
     "name_server_trial",
     "parse_quantity",
+    "read_registrations",
+    "registers",
+    "registration_secret",
     "same_quantity",
     "supporting_objects",
     "token_secret",

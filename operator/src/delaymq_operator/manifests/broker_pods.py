@@ -9,6 +9,12 @@ from delaymq_operator.manifests.context import Context, GroupContext
 from delaymq_operator.manifests.inputs import broker_inputs
 from delaymq_operator.manifests.metadata import Manifest, new_object, selector
 from delaymq_operator.manifests.pods import DATA_PATH, container, container_port, pod_template, probes
+from delaymq_operator.manifests.registration import (
+    account_environment,
+    account_volumes,
+    registers,
+    registration_mounts,
+)
 from delaymq_operator.manifests.services import listen_port
 from delaymq_operator.manifests.tls import tls_environment, tls_mounts, tls_volumes
 
@@ -59,10 +65,11 @@ def _template(broker: Broker, context: Context, group: GroupContext, inputs: str
         {"name": "conf", "mountPath": CONF_PATH, "readOnly": True},
         *tls_mounts(broker),
         *access_mounts(broker),
+        *registration_mounts(broker, wanted=registers(broker)),
     ]
     made |= probes("/readyz")
     conf = {"name": "conf", "configMap": {"name": names.broker_config_map(broker.name), "defaultMode": 0o444}}
-    volumes = [conf, *tls_volumes(broker), *access_volumes(broker)]
+    volumes = [conf, *tls_volumes(broker), *access_volumes(broker), *account_volumes(broker, group.group)]
     template = pod_template(broker, "broker", group.group, inputs, made, volumes)
     template["spec"]["terminationGracePeriodSeconds"] = spec.pod_template.termination_grace_period_seconds
     return template
@@ -83,6 +90,7 @@ def _environment(broker: Broker, context: Context, group: GroupContext, port: in
         "DELAYMQ_STORE_PATH_ROOT_DIR": f"{DATA_PATH}/store",
         **tls_environment(broker),
         **access_environment(broker, group.admin_needs_tls),
+        **account_environment(broker),
     }
     token = {"secretKeyRef": {"name": names.token_secret(broker.name), "key": names.TOKEN_KEY}}
     taken = {*own, "DELAYMQ_HTTP_TOKEN"}

@@ -17,6 +17,7 @@ from delaymq_operator.manifests.config import cold_keys
 from delaymq_operator.manifests.context import Context
 from delaymq_operator.manifests.hashes import digest, short_hash
 from delaymq_operator.manifests.quantities import Quantity, canonical
+from delaymq_operator.manifests.registration import has_names_rules
 from delaymq_operator.manifests.services import listen_port
 
 
@@ -34,6 +35,7 @@ def broker_inputs(broker: Broker, context: Context, group: int, advertised_addre
         "resources": _resources(spec.resources),
         "env": msgspec.to_builtins(spec.pod_template.env),
         "grace": spec.pod_template.termination_grace_period_seconds,
+        "registration": "signed" if _rules(broker) else "",
         "accessControl": "" if spec.access_control is None else spec.access_control.secret_name,
     }
     return _hash(said)
@@ -41,7 +43,8 @@ def broker_inputs(broker: Broker, context: Context, group: int, advertised_addre
 
 def name_server_inputs(broker: Broker) -> str:
     """The hash for the pods of the NameServers."""
-    return _hash(_of_all_pods(broker) | {"resources": _resources(broker.spec.name_servers.resources)})
+    said = {"resources": _resources(broker.spec.name_servers.resources), "rules": _rules(broker)}
+    return _hash(_of_all_pods(broker) | said)
 
 
 def _of_all_pods(broker: Broker) -> dict[str, Any]:
@@ -61,6 +64,12 @@ def _of_all_pods(broker: Broker) -> dict[str, Any]:
         "serviceAccount": template.service_account_name,
         "tls": "" if spec.tls is None else spec.tls.secret_name,
     }
+
+
+def _rules(broker: Broker) -> str:
+    """The Secret with accounts that people add to the NameServers' rules; empty: there are no rules."""
+    control = broker.spec.access_control
+    return control.secret_name if control is not None and has_names_rules(broker) else ""
 
 
 def _resources(resources: ResourceRequirements) -> dict[str, Any]:

@@ -12,6 +12,12 @@ from delaymq_operator.manifests.context import Context
 from delaymq_operator.manifests.inputs import name_server_inputs
 from delaymq_operator.manifests.metadata import Manifest, new_object, selector
 from delaymq_operator.manifests.pods import DATA_PATH, container, container_port, pod_template, probes
+from delaymq_operator.manifests.registration import (
+    has_names_rules,
+    registration_mounts,
+    rules_environment,
+    rules_volumes,
+)
 from delaymq_operator.manifests.tls import tls_environment, tls_mounts, tls_volumes
 
 # A NameServer has nothing to finish.
@@ -57,12 +63,16 @@ def _template(broker: Broker, context: Context, inputs: str) -> Manifest:
     command += ["--http-port", str(names.NAMESRV_HTTP_PORT), "--store-path", f"{DATA_PATH}/namesrv"]
     made = container("namesrv", context, command, broker.spec.name_servers.resources)
     made["ports"] = [container_port("namesrv", names.NAMESRV_PORT), container_port("http", names.NAMESRV_HTTP_PORT)]
-    made["volumeMounts"] = [{"name": "data", "mountPath": DATA_PATH}, *tls_mounts(broker)]
-    if broker.spec.tls is not None:
-        made["env"] = [{"name": name, "value": value} for name, value in tls_environment(broker).items()]
+    made["volumeMounts"] = [
+        {"name": "data", "mountPath": DATA_PATH},
+        *tls_mounts(broker),
+        *registration_mounts(broker, wanted=has_names_rules(broker)),
+    ]
+    environment = tls_environment(broker) | rules_environment(broker)
+    if environment:
+        made["env"] = [{"name": name, "value": value} for name, value in environment.items()]
     made |= probes("/readyz")
-    template = pod_template(
-        broker, "namesrv", None, inputs, made, [{"name": "data", "emptyDir": {}}, *tls_volumes(broker)]
-    )
+    volumes = [{"name": "data", "emptyDir": {}}, *tls_volumes(broker), *rules_volumes(broker)]
+    template = pod_template(broker, "namesrv", None, inputs, made, volumes)
     template["spec"]["terminationGracePeriodSeconds"] = _GRACE_S
     return template

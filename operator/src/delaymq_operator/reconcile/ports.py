@@ -240,7 +240,9 @@ class BrokerAdmin(Protocol):
     async def delete_topic(self, endpoint: Endpoint, topic: str) -> None:
         """Deletes a topic on a broker; an absent one is fine."""
 
-    async def delete_route(self, addresses: tuple[str, ...], topic: str, *, cluster: str) -> None:
+    async def delete_route(
+        self, addresses: tuple[str, ...], topic: str, *, cluster: str, account: Account | None = None
+    ) -> None:
         """Takes a topic of one cluster out of the routes of all NameServers (`host:port`); an absent one is fine.
 
         External NameServers may have other clusters with a topic of that name.
@@ -249,5 +251,7 @@ class BrokerAdmin(Protocol):
     async def orders(self, address: str) -> Mapping[str, str]:
         """The order configurations that one NameServer keeps (219, ORDER_TOPIC_CONFIG): topic → text."""
 
-    async def put_order(self, addresses: tuple[str, ...], topic: str, text: str | None) -> None:
+    async def put_order(
+        self, addresses: tuple[str, ...], topic: str, text: str | None, *, account: Account | None = None
+    ) -> None:
         """Sets or (None) removes a topic's order configuration on all NameServers."""

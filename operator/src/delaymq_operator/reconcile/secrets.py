@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from delaymq_operator.api import Broker
-from delaymq_operator.api.names import BROKER_KIND
+from delaymq_operator.api.names import BROKER_KIND, registration_secret
+from delaymq_operator.manifests import registers
 from delaymq_operator.reconcile.ports import Account
 from delaymq_operator.reconcile.world import Key, World
 
@@ -53,6 +54,7 @@ async def look_at_secret(broker: Broker, name: str, world: World, *, max_age_ms:
         if not 0 <= now_ms - read_ms < max_age_ms:
             seen = seen_in(await world.kube.get("Secret", broker.namespace, name))
             named = {each.secret_name for each in (broker.spec.access_control, broker.spec.tls) if each is not None}
+            named.add(registration_secret(broker.name))
             remembered.seen = {key: kept for key, kept in remembered.seen.items() if key in named}
             remembered.seen[name] = now_ms, seen
         return seen
@@ -62,6 +64,13 @@ async def operator_account(broker: Broker, world: World) -> Account | None:
     """The account for the operator's requests; None without access control, and when the Secret has none. KubeError."""
     control = broker.spec.access_control
     return None if control is None else (await look_at_secret(broker, control.secret_name, world)).account
+
+
+async def name_server_account(broker: Broker, world: World) -> Account | None:
+    """The account by which the operator changes own NameServers; None where nobody signs. KubeError."""
+    if not registers(broker):
+        return None
+    return (await look_at_secret(broker, registration_secret(broker.name), world)).account
 
 
 def seen_in(secret: Mapping[str, Any] | None) -> SeenSecret:

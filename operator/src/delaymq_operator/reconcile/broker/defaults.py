@@ -15,7 +15,7 @@ from delaymq_operator.reconcile.broker.state import BrokerPass
 FIRST: Final = 1
 """Of Brokers that were there before this was asked: no policies."""
 CLOSED: Final = 2
-"""Network policies are on."""
+"""Network policies are on, and NameServers ask for signatures where brokers do."""
 _EVERYWHERE: Final[tuple[Opaque, ...]] = ({"ipBlock": {"cidr": "0.0.0.0/0"}}, {"ipBlock": {"cidr": "::/0"}})
 
 
@@ -25,7 +25,12 @@ async def choose_defaults(p: BrokerPass) -> None:
     inside = bool(p.world.settings.operator_namespace)
     spec = p.broker.spec
     if spec.network_policy.enabled is None:
-        p.broker = structs.replace(p.broker, spec=_with_policy(spec, on=inside and p.defaults >= CLOSED))
+        spec = _with_policy(spec, on=inside and p.defaults >= CLOSED)
+    control = spec.access_control
+    if control is not None and control.name_servers is None:
+        control = structs.replace(control, name_servers=p.defaults >= CLOSED)
+        spec = structs.replace(spec, access_control=control)
+    p.broker = structs.replace(p.broker, spec=spec)
 
 
 def _found(p: BrokerPass) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from delaymq_operator.api.broker_status import ResumedStatus
+from delaymq_operator.manifests import Registrations
 from delaymq_operator.reconcile.broker.analytics.state import AnalyticsMemory
 from delaymq_operator.reconcile.ports import Manifest
 
@@ -49,6 +50,10 @@ class BrokerMemory:
 
     uid: str = ""
     token: str | None = None
+    registrations: Registrations | None = None
+    """As last written."""
+    unsigned: tuple[int, ...] = ()
+    """Groups whose pods did not sign then."""
     applied: dict[tuple[str, str], Applied] = field(default_factory=dict)
     seen: dict[int, Seen] = field(default_factory=dict)
     resumed: dict[int, ResumedStatus] = field(default_factory=dict)

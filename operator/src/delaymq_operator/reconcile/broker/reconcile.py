@@ -25,6 +25,7 @@ from delaymq_operator.reconcile.broker.late import find_late_pods
 from delaymq_operator.reconcile.broker.look import ask_brokers, look_at_cluster
 from delaymq_operator.reconcile.broker.memory import BrokerMemory
 from delaymq_operator.reconcile.broker.objects import have_supporting_objects, have_token
+from delaymq_operator.reconcile.broker.registration import have_registrations
 from delaymq_operator.reconcile.broker.restarts import restart_outdated_pods
 from delaymq_operator.reconcile.broker.scale_in import remove_surplus_groups
 from delaymq_operator.reconcile.broker.scheduler import judge_schedulers
@@ -55,6 +56,7 @@ LOOK: tuple[Step, ...] = (
 )
 CHANGE: tuple[Step, ...] = (
     have_token,
+    have_registrations,
     have_supporting_objects,
     have_addresses,
     have_name_server_address,

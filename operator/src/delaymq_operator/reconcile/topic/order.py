@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from delaymq_operator.api import Broker, Topic
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
 from delaymq_operator.reconcile.name_servers import name_servers_of
+from delaymq_operator.reconcile.secrets import name_server_account
 from delaymq_operator.reconcile.topic.answers import MAX_AGE_POLLS, BrokerAnswers, problem_of
 from delaymq_operator.reconcile.topic.desired import order_text
 from delaymq_operator.reconcile.world import World
@@ -44,7 +45,8 @@ async def _settle(
         return None
     async with answer.lock:
         try:
-            await world.admin.put_order((address,), topic.topic_name, text)
+            account = await name_server_account(broker, world)
+            await world.admin.put_order((address,), topic.topic_name, text, account=account)
         except (BrokerUnreachable, BrokerRefused) as error:
             answer.note_failure(error, world.clock())
             return problem_of(f"NameServer {address}", error)

@@ -8,6 +8,7 @@ from delaymq_operator.api import Broker, Reason, SpecError, Topic, parse_broker,
 from delaymq_operator.api.names import BROKER_KIND, TOPIC_KIND
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
 from delaymq_operator.reconcile.name_servers import name_servers_of
+from delaymq_operator.reconcile.secrets import name_server_account
 from delaymq_operator.reconcile.topic.answers import BrokerAnswers
 from delaymq_operator.reconcile.topic.contenders import rivals
 from delaymq_operator.reconcile.topic.groups import TopicInGroups
@@ -75,9 +76,10 @@ async def _delete_from_broker(topic: Topic, report: Reporter, world: World) -> s
 async def _delete_from_name_servers(topic: Topic, broker: Broker, answers: BrokerAnswers, world: World) -> list[str]:
     """After the brokers: one that still had the topic would bring its route back."""
     problems = await settle_order(topic, broker, answers, world, None)
+    account = await name_server_account(broker, world)
     for address in name_servers_of(broker, world):
         try:
-            await world.admin.delete_route((address,), topic.topic_name, cluster=broker.name)
+            await world.admin.delete_route((address,), topic.topic_name, cluster=broker.name, account=account)
         except (BrokerUnreachable, BrokerRefused) as error:
             problems.append(f"NameServer {error}")
     # Own NameServers keep nothing over a restart, and one that does not answer is about to have one.

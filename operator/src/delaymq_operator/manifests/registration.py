@@ -1,0 +1,162 @@
+"""The accounts with which brokers register at their own NameServers, and the NameServers' rules.
+
+Everything is derived from the seeds in one Secret. A broker's pod mounts its own account only; changed files restart
+nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from delaymq_operator.api import names
+from delaymq_operator.api.broker import Broker
+from delaymq_operator.manifests.metadata import Manifest, new_object
+
+REGISTRATION_PATH: Final = "/etc/delaymq-registration"
+REGISTRATION_VOLUME: Final = "registration"
+STATE_KEY: Final = "state.json"
+ACCOUNT_FILE: Final = "account.yml"
+NAMES_RULES_KEY: Final = "namesrv_acl.yml"
+"""In the operator's Secret and, for accounts that people add, in the user's."""
+_ADMINISTRATOR: Final = "operator"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Registrations:
+    """What the Secret keeps. Accounts of all `seeds` are valid; those of `given` are what brokers and operator use."""
+
+    seeds: Mapping[int, str] = field(repr=False)
+    """By generation."""
+    given: int
+    newest: int
+    rotation: str = ""
+    """The annotation's text that asked for the newest generation."""
+    since_ms: int = 0
+    """When NameServers were given the newest generation."""
+
+
+def registers(broker: Broker) -> bool:
+    """Whether brokers sign their registrations: at own NameServers, with access control."""
+    return broker.spec.access_control is not None and not broker.spec.name_servers.addresses
+
+
+def has_names_rules(broker: Broker) -> bool:
+    """Whether the own NameServers ask for signatures."""
+    control = broker.spec.access_control
+    return registers(broker) and control is not None and bool(control.name_servers)
+
+
+def registration_secret(broker: Broker, kept: Registrations, unsigned: Collection[int]) -> Manifest:
+    """All of it; groups in `unsigned` have pods that do not sign yet."""
+    found = new_object(broker, "Secret", names.registration_secret(broker.name), "namesrv")
+    found["type"] = "Opaque"
+    key, secret = _account(kept, kept.given, _ADMINISTRATOR, broker.name)
+    texts = {STATE_KEY: _state_text(kept), NAMES_RULES_KEY: _rules(broker, kept, unsigned)}
+    texts |= {"accessKey": key, "secretKey": secret}
+    for group in range(names.MAX_SIZE):
+        key, secret = _account(kept, kept.given, names.rocketmq_broker_name(broker.name, group))
+        texts[_group_key(group)] = f"accessKey: {key}\nsecretKey: {secret}\n"
+    found["data"] = {name: base64.b64encode(text.encode()).decode() for name, text in texts.items()}
+    return found
+
+
+def read_registrations(secret: Mapping[str, object] | None) -> Registrations | None:
+    """What a Secret keeps; None for one that was not made by the operator, or was spoilt."""
+    data = (secret or {}).get("data")
+    try:
+        tree = json.loads(base64.b64decode(data[STATE_KEY]))  # type: ignore[index]
+        seeds = {int(number): str(seed) for number, seed in tree["seeds"].items()}
+        found = Registrations(
+            seeds=seeds,
+            given=int(tree["given"]),
+            newest=int(tree["newest"]),
+            rotation=str(tree["rotation"]),
+            since_ms=int(tree["sinceMs"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+    return found if {found.given, found.newest} <= seeds.keys() and all(seeds.values()) else None
+
+
+def _state_text(kept: Registrations) -> str:
+    seeds = {str(number): seed for number, seed in sorted(kept.seeds.items())}
+    tree = {"given": kept.given, "newest": kept.newest, "rotation": kept.rotation, "seeds": seeds}
+    return json.dumps(tree | {"sinceMs": kept.since_ms}, sort_keys=True)
+
+
+def _rules(broker: Broker, kept: Registrations, unsigned: Collection[int]) -> str:
+    about = "# Written by delaymq-operator. Accounts of your own: namesrv_acl.yml in spec.accessControl's Secret."
+    lines = [about, "accounts:"]
+    for generation in sorted(kept.seeds, reverse=True):
+        key, secret = _account(kept, generation, _ADMINISTRATOR, broker.name)
+        lines += [f"- accessKey: {key}", f"  secretKey: {secret}", "  admin: true"]
+        for group in range(names.MAX_SIZE):
+            name = names.rocketmq_broker_name(broker.name, group)
+            key, secret = _account(kept, generation, name)
+            lines += [f"- accessKey: {key}", f"  secretKey: {secret}", "  brokerNames:", f'  - "{name}"']
+            if group in unsigned:
+                lines.append("  unsigned: true")
+    return "\n".join([*lines, ""])
+
+
+def _account(kept: Registrations, generation: int, *of: str) -> tuple[str, str]:
+    name = "-".join(of)
+    text = json.dumps([generation, *of])
+    secret = hmac.new(kept.seeds[generation].encode(), text.encode(), hashlib.sha256).hexdigest()
+    return f"{name}-registration-{generation}", secret
+
+
+def _group_key(group: int) -> str:
+    return f"group-{group}.yml"
+
+
+# In pods.
+
+
+def account_environment(broker: Broker) -> dict[str, str]:
+    """Of a broker: where its account is."""
+    return {"DELAYMQ_NAMESRV_ACCOUNT_FILE": f"{REGISTRATION_PATH}/{ACCOUNT_FILE}"} if registers(broker) else {}
+
+
+def account_volumes(broker: Broker, group: int) -> list[Manifest]:
+    """Of a broker: its own account and nothing else."""
+    if not registers(broker):
+        return []
+    items = [{"key": _group_key(group), "path": ACCOUNT_FILE}]
+    secret = {"secretName": names.registration_secret(broker.name), "items": items, "defaultMode": 0o440}
+    return [{"name": REGISTRATION_VOLUME, "secret": secret}]
+
+
+def registration_mounts(broker: Broker, *, wanted: bool) -> list[Manifest]:
+    """Where a container finds them. Not by subPath: such a mount would never change."""
+    return [{"name": REGISTRATION_VOLUME, "mountPath": REGISTRATION_PATH, "readOnly": True}] if wanted else []
+
+
+def rules_environment(broker: Broker) -> dict[str, str]:
+    """Of a NameServer: where its rules are."""
+    path = f"{REGISTRATION_PATH}/{NAMES_RULES_KEY}"
+    return {"DELAYMQ_NAMESRV_ACL_CONFIG_PATH": path} if has_names_rules(broker) else {}
+
+
+def rules_volumes(broker: Broker) -> list[Manifest]:
+    """Of a NameServer: the operator's rules and, in the folder beside them, those of the user's Secret."""
+    control = broker.spec.access_control
+    if control is None or not has_names_rules(broker):
+        return []
+    own = {
+        "name": names.registration_secret(broker.name),
+        "items": [{"key": NAMES_RULES_KEY, "path": NAMES_RULES_KEY}],
+    }
+    users = {
+        "name": control.secret_name,
+        "items": [{"key": NAMES_RULES_KEY, "path": f"acl/{NAMES_RULES_KEY}"}],
+        "optional": True,
+    }
+    projected = {"defaultMode": 0o440, "sources": [{"secret": own}, {"secret": users}]}
+    return [{"name": REGISTRATION_VOLUME, "projected": projected}]

@@ -1,0 +1,205 @@
+"""The accounts of registrations: made, mounted, changed, and never a reason for a broker to be cut off."""
+
+import base64
+from typing import Any
+
+import pytest
+from delaymq.access.yaml_tree import read_yaml
+from delaymq.namesrv.rules import NamesFile, parse
+from delaymq_operator.manifests import broker_pods
+from delaymq_operator.reconcile.broker import registration
+from delaymq_operator.reconcile.broker.memory import BrokerMemory
+from delaymq_operator.reconcile.ports import Manifest
+from fakes_world import NAMESPACE, FakeWorld
+from trees import copied
+
+RULES = {"plain_acl.yml": "accounts: []", "accessKey": "operators", "secretKey": "operators-secret"}
+ON = {"secretName": "rules"}
+NAME = "demo-registration"
+
+
+def guarded(size: int = 1, **control: Any) -> FakeWorld:
+    world = FakeWorld()
+    data = {key: base64.b64encode(text.encode()).decode() for key, text in RULES.items()}
+    world.kube.put({"kind": "Secret", "metadata": {"name": "rules", "namespace": NAMESPACE}, "data": data})
+    world.create(size=size, accessControl=ON | control)
+    world.run(lambda: world.settled)
+    return world
+
+
+@pytest.fixture
+def older() -> FakeWorld:
+    """A Broker that an operator made which knew no accounts of registrations."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (broker_pods, registration):
+            patch.setattr(module, "registers", lambda broker: False)
+        patch.setattr(broker_pods, "account_volumes", lambda broker, group: [])
+        patch.setattr(broker_pods, "account_environment", lambda broker: {})
+        world = guarded(nameServers=False)
+    body = copied(world.broker)
+    del body["spec"]["accessControl"]["nameServers"]
+    del body["status"]["defaults"]
+    world.kube.put(body)
+    world.memory.__init__()  # type: ignore[misc]
+    assert world.get("Secret", NAME) is None
+    return world
+
+
+def text(world: FakeWorld, key: str) -> str:
+    secret = world.get("Secret", NAME)
+    assert secret is not None
+    return base64.b64decode(secret["data"][key]).decode()
+
+
+def rules(world: FakeWorld) -> NamesFile:
+    return parse(text(world, "namesrv_acl.yml"), 0)
+
+
+def account(world: FakeWorld, group: int = 0) -> tuple[str, str]:
+    tree = read_yaml(text(world, f"group-{group}.yml"))
+    assert isinstance(tree, dict)
+    return str(tree["accessKey"]), str(tree["secretKey"])
+
+
+def is_known(world: FakeWorld, key: str, secret: str, name: str) -> bool:
+    file = rules(world)
+    entry = file.account(key)
+    return entry is not None and entry.entry.secret_key == secret and (key, name) in file.names
+
+
+def volumes(pod: Manifest | None) -> dict[str, Any]:
+    assert pod is not None
+    return {each["name"]: each for each in pod["spec"]["volumes"]}
+
+
+def environment(pod: Manifest | None) -> dict[str, str]:
+    assert pod is not None
+    return {each["name"]: each.get("value", "") for each in pod["spec"]["containers"][0].get("env", [])}
+
+
+def test_each_group_that_there_can_be_has_an_account_that_name_servers_know() -> None:
+    world = guarded()
+    for group in (0, 31):
+        assert is_known(world, *account(world, group), f"demo-{group}")
+    assert len({account(world, group) for group in range(32)}) == 32
+    assert rules(world).open_names == frozenset()
+    administrators = [each.entry.access_key for each in rules(world).accounts if each.admin]
+    assert administrators == [text(world, "accessKey")]
+    assert text(world, "secretKey") not in [each.entry.secret_key for each in rules(world).accounts if not each.admin]
+
+
+def test_a_pod_sees_its_own_account_and_name_servers_the_rules() -> None:
+    world = guarded(size=2)
+    for group in (0, 1):
+        pod = world.get("Pod", f"demo-broker-{group}-0")
+        items = volumes(pod)["registration"]["secret"]["items"]
+        assert items == [{"key": f"group-{group}.yml", "path": "account.yml"}]
+        assert environment(pod)["DELAYMQ_NAMESRV_ACCOUNT_FILE"] == "/etc/delaymq-registration/account.yml"
+    server = world.get("Pod", "demo-namesrv-0")
+    assert environment(server)["DELAYMQ_NAMESRV_ACL_CONFIG_PATH"] == "/etc/delaymq-registration/namesrv_acl.yml"
+    own, users = (each["secret"] for each in volumes(server)["registration"]["projected"]["sources"])
+    assert own == {"name": NAME, "items": [{"key": "namesrv_acl.yml", "path": "namesrv_acl.yml"}]}
+    assert users == {
+        "name": "rules",
+        "items": [{"key": "namesrv_acl.yml", "path": "acl/namesrv_acl.yml"}],
+        "optional": True,
+    }
+
+
+def test_without_access_control_or_with_other_name_servers_there_are_no_accounts() -> None:
+    for spec in ({}, {"nameServers": {"addresses": ["others:9876"]}}):
+        world = FakeWorld()
+        world.create(size=1, **spec)
+        world.run(lambda world=world: world.settled)
+        assert world.get("Secret", NAME) is None
+        assert "registration" not in volumes(world.get("Pod", "demo-broker-0-0"))
+
+
+def test_an_upgrade_switches_nothing_on_and_restarts_nothing(older: FakeWorld) -> None:
+    world = older
+    before = world.pod_uids()
+    world.run(lambda: world.status.get("defaults") == 1)
+    world.run(lambda: world.settled)
+    assert world.pod_uids() == before
+    assert "DELAYMQ_NAMESRV_ACL_CONFIG_PATH" not in environment(world.get("Pod", "demo-namesrv-0"))
+
+
+def test_switched_on_later_no_broker_is_asked_for_a_signature_that_it_cannot_give(older: FakeWorld) -> None:
+    world = older
+    world.run(lambda: world.status.get("defaults") == 1)
+    world.run(lambda: world.settled)
+    asked = []
+
+    def watch() -> None:
+        server, pod = world.get("Pod", "demo-namesrv-0"), world.get("Pod", "demo-broker-0-0")
+        if server is None or pod is None or "DELAYMQ_NAMESRV_ACL_CONFIG_PATH" not in environment(server):
+            return
+        signs = "registration" in volumes(pod)
+        asked.append(signs)
+        assert signs or "demo-0" in rules(world).open_names
+
+    world.watch = watch
+    world.change(accessControl=ON | {"nameServers": True})
+    world.run(lambda: world.settled)
+    world.idle(2)
+    assert False in asked, "the NameServer was not restarted before the broker"
+    assert asked[-1]
+    assert rules(world).open_names == frozenset()
+
+
+def test_new_accounts_are_known_before_brokers_get_them_and_old_ones_stay() -> None:
+    world = guarded()
+    uids = world.pod_uids()
+    first = account(world)
+    world.annotate(rotate_registration="1")
+    world.run(lambda: len(rules(world).accounts) == 66)
+    assert account(world) == first
+    assert "RegistrationRotated" in str(world.kube.events)
+    world.annotate(rotate_registration="2")  # while the first one is under way
+    world.now_ms += 500_000
+    world.idle(1)
+    assert account(world) == first
+    world.now_ms += 600_000
+    world.run(lambda: account(world) != first)
+    second = account(world)
+    assert is_known(world, *first, "demo-0")
+    assert is_known(world, *second, "demo-0")
+    # The other rotation begins now; what nobody has any more goes.
+    world.run(lambda: not is_known(world, *first, "demo-0"))
+    assert account(world) == second
+    assert is_known(world, *second, "demo-0")
+    assert world.pod_uids() == uids
+
+
+def test_an_operator_that_starts_and_a_secret_that_is_deleted_change_no_account() -> None:
+    world = guarded()
+    first = account(world)
+    world.memory.__init__()  # type: ignore[misc]
+    world.annotate(seen="again")
+    world.run(lambda: world.settled)
+    assert account(world) == first
+    world.kube.remove("Secret", NAMESPACE, NAME)
+    world.change(size=2)
+    world.run(lambda: world.settled and world.get("Secret", NAME) is not None)
+    assert account(world) == first
+
+
+@pytest.mark.parametrize("data", [{}, {"state.json": "%%%"}, {"state.json": base64.b64encode(b"{}").decode()}])
+def test_a_spoilt_secret_is_made_anew(data: dict[str, str]) -> None:
+    world = guarded()
+    first = account(world)
+    secret = copied(world.get("Secret", NAME))
+    world.kube.put(secret | {"data": data})
+    world.memory.__init__()  # type: ignore[misc]
+    world.annotate(seen="again")
+    world.run(lambda: "group-0.yml" in world.get("Secret", NAME)["data"])  # type: ignore[index]
+    assert is_known(world, *account(world), "demo-0")
+    assert account(world) != first
+
+
+def test_no_secret_is_shown() -> None:
+    world = guarded()
+    kept = world.memory.of(world.key, BrokerMemory).registrations
+    assert kept is not None
+    assert kept.seeds[1] not in repr(kept)
+    assert kept.seeds[1] not in str(world.broker)
