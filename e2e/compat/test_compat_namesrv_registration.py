@@ -5,6 +5,7 @@ NameServers and brokers of both kinds: whichever side is ours, RocketMQ's is on 
 
 import time
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -86,15 +87,28 @@ def test_a_slave_of_rocketmq_finds_its_master_and_copies_its_tables(sides: Sides
         assert "1" in map(str, delays["offsetTable"])
 
 
-def test_a_broker_at_a_new_address_takes_the_place_of_the_one_before(against: str, driver: Driver) -> None:
-    """As a pod that moved: the same name, another address, and its predecessor never said goodbye."""
+def test_a_broker_at_a_new_address_takes_the_place_of_the_one_before(
+    against: str, driver: Driver, tmp_path: Path
+) -> None:
+    """As a pod that moved: the same name, another address, and its predecessor never said goodbye.
+
+    Our NameServer wants to know that it is the same broker: both sign by one account.
+    """
+    account, rules = tmp_path / "account.yml", tmp_path / "namesrv_acl.yml"
+    account.write_text("accessKey: broker-a-account\nsecretKey: broker-a-secret\n")
+    rules.write_text(
+        "accounts:\n- accessKey: broker-a-account\n  secretKey: broker-a-secret\n  brokerNames: [broker-a]\n"
+    )
+    kind = Sides.of("namesrv", against).namesrv
+    signing = {"namesrvAccountFile": str(account)}
+    asking = {"namesrvAclConfigPath": str(rules)} if kind == "ours" else {}
     with ExitStack() as stack:
-        namesrv = stack.enter_context(NameServerNode(Sides.of("namesrv", against).namesrv))
-        first = stack.enter_context(BrokerNode("ours", [namesrv.address]))
+        namesrv = stack.enter_context(NameServerNode(kind, config=asking))
+        first = stack.enter_context(BrokerNode("ours", [namesrv.address], config=signing))
         addresses = {"namesrv_address": namesrv.address, "broker_address": first.address}
         clients = stack.enter_context(closing(Workbench(driver, **addresses)))
         until(lambda: clients.admin.route("TBW102"), "a route")
-        second = stack.enter_context(BrokerNode("ours", [namesrv.address]))
+        second = stack.enter_context(BrokerNode("ours", [namesrv.address], config=signing))
         found = until(
             lambda: clients.admin.route("TBW102")["brokerDatas"][0]["brokerAddrs"] == {"0": second.address},
             "the new address alone",
