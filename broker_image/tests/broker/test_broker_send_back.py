@@ -240,9 +240,10 @@ def test_a_retry_of_a_committed_transaction_is_no_proof_of_a_commit(harness: Har
         assert record.prepared_transaction_offset == 0
 
 
-def test_a_message_with_a_prepared_flag_that_is_sent_back_is_not_lost(harness: Harness) -> None:
-    send_back(harness, _append(harness, "Orders", TRANSACTION_PREPARED), delayLevel=-1)
-    assert len(harness.pulled("%DLQ%readers")) == 1
+def test_a_record_that_no_queue_names_cannot_be_sent_back(harness: Harness) -> None:
+    offset = _append(harness, "Orders", TRANSACTION_PREPARED)
+    answer = send_back(harness, offset, delayLevel=-1)
+    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {offset}")
 
 
 @pytest.mark.parametrize("topic", [names.HALF_TOPIC, names.OP_HALF_TOPIC, names.SCHEDULE_TOPIC, names.MARKS_TOPIC])

@@ -35,6 +35,7 @@ from delaymq.config import BrokerConfig
 from delaymq.config.running import RunningSettings
 from delaymq.message import names
 from delaymq.message.ids import pack_host
+from delaymq.message.properties import decode_properties
 from delaymq.message.record import Record
 from delaymq.protocol.bodies import TopicConfig
 from delaymq.protocol.codes import ResponseCode
@@ -45,6 +46,7 @@ from delaymq.store.message_store import MessageStore
 
 if TYPE_CHECKING:
     from delaymq.broker.access.access import Access
+    from delaymq.store.named import NamedHead
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -362,21 +364,33 @@ class Broker:
 
     # Questions of several processors
 
-    def record_at(self, physical_offset: int) -> Record | None:
-        """The confirmed record at an offset that a client stated; None when there is no sound one."""
+    def head_at(self, physical_offset: int) -> NamedHead | None:
+        """The head of the confirmed record at an offset that a client stated.
+
+        None where no record begins, and for one that no queue names: it stands within a body, or its topic was deleted.
+        """
         store = self.store
         if not store.min_offset <= physical_offset < store.confirmed_offset:
             return None
-        return store.record_at(physical_offset)
+        head = store.named_head(physical_offset)
+        return head if head is not None and physical_offset + head.size <= store.confirmed_offset else None
+
+    def properties_at(self, head: NamedHead) -> dict[str, str]:
+        """The properties of a record, read without its body."""
+        return decode_properties(self.store.read_bytes(head.properties_at, head.properties_bytes))
+
+    def record_at(self, physical_offset: int) -> Record | None:
+        """As `head_at`, the whole record; None also when it is not sound. For those who may see the body."""
+        return None if self.head_at(physical_offset) is None else self.store.record_at(physical_offset)
 
     def topic_at(self, physical_offset: int) -> str | None:
         """The topic of the record at an offset that a client stated, also while it waits in one of the broker's own."""
-        record = self.record_at(physical_offset)
-        if record is None:
+        head = self.head_at(physical_offset)
+        if head is None:
             return None
-        if record.topic in names.INTERNAL_TOPICS:
-            return record.properties.get(names.REAL_TOPIC, record.topic)
-        return record.topic
+        if head.topic in names.INTERNAL_TOPICS:
+            return self.properties_at(head).get(names.REAL_TOPIC, head.topic)
+        return head.topic
 
     def next_queue_file(self, queue_offset: int) -> int:
         """Queue offset at which the file behind the one of `queue_offset` begins."""

@@ -12,6 +12,7 @@ from delaymq.message import flags
 from delaymq.message.errors import RecordError
 from delaymq.message.names import REAL_TOPIC
 from delaymq.message.record import FIXED_BYTES, MESSAGE_MAGIC, SIZE_AND_MAGIC, Record, decode_record
+from delaymq.store.named import LARGEST_NAMED_BYTES, LONGEST_TAIL_BYTES
 from delaymq.store.segments import segment_name
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class LogFiles:
         if len(head) < FIXED_BYTES:
             return None
         size, magic = SIZE_AND_MAGIC.unpack_from(head)
-        if magic != MESSAGE_MAGIC or not FIXED_BYTES <= size <= self._end - offset:
+        if magic != MESSAGE_MAGIC or not FIXED_BYTES <= size <= min(self._end - offset, LARGEST_NAMED_BYTES):
             return None
         try:
             if size <= whole_bytes:
@@ -154,7 +155,10 @@ def _read_cut(descriptor: int, position: int, head: bytes, size: int, shown_byte
     body_bytes = int.from_bytes(head[body_at - _BODY_LENGTH_BYTES : body_at], "big", signed=True)
     if not 0 <= body_bytes <= size - FIXED_BYTES:
         raise RecordError(f"the body's length {body_bytes} does not fit a record of {size} bytes")
-    rest = os.pread(descriptor, size - body_at - body_bytes, position + body_at + body_bytes)
+    tail_bytes = size - body_at - body_bytes
+    if tail_bytes > LONGEST_TAIL_BYTES:
+        raise RecordError(f"the record has {tail_bytes} bytes behind its body, at most {LONGEST_TAIL_BYTES} fit")
+    rest = os.pread(descriptor, tail_bytes, position + body_at + body_bytes)
     without_body = b"".join(
         (
             (size - body_bytes).to_bytes(4, "big"),

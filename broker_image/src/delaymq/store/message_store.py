@@ -44,6 +44,7 @@ from delaymq.store.model import (
     StoreTask,
 )
 from delaymq.store.options import StoreOptions
+from delaymq.store.named import NamedHead, named_head
 from delaymq.store.retention import Pins, Retention
 from delaymq.store.search import offset_by_time, store_time_of
 from delaymq.store.snapshots import Snapshots
@@ -331,6 +332,10 @@ class MessageStore:
     def record_at(self, physical_offset: int) -> Record | None:
         """The record that begins there; None when no sound one does."""
         return self._log.record_at(physical_offset)
+
+    def named_head(self, physical_offset: int) -> NamedHead | None:
+        """The head of the record that begins there and that its queue names; see `store.named`."""
+        return named_head(self._log, self._queues, physical_offset)
 
     def record_from(self, physical_offset: int, size: int) -> Record:
         """The record that a queue entry names; RecordError when it is gone."""

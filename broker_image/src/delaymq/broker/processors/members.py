@@ -46,6 +46,7 @@ def consume_directly(broker: Broker, session: Session, command: Command) -> Aske
         offset = parse_offset_message_id(header.msg_id or "")[2]
     except ValueError as error:
         raise system_error(f"msgId={(header.msg_id or '')[:64]!r} is no offset message id: {error}") from error
+    _member(broker, header.consumer_group, header.client_id or "")  # before a body is read for nobody
     record = broker.record_at(offset)
     if record is None:
         raise system_error(f"can not find message by the offset, {offset}")
@@ -60,7 +61,7 @@ def _passed_on(command: Command) -> dict[str, str]:
     return {name: value for name, value in command.fields.items() if name not in CREDENTIAL_FIELDS}
 
 
-def _pass_on(broker: Broker, group: str, client_id: str, question: Command) -> Asked:
+def _member(broker: Broker, group: str, client_id: str) -> Client:
     client = broker.clients.member(group, client_id)
     if client is None:
         raise system_error(f"The Consumer <{group}> <{client_id}> not online")
@@ -69,6 +70,11 @@ def _pass_on(broker: Broker, group: str, client_id: str, question: Command) -> A
         raise system_error(
             f"The Consumer <{client_id}> Version <{version}> too low to finish, please upgrade it to V3_1_8_SNAPSHOT"
         )
+    return client
+
+
+def _pass_on(broker: Broker, group: str, client_id: str, question: Command) -> Asked:
+    client = _member(broker, group, client_id)
 
     def answer(answers: list[Command | None]) -> Response:
         said = answers[0]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
     from delaymq.broker.session import Session
 
+_NOT_FOUND: Final = "Find prepared transaction message failed"
 _NOT_RESUMED: Final = "Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed."
 
 
@@ -45,13 +46,16 @@ def end_transaction(broker: Broker, session: Session, command: Command) -> Respo
 
 def _half_message(broker: Broker, header: EndTransactionRequestHeader) -> Record:
     """The half message that the request names; RequestError with RocketMQ's remarks when something is not its own."""
-    record = broker.record_at(header.commit_log_offset)
-    if record is None or record.topic != names.HALF_TOPIC:
-        raise system_error("Find prepared transaction message failed")
-    if record.properties.get(names.PRODUCER_GROUP) != header.producer_group:
+    head = broker.head_at(header.commit_log_offset)
+    if head is None or head.topic != names.HALF_TOPIC:
+        raise system_error(_NOT_FOUND)
+    if broker.properties_at(head).get(names.PRODUCER_GROUP) != header.producer_group:
         raise system_error("The producer group wrong")
-    if record.queue_offset != header.tran_state_table_offset:
+    if head.queue_offset != header.tran_state_table_offset:
         raise system_error("The transaction state table offset wrong")
+    record = broker.store.record_at(head.physical_offset)
+    if record is None:
+        raise system_error(_NOT_FOUND)
     return record
 
 
@@ -62,8 +66,10 @@ def resume_check(broker: Broker, session: Session, command: Command) -> Response
         _, _, physical_offset = parse_offset_message_id(header.msg_id or "")
     except ValueError as error:
         raise system_error(f"{_NOT_RESUMED} {error}") from error
-    record = broker.record_at(physical_offset)
-    if record is None or record.topic not in (names.HALF_TOPIC, names.TRANS_CHECK_MAX_TOPIC):
+    head = broker.head_at(physical_offset)
+    is_half = head is not None and head.topic in (names.HALF_TOPIC, names.TRANS_CHECK_MAX_TOPIC)
+    record = broker.store.record_at(physical_offset) if is_half else None
+    if record is None:
         raise system_error(f"{_NOT_RESUMED} There is no half message at this offset: look in {names.HALF_TOPIC}")
     try:
         resumed = broker.transactions.resume(record)

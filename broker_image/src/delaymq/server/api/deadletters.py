@@ -10,7 +10,7 @@ from delaymq.message import names
 from delaymq.message.ids import offset_message_id
 from delaymq.message.record import Record
 from delaymq.protocol.errors import RequestError
-from delaymq.server.api.messages import parse_id
+from delaymq.server.api.messages import named, parse_id
 from delaymq.server.api.resent import resent_as
 from delaymq.server.api.route import Answer, Api, ApiError, Body, Name, Query
 
@@ -102,14 +102,21 @@ async def _flushed(api: Api, end_offset: int) -> None:
 
 async def _dead_letter(api: Api, group: str, message_id: str) -> Record:
     offset = parse_id(message_id)
-    async with api.reading():
-        record = await api.in_thread(api.log_files().whole, -1 if offset is None else offset)
-    if record is None or offset_message_id(record.store_host, record.physical_offset) != message_id:
-        raise ApiError(404, "no_such_message", "this broker has no such message (any more)")
+    read = None if offset is None else await named(api, offset)
+    if read is None or offset_message_id(read.record.store_host, read.record.physical_offset) != message_id:
+        raise _no_such_message()
     topic = names.dead_letter_topic(group)
-    if record.topic != topic:
-        raise ApiError(409, "not_a_dead_letter", f"it is in topic {record.topic}, not in {topic}")
+    if read.record.topic != topic:
+        raise ApiError(409, "not_a_dead_letter", f"it is in topic {read.record.topic}, not in {topic}")
+    async with api.reading():
+        record = await api.in_thread(api.log_files().whole, read.record.physical_offset)
+    if record is None:
+        raise _no_such_message()
     return record
+
+
+def _no_such_message() -> ApiError:
+    return ApiError(404, "no_such_message", "this broker has no such message (any more)")
 
 
 async def _refuse_second(api: Api, group: str, dead_letter: Record) -> None:

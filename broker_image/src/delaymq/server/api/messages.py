@@ -284,12 +284,23 @@ async def find(api: Api, message_id: str, topic: str) -> ReadRecord:
         return found[0]
     offset = parse_id(message_id)
     if offset is not None:
-        async with api.reading():
-            read = (await api.in_thread(api.log_files().records, [offset]))[0]
+        read = await named(api, offset)
         if read is not None and offset_message_id(read.record.store_host, offset) == message_id.upper():
             return read
     hint = f" in topic {topic!r}" if topic else ": to look for a unique id, name its topic (?topic=…)"
     raise ApiError(404, "no_such_message", f"this broker has no message {message_id[:64]!r}{hint}")
+
+
+async def named(api: Api, offset: int) -> ReadRecord | None:
+    """The record at an offset that a request states; None when there is none that its queue names too."""
+    async with api.reading():
+        read = (await api.in_thread(api.log_files().records, [offset]))[0]
+    if read is None:
+        return None
+    record = read.record
+    entry = api.broker.store.read_entries(record.topic, record.queue_id, record.queue_offset, 1)
+    is_named = len(entry) == QUEUE_ENTRY.size and QUEUE_ENTRY.unpack(entry)[:2] == (offset, record.size)
+    return read if is_named else None
 
 
 async def by_unique_id(api: Api, topic: str, unique_id: str) -> list[ReadRecord]:
