@@ -6,8 +6,7 @@ from typing import Any, cast
 import pytest
 from delaymq.broker.results import Held
 from delaymq.protocol.command import Command, Response
-from delaymq.server import held_pulls as module
-from delaymq.server.held_pulls import BUCKET_MS, HeldPulls
+from delaymq.server.held_pulls import BUCKET_MS, MAX_NEWS, PULL_BYTES, RESUME_UNITS, SLICE_UNITS, HeldPulls
 from delaymq.server.sessions import ClientSession
 
 WANTED, UNWANTED = 7, 8
@@ -18,6 +17,7 @@ class Session:
 
     def __init__(self) -> None:
         self.held: set[object] = set()
+        self.held_bytes = 0
 
 
 class Queue:
@@ -168,12 +168,126 @@ def test_a_stop_leaves_pulls_to_the_reset_of_their_connection(queue: Queue) -> N
     assert empty(queue)
 
 
-def test_one_client_cannot_hold_pulls_without_end(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_PER_SESSION", 3)
-    for opaque in range(5):
+def test_a_connection_holds_as_much_as_it_leaves_to_others(queue: Queue) -> None:
+    queue.held.max_bytes = 8 * PULL_BYTES
+    others = [cast(ClientSession, Session()) for _ in range(3)]
+    for opaque in range(6):
         queue.pull(opaque)
-    assert queue.answers == [(3, 19), (4, 19)]
-    assert len(queue.held) == 3
+    assert [opaque for opaque, _ in queue.answers] == [4, 5]
+    for opaque in range(10, 14):
+        queue.held.hold(others[0], Command(11, opaque), queue.held_at(5, 30_000))
+    assert [opaque for opaque, _ in queue.answers] == [4, 5, 12, 13]
+    queue.held.hold(others[1], Command(11, 20), queue.held_at(5, 30_000))
+    queue.held.hold(others[2], Command(11, 30), queue.held_at(5, 30_000))
+    assert len(queue.held) == 8
+    assert all(code == 19 for _, code in queue.answers)
+    queue.held.session_closed(queue.session)
+    assert (len(queue.held), queue.held.bytes_held) == (4, 4 * PULL_BYTES)
+
+
+def test_long_strings_are_counted(queue: Queue) -> None:
+    queue.held.max_bytes = 4 * PULL_BYTES + 40_000
+    for opaque, text in enumerate(("*" * 10_000, "\N{CJK UNIFIED IDEOGRAPH-4E2D}" * 10_000)):
+        queue.held.hold(queue.session, Command(11, opaque, fields={"subscription": text}), queue.held_at(5, 30_000))
+    assert queue.answers == [(1, 19)]
+    assert queue.held.bytes_held == PULL_BYTES + 10_000
+
+
+class Turns:
+    """Stands for the event loop; counts what is done in each of its turns."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self.work: list[Callable[[], None]] = []
+        self.resumed: list[int] = []
+        queue.held._soon = self.work.append
+
+    def run(self, begin: Callable[[], None]) -> None:
+        """The turn in which something happens to many pulls, and all that follow."""
+        self.work.append(begin)
+        while self.work:
+            before = self.queue.resumed
+            self.work.pop(0)()
+            self.resumed.append(self.queue.resumed - before)
+
+
+SLICE = SLICE_UNITS // RESUME_UNITS
+
+
+@pytest.mark.parametrize("what", ["message", "deadline", "recheck"])
+def test_what_concerns_many_pulls_is_done_in_slices(queue: Queue, what: str) -> None:
+    happens = {
+        "message": queue.store,
+        "deadline": lambda: queue.held.expire(10**9),
+        "recheck": lambda: queue.held.recheck(10**9, 5_000, 5_000),
+    }
+    for opaque in range(10 * SLICE):
+        queue.pull(opaque)
+    if what == "recheck":
+        queue.end += 1
+    turns = Turns(queue)
+    turns.run(happens[what])
+    assert len(queue.answers) == 10 * SLICE
+    assert max(turns.resumed) == SLICE
+    assert len(turns.resumed) >= 10
+    assert empty(queue)
+
+
+def test_messages_that_come_while_pulls_are_gone_through_are_not_missed(queue: Queue) -> None:
+    for opaque in range(4 * SLICE):
+        queue.pull(opaque, offset=5 if opaque % 2 else 6)
+    turns = Turns(queue)
+    turns.work.append(queue.store)
+    turns.work.append(queue.store)
+    turns.run(lambda: queue.store(UNWANTED))
+    assert len(queue.answers) == 4 * SLICE
+    assert empty(queue)
+
+
+def test_with_more_messages_than_are_told_apart_each_pull_runs_again(queue: Queue) -> None:
+    count = SLICE_UNITS + 1
+    for opaque in range(count):
+        queue.pull(opaque, offset=1_000)
+    turns = Turns(queue)
+
+    def flood() -> None:
+        for _ in range(2 * MAX_NEWS):
+            queue.store(UNWANTED)
+
+    turns.run(flood)
+    assert queue.resumed == count
+    assert max(turns.resumed) <= SLICE
+    assert queue.answers == []
+    queue.end = 1_001
+    turns.run(lambda: queue.held.arrived("T", 0, 1_000, WANTED))
+    assert len(queue.answers) == count
+
+
+def test_a_filter_that_costs_much_is_not_tried_while_its_sender_waits(queue: Queue) -> None:
+    tried = 0
+
+    def costly(properties: bytes) -> bool:
+        nonlocal tried
+        tried += 1
+        return False
+
+    for opaque in range(100):
+        held = queue.held_at(5, 30_000)
+        held.properties, held.cost = costly, 128
+        queue.held.hold(queue.session, Command(11, opaque), held)
+    turns = Turns(queue)
+    before = 0
+    seen: list[int] = []
+
+    def note() -> None:
+        nonlocal before
+        seen.append(tried - before)
+        before = tried
+
+    queue.held._soon = lambda function: turns.work.append(lambda: (function(), note())[0])
+    turns.run(lambda: (queue.held.arrived("T", 0, 5, WANTED, b""), note())[0])
+    assert tried == 100
+    assert max(seen) <= SLICE_UNITS // 130 + 1
 
 
 def test_a_pull_that_waits_for_properties_is_resumed_by_those_only(queue: Queue) -> None:

@@ -39,6 +39,8 @@ class Held:
     """Runs the pull again; with True the result is an answer in any case. Never raises."""
     properties: Callable[[bytes], bool] | None = None
     """Whether a message with these raw properties is wanted; None: any."""
+    cost: int = 1
+    """How much work `properties` is, in comparisons."""
 
 
 @dataclass(slots=True)

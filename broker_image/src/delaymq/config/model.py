@@ -30,6 +30,10 @@ _TOKEN_FILE = "a file whose first line is the token, for secrets that are mounte
 _MAX_BUFFERED = (
     "bytes of half-received requests and of unsent answers on all connections; above it the slowest are cut off"
 )
+_MAX_HELD_PULLS = (
+    "bytes that waiting pulls may take, about 1.5 KiB each; a connection gets as much as is left to others, and is"
+    " answered at once beyond that"
+)
 _BLACK_LIST = "keys, joined by `;`, that nobody may change over the wire, besides paths, ports and secrets"
 _NAMESRV_ACL_PATH = (
     "the file that says [who may register which broker](name-server-rules.md), and who may change topics and settings;"
@@ -221,6 +225,7 @@ class BrokerConfig(TlsClientKeys, TlsServerKeys, _BrokerAddresses):
         0, 0, 1_000_000, "of one address; 0: as many as `maxConnections`", ours=True
     )
     max_buffered_bytes: int = number(128 << 20, 16 << 20, 1 << 40, _MAX_BUFFERED, ours=True)
+    max_held_pull_bytes: int = number(64 << 20, 1 << 20, 1 << 40, _MAX_HELD_PULLS, ours=True)
     channel_idle_ms: int = number(
         120_000, 1_000, _MS_A_DAY, "a connection that says nothing for so long is closed", ours=True
     )

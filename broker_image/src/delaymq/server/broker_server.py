@@ -125,7 +125,7 @@ class BrokerServer:
         )
         self.buffers = BufferBudget(config.max_buffered_bytes)
         self._turns = Turns()
-        self.held_pulls = HeldPulls(reply)
+        self.held_pulls = HeldPulls(reply, max_bytes=config.max_held_pull_bytes, access=broker.access)
         self.flushing = Flushing(
             broker.store, lambda: broker.config.flush_interval_commit_log, reply, broker.announce_arrivals
         )
@@ -136,6 +136,8 @@ class BrokerServer:
         self.registration = Registration(broker, config.name_servers)
         self.draining = Draining(broker, self.registration.register_soon)
         self.background = Background([self.flow.job(), *jobs_of(broker, self.held_pulls, self.sessions)])
+        if broker.access is not None:
+            broker.access.rules.on_changed = self._rules_changed
         broker.watch_arrivals(self.held_pulls.arrived, self.held_pulls.queues, self.held_pulls.property_queues)
 
     def _follow(self, levels: LevelFollower) -> Callable[[BrokerConfig], None]:
@@ -144,6 +146,12 @@ class BrokerServer:
             self.flow.apply(config)
 
         return changed
+
+    def _rules_changed(self) -> None:
+        self.held_pulls.review()
+        if self.broker.access is not None:
+            for session_id in self.broker.access.orphans():
+                self.sessions.close(session_id)
 
     async def _listen(self, loop: asyncio.AbstractEventLoop, bound: socket.socket, on_commands: OnCommands) -> None:
         def accepted() -> RemotingConnection:

@@ -28,7 +28,7 @@ _refused = QuietLog(_logger, now_ms)
 class ClientSession:
     """One connection as broker and NameServer see it."""
 
-    __slots__ = ("client_id", "connection", "held", "id", "idle_sweeps", "remote_address", "remote_host")
+    __slots__ = ("client_id", "connection", "held", "held_bytes", "id", "idle_sweeps", "remote_address", "remote_host")
 
     def __init__(self, connection: RemotingConnection) -> None:
         self.connection = connection
@@ -38,6 +38,8 @@ class ClientSession:
         self.client_id: str | None = None
         self.held: set[HeldPull] = set()
         """Its pulls that wait for messages."""
+        self.held_bytes = 0
+        """What they take."""
         self.idle_sweeps = 0
 
     @property

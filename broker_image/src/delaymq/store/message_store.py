@@ -43,8 +43,8 @@ from delaymq.store.model import (
     RecoveryReport,
     StoreTask,
 )
-from delaymq.store.options import StoreOptions
 from delaymq.store.named import NamedHead, named_head
+from delaymq.store.options import StoreOptions
 from delaymq.store.retention import Pins, Retention
 from delaymq.store.search import offset_by_time, store_time_of
 from delaymq.store.snapshots import Snapshots

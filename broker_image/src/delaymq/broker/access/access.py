@@ -123,6 +123,53 @@ class Access:
             return True
         return bool(owned(account, topic, self.reply_topic) & PUB)
 
+    def orphans(self) -> list[int]:
+        """Connections whose account, by its last heartbeat, is none any more."""
+        accounts = self.rules.accounts
+        return [session_id for session_id, key in self._keys_of.items() if key not in accounts]
+
+    # Pulls that earlier rules let in, and that still wait
+
+    pull_fields: Final = (ACCESS_KEY, "topic", "consumerGroup")
+    """What is needed of a pull's fields to check it again."""
+
+    def account_of(self, session: Session, command: Command) -> Account | None:
+        """The account by whose signature a pull was let in; None: its address was enough."""
+        rules = self.rules
+        if rules.white_list is not None and rules.white_list.matches(session.remote_host):
+            return None
+        account = rules.accounts.get(command.fields.get(ACCESS_KEY, ""))
+        trusted = account is None or (
+            account.white_list is not None and account.white_list.matches(session.remote_host)
+        )
+        return None if trusted else account
+
+    def still_refusal(self, session: Session, command: Command, before: Account | None) -> RequestError | None:
+        """Why a pull that came in by the account `before` would be refused by the rules of today; None: it would not.
+
+        Its signature was good then, and is good now if the secret key is the same.
+        """
+        rules = self.rules
+        if rules.white_list is not None and rules.white_list.matches(session.remote_host):
+            return None
+        key = command.fields.get(ACCESS_KEY)
+        if key is None:
+            text = "No accessKey is configured: give the client an access key"
+            return self._refusal(session, command, "unsigned", text)
+        account = rules.accounts.get(key)
+        if account is None:
+            return self._refusal(session, command, "unknown_key", f"No acl config for {shown(key)}")
+        if account.white_list is not None and account.white_list.matches(session.remote_host):
+            return None
+        if before is None or before.entry.secret_key != account.entry.secret_key:
+            text = f"Check signature failed for accessKey={shown(key)}: compare the secret keys"
+            return self._refusal(session, command, "signature", text)
+        try:
+            self._check_permissions(session, command, account, REQUIREMENTS[RequestCode.PULL_MESSAGE])
+        except RequestError as error:
+            return error
+        return None
+
     def session_closed(self, session: Session) -> None:
         """A connection ended."""
         self._keys_of.pop(session.id, None)

@@ -29,6 +29,8 @@ class Rules:
         """Of all files: who needs no signature."""
         self.accounts: Mapping[str, Account] = {}
         """By access key."""
+        self.on_changed: Callable[[], None] | None = None
+        """Called when other rules are in force."""
         self._now_ms = now_ms
         self._quiet_log = QuietLog(_log, now_ms)
         self._changes = 0
@@ -75,6 +77,8 @@ class Rules:
             self._quiet_log.warning("%s", note)
         if had_administrator and not any(account.admin for account in accounts.values()):
             _log.warning("no account is an administrator any more (admin: true): change the rules in their files")
+        if self.on_changed is not None:
+            self.on_changed()
 
     def _tell(self, state: FileState, known: FileState | None) -> None:
         about = fields(file=str(state.path))

@@ -99,7 +99,9 @@ def _pull(broker: Broker, header: PullMessageRequestHeader, deadline_ms: int, fi
         if code == ResponseCode.PULL_NOT_FOUND and deadline_ms and not final and pulled.next_offset == offset:
             resume = partial(_resume, broker, header, deadline_ms)
             tags = wanted.tags or matches_all
-            return Held(header.topic, header.queue_id, offset, deadline_ms, tags, resume, wanted.properties)
+            return Held(
+                header.topic, header.queue_id, offset, deadline_ms, tags, resume, wanted.properties, wanted.cost
+            )
         if code == ResponseCode.PULL_OFFSET_MOVED and broker.config.offset_moved_event_enable:
             _report_moved(broker, header, pulled.next_offset)
     return Response(
