@@ -1,13 +1,23 @@
 """What peers can make a broker spend on SQL92 expressions: bounded memory, and bounded work in a turn."""
 
+import itertools
 import tracemalloc
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from broker_harness import Harness, response_of
-from delaymq.broker.filters import SQL_TYPE, CompileWork, NotNowError, compile_expression, expressions
-from delaymq.broker.filters.compiled import WINDOW_MS, WORK_A_WINDOW, Compiled, bytes_of
+from delaymq.broker.filters import SQL_TYPE, CompileWork, NotNowError, compile_expression, expressions, sql_grammar
+from delaymq.broker.filters.compiled import (
+    SHARE_OF_ONE,
+    UNITS_OF_ANY,
+    WINDOW_MS,
+    WORK_A_WINDOW,
+    Compiled,
+    bytes_of,
+)
 from delaymq.broker.filters.sql_grammar import MAX_COMPARISONS
+from delaymq.broker.filters.sql_words import Words
 from delaymq.broker.results import Held
 from delaymq.protocol.bodies import CheckClient, SubscriptionData
 from delaymq.protocol.codes import RequestCode, ResponseCode
@@ -68,31 +78,103 @@ def test_other_expressions_each_time_fill_no_memory_and_those_in_use_stay(monkey
     assert 20 <= len(expressions._sql) <= 25
 
 
+class Window:
+    """Compile work, with a clock of the test's own and a new connection each time."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.work = CompileWork(lambda: self.now_ms)
+        self.askers = itertools.count(1)
+
+    def compile(self, text: str, asker: int = 0) -> None:
+        compile_expression(SQL_TYPE, text, self.work, asker or next(self.askers))
+
+    def refuses(self, text: str, asker: int = 0) -> bool:
+        try:
+            self.compile(text, asker)
+        except NotNowError:
+            return True
+        return False
+
+
 def test_after_the_work_of_the_largest_expression_the_next_new_one_waits_for_the_next_window() -> None:
-    now_ms = 0
-    work = CompileWork(lambda: now_ms)
-    for number in range(20):
-        compile_expression(SQL_TYPE, f"window = 'small {number}'", work)
-    compile_expression(SQL_TYPE, largest(10_001), work)
-    with pytest.raises(NotNowError) as refused:
-        compile_expression(SQL_TYPE, "window = 'late'", work)
-    assert refused.value.code == ResponseCode.SYSTEM_BUSY
-    compile_expression(SQL_TYPE, largest(10_001), work)  # it is kept
+    window = Window()
+    for number in range(10):
+        window.compile(f"window = 'small {number}'")
+    window.compile(largest(10_001))
+    assert window.refuses("window = 'late'")
+    window.compile(largest(10_001))  # it is kept
     compile_expression(SQL_TYPE, "window = 'of the broker itself'")
-    now_ms = WINDOW_MS
-    compile_expression(SQL_TYPE, "window = 'late'", work)
-    now_ms = 0  # a clock that was set back
-    compile_expression(SQL_TYPE, "window = 'set back'", work)
+    window.now_ms = WINDOW_MS
+    window.compile("window = 'late'")
+    window.now_ms = 0  # a clock that was set back
+    window.compile("window = 'set back'")
+
+
+def test_what_one_connection_spent_beyond_its_share_it_waits_for() -> None:
+    window = Window()
+    hostile = 1_000
+    window.compile(largest(10_002), hostile)
+    units = window.work._spent
+    waited = 0
+    while window.refuses("share = 'again'", hostile):
+        window.now_ms += WINDOW_MS
+        waited += 1
+        window.compile(f"share = 'of another {waited}'")
+    assert waited == (units - SHARE_OF_ONE) // SHARE_OF_ONE + 1
+
+
+def test_half_of_a_window_is_for_connections_that_spent_nothing_lately() -> None:
+    window = Window()
+    hostile = range(1_000, 1_100)
+    window.compile("half = 'begin'")
+    window.work._of_one = dict.fromkeys(hostile, 1)
+    compiled = sum(not window.refuses(f"half = {asker}", asker) for asker in hostile)
+    assert window.work._spent < WORK_A_WINDOW // 2 + UNITS_OF_ANY + 2
+    assert 0 < compiled < len(hostile)
+    window.compile("half = 'polite'")
 
 
 def test_wrong_expressions_are_work_too() -> None:
-    work = CompileWork(lambda: 0)
+    window = Window()
     codes = []
     for number in range(WORK_A_WINDOW + 1):
         with pytest.raises(RequestError) as refused:
-            compile_expression(SQL_TYPE, f"wrong{number} = ", work)
+            window.compile(f"wrong{number} = ")
         codes.append(refused.value.code)
     assert codes == [ResponseCode.SUBSCRIPTION_PARSE_FAILED] * WORK_A_WINDOW + [ResponseCode.SYSTEM_BUSY]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a = " + "-" * 30_000 + "1",
+        "--" * 16_000,
+        "a = " + "0" * 32_000,
+        "a = 1" + "\n" + "-" * 30_000,
+        "NOT " * 8_000,
+        "(" * 32_000,
+    ],
+)
+def test_of_a_text_without_sense_only_the_beginning_is_split(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Words] = []
+
+    class Watched(Words):
+        def __init__(self, text: str) -> None:
+            super().__init__(text)
+            read.append(self)
+
+    monkeypatch.setattr(sql_grammar, "Words", Watched)
+    with suppress(sql_grammar.SqlError):
+        sql_grammar.parse(text)
+    assert len(read[0]._known) <= 2 * sql_grammar.MAX_DEPTH
+
+
+def test_conditions_that_compare_nothing_are_counted_too() -> None:
+    assert sql_grammar.parse(" OR ".join(["TRUE"] * 200)).cost == 199
+    with pytest.raises(sql_grammar.SqlError, match="more than 256 conditions"):
+        sql_grammar.parse(" OR ".join(["TRUE"] * 257))
+    sql_grammar.parse(largest(1))
 
 
 def sql_pull(harness: Harness, text: str, **fields: Any) -> Any:
@@ -113,7 +195,7 @@ def test_a_pull_whose_filter_has_to_wait_comes_again_and_loses_nothing(open_harn
     assert isinstance(held, Held)
     assert not held.matches(0)
     assert held.deadline_ms == harness.clock.now_ms
-    harness.clock.advance(WINDOW_MS)
+    harness.clock.advance(10 * WINDOW_MS)
     found = held.resume(True)
     assert (response_of(found).code, response_of(found).fields["nextBeginOffset"]) == (ResponseCode.SUCCESS, "1")
 
@@ -129,5 +211,5 @@ def test_a_consumer_that_starts_while_many_expressions_are_compiled_is_not_refus
     assert check("a = ") == ResponseCode.SUBSCRIPTION_PARSE_FAILED
     assert check(largest(30_000)) == ResponseCode.SUCCESS
     assert check("b = ") == ResponseCode.SUCCESS
-    harness.clock.advance(WINDOW_MS)
+    harness.clock.advance(10 * WINDOW_MS)
     assert check("b = ") == ResponseCode.SUBSCRIPTION_PARSE_FAILED

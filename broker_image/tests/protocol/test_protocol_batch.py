@@ -68,8 +68,13 @@ def test_properties_that_no_record_can_hold_are_illegal() -> None:
         decode_batch(entry)
 
 
-def test_the_number_of_messages_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch, "MAX_MESSAGES", 3)
-    assert len(decode_batch(ONE * 3)) == 3
-    with pytest.raises(RequestError, match="more than 3 messages"):
-        decode_batch(ONE * 4)
+def test_a_batch_can_be_read_in_parts() -> None:
+    body = ONE * 7
+    parts, at = [], 0
+    while at < len(body):
+        messages, at = batch.read_batch(body, at, 3, sum(map(len, parts)))
+        parts.append(messages)
+    assert [len(part) for part in parts] == [3, 3, 1]
+    assert [message for part in parts for message in part] == decode_batch(body)
+    with pytest.raises(RequestError, match="ends within message 7"):
+        batch.read_batch(body + b"x", len(body), 3, 7)

@@ -8,7 +8,7 @@ from types import GeneratorType
 from typing import Any
 
 from delaymq.broker.broker import Broker
-from delaymq.broker.results import Deferred, Held
+from delaymq.broker.results import Deferred, Held, InTurns
 from delaymq.config import BrokerConfig
 from delaymq.message.ids import pack_host
 from delaymq.message.properties import format_properties
@@ -175,8 +175,19 @@ def records_of(data: bytes) -> list[Record]:
 
 
 def made(broker: Broker, code: int, result: Any) -> Any:
-    """What comes of a change of a file, made here; other results as they are."""
+    """What comes of a change of a file, or of work in turns, done here; other results as they are."""
+    if isinstance(result, InTurns):
+        return broker.guarded(code, lambda: _at_the_end(result))
     return broker.guarded(code, lambda: at_once(result)) if isinstance(result, GeneratorType) else result
+
+
+def _at_the_end(work: InTurns) -> Response | Deferred:
+    while True:
+        try:
+            next(work.steps)
+        except StopIteration as end:
+            result: Response | Deferred = end.value
+            return result
 
 
 def response_of(result: Any) -> Response:

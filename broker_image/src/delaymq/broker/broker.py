@@ -22,7 +22,7 @@ from delaymq.broker.locks import QueueLocks
 from delaymq.broker.offsets import Offsets
 from delaymq.broker.processors.table import SEND_CODES, processors_for, refusal
 from delaymq.broker.queue_view import PropertyWork
-from delaymq.broker.results import Asked, Result
+from delaymq.broker.results import Asked, InTurns, Result
 from delaymq.broker.series import OTHER, SeriesNames
 from delaymq.broker.session import Session
 from delaymq.broker.slow_readers import SlowReaders
@@ -54,7 +54,7 @@ T = TypeVar("T")
 # How much of an unexpected error's text goes into the answer.
 _SHOWN_CHARACTERS = 256
 # Results that something is still to be done for, whether or not somebody is told the end.
-_DONE_ALSO_ONE_WAY = (Asked, GeneratorType)
+_DONE_ALSO_ONE_WAY = (Asked, GeneratorType, InTurns)
 
 
 class Broker:
@@ -185,6 +185,21 @@ class Broker:
         if command.flag & FLAG_ONEWAY and type(result) not in _DONE_ALSO_ONE_WAY:
             return None
         return result
+
+    def next_step(self, session: Session, command: Command, work: InTurns) -> Result:
+        """Goes on with work that `handle` began: `work` itself while there is more, then what `handle` would return."""
+        result: Result = work
+        try:
+            next(work.steps)
+        except StopIteration as end:
+            result = end.value
+        except RequestError as error:
+            result = self._refused(command, error)
+        except Exception as error:
+            result = self._failed(command.code, error, session, command)
+        if self._arrivals.waiting:
+            self._arrivals.announce(self.store.confirmed_offset)
+        return None if result is not work and command.flag & FLAG_ONEWAY else result
 
     def guarded(self, code: int, run: Callable[[], T]) -> T | Response:
         """`run()` for a request of this code, with whatever it raises turned into the answer."""

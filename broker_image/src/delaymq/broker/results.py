@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -58,5 +58,17 @@ class Asked:
     ended or is behind, or where there was too much to keep. Never raises."""
 
 
-Result = Response | Deferred | Held | Asked | Steps[Response] | None
+@dataclass(slots=True)
+class InTurns:
+    """Work that is too long for one turn of the loop, and touches no file: others have their turn between its steps.
+
+    It is done to its end also for a one-way request, and for a client that leaves. Further requests of the connection
+    wait until then.
+    """
+
+    steps: Generator[None, None, Response | Deferred]
+    """Each some 1 ms at most; returns the answer. To be run by `Broker.next_step`."""
+
+
+Result = Response | Deferred | Held | Asked | InTurns | Steps[Response] | None
 """Steps are a change of a file: they are done also for a one-way request."""

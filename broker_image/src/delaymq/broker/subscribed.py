@@ -21,19 +21,19 @@ HAS_SUBSCRIPTION: Final = 4
 _RETRY_TOPIC: Final = names.RETRY_TOPIC.encode()
 
 
-def filter_of_pull(broker: Broker, header: PullMessageRequestHeader) -> Filter:
-    """The filter of a pull; RequestError with the code by which clients know what is wrong with their subscription."""
+def filter_of_pull(broker: Broker, header: PullMessageRequestHeader, asker: int) -> Filter:
+    """The filter of a pull of the connection `asker`. RequestError says by its code what is wrong with it."""
     if header.sys_flag & HAS_SUBSCRIPTION:
-        wanted = checked_filter(broker, header.expression_type, header.subscription or "")
+        wanted = checked_filter(broker, header.expression_type, header.subscription or "", asker)
     else:
-        wanted = _filter_of_group(broker, _stated(broker, header))
+        wanted = _filter_of_group(broker, _stated(broker, header), asker)
     config = broker.config
     if config.filter_support_retry and config.enable_property_filter and header.topic.startswith(names.RETRY_PREFIX):
-        return Filter(wanted.tags, _RetryFilter(broker, header.topic[len(names.RETRY_PREFIX) :]), wanted.cost)
+        return Filter(wanted.tags, _RetryFilter(broker, header.topic[len(names.RETRY_PREFIX) :], asker), wanted.cost)
     return wanted
 
 
-def checked_filter(broker: Broker, expression_type: str | None, text: str) -> Filter:
+def checked_filter(broker: Broker, expression_type: str | None, text: str, asker: int) -> Filter:
     """The filter of a subscription; RequestError 1 where SQL92 is switched off, 23 for what is no expression.
 
     NotNowError when peers came with too many new ones just now.
@@ -43,15 +43,15 @@ def checked_filter(broker: Broker, expression_type: str | None, text: str) -> Fi
             f"The broker does not support consumer to filter message by {str(expression_type)[:32]}:"
             " set enablePropertyFilter=true, or subscribe by tags"
         )
-    return compile_expression(expression_type, text, broker.compile_work)
+    return compile_expression(expression_type, text, broker.compile_work, asker)
 
 
-def _filter_of_group(broker: Broker, subscription: SubscriptionData) -> Filter:
+def _filter_of_group(broker: Broker, subscription: SubscriptionData, asker: int) -> Filter:
     if subscription.class_filter_mode:
         # Filtered by the client, which once sent its classes to filter servers.
         return Filter()
     try:
-        return checked_filter(broker, subscription.expression_type, subscription.sub_string)
+        return checked_filter(broker, subscription.expression_type, subscription.sub_string, asker)
     except RequestError as error:
         if error.code != ResponseCode.SUBSCRIPTION_PARSE_FAILED or is_tag_type(subscription.expression_type):
             raise
@@ -88,10 +88,11 @@ def _stated(broker: Broker, header: PullMessageRequestHeader) -> SubscriptionDat
 class _RetryFilter:
     """Tests messages of a retry topic by what the group wants of the topic that they come from (filterSupportRetry)."""
 
-    __slots__ = ("_broker", "_group", "_tests")
+    __slots__ = ("_asker", "_broker", "_group", "_tests")
 
-    def __init__(self, broker: Broker, group: str) -> None:
+    def __init__(self, broker: Broker, group: str, asker: int) -> None:
         self._broker = broker
+        self._asker = asker
         self._group = group
         self._tests: dict[bytes, Callable[[bytes], bool] | None] = {}
 
@@ -108,7 +109,7 @@ class _RetryFilter:
         if subscription is None or subscription.expression_type != SQL_TYPE:
             return None
         try:
-            return compile_expression(SQL_TYPE, subscription.sub_string).properties
+            return compile_expression(SQL_TYPE, subscription.sub_string, broker.compile_work, self._asker).properties
         except RequestError:
             return None
 

@@ -7,8 +7,6 @@ from typing import Final, NamedTuple
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.errors import RequestError
 
-MAX_MESSAGES: Final = 100_000
-"""Messages of one batch. With 4 MiB of body each would have 42 bytes; more would only hold up everyone else."""
 MAX_PROPERTIES_BYTES: Final = 32767
 """The record keeps this length in 16 signed bits."""
 
@@ -36,28 +34,32 @@ class BatchMessage(NamedTuple):
 
 def decode_batch(body: bytes) -> list[BatchMessage]:
     """Reads the entries in order. Raises RequestError (MESSAGE_ILLEGAL) for a body that is empty or no batch."""
+    return read_batch(body, 0, len(body))[0]
+
+
+def read_batch(body: bytes, at: int, most: int, before: int = 0) -> tuple[list[BatchMessage], int]:
+    """Up to `most` entries from `at` on, behind `before` others, and where the next one begins: errors as above."""
     messages: list[BatchMessage] = []
-    at, end = 0, len(body)
-    while at < end:
-        if len(messages) == MAX_MESSAGES:
-            raise _illegal(f"has more than {MAX_MESSAGES} messages: send smaller batches")
+    end = len(body)
+    while at < end and len(messages) < most:
+        number = before + len(messages)
         if end - at < 22:
-            raise _illegal(f"ends within message {len(messages)}")
+            raise _illegal(f"ends within message {number}")
         total, _magic, _crc, flag, body_bytes = _unpack_head(body, at)
         body_end = at + 20 + body_bytes
         if at + total > end or body_end + 2 > at + total:
-            raise _illegal(f"states wrong lengths for message {len(messages)}")
+            raise _illegal(f"states wrong lengths for message {number}")
         (properties_bytes,) = _unpack_properties_length(body, body_end)
         entry_end = body_end + 2 + properties_bytes
         if entry_end != at + total:
-            raise _illegal(f"states wrong lengths for message {len(messages)}")
+            raise _illegal(f"states wrong lengths for message {number}")
         if properties_bytes > MAX_PROPERTIES_BYTES:
-            raise _illegal(f"has {properties_bytes} bytes of properties in message {len(messages)}, at most 32767 fit")
+            raise _illegal(f"has {properties_bytes} bytes of properties in message {number}, at most 32767 fit")
         messages.append(BatchMessage(flag, body[at + 20 : body_end], body[body_end + 2 : entry_end]))
         at = entry_end
-    if not messages:
+    if not end:
         raise _illegal("is empty")
-    return messages
+    return messages, at
 
 
 def encode_batch(messages: Iterable[BatchMessage]) -> bytes:

@@ -7,13 +7,14 @@ import socket
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
 from types import GeneratorType
 from typing import TYPE_CHECKING, Final
 
 from delaymq import clock
 from delaymq.broker.broker import Broker
-from delaymq.broker.results import Asked, Deferred, Held
+from delaymq.broker.results import Asked, Deferred, Held, InTurns
 from delaymq.config import BrokerConfig
 from delaymq.config.running import RunningSettings
 from delaymq.protocol.codes import RequestCode
@@ -241,7 +242,8 @@ class BrokerServer:
             commands = flow.sift(session, commands, began)
         handle = broker.handle
         send = connection.send
-        for command in commands:
+        rest = iter(commands)
+        for command in rest:
             result = handle(session, command)
             if type(result) is Response:
                 try:
@@ -256,8 +258,21 @@ class BrokerServer:
                 self.asking.ask(session, command, result)
             elif type(result) is GeneratorType:
                 self._changes.make(session, command, result)
+            elif type(result) is InTurns:
+                connection.finish_in_turns(partial(self._next_step, session, command, result), list(rest))
         if monotonic() - began >= flow.blocked_s:
             flow.held_up(commands)
+
+    def _next_step(self, session: ClientSession, command: Command, work: InTurns) -> bool:
+        """Goes on with a request that takes several turns; whether it is done."""
+        result = self.broker.next_step(session, command, work)
+        if result is work:
+            return False
+        if type(result) is Response:
+            reply(session, command, result)
+        elif type(result) is Deferred:
+            self.flushing.wait(session, command, result)
+        return True
 
     def _on_fast_commands(self, connection: RemotingConnection, commands: list[Command]) -> None:
         pulls = [command for command in commands if command.code == RequestCode.PULL_MESSAGE]

@@ -66,6 +66,7 @@ class IndexFile:
         self.slots_count = 1
         """The entries below it are in the slots on disk."""
         self._descriptor: int | None = None
+        self.is_removed = False
 
     @property
     def file_bytes(self) -> int:
@@ -155,20 +156,25 @@ class IndexFile:
         data = self._files.pread(self.descriptor(), 4, HEADER_BYTES + at)
         return int(SLOT.unpack(data)[0]) if len(data) == 4 else 0
 
-    def query(self, key_hash: int, begin_ms: int, end_ms: int, limit: int, found: list[int]) -> None:
-        """Append the offsets of matching entries to `found`, newest first."""
+    def query(self, key_hash: int, begin_ms: int, end_ms: int, limit: int, found: list[int], steps: int) -> int:
+        """Append the offsets of matching entries to `found`, newest first; how many of `steps` entries are left.
+
+        A chain has the entries of all keys whose hashes share a slot, so it may be long where nothing matches.
+        """
         number = self.head_of_chain(key_hash)
-        while 0 < number < self.count and len(found) < limit:
+        while 0 < number < self.count and len(found) < limit and steps:
+            steps -= 1
             entry_hash, offset, seconds, previous = self.entry(number)
             if seconds < 0:
-                return
+                break
             # The entry knows the second only: any instant in it may be the record's.
             time_ms = self.begin_timestamp_ms + seconds * 1000
             if entry_hash == key_hash and time_ms + 999 >= begin_ms and time_ms <= end_ms:
                 found.append(offset)
             if previous == number or time_ms + 999 < begin_ms:
-                return
+                break
             number = previous
+        return steps
 
     def steps(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int | None]:
         """As `query` without a limit; None now and then, where others may have their turn, even if nothing matches."""

@@ -19,6 +19,10 @@ NAME_DIGITS = 17
 # A store time further ahead of both the clock and the one before it is damaged: no checksum covers it.
 _TOLERANCE_MS = 30 * 86_400_000
 _YEAR_9999_MS = 253_370_764_800_000
+MAX_KEYS = 128
+"""Keys of one message that are indexed. With 32 KiB of properties it could have 16,000, which take 50 ms."""
+MAX_QUERY_STEPS = 4_096
+"""Entries that one query looks at: some 10 ms."""
 
 
 class IndexState(NamedTuple):
@@ -29,6 +33,15 @@ class IndexState(NamedTuple):
     slots_entries: int
     numbers: tuple[int, int, int, int, int]
     """The header's other numbers: begin and end timestamp, begin and end offset, used slots."""
+
+
+def indexed_keys(keys: str) -> list[str]:
+    """Those of a message's keys that are indexed; some may be empty."""
+    return keys.split(" ", MAX_KEYS)[:MAX_KEYS]
+
+
+def _is_gone(file: IndexFile) -> bool:
+    return file.is_removed
 
 
 def is_index_name(name: str) -> bool:
@@ -86,7 +99,7 @@ class KeyIndex:
                 self._newest(stored_ms).put(index_key_hash(record.topic, unique), offset, stored_ms)
             keys = properties.get(KEYS)
             if keys is not None:
-                for key in keys.split(" "):
+                for key in indexed_keys(keys):
                     if key:
                         self._newest(stored_ms).put(index_key_hash(record.topic, key), offset, stored_ms)
         except OSError as error:
@@ -130,14 +143,17 @@ class KeyIndex:
     # -- reading --------------------------------------------------------------------------------------------------
 
     def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[int]:
-        """Physical offsets of records that may have `key`, newest first; hashes collide."""
+        """Physical offsets of records that may have `key`, newest first; hashes collide.
+
+        At most MAX_QUERY_STEPS entries are looked at, since all of it is done at once: `steps` has no such limit.
+        """
         key_hash = index_key_hash(topic, key)
-        limit = min(max_count, MAX_QUERY)
+        limit, steps = min(max_count, MAX_QUERY), MAX_QUERY_STEPS
         found: list[int] = []
         for file in reversed(self.files):
             if file.is_in_time(begin_ms, end_ms):
-                file.query(key_hash, begin_ms, end_ms, limit, found)
-            if len(found) >= limit or file.begin_timestamp_ms < begin_ms:
+                steps = file.query(key_hash, begin_ms, end_ms, limit, found, steps)
+            if len(found) >= limit or not steps or file.begin_timestamp_ms < begin_ms:
                 break
         return found
 
@@ -146,9 +162,14 @@ class KeyIndex:
         key_hash = index_key_hash(topic, key)
         for file in list(reversed(self.files)):
             yield None
+            if _is_gone(file):
+                return
             try:
                 if file.is_in_time(begin_ms, end_ms):
-                    yield from file.steps(key_hash, begin_ms, end_ms)
+                    for step in file.steps(key_hash, begin_ms, end_ms):
+                        yield step
+                        if _is_gone(file):
+                            return
             except FileNotFoundError:
                 return  # deleted meanwhile, and so are all older ones
             if file.begin_timestamp_ms < begin_ms:
@@ -244,6 +265,7 @@ class KeyIndex:
 
     def _remove(self, file: IndexFile) -> str:
         file.close()
+        file.is_removed = True
         self._files.unlink(file.path)
         self.folder_unsynced = True
         return file.path

@@ -240,11 +240,26 @@ class MessageStore:
 
     def append_batch(self, messages: Sequence[NewRecord]) -> list[Dispatched]:
         """Append all in one segment, or none; errors as of `append`."""
+        property_bytes = [encode_properties(message.properties) for message in messages]
+        self.make_room(self._check_batch(messages, property_bytes))
+        return [self._append(message, encoded) for message, encoded in zip(messages, property_bytes, strict=True)]
+
+    def check_batch(self, messages: Sequence[NewRecord]) -> int:
+        """How many bytes they would take in the log; errors as of `append`."""
+        return self._check_batch(messages, [encode_properties(message.properties) for message in messages])
+
+    def make_room(self, total: int) -> None:
+        """Go on in the next segment if `total` bytes do not fit this one; errors as of `append`."""
         log = self._log
         if self._closed or log.failure is not None or self._retention.disk.writes_refused:
             self._refuse()
+        if total + BLANK_BYTES > log.segment_end - log.end_offset:
+            log.roll(total)
+
+    def _check_batch(self, messages: Sequence[NewRecord], property_bytes: Sequence[bytes]) -> int:
+        if self._closed or self._log.failure is not None or self._retention.disk.writes_refused:
+            self._refuse()
         total = 0
-        property_bytes = [encode_properties(message.properties) for message in messages]
         for message, encoded in zip(messages, property_bytes, strict=True):
             self._queues.get_or_make(message.topic, message.queue_id)
             check_record_parts(len(message.topic.encode()), len(encoded))
@@ -256,9 +271,7 @@ class MessageStore:
                     f"a record of the batch has {size} bytes, at most {self.options.max_record_bytes} are allowed"
                 )
             total += size
-        if total + BLANK_BYTES > log.segment_end - log.end_offset:
-            log.roll(total)
-        return [self._append(message, encoded) for message, encoded in zip(messages, property_bytes, strict=True)]
+        return total
 
     def _refuse(self) -> None:
         if self._looked_at is not None:

@@ -58,6 +58,7 @@ class RemotingConnection(SendingProtocol):
         "_requests",
         "_tls",
         "_turns",
+        "_unfinished",
         "id",
         "is_waiting",
         "local_address",
@@ -97,6 +98,7 @@ class RemotingConnection(SendingProtocol):
         self._tls = tls
         self._receiver = self._first_receiver()
         self._put_off: list[Command] = []
+        self._unfinished: Callable[[], bool] | None = None
         self._deaf = False
 
     def _first_receiver(self) -> FrameReceiver:
@@ -143,7 +145,7 @@ class RemotingConnection(SendingProtocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         if not self._limits.read_while_behind and not self.closing:
-            if self._put_off:
+            if self._put_off or self._unfinished is not None:
                 self._wait_for_turn()
             elif not self._deaf:
                 self._transport.resume_reading()
@@ -271,6 +273,14 @@ class RemotingConnection(SendingProtocol):
         if self._budget is not None:
             self._budget.receives(self, buffer_bytes)
 
+    def finish_in_turns(self, step: Callable[[], bool], behind: list[Command]) -> None:
+        """Has `step` called until it says that it is done, others' requests in between; `behind` is handled then.
+
+        To be called within `on_commands`, once. It is called to the end also when the connection ends before.
+        """
+        self._unfinished = step
+        self._put_off_rest(behind)
+
     def hear_no_more(self) -> None:
         """Takes no further requests: before the end, so that no answer is written any more while others go out."""
         self._deaf = True
@@ -288,14 +298,14 @@ class RemotingConnection(SendingProtocol):
                 self._requests.answer(command)
             else:
                 requests.append(command)
-        if self._put_off:
+        if self._put_off or self._unfinished is not None:
             self._put_off += requests
         elif len(requests) > 1 and self._turns is not None and self._turns.is_over():
             self._put_off_rest(requests)
             self._wait_for_turn()
         elif requests:
             self._handle(requests)
-            if self._put_off and self._drained is None:
+            if self._unfinished is not None or (self._put_off and self._drained is None):
                 self._wait_for_turn()
 
     def _handle(self, requests: list[Command]) -> None:
@@ -313,6 +323,9 @@ class RemotingConnection(SendingProtocol):
                     self._put_off_rest(requests[at:])
                     return
                 self._on_commands(self, requests[at : at + TAKEN_AT_ONCE])
+                if self._unfinished is not None:
+                    self._put_off_rest(self._put_off + requests[at + TAKEN_AT_ONCE :])
+                    return
                 if sum(map(len, self._pieces)) > self._limits.write_pause_bytes:
                     self._flush()
         except Exception:
@@ -337,17 +350,34 @@ class RemotingConnection(SendingProtocol):
 
     def take_turn(self) -> bool:
         """Handles a slice of what was put off, then reads on; True: more is left, and the peer takes its answers."""
+        if self._unfinished is not None and not self._run_unfinished():
+            return True
         if self.closing or self._drained is not None:
             return False
         if self._put_off:
             requests, self._put_off = self._put_off, []
             self._handle(requests)
-            if self._put_off:
-                return self._drained is None
+            if self._put_off or self._unfinished is not None:
+                return self._unfinished is not None or self._drained is None
         self.put_off_at = 0.0
         if self._drained is None and not self.closing and not self._deaf:
             self._transport.resume_reading()
         return False
+
+    def _run_unfinished(self) -> bool:
+        """A slice of a request that takes several turns; whether it is done."""
+        give_way_at = time.monotonic() + SLICE_S
+        try:
+            while self._unfinished is not None:
+                if self._unfinished():
+                    self._unfinished = None
+                elif time.monotonic() >= give_way_at:
+                    return False
+        except Exception:
+            _logger.exception("a command of %s could not be finished", self.remote_address)
+            self._unfinished = None
+            self.abort()
+        return True
 
     def _cut_off(self, error: ProtocolError) -> None:
         error.__traceback__ = None  # the receiver keeps the error, whose frames keep the receiver

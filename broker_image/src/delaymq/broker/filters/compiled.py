@@ -14,8 +14,12 @@ CHARACTER_BYTES: Final = 16
 """Of one character: the text itself, and the constants that it becomes. Short strings in a list cost most."""
 CHARACTERS_A_UNIT: Final = 256
 """Reading so many takes as long as making the code of one comparison: some 60 µs."""
+UNITS_OF_ANY: Final = 7
+"""What making a function takes, however small it is, beside its comparisons."""
 WORK_A_WINDOW: Final = 128
-"""Units after which no further expression is compiled in a window: as much as the largest one, some 8 ms."""
+"""Units after which no further expression is compiled in a window: nearly as much as the largest one, some 8 ms."""
+SHARE_OF_ONE: Final = WORK_A_WINDOW // 4
+"""The same for one connection. What is spent beyond either is taken from the windows that follow."""
 WINDOW_MS: Final = 40
 
 T = TypeVar("T")
@@ -64,24 +68,36 @@ class NotNowError(RequestError):
 
 
 class CompileWork:
-    """What new expressions of peers have cost lately."""
+    """What new expressions of peers have cost lately: a fifth of the loop's time at most, and a quarter of that by one.
 
-    __slots__ = ("_began_ms", "_now_ms", "_spent")
+    Half of each window is kept for connections that have spent nothing lately: who brings one expression after the
+    other, from however many connections, waits for those who come with their first.
+    """
+
+    __slots__ = ("_began_ms", "_now_ms", "_of_one", "_spent")
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self._began_ms = 0
         self._spent = 0
+        self._of_one: dict[int, int] = {}
+        """By connection: what it still owes."""
 
-    def begin(self) -> None:
-        """Before one is compiled. NotNowError: not in this window."""
+    def begin(self, asker: int) -> None:
+        """Before one is compiled for a connection. NotNowError: not in this window."""
         now_ms = self._now_ms()
-        if abs(now_ms - self._began_ms) >= WINDOW_MS:
+        windows = abs(now_ms - self._began_ms) // WINDOW_MS
+        if windows:
             self._began_ms = now_ms
-            self._spent = 0
-        if self._spent >= WORK_A_WINDOW:
+            self._spent = max(self._spent - windows * WORK_A_WINDOW, 0)
+            paid = windows * SHARE_OF_ONE
+            self._of_one = {each: spent - paid for each, spent in self._of_one.items() if spent > paid}
+        own = self._of_one.get(asker, 0)
+        if own >= SHARE_OF_ONE or self._spent >= (WORK_A_WINDOW // 2 if own else WORK_A_WINDOW):
             raise NotNowError
 
-    def spend(self, text: str, comparisons: int) -> None:
-        """One was compiled, or found to be wrong."""
-        self._spent += 1 + comparisons + len(text) // CHARACTERS_A_UNIT
+    def spend(self, asker: int, text: str, comparisons: int) -> None:
+        """One was compiled, or found to be wrong: then it has no comparisons."""
+        units = 1 + len(text) // CHARACTERS_A_UNIT + (comparisons and comparisons + UNITS_OF_ANY)
+        self._spent += units
+        self._of_one[asker] = self._of_one.get(asker, 0) + units

@@ -45,10 +45,12 @@ class Filter:
 EVERYTHING: Final = Filter()
 
 
-def compile_expression(expression_type: str | None, text: str, work: CompileWork | None = None) -> Filter:
+def compile_expression(
+    expression_type: str | None, text: str, work: CompileWork | None = None, asker: int = 0
+) -> Filter:
     """The filter of a subscription. RequestError 23 with the place of the mistake, 1 for a type that does not exist.
 
-    With `work` NotNowError too, when many others were compiled just now.
+    With `work` NotNowError too, when many others were compiled just now, or many for the connection `asker`.
     """
     if is_tag_type(expression_type):
         return _small_tags(text) if len(text) <= SMALL_TAGS_CHARACTERS else _large_tags(text)
@@ -60,7 +62,7 @@ def compile_expression(expression_type: str | None, text: str, work: CompileWork
         )
     found = _sql.get(text)
     if found is None:
-        found = _sql_filter(text, work)
+        found = _sql_filter(text, work, asker)
     if isinstance(found, str):
         raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, found)
     return found
@@ -73,14 +75,14 @@ def _tag_filter(text: str) -> Filter:
     return Filter(tags=matcher_of(codes), tag=next(iter(codes)).to_bytes(4, "big") if len(codes) == 1 else b"")
 
 
-def _sql_filter(text: str, work: CompileWork | None) -> Filter | str:
+def _sql_filter(text: str, work: CompileWork | None, asker: int = 0) -> Filter | str:
     """The filter, or why there is none: refusals are kept as well, since clients ask again and again."""
     from delaymq.broker.filters import sql_code
     from delaymq.broker.filters.sql_grammar import SqlError, parse
     from delaymq.broker.filters.sql_needle import needle_of
 
     if work is not None:
-        work.begin()
+        work.begin(asker)
     found: Filter | str
     comparisons = 0
     try:
@@ -93,7 +95,7 @@ def _sql_filter(text: str, work: CompileWork | None) -> Filter | str:
     except SqlError as error:
         found = f"Invalid MessageSelector: {error}"
     if work is not None:
-        work.spend(text, comparisons)
+        work.spend(asker, text, comparisons)
     _sql.put(text, found, bytes_of(text, comparisons))
     return found
 

@@ -34,14 +34,16 @@ from delaymq.broker.filters.sql_words import (
     NAME,
     STRING,
     Word,
+    Words,
     place_of,
-    words_of,
 )
 
 # Each level of parentheses or signs is some frames of this parser, and of Python's compiler later on.
 MAX_DEPTH: Final = 64
 # Code is generated on the event loop, some 0.1 ms for a comparison.
 MAX_COMPARISONS: Final = 128
+# What AND and OR join: also conditions that compare nothing, such as TRUE, become code.
+MAX_PARTS: Final = 2 * MAX_COMPARISONS
 # Links of `a = b = c`: each is one level of the tree.
 MAX_LINKS: Final = 32
 
@@ -68,7 +70,7 @@ class Parsed(NamedTuple):
 
     condition: Node
     cost: int
-    """Comparisons in it, at least 1."""
+    """Comparisons in it, or conditions that AND and OR join behind the first if these are more; at least 1."""
     ignored: str
     """Where what RocketMQ ignores begins, with the beginning of it; empty: nothing."""
 
@@ -83,11 +85,12 @@ def parse(text: str) -> Parsed:
 class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text
-        self._words = words_of(text)
+        self._words = Words(text)
         self._at = 0
         self._depth = 0
         self._comparisons = 0
         self._links = 0
+        self._parts = 0
 
     def whole(self) -> Parsed:
         condition = self._condition(self._either(), self._words[0])
@@ -96,7 +99,7 @@ class _Parser:
         if word.kind != END:
             rest = self._text[word.position : word.position + 40]
             ignored = f"{rest!r} at {place_of(self._text, word.position)} has no meaning"
-        return Parsed(condition, max(self._comparisons, 1), ignored)
+        return Parsed(condition, max(self._comparisons, self._parts, 1), ignored)
 
     # The levels of the grammar, loosest first.
 
@@ -108,6 +111,7 @@ class _Parser:
         parts = [self._condition(left, begin)]
         while self._take("OR"):
             begin = self._next()
+            self._count_part(begin)
             parts.append(self._condition(self._both(), begin))
         return Either(tuple(parts))
 
@@ -119,6 +123,7 @@ class _Parser:
         parts = [self._condition(left, begin)]
         while self._take("AND"):
             begin = self._next()
+            self._count_part(begin)
             parts.append(self._condition(self._equality(), begin))
         return Both(tuple(parts))
 
@@ -305,6 +310,11 @@ class _Parser:
         self._comparisons += 1
         if self._comparisons > MAX_COMPARISONS:
             raise self._error(word, f"there are more than {MAX_COMPARISONS} comparisons: use IN, or filter yourself")
+
+    def _count_part(self, word: Word) -> None:
+        self._parts += 1
+        if self._parts >= MAX_PARTS:
+            raise self._error(word, f"AND and OR join more than {MAX_PARTS} conditions: use IN, or filter yourself")
 
     def _unexpected(self, word: Word, wanted: str) -> SqlError:
         found = "the expression ends" if word.kind == END else f"{word.text[:32]!r} stands there"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 # A client's heartbeat carries the text; an address list of some thousand values still fits.
@@ -16,17 +17,20 @@ INTEGER: Final = "integer"
 DECIMAL: Final = "decimal"
 BAD: Final = "bad"
 
-# A comment of one line needs the line's end; without it `--` is two signs. Numbers: the longest reading wins.
-_WORD: Final = re.compile(
-    r"(?P<skipped>[ \t\n\r\f]+|--[^\n\r]*(?:\r\n|\n|\r)|/\*[^*]*\*(?:\*|[^*/][^*]*\*)*/)"
+_COMMENT: Final = r"--[^\n\r]*+(?:\r\n|\n|\r)|"
+_ANY_WORD: Final = (
+    r"/\*[^*]*\*(?:\*|[^*/][^*]*\*)*/)"
     r"|(?P<decimal>[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)"
     r"|(?P<integer>0|[1-9][0-9]*[lL]?)"
     r"|(?P<string>'(?:''|[^'])*')"
     r"|(?P<name>[A-Za-z_$][A-Za-z0-9_$]*)"
     r"|(?P<sign><>|<=|>=|[=<>(),+-])"
-    r"|(?P<bad>.)",
-    re.DOTALL,
+    r"|(?P<bad>.)"
 )
+# A comment of one line needs the line's end; without it `--` is two signs. Numbers: the longest reading wins.
+_WORD: Final = re.compile(r"(?P<skipped>[ \t\n\r\f]+|" + _COMMENT + _ANY_WORD, re.DOTALL)
+# Behind the last line's end: nobody looks for one at each of thousands of signs.
+_WORD_OF_LAST_LINE: Final = re.compile(r"(?P<skipped>[ \t\n\r\f]+|" + _ANY_WORD, re.DOTALL)
 
 
 class Word(NamedTuple):
@@ -38,22 +42,41 @@ class Word(NamedTuple):
     position: int
 
 
-def words_of(text: str) -> list[Word]:
-    """All words, END last. What is no word is BAD, and is an error only where the grammar gets to it."""
-    words = []
-    for match in _WORD.finditer(text):
-        kind, found = match.lastgroup, match.group()
+class Words:
+    """The words of a text by number, END last; split only as far as somebody asks.
+
+    What is no word is BAD, and is an error only where the grammar gets to it. Most of a text that makes no sense is
+    never looked at: a reader that gives up at a word has not paid for the thousands behind it.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._rest = _words(text)
+        self._known: list[Word] = []
+
+    def __getitem__(self, number: int) -> Word:
+        known = self._known
+        while len(known) <= number:
+            known.append(next(self._rest))
+        return known[number]
+
+
+def _words(text: str) -> Iterator[Word]:
+    at, end = 0, len(text)
+    last_line_at = max(text.rfind("\n"), text.rfind("\r")) + 1
+    while at < end:
+        match = (_WORD if at < last_line_at else _WORD_OF_LAST_LINE).match(text, at)
+        assert match is not None  # any character is BAD at least
+        kind, found, begin = match.lastgroup, match.group(), at
+        at = match.end()
         if kind == "skipped":
             continue
         if kind == "sign":
             kind = found
         elif kind == "name" and found.upper() in KEYWORDS:
             kind = found.upper()
-        words.append(Word(kind or BAD, found, match.start()))
-        if kind == BAD:
-            break
-    words.append(Word(END, "", len(text)))
-    return words
+        yield Word(kind or BAD, found, begin)
+    while True:
+        yield Word(END, "", end)
 
 
 def place_of(text: str, position: int) -> str:

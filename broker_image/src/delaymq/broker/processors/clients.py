@@ -115,5 +115,5 @@ def check_client_config(broker: Broker, session: Session, command: Command) -> R
     subscription = CheckClient.decode(command.body).subscription_data
     # A consumer that is refused here does not start: if there is no time to look now, its pulls say what is wrong.
     with suppress(NotNowError):
-        checked_filter(broker, subscription.expression_type, subscription.sub_string)
+        checked_filter(broker, subscription.expression_type, subscription.sub_string, session.id)
     return Response()

@@ -68,19 +68,21 @@ def pull_message(broker: Broker, session: Session, command: Command) -> Response
             wait_ms = broker.config.short_polling_time_mills
         deadline_ms = broker.now_ms() + wait_ms if wait_ms > 0 else 0
     broker.creations.find_group(session, command, header.consumer_group)
-    result = _pull(broker, header, deadline_ms, False)
+    result = _pull(broker, header, deadline_ms, session.id, False)
     if header.sys_flag & COMMIT_OFFSET and header.commit_offset >= 0:
         broker.committing.commit(header.topic, header.consumer_group, header.queue_id, header.commit_offset)
     return result
 
 
-def _pull(broker: Broker, header: PullMessageRequestHeader, deadline_ms: int, final: bool) -> Response | Held:
+def _pull(
+    broker: Broker, header: PullMessageRequestHeader, deadline_ms: int, asker: int, final: bool
+) -> Response | Held:
     """One look at the queue; with `deadline_ms` (0: no waiting) and not `final` the pull may be held."""
     _check_place(broker, header)
     try:
-        wanted = filter_of_pull(broker, header)
+        wanted = filter_of_pull(broker, header, asker)
     except NotNowError:
-        return _later(broker, header, deadline_ms, final)
+        return _later(broker, header, deadline_ms, asker, final)
     offset = header.queue_offset
     began = perf_counter()
     pulled = read_queue(broker, header.topic, header.queue_id, offset, header.max_msg_nums, wanted)
@@ -97,7 +99,7 @@ def _pull(broker: Broker, header: PullMessageRequestHeader, deadline_ms: int, fi
     else:
         broker.stats.get_miss += 1
         if code == ResponseCode.PULL_NOT_FOUND and deadline_ms and not final and pulled.next_offset == offset:
-            resume = partial(_resume, broker, header, deadline_ms)
+            resume = partial(_resume, broker, header, deadline_ms, asker)
             tags = wanted.tags or matches_all
             return Held(
                 header.topic, header.queue_id, offset, deadline_ms, tags, resume, wanted.properties, wanted.cost
@@ -117,11 +119,13 @@ def _pull(broker: Broker, header: PullMessageRequestHeader, deadline_ms: int, fi
     )
 
 
-def _later(broker: Broker, header: PullMessageRequestHeader, deadline_ms: int, final: bool) -> Response | Held:
+def _later(
+    broker: Broker, header: PullMessageRequestHeader, deadline_ms: int, asker: int, final: bool
+) -> Response | Held:
     """What a pull gets that there is no time to compile a filter for: it waits for a moment, or comes again."""
     offset = header.queue_offset
     if deadline_ms and not final:
-        resume = partial(_resume, broker, header, deadline_ms)
+        resume = partial(_resume, broker, header, deadline_ms, asker)
         return Held(header.topic, header.queue_id, offset, broker.now_ms(), matches_nothing, resume)
     low, high = broker.store.queue_bounds(header.topic, header.queue_id)
     fields = {"suggestWhichBrokerId": "0", "nextBeginOffset": str(offset), "minOffset": str(max(low, 0))}
@@ -147,8 +151,10 @@ def _stop_if_slow(broker: Broker, header: PullMessageRequestHeader, behind_bytes
         broker.groups.disable_consuming(name)
 
 
-def _resume(broker: Broker, header: PullMessageRequestHeader, deadline_ms: int, final: bool) -> Response | Held:
-    return broker.guarded(RequestCode.PULL_MESSAGE, partial(_pull, broker, header, deadline_ms, final))
+def _resume(
+    broker: Broker, header: PullMessageRequestHeader, deadline_ms: int, asker: int, final: bool
+) -> Response | Held:
+    return broker.guarded(RequestCode.PULL_MESSAGE, partial(_pull, broker, header, deadline_ms, asker, final))
 
 
 def _check_place(broker: Broker, header: PullMessageRequestHeader) -> None:

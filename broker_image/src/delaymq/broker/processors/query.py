@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from delaymq.broker.errors import system_error
 from delaymq.broker.filters import Filter, NotNowError, compile_expression, is_tag_type
+from delaymq.broker.results import Deferred, InTurns
 from delaymq.message import names
-from delaymq.message.properties import decode_properties
-from delaymq.message.record import Record
+from delaymq.message.properties import MAX_PROPERTIES_BYTES
 from delaymq.protocol.bodies import QueueData, QueueEntry, SubscriptionData
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import Command, Response
@@ -25,35 +26,71 @@ from delaymq.store.consume_queue import ENTRY
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
     from delaymq.broker.session import Session
+    from delaymq.store.named import NamedHead
 
 MAX_QUERY_COUNT: Final = 64
 # The answer is one frame of 16 MiB at most, and all of it is in memory at once.
 MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
+# Steps of 64 entries of the index: what a query does before others have their turn, and at most in all. A million
+# entries take some seconds of turns; no client waits longer.
+STEPS_AT_ONCE: Final = 4
+MAX_INDEX_STEPS: Final = 1_000_000 // 64
+# A record of this size is a step of its own.
+LARGE_RECORD_BYTES: Final = 256 * 1024
 # mqadmin asks for 10 entries.
 MAX_QUEUE_ENTRIES: Final = 1_000
 # The same where each entry's record has to be read, for its properties.
 MAX_FILTERED_ENTRIES: Final = 100
 
 
-def query_message(broker: Broker, session: Session, command: Command) -> Response:
+def query_message(broker: Broker, session: Session, command: Command) -> Response | InTurns:
     """12: messages of a topic with a key, or with a unique id if the request says so."""
     fields = command.fields
     header = QueryMessageRequestHeader.from_fields(fields)
     count = min(max(header.max_num, 1), MAX_QUERY_COUNT)
     if fields.get("_UNIQUE_KEY_QUERY", "").lower() == "true":
-        count = broker.config.default_query_max_num
-    offsets = broker.store.query_index(header.topic, header.key, count, header.begin_timestamp, header.end_timestamp)
+        count = min(broker.config.default_query_max_num, MAX_QUERY_COUNT)
+    if len(header.key) > MAX_PROPERTIES_BYTES:
+        raise RequestError(ResponseCode.QUERY_NOT_FOUND, "no message has so long a key")
+    steps = _queried(broker, header, count)
+    for _ in range(STEPS_AT_ONCE):
+        try:
+            next(steps)
+        except StopIteration as end:
+            response: Response = end.value
+            return response
+    return InTurns(steps)
+
+
+def _queried(
+    broker: Broker, header: QueryMessageRequestHeader, count: int
+) -> Generator[None, None, Response | Deferred]:
+    """The answer to a query. Chains of the index are as long as somebody wants to make them: keys collide at will."""
+    found: list[NamedHead] = []
+    steps = 0
+    for offset in broker.store.index_steps(header.topic, header.key, header.begin_timestamp, header.end_timestamp):
+        if offset is None:
+            steps += 1
+            if steps > MAX_INDEX_STEPS:
+                break
+            yield
+            continue
+        head = broker.head_at(offset)
+        if head is not None and head.topic == header.topic and _has_key(broker.properties_at(head), header.key):
+            found.append(head)
+            if len(found) >= count:
+                break
     parts: list[bytes] = []
     total = 0
     # The newest were chosen; they are answered in the order of the log, which is how mqadmin lists them.
-    for offset in sorted(offsets):
-        record = broker.record_at(offset)
-        if record is None or not _has_key(record, header.topic, header.key):
-            continue
-        if parts and total + record.size > MAX_ANSWER_BYTES:
+    for head in sorted(found, key=lambda each: each.physical_offset):
+        if parts and total + head.size > MAX_ANSWER_BYTES:
             break
-        parts.append(broker.store.read_bytes(offset, record.size))
-        total += record.size
+        if broker.store.record_at(head.physical_offset) is not None:
+            parts.append(broker.store.read_bytes(head.physical_offset, head.size))
+            total += head.size
+            if head.size >= LARGE_RECORD_BYTES:
+                yield
     updated_ms, updated_offset = broker.store.index_last_update
     answer = {
         "indexLastUpdateTimestamp": str(updated_ms),
@@ -64,11 +101,8 @@ def query_message(broker: Broker, session: Session, command: Command) -> Respons
     return Response(0, None, answer, b"".join(parts))
 
 
-def _has_key(record: Record, topic: str, key: str) -> bool:
-    """Whether the record has the key and not only its hash."""
-    if record.topic != topic:
-        return False
-    properties = decode_properties(record.raw_properties)
+def _has_key(properties: dict[str, str], key: str) -> bool:
+    """Whether a record has the key and not only its hash."""
     return properties.get(names.UNIQUE_KEY) == key or key in properties.get(names.KEYS, "").split(" ")
 
 
@@ -99,7 +133,7 @@ def query_consume_queue(broker: Broker, session: Session, command: Command) -> R
         raise RequestError(
             ResponseCode.SUCCESS, f"Index {index} of {queue_id}@{topic} is not exist! It has {low} to {high}."
         )
-    wanted = None if subscription is None else _filter_of(broker, subscription)
+    wanted = None if subscription is None else _filter_of(broker, subscription, session.id)
     by_property = wanted is not None and wanted.properties is not None
     count = min(max(header.count or 0, 0), MAX_FILTERED_ENTRIES if by_property else MAX_QUEUE_ENTRIES)
     entries = broker.store.read_entries(topic, queue_id, index, count)
@@ -122,10 +156,10 @@ def _filter_data(group: str, subscription: SubscriptionData) -> str:
     return msgspec.json.encode(told).decode()
 
 
-def _filter_of(broker: Broker, subscription: SubscriptionData) -> Filter | None:
+def _filter_of(broker: Broker, subscription: SubscriptionData, asker: int) -> Filter | None:
     """What the group's members said; None for an expression that never compiled, with which nothing is taken."""
     try:
-        return compile_expression(subscription.expression_type, subscription.sub_string, broker.compile_work)
+        return compile_expression(subscription.expression_type, subscription.sub_string, broker.compile_work, asker)
     except NotNowError:
         raise
     except RequestError:
