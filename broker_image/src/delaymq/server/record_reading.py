@@ -24,7 +24,7 @@ _WHOLE_BYTES: Final = 96 * 1024
 """Records up to this size are read in one go and their checksum is checked."""
 _PAGE_BYTES: Final = 4096
 _ANY_SIZE: Final = 1 << 31
-_WIDEST_HEAD_BYTES: Final = 112
+WIDEST_HEAD_BYTES: Final = 112
 _BODY_LENGTH_BYTES: Final = 4
 
 
@@ -106,7 +106,7 @@ class LogFiles:
         if place is None:
             return None
         descriptor, position = place
-        head = os.pread(descriptor, _WIDEST_HEAD_BYTES, position)
+        head = os.pread(descriptor, WIDEST_HEAD_BYTES, position)
         if len(head) < FIXED_BYTES:
             return None
         size, magic = SIZE_AND_MAGIC.unpack_from(head)
@@ -117,7 +117,7 @@ class LogFiles:
                 record = decode_record(os.pread(descriptor, size, position))
                 found = ReadRecord(record, len(record.body))
             else:
-                found = _read_cut(descriptor, position, head, size, body_bytes)
+                found = read_cut(descriptor, position, head, size, body_bytes)
         except RecordError:
             return None
         return found if found.record.physical_offset == offset else None
@@ -148,7 +148,7 @@ class _Segments:
         return self._open[base]
 
 
-def _read_cut(descriptor: int, position: int, head: bytes, size: int, shown_bytes: int) -> ReadRecord:
+def read_cut(descriptor: int, position: int, head: bytes, size: int, shown_bytes: int) -> ReadRecord:
     """A large record with the beginning of its body: decoded as one without a body, which the head is changed for."""
     sys_flag = int.from_bytes(head[36:40], "big")
     body_at = 88 + 12 * bool(sys_flag & flags.BORN_HOST_IPV6) + 12 * bool(sys_flag & flags.STORE_HOST_IPV6)
@@ -156,8 +156,8 @@ def _read_cut(descriptor: int, position: int, head: bytes, size: int, shown_byte
     if not 0 <= body_bytes <= size - FIXED_BYTES:
         raise RecordError(f"the body's length {body_bytes} does not fit a record of {size} bytes")
     tail_bytes = size - body_at - body_bytes
-    if tail_bytes > LONGEST_TAIL_BYTES:
-        raise RecordError(f"the record has {tail_bytes} bytes behind its body, at most {LONGEST_TAIL_BYTES} fit")
+    if not 0 <= tail_bytes <= LONGEST_TAIL_BYTES:
+        raise RecordError(f"the record has {tail_bytes} bytes behind its body: 3 to {LONGEST_TAIL_BYTES} can be")
     rest = os.pread(descriptor, tail_bytes, position + body_at + body_bytes)
     without_body = b"".join(
         (

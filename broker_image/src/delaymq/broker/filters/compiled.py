@@ -14,8 +14,6 @@ CHARACTER_BYTES: Final = 16
 """Of one character: the text itself, and the constants that it becomes. Short strings in a list cost most."""
 CHARACTERS_A_UNIT: Final = 256
 """Reading so many takes as long as making the code of one comparison: some 60 µs."""
-UNITS_OF_ANY: Final = 7
-"""What making a function takes, however small it is, beside its comparisons."""
 WORK_A_WINDOW: Final = 128
 """Units after which no further expression is compiled in a window: nearly as much as the largest one, some 8 ms."""
 SHARE_OF_ONE: Final = WORK_A_WINDOW // 4
@@ -98,6 +96,6 @@ class CompileWork:
 
     def spend(self, asker: int, text: str, comparisons: int) -> None:
         """One was compiled, or found to be wrong: then it has no comparisons."""
-        units = 1 + len(text) // CHARACTERS_A_UNIT + (comparisons and comparisons + UNITS_OF_ANY)
+        units = 1 + comparisons + len(text) // CHARACTERS_A_UNIT
         self._spent += units
         self._of_one[asker] = self._of_one.get(asker, 0) + units

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from delaymq.message.errors import RecordError
-from delaymq.message.record import FIXED_BYTES, MESSAGE_MAGIC, decode_record
+from delaymq.message.record import FIXED_BYTES, MESSAGE_MAGIC
+from delaymq.server.record_reading import WIDEST_HEAD_BYTES, read_cut
+from delaymq.store.named import LARGEST_NAMED_BYTES
 from delaymq.store.reader import is_torn
 
 CHUNK_BYTES: Final = 256 * 1024
@@ -87,15 +89,14 @@ def records_behind(descriptor: int, base: int, position: int, end: int, count: i
 
 
 def _record_at(descriptor: int, base: int, position: int, end: int) -> Found | None:
-    head = os.pread(descriptor, _PHYSICAL_OFFSET_AT + 8, position)
+    head = os.pread(descriptor, WIDEST_HEAD_BYTES, position)
     size = int.from_bytes(head[:4], "big")
-    if (
-        int.from_bytes(head[_PHYSICAL_OFFSET_AT:], "big") != base + position
-        or not FIXED_BYTES <= size <= end - position
-    ):
+    stated_offset = int.from_bytes(head[_PHYSICAL_OFFSET_AT : _PHYSICAL_OFFSET_AT + 8], "big")
+    if stated_offset != base + position or not FIXED_BYTES <= size <= min(end - position, LARGEST_NAMED_BYTES):
         return None
     try:
-        record = decode_record(os.pread(descriptor, size, position))
+        # A body may be full of heads that claim megabytes each: none is read for them.
+        record = read_cut(descriptor, position, head, size, 0).record
     except RecordError:
         return None
     if is_torn(record.raw_properties, position + size - len(record.raw_properties)):
