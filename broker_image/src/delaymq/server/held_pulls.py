@@ -143,9 +143,10 @@ class HeldPulls:
         """
         if self.closing:
             return
-        taken = PULL_BYTES
-        for value in request.fields.values():
-            taken += len(value) if value.isascii() else 4 * len(value)
+        taken = PULL_BYTES + sum(map(len, request.fields.values()))
+        if taken > 2 * PULL_BYTES:
+            # Of a long text one wide character makes four bytes of each.
+            taken = PULL_BYTES + sum(len(value) << 2 * (not value.isascii()) for value in request.fields.values())
         if session.held_bytes + taken > self.max_bytes - self._bytes:
             text = "%s holds %d pulls, and all together %d bytes: more are answered at once (maxHeldPullBytes)"
             _refused.warning(text, session.remote_address, len(session.held), self._bytes, peer=session.remote_address)
@@ -167,14 +168,13 @@ class HeldPulls:
         queue = self._by_queue.get((topic, queue_id))
         if queue is None:
             return
-        news = (queue_offset, tags_code, properties)
         if queue.units <= AT_ONCE_UNITS and not queue.is_walked:
             for pull in list(queue.pulls):
-                if _is_wanted(pull.held, news):
+                if _is_wanted(pull.held, queue_offset, tags_code, properties):
                     self._resume(pull)
             return
         if len(queue.news) < MAX_NEWS:
-            queue.news.append(news)
+            queue.news.append((queue_offset, tags_code, properties))
         else:
             queue.missed_news = True
         if not queue.is_walked:
@@ -263,7 +263,7 @@ class HeldPulls:
             for pull in list(queue.pulls):
                 if not pull.is_waiting:
                     continue
-                if missed or any(_is_wanted(pull.held, each) for each in news):
+                if missed or any(_is_wanted(pull.held, *each) for each in news):
                     self._resume(pull)
                     yield RESUME_UNITS
                 else:
@@ -339,21 +339,23 @@ class HeldPulls:
             queue.by_property += 1
             self._by_property[key] = None
         self._by_deadline.setdefault(pull.bucket, set()).add(pull)
-        pull.session.held.add(pull)
-        pull.session.held_bytes += pull.bytes
+        session = pull.session
+        session.held.add(pull)
+        session.held_bytes += pull.bytes
         self._bytes += pull.bytes
         self._count += 1
 
     def _remove(self, pull: HeldPull) -> None:
-        if not pull.is_waiting:
+        session, held = pull.session, pull.held
+        if pull not in session.held:
             return
-        pull.session.held.discard(pull)
-        pull.session.held_bytes -= pull.bytes
-        key = (pull.held.topic, pull.held.queue_id)
+        session.held.discard(pull)
+        session.held_bytes -= pull.bytes
+        key = (held.topic, held.queue_id)
         queue = self._by_queue[key]
         queue.pulls.discard(pull)
         queue.units -= pull.units
-        if pull.held.properties is not None:
+        if held.properties is not None:
             queue.by_property -= 1
             if not queue.by_property:
                 del self._by_property[key]
@@ -364,9 +366,8 @@ class HeldPulls:
         self._count -= 1
 
 
-def _is_wanted(held: Held, news: News) -> bool:
+def _is_wanted(held: Held, queue_offset: int, tags_code: int, properties: bytes | None) -> bool:
     """Whether a message would do for a pull, as far as is known."""
-    queue_offset, tags_code, properties = news
     if queue_offset < held.offset or not held.matches(tags_code):
         return False
     return held.properties is None or properties is None or held.properties(properties)
