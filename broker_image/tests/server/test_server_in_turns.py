@@ -179,7 +179,7 @@ def test_a_query_goes_through_colliding_keys_in_turns(tmp_path: Path, monkeypatc
 
 
 def test_a_query_gives_up_after_so_many_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query, "MAX_INDEX_STEPS", 3)
+    monkeypatch.setattr(query, "MAX_INDEX_ENTRIES", 3 * STEP_ENTRIES)
 
     async def scenario() -> None:
         async with serving(tmp_path, monkeypatch, max_index_num=100_000) as (_, peer, _other, _steps):

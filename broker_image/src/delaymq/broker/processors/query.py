@@ -22,6 +22,7 @@ from delaymq.protocol.headers import (
     ViewMessageRequestHeader,
 )
 from delaymq.store.consume_queue import ENTRY
+from delaymq.store.index import STEP_ENTRIES
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
@@ -31,10 +32,10 @@ if TYPE_CHECKING:
 MAX_QUERY_COUNT: Final = 64
 # The answer is one frame of 16 MiB at most, and all of it is in memory at once.
 MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
-# Steps of 64 entries of the index: what a query does before others have their turn, and at most in all. A million
-# entries take some seconds of turns; no client waits longer.
+# Steps of 64 entries of the index that a query does before others have their turn.
 STEPS_AT_ONCE: Final = 4
-MAX_INDEX_STEPS: Final = 1_000_000 // 64
+# Entries that it looks at in all: some seconds of turns; no client waits longer.
+MAX_INDEX_ENTRIES: Final = 1_000_000
 # A record of this size is a step of its own.
 LARGE_RECORD_BYTES: Final = 256 * 1024
 # mqadmin asks for 10 entries.
@@ -71,7 +72,7 @@ def _queried(
     for offset in broker.store.index_steps(header.topic, header.key, header.begin_timestamp, header.end_timestamp):
         if offset is None:
             steps += 1
-            if steps > MAX_INDEX_STEPS:
+            if steps * STEP_ENTRIES > MAX_INDEX_ENTRIES:
                 break
             yield
             continue

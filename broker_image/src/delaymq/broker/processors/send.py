@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 BATCHED_AT_ONCE: Final = 128
 """Messages of a batch that are stored in one turn of the loop: some 2 ms. The others follow in turns of their own."""
+MAX_BATCHED: Final = 31_650
+"""Messages of a batch: the answer names each by an id of 33 characters, and clients take headers of 1 MiB."""
 _OTHER_FIELDS_BYTES: Final = 4_096
 _closed_topics: Final = names.CLOSED_TO_CLIENTS
 
@@ -291,8 +293,8 @@ def _stored_in_turns(batch: _Batch, body: bytes) -> Generator[None, None, Respon
 
 
 def most_batched(broker: Broker) -> int:
-    """Messages of a batch whose ids fit the header of its answer: clients take no larger one."""
-    return (MAX_HEADER_BYTES - _OTHER_FIELDS_BYTES) // (len(broker.message_id_prefix) + 16 + 1)
+    """Messages of a batch whose ids fit the header of its answer."""
+    return min(MAX_BATCHED, (MAX_HEADER_BYTES - _OTHER_FIELDS_BYTES) // (len(broker.message_id_prefix) + 16 + 1))
 
 
 def _when_flushed(broker: Broker, fields: dict[str, str], until: int) -> Deferred:
