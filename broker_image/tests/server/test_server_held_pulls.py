@@ -200,7 +200,7 @@ class Turns:
         self.queue = queue
         self.work: list[Callable[[], None]] = []
         self.resumed: list[int] = []
-        queue.held._soon = self.work.append
+        queue.held._work.soon = self.work.append
 
     def run(self, begin: Callable[[], None]) -> None:
         """The turn in which something happens to many pulls, and all that follow."""
@@ -284,7 +284,7 @@ def test_a_filter_that_costs_much_is_not_tried_while_its_sender_waits(queue: Que
         seen.append(tried - before)
         before = tried
 
-    queue.held._soon = lambda function: turns.work.append(lambda: (function(), note())[0])
+    queue.held._work.soon = lambda function: turns.work.append(lambda: (function(), note())[0])
     turns.run(lambda: (queue.held.arrived("T", 0, 5, WANTED, b""), note())[0])
     assert tried == 100
     assert max(seen) <= SLICE_UNITS // 130 + 1

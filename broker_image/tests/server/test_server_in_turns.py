@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from delaymq.broker.broker import Broker
 from delaymq.broker.filters.compiled import SHARE_OF_ONE, CompileWork
-from delaymq.broker.processors import query, send
+from delaymq.broker.processors import batched, query
 from delaymq.message.hashing import index_key_hash
 from delaymq.protocol.batch import BatchMessage, encode_batch
 from delaymq.protocol.codes import RequestCode, ResponseCode
@@ -21,7 +21,7 @@ from delaymq.store.index import STEP_ENTRIES, IndexFile
 from delaymq.store.key_index import MAX_QUERY_STEPS
 from running_server import BrokerPeer, run, send_command, standalone, until
 
-BATCH = 20 * send.BATCHED_AT_ONCE + 1
+BATCH = 20 * batched.BATCHED_AT_ONCE + 1
 
 
 def batch(count: int, topic: str = "Orders", *, text: str = "") -> Command:
@@ -73,7 +73,7 @@ def test_a_large_batch_is_stored_in_turns_and_others_are_served_in_between(
             )
             assert int.from_bytes(found.body[20:28], "big") == BATCH - 1
             steps = [after - before for before, after in zip(stored, [*stored[1:], BATCH], strict=True)]
-            assert max(steps) <= send.BATCHED_AT_ONCE
+            assert max(steps) <= batched.BATCHED_AT_ONCE
             assert len(steps) >= 2 * 21  # all are checked before the first is stored
             assert set(stored[:21]) == {0}
 
@@ -87,7 +87,7 @@ def test_of_a_batch_that_cannot_be_stored_whole_nothing_is(tmp_path: Path, monke
             bad.body += encode_batch([BatchMessage(0, b"", b"DELAY\0013")])
             torn = batch(BATCH)
             torn.body = torn.body[:-1]
-            many = batch(1 + send.most_batched(server.broker.broker), text="k")
+            many = batch(1 + batched.most_batched(server.broker.broker), text="k")
             for command, text in ((bad, "delay"), (torn, "message 2560"), (many, "send smaller batches")):
                 answer = await peer.connection.request(command, 60_000)
                 assert answer.code == ResponseCode.MESSAGE_ILLEGAL
@@ -101,7 +101,7 @@ def test_of_a_batch_that_cannot_be_stored_whole_nothing_is(tmp_path: Path, monke
 def test_the_largest_batch_has_an_answer_that_clients_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with serving(tmp_path, monkeypatch) as (server, peer, _, _stored):
-            most = send.most_batched(server.broker.broker)
+            most = batched.most_batched(server.broker.broker)
             assert most > 31_000
             answer = await peer.connection.request(batch(most, text="k"), 60_000)
             assert (answer.code, answer.fields["msgId"].count(",") + 1) == (0, most)

@@ -7,9 +7,7 @@ changed rules) is done in slices, with others' requests in between.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -18,6 +16,7 @@ from delaymq.clock import now_ms
 from delaymq.protocol.command import Command, Response
 from delaymq.quiet_log import QuietLog
 from delaymq.server.sessions import ClientSession
+from delaymq.server.sliced_work import SlicedWork
 
 if TYPE_CHECKING:
     from delaymq.broker.access.access import Access
@@ -102,13 +101,10 @@ class HeldPulls:
         self._reply = reply
         self.max_bytes = max_bytes
         self._access = access
-        self._soon = soon
         self._by_queue: dict[tuple[str, int], _Queue] = {}
         self._by_property: dict[tuple[str, int], None] = {}
         self._by_deadline: dict[int, set[HeldPull]] = {}
-        self._work: deque[Iterator[int]] = deque()
-        """What is under way, in steps that tell their units."""
-        self._is_working = False
+        self._work = SlicedWork(SLICE_UNITS, soon)
         self._to_recheck: list[HeldPull] = []
         self._recheck_share = 1
         self._recheck_began_ms = 0
@@ -179,7 +175,7 @@ class HeldPulls:
             queue.missed_news = True
         if not queue.is_walked:
             queue.is_walked = True
-            self._begin(self._walk(queue))
+            self._work.begin(self._walk(queue))
 
     def recheck(self, now_ms: int, interval_ms: int, slice_ms: int) -> None:
         """Runs pulls again, each once in `interval_ms`: for what no arrival tells, such as a changed configuration.
@@ -196,19 +192,19 @@ class HeldPulls:
             self._recheck_share = -(-len(self._to_recheck) * slice_ms // interval_ms)
         share = self._to_recheck[-self._recheck_share :]
         del self._to_recheck[-self._recheck_share :]
-        self._begin(self._run_again(share))
+        self._work.begin(self._run_again(share))
 
     def expire(self, now_ms: int) -> None:
         """Answers the pulls whose time has run out."""
         now_bucket = now_ms // BUCKET_MS
         for bucket in [bucket for bucket in self._by_deadline if bucket < now_bucket]:
-            self._begin(self._end(self._by_deadline.pop(bucket), bucket))
+            self._work.begin(self._end(self._by_deadline.pop(bucket), bucket))
 
     def review(self) -> None:
         """The rules of access control have changed: whoever may not wait any more is told so."""
         if self._access is not None:
             pulls = [pull for queue in self._by_queue.values() for pull in queue.pulls]
-            self._begin(self._check(self._access, pulls))
+            self._work.begin(self._check(self._access, pulls))
 
     def session_closed(self, session: ClientSession) -> None:
         """Nobody waits for these answers any more."""
@@ -228,33 +224,6 @@ class HeldPulls:
                 self._remove(pull)
 
     # Work in slices
-
-    def _begin(self, steps: Iterator[int]) -> None:
-        self._work.append(steps)
-        if len(self._work) == 1 and not self._is_working:
-            self._go_on()
-
-    def _go_on(self) -> None:
-        """One slice; each piece of work that is not done with it lets the others go first in the next."""
-        self._is_working = True
-        left = SLICE_UNITS
-        work = self._work
-        while work and left > 0:
-            try:
-                for units in work[0]:
-                    left -= units
-                    if left <= 0:
-                        work.rotate(-1)
-                        break
-                else:
-                    work.popleft()
-            except Exception:
-                # The domain answers its own errors; what still gets here is a defect.
-                _logger.exception("held pulls could not be gone through")
-                work.popleft()
-        self._is_working = False
-        if work:
-            (self._soon or asyncio.get_running_loop().call_soon)(self._go_on)
 
     def _walk(self, queue: _Queue) -> Iterator[int]:
         while queue.news or queue.missed_news:

@@ -7,16 +7,15 @@ from random import randrange
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
-from delaymq.broker.delivery.ingress import strip_own
 from delaymq.broker.errors import (
     message_illegal,
     no_permission,
     store_refusal,
     system_error,
-    topic_missing,
     unavailable,
 )
-from delaymq.broker.ingress import admit, admit_batched, check_copies
+from delaymq.broker.ingress import admit, check_copies
+from delaymq.broker.processors.batched import BATCHED_AT_ONCE, Batch
 from delaymq.broker.processors.retries import own_retry, without_transaction
 from delaymq.broker.results import Deferred, InTurns
 from delaymq.broker.statistics.put_times import SLOW_S
@@ -24,11 +23,10 @@ from delaymq.broker.topics import WRITE
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
 from delaymq.message.flags import MULTI_TAGS, TRANSACTION_MASK
-from delaymq.message.properties import parse_properties
-from delaymq.protocol.batch import BatchMessage, read_batch
+from delaymq.protocol.batch import read_batch
 from delaymq.protocol.bodies import TopicConfig
 from delaymq.protocol.codes import ResponseCode
-from delaymq.protocol.command import MAX_HEADER_BYTES, Command, Response
+from delaymq.protocol.command import Command, Response
 from delaymq.protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from delaymq.store.errors import StoreError
 from delaymq.store.model import NewRecord
@@ -37,11 +35,6 @@ if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
     from delaymq.broker.session import Session
 
-BATCHED_AT_ONCE: Final = 128
-"""Messages of a batch that are stored in one turn of the loop: some 2 ms. The others follow in turns of their own."""
-MAX_BATCHED: Final = 31_650
-"""Messages of a batch: the answer names each by an id of 33 characters, and clients take headers of 1 MiB."""
-_OTHER_FIELDS_BYTES: Final = 4_096
 _closed_topics: Final = names.CLOSED_TO_CLIENTS
 
 
@@ -171,130 +164,22 @@ def _send_batch(
         raise message_illegal("a batch cannot be a transaction: send its messages one by one")
     if config.topic_filter_type == "MULTI_TAG":
         sys_flag |= MULTI_TAGS
-    batch = _Batch(broker, session, header, topic, queue_id, sys_flag)
+    batch = Batch(broker, session, header, topic, queue_id, sys_flag)
     messages, at = read_batch(command.body, 0, BATCHED_AT_ONCE)
     if at < len(command.body):
-        return InTurns(_stored_in_turns(batch, command.body))
+        return InTurns(_stored_in_turns(broker, batch, command.body))
     batch.store(batch.records(messages))
-    return batch.answer()
+    return _answer_of(broker, batch)
 
 
-class _Batch:
-    """A batch on its way into the store."""
-
-    def __init__(
-        self,
-        broker: Broker,
-        session: Session,
-        header: SendMessageRequestHeader,
-        topic: str,
-        queue_id: int,
-        sys_flag: int,
-    ) -> None:
-        self.broker = broker
-        self._host = session.remote_host
-        self._header = header
-        self.topic = topic
-        self._queue_id = queue_id
-        self._sys_flag = sys_flag
-        self._shared_characters = len(header.properties or "")
-        self._shared = parse_properties(header.properties or "")
-        strip_own(self._shared)
-        self._shared[names.CLUSTER] = broker.cluster_name
-        self._ids: list[str] = []
-        self._first_offset = 0
-        self._end = 0
-
-    def records(self, messages: list[BatchMessage]) -> list[NewRecord]:
-        """What is stored of some of its messages; RequestError for those that may not be in a batch."""
-        header, shared, characters = self._header, self._shared, self._shared_characters
-        return [
-            NewRecord(
-                self.topic,
-                self._queue_id,
-                body,
-                admit_batched(shared, characters, properties),
-                flag,
-                self._sys_flag,
-                header.born_timestamp,
-                self._host,
-                self.broker.store_host,
-                header.reconsume_times or 0,
-            )
-            for flag, body, properties in messages
-        ]
-
-    def check(self, messages: list[BatchMessage]) -> int:
-        """Bytes that some of its messages will take in the log; RequestError for those that cannot be stored."""
-        try:
-            return self.broker.store.check_batch(self.records(messages))
-        except (StoreError, IllegalMessageError) as error:
-            self.broker.stats.put_failed += 1
-            raise store_refusal(error) from error
-
-    def store(self, records: list[NewRecord], room: int = 0) -> None:
-        """Stores the next ones, all or none; before the first of several parts with `room` for all of them."""
-        broker = self.broker
-        began = perf_counter()
-        try:
-            if room:
-                broker.store.make_room(room)
-            appended = broker.store.append_batch(records)
-        except (StoreError, IllegalMessageError) as error:
-            broker.stats.put_failed += len(records)
-            raise store_refusal(error) from error
-        took_s = perf_counter() - began
-        if took_s >= SLOW_S:
-            broker.stats.put_times.slow(took_s)
-        broker.stats.put_batch(self.topic, [each.size for each in appended])
-        last = appended[-1]
-        broker.stats.last_send_ms = last.store_timestamp_ms
-        if not self._ids:
-            self._first_offset = appended[0].queue_offset
-        prefix = broker.message_id_prefix
-        self._ids.append(",".join([f"{prefix}{each.physical_offset:016X}" for each in appended]))
-        self._end = last.physical_offset + last.size
-
-    def answer(self) -> Response | Deferred:
-        """All of it is stored."""
-        broker = self.broker
-        fields = {
-            "msgId": ",".join(self._ids),
-            "queueId": str(self._queue_id),
-            "queueOffset": str(self._first_offset),
-            "MSG_REGION": broker.region,
-            "TRACE_ON": broker.trace_on,
-        }
-        if broker.waits_for_flush and self._shared.get(names.WAIT, "true").lower() == "true":
-            return _when_flushed(broker, fields, self._end)
-        return Response(0, None, fields)
+def _stored_in_turns(broker: Broker, batch: Batch, body: bytes) -> Generator[None, None, Response | Deferred]:
+    yield from batch.store_in_turns(body)
+    return _answer_of(broker, batch)
 
 
-def _stored_in_turns(batch: _Batch, body: bytes) -> Generator[None, None, Response | Deferred]:
-    """Stores a batch of many messages, some in each step; nothing before all of them are known to be sound."""
-    room = count = at = 0
-    most = most_batched(batch.broker)
-    while at < len(body):
-        messages, at = read_batch(body, at, BATCHED_AT_ONCE, count)
-        count += len(messages)
-        if count > most:
-            raise message_illegal(f"the batch has more than {most} messages: send smaller batches")
-        room += batch.check(messages)
-        yield
-    at = 0
-    while at < len(body):
-        messages, at = read_batch(body, at, BATCHED_AT_ONCE)
-        if batch.topic not in batch.broker.topics.table:
-            raise topic_missing(batch.topic)
-        batch.store(batch.records(messages), room)
-        room = 0
-        yield
-    return batch.answer()
-
-
-def most_batched(broker: Broker) -> int:
-    """Messages of a batch whose ids fit the header of its answer."""
-    return min(MAX_BATCHED, (MAX_HEADER_BYTES - _OTHER_FIELDS_BYTES) // (len(broker.message_id_prefix) + 16 + 1))
+def _answer_of(broker: Broker, batch: Batch) -> Response | Deferred:
+    fields = batch.answer_fields()
+    return _when_flushed(broker, fields, batch.end) if batch.waits else Response(0, None, fields)
 
 
 def _when_flushed(broker: Broker, fields: dict[str, str], until: int) -> Deferred:
