@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 from delaymq.broker.results import Held
 from delaymq.protocol.command import Command, Response
-from delaymq.server.held_pulls import BUCKET_MS, MAX_NEWS, PULL_BYTES, RESUME_UNITS, SLICE_UNITS, HeldPulls
+from delaymq.server.held_pulls import BUCKET_MS, DROP_UNITS, MAX_NEWS, PULL_BYTES, RESUME_UNITS, SLICE_UNITS, HeldPulls
 from delaymq.server.sessions import ClientSession
 
 WANTED, UNWANTED = 7, 8
@@ -231,6 +231,17 @@ def test_what_concerns_many_pulls_is_done_in_slices(queue: Queue, what: str) -> 
     assert max(turns.resumed) == SLICE
     assert len(turns.resumed) >= 10
     assert empty(queue)
+
+
+def test_a_connection_that_ends_with_thousands_of_pulls_is_forgotten_in_slices(queue: Queue) -> None:
+    count = 3 * SLICE_UNITS // DROP_UNITS
+    for opaque in range(count):
+        queue.pull(opaque)
+    turns = Turns(queue)
+    turns.run(lambda: (queue.held.session_closed(queue.session), queue.store())[0])
+    assert len(turns.resumed) >= 3
+    assert (queue.resumed, queue.answers) == (0, [])
+    assert (empty(queue), queue.held.bytes_held, queue.session.held_bytes) == (True, 0, 0)
 
 
 def test_messages_that_come_while_pulls_are_gone_through_are_not_missed(queue: Queue) -> None:

@@ -30,6 +30,7 @@ BUCKET_MS: Final = 500
 """Deadlines are kept in buckets this wide: a pull waits at most this much longer than it asked for."""
 RESUME_UNITS: Final = 64
 """Running a pull again and answering it, in units of about 1 µs; a test of a tags code is one."""
+DROP_UNITS: Final = 2
 SLICE_UNITS: Final = 32 * RESUME_UNITS
 """What is done for pulls in one turn of the loop: some 2 ms."""
 AT_ONCE_UNITS: Final = 32
@@ -208,8 +209,9 @@ class HeldPulls:
 
     def session_closed(self, session: ClientSession) -> None:
         """Nobody waits for these answers any more."""
-        for pull in list(session.held):
-            self._remove(pull)
+        pulls, session.held = session.held, set()
+        if pulls:
+            self._work.begin(self._drop(pulls))
 
     def close(self) -> None:
         """Forgets all of them: the server stops, and the reset of their connections tells the clients.
@@ -221,7 +223,8 @@ class HeldPulls:
         self._work.clear()
         for queue in list(self._by_queue.values()):
             for pull in list(queue.pulls):
-                self._remove(pull)
+                pull.session.held.discard(pull)
+                self._forget(pull)
 
     # Work in slices
 
@@ -262,9 +265,16 @@ class HeldPulls:
                 self._reply(pull.session, pull.request, Response(refusal.code, refusal.remark))
             yield RESUME_UNITS // 4
 
+    def _drop(self, pulls: Iterable[HeldPull]) -> Iterator[int]:
+        for pull in pulls:
+            self._forget(pull)
+            yield DROP_UNITS
+
     # Inside
 
     def _resume(self, pull: HeldPull) -> None:
+        if pull not in pull.session.held:
+            return
         result = pull.held.resume(False)
         if isinstance(result, Held):
             before = pull.held
@@ -315,11 +325,15 @@ class HeldPulls:
         self._count += 1
 
     def _remove(self, pull: HeldPull) -> None:
-        session, held = pull.session, pull.held
-        if pull not in session.held:
-            return
-        session.held.discard(pull)
-        session.held_bytes -= pull.bytes
+        held = pull.session.held
+        if pull in held:
+            held.discard(pull)
+            self._forget(pull)
+
+    def _forget(self, pull: HeldPull) -> None:
+        """Takes one that does not wait any more out of all tables."""
+        held = pull.held
+        pull.session.held_bytes -= pull.bytes
         key = (held.topic, held.queue_id)
         queue = self._by_queue[key]
         queue.pulls.discard(pull)
