@@ -302,3 +302,20 @@ def test_a_retry_from_an_old_client_that_left_the_transaction_s_property_is_an_o
     assert answer.code == ResponseCode.SUCCESS
     (waiting,) = harness.pulled(names.SCHEDULE_TOPIC, queue_id=2)
     assert "TRAN_MSG" not in waiting.properties
+
+
+@pytest.mark.parametrize(
+    ("stated", "topic", "queue_id", "then"),
+    [
+        (-(2**31), names.SCHEDULE_TOPIC, 2, 1),
+        (-3, names.SCHEDULE_TOPIC, 2, 1),
+        (2**31 - 1, "%DLQ%readers", 0, 2**31 - 1),
+    ],
+)
+def test_a_number_of_tries_that_a_producer_made_up_stops_no_retry(
+    harness: Harness, stated: int, topic: str, queue_id: int, then: int
+) -> None:
+    harness.send(j=stated)
+    assert send_back(harness, 0, maxReconsumeTimes=2**31 - 1).code == ResponseCode.SUCCESS
+    (record,) = harness.pulled(topic, queue_id=queue_id)
+    assert record.reconsume_times == then

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 # Clients from this protocol version on (V3_4_9) state their own maximum of retries.
 _STATES_MAX_RETRIES: Final = 121
+# The record has 32 bits for the count.
+_MOST_TRIES: Final = 2**31 - 1
 # Level of a first retry; each further one waits one level longer.
 _FIRST_RETRY_LEVEL: Final = 3
 # What no consumer has seen, none can have failed on: a half message may yet be rolled back.
@@ -63,13 +65,15 @@ def send_back(broker: Broker, session: Session, command: Command) -> Response | 
     properties.setdefault(names.RETRY_TOPIC, record.topic)
     properties[names.WAIT] = "false"
     properties.setdefault(names.ORIGIN_MESSAGE_ID, offset_message_id(record.store_host, record.physical_offset))
-    if record.reconsume_times >= _max_times(group, command, header) or header.delay_level < 0:
+    # A producer may state any number of 32 bits.
+    tried = max(record.reconsume_times, 0)
+    if tried >= _max_times(group, command, header) or header.delay_level < 0:
         topic, queue_id = names.dead_letter_topic(name), 0
         broker.topics.create_for_group(topic, 1)
         properties[names.DELAY] = "0"
         stored_topic, stored_queue_id = topic, queue_id
     else:
-        level = header.delay_level or _FIRST_RETRY_LEVEL + record.reconsume_times
+        level = header.delay_level or _FIRST_RETRY_LEVEL + tried
         properties[names.DELAY] = str(level)
         queue_id = retry_queue(group, config)
         stored_topic, stored_queue_id, properties = delay(broker, properties, topic, queue_id, level, retry=True)
@@ -84,7 +88,7 @@ def send_back(broker: Broker, session: Session, command: Command) -> Response | 
         record.born_timestamp_ms,
         record.born_host,
         record.store_host,
-        record.reconsume_times + 1,
+        min(tried + 1, _MOST_TRIES),
         is_copy=True,
     )
     try:

@@ -1,0 +1,176 @@
+"""Requests with the structure of real ones and something wrong: in a field, in the body's tree, in the frame.
+
+Mostly whole, so that what lies behind the first check is reached. The seed chooses the sequence.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from hostile_frames import BINARY, JSON, ONEWAY, RESPONSE, Value, binary_header, framed, json_header
+from hostile_words import BODIES, HEADERS, NUMBERS, OTHERS, TEXTS, TREES
+
+Pairs = list[tuple[str, Value]]
+Sign = Callable[[Pairs, bytes], Pairs]
+
+_LEAVES: Sequence[Any] = [
+    *(None, True, -1, 0, 2**31, 2**63 - 1, 2**63, -1e300, "", "x" * 300, "é\u0000\u2028", "\ud83d", [], {}),
+]
+_ODD_CHARACTERS = (1, 2, 10, 48, 65, 233, 0x20AC, 0x1F600)
+
+
+@functools.cache
+def _fields_of(code: int) -> list[tuple[str, str]]:
+    header = HEADERS.get(code)
+    fields = msgspec.structs.fields(header) if header is not None else ()
+    return [(field.encode_name, str(field.type)) for field in fields]
+
+
+class HostileRequests:
+    """An endless sequence of requests of the given codes."""
+
+    def __init__(
+        self,
+        seed: str,
+        codes: Iterable[int],
+        weights: Mapping[int, float] | None = None,
+        *,
+        texts: Mapping[str, Sequence[str]] | None = None,
+        sign: Sign | None = None,
+    ) -> None:
+        """`texts` replace or add to the values by field name; `sign` is given every whole request's fields and body."""
+        self.random = random.Random(seed)
+        self.codes = [int(code) for code in codes]
+        self._weights = [(weights or {}).get(code, 1.0) for code in self.codes]
+        self._texts: Mapping[str, Sequence[str]] = {**TEXTS, **(texts or {})}
+        self._sign = sign
+        self.offsets: list[int] = [0]
+        """Offsets of the log that are worth naming; the owner adds what answers tell."""
+
+    def request(self) -> tuple[int, Pairs, bytes]:
+        """Code, fields and body."""
+        (code,) = self.random.choices(self.codes, self._weights)
+        return code, self._fields(code), self._body(code)
+
+    def frame(self, opaque: int = 0) -> bytes:
+        """A whole frame; one in sixty is broken or is no request."""
+        chance = self.random
+        code, fields, body = self.request()
+        if self._sign is not None and chance.randrange(12):
+            fields = self._sign(fields, body)
+        surprise = chance.randrange(60)
+        flag = (ONEWAY, ONEWAY, ONEWAY, RESPONSE, 4, 2**31 - 1, 0)[min(surprise, 6)]
+        if chance.randrange(5) < 2:
+            remark = chance.randbytes(6) if surprise == 7 else b""
+            frame = framed(binary_header(code, fields, opaque, flag, remark=remark), body, BINARY)
+        else:
+            others: dict[str, Value] = {"language": chance.choice(("JAVA", "CPP", "", None, 5)), "version": 407}
+            if surprise == 7:
+                others["remark"] = chance.choice(("", "\x00" * 50, None))
+            frame = framed(json_header(code, fields, opaque, flag, **others), body, JSON)
+        return self._broken(frame) if surprise == 8 else frame
+
+    def _fields(self, code: int) -> Pairs:
+        pairs: Pairs = []
+        for name, kind in _fields_of(code):
+            surprise = self.random.randrange(60)
+            if surprise:
+                pairs.append((name, self._value(name, kind, surprise)))
+        surprise = self.random.randrange(40)
+        if surprise == 0:
+            pairs.append((self._odd_text(9), self._odd_text(9)))
+        elif surprise == 1 and pairs:
+            name, _ = self.random.choice(pairs)
+            pairs.append((name, self.random.choice(self.random.choice(list(self._texts.values())))))
+        elif surprise == 2 and pairs:
+            at = self.random.randrange(len(pairs))
+            pairs[at] = (pairs[at][0], self.random.choice((None, True, 5, -1.5, 2**62)))
+        elif surprise == 3:
+            pairs += [(f"f{number}", "v") for number in range(self.random.choice((30, 500, 520)))]
+        return pairs
+
+    def _value(self, name: str, kind: str, surprise: int) -> str:
+        chance = self.random
+        if surprise == 1:
+            return self._odd_text(9)
+        if "bool" in kind:
+            return chance.choice(("true", "false", "false", "false", "", "1"))
+        if name in self._texts:
+            return chance.choice(self._texts[name])
+        if "str" in kind:
+            return chance.choice(OTHERS)
+        if name == "endTimestamp":
+            return str(2**62)
+        if name in ("offset", "commitLogOffset", "tranStateTableOffset"):
+            return str(chance.choice(self.offsets) + chance.choice((0, 0, 0, 1, -1, 88, 91, 300)))
+        return str(chance.choice(NUMBERS) if surprise < 5 else chance.randrange(4))
+
+    def _odd_text(self, length: int) -> str:
+        return "".join(chr(self.random.choice(_ODD_CHARACTERS)) for _ in range(length))
+
+    def _body(self, code: int) -> bytes:
+        chance = self.random
+        if code in TREES and (code not in BODIES or chance.randrange(3)):
+            tree = copy.deepcopy(chance.choice(TREES[code]))
+            for _ in range(chance.choice((0, 0, 1, 1, 2, 5))):
+                tree = self._changed(tree)
+            body = json.dumps(tree).encode(errors="replace")
+        else:
+            body = chance.choice(BODIES.get(code, [b"", b"x"]))
+        surprise = chance.randrange(12)
+        if surprise == 0 and body:
+            at = chance.randrange(len(body))
+            return body[:at] + bytes([chance.randrange(256)]) + body[at + 1 :]
+        if surprise == 1 and body:
+            return body[: chance.randrange(len(body))]
+        if surprise == 2 and body:
+            at = chance.randrange(len(body))
+            return body[:at] + body[at:][: chance.randrange(200)] * chance.choice((2, 20)) + body[at:]
+        return body
+
+    def _changed(self, tree: Any) -> Any:
+        """The tree with one node changed: replaced, left out, repeated, nested, or under another name."""
+        if isinstance(tree, dict) and tree and self.random.randrange(8):
+            key = self.random.choice(list(tree))
+            surprise = self.random.randrange(8)
+            if surprise == 0:
+                del tree[key]
+            elif surprise == 1:
+                tree[self._odd_text(3)] = tree.pop(key)
+            else:
+                tree[key] = self._changed(tree[key])
+            return tree
+        if isinstance(tree, list) and tree and self.random.randrange(8):
+            at = self.random.randrange(len(tree))
+            if self.random.randrange(4) == 0:
+                return tree * self.random.choice((2, 50))
+            tree[at] = self._changed(tree[at])
+            return tree
+        surprise = self.random.randrange(20)
+        if surprise == 0:
+            for _ in range(70):
+                tree = [tree]
+            return tree
+        if surprise < 4 and isinstance(tree, str):
+            return self.random.choice(self.random.choice(list(self._texts.values())))
+        if isinstance(tree, int) and surprise < 10:
+            return self.random.choice(NUMBERS)
+        return copy.copy(self.random.choice(_LEAVES))
+
+    def _broken(self, frame: bytes) -> bytes:
+        """The frame with a length that does not fit, bytes changed, or an end that is missing."""
+        chance = self.random
+        at = chance.randrange(8) if chance.randrange(2) else chance.randrange(len(frame))
+        match chance.randrange(3):
+            case 0:
+                return frame[:at] + chance.randbytes(1) + frame[at + 1 :]
+            case 1:
+                return frame[:at] + chance.randbytes(3) + frame[at:]
+            case _:
+                return frame[: at + 4]
