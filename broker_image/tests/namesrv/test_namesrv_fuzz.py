@@ -16,7 +16,7 @@ from hostile_requests import HostileRequests
 from repetitions import FUZZ_INPUTS, SEED
 from step_runner import at_once
 
-INPUTS = FUZZ_INPUTS // 2
+INPUTS = FUZZ_INPUTS // 4
 ADDRESS = "10.9.9.9:10911"
 
 pytestmark = pytest.mark.timeout(120 + FUZZ_INPUTS // 100)

@@ -1,5 +1,7 @@
 """HTTP: probes, metrics, delays, decommissioning, tokens."""
 
+import asyncio
+import logging
 import re
 import socket
 from pathlib import Path
@@ -7,7 +9,8 @@ from typing import Any
 
 import aiohttp
 import pytest
-from running_server import HOST, BrokerPeer, run, standalone
+from aiohttp import web
+from running_server import HOST, BrokerPeer, run, standalone, until
 
 
 async def get(port: int | None, path: str, *, method: str = "GET", token: str | None = None) -> tuple[int, Any, str]:
@@ -186,3 +189,30 @@ def test_a_name_server_has_probes_of_its_own(tmp_path: Path) -> None:
             assert 'delaymq_namesrv_refused_total{reason="owner"} 0.0' in text
 
     run(scenario)
+
+
+def test_a_client_that_leaves_before_its_answer_is_no_failure(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path, http=True) as server:
+            assert server.broker._http is not None
+            seen = asyncio.Event()
+
+            async def left(request: web.Request) -> web.StreamResponse:
+                assert request.transport is not None
+                request.transport.abort()
+                seen.set()
+                answer = web.StreamResponse()
+                await answer.prepare(request)
+                return answer
+
+            for route in server.broker._http._runner.app.router.routes():
+                if route.method == "GET" and route.resource is not None and route.resource.canonical == "/livez":
+                    route._handler = left
+            _, writer = await asyncio.open_connection(HOST, server.broker.http_port)
+            writer.write(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await seen.wait()
+            await until(lambda: server.broker.http_connections == 0)
+            writer.close()
+
+    run(scenario)
+    assert [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR] == []

@@ -52,6 +52,8 @@ class HostileRequests:
         self._sign = sign
         self.offsets: list[int] = [0]
         """Offsets of the log that are worth naming; the owner adds what answers tell."""
+        self.is_whole = True
+        """Whether the last frame's lengths are right."""
 
     def request(self) -> tuple[int, Pairs, bytes]:
         """Code, fields and body."""
@@ -74,7 +76,8 @@ class HostileRequests:
             if surprise == 7:
                 others["remark"] = chance.choice(("", "\x00" * 50, None))
             frame = framed(json_header(code, fields, opaque, flag, **others), body, JSON)
-        return self._broken(frame) if surprise == 8 else frame
+        self.is_whole = surprise != 8
+        return frame if self.is_whole else self._broken(frame)
 
     def _fields(self, code: int) -> Pairs:
         pairs: Pairs = []

@@ -83,6 +83,8 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         code = (error.reason or "error").lower().replace(" ", "_")
         return error_response(error.status, code, f"{request.method} {request.path}: {error.reason}")
     except Exception as error:
+        if isinstance(error, ConnectionResetError) and (request.transport is None or request.transport.is_closing()):
+            raise  # the peer left before its answer: aiohttp takes that for an end, and nothing failed here
         if is_shortage(error) or _lacks_thread(error):
             _logger.warning("%s %s: %s", request.method, request.path, error)
             text = f"the system lacks descriptors, memory or threads ({error}): try again, or raise the limit"
