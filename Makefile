@@ -117,8 +117,8 @@ test-long: $(LONG_PARTS:%=test-long-%) ## what takes too long for every change; 
 
 FUZZED := $(wildcard broker_image/tests/*/test_*fuzz*.py broker_image/tests/store/test_store_crash_*.py broker_image/tests/store/test_store_damage_*.py) broker_image/tests/message/test_message_record.py
 FUZZED += $(wildcard operator/tests/reconcile/test_operator_*_crashes.py)
-test-long-fuzz: $(DEV) ## 100,000 inputs for each fuzzed target, 20,000 simulated power losses, 10,000 damaged logs, each death of the operator
-	$(call suite,long-fuzz) env DELAYMQ_FUZZ_INPUTS=100000 DELAYMQ_CRASH_STATES=20000 DELAYMQ_DAMAGES=10000 DELAYMQ_DEATHS_SHARE=1 $(PYTEST) $(FUZZED) --timeout=3000 --junitxml=$(REPORTS)/long-fuzz.xml
+test-long-fuzz: $(DEV) ## 10,000,000 hostile inputs (900,000 for each decoder, fewer for whole brokers), 20,000 simulated power losses, 10,000 damaged logs, each death of the operator
+	$(call suite,long-fuzz) env DELAYMQ_FUZZ_INPUTS=900000 DELAYMQ_CRASH_STATES=20000 DELAYMQ_DAMAGES=10000 DELAYMQ_DEATHS_SHARE=1 $(PYTEST) $(FUZZED) --timeout=3000 --junitxml=$(REPORTS)/long-fuzz.xml
 
 test-long-crash: $(DEV) ## kill -9 at 20 instants of each load; five kills in one run; the real broker as control
 	$(call suite,long-crash) $(PYTEST_E2E) --dist worksteal e2e/crash --long -m long --junitxml=$(REPORTS)/long-crash.xml
@@ -135,6 +135,9 @@ test-long-kind: cluster ## slow scenarios on kind clusters; what the operator co
 
 bench: $(DEV) ## ours and the real RocketMQ broker side by side, as ratios (about 40 minutes; see bench/README.md)
 	PYTHONPATH=e2e $(BIN)/python -m harness.isolated -- $(BIN)/python bench/run.py
+
+bench-hostile: $(DEV) ## an honest client beside a hostile one: errors, p50 and p99, memory, descriptors (about 20 minutes, two processors)
+	PYTHONPATH=e2e $(BIN)/python -m harness.isolated -- $(BIN)/python bench/hostile.py
 
 bench-spark: .venv-spark/.done ## how fast Spark reads a store, and in how much memory (needs Java 17 and 8 GB of disk)
 	$(SPARK_BIN)/python spark/bench/run.py
@@ -161,4 +164,4 @@ clean: ## remove what the targets made, but for the caches outside the checkout
 
 .PHONY: help setup setup-dev setup-spark demo check check-all test test-all test-rest test-unit test-api test-spark test-spark-core test-spark-rest
 .PHONY: test-compat test-compat-core test-compat-rest test-crash cluster e2e test-long $(LONG_PARTS:%=test-long-%)
-.PHONY: bench bench-spark docs screenshots pictures-cli pins clean
+.PHONY: bench bench-hostile bench-spark docs screenshots pictures-cli pins clean

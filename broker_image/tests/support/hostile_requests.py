@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 from hostile_frames import BINARY, JSON, ONEWAY, RESPONSE, Value, binary_header, framed, json_header
-from hostile_words import BODIES, HEADERS, NUMBERS, OTHERS, TEXTS, TREES
+from hostile_words import BODIES, HEADERS, NUMBERS, OTHERS, PROPERTY_NAMES, TEXTS, TREES
 
 Pairs = list[tuple[str, Value]]
 Sign = Callable[[Pairs, bytes], Pairs]
@@ -103,7 +103,9 @@ class HostileRequests:
         if surprise == 1:
             return self._odd_text(9)
         if "bool" in kind:
-            return chance.choice(("true", "false", "false", "false", "", "1"))
+            return chance.choice(("true", "true", *["false"] * 8, "", "1"))
+        if name in ("properties", "i") and chance.randrange(2):
+            return self._properties()
         if name in self._texts:
             return chance.choice(self._texts[name])
         if "str" in kind:
@@ -112,7 +114,16 @@ class HostileRequests:
             return str(2**62)
         if name in ("offset", "commitLogOffset", "tranStateTableOffset"):
             return str(chance.choice(self.offsets) + chance.choice((0, 0, 0, 1, -1, 88, 91, 300)))
-        return str(chance.choice(NUMBERS) if surprise < 5 else chance.randrange(4))
+        return str(chance.choice(NUMBERS) if surprise < 5 else chance.choice((0, 0, 1, 1, 2, 3)))
+
+    def _properties(self) -> str:
+        """A message's properties: known names with values of their own and of others."""
+        pairs = []
+        for _ in range(self.random.choice((1, 1, 2, 5, 40))):
+            name = self.random.choice(PROPERTY_NAMES)
+            values: Sequence[Any] = self.random.choice((OTHERS, NUMBERS, self._texts["topic"], ("true", "1", "3")))
+            pairs.append(f"{name}\x01{self.random.choice(values)}")
+        return "\x02".join(pairs)
 
     def _odd_text(self, length: int) -> str:
         return "".join(chr(self.random.choice(_ODD_CHARACTERS)) for _ in range(length))

@@ -74,8 +74,15 @@ PROPERTIES: Final = [
     *("", "DELAY\x013", "DELAY\x0199", "DELAY\x01x", "TAGS\x01A\x02KEYS\x01k", "KEYS\x01a a  b"),
     *("TRAN_MSG\x01true\x02PGROUP\x01readers", "TRAN_MSG\x01true\x02DELAY\x011", "TRAN_MSG\x01true\x02WAIT\x01false"),
     *("__DMQ_MARK\x01delivered:0:0:0:0", "UNIQ_KEY\x01U\x02WAIT\x01false", "\x02\x01\x02", "P\x01" + "x" * 32_700),
-    *("REPLY_TO_CLIENT\x01c", "REPLY_TO_CLIENT\x01nobody\x02TTL\x013000", "RETRY_TOPIC\x01Other", "TAGS\x01\ud800"),
+    *["REPLY_TO_CLIENT\x01c"] * 4,
+    *("REPLY_TO_CLIENT\x01nobody\x02TTL\x013000", "RETRY_TOPIC\x01Other", "TAGS\x01\ud800"),
     *("REAL_TOPIC\x01Other\x02REAL_QID\x010", "__DMQ_DUE\x011", "KEYS\x01" + "k " * 300, "TIMER_DELAY_MS\x015"),
+]
+PROPERTY_NAMES: Final = [
+    *("KEYS", "TAGS", "DELAY", "WAIT", "TRAN_MSG", "PGROUP", "UNIQ_KEY", "RETRY_TOPIC", "REAL_TOPIC", "REAL_QID"),
+    *("ORIGIN_MESSAGE_ID", "REPLY_TO_CLIENT", "CORRELATION_ID", "TTL", "INNER_NUM", "MSG_TYPE", "CLUSTER", "BUYER_ID"),
+    *("__DMQ_DUE", "__DMQ_MARK", "__DMQ_COPIED", "TRANSACTION_CHECK_TIMES", "CHECK_IMMUNITY_TIME_IN_SECONDS"),
+    *("MAX_RECONSUME_TIMES", "CONSUME_START_TIME", "RECONSUME_TIME", "TIMER_DELIVER_MS", "", "own"),
 ]
 NUMBERS: Final = [4, 5, -1, 1_999, 2**31 - 1, -(2**31), START_MS, 2**63 - 1, -(2**63), 2**63]
 OTHERS: Final = ["", "*", "A || B", "||", "TAG", "SQL92", "SINGLE_TAG", "k", "c", "a > 5 AND b IS NOT NULL", "((a"]
@@ -88,8 +95,9 @@ TEXTS: Final[dict[str, list[str]]] = {
     "msgId": ["0" * 32] * 3 + ["", "0" * 56, "f" * 32, "x" * 32],
     **dict.fromkeys(("properties", "i"), PROPERTIES),
     **{name: ["TBW102"] * 5 + ["BenchmarkTest", "Nothing"] for name in ("defaultTopic", "c")},
-    "subscription": ["*", "*", "A || B", "", "a > 5 AND b IS NOT NULL", "((a", "a IN ('x','y')", "||"],
-    "expressionType": ["TAG", "TAG", "SQL92", "sql92", "", "OTHER"],
+    "topicFilterType": [*["SINGLE_TAG"] * 5, "MULTI_TAG", "x"],
+    "subscription": [*["*"] * 8, "A || B", "", "a > 5 AND b IS NOT NULL", "((a", "a IN ('x','y')", "||"],
+    "expressionType": [*["TAG"] * 8, "SQL92", "sql92", "", "OTHER"],
     "brokerName": ["b", "broker-a", "", "x" * 300],
     "brokerAddr": ["10.0.0.1:10911", "10.0.0.2:10911", "", "nonsense"],
     "clusterName": ["C", "DefaultCluster", ""],
@@ -102,6 +110,7 @@ TEXTS: Final[dict[str, list[str]]] = {
     "secretKey": ["hostile-secret", "x", ""],
     "topicPerms": ["Orders=PUB", "a=b", "=", ",,", "Orders=PUB|SUB,New=SUB"],
     "globalWhiteAddrs": ["*", "10.0.0.*", "x", ""],
+    "sysFlag": ["4", "4", "6", "0", "1", "2", "8", "12", "255"],
     "perm": ["6", "4", "2", "0", "7", "99"],
 }
 _SUBSCRIPTION: Final[dict[str, Any]] = {

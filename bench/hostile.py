@@ -1,0 +1,253 @@
+"""What one hostile client costs an honest one: `python bench/hostile.py [--seconds 60] [--only NAME …]`.
+
+A broker with access control has one processor to itself. On the other one are the hostile client, with an account of
+its own, and the honest one (hostile_honest.py), which goes before it: each attack runs beside it for a time at full
+speed. After each the broker is started anew over the same store. Prints a table and writes it to bench/results/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hostile_attacks import ATTACKS, HOST, World, run
+from proc import memory_mib
+
+RULES = """accounts:
+- {accessKey: administrator-key, secretKey: administrator-secret, admin: true}
+- {accessKey: honest-key, secretKey: honest-secret, topicPerms: [Honest=PUB|SUB], groupPerms: [honest=SUB]}
+- {accessKey: hostile-key, secretKey: hostile-secret, defaultTopicPerm: PUB|SUB, defaultGroupPerm: SUB,
+   topicPerms: [Honest=DENY], groupPerms: [honest=DENY]}
+"""
+RESULTS = Path(__file__).parent / "results"
+START_LIMIT_S = 120
+SETTLE_S = 2.0
+NICE = 19
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Where a broker listens."""
+
+    broker: int
+    namesrv: int
+    http: int
+
+
+class Broker:
+    """A broker process of ours on one processor, and the most that it ever had of anything."""
+
+    def __init__(self, folder: Path, processor: int) -> None:
+        self.folder = folder
+        self.rules = folder / "plain_acl.yml"
+        if not self.rules.exists():
+            self.rules.write_text(RULES)
+        free = [socket.create_server((HOST, 0)) for _ in range(3)]
+        self.ports = Ports(*(each.getsockname()[1] for each in free))
+        for each in free:
+            each.close()
+        config = folder / "broker.conf"
+        config.write_text(
+            f"aclEnable=true\naclConfigPath={self.rules}\nautoCreateTopicEnable=true\nbrokerName=broker-a\n"
+        )
+        options = [
+            "--listen-port",
+            self.ports.broker,
+            "--namesrv-port",
+            self.ports.namesrv,
+            "--http-port",
+            self.ports.http,
+        ]
+        arguments = [
+            sys.executable,
+            "-m",
+            "delaymq",
+            "standalone",
+            "-c",
+            config,
+            "--store-path",
+            folder / "store",
+            *options,
+        ]
+        with (folder / "log").open("ab") as log:
+            command = ["taskset", "-c", str(processor), *map(str, arguments)]
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        self.peak = {"VmRSS": 0.0, "RssAnon": 0.0, "descriptors": 0.0}
+        self._watching = threading.Event()
+        self._watcher = threading.Thread(target=self._watch)
+
+    def wait_until_ready(self) -> float:
+        """Seconds until it was."""
+        began = time.monotonic()
+        while time.monotonic() - began < START_LIMIT_S:
+            with contextlib.suppress(OSError):
+                urllib.request.urlopen(f"http://{HOST}:{self.ports.http}/readyz", timeout=1).close()
+                self._watcher.start()
+                return time.monotonic() - began
+            if self._process.poll() is not None:
+                break
+            time.sleep(0.05)
+        raise RuntimeError(f"the broker does not start: {(self.folder / 'log').read_text()[-2_000:]}")
+
+    def _watch(self) -> None:
+        pid = self._process.pid
+        while not self._watching.wait(0.05):
+            with contextlib.suppress(OSError, KeyError):
+                for name in ("VmRSS", "RssAnon"):
+                    self.peak[name] = max(self.peak[name], memory_mib(pid, name))
+                self.peak["descriptors"] = max(self.peak["descriptors"], len(os.listdir(f"/proc/{pid}/fd")))
+
+    def stop(self) -> bool:
+        """Whether it ended by itself, and in time."""
+        self._watching.set()
+        if self._watcher.is_alive():
+            self._watcher.join()
+        alive = self._process.poll() is None
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            return False
+        return alive
+
+
+@contextlib.contextmanager
+def broker(folder: Path, processor: int) -> Iterator[Broker]:
+    """Started, and stopped at the end."""
+    one = Broker(folder, processor)
+    try:
+        one.wait_until_ready()
+        yield one
+    finally:
+        one.stop()
+
+
+class Honest:
+    """The honest client, connected."""
+
+    def __init__(self, ports: Ports, processor: int, seconds: float, rate: int) -> None:
+        program = Path(__file__).parent / "hostile_honest.py"
+        command = ["taskset", "-c", str(processor), sys.executable, str(program)]
+        arguments = [*command, *map(str, (ports.broker, ports.namesrv, seconds, rate))]
+        self._process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        self._process.stdout.readline()
+
+    def work(self) -> dict[str, Any]:
+        """What it reports in the end."""
+        output, _ = self._process.communicate("go\n")
+        report: dict[str, Any] = json.loads(output) if output else {"errors": {"the honest client ended": 1}}
+        return report
+
+
+def attack(name: str, world: World, processor: int, seconds: float, connections: int, told: Any) -> None:
+    """A process of its own: below everybody else on its processor."""
+    os.sched_setaffinity(0, {processor})
+    os.nice(NICE)
+    told.put(run(world, ATTACKS[name], seconds, connections))
+
+
+def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """One attack beside the honest client, and a start afterwards."""
+    with tempfile.TemporaryDirectory() as path:
+        folder = Path(path)
+        with broker(folder, options.broker_processor) as one:
+            # Its topic and group are there before.
+            Honest(one.ports, options.client_processor, 2, options.rate).work()
+            client = Honest(one.ports, options.client_processor, options.seconds, options.rate)
+            told = multiprocessing.get_context("fork").Queue()
+            world = World(one.ports.broker, one.ports.namesrv, one.rules)
+            arguments = name, world, options.client_processor, options.seconds + SETTLE_S, options.connections, told
+            attacker = multiprocessing.get_context("fork").Process(target=attack, args=arguments, daemon=True)
+            attacker.start()
+            time.sleep(SETTLE_S / 2)
+            found: dict[str, Any] = {"attack": name, "peak": one.peak, "honest": client.work()}
+            try:
+                found["frames"] = told.get(timeout=60)
+            except queue.Empty:
+                found["frames"] = ("?", "?", "?")
+            attacker.kill()
+        sizes = [each.stat().st_size for each in (folder / "store" / "config").glob("consumerOffset.json*")]
+        found["offset file, MiB"] = max(sizes, default=0) / 2**20
+        with broker(folder, options.broker_processor) as again:
+            after = Honest(again.ports, options.client_processor, 2, options.rate).work()
+            kept = after.get("stored", 0) >= found["honest"].get("stored", 0)
+            found["after a start"] = {"errors": after["errors"], "kept": kept}
+        return found
+
+
+def row(found: dict[str, Any]) -> str:
+    """A line of the table."""
+    client, peak = found["honest"], found["peak"]
+    errors = sum(client["errors"].values())
+    frames, accepted, cut_off = found["frames"]
+    times = [
+        f"{client[kind][share]:.1f}" for kind in ("send", "pull") for share in ("50", "99", "100") if kind in client
+    ]
+    start = found["after a start"]
+    is_well = "yes" if start["kept"] and not start["errors"] else f"NO {start['errors']}"
+    cells = [found["attack"], frames, accepted, cut_off, errors, *times]
+    cells += [f"{peak['VmRSS']:.0f}", f"{peak['RssAnon']:.0f}", f"{peak['descriptors']:.0f}", is_well]
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+COLUMNS = [
+    "attack",
+    "frames",
+    "accepted",
+    "cut off",
+    "honest errors",
+    "send p50, ms",
+    "p99",
+    "max",
+    "pull p50, ms",
+    "p99",
+]
+COLUMNS += ["max", "VmRSS, MiB", "RssAnon, MiB", "descriptors", "well after a start"]
+HEAD = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--rate", type=int, default=1_000, help="sends and pulls per second of the honest client, each")
+    parser.add_argument("--connections", type=int, default=20, help="of the hostile client")
+    parser.add_argument("--only", nargs="*", choices=list(ATTACKS), default=list(ATTACKS))
+    parser.add_argument("--broker-processor", type=int, default=0)
+    parser.add_argument("--client-processor", type=int, default=1)
+    options = parser.parse_args()
+    print(HEAD, flush=True)
+    rows, all_found = [HEAD], []
+    for name in options.only:
+        found = measure(name, options)
+        all_found.append(found)
+        rows.append(row(found))
+        print(rows[-1], flush=True)
+        for text, count in found["honest"]["errors"].items():
+            print(f"  {count} × {text}", flush=True)
+    RESULTS.mkdir(exist_ok=True)
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    (RESULTS / f"hostile-{stamp}.md").write_text("\n".join(rows) + "\n")
+    (RESULTS / f"hostile-{stamp}.json").write_text(json.dumps(all_found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,297 @@
+"""What one hostile client does, an attack each, at full speed. Frames are made byte by byte.
+
+Each attack is an endless sequence of frames for the connections that `run` keeps busy. It gets a `World`: ports and
+accounts, and may ask something on a connection of its own first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import random
+import selectors
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "broker_image" / "tests" / "support"))
+
+from hostile_frames import Fields, batch_entry, framed, frames_of, json_header, signed
+
+HOST = "127.0.0.1"
+ORDINARY = ("hostile-key", "hostile-secret")
+ADMINISTRATOR = ("administrator-key", "administrator-secret")
+LARGEST_BODY = 4 * 1024 * 1024
+MAX_UNSENT = 64
+"""Frames that wait in a connection's buffer before it gets no more."""
+
+
+@dataclass
+class World:
+    """What an attack knows."""
+
+    port: int
+    namesrv_port: int
+    rules: Path
+    accepted: int = 0
+    """Answers with code 0 to what ought to be refused."""
+    notes: list[str] = field(default_factory=list)
+
+    def frame(self, code: int, fields: Fields = (), body: bytes = b"", *, key: tuple[str, str] = ORDINARY) -> bytes:
+        """A request, signed as RocketMQ's clients sign."""
+        return framed(json_header(code, signed(*key, fields, body), 1, 0, language="JAVA", version=407), body)
+
+    def send(self, topic: str, body: bytes, properties: str = "", **fields: str) -> bytes:
+        """A send (310)."""
+        pairs = {"a": "P", "b": topic, "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "0", "h": "0", "i": properties}
+        return self.frame(310, [*(pairs | fields).items()], body)
+
+    def pull(self, topic: str, group: str, queue_id: int = 0, *, wait_ms: int = 0, expression: str = "") -> bytes:
+        """A pull (11) of what comes next; with an expression, by SQL92 from the beginning."""
+        offset = 0 if expression else 1 << 40
+        pairs = {"consumerGroup": group, "topic": topic, "queueId": queue_id, "queueOffset": offset, "maxMsgNums": 32}
+        pairs |= {"sysFlag": 6, "commitOffset": 0, "suspendTimeoutMillis": wait_ms, "subVersion": 1}
+        kind = "SQL92" if expression else "TAG"
+        named = {"subscription": expression or "*", "expressionType": kind}
+        return self.frame(11, [(name, str(value)) for name, value in (pairs | named).items()])
+
+    def ask(self, frame: bytes, port: int | None = None) -> tuple[int, dict[str, str], bytes]:
+        """Code, fields and body of one answer, over a connection of its own."""
+        with socket.create_connection((HOST, port or self.port), timeout=30) as peer:
+            peer.sendall(frame)
+            data = b""
+            while not (answers := frames_of(data)):
+                part = peer.recv(1 << 20)
+                if not part:
+                    return -1, {}, b""
+                data += part
+        return answers[0][1:]
+
+
+Frames = Iterator[bytes]
+Attack = Callable[[World], Frames]
+
+
+def nothing(world: World) -> Frames:
+    """Nobody misbehaves."""
+    while True:
+        time.sleep(0.2)
+        yield b""
+
+
+def spin(world: World) -> Frames:
+    """A program on the hostile client's processor that never talks to the broker: what sharing it costs."""
+    while True:
+        sum(range(10_000))
+        yield b""
+
+
+def offsets(world: World) -> Frames:
+    """1: commits for queues that do not exist, then clones of them."""
+    for queue_id in range(16_384):
+        fields = {"consumerGroup": "g0", "topic": "Nowhere", "queueId": str(queue_id), "commitOffset": str(2**62)}
+        yield world.frame(15, [*fields.items()])
+    for number in itertools.count():
+        fields = {"srcGroup": "g0", "destGroup": f"g{number}", "topic": "Orders", "offline": "true"}
+        yield world.frame(314, [*fields.items()])
+        yield world.frame(314, [*(fields | {"topic": "Nowhere"}).items()])
+
+
+def forged_records(world: World) -> Frames:
+    """2: offsets into a body that holds heads of huge records."""
+    places = []
+    for size in (64 << 20, 512 << 20, 900 << 20):
+        head = struct.pack(
+            ">iIIiiqqiq8sq8siqi", size, 0xDAA320A7, 0, 0, 0, 0, 0, 0, 0, bytes(8), 0, bytes(8), 0, 0, size - 200
+        )
+        _, fields, _ = world.ask(world.send("Orders", head + b"x" * 500))
+        places.append(int(fields["msgId"][16:], 16) + 88)
+    codes = [(33, "offset"), (36, "offset"), (37, "commitLogOffset")]
+    rest = {"group": "readers", "delayLevel": "0", "producerGroup": "P", "tranStateTableOffset": "0"}
+    rest |= {"commitOrRollback": "8", "msgId": "0" * 32}
+    frames = [world.frame(code, [*(rest | {name: str(place)}).items()]) for code, name in codes for place in places]
+    yield from itertools.cycle(frames)
+
+
+def replayed_signatures(world: World) -> Frames:
+    """3: an administrator's captured requests under other codes."""
+    group = json.dumps({"groupName": "made"}).encode()
+    captured = signed(*ADMINISTRATOR, [], group)
+    as_account = [*captured, ("accessKey", ""), ("secretKey", "{"), ("admin", "true")]
+    topic = signed(*ADMINISTRATOR, [("topic", "stolen01trueSecret77")], b"")
+    proof = {name: value for name, value in topic if name in ("AccessKey", "Signature")}
+    account = [*proof.items(), ("accessKey", "stolen01"), ("admin", "true"), ("secretKey", "Secret77")]
+    for fields, body, code in itertools.cycle([(captured, group, 50), (as_account, group, 50), (account, b"", 50)]):
+        yield framed(json_header(code, fields, 1, 0), body)
+
+
+def stolen_names(world: World) -> Frames:
+    """4: registers as the honest client's broker, at an address of its own; the frames go to the NameServer."""
+    version = {"counter": 2**40, "timestamp": 1}
+    topics = {"Honest": {"topicName": "Honest", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}}
+    wrapper = {"dataVersion": version, "topicConfigTable": topics}
+    body = json.dumps({"topicConfigSerializeWrapper": wrapper, "filterServerList": []}).encode()
+    for number in itertools.count():
+        fields = {"brokerName": "broker-a", "brokerAddr": f"203.0.113.{number % 200}:10911", "brokerId": "0"}
+        fields |= {"clusterName": "DefaultCluster", "haServerAddr": "203.0.113.1:10912"}
+        yield framed(json_header(103, [*fields.items()], 1, 0), body)
+
+
+def heartbeats(world: World) -> Frames:
+    """5: heartbeats of 3.6 MB."""
+    chance = random.Random(5)
+    for number in itertools.count():
+        subscriptions = [
+            {"topic": f"t{number % 40}-{at}-{chance.randrange(10**9)}", "subString": "a||b", "subVersion": at}
+            for at in range(36_000)
+        ]
+        consumer = {"groupName": f"h{number % 40}", "subscriptionDataSet": subscriptions}
+        body = json.dumps({"clientID": f"c{number % 40}", "consumerDataSet": [consumer]}).encode()
+        yield world.frame(34, [], body[:LARGEST_BODY])
+
+
+def denied_dead_letters(world: World) -> Frames:
+    """6: pulls of dead letters of a group that the account is denied."""
+    topics = ["%DLQ%honest", "%RETRY%honest"]
+    yield from itertools.cycle([world.pull(topic, "readers") for topic in topics])
+
+
+def held_pulls(world: World) -> Frames:
+    """7: pulls that wait, without end, and a message for all of them now and then."""
+    world.ask(world.send("Orders", b"x"))
+    waiting = world.pull("Orders", "readers", wait_ms=60_000)
+    waking = world.send("Orders", b"x")
+    for number in itertools.count(1):
+        yield waking if number % 100_000 == 0 else waiting
+
+
+def batches(world: World) -> Frames:
+    """8: batches of 90,000 empty messages."""
+    body = batch_entry(b"") * 90_000
+    pairs = {"a": "P", "b": "Orders", "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "0", "h": "0", "m": "true"}
+    yield from itertools.cycle([world.frame(320, [*pairs.items()], body)])
+
+
+def settings(world: World) -> Frames:
+    """9: an administrator's changes of what may be set in the file only."""
+    texts = (b"namesrvAddr=203.0.113.1:9876\n", b"brokerIP1=203.0.113.1\n", b"brokerName=other\n")
+    yield from itertools.cycle([world.frame(25, [], text, key=ADMINISTRATOR) for text in texts])
+
+
+def retry_topics(world: World) -> Frames:
+    """10: messages that say that they are another topic's."""
+    yield from itertools.cycle([world.send("Orders", b"x", "RETRY_TOPIC\x01Honest")])
+
+
+def topics(world: World) -> Frames:
+    """11: a message to a topic that nobody knows, each time."""
+    for number in itertools.count():
+        yield world.send(f"Made{number}", b"x", d="16")
+
+
+def revoked(world: World) -> Frames:
+    """12: an account whose pulls wait is taken out of the rules, and put in again."""
+    text = world.rules.read_text()
+    account = "- {accessKey: revoked-key, secretKey: revoked-secret, defaultTopicPerm: SUB, defaultGroupPerm: SUB}\n"
+    world.ask(world.send("Orders", b"x"))
+    for with_account in itertools.cycle((True, False)):
+        temporary = world.rules.with_suffix(".new")
+        temporary.write_text(text + account if with_account else text)
+        os.replace(temporary, world.rules)
+        until = time.monotonic() + 4
+        while time.monotonic() < until:
+            yield world.pull("Orders", "readers", wait_ms=20_000)
+
+
+def collisions(world: World) -> Frames:
+    """13: keys with one hash and queries for them, and pulls with an SQL92 expression of their own each."""
+    words = ["".join(pair) for pair in itertools.product(("Aa", "BB"), repeat=12)]
+    found = {"topic": "Orders", "key": words[0], "maxNum": "64", "beginTimestamp": "0", "endTimestamp": str(2**62)}
+    query = world.frame(12, [*found.items()])
+    for number in itertools.count():
+        at = number % 128 * 32
+        yield world.send("Orders", b"x", "KEYS\x01" + " ".join(words[at : at + 32]))
+        yield query
+        terms = " OR ".join(f"a{number}_{at} BETWEEN {at} AND {number}" for at in range(100))
+        yield world.pull("Orders", "readers", expression=terms)
+
+
+ATTACKS: dict[str, Attack] = {
+    "nothing": nothing,
+    "spin": spin,
+    "1-offsets": offsets,
+    "2-forged-records": forged_records,
+    "3-replayed-signatures": replayed_signatures,
+    "4-stolen-names": stolen_names,
+    "5-heartbeats": heartbeats,
+    "6-denied-dead-letters": denied_dead_letters,
+    "7-held-pulls": held_pulls,
+    "8-batches": batches,
+    "9-settings": settings,
+    "10-retry-topics": retry_topics,
+    "11-topics": topics,
+    "12-revoked": revoked,
+    "13-collisions": collisions,
+}
+"""Finding 14 is the operator's, and has no client."""
+
+
+class Peer:
+    """One connection that writes as fast as the broker reads."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection((HOST, port), timeout=10)
+        self.socket.setblocking(False)
+        self.unsent = b""
+
+
+def run(world: World, attack: Attack, seconds: float, connections: int) -> tuple[int, int, int]:
+    """Keeps `connections` busy for a time; frames that went out, answers with code 0, connections that were cut off."""
+    frames = attack(world)
+    port = world.namesrv_port if attack is stolen_names else world.port
+    selector = selectors.DefaultSelector()
+    sent = succeeded = cut_off = 0
+
+    def connect() -> None:
+        with contextlib.suppress(OSError):
+            peer = Peer(port)
+            selector.register(peer.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, peer)
+
+    for _ in range(connections):
+        connect()
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        events = selector.select(0.05)
+        if not events and len(selector.get_map()) < connections:
+            connect()
+        for key, mask in events:
+            peer: Peer = key.data
+            try:
+                if mask & selectors.EVENT_READ:
+                    data = peer.socket.recv(1 << 18)
+                    if not data:
+                        raise ConnectionResetError
+                    succeeded += data.count(b'{"code":0,')
+                if mask & selectors.EVENT_WRITE:
+                    if not peer.unsent:
+                        chunk = [next(frames)]
+                        while len(chunk) < MAX_UNSENT and sum(map(len, chunk)) < 1 << 16 and chunk[-1]:
+                            chunk.append(next(frames))
+                        peer.unsent = b"".join(chunk)
+                        sent += sum(map(bool, chunk))
+                    if peer.unsent:
+                        peer.unsent = peer.unsent[peer.socket.send(peer.unsent) :]
+            except BlockingIOError:
+                pass
+            except OSError:
+                cut_off += 1
+                selector.unregister(peer.socket)
+                peer.socket.close()
+                connect()
+    return sent, succeeded, cut_off
