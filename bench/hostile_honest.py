@@ -1,7 +1,8 @@
 """The honest client beside an attack: sends and pulls at a fixed rate, and knows what it must read.
 
-`python bench/hostile_honest.py PORT NAMESRV_PORT SECONDS RATE` connects, prints `ready`, waits for a line, works, and prints
-a line of JSON. A latency counts from the time at which a request was due: a broker that stands still is not asked less.
+`python bench/hostile_honest.py HOST PORT NAMESRV_PORT SECONDS RATE` connects, prints `ready`, waits for a line, works,
+and prints a line of JSON. A latency counts from the time at which a request was due: a broker that stands still is not
+asked less.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from delaymq.protocol.signatures import Signer
 from delaymq.transport import RemotingConnection, TransportError, connect
 from running_server import send_command
 
-HOST = "127.0.0.1"
 TOPIC, GROUP = "Honest", "honest"
 TIMEOUT_MS = 15_000
 PULL = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "maxMsgNums": "1", "sysFlag": "4", "commitOffset": "0"}
@@ -33,7 +33,8 @@ PULL |= {"suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "1", "e
 class Honest:
     """One client with an account, on a connection for sends and one for pulls."""
 
-    def __init__(self, port: int, namesrv_port: int) -> None:
+    def __init__(self, host: str, port: int, namesrv_port: int) -> None:
+        self._host = host
         self._ports = port, namesrv_port
         self._signer = Signer("honest-secret")
         self._tasks: set[asyncio.Task[None]] = set()
@@ -49,7 +50,7 @@ class Honest:
         """Both kinds of requests, for a time; then waits for the answers."""
         port, namesrv_port = self._ports
         self._sending, self._pulling, self._route = [
-            await connect(HOST, each, timeout_ms=TIMEOUT_MS) for each in (port, port, namesrv_port)
+            await connect(self._host, each, timeout_ms=TIMEOUT_MS) for each in (port, port, namesrv_port)
         ]
         for connection in (self._sending, self._pulling):
             connection.sign = lambda command: self._signer.sign(command, "honest-key")
@@ -128,7 +129,11 @@ class Honest:
                 self._error(f"{command.code}: {type(error).__name__}")
                 return
         route, committed = answers
-        if route.code != 0 or f'"{HOST}:{self._ports[0]}"'.encode() not in route.body or b"203.0.113" in route.body:
+        if (
+            route.code != 0
+            or f'"{self._host}:{self._ports[0]}"'.encode() not in route.body
+            or b"203.0.113" in route.body
+        ):
             self._error("route: another broker's address")
         if committed.code != 0:
             self._error(f"commit: {committed.code} {(committed.remark or '')[:80]}")
@@ -144,8 +149,8 @@ class Honest:
 
 
 async def main() -> None:
-    port, namesrv_port, seconds, rate = sys.argv[1:5]
-    honest = Honest(int(port), int(namesrv_port))
+    host, port, namesrv_port, seconds, rate = sys.argv[1:6]
+    honest = Honest(host, int(port), int(namesrv_port))
     await honest.work(float(seconds), int(rate))
     print(json.dumps(honest.report()))
 
