@@ -115,7 +115,7 @@ e2e: $(DEV) cluster ## brokers on real kind clusters: pods killed, nodes lost, r
 LONG_PARTS := fuzz crash real soak kind
 test-long: $(LONG_PARTS:%=test-long-%) ## what takes too long for every change; each part alone: make test-long-fuzz, -crash, -real, -soak, -kind
 
-FUZZED := $(wildcard broker_image/tests/*/test_*fuzz*.py broker_image/tests/store/test_store_crash_*.py broker_image/tests/store/test_store_damage_*.py) broker_image/tests/message/test_message_record.py
+FUZZED := $(wildcard broker_image/tests/*/test_*fuzz*.py broker_image/tests/*/*/test_*fuzz*.py broker_image/tests/store/test_store_crash_*.py broker_image/tests/store/test_store_damage_*.py) broker_image/tests/message/test_message_record.py
 FUZZED += $(wildcard operator/tests/reconcile/test_operator_*_crashes.py)
 test-long-fuzz: $(DEV) ## 10,000,000 hostile inputs (900,000 for each decoder, fewer for whole brokers), 20,000 simulated power losses, 10,000 damaged logs, each death of the operator
 	$(call suite,long-fuzz) env DELAYMQ_FUZZ_INPUTS=900000 DELAYMQ_CRASH_STATES=20000 DELAYMQ_DAMAGES=10000 DELAYMQ_DEATHS_SHARE=1 $(PYTEST) $(FUZZED) --timeout=3000 --junitxml=$(REPORTS)/long-fuzz.xml

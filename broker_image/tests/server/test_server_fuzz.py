@@ -22,8 +22,8 @@ from hostile_requests import HostileRequests
 from repetitions import FUZZ_INPUTS, SEED
 from running_server import HOST, BrokerPeer, run, send_command, standalone
 
-FRAMES = FUZZ_INPUTS // 5
-HTTP_REQUESTS = FUZZ_INPUTS // 20
+FRAMES = FUZZ_INPUTS // 2
+HTTP_REQUESTS = FUZZ_INPUTS // 10
 A_BURST = 40
 """Frames that one connection writes at once."""
 LAST_OPAQUE = 987_654_321
