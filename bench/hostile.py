@@ -26,7 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hostile_attacks import ATTACKS, HOST, World, run
+from hostile_attacks import ATTACKS, HOST, World
+from hostile_run import run
 from proc import memory_mib
 
 RULES = """accounts:

@@ -1,17 +1,15 @@
 """What one hostile client does, an attack each, at full speed. Frames are made byte by byte.
 
-Each attack is an endless sequence of frames for the connections that `run` keeps busy. It gets a `World`: ports and
-accounts, and may ask something on a connection of its own first.
+Each attack is an endless sequence of frames for the connections that hostile_run.py keeps busy. It gets a `World`
+(addresses, rules) and may ask something on a connection of its own first.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import os
 import random
-import selectors
 import socket
 import struct
 import sys
@@ -30,8 +28,6 @@ ADMINISTRATOR = ("administrator-key", "administrator-secret")
 RECORD_HEAD_BYTES = 88
 """Before the body, where both hosts have IPv4 addresses."""
 LARGEST_BODY = 4 * 1024 * 1024
-MAX_UNSENT = 64
-"""Frames that wait in a connection's buffer before it gets no more."""
 
 
 @dataclass
@@ -238,6 +234,13 @@ def collisions(world: World) -> Frames:
         yield world.pull("Orders", "readers", expression=terms)
 
 
+def statistics(world: World) -> Frames:
+    """Figures of all queues of a topic that every broker has, and of all groups: large answers for small requests."""
+    of_topic = world.frame(202, [("topic", "BenchmarkTest")])
+    of_group = world.frame(208, [("consumerGroup", "honest"), ("topic", "BenchmarkTest")])
+    yield from itertools.cycle([of_topic, of_group, world.frame(317, [("isOrder", "false")])])
+
+
 ATTACKS: dict[str, Attack] = {
     "nothing": nothing,
     "spin": spin,
@@ -254,60 +257,6 @@ ATTACKS: dict[str, Attack] = {
     "11-topics": topics,
     "12-revoked": revoked,
     "13-collisions": collisions,
+    "statistics": statistics,
 }
 """Finding 14 is the operator's, and has no client."""
-
-
-class Peer:
-    """One connection that writes as fast as the broker reads."""
-
-    def __init__(self, host: str, port: int) -> None:
-        self.socket = socket.create_connection((host, port), timeout=10)
-        self.socket.setblocking(False)
-        self.unsent = b""
-
-
-def run(world: World, attack: Attack, seconds: float, connections: int) -> tuple[int, int, int]:
-    """Keeps `connections` busy for a time; frames that went out, answers with code 0, connections that were cut off."""
-    frames = attack(world)
-    port = world.namesrv_port if attack is stolen_names else world.port
-    selector = selectors.DefaultSelector()
-    sent = succeeded = cut_off = 0
-
-    def connect() -> None:
-        with contextlib.suppress(OSError):
-            peer = Peer(world.host, port)
-            selector.register(peer.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, peer)
-
-    for _ in range(connections):
-        connect()
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        events = selector.select(0.05)
-        if not events and len(selector.get_map()) < connections:
-            connect()
-        for key, mask in events:
-            peer: Peer = key.data
-            try:
-                if mask & selectors.EVENT_READ:
-                    data = peer.socket.recv(1 << 18)
-                    if not data:
-                        raise ConnectionResetError
-                    succeeded += data.count(b'{"code":0,')
-                if mask & selectors.EVENT_WRITE:
-                    if not peer.unsent:
-                        chunk = [next(frames)]
-                        while len(chunk) < MAX_UNSENT and sum(map(len, chunk)) < 1 << 16 and chunk[-1]:
-                            chunk.append(next(frames))
-                        peer.unsent = b"".join(chunk)
-                        sent += sum(map(bool, chunk))
-                    if peer.unsent:
-                        peer.unsent = peer.unsent[peer.socket.send(peer.unsent) :]
-            except BlockingIOError:
-                pass
-            except OSError:
-                cut_off += 1
-                selector.unregister(peer.socket)
-                peer.socket.close()
-                connect()
-    return sent, succeeded, cut_off
