@@ -25,6 +25,7 @@ from hostile_frames import Fields, batch_entry, framed, frames_of, json_header, 
 HOST = "127.0.0.1"
 ORDINARY = ("hostile-key", "hostile-secret")
 ADMINISTRATOR = ("administrator-key", "administrator-secret")
+SYSTEM_BUSY = 2
 RECORD_HEAD_BYTES = 88
 """Before the body, where both hosts have IPv4 addresses."""
 LARGEST_BODY = 4 * 1024 * 1024
@@ -60,16 +61,20 @@ class World:
         named = {"subscription": expression or "*", "expressionType": kind}
         return self.frame(11, [(name, str(value)) for name, value in (pairs | named).items()])
 
-    def ask(self, frame: bytes, port: int | None = None) -> tuple[int, dict[str, str], bytes]:
-        """Code, fields and body of one answer, over a connection of its own."""
-        with socket.create_connection((self.host, port or self.port), timeout=30) as peer:
-            peer.sendall(frame)
-            data = b""
-            while not (answers := frames_of(data)):
-                part = peer.recv(1 << 20)
-                if not part:
-                    return -1, {}, b""
-                data += part
+    def ask(self, frame: bytes) -> tuple[int, dict[str, str], bytes]:
+        """Code, fields and body of one answer, over a connection of its own; a busy broker is asked again."""
+        for _ in range(100):
+            with socket.create_connection((self.host, self.port), timeout=30) as peer:
+                peer.sendall(frame)
+                data = b""
+                while not (answers := frames_of(data)):
+                    part = peer.recv(1 << 20)
+                    if not part:
+                        raise ConnectionResetError("the broker ended the connection")
+                    data += part
+            if answers[0][1] != SYSTEM_BUSY:
+                break
+            time.sleep(0.05)
         return answers[0][1:]
 
 
