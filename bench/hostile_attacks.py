@@ -137,15 +137,27 @@ def forged_records(world: World) -> Frames:
 
 
 def replayed_signatures(world: World) -> Frames:
-    """3: an administrator's captured requests under other codes."""
+    """3: an administrator's captured requests under other codes, cut into other fields.
+
+    Each topic is one that an attacker may have made; a dashboard asks for the statistics (202) of all topics.
+    """
     group = json.dumps({"groupName": "made"}).encode()
-    captured = signed(*ADMINISTRATOR, [], group)
-    as_account = [*captured, ("accessKey", ""), ("secretKey", "{"), ("admin", "true")]
-    topic = signed(*ADMINISTRATOR, [("topic", "stolen01trueSecret77")], b"")
-    proof = {name: value for name, value in topic if name in ("AccessKey", "Signature")}
-    account = [*proof.items(), ("accessKey", "stolen01"), ("admin", "true"), ("secretKey", "Secret77")]
-    for fields, body, code in itertools.cycle([(captured, group, 50), (as_account, group, 50), (account, b"", 50)]):
-        yield framed(json_header(code, fields, 1, 0), body)
+    frames = [framed(json_header(50, signed(*ADMINISTRATOR, [], group), 1), group)]
+    for topic, code, fields in (
+        ("stolen01trueSecret77", 50, [("accessKey", "stolen01"), ("admin", "true"), ("secretKey", "Secret77")]),
+        (
+            "stolen02SUBSecret77",
+            50,
+            [("accessKey", "stolen02"), ("defaultTopicPerm", "SUB"), ("secretKey", "Secret77")],
+        ),
+        ("honest-keySecret77", 50, [("accessKey", "honest-key"), ("secretKey", "Secret77")]),
+        ("xxHonest", 215, [("bname", "xx"), ("topic", "Honest")]),
+        ("xxHonest", 207, [("bname", "xx"), ("groupName", "Honest")]),
+    ):
+        captured = dict(signed(*ADMINISTRATOR, [("topic", topic)], b""))
+        proof = [(name, captured[name]) for name in ("AccessKey", "Signature")]
+        frames.append(framed(json_header(code, [*proof, *fields], 1)))
+    yield from itertools.cycle(frames)
 
 
 def stolen_names(world: World) -> Frames:
