@@ -112,7 +112,9 @@ class HostileRequests:
             return chance.choice(OTHERS)
         if name == "endTimestamp":
             return str(2**62)
-        if name in ("offset", "commitLogOffset", "tranStateTableOffset"):
+        if name == "tranStateTableOffset":
+            return str(chance.randrange(8))
+        if name in ("offset", "commitLogOffset"):
             return str(chance.choice(self.offsets) + chance.choice((0, 0, 0, 1, -1, 88, 91, 300)))
         return str(chance.choice(NUMBERS) if surprise < 5 else chance.choice((0, 0, 1, 1, 2, 3)))
 
