@@ -50,6 +50,7 @@ class HostileRequests:
         self._weights = [(weights or {}).get(code, 1.0) for code in self.codes]
         self._texts: Mapping[str, Sequence[str]] = {**TEXTS, **(texts or {})}
         self._sign = sign
+        self._may_repeat = True
         self.offsets: list[int] = [0]
         """Offsets of the log that are worth naming; the owner adds what answers tell."""
         self.is_whole = True
@@ -134,6 +135,7 @@ class HostileRequests:
         chance = self.random
         if code in TREES and (code not in BODIES or chance.randrange(3)):
             tree = copy.deepcopy(chance.choice(TREES[code]))
+            self._may_repeat = True
             for _ in range(chance.choice((0, 0, 1, 1, 2, 5))):
                 tree = self._changed(tree)
             body = json.dumps(tree).encode(errors="replace")
@@ -164,7 +166,8 @@ class HostileRequests:
             return tree
         if isinstance(tree, list) and tree and self.random.randrange(8):
             at = self.random.randrange(len(tree))
-            if self.random.randrange(4) == 0:
+            if self.random.randrange(4) == 0 and self._may_repeat:
+                self._may_repeat = False  # repetitions of repetitions would take gigabytes
                 return tree * self.random.choice((2, 50))
             tree[at] = self._changed(tree[at])
             return tree

@@ -74,9 +74,10 @@ def parse_pattern(text: str) -> Pattern:
     try:
         return _version_6(text) if ":" in text else _version_4(text)
     except ValueError as error:
-        shown = text[:_SHOWN_CHARACTERS]
+        # The error of `ipaddress` repeats all of the text.
+        shown, why = text[:_SHOWN_CHARACTERS], str(error)[: 2 * _SHOWN_CHARACTERS]
         raise AccessError(
-            f"Netaddress examine Exception netaddress is {shown!r}: {error}; write an address, or 10.0.0.*, 10.0.0.1-20"
+            f"Netaddress examine Exception netaddress is {shown!r}: {why}; write an address, or 10.0.0.*, 10.0.0.1-20"
             " or 10.0.0.{1,2}"
         ) from error
 

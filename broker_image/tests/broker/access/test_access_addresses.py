@@ -85,3 +85,10 @@ def test_lists_and_what_is_remembered_of_peers_are_bounded() -> None:
         assert not one.matches(pack_host(f"11.{number >> 16}.{number >> 8 & 255}.{number & 255}", 1))
     assert len(one._known) <= REMEMBERED_PEERS
     assert one.matches(pack_host("10.0.0.1", 1))
+
+
+@pytest.mark.parametrize("text", ["x" * 5_000, "x:" * 2_500])
+def test_what_is_no_address_is_not_repeated_at_any_length(text: str) -> None:
+    with pytest.raises(AccessError) as refused:
+        WhiteList([text])
+    assert len(str(refused.value)) < 500
