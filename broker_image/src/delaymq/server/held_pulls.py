@@ -19,8 +19,8 @@ from delaymq.server.sessions import ClientSession
 from delaymq.server.sliced_work import SlicedWork
 
 if TYPE_CHECKING:
+    from delaymq.access.accounts import Account
     from delaymq.broker.access.access import Access
-    from delaymq.broker.access.accounts import Account
 
 MAX_BYTES: Final = 64 << 20
 """What all pulls may take, until a configuration says another number (maxHeldPullBytes)."""

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from delaymq.broker.access.accounts import Account
-from delaymq.broker.access.errors import AccessError
-from delaymq.broker.access.files import FileState, look_at, read
-from delaymq.broker.access.plain_acl import parse, to_text
+from delaymq.access.accounts import Account
+from delaymq.access.errors import AccessError
+from delaymq.access.files import FileState, look_at, read
+from delaymq.access.plain_acl import parse, to_text
 from repetitions import FUZZ_INPUTS, SEED
 
 INPUTS = FUZZ_INPUTS // 8

@@ -12,7 +12,7 @@ from delaymq.access.accounts import PUB, Account, shown
 from delaymq.broker.access import REASONS
 from delaymq.broker.access.forms import COMMON_FIELDS, FORMS, RULE_CODES, problem
 from delaymq.broker.access.permissions import owned
-from delaymq.broker.access.requirements import ACCOUNT, REQUIREMENTS, TopicAt
+from delaymq.broker.access.requirements import ACCOUNT, REQUIREMENTS, Requirement, TopicAt
 from delaymq.broker.access.rules import Rules
 from delaymq.broker.session import Session
 from delaymq.message import names
@@ -92,21 +92,6 @@ class Access:
         if not trusted:
             self._check_permissions(session, command, account)
             self._check_way(session, command)
-
-    def check_permissions(self, session: Session, command: Command) -> None:
-        """Whether a request that passed `check` would still pass by the rules of now; RequestError: it would not.
-
-        For what waits: the signature is not checked again, since its counter was used.
-        """
-        rules = self.rules
-        if rules.white_list is not None and rules.white_list.matches(session.remote_host):
-            return
-        key = command.fields.get(ACCESS_KEY, "")
-        account = rules.accounts.get(key)
-        if account is None:
-            raise self._refusal(session, command, "unknown_key", f"No acl config for {shown(key)}")
-        if account.white_list is None or not account.white_list.matches(session.remote_host):
-            self._check_permissions(session, command, account)
 
     def may_publish(self, session: Session, topic: str) -> bool:
         """Whether the account of a client's last heartbeat may send to a topic; so it may see what was sent there.
@@ -220,8 +205,10 @@ class Access:
         )
         raise self._refusal(session, command, "plain", text)
 
-    def _check_permissions(self, session: Session, command: Command, account: Account) -> None:
-        requirement = REQUIREMENTS.get(command.code, ACCOUNT)
+    def _check_permissions(
+        self, session: Session, command: Command, account: Account, requirement: Requirement | None = None
+    ) -> None:
+        requirement = requirement or REQUIREMENTS.get(command.code, ACCOUNT)
         if requirement is ACCOUNT:
             return
         if requirement.admin:
