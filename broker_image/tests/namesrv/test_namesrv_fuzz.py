@@ -67,9 +67,9 @@ def test_every_request_has_an_answer_that_somebody_wrote(tmp_path: Path, caplog:
     caplog.set_level(logging.ERROR)
     now_ms = 1_700_000_000_000
     config = NamesrvConfig(kv_config_path=str(tmp_path / "kv.json"))
-    server = NameServer(config, lambda: now_ms)
+    server = NameServer(config, lambda: now_ms, lambda: now_ms)
     honest = Honest(server)
-    requests = HostileRequests(f"{SEED} namesrv", PROCESSORS, {103: 5.0, 100: 0.3, 102: 0.3, 318: 0.3})
+    requests = HostileRequests(f"{SEED} namesrv", PROCESSORS, {103: 5.0, 105: 3.0, 100: 0.3, 102: 0.3, 318: 0.3})
     served = Counter[int]()
     for number in range(INPUTS):
         frame = requests.frame(number)
