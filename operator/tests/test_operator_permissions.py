@@ -47,6 +47,7 @@ BY_VARIABLE: dict[tuple[str, str], set[str]] = {
     ("applying.py", "get"): made_kinds() - {"Secret"},
     ("applying.py", "apply"): made_kinds(),
     ("objects.py", "apply"): {"Secret"},
+    ("registration.py", "apply"): {"Secret"},
     ("objects.py", "delete"): set(objects._PRUNED_KINDS),
     ("beginning.py", "create"): {"SparkApplication", "AnalyticsResult"},
     ("beginning.py", "apply"): {"RoleBinding"},

@@ -43,7 +43,7 @@ def test_a_new_image_restarts_the_name_server_and_then_one_broker_after_the_othe
         ({"podTemplate": {"env": [{"name": "TZ", "value": "UTC"}]}}, BROKERS),
         ({"external": {"type": "NodePort", "advertisedAddress": "192.0.2.1"}}, BROKERS),
         ({"networkPolicy": {"enabled": True}}, []),
-        ({"accessControl": {"secretName": "rules"}}, BROKERS),
+        ({"accessControl": {"secretName": "rules"}}, EVERYTHING),
         ({"storage": {"size": "20Gi"}}, []),
         ({"storage": {"deleteClaim": True}}, []),
         ({"size": 3}, ["demo-broker-2-0"]),

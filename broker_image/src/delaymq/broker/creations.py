@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from delaymq.broker.errors import system_error
-from delaymq.protocol.signatures import ACCESS_KEY
+from delaymq.protocol.credential_fields import ACCESS_KEY
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker

@@ -17,6 +17,7 @@ from delaymq.cli.store_terminal import explained, progress
 from delaymq.cli.terminal import console, print_json
 from delaymq.clock import now_ms
 from delaymq.store.backup import Backup, Progress
+from delaymq.store.config_files import CONSUMER_OFFSETS
 from delaymq.store.manifest import is_backup
 from delaymq.store.restore import Restore
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 CLONING = ".clone"
 """Below the new store: where a store that is cloned without a backup is copied first."""
-CONSUMER_OFFSETS = "config/consumerOffset.json"
 HELD = "delaymq/delivery.json"
 
 Target = Annotated[Path, typer.Argument(metavar="STORE", help="The folder of the new store; missing or empty.")]

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from delaymq.store.config_files import CONSUMER_OFFSETS, UNREADABLE_OFFSETS
 from delaymq.store.errors import BackupError, NotAStoreError, SegmentGoneError, WrongFolderError
 from delaymq.store.files import Files
 from delaymq.store.manifest import MAX_SEGMENTS, FileSizes, is_plain, is_small_file
@@ -33,9 +34,6 @@ SMALL_FILES: Final = (
     "delaymq/delivery.json",
 )
 """What a restore needs beside the log. Queues, index and snapshot are built from the log."""
-CONSUMER_OFFSETS: Final = "config/consumerOffset.json"
-UNREADABLE_OFFSETS: Final = b"the consumer offsets could not be read when the backup was made\n"
-"""What stands for them: a store restored from the backup serves no consumer before somebody decides either."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,9 @@ MAX_FILE_BYTES: Final = 64 * 1024 * 1024
 """Of a table that states no limit of its own: it is neither read nor written with more."""
 UNREADABLE: Final = ".unreadable"
 """What the names of tables end with that are kept until somebody decides about them."""
+CONSUMER_OFFSETS: Final = "config/consumerOffset.json"
+UNREADABLE_OFFSETS: Final = b"the consumer offsets could not be read when the backup was made\n"
+"""What stands for them in a backup: a store restored from it serves no consumer before somebody decides."""
 _COPIED_AT_ONCE: Final = 1 << 20
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")

@@ -34,8 +34,11 @@ def access_environment(broker: Broker, admin_needs_tls: bool) -> dict[str, str]:
 
 def keeps_plain_administrators(template: Mapping[str, Any]) -> bool:
     """Whether pods of this template have access control and take administrators' requests without TLS."""
-    containers = (template.get("spec") or {}).get("containers") or [{}]
-    names = {entry.get("name") for entry in containers[0].get("env") or [] if isinstance(entry, dict)}
+    spec = template.get("spec")
+    containers = spec.get("containers") if isinstance(spec, dict) else None
+    first = containers[0] if isinstance(containers, list) and containers else None
+    entries = first.get("env") if isinstance(first, dict) else None
+    names = {entry.get("name") for entry in entries or () if isinstance(entry, dict)}
     return ENABLED in names and ADMIN_NEEDS_TLS not in names
 
 
