@@ -18,6 +18,7 @@ from step_runner import at_once
 class Peer:
     id: int
     remote_address: str = "10.0.0.9:40000"
+    is_private: bool = True
 
     @property
     def remote_host(self) -> bytes:

@@ -6,7 +6,18 @@ from delaymq.access import EXCEPTION
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.errors import RequestError
 
-REASONS: Final = ("unsigned", "unknown_key", "signature", "fields", "admin", "name", "unreadable", "owner")
+REASONS: Final = (
+    "unsigned",
+    "unknown_key",
+    "signature",
+    "second_required",
+    "plain",
+    "fields",
+    "admin",
+    "name",
+    "unreadable",
+    "owner",
+)
 """Why a request is refused: by the rules, or (`owner`) because a broker's name or address is another's for now."""
 
 

@@ -1,7 +1,8 @@
 """Who may change what a NameServer tells: the check of eight request codes by its rules.
 
-103 and 104 need the account of the broker's name, the other six an administrator's. RocketMQ's signature has no
-boundaries between fields, so a signed request has the fields of its code and no others.
+103 and 104 need the account of the broker's name, the other six an administrator's. RocketMQ's signature covers neither
+the code nor the boundaries between fields. So a signed request has the fields of its code and no others, and an
+administrator's needs TLS, a peer on this machine, or the second signature.
 """
 
 from __future__ import annotations
@@ -17,12 +18,19 @@ from delaymq.namesrv.errors import RefusalError
 from delaymq.protocol import headers
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command
+from delaymq.protocol.credential_fields import (
+    ACCESS_KEY,
+    CREDENTIAL_FIELDS,
+    NEW_CHALLENGE,
+    SECOND_SIGNATURE,
+    SECURITY_TOKEN,
+)
 from delaymq.protocol.headers.base import Header
-from delaymq.protocol.signatures import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
 
 if TYPE_CHECKING:
     from delaymq.namesrv.nameserver import NamesrvSession
     from delaymq.namesrv.rules import NamesrvRules
+    from delaymq.protocol.second_signature import Channels
 
 GUARDED: Final[Mapping[int, type[Header] | None]] = {
     RequestCode.PUT_KV_CONFIG: headers.PutKVConfigRequestHeader,
@@ -36,16 +44,20 @@ GUARDED: Final[Mapping[int, type[Header] | None]] = {
 }
 """The codes that change something, with their fields."""
 BROKERS_CODES: Final = frozenset({RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER})
-COMMON_FIELDS: Final = frozenset(
-    {ACCESS_KEY, SIGNATURE, SECURITY_TOKEN, "OnsChannel", "bname", "oway", "ns", "nsd", "lo"}
-)
-"""What any request may carry: signatures, and what RocketMQ 5's clients add to all of theirs."""
+COMMON_FIELDS: Final = frozenset({SECURITY_TOKEN, "OnsChannel", "bname", "oway", "ns", "nsd", "lo"})
+"""What RocketMQ 5's clients add to all of their requests. Free text could take up the start of another field's."""
 _SHOWN_CHARACTERS: Final = 64
+_VERDICTS: Final = {
+    "second": "compare the secret keys; the request is not signed for this connection",
+    "replay": "the request was sent before",
+    "silence": f"the connection was silent for too long: {NEW_CHALLENGE}",
+}
 
 
-def check(rules: NamesrvRules, session: NamesrvSession, command: Command) -> None:
-    """Nothing, or RefusalError."""
+def check(rules: NamesrvRules, channels: Channels, session: NamesrvSession, command: Command) -> None:
+    """Nothing, or RefusalError. Once a request: counters rise."""
     if command.code not in GUARDED:
+        _keep_alive(rules, channels, session, command)
         return
     if not rules.readable:
         raise RefusalError(
@@ -59,11 +71,15 @@ def check(rules: NamesrvRules, session: NamesrvSession, command: Command) -> Non
     account = rules.accounts.get(command.fields[ACCESS_KEY])
     if account is None:
         raise RefusalError("unknown_key", f"No acl config for {shown(command.fields[ACCESS_KEY])}")
-    if not is_signed(account, command):
-        key = shown(account.entry.access_key)
-        raise RefusalError("signature", f"Check signature failed for accessKey={key}: compare the secret keys")
     _check_fields(command)
+    _check_signature(channels, session, account, command)
     _check_account(rules, account, command.code, name)
+    if name is None and SECOND_SIGNATURE not in command.fields and not session.is_private:
+        text = (
+            f"request code={command.code} needs TLS, a connection from this machine, or the second signature of"
+            " DelayMQ's clients"
+        )
+        raise RefusalError("plain", text)
 
 
 def states_account(command: Command) -> bool:
@@ -71,9 +87,27 @@ def states_account(command: Command) -> bool:
     return ACCESS_KEY in command.fields
 
 
-def is_signed(account: Account, command: Command) -> bool:
-    """Whether a request carries the account's signature."""
-    return account.signer.signed(command.fields, command.body)
+def _keep_alive(rules: NamesrvRules, channels: Channels, session: NamesrvSession, command: Command) -> None:
+    """A challenge ends without requests that count, and brokers may ask (322) for long before they register again."""
+    if command.code == RequestCode.QUERY_DATA_VERSION and SECOND_SIGNATURE in command.fields:
+        account = rules.accounts.get(command.fields.get(ACCESS_KEY, ""))
+        if account is not None:
+            channels.verdict(session.id, account.entry.access_key, account.entry.secret_key, command)
+
+
+def _check_signature(channels: Channels, session: NamesrvSession, account: Account, command: Command) -> None:
+    key = account.entry.access_key
+    if SECOND_SIGNATURE in command.fields:
+        verdict = channels.verdict(session.id, key, account.entry.secret_key, command)
+        if verdict:
+            text = f"Check signature failed for accessKey={shown(key)}: {_VERDICTS[verdict]}"
+            raise RefusalError("signature", text)
+    elif not account.signer.signed(command.fields, command.body):
+        text = f"Check signature failed for accessKey={shown(key)}: compare the secret keys"
+        raise RefusalError("signature", text)
+    elif account.entry.require_second_signature:
+        text = f"accessKey={shown(key)} requires the second signature: use a client or broker of DelayMQ"
+        raise RefusalError("second_required", text)
 
 
 def _may_be_unsigned(rules: NamesrvRules, session: NamesrvSession, name: str) -> bool:
@@ -108,8 +142,14 @@ def _check_account(rules: NamesrvRules, account: Account, code: int, name: str |
 
 def _check_fields(command: Command) -> None:
     header = GUARDED[command.code]
-    known = COMMON_FIELDS if header is None else COMMON_FIELDS | header.field_names()
-    strange = [name for name in command.fields if name not in known]
+    known = CREDENTIAL_FIELDS if header is None else CREDENTIAL_FIELDS | header.field_names()
+    is_covered = SECOND_SIGNATURE in command.fields
+    strange = [
+        name
+        for name, value in command.fields.items()
+        if (name not in known and (name not in COMMON_FIELDS or (value and not is_covered)))
+        or (name == SECURITY_TOKEN and value and not is_covered)
+    ]
     if strange:
         text = (
             f"request code={command.code} has no field {strange[0][:_SHOWN_CHARACTERS]!r}: send a signed one without it"

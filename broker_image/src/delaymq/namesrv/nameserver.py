@@ -23,6 +23,7 @@ from delaymq.steps import Steps
 
 if TYPE_CHECKING:
     from delaymq.namesrv.rules import NamesrvRules
+    from delaymq.protocol.second_signature import Channels
 
 T = TypeVar("T")
 
@@ -37,6 +38,10 @@ class NamesrvSession(Protocol):
     remote_address: str
     remote_host: bytes
     """Packed as message.ids.pack_host does it."""
+
+    @property
+    def is_private(self) -> bool:
+        """Whether nobody in between can read along."""
 
 
 class NameServer:
@@ -57,9 +62,14 @@ class NameServer:
         self.ownership = Ownership()
         self.rules: NamesrvRules | None = None
         """Who may change what clients are told; None: everybody, within `ownership`."""
+        self.channels: Channels | None = None
+        """With rules: what connections sign for."""
         if config.namesrv_acl_config_path:
-            from delaymq.namesrv.rules import NamesrvRules  # most NameServers run without them
+            # Most NameServers run without them.
+            from delaymq.namesrv.rules import NamesrvRules
+            from delaymq.protocol.second_signature import Channels
 
+            self.channels = Channels()
             self.rules = NamesrvRules(Path(config.namesrv_acl_config_path).absolute(), now_ms)
         self.refused: dict[str, int] = dict.fromkeys(REASONS, 0)
         """Refused requests by reason."""
@@ -75,9 +85,9 @@ class NameServer:
         if processor is None:
             remark = f" request type {command.code} not supported: ask a broker, or use a newer NameServer"
             return Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
-        refusal = self._refusal(session, command)
-        if refusal is not None:
-            return refusal
+        answer = self._checked(session, command)
+        if answer is not None:
+            return answer
         return self.guarded(command.code, partial(processor, self, session, command))
 
     def is_vouched(self, command: Command) -> bool:
@@ -96,13 +106,19 @@ class NameServer:
         self._quiet_log.warning(text, command.code, error.remark, peer=session.remote_address)
         return Response(error.code, error.remark)
 
-    def _refusal(self, session: NamesrvSession, command: Command) -> Response | None:
-        if self.rules is None:
+    def _checked(self, session: NamesrvSession, command: Command) -> Response | None:
+        """The answer to what the rules refuse, and to the question for a challenge; None: for the processor."""
+        rules, channels = self.rules, self.channels
+        if rules is None or channels is None:
             return None
         from delaymq.namesrv import guard
+        from delaymq.protocol.second_signature import asks_for_challenge
 
+        if asks_for_challenge(command):
+            server = f"namesrv/{self.config.listen_port}"
+            return self.guarded(command.code, lambda: channels.challenge(session.id, server, command))
         try:
-            guard.check(self.rules, session, command)
+            guard.check(rules, channels, session, command)
         except RefusalError as refusal:
             return self.refuse(session, command, refusal.reason, refusal)
         return None
@@ -126,6 +142,8 @@ class NameServer:
     def session_closed(self, session: NamesrvSession) -> None:
         """A connection ended; the routes stay for the grace period if it was a master's."""
         self.ownership.closed(session.id)
+        if self.channels is not None:
+            self.channels.closed(session.id)
         grace_ms = self.config.route_grace_ms
         for address in self.routes.session_closed(session.id, self.now_ms(), grace_ms):
             _logger.info("the connection of broker %s closed; a master's routes stay for %d ms", address, grace_ms)

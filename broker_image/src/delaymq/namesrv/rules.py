@@ -138,14 +138,17 @@ class NamesrvRules:
             if known is None or (known.signature, known.problem) != (state.signature, state.problem):
                 self._tell(state)
             file = state.file
+            counted = set()
             for account in file.accounts:
                 if account.entry.access_key not in accounts:
                     accounts[account.entry.access_key] = account
+                    counted.add(account.entry.access_key)
                 else:
                     _log.warning("%s: an account stands in another file too, which counts", path)
             if isinstance(file, NamesFile):
                 for key, name in file.names:
-                    registrars.setdefault(name, set()).add(key)
+                    if key in counted:
+                        registrars.setdefault(name, set()).add(key)
                 open_names |= file.open_names
                 networks += file.networks
         self.accounts = accounts

@@ -60,6 +60,8 @@ class NameServerLink:
         self._host = host
         self._port = port
         self._connection: RemotingConnection | None = None
+        self._signed_by: tuple[str, str] | None = None
+        """The account by which the connection's requests are signed."""
         self._wanted = asyncio.Event()
         self._leads = leads
         self._telling = 0
@@ -89,6 +91,7 @@ class NameServerLink:
             timeout_ms=self._broker.config.register_broker_timeout_mills,
             tls=await self._tls(),
         )
+        self._signed_by = None
         is_due = True
         while True:
             self._wanted.clear()
@@ -127,8 +130,12 @@ class NameServerLink:
 
     async def _register(self, connection: RemotingConnection) -> None:
         broker = self._broker
-        await self._account.refresh()
-        command = self._account.sign(register_command(broker, broker.register_body()))
+        timeout_ms = broker.config.register_broker_timeout_mills
+        keys = await self._account.refresh()
+        if keys is not None and keys != self._signed_by:
+            await self._account.sign_requests(connection, keys, timeout_ms)
+            self._signed_by = keys
+        command = register_command(broker, broker.register_body())
         answer = await connection.request(command, broker.config.register_broker_timeout_mills)
         if answer.code != ResponseCode.SUCCESS:
             raise RequestError(answer.code, answer.remark or "the registration was refused")
@@ -182,7 +189,7 @@ class NameServerLink:
         command = request_command(RequestCode.UNREGISTER_BROKER, header.to_fields())
         if self._connection is not None:
             try:
-                await self._connection.request(self._account.sign(command), UNREGISTER_TIMEOUT_MS)
+                await self._connection.request(command, UNREGISTER_TIMEOUT_MS)
             except TransportError as error:
                 _logger.warning("could not unregister: %s", error)
 
@@ -244,7 +251,7 @@ class Registration:
         changed, self._changed = self._changed, {}
         command_body = self._broker.register_body(changed)
         for link in self.links:
-            link.tell(self._account.sign(register_command(self._broker, command_body)))
+            link.tell(register_command(self._broker, command_body))
 
     async def unregister(self) -> None:
         """Tells all NameServers that the broker does not come back."""

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from delaymq.config.file_signature import FileSignature
-from delaymq.protocol.command import Command
 
 if TYPE_CHECKING:
-    from delaymq.protocol.signatures import Signer
+    from delaymq.transport.connection import RemotingConnection
 
 MAX_FILE_BYTES: Final = 65_536
 
@@ -30,29 +29,33 @@ class RegistrationAccount:
         self._path = Path(path) if path else None
         self._signature: FileSignature | None = None
         self._problem = ""
-        self._access_key = ""
-        self._signer: Signer | None = None
+        self._keys: tuple[str, str] | None = None
 
-    async def refresh(self) -> None:
-        """Reads the file if it changed. AccountError if there never was anything to sign with."""
+    async def refresh(self) -> tuple[str, str] | None:
+        """Reads the file if it changed: access key and secret key. AccountError if there never was an account."""
         if self._path is None:
-            return
+            return None
         await asyncio.get_running_loop().run_in_executor(None, self._read, self._path)
-        if self._signer is None:
+        if self._keys is None:
             raise AccountError(self._problem)
+        return self._keys
 
-    def sign(self, command: Command) -> Command:
-        """The command, signed if there is an account."""
-        if self._signer is not None:
-            self._signer.sign(command, self._access_key)
-        return command
+    @staticmethod
+    async def sign_requests(connection: RemotingConnection, keys: tuple[str, str], timeout_ms: int) -> None:
+        """Has further requests of a connection signed, where the NameServer has rules. TransportError.
+
+        RocketMQ's signature never stands in: a captured registration would count for ever.
+        """
+        from delaymq.transport.signing import sign_requests
+
+        connection.sign = None
+        await sign_requests(connection, *keys, rocketmq=False, timeout_ms=timeout_ms)
 
     def _read(self, path: Path) -> None:
         # Brokers without an account load nothing of this.
         from delaymq.access.accounts import check_keys
         from delaymq.access.errors import AccessError
         from delaymq.access.yaml_tree import read_yaml
-        from delaymq.protocol.signatures import Signer
 
         try:
             signature = FileSignature.of(path.stat())
@@ -73,9 +76,9 @@ class RegistrationAccount:
             self._say(f"namesrvAccountFile {path}: {error}")
         else:
             self._signature, self._problem = signature, ""
-            self._access_key, self._signer = access_key, Signer(secret_key)
+            self._keys = access_key, secret_key
 
     def _say(self, problem: str) -> None:
-        if problem != self._problem and self._signer is not None:
+        if problem != self._problem and self._keys is not None:
             _logger.error("%s; what it said before counts", problem)
         self._problem = problem

@@ -46,6 +46,9 @@ def registers(broker: Broker) -> bool:
     return broker.spec.access_control is not None and not broker.spec.name_servers.addresses
 
 
+_SECOND: Final = "  requireSecondSignature: true"
+
+
 def has_names_rules(broker: Broker) -> bool:
     """Whether the own NameServers ask for signatures."""
     control = broker.spec.access_control
@@ -95,11 +98,11 @@ def _rules(broker: Broker, kept: Registrations, unsigned: Collection[int]) -> st
     lines = [about, "accounts:"]
     for generation in sorted(kept.seeds, reverse=True):
         key, secret = _account(kept, generation, _ADMINISTRATOR, broker.name)
-        lines += [f"- accessKey: {key}", f"  secretKey: {secret}", "  admin: true"]
+        lines += [f"- accessKey: {key}", f"  secretKey: {secret}", _SECOND, "  admin: true"]
         for group in range(names.MAX_SIZE):
             name = names.rocketmq_broker_name(broker.name, group)
             key, secret = _account(kept, generation, name)
-            lines += [f"- accessKey: {key}", f"  secretKey: {secret}", "  brokerNames:", f'  - "{name}"']
+            lines += [f"- accessKey: {key}", f"  secretKey: {secret}", _SECOND, "  brokerNames:", f'  - "{name}"']
             if group in unsigned:
                 lines.append("  unsigned: true")
     return "\n".join([*lines, ""])
