@@ -152,10 +152,12 @@ def test_when_the_broker_of_a_route_is_gone_the_error_says_so(tmp_path: Path) ->
         with broker.config_path.open("a") as file:
             file.write(f"namesrvAddr=127.0.0.1:{own_port}\n")
         with broker.running() as process:
-            called("send", "Route", "x", environment=broker.environment)
+            # Until the broker has found the NameServer, which starts beside it.
+            told = ("send", "Route", "x", "--namesrv", f"127.0.0.1:{own_port}")
+            assert any(called(*told).code == 0 for _ in range(60))
             process.kill()
             process.wait()
-        done = called("send", "Route", "x", "--namesrv", f"127.0.0.1:{own_port}")
+        done = called(*told)
     finally:
         namesrv.kill()
         namesrv.wait()
