@@ -30,8 +30,8 @@ def consumer_that_waits(clients: Workbench, cluster: OurCluster, topic: str, gro
     """A consumer that would begin at the first message if it took its group for a new one."""
     config = cluster.store_path / "config"
     cluster.stop()
+    (config / "consumerOffset.json").replace(config / "consumerOffset.json.good")
     for name in ("consumerOffset.json", "consumerOffset.json.bak"):
-        (config / name).replace(config / f"{name}.good")
         (config / name).write_bytes(b"{")
     cluster.start()
     consumer = clients.push(topic, group=group, **FIRST)
