@@ -45,7 +45,9 @@ class Honest:
         """A sign of life now and then with a topic more; the route is what was registered."""
         self.registered += 1
         queues = 1 + self.registered // 10
-        table = TopicTable(DataVersion(queues, 7), {"Honest": TopicConfig("Honest", queues, queues, 6)})
+        # Others ask for Orders, and delete it.
+        topics = {name: TopicConfig(name, queues, queues, 6) for name in ("Honest", "Orders")}
+        table = TopicTable(DataVersion(queues, 7), topics)
         names = {"brokerName": "honest", "brokerAddr": ADDRESS, "clusterName": "H", "haServerAddr": "", "brokerId": "0"}
         self.ask(103, RegisterBody(table).encode(), **names)
         route = TopicRoute.decode(self.ask(105, topic="Honest").body)
