@@ -144,7 +144,8 @@ def collide(count: int) -> tuple[list[str], str]:
     raise AssertionError
 
 
-def test_a_query_goes_through_colliding_keys_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def entries_looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Fills with the numbers of the index entries that are read."""
     entries: list[int] = []
     entry = IndexFile.entry
 
@@ -153,6 +154,11 @@ def test_a_query_goes_through_colliding_keys_in_turns(tmp_path: Path, monkeypatc
         return entry(file, number)
 
     monkeypatch.setattr(IndexFile, "entry", noted)
+    return entries
+
+
+def test_a_query_goes_through_colliding_keys_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = entries_looked_at(monkeypatch)
 
     async def scenario() -> None:
         async with serving(tmp_path, monkeypatch, max_index_num=100_000) as (_, peer, other, steps):
@@ -195,14 +201,7 @@ def test_a_query_gives_up_after_so_many_entries(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_second_commit_looks_at_a_bounded_part_of_a_chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    entries: list[int] = []
-    entry = IndexFile.entry
-
-    def noted(file: IndexFile, number: int) -> tuple[int, int, int, int]:
-        entries.append(number)
-        return entry(file, number)
-
-    monkeypatch.setattr(IndexFile, "entry", noted)
+    entries = entries_looked_at(monkeypatch)
 
     async def scenario() -> None:
         async with serving(tmp_path, monkeypatch, max_index_num=100_000) as (_, peer, _other, _steps):

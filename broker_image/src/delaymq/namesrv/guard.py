@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from delaymq.access.accounts import Account, shown
+from delaymq.access.signed import signature_problem
 from delaymq.config.checks import parse_address
 from delaymq.config.errors import ConfigError
 from delaymq.namesrv.errors import RefusalError
@@ -20,8 +21,8 @@ from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command
 from delaymq.protocol.credential_fields import (
     ACCESS_KEY,
+    COMMON_FIELDS,
     CREDENTIAL_FIELDS,
-    NEW_CHALLENGE,
     SECOND_SIGNATURE,
     SECURITY_TOKEN,
 )
@@ -44,14 +45,9 @@ GUARDED: Final[Mapping[int, type[Header] | None]] = {
 }
 """The codes that change something, with their fields."""
 BROKERS_CODES: Final = frozenset({RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER})
-COMMON_FIELDS: Final = frozenset({SECURITY_TOKEN, "OnsChannel", "bname", "oway", "ns", "nsd", "lo"})
-"""What RocketMQ 5's clients add to all of their requests. Free text could take up the start of another field's."""
+_OPTIONAL: Final = COMMON_FIELDS | {SECURITY_TOKEN}
+"""What clients add to all requests. Without the second signature, text there could take up another field's start."""
 _SHOWN_CHARACTERS: Final = 64
-_VERDICTS: Final = {
-    "second": "compare the secret keys; the request is not signed for this connection",
-    "replay": "the request was sent before",
-    "silence": f"the connection was silent for too long: {NEW_CHALLENGE}",
-}
 
 
 def check(rules: NamesrvRules, channels: Channels, session: NamesrvSession, command: Command) -> None:
@@ -96,16 +92,11 @@ def _keep_alive(rules: NamesrvRules, channels: Channels, session: NamesrvSession
 
 
 def _check_signature(channels: Channels, session: NamesrvSession, account: Account, command: Command) -> None:
-    key = account.entry.access_key
-    if SECOND_SIGNATURE in command.fields:
-        verdict = channels.verdict(session.id, key, account.entry.secret_key, command)
-        if verdict:
-            text = f"Check signature failed for accessKey={shown(key)}: {_VERDICTS[verdict]}"
-            raise RefusalError("signature", text)
-    elif not account.signer.signed(command.fields, command.body):
-        text = f"Check signature failed for accessKey={shown(key)}: compare the secret keys"
-        raise RefusalError("signature", text)
-    elif account.entry.require_second_signature:
+    wrong = signature_problem(channels, session.id, account, command)
+    if wrong is not None:
+        raise RefusalError("signature", wrong[1])
+    if account.entry.require_second_signature and SECOND_SIGNATURE not in command.fields:
+        key = account.entry.access_key
         text = f"accessKey={shown(key)} requires the second signature: use a client or broker of DelayMQ"
         raise RefusalError("second_required", text)
 
@@ -142,13 +133,12 @@ def _check_account(rules: NamesrvRules, account: Account, code: int, name: str |
 
 def _check_fields(command: Command) -> None:
     header = GUARDED[command.code]
-    known = CREDENTIAL_FIELDS if header is None else CREDENTIAL_FIELDS | header.field_names()
+    known = CREDENTIAL_FIELDS - {SECURITY_TOKEN} | (frozenset() if header is None else header.field_names())
     is_covered = SECOND_SIGNATURE in command.fields
     strange = [
         name
         for name, value in command.fields.items()
-        if (name not in known and (name not in COMMON_FIELDS or (value and not is_covered)))
-        or (name == SECURITY_TOKEN and value and not is_covered)
+        if name not in known and (name not in _OPTIONAL or (value and not is_covered))
     ]
     if strange:
         text = (

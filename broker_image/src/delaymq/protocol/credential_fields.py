@@ -11,6 +11,8 @@ SECOND_COUNTER: Final = "DmqCounter"
 SECOND_SIGNATURE: Final = "DmqSignature"
 """Of `second_signature`; RocketMQ's servers ignore them."""
 CREDENTIAL_FIELDS: Final = frozenset({ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, SECOND_COUNTER, SECOND_SIGNATURE})
+COMMON_FIELDS: Final = frozenset({"bname", "oway", "ns", "nsd", "lo", "OnsChannel"})
+"""RocketMQ 5's clients add them to any request."""
 
 NEW_CHALLENGE: Final = "ask for a new challenge"
 """In the remark of a refusal: the second signature does not count on this connection any more."""

@@ -9,8 +9,9 @@ from typing import Final
 
 from delaymq.access import EXCEPTION
 from delaymq.access.accounts import PUB, Account, shown
+from delaymq.access.signed import signature_problem
 from delaymq.broker.access import REASONS
-from delaymq.broker.access.forms import COMMON_FIELDS, FORMS, RULE_CODES, problem
+from delaymq.broker.access.forms import FORMS, RULE_CODES, problem
 from delaymq.broker.access.permissions import owned
 from delaymq.broker.access.requirements import ACCOUNT, REQUIREMENTS, Requirement, TopicAt
 from delaymq.broker.access.rules import Rules
@@ -18,19 +19,13 @@ from delaymq.broker.session import Session
 from delaymq.message import names
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command
-from delaymq.protocol.credential_fields import ACCESS_KEY, NEW_CHALLENGE, SECOND_SIGNATURE, SECURITY_TOKEN
+from delaymq.protocol.credential_fields import ACCESS_KEY, COMMON_FIELDS, SECOND_SIGNATURE, SECURITY_TOKEN
 from delaymq.protocol.errors import RequestError
 from delaymq.protocol.second_signature import MAX_SILENCE_S, Channels, asks_for_challenge
 from delaymq.quiet_log import QuietLog
 
 SHOWN_CHARACTERS: Final = 128
 SHOWN_KEYS: Final = 8
-
-_VERDICTS: Final = {
-    "second": "compare the secret keys; the request is not signed for this connection",
-    "replay": "the request was sent before",
-    "silence": f"the connection was silent for too long: {NEW_CHALLENGE}",
-}
 
 _log = logging.getLogger(__name__)
 
@@ -161,17 +156,11 @@ class Access:
         self.channels.closed(session.id)
 
     def _check_signature(self, session: Session, command: Command, account: Account) -> None:
-        key = account.entry.access_key
-        if SECOND_SIGNATURE in command.fields:
-            verdict = self.channels.verdict(session.id, key, account.entry.secret_key, command)
-            if verdict:
-                text = f"Check signature failed for accessKey={shown(key)}: {_VERDICTS[verdict]}"
-                raise self._refusal(session, command, verdict, text)
-            return
-        if not account.signer.signed(command.fields, command.body):
-            text = f"Check signature failed for accessKey={shown(key)}: compare the secret keys"
-            raise self._refusal(session, command, "signature", text)
-        if account.entry.require_second_signature:
+        wrong = signature_problem(self.channels, session.id, account, command)
+        if wrong is not None:
+            raise self._refusal(session, command, *wrong)
+        if account.entry.require_second_signature and SECOND_SIGNATURE not in command.fields:
+            key = account.entry.access_key
             text = (
                 f"accessKey={shown(key)} requires the second signature: use a client of DelayMQ, or an account without"
                 " requireSecondSignature"

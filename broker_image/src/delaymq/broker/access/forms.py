@@ -17,11 +17,9 @@ import msgspec
 from delaymq.protocol import headers
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command
-from delaymq.protocol.credential_fields import CREDENTIAL_FIELDS, SECURITY_TOKEN
+from delaymq.protocol.credential_fields import COMMON_FIELDS, CREDENTIAL_FIELDS, SECURITY_TOKEN
 from delaymq.protocol.headers.base import Header
 
-COMMON_FIELDS: Final = frozenset({"bname", "oway", "ns", "nsd", "lo", "OnsChannel"})
-"""RocketMQ 5's clients add them to any request."""
 ACCESS_KEY_FIELD: Final = "accessKey"
 
 _COMMON_VALUE: Final = re.compile(r"[A-Za-z0-9._%|+/=:@-]{0,4096}")

@@ -1,0 +1,34 @@
+"""Whether a request carries the signature of its account, the second one or RocketMQ's."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from delaymq.access.accounts import Account, shown
+from delaymq.protocol.command import Command
+from delaymq.protocol.credential_fields import NEW_CHALLENGE, SECOND_SIGNATURE
+from delaymq.protocol.second_signature import Channels
+
+_WHAT_TO_DO: Final = {
+    "signature": "compare the secret keys",
+    "second": "compare the secret keys; the request is not signed for this connection",
+    "replay": "the request was sent before",
+    "silence": f"the connection was silent for too long: {NEW_CHALLENGE}",
+}
+
+
+def signature_problem(
+    channels: Channels, connection_id: int, account: Account, command: Command
+) -> tuple[str, str] | None:
+    """A reason, `signature` or a verdict on the second one, and the text for the peer; None: it is signed.
+
+    Once a request: counters rise.
+    """
+    key = account.entry.access_key
+    if SECOND_SIGNATURE in command.fields:
+        reason: str = channels.verdict(connection_id, key, account.entry.secret_key, command)
+    else:
+        reason = "" if account.signer.signed(command.fields, command.body) else "signature"
+    if not reason:
+        return None
+    return reason, f"Check signature failed for accessKey={shown(key)}: {_WHAT_TO_DO[reason]}"
