@@ -1,8 +1,8 @@
 """The honest client beside an attack: sends and pulls at a fixed rate, and knows what it must read.
 
 `python bench/hostile_honest.py HOST PORT NAMESRV_PORT SECONDS RATE` connects, prints `ready`, waits for a line, works,
-and prints a line of JSON. A latency counts from the time at which a request was due: a broker that stands still is not
-asked less.
+and prints a line of JSON. A latency is measured from the time at which a request was due, so that a stalled broker is
+not measured by fewer requests.
 """
 
 from __future__ import annotations
