@@ -254,9 +254,10 @@ class Soak:
         """What is held once it is no more than `wanted`: rebalancing ends in its own time, a leak never."""
         deadline = time.monotonic() + SETTLE_LIMIT_S / 2
         for client in self._staying:
-            # Connections that a restart broke come back when they are used: here all of them.
+            # Connections that a restart broke come back when they are used: here all, to NameServers and brokers.
             if not client.closed:
                 await client.route(TOPIC, fresh=True)
+                await client.heartbeat()
         await asyncio.sleep(1)
         while wanted is not None and time.monotonic() < deadline:
             now = Usage.now()
