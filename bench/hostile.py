@@ -26,6 +26,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parent.parent / "e2e"))
+
+from harness import isolation
 from hostile_attacks import ATTACKS, HOST, World
 from hostile_run import run
 from proc import memory_mib
@@ -66,7 +69,8 @@ class Broker:
             each.close()
         config = folder / "broker.conf"
         config.write_text(
-            f"aclEnable=true\naclConfigPath={self.rules}\nautoCreateTopicEnable=true\nbrokerName=broker-a\n"
+            f"aclEnable=true\naclConfigPath={self.rules}\naclAdminNeedsTls=true\nautoCreateTopicEnable=true\n"
+            "brokerName=broker-a\n"
         )
         options = [
             "--listen-port",
@@ -233,12 +237,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--rate", type=int, default=1_000, help="sends and pulls per second of the honest client, each")
-    parser.add_argument("--host", default=HOST, help="the address that the broker listens on and clients come from")
+    parser.add_argument("--host", default=HOST, help="the address that all use, added to the namespace's loopback")
     parser.add_argument("--connections", type=int, default=20, help="of the hostile client")
     parser.add_argument("--only", nargs="*", choices=list(ATTACKS), default=list(ATTACKS))
     parser.add_argument("--broker-processor", type=int, default=0)
     parser.add_argument("--client-processor", type=int, default=1)
     options = parser.parse_args()
+    if not options.host.startswith("127."):
+        isolation.add_address(options.host)
     print(HEAD, flush=True)
     rows, all_found = [HEAD], []
     for name in options.only:

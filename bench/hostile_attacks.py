@@ -22,7 +22,8 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "broker_image" / "t
 
 from hostile_frames import Fields, batch_entry, framed, frames_of, json_header, signed
 
-HOST = "127.0.0.1"
+HOST = "198.51.100.1"
+"""Of documentation (RFC 5737), and not of loopback: requests of administrators from this machine itself are trusted."""
 ORDINARY = ("hostile-key", "hostile-secret")
 ADMINISTRATOR = ("administrator-key", "administrator-secret")
 SYSTEM_BUSY = 2

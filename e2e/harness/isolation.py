@@ -18,9 +18,11 @@ CLONE_NEWUSER = 0x10000000
 CLONE_NEWNET = 0x40000000
 SIOCGIFFLAGS = 0x8913
 SIOCSIFFLAGS = 0x8914
+SIOCSIFADDR = 0x8916
 IFF_UP = 0x1
 INTERFACE_REQUEST = struct.Struct("16sH22x")  # name, flags, rest of the union
-assert INTERFACE_REQUEST.size == 40
+ADDRESS_REQUEST = struct.Struct("16sHH4s16x")  # name, sockaddr_in (family, port, address), rest of the union
+assert INTERFACE_REQUEST.size == ADDRESS_REQUEST.size == 40
 
 
 def is_isolated() -> bool:
@@ -50,6 +52,17 @@ def enter() -> None:
     _loopback_up()
     if not is_isolated():
         raise IsolationError(f"interfaces other than loopback are up in the new namespace: {socket.if_nameindex()}")
+
+
+def add_address(address: str) -> None:
+    """Give this namespace's loopback a second IPv4 address, for peers that must not look like this machine itself.
+
+    Raises IsolationError outside a namespace of our own.
+    """
+    if not is_isolated():
+        raise IsolationError(f"{address} is added to loopback in a namespace only: run it by harness.isolated")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        fcntl.ioctl(probe, SIOCSIFADDR, ADDRESS_REQUEST.pack(b"lo:1", socket.AF_INET, 0, socket.inet_aton(address)))
 
 
 def _map_own_user(user_id: int, group_id: int) -> None:

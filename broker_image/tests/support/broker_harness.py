@@ -43,9 +43,14 @@ class FakeSession:
         self.remote_address = f"{address}:{port}"
         self.client_id: str | None = None
         self.is_private = False
+        self.account: str | None = None
+        """Whose signature was good."""
         self.notified: list[Command] = []
         self.room: int | None = None
         """How many requests more it takes before it is behind; None: any number."""
+
+    def signed_by(self, account: str) -> None:
+        self.account = account
 
     def notify(self, command: Command) -> bool:
         if self.room is not None:

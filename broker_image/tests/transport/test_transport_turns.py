@@ -21,19 +21,31 @@ HOST = "127.0.0.1"
 BOUND_S = 60
 
 
-class Row:
-    """One connection in the row; it takes its turns until it has none left."""
+class Peer:
+    """One connection that waits; it takes its turns, a millisecond each, until it has none left."""
 
-    def __init__(self, name: str, turns: int, taken: list[str]) -> None:
+    def __init__(self, name: str, turns: int, taken: list[str], now: list[float], share: str = "host") -> None:
         self.is_waiting = False
+        self.share = share
+        self.used_s = 0.0
+        self.left = turns
         self._name = name
-        self._left = turns
         self._taken = taken
+        self._now = now
 
     def take_turn(self) -> bool:
         self._taken.append(self._name)
-        self._left -= 1
-        return self._left > 0
+        self._now[0] += 0.001
+        self.left -= 1
+        return self.left > 0
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time by which slices are measured."""
+    time = [100.0]
+    monkeypatch.setattr("delaymq.transport.turns.monotonic", lambda: time[0])
+    return time
 
 
 def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -49,13 +61,13 @@ async def until(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.001)
 
 
-def test_those_who_wait_take_turns_one_after_the_other() -> None:
+def test_connections_of_one_host_take_turns(now: list[float]) -> None:
     taken: list[str] = []
 
     async def scenario() -> None:
         turns = Turns()
         for name, count in (("a", 3), ("b", 2), ("c", 1)):
-            turns.wait(Row(name, count, taken))
+            turns.wait(Peer(name, count, taken, now))
         assert turns.is_over()
         await until(lambda: len(taken) == 6)
         assert not turns.is_over()
@@ -64,24 +76,87 @@ def test_those_who_wait_take_turns_one_after_the_other() -> None:
     assert taken == list("abcaba")
 
 
-def test_nobody_stands_in_the_row_twice() -> None:
+def test_an_account_with_many_connections_gets_no_more_than_one_with_one(now: list[float]) -> None:
     taken: list[str] = []
 
     async def scenario() -> None:
         turns = Turns()
-        one = Row("a", 1, taken)
+        for _ in range(20):
+            turns.wait(Peer("h", 5, taken, now, share="hostile"))
+        turns.wait(Peer("x", 10, taken, now, share="honest"))
+        await until(lambda: len(taken) == 110)
+
+    run(scenario)
+    assert "".join(taken[:20]) == "hx" * 10
+
+
+def test_a_connection_that_comes_back_goes_before_those_that_used_more_and_owes_nothing_for_its_absence(
+    now: list[float],
+) -> None:
+    taken: list[str] = []
+
+    async def scenario() -> None:
+        turns = Turns()
+        for _ in range(3):
+            turns.wait(Peer("h", 30, taken, now, share="hostile"))
+        rare = Peer("x", 1, taken, now, share="honest")
+        places = []
+        for _ in range(5):
+            before = len(taken)
+            rare.left = 1
+            turns.wait(rare)
+            await until(lambda: not rare.is_waiting)
+            places.append(taken.index("x", before) - before)
+            await asyncio.sleep(0)
+        # A slice that was running, and no more.
+        assert max(places) <= 1
+
+        # After a long time alone it does not wait until newcomers have used as much: they begin where it is.
+        long = Peer("l", 50, taken, now, share="one")
+        turns.wait(long)
+        await until(lambda: not long.is_waiting)
+        before = len(taken)
+        long.left = 2
+        turns.wait(long)
+        turns.wait(Peer("n", 50, taken, now, share="one"))
+        await until(lambda: not long.is_waiting)
+        assert "".join(each for each in taken[before:] if each in "ln")[:4].count("l") == 2
+
+    run(scenario)
+
+
+def test_a_new_connection_to_a_busy_host_does_not_go_before_all_others_for_long(now: list[float]) -> None:
+    taken: list[str] = []
+
+    async def scenario() -> None:
+        turns = Turns()
+        for _ in range(2):
+            turns.wait(Peer("o", 5_000, taken, now))
+        await until(lambda: len(taken) >= 40)
+        before = len(taken)
+        turns.wait(Peer("n", 5_000, taken, now))
+        await until(lambda: len(taken) >= before + 12)
+        assert taken[before : before + 12].count("n") <= 5
+
+    run(scenario)
+
+
+def test_nobody_waits_twice(now: list[float]) -> None:
+    taken: list[str] = []
+
+    async def scenario() -> None:
+        turns = Turns()
+        one = Peer("a", 1, taken, now)
         turns.wait(one)
         turns.wait(one)
         await asyncio.sleep(0.01)
+        assert not one.is_waiting
 
     run(scenario)
     assert taken == ["a"]
 
 
-def test_a_turn_that_is_spent_is_over_until_the_loop_comes_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr("delaymq.transport.turns.monotonic", lambda: now[0])
-
+def test_a_turn_that_is_spent_is_over_until_the_loop_comes_round(now: list[float]) -> None:
     async def scenario() -> None:
         turns = Turns()
         assert not turns.is_over()

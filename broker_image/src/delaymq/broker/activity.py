@@ -18,13 +18,15 @@ class GroupActivity:
     def __init__(self, boot_ms: int) -> None:
         self._boot_ms = boot_ms
         self._seen_ms: dict[str, int] = {}
+        """By group, the one that was silent longest first."""
 
     def seen(self, group: str, now_ms: int) -> None:
         """A sign of life of `group`."""
-        if group not in self._seen_ms and len(self._seen_ms) >= MAX_GROUPS:
-            self._seen_ms = {name: at_ms for name, at_ms in self._seen_ms.items() if now_ms - at_ms < ACTIVE_MS}
-            if len(self._seen_ms) >= MAX_GROUPS:
+        if self._seen_ms.pop(group, None) is None and len(self._seen_ms) >= MAX_GROUPS:
+            oldest = next(iter(self._seen_ms))
+            if now_ms - self._seen_ms[oldest] < ACTIVE_MS:
                 return
+            del self._seen_ms[oldest]
         self._seen_ms[group] = now_ms
 
     def is_recent(self, group: str, now_ms: int) -> bool:

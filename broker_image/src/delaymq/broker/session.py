@@ -23,5 +23,8 @@ class Session(Protocol):
     def is_private(self) -> bool:
         """Whether nobody in between can read along: TLS, or a peer on this machine."""
 
+    def signed_by(self, account: str) -> None:
+        """An account's signature on one of its requests was good: what they cost counts as this account's from now."""
+
     def notify(self, command: Command) -> bool:
         """Sends a one-way request to the client; False, and nothing raised, when its connection is gone or behind."""

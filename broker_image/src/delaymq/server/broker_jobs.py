@@ -17,9 +17,9 @@ WRITE_BEHIND_INTERVAL_MS: Final = 1_000
 """As RocketMQ's flushIntervalConsumeQueue: how far queues and index on disk may be behind the log."""
 WRITE_BEHIND_BUSY_INTERVAL_MS: Final = 200
 """The same while more is left than one turn of the loop may take."""
-WRITE_BEHIND_TURN_S: Final = 0.02
+WRITE_BEHIND_TURN_S: Final = 0.01
 """How long one turn writes: a new file takes ten times as long as an old one, so a number of files bounds nothing."""
-WRITE_BEHIND_ROUND_FILES: Final = 32
+WRITE_BEHIND_ROUND_FILES: Final = 4
 ALLOCATION_INTERVAL_MS: Final = 200
 SNAPSHOT_INTERVAL_MS: Final = 1_000
 CLEAN_INTERVAL_MS: Final = 10_000

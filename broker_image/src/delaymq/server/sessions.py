@@ -47,6 +47,10 @@ class ClientSession:
         """Whether nobody in between can read along: TLS, or a peer on this machine."""
         return self.connection.is_tls or is_loopback(self.remote_host)
 
+    def signed_by(self, account: str) -> None:
+        """Its requests share the server's time with this account's other connections."""
+        self.connection.use_share(account)
+
     def notify(self, command: Command) -> bool:
         """Sends a one-way request; False: the connection is gone or behind, or it fits no frame."""
         try:

@@ -5,7 +5,7 @@ import itertools
 import logging
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Final
 
 from delaymq.clock import now_ms
@@ -15,7 +15,7 @@ from delaymq.protocol.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, Respon
 from delaymq.protocol.errors import ProtocolError, TlsHandshakeError
 from delaymq.protocol.frame import FrameReceiver
 from delaymq.quiet_log import QuietLog
-from delaymq.transport.addresses import end_of, host_and_port
+from delaymq.transport.addresses import end_of, host_and_port, network_of
 from delaymq.transport.budget import BufferBudget
 from delaymq.transport.errors import ConnectionClosedError, TooManyRequestsError
 from delaymq.transport.kernel import last_bytes_age_s
@@ -65,7 +65,9 @@ class RemotingConnection(SendingProtocol):
         "put_off_at",
         "remote_host",
         "session",
+        "share",
         "sign",
+        "used_s",
     )
 
     def __init__(
@@ -93,8 +95,11 @@ class RemotingConnection(SendingProtocol):
         self._on_opened = on_opened
         self._on_closed = on_closed
         self._turns = turns
+        self.share: Hashable = b""
+        """Whose part of the server's time its requests use: its host's, until `use_share`."""
+        self.used_s = 0.0
         self.is_waiting = False
-        """Whether it stands in the row of `turns`."""
+        """Whether it is queued in `turns`, which sets `used_s` too."""
         self._tls = tls
         self._receiver = self._first_receiver()
         self._put_off: list[Command] = []
@@ -111,6 +116,7 @@ class RemotingConnection(SendingProtocol):
         super().connection_made(transport)
         host, port = end_of(transport, "peername")
         self.remote_host = pack_host(host, port)
+        self.share = network_of(self.remote_host)
         self.remote_address = host_and_port(host, port)
         self.local_address = host_and_port(*end_of(transport, "sockname"))
         self._requests = OpenRequests(self._loop, self.remote_address, self._limits.max_open_requests)
@@ -280,6 +286,12 @@ class RemotingConnection(SendingProtocol):
         """
         self._unfinished = step
         self._put_off_rest(behind)
+
+    def use_share(self, account: str) -> None:
+        """Counts what its requests cost as this account's, which has signed one of them."""
+        if self.share != account:
+            self.share = account
+            self.used_s = 0.0
 
     def hear_no_more(self) -> None:
         """Takes no further requests: before the end, so that no answer is written any more while others go out."""

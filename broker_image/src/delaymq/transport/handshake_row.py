@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from delaymq.transport.addresses import network_of
+
 if TYPE_CHECKING:
     from delaymq.transport.connection import RemotingConnection
 
@@ -44,9 +46,8 @@ class Handshake:
 
     @property
     def network(self) -> bytes:
-        """The peer's IPv4 address, or the 64 bits of an IPv6 address of which each host has all that follow."""
-        host = self.connection.remote_host
-        return host[:4] if len(host) == 8 else host[:8]
+        """The peer's, as network_of() tells it."""
+        return network_of(self.connection.remote_host)
 
 
 class HandshakeRow:

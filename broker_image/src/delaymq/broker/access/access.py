@@ -82,6 +82,7 @@ class Access:
         if not trusted:
             self._check_form(session, command)  # a large body that is not wanted must not be hashed
             self._check_signature(session, command, account)
+            session.signed_by(key)
         if command.code == RequestCode.HEART_BEAT:
             self._keys_of[session.id] = key
         if not trusted:

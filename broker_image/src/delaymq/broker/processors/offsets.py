@@ -125,6 +125,7 @@ def clone_group_offset(broker: Broker, session: Session, command: Command) -> Re
     if problem is not None:
         raise system_error(problem)
     named = (header.topic or "").strip()
+    is_seen = False
     for name in [named] if named else broker.offsets.topics_of(source):
         if broker.topics.get(name) is None:
             continue
@@ -132,7 +133,9 @@ def clone_group_offset(broker: Broker, session: Session, command: Command) -> Re
             continue
         if not broker.offsets.clone(name, source, destination):
             raise system_error(NOT_KEPT)
-    broker.activity.seen(destination, broker.now_ms())
+        is_seen = is_seen or bool(broker.offsets.queues_of(name, destination))
+    if is_seen:
+        broker.activity.seen(destination, broker.now_ms())
     return Response()
 
 

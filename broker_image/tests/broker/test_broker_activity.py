@@ -1,0 +1,56 @@
+"""Which groups were heard of lately, however many names somebody makes up."""
+
+from typing import NoReturn
+
+import pytest
+from broker_harness import Harness
+from delaymq.broker import activity
+from delaymq.protocol.codes import RequestCode
+
+
+def test_made_up_names_of_groups_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(activity, "MAX_GROUPS", 3)
+    kept = activity.GroupActivity(0)
+    now_ms = 10 * activity.ACTIVE_MS
+    for name in ("first", "second", "third"):
+        kept.seen(name, 1)
+    kept.seen("first", now_ms)
+    for name in ("new", "newer", "one too many"):
+        kept.seen(name, now_ms)
+    # The silent ones gave way, the longest silence first, and nobody that is alive did.
+    assert [kept.is_recent(name, now_ms) for name in ("first", "new", "newer")] == [True] * 3
+    assert not any(kept.is_recent(name, now_ms) for name in ("second", "third", "one too many"))
+    assert len(kept._seen_ms) == 3
+
+
+def test_a_new_group_costs_the_same_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that is gone through for each made-up name would hold the event loop for seconds."""
+    monkeypatch.setattr(activity, "MAX_GROUPS", 3)
+    looked_at: list[str] = []
+
+    class Table(dict[str, int]):
+        def __getitem__(self, name: str) -> int:
+            looked_at.append(name)
+            return super().__getitem__(name)
+
+        def items(self) -> NoReturn:
+            raise AssertionError("every group is looked at")
+
+    kept = activity.GroupActivity(0)
+    kept._seen_ms = Table(a=5, b=5, c=5)
+    kept.seen("d", 6)
+    assert looked_at == ["a"]
+
+
+def test_a_group_that_was_given_no_offsets_was_not_heard_of(harness: Harness) -> None:
+    harness.send()
+    fields = {"srcGroup": "nobody", "destGroup": "made-up", "topic": "Orders", "offline": "true"}
+    assert harness.answer(RequestCode.CLONE_GROUP_OFFSET, fields).code == 0
+    assert not harness.broker.activity._seen_ms
+    fields = {"consumerGroup": "nobody", "topic": "Orders", "queueId": 0, "commitOffset": 1}
+    assert harness.answer(RequestCode.UPDATE_CONSUMER_OFFSET, fields).code == 0
+    harness.answer(
+        RequestCode.CLONE_GROUP_OFFSET,
+        {"srcGroup": "nobody", "destGroup": "made-up", "topic": "Orders", "offline": "true"},
+    )
+    assert list(harness.broker.activity._seen_ms) == ["nobody", "made-up"]
