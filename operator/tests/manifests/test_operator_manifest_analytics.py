@@ -11,11 +11,13 @@ from delaymq_operator.manifests import (
     AnalyticsRun,
     Context,
     analytics_application,
+    analytics_network_policy,
     analytics_result,
     analytics_role_binding,
     analytics_service_account,
     supporting_objects,
 )
+from network_policies import selects
 
 RUN = AnalyticsRun(group=1, token="29654400", image="delaymq/spark:1", read="HTTP")
 BESIDE = AnalyticsRun(
@@ -280,3 +282,18 @@ def test_policies_let_drivers_and_executors_come_to_the_http_port_only():
     peer = {"app.kubernetes.io/instance": "demo", "app.kubernetes.io/component": "analytics"}
     rules = [rule for rule in policy["spec"]["ingress"] if {"podSelector": {"matchLabels": peer}} in rule["from"]]
     assert [[port["port"] for port in rule["ports"]] for rule in rules] == [[8080]]
+
+
+def test_the_policy_of_spark_pods_belongs_to_the_broker_and_leaves_egress_alone():
+    policy = analytics_network_policy(broker())
+    assert policy["metadata"]["name"] == "demo-analytics"
+    assert [owner["uid"] for owner in policy["metadata"]["ownerReferences"]] == ["u-1"]
+    assert policy["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "delaymq-operator"
+    assert policy["spec"]["policyTypes"] == ["Ingress"]
+
+
+def test_the_policy_of_spark_pods_selects_no_pod_of_another_product():
+    labels = {"app.kubernetes.io/instance": "demo", "app.kubernetes.io/component": "analytics"}
+    assert not selects(analytics_network_policy(broker())["spec"]["podSelector"], labels)
+    theirs = labels | {"app.kubernetes.io/name": "shop"}
+    assert not selects(analytics_network_policy(broker())["spec"]["podSelector"], theirs)

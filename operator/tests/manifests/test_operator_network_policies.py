@@ -8,16 +8,18 @@ import pytest
 from delaymq_operator.api import names
 from delaymq_operator.api.broker import Broker, parse_broker
 from delaymq_operator.manifests import (
+    AnalyticsRun,
     Context,
     GroupContext,
+    analytics_application,
+    analytics_network_policy,
     broker_stateful_set,
-    component_labels,
     listen_port,
     name_server_stateful_set,
     name_server_trial,
     supporting_objects,
 )
-from network_policies import Peer, lets_in, pod_of, selects
+from network_policies import Peer, lets_in, pod_of, selects, spark_pod_of
 
 PAGE = Path(__file__).parents[3] / "docs/operations/kubernetes.md"
 OPERATOR = {"app.kubernetes.io/name": "delaymq-operator", "app.kubernetes.io/instance": "r"}
@@ -43,25 +45,27 @@ def targets(of: Broker) -> dict[str, Peer]:
     """The pods that are made of a Broker."""
     group = GroupContext(group=0, advertised_address="10.0.0.1", storage_size="1Gi")
     servers = name_server_stateful_set(of, CONTEXT)
+    run = AnalyticsRun(group=0, token="29654400", image="s", read="HTTP")
+    assert of.spec.analytics is not None
+    application = analytics_application(of, of.spec.analytics, run)
     return {
         "broker": pod_of(broker_stateful_set(of, CONTEXT, group)),
         "NameServer": pod_of(servers),
         "trial": pod_of(name_server_trial(of, "i", servers["spec"]["template"])),
+        "driver": spark_pod_of(application, "driver"),
+        "executor": spark_pod_of(application, "executor"),
     }
 
 
-def sources(of: Broker) -> dict[str, Peer]:
+def sources(of: Broker) -> dict[str, list[Peer]]:
     """Everybody who might connect, by the name of his row."""
-    pods, others = targets(of), targets(broker("other"))
-    return {
+    pods, others = targets(of), targets(broker("other", analytics={}))
+    one_each = {
         "a client: a pod with the label `app: orders`": Peer(name="c", namespace="ns", labels={"app": "orders"}),
         "another pod of the namespace": Peer(name="p", namespace="ns", labels={"app": "payroll"}),
         "brokers of the same Broker": pods["broker"],
         "NameServers of the same Broker": pods["NameServer"],
         "pods of another Broker": others["broker"],
-        "drivers and executors of its analytics": Peer(
-            name="a", namespace="ns", labels=dict(component_labels(of, "analytics"))
-        ),
         "the operator": Peer(name="o", namespace="ops", labels=OPERATOR),
         "another pod of the operator's namespace": Peer(name="x", namespace="ops", labels={"app": "x"}),
         "Prometheus, in the namespace `monitoring`": Peer(
@@ -70,11 +74,19 @@ def sources(of: Broker) -> dict[str, Peer]:
         "a pod of any other namespace": Peer(name="f", namespace="far", labels=OPERATOR | {"app": "orders"}),
         "an address outside the cluster": Peer(name="out", address="198.51.100.7"),
     }
+    return {row: [peer] for row, peer in one_each.items()} | {
+        "drivers and executors of its analytics": [pods["driver"], pods["executor"]],
+        "drivers and executors of another Broker's analytics": [others["driver"], others["executor"]],
+        "the Spark operator, in the namespace `spark-operator`": [
+            Peer(name="s", namespace="spark-operator", labels={"app.kubernetes.io/name": "spark-operator"})
+        ],
+    }
 
 
 def policies(of: Broker, ports: tuple[int, ...] = ()) -> list[dict[str, object]]:
     made = supporting_objects(of, CONTEXT, [0], ports)
-    return [each for each in made if each["kind"] == "NetworkPolicy"]
+    found = [each for each in made if each["kind"] == "NetworkPolicy"]
+    return [*found, analytics_network_policy(of)] if of.spec.network_policy.enabled else found
 
 
 def table_of(title: str) -> dict[str, dict[str, str]]:
@@ -85,12 +97,14 @@ def table_of(title: str) -> dict[str, dict[str, str]]:
 
 
 def columns(of: Broker) -> dict[str, list[tuple[Peer, int]]]:
-    """Every port of every pod, by its column: a NameServer's trial is as closed as the NameServer."""
+    """Every port of every pod, by its column: a NameServer's trial is as closed as the NameServer, and all ports of
+    drivers and executors are alike."""
     found: dict[str, list[tuple[Peer, int]]] = {}
     for kind, pod in targets(of).items():
         for port in pod.ports.values():
             shown = {"trial": "NameServer"}.get(kind, kind)
             column = f"{shown} 10911, 10909" if port in (10911, 10909) else f"{shown} {port}"
+            column = "drivers, executors" if kind in ("driver", "executor") else column
             found.setdefault(column, []).append((pod, port))
     return found
 
@@ -101,25 +115,28 @@ def test_the_page_has_the_complete_matrix(title: str) -> None:
     made = policies(of)
     computed = {
         row: {
-            column: {True: "yes", False: "no"}[_all_the_same([lets_in(made, peer, pod, port) for pod, port in ports])]
+            column: {True: "yes", False: "no"}[
+                _all_the_same([lets_in(made, peer, pod, port) for peer in peers for pod, port in ports])
+            ]
             for column, ports in columns(of).items()
         }
-        for row, peer in sources(of).items()
+        for row, peers in sources(of).items()
     }
     assert table_of(title) == computed
 
 
 def _all_the_same(answers: list[bool]) -> bool:
-    assert len(set(answers)) == 1, "ports of one column differ"
+    assert len(set(answers)) == 1, "pods of one row or ports of one column differ"
     return answers[0]
 
 
 def test_without_policies_everybody_reaches_every_port() -> None:
-    of = broker()
+    of = broker(analytics={})
     assert policies(of) == []
     assert all(
         lets_in([], peer, pod, port)
-        for peer in sources(of).values()
+        for peers in sources(of).values()
+        for peer in peers
         for ports in columns(of).values()
         for pod, port in ports
     )
@@ -127,7 +144,7 @@ def test_without_policies_everybody_reaches_every_port() -> None:
 
 def test_a_broker_whose_port_changes_is_reached_at_both_ports_until_it_is_restarted() -> None:
     outside = {"type": "NodePort", "advertisedAddress": "192.0.2.1"}
-    of = broker(external=outside, networkPolicy={"enabled": True})
+    of = broker(external=outside, networkPolicy={"enabled": True}, analytics={})
     client, pod = Peer(name="c", namespace="ns"), targets(of)["broker"]
     made = policies(of, (10911,))
     assert [port for port in (10909, 10911, 30909, 30911) if lets_in(made, client, pod, port)] == [

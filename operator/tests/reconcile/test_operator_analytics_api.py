@@ -159,9 +159,9 @@ def install_spark(cluster: Cluster) -> None:
 
 
 def create(cluster: Cluster, **analytics: Any) -> None:
-    body = {"metadata": {"name": "demo"}, "spec": {"size": 2, "analytics": analytics}}
+    spec = {"size": 2, "analytics": analytics, "networkPolicy": {"enabled": True}}
     kind = {"apiVersion": "delaymq.io/v1alpha1", "kind": "Broker"}
-    cluster.server.create(cluster.path("Broker"), kind | body)
+    cluster.server.create(cluster.path("Broker"), kind | {"metadata": {"name": "demo"}, "spec": spec})
 
 
 @pytest.mark.timeout(400)
@@ -192,6 +192,7 @@ def test_a_run_from_the_missing_spark_operator_to_the_figures_through_a_kill(
     made = cluster.server.request("GET", cluster.path("SparkApplication", applications[0]))
     assert made["spec"]["image"] == "delaymq/spark:7"
     assert made["metadata"]["generation"] == 1
+    assert "demo-analytics" in cluster.names("NetworkPolicy")
     binding = cluster.server.request("GET", cluster.path("RoleBinding", "demo-analytics"))
     assert binding["roleRef"]["name"] == ROLE
 
@@ -210,6 +211,7 @@ def test_a_run_from_the_missing_spark_operator_to_the_figures_through_a_kill(
     until(cluster, operator, lambda: not set(applications) & set(cluster.names("ConfigMap")))
     assert cluster.names("SparkApplication") == []
     assert "demo-analytics" not in cluster.names("RoleBinding")
+    until(cluster, operator, lambda: cluster.names("NetworkPolicy") == ["demo-broker", "demo-namesrv"])
     for word in ("Traceback", "orbidden", "a bug of the operator"):
         assert word not in operator.log_since(0)
 
@@ -227,7 +229,7 @@ def test_a_scheduled_run_comes_by_itself_and_all_goes_with_the_broker(cluster: C
     assert told["run"] in {name.rpartition("-")[2] for name in cluster.names("SparkApplication")}
     assert told["lastScheduleTime"] < told["nextScheduleTime"]
     cluster.server.request("DELETE", cluster.path("Broker", "demo"))
-    gone = ("SparkApplication", "RoleBinding", "Secret", "StatefulSet")
+    gone = ("SparkApplication", "RoleBinding", "NetworkPolicy", "Secret", "StatefulSet")
     ends_s = time.monotonic() + BOUND_S
     while [name for kind in gone for name in cluster.names(kind) if name.startswith("demo-")]:
         assert time.monotonic() < ends_s

@@ -15,7 +15,7 @@ def settled(size=2, **analytics):
     world = FakeWorld()
     world.spark = FakeSpark(world.kube)
     world.others.append(world.spark.tick)
-    world.create(size=size, analytics=analytics)
+    world.create(size=size, analytics=analytics, networkPolicy={"enabled": True})
     world.run()
     world.idle(3)
     return world
@@ -74,7 +74,9 @@ def holds(world, change, started):
     if change is without_the_field:
         assert world.names("SparkApplication") == world.names("AnalyticsResult") == []
         assert not [name for name in world.names("Pod") if name.endswith("-driver")]
+        assert "demo-analytics" not in world.names("NetworkPolicy")
         return
+    assert "demo-analytics" in world.names("NetworkPolicy")
     run = told(world)["run"]
     assert [name for name in ran if name.endswith(run)] == [f"demo-analytics-{index}-{run}" for index in range(2)]
     if change is by_the_deadline:

@@ -44,6 +44,17 @@ def test_an_upgrade_gives_an_existing_broker_none_and_restarts_nothing() -> None
     world.run(lambda: world.settled and world.names("NetworkPolicy") == BOTH)
 
 
+def test_spark_pods_follow_the_same_default() -> None:
+    new, old = FakeWorld(settings=INSIDE), made_by_an_older_operator()
+    new.create(size=1, analytics={})
+    old.run(lambda: old.status.get("defaults") == 1)
+    old.change(analytics={})
+    for world in (new, old):
+        world.run(lambda world=world: world.settled and world.reason("AnalyticsReady") == "NoRunYet")
+    assert new.names("NetworkPolicy") == ["demo-analytics", *BOTH]
+    assert old.names("NetworkPolicy") == []
+
+
 @pytest.mark.parametrize("enabled", [True, False])
 def test_what_a_broker_says_counts(enabled: bool) -> None:
     world = FakeWorld(settings=INSIDE)

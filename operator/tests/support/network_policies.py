@@ -47,6 +47,25 @@ def pod_of(manifest: Mapping[str, Any], name: str = "") -> Peer:
     )
 
 
+def spark_pod_of(application: Mapping[str, Any], role: str) -> Peer:
+    """The driver or an executor that Spark makes: with the labels of its role, and ports as Spark 4.3 listens on them.
+
+    The Spark operator hands on the application's own labels as well; older ones do not.
+    """
+    metadata = application["metadata"]
+    ports = {
+        "driver": {"driver-rpc-port": 7078, "blockmanager": 7079, "spark-ui": 4040},
+        # spark.blockManager.port is 0: any port.
+        "executor": {"blockmanager": 41873},
+    }
+    return Peer(
+        name=f"{metadata['name']}-{role}",
+        namespace=metadata["namespace"],
+        labels=application["spec"][role]["labels"] | {"spark-role": role},
+        ports=ports[role],
+    )
+
+
 def lets_in(
     policies: Iterable[Mapping[str, Any]], source: Peer, target: Peer, port: int, protocol: str = "TCP"
 ) -> bool:

@@ -73,7 +73,7 @@ PERMISSIONS: Final[tuple[Permission, ...]] = (
         "networking.k8s.io",
         "networkpolicies",
         (*SEEN, "create", "patch", "delete"),
-        "spec.networkPolicy; delete: it was switched off",
+        "spec.networkPolicy; delete: it was switched off, or spec.analytics is gone",
     ),
     Permission(
         "sparkoperator.k8s.io",

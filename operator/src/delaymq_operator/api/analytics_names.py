@@ -160,7 +160,7 @@ def takes_from_submitter(value: str) -> bool:
 
 
 def analytics_objects(broker: str) -> str:
-    """ServiceAccount and RoleBinding of Spark's drivers: demo-analytics."""
+    """ServiceAccount and RoleBinding of Spark's drivers, NetworkPolicy of all Spark pods: demo-analytics."""
     return f"{broker}-analytics"
 
 

@@ -7,6 +7,7 @@ manifests: a newer operator that would make pods differently restarts nothing.
 from delaymq_operator.manifests.access import RULES_KEY, keeps_plain_administrators
 from delaymq_operator.manifests.analytics import AnalyticsRun, analytics_application
 from delaymq_operator.manifests.analytics_objects import (
+    analytics_network_policy,
     analytics_result,
     analytics_role_binding,
     analytics_service_account,
@@ -44,6 +45,7 @@ __all__ = [
     "Quantity",
     "Registrations",
     "analytics_application",
+    "analytics_network_policy",
     "analytics_result",
     "analytics_role_binding",
     "analytics_service_account",

@@ -23,8 +23,7 @@ STORE_PATH = "/mnt/delaymq"
 """Where a group's volume is mounted, if it is read itself; the broker's store is a folder in it."""
 RESULTS_PATH = "/results"
 _EXECUTORS_MANAGED_BY = "spark"
-"""The Spark operator gives an application's labels to its pods. Executors may be many and tell the operator nothing:
-with another value the watches do not see them."""
+"""Executors may be many and tell the operator nothing: with another value than ours the watches do not see them."""
 _RATIO_DIGITS = 2
 _OWN_CONF = {
     "spark.local.dir": SPARK_LOCAL_PATH,
@@ -61,7 +60,8 @@ def analytics_application(broker: Broker, spec: AnalyticsSpec, run: AnalyticsRun
     }
     executor = _pod_size(spec.executor) | {
         "instances": spec.executor.instances,
-        "labels": {names.MANAGED_BY_LABEL: _EXECUTORS_MANAGED_BY},
+        # Network policies select by them, so they do not depend on what the Spark operator hands on.
+        "labels": labels | {names.MANAGED_BY_LABEL: _EXECUTORS_MANAGED_BY},
         "envSecretKeyRefs": _token(broker),
         "template": _template(broker, spec, run, analytics_names.SPARK_EXECUTOR_CONTAINER),
     }

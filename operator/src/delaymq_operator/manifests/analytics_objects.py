@@ -1,10 +1,11 @@
-"""What SparkApplications need beside themselves: an account that may make executors, and a place for the result."""
+"""What SparkApplications need beside themselves: an account that may make executors, a NetworkPolicy, and a place for
+the result."""
 
 from __future__ import annotations
 
 from delaymq_operator.api import analytics_names, names
 from delaymq_operator.api.broker import Broker
-from delaymq_operator.manifests.metadata import API_VERSIONS, Manifest, new_object
+from delaymq_operator.manifests.metadata import API_VERSIONS, Manifest, new_object, selector
 
 
 def analytics_service_account(broker: Broker) -> Manifest:
@@ -18,6 +19,18 @@ def analytics_role_binding(broker: Broker, role: str, role_kind: str) -> Manifes
     found = new_object(broker, "RoleBinding", name, "analytics")
     found["roleRef"] = {"apiGroup": "rbac.authorization.k8s.io", "kind": role_kind, "name": role}
     found["subjects"] = [{"kind": "ServiceAccount", "name": name, "namespace": broker.namespace}]
+    return found
+
+
+def analytics_network_policy(broker: Broker) -> Manifest:
+    """Drivers and executors accept connections from each other, and from nobody else.
+
+    The rule has no ports. Executors choose theirs at random, and what a pod of the same application may do on one port
+    it may do on all: drivers and executors run each other's code.
+    """
+    pods = {"podSelector": {"matchLabels": selector(broker, "analytics")}}
+    found = new_object(broker, "NetworkPolicy", analytics_names.analytics_objects(broker.name), "analytics")
+    found["spec"] = {**pods, "policyTypes": ["Ingress"], "ingress": [{"from": [pods]}]}
     return found
 
 

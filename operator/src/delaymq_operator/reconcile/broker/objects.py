@@ -6,6 +6,7 @@ import secrets
 
 from delaymq_operator.api import names
 from delaymq_operator.manifests import Context, supporting_objects, token_secret
+from delaymq_operator.reconcile.broker.analytics.policy import needs_policy
 from delaymq_operator.reconcile.broker.applying import check_ours, ensure
 from delaymq_operator.reconcile.broker.state import BrokerPass
 from delaymq_operator.reconcile.endpoints import token_in
@@ -66,7 +67,10 @@ async def have_supporting_objects(p: BrokerPass) -> None:
 
 
 def _needed_still(p: BrokerPass, metadata: dict[str, object]) -> bool:
-    """NameServers stay until no broker uses them, and so do their Services."""
+    """NameServers stay until no broker uses them, and so do their Services; the step of the analytics makes what they
+    need."""
     labels = metadata.get("labels")
-    of_name_servers = isinstance(labels, dict) and labels.get(names.COMPONENT_LABEL) == "namesrv"
-    return of_name_servers and not p.own_name_servers and p.name_servers.live is not None
+    component = labels.get(names.COMPONENT_LABEL) if isinstance(labels, dict) else None
+    if component == "analytics":
+        return needs_policy(p)
+    return component == "namesrv" and not p.own_name_servers and p.name_servers.live is not None

@@ -18,6 +18,7 @@ from delaymq_operator.manifests import (
 )
 from delaymq_operator.reconcile.broker.analytics.ending import failed, is_overdue
 from delaymq_operator.reconcile.broker.analytics.following import one_line
+from delaymq_operator.reconcile.broker.analytics.policy import have_policy
 from delaymq_operator.reconcile.broker.analytics.tidying import MISSING_RETRY_S
 from delaymq_operator.reconcile.broker.applying import NotOursError, check_ours, ensure
 from delaymq_operator.reconcile.broker.compare import covers
@@ -88,6 +89,7 @@ def _waits_for(p: BrokerPass, group: Group) -> str | None:
 
 
 async def _make(p: BrokerPass, spec: AnalyticsSpec, group: Group, entry: AnalyticsGroupStatus) -> AnalyticsGroupStatus:
+    await have_policy(p)
     if spec.service_account_name is None:
         await ensure(p, analytics_service_account(p.broker))
         await _have_binding(p)

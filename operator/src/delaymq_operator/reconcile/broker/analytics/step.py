@@ -12,6 +12,7 @@ from delaymq_operator.api.resource import ms_of_timestamp, timestamp_of_ms
 from delaymq_operator.manifests.hashes import short_hash
 from delaymq_operator.reconcile.broker.analytics import telling
 from delaymq_operator.reconcile.broker.analytics.beginning import for_one_pod
+from delaymq_operator.reconcile.broker.analytics.policy import keep_policy
 from delaymq_operator.reconcile.broker.analytics.running import drop_removed_groups, go_on
 from delaymq_operator.reconcile.broker.analytics.schedule import ScheduleError, latest_time_ms, next_time_ms
 from delaymq_operator.reconcile.broker.analytics.state import GOING_ON, Obstacle
@@ -65,6 +66,7 @@ async def _advance(p: BrokerPass) -> None:
         p.analytics.status = AnalyticsStatus(since=timestamp_of_ms(p.now_ms))
         p.again(p.world.settings.progress_interval_s)
     _say_one_pod(p, spec)
+    await keep_policy(p)
     try:
         await _follow_schedule(p, spec)
         invalid = None

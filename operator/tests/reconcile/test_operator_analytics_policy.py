@@ -1,0 +1,144 @@
+"""The NetworkPolicy of drivers and executors: there before the first of them, and gone after the last."""
+
+import pytest
+from analysed_world import analyse, analysed, applications, ended, group, made, told
+from fakes_world import NAMESPACE
+from network_policies import selects
+
+POLICY = "demo-analytics"
+OF_BROKER = ["demo-broker", "demo-namesrv"]
+ALL = [POLICY, *OF_BROKER]
+ON = {"enabled": True}
+
+
+def drivers(world):
+    return list(world.kube.select("Pod", NAMESPACE, {"app.kubernetes.io/component": "analytics"}))
+
+
+def closed(**spec):
+    """A Broker with policies, in whose world no driver is ever open to others."""
+    world = analysed(networkPolicy=ON, **spec)
+    world.guarded = 0
+
+    def guard():
+        for driver in drivers(world):
+            policy = world.get("NetworkPolicy", POLICY)
+            assert policy is not None
+            assert selects(policy["spec"]["podSelector"], driver["metadata"]["labels"])
+            world.guarded += 1
+
+    world.watch = guard
+    return world
+
+
+def test_drivers_are_never_without_a_policy_and_it_stays_between_runs():
+    world = closed(size=2)
+    assert world.names("NetworkPolicy") == ALL
+    analyse(world)
+    assert told(world)["state"] == "Succeeded"
+    assert world.guarded > 0
+    assert world.names("NetworkPolicy") == ALL
+
+
+def test_without_policies_there_is_none_and_runs_go_on():
+    world = analysed()
+    analyse(world)
+    assert told(world)["state"] == "Succeeded"
+    assert world.names("NetworkPolicy") == []
+
+
+def test_the_switch_makes_and_removes_it_amid_a_run():
+    world = analysed()
+    world.spark.last = "RUNNING"
+    world.annotate(analyze="1")
+    world.run(lambda: told(world).get("state") == "Running")
+    world.change(networkPolicy=ON)
+    world.run(lambda: world.names("NetworkPolicy") == ALL)
+    world.change(networkPolicy={"enabled": False})
+    world.run(lambda: world.names("NetworkPolicy") == [])
+    assert told(world)["state"] == "Running"
+
+
+@pytest.mark.parametrize("amid_a_run", [False, True])
+def test_without_analytics_it_goes_after_the_drivers(amid_a_run):
+    world = closed()
+    if amid_a_run:
+        world.spark.last = "RUNNING"
+        world.annotate(analyze="1")
+        world.run(lambda: told(world).get("state") == "Running")
+    else:
+        analyse(world)
+    assert drivers(world)
+    world.change(analytics=None)
+    world.run(lambda: world.names("NetworkPolicy") == OF_BROKER)
+    assert drivers(world) == []
+    world.run()
+
+
+def test_it_stays_while_a_driver_takes_its_time_to_go():
+    world = closed()
+    world.spark.last = "RUNNING"
+    world.annotate(analyze="1")
+    world.run(lambda: told(world).get("state") == "Running")
+    delete = world.kube.delete
+
+    async def slow(kind, *arguments, **options):
+        if kind not in ("Pod", "SparkApplication"):
+            await delete(kind, *arguments, **options)
+
+    world.kube.delete = slow
+    world.change(analytics=None)
+    world.run(lambda: "analytics" not in world.status)
+    world.idle(60)
+    assert world.names("NetworkPolicy") == ALL
+    world.kube.delete = delete
+    world.kube.remove("Pod", NAMESPACE, drivers(world)[0]["metadata"]["name"])
+    world.run(lambda: world.names("NetworkPolicy") == OF_BROKER)
+
+
+def test_all_policies_go_with_the_broker():
+    world = analysed(networkPolicy=ON)
+    assert world.names("NetworkPolicy") == ALL
+    world.kube.remove("Broker", NAMESPACE, "demo")
+    for _ in range(5):
+        world.tick()
+    assert world.names("NetworkPolicy") == []
+
+
+def test_one_that_is_deleted_or_opened_by_hand_is_restored():
+    world = closed()
+    wanted = world.get("NetworkPolicy", POLICY)["spec"]
+    world.kube.remove("NetworkPolicy", NAMESPACE, POLICY)
+    world.run(lambda: world.names("NetworkPolicy") == ALL)
+    body = dict(world.get("NetworkPolicy", POLICY))
+    world.kube.put(body | {"spec": wanted | {"ingress": [{}]}})
+    world.run(lambda: world.get("NetworkPolicy", POLICY)["spec"] == wanted)
+
+
+def test_a_run_fails_rather_than_running_open_where_somebody_else_has_the_name():
+    world = analysed(networkPolicy={"enabled": False})
+    theirs = {"kind": "NetworkPolicy", "metadata": {"name": POLICY, "namespace": NAMESPACE}, "spec": {}}
+    world.kube.put(theirs)
+    world.change(networkPolicy=ON)
+    world.run()
+    analyse(world)
+    assert "NetworkPolicy demo-analytics is there already" in group(world)["message"]
+    assert made(world) == applications(world) == []
+    assert world.reason("Degraded") == "AsExpected"
+    assert world.get("NetworkPolicy", POLICY)["spec"] == {}
+    world.kube.remove("NetworkPolicy", NAMESPACE, POLICY)
+    analyse(world, "2")
+    assert told(world)["state"] == "Succeeded"
+
+
+def test_a_paused_broker_keeps_what_it_has():
+    world = closed()
+    world.change(paused=True)
+    world.idle(3)
+    world.kube.remove("NetworkPolicy", NAMESPACE, POLICY)
+    world.idle(60)
+    assert world.names("NetworkPolicy") == OF_BROKER
+    world.change(paused=False)
+    world.run(lambda: world.names("NetworkPolicy") == ALL)
+    analyse(world)
+    assert ended(world)
