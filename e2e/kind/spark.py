@@ -92,7 +92,7 @@ def report_of(space: Space, config_map: str) -> str:
 def left_by_analytics(space: Space, broker: str) -> dict[str, list[str]]:
     """Kind → names of what analytics have in the namespace, whoever made it: operator, Spark operator or Spark."""
     found = {}
-    for kind in (APPLICATION, "pods", "configmaps", "services", "serviceaccounts", "rolebindings"):
+    for kind in (APPLICATION, "pods", "configmaps", "services", "serviceaccounts", "rolebindings", "networkpolicies"):
         names = [each["metadata"]["name"] for each in space.list(kind)]
         ours = [name for name in names if name.startswith((f"{broker}-analytics", "spark-drv-", "delaymq-spark-"))]
         if ours:

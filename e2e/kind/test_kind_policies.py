@@ -40,9 +40,10 @@ DENY_ALL = {
 
 def test_the_matrix_is_what_pods_meet(spaces: Callable[..., Space], note: Callable[..., None]) -> None:
     inside, outside = spaces("policies"), spaces("policies-far")
-    inside.broker_ready(size=1)
+    # Without a schedule no run begins, so no Spark operator is needed.
+    inside.broker_ready(size=1, analytics={})
     assert inside.broker()["status"]["defaults"] == 2
-    for name in ("demo-broker", "demo-namesrv"):
+    for name in ("demo-broker", "demo-namesrv", "demo-analytics"):
         inside.get("networkpolicy", name)
     outside.wait_client()
     enforced = _is_enforced(inside, outside)
