@@ -2,7 +2,6 @@
 
 import logging
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from delaymq.protocol.command import Command, Response, encode_response, request
 from delaymq.protocol.errors import ProtocolError
 from delaymq.protocol.frame import FrameReceiver
 from hostile_requests import HostileRequests
+from namesrv_world import Peer
 from repetitions import FUZZ_INPUTS, SEED
 from step_runner import at_once
 
@@ -20,12 +20,6 @@ INPUTS = FUZZ_INPUTS // 4
 ADDRESS = "10.9.9.9:10911"
 
 pytestmark = pytest.mark.timeout(120 + FUZZ_INPUTS // 100)
-
-
-@dataclass
-class Peer:
-    id: int
-    remote_address: str = "10.0.0.9:40000"
 
 
 class Honest:

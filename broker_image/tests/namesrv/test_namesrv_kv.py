@@ -11,16 +11,12 @@ from delaymq.namesrv.kv import KVSettings
 from delaymq.protocol.bodies import KVTable, RegisterBody
 from delaymq.protocol.command import Response, request_command
 from delaymq.protocol.errors import RequestError
+from namesrv_world import Peer
 from step_runner import at_once
 
 
-class Peer:
-    id = 1
-    remote_address = "10.0.0.9:40000"
-
-
 def ask(server: NameServer, code: int, body: bytes = b"", **fields: str) -> Response:
-    result = server.handle(Peer(), request_command(code, fields, body))
+    result = server.handle(Peer(1), request_command(code, fields, body))
     return result if isinstance(result, Response) else server.guarded(code, lambda: at_once(result))
 
 
@@ -186,6 +182,6 @@ def test_routes_carry_the_order_setting_only_if_it_is_enabled(enabled: bool) -> 
     ask(server, 100, namespace="ORDER_TOPIC_CONFIG", key="T", value="broker-a:4")
     names = {"brokerName": "broker-a", "brokerAddr": "10.0.0.1:10911", "clusterName": "C", "haServerAddr": "x"}
     body = RegisterBody(TopicTable(topic_config_table={"T": TopicConfig("T")})).encode()
-    server.handle(Peer(), request_command(103, {**names, "brokerId": "0"}, body))
+    server.handle(Peer(1), request_command(103, {**names, "brokerId": "0"}, body))
     route = json.loads(ask(server, 105, topic="T").body)
     assert route.get("orderTopicConf") == ("broker-a:4" if enabled else None)

@@ -3,7 +3,7 @@
 import pytest
 from delaymq.namesrv import routes as routes_module
 from delaymq.protocol.bodies import ClusterInfo, TopicConfig, TopicList
-from namesrv_world import World
+from namesrv_world import World, limited
 
 
 @pytest.fixture
@@ -97,18 +97,16 @@ def test_a_registration_without_a_name_is_refused(world: World, missing: str) ->
     assert missing in (answer.remark or "")
 
 
-def test_more_brokers_and_topics_than_allowed_are_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes_module, "MAX_BROKERS", 1)
-    monkeypatch.setattr(routes_module, "MAX_TOPICS", 2)
+def test_more_brokers_and_topics_than_allowed_are_refused(world: World) -> None:
+    limited(world.server.routes.broker_shares, 1)
+    limited(world.server.routes.topic_shares, 2)
     assert world.broker("a").register("T1").code == 0
     assert world.broker("b").register("T1").code == 1
     assert world.broker("a").register("T2", "T3", version=2).code == 1
 
 
-def test_topics_of_all_brokers_together_are_limited_and_room_comes_back(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(routes_module, "MAX_ROUTES", 3)
+def test_topics_of_all_brokers_together_are_limited_and_room_comes_back(world: World) -> None:
+    limited(world.server.routes.route_shares, 3)
     first, second = world.broker("a"), world.broker("b")
     assert first.register("T1", "T2").code == 0
     assert second.register("T1", "T2").code == 1

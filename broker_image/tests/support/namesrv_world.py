@@ -8,6 +8,7 @@ from typing import Any
 from delaymq.config import NamesrvConfig
 from delaymq.message.ids import pack_host
 from delaymq.namesrv import NameServer
+from delaymq.namesrv.shares import Shares
 from delaymq.protocol.bodies import DataVersion, RegisterBody, TopicConfig, TopicList, TopicTable
 from delaymq.protocol.command import Command, Response, request_command
 from delaymq.protocol.signatures import Signer
@@ -24,6 +25,11 @@ class Peer:
     def remote_host(self) -> bytes:
         host, _, port = self.remote_address.rpartition(":")
         return pack_host(host, int(port))
+
+
+def limited(shares: Shares, limit: int, host_limit: int | None = None) -> None:
+    """Changes the limits of a table."""
+    shares.limit, shares.host_limit = limit, limit if host_limit is None else host_limit
 
 
 @dataclass

@@ -15,8 +15,8 @@ class BrokerGroup:
     cluster: str
     addresses: dict[int, str] = field(default_factory=dict)
     """Broker id → address."""
-    topics: set[str] = field(default_factory=set)
-    """Those with queues of this group, so that nothing has to look through all topics for them."""
+    topics: dict[str, bytes] = field(default_factory=dict)
+    """Those with queues of this group, so that nothing has to look through all topics for them → who brought them."""
 
 
 @dataclass(slots=True)
@@ -28,11 +28,11 @@ class LiveBroker:
     broker_id: int
     ha_address: str
     data_version: DataVersion
-    session_ids: set[int]
-    """The open connections over which it was registered; not all, if there are many."""
+    payer: bytes
+    """Who brought it (`shares`)."""
     seen_ms: int
     lost_ms: int | None = None
-    """When the last of them closed, if it has not registered since."""
+    """When the last connection over which it was registered closed, if it has not registered since."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

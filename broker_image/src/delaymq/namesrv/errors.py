@@ -17,8 +17,10 @@ REASONS: Final = (
     "name",
     "unreadable",
     "owner",
+    "room",
 )
-"""Why a request is refused: by the rules, or (`owner`) because a broker's name or address is another's for now."""
+"""Why a request is refused: by the rules, because a broker's name or address is another's for now (`owner`), or because
+a table is full or the peer took its share of it (`room`)."""
 
 
 class NamesrvError(Exception):

@@ -59,7 +59,7 @@ class NameServer:
         self.now_ms = now_ms
         self.steady_ms = steady_ms or now_ms
         self.routes = Routes()
-        self.ownership = Ownership()
+        self.ownership = Ownership(self.routes.links)
         self.rules: NamesrvRules | None = None
         """Who may change what clients are told; None: everybody, within `ownership`."""
         self.channels: Channels | None = None
@@ -141,7 +141,6 @@ class NameServer:
 
     def session_closed(self, session: NamesrvSession) -> None:
         """A connection ended; the routes stay for the grace period if it was a master's."""
-        self.ownership.closed(session.id)
         if self.channels is not None:
             self.channels.closed(session.id)
         grace_ms = self.config.route_grace_ms
@@ -152,9 +151,9 @@ class NameServer:
         """Drops brokers that are gone; returns the ids of their sessions, which may be closed."""
         config = self.config
         expired = self.routes.expire(self.now_ms(), config.broker_expire_ms, config.route_grace_ms)
-        for broker in expired:
+        for broker, _ in expired:
             _logger.info("broker %s (%s) is gone: its routes are dropped", broker.name, broker.address)
-        return [session_id for broker in expired for session_id in broker.session_ids]
+        return [session_id for _, session_ids in expired for session_id in session_ids]
 
     def next_expiry_ms(self) -> int | None:
         """When `expire` must run before its next regular time, because a grace period ends."""

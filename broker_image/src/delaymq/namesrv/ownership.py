@@ -7,8 +7,10 @@ broker that lives (docs/decisions/0040-a-broker-name-belongs-to-an-account.md).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Final
 
+from delaymq.namesrv.links import Links
+from delaymq.namesrv.shares import SIGNED, Shares
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.errors import RequestError
 
@@ -20,8 +22,6 @@ MAX_CLAIMS: Final = 20_000
 """Twice the brokers that may be registered: a claim outlives its broker for some seconds."""
 _PRUNE_MS: Final = 1_000
 
-NO_SESSION: Final = -1
-Key = TypeVar("Key")
 Place = tuple[str, int]
 """Broker name and id."""
 
@@ -34,7 +34,9 @@ class Claim:
     address: str
     """What clients are told."""
     session_id: int
-    """The connection that may take it back: the first one that is still open."""
+    """The connection that says so now."""
+    host: bytes
+    """Where it is from (`shares.host_of`)."""
     signed: bool
     """Whether an account vouched for it."""
     epoch: int = 0
@@ -43,6 +45,10 @@ class Claim:
     """By a clock that nobody sets."""
     hold_ms: int = HOLD_MS
     """How long it counts from then on."""
+    other_ms: int | None = None
+    """When another host said it last."""
+    payer: bytes = SIGNED
+    """Who brought it."""
 
 
 class OwnedError(RequestError):
@@ -52,53 +58,56 @@ class OwnedError(RequestError):
 class Ownership:
     """The claims of the last 45 s."""
 
-    def __init__(self) -> None:
+    def __init__(self, links: Links) -> None:
+        """`links`: which connections say now what was claimed."""
+        self.shares = Shares(MAX_CLAIMS, "brokers of the last minute")
+        self._links = links
         self._claims: dict[Place, Claim] = {}
-        self._at: dict[str, set[Place]] = {}
+        self._at: dict[str, Place] = {}
         """Address → whose it is said to be."""
-        self._of_session: dict[int, set[Place]] = {}
         self._next_prune_ms = 0
 
     def check(self, claim: Claim) -> None:
         """Nothing, or OwnedError: a registration that another one forbids at `claim.seen_ms`."""
-        self._check_name(claim, self._young(self._claims.get(claim.place), claim.seen_ms))
+        known = self._young(self._claims.get(claim.place), claim.seen_ms)
+        self._check_name(claim, known)
         self._check_address(claim)
-        if claim.place not in self._claims and len(self._claims) >= MAX_CLAIMS:
+        if known is None and self.shares.problem(claim.payer) is not None:
             self._prune(claim.seen_ms)
-            if len(self._claims) >= MAX_CLAIMS:
-                raise OwnedError(
-                    ResponseCode.SYSTEM_ERROR, f"{MAX_CLAIMS} brokers registered lately: register again in a minute"
-                )
+
+    def room_problem(self, claim: Claim) -> str | None:
+        """Why there is no room for what `check` let pass; None: `took` may take it."""
+        known = self._young(self._claims.get(claim.place), claim.seen_ms)
+        return None if known is not None else self.shares.problem(claim.payer)
 
     def took(self, claim: Claim) -> None:
         """A registration was accepted."""
         before = self._claims.get(claim.place)
         if before is not None and before.address == claim.address:
             claim = _continued(before, claim)
+        elif self._young(before, claim.seen_ms) is not None and before is not None:
+            claim = replace(claim, payer=before.payer)
         self._drop(claim.place)
+        if claim.address in self._at:
+            self._drop(self._at[claim.address])  # what the broker there was before
         self._claims[claim.place] = claim
-        self._at.setdefault(claim.address, set()).add(claim.place)
-        self._of_session.setdefault(claim.session_id, set()).add(claim.place)
+        self._at[claim.address] = claim.place
+        self.shares.add(claim.payer)
 
     def saw(self, place: Place, address: str, session_id: int, now_ms: int) -> None:
-        """A sign of life without a registration, over the connection of the last one."""
+        """A sign of life without a registration, over a connection of one."""
         known = self._claims.get(place)
-        if known is not None and (known.address, known.session_id) == (address, session_id):
+        if known is not None and known.address == address and session_id in self._links.of(address):
             self._claims[place] = _continued(known, replace(known, seen_ms=now_ms))
 
-    def closed(self, session_id: int) -> None:
-        """A connection ended: the next registration's takes its place."""
-        for place in self._of_session.pop(session_id, ()):
-            self._claims[place] = replace(self._claims[place], session_id=NO_SESSION)
-
     def check_leave(self, leaving: Claim) -> None:
-        """Nothing, or OwnedError: only the connection of the last registration takes an unsigned one back."""
+        """Nothing, or OwnedError: a broker that others registered too is not unregistered without a signature."""
         for known in self._touched(leaving):
-            if not leaving.signed and known.session_id != leaving.session_id:
+            if not leaving.signed and not self._is_alone(known, leaving):
                 raise OwnedError(
                     ResponseCode.SYSTEM_ERROR,
-                    f"broker {_named(known.place)} registered over another connection, which alone unregisters it:"
-                    f" its registration ends by itself, and its name is free in {HOLD_MS // 1000} s",
+                    f"broker {_named(known.place)} is registered over another connection, or was from another host"
+                    f" lately: its registration ends by itself, and its name is free in {HOLD_MS // 1000} s",
                 )
 
     def left(self, leaving: Claim) -> None:
@@ -125,25 +134,33 @@ class Ownership:
 
     def _check_address(self, claim: Claim) -> None:
         # Otherwise somebody takes the address away from the name first, and then the name.
-        for known in self._young_at(claim.address, claim.seen_ms):
-            same = known.place == claim.place or known.session_id == claim.session_id
-            vouched = claim.signed and known.place[0] == claim.place[0]
-            if not same and not vouched:
-                raise OwnedError(
-                    ResponseCode.SYSTEM_ERROR,
-                    f"{claim.address} is the address of broker {_named(known.place)}: correct brokerIP1 or listenPort,"
-                    f" or stop that one; its address is free {HOLD_MS // 1000} s after its last registration",
-                )
+        known = self._young_at(claim.address, claim.seen_ms)
+        if known is None or known.place == claim.place or self._is_alone(known, claim):
+            return
+        if not claim.signed or known.place[0] != claim.place[0]:
+            raise OwnedError(
+                ResponseCode.SYSTEM_ERROR,
+                f"{claim.address} is the address of broker {_named(known.place)}: correct brokerIP1 or listenPort,"
+                f" or stop that one; its address is free {HOLD_MS // 1000} s after its last registration",
+            )
+
+    def _is_alone(self, known: Claim, by: Claim) -> bool:
+        """Whether the connection of `by`, and for as long as `known` counts its host, alone said what is known.
+
+        Who repeats a registration, perhaps while the broker connects again, does not get to end it.
+        """
+        others_said = known.other_ms is not None and by.seen_ms - known.other_ms < known.hold_ms
+        return self._links.of(known.address) == {by.session_id} and known.host == by.host and not others_said
 
     def _touched(self, leaving: Claim) -> list[Claim]:
         """The young claims that an unregistration would end."""
-        known = self._young(self._claims.get(leaving.place), leaving.seen_ms)
-        found = {} if known is None else {known.place: known}
-        return list((found | {each.place: each for each in self._young_at(leaving.address, leaving.seen_ms)}).values())
+        by_name = self._young(self._claims.get(leaving.place), leaving.seen_ms)
+        by_address = self._young_at(leaving.address, leaving.seen_ms)
+        return list({each.place: each for each in (by_name, by_address) if each is not None}.values())
 
-    def _young_at(self, address: str, now_ms: int) -> list[Claim]:
-        found = (self._claims[place] for place in self._at.get(address, ()))
-        return [each for each in found if self._young(each, now_ms) is not None]
+    def _young_at(self, address: str, now_ms: int) -> Claim | None:
+        place = self._at.get(address)
+        return None if place is None else self._young(self._claims[place], now_ms)
 
     @staticmethod
     def _young(claim: Claim | None, now_ms: int) -> Claim | None:
@@ -161,25 +178,20 @@ class Ownership:
         claim = self._claims.pop(place, None)
         if claim is None:
             return
-        _discard(self._at, claim.address, place)
-        _discard(self._of_session, claim.session_id, place)
+        del self._at[claim.address]
+        self.shares.drop(claim.payer)
 
 
 def _continued(before: Claim, claim: Claim) -> Claim:
-    """A claim that repeats `before`. Its connection stays: anybody can repeat it, and must not get to end it so."""
+    """A claim that repeats `before`, as anybody can: what was held stays held for as long."""
     interval_ms = claim.seen_ms - before.seen_ms
-    hold_ms = before.hold_ms
-    if interval_ms > HOLD_MS // 2:  # else something between two regular ones, as when a topic changes
-        hold_ms = min(max(interval_ms * 3 // 2, HOLD_MS), LONGEST_HOLD_MS)
-    stays = interval_ms < before.hold_ms and before.session_id != NO_SESSION
-    return replace(claim, hold_ms=hold_ms, session_id=before.session_id if stays else claim.session_id)
-
-
-def _discard(table: dict[Key, set[Place]], key: Key, place: Place) -> None:
-    places = table.get(key, set())
-    places.discard(place)
-    if not places:
-        table.pop(key, None)
+    hold_ms = HOLD_MS
+    if interval_ms <= LONGEST_HOLD_MS:
+        hold_ms = min(max(interval_ms * 3 // 2, before.hold_ms), LONGEST_HOLD_MS)
+    other_ms = before.other_ms if before.host == claim.host else before.seen_ms
+    if interval_ms >= before.hold_ms:
+        return replace(claim, hold_ms=hold_ms, other_ms=other_ms)
+    return replace(claim, hold_ms=hold_ms, other_ms=other_ms, payer=before.payer)
 
 
 def _named(place: Place) -> str:

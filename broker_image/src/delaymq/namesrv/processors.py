@@ -1,4 +1,4 @@
-"""One function for each request code that the NameServer serves; table.py says which is which.
+"""One function for each request code that the NameServer serves but those of brokers; table.py says which is which.
 
 Each takes the NameServer, the session and the command, and returns the answer or raises RequestError; those that write
 a file do so in steps.
@@ -11,18 +11,11 @@ from typing import TYPE_CHECKING, Final
 
 from delaymq.config import ConfigError, to_properties_text
 from delaymq.config.running import ForbiddenKeyError
-from delaymq.message.names import topic_problem
-from delaymq.namesrv.brokers import Registration
 from delaymq.namesrv.kv import ORDER_TOPIC_CONFIG
-from delaymq.namesrv.ownership import Claim, OwnedError
 from delaymq.namesrv.routes import FLAG_UNIT, FLAG_UNIT_SUBSCRIPTION
 from delaymq.protocol.bodies import (
-    DataVersion,
     KVTable,
-    RegisterBody,
-    TopicConfig,
     TopicList,
-    TopicTable,
     decode_settings,
 )
 from delaymq.protocol.codes import ResponseCode
@@ -39,11 +32,6 @@ from delaymq.protocol.headers import (
     GetRouteInfoRequestHeader,
     GetTopicsByClusterRequestHeader,
     PutKVConfigRequestHeader,
-    QueryDataVersionRequestHeader,
-    QueryDataVersionResponseHeader,
-    RegisterBrokerRequestHeader,
-    RegisterBrokerResponseHeader,
-    UnRegisterBrokerRequestHeader,
     WipeWritePermOfBrokerRequestHeader,
     WipeWritePermOfBrokerResponseHeader,
 )
@@ -55,102 +43,10 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-MAX_NAME_CHARACTERS: Final = 255
-"""Of a broker's name, cluster or address; the longest host name."""
 SHOWN_CHARACTERS: Final = 127
 """How much of a peer's text a remark repeats."""
 
-# Brokers
-
-
-def register_broker(server: NameServer, session: NamesrvSession, command: Command) -> Response:
-    """103: a broker's sign of life, with all of its topics or some."""
-    header = RegisterBrokerRequestHeader.from_fields(command.fields)
-    for name in (header.broker_name, header.cluster_name, header.broker_addr):
-        if not name or len(name) > MAX_NAME_CHARACTERS:
-            remark = f"brokerName, clusterName and brokerAddr must have 1 to {MAX_NAME_CHARACTERS} characters"
-            raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
-    if not (header.broker_name + header.cluster_name + header.broker_addr + header.ha_server_addr).isprintable():
-        raise RequestError(ResponseCode.SYSTEM_ERROR, "names and addresses of a broker have no control characters")
-    if header.broker_id < 0 or (header.epoch or 0) < 0:
-        raise RequestError(ResponseCode.SYSTEM_ERROR, "brokerId and epoch are at least 0")
-    if len(header.ha_server_addr) > MAX_NAME_CHARACTERS:
-        remark = f"haServerAddr must have at most {MAX_NAME_CHARACTERS} characters"
-        raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
-    table = TopicTable()
-    if command.body:
-        compressed, crc32 = bool(header.compressed), header.body_crc32 or 0
-        body = RegisterBody.decode_request(command.body, compressed=compressed, crc32=crc32)
-        table = body.topic_config_serialize_wrapper
-    registration = Registration(
-        cluster=header.cluster_name,
-        name=header.broker_name,
-        address=header.broker_addr,
-        broker_id=header.broker_id,
-        ha_address=header.ha_server_addr,
-        data_version=table.data_version,
-        topics=_legal_topics(table.topic_config_table),
-    )
-    vouched = server.is_vouched(command)
-    claim = Claim(
-        place=(registration.name, registration.broker_id),
-        address=registration.address,
-        session_id=session.id,
-        signed=vouched,
-        epoch=(header.epoch or 0) if vouched else 0,
-        seen_ms=server.steady_ms(),
-    )
-    try:
-        server.ownership.check(claim)
-    except OwnedError as error:
-        return server.refuse(session, command, "owner", error)
-    ha_address, master_address = server.routes.register(registration, session.id, server.now_ms())
-    server.ownership.took(claim)
-    order_settings = server.kv.table(ORDER_TOPIC_CONFIG)
-    answer = RegisterBrokerResponseHeader(ha_address, master_address)
-    return Response(
-        fields=answer.to_fields(),
-        body=KVTable(order_settings).encode() if order_settings is not None else b"",
-    )
-
-
-def _legal_topics(topics: dict[str, TopicConfig]) -> dict[str, TopicConfig]:
-    return {topic: config for topic, config in topics.items() if topic_problem(topic) is None}
-
-
-def unregister_broker(server: NameServer, session: NamesrvSession, command: Command) -> Response:
-    """104: a broker that does not come back: no grace."""
-    header = UnRegisterBrokerRequestHeader.from_fields(command.fields)
-    leaving = Claim(
-        place=(header.broker_name, header.broker_id),
-        address=header.broker_addr,
-        session_id=session.id,
-        signed=server.is_vouched(command),
-        seen_ms=server.steady_ms(),
-    )
-    try:
-        server.ownership.check_leave(leaving)
-    except OwnedError as error:
-        return server.refuse(session, command, "owner", error)
-    server.ownership.left(leaving)
-    server.routes.unregister(header.broker_name, header.broker_addr, header.broker_id)
-    return Response()
-
-
-def query_data_version(server: NameServer, session: NamesrvSession, command: Command) -> Response:
-    """322: whether a broker must register again; if not, this is a sign of life."""
-    header = QueryDataVersionRequestHeader.from_fields(command.fields)
-    theirs = DataVersion.decode(command.body)
-    ours = server.routes.data_version_of(header.broker_addr)
-    changed = ours is None or ours != theirs
-    if not changed:
-        place = header.broker_name, header.broker_id
-        server.routes.saw(header.broker_addr, session.id, server.now_ms())
-        server.ownership.saw(place, header.broker_addr, session.id, server.steady_ms())
-    return Response(
-        fields=QueryDataVersionResponseHeader(changed).to_fields(),
-        body=ours.encode() if ours is not None else b"",
-    )
+# Write permissions
 
 
 def wipe_write_permission(server: NameServer, session: NamesrvSession, command: Command) -> Response:

@@ -5,9 +5,14 @@ come back only with their next look at the routes, half a minute later. While it
 is withheld in answers if another broker takes writes for the topic.
 """
 
+from dataclasses import replace
 from typing import Final
 
+from msgspec import structs
+
 from delaymq.namesrv.brokers import BrokerGroup, LiveBroker, Registration
+from delaymq.namesrv.links import Links
+from delaymq.namesrv.shares import Shares
 from delaymq.protocol.bodies import (
     MASTER_ID,
     BrokerData,
@@ -17,8 +22,6 @@ from delaymq.protocol.bodies import (
     TopicConfig,
     TopicRoute,
 )
-from delaymq.protocol.codes import ResponseCode
-from delaymq.protocol.errors import RequestError
 
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2
@@ -31,8 +34,6 @@ MAX_TOPICS: Final = 200_000
 """Topics of all brokers together, for the same reason; as many as one registration can hold."""
 MAX_ROUTES: Final = 1_000_000
 """Topics of each broker, counted together: brokers that share names could otherwise multiply the two limits above."""
-MAX_SESSIONS: Final = 8
-"""Connections that are remembered with a broker; it has one, and for a moment two."""
 MAX_EXPIRED_A_TURN: Final = 100
 """Brokers dropped at a time: each may take many topics with it, and clients wait for their routes meanwhile."""
 
@@ -45,21 +46,43 @@ class Routes:
         self.live: dict[str, LiveBroker] = {}
         self.topics: dict[str, dict[str, RouteQueues]] = {}
         """Topic → broker name → queues, with the permission that the broker or an administrator gave."""
-        self._route_count = 0
-        """Queues of one topic at one broker, all together."""
+        self.links = Links()
+        self.broker_shares = Shares(MAX_BROKERS, "brokers")
+        self.topic_shares = Shares(MAX_TOPICS, "topics")
+        self.route_shares = Shares(MAX_ROUTES, "topics of brokers")
+        self._topic_payers: dict[str, bytes] = {}
 
     # Brokers come and go
 
-    def register(self, registration: Registration, session_id: int, now_ms: int) -> tuple[str | None, str | None]:
+    def room_problem(self, registration: Registration, payer: bytes) -> str | None:
+        """Why there is no room for what a registration adds; None: `register` may take it."""
+        problem = self.broker_shares.problem(payer) if registration.address not in self.live else None
+        if problem is not None or registration.broker_id != MASTER_ID:
+            return problem
+        group = self.groups.get(registration.name)
+        added = registration.topics.keys() - (group.topics.keys() if group is not None else set())
+        topics = self.topic_shares.problem(payer, len(added - self.topics.keys()))
+        return topics if topics is not None else self.route_shares.problem(payer, len(added))
+
+    def without_new_topics(self, registration: Registration) -> Registration | None:
+        """What is left of a registration where topics have no room, for a broker that is registered; None: nothing."""
+        known = self.live.get(registration.address)
+        if known is None or known.name != registration.name:
+            return None
+        group = self.groups[registration.name]
+        topics = {topic: config for topic, config in registration.topics.items() if topic in group.topics}
+        # Another version than the broker's: it goes on telling all of them.
+        return replace(registration, topics=topics, data_version=DataVersion(0, 0))
+
+    def register(
+        self, registration: Registration, session_id: int, payer: bytes, now_ms: int
+    ) -> tuple[str | None, str | None]:
         """Takes a registration, full or partial; returns the master's replication address and address to a slave.
 
         Topics are taken over from a master with a changed data version or a newly seen one; none is ever removed.
+        `payer` is charged for what is new.
         """
         known = self.live.get(registration.address)
-        if known is None and len(self.live) >= MAX_BROKERS:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, f"{MAX_BROKERS} brokers are registered already")
-        if registration.broker_id == MASTER_ID:
-            self._check_room(registration)
         if known is not None and known.name != registration.name:
             self.drop(registration.address)  # another broker took over the address
             known = None
@@ -69,14 +92,17 @@ class Routes:
         if registration.broker_id == MASTER_ID and (is_new or changed):
             group = self.groups[registration.name]
             for topic, config in registration.topics.items():
-                self._set_queues(topic, group, config)
+                self._set_queues(topic, group, config, payer)
+        if known is None:
+            self.broker_shares.add(payer)
+        self.links.add(registration.address, session_id, payer)
         self.live[registration.address] = LiveBroker(
             registration.address,
             registration.name,
             registration.broker_id,
             registration.ha_address,
             registration.data_version,
-            _with_session(known, session_id),
+            payer if known is None else known.payer,
             now_ms,
         )
         return self._master_of(registration)
@@ -93,26 +119,28 @@ class Routes:
                 del group.addresses[broker_id]
         replaced = group.addresses.get(registration.broker_id)
         if replaced is not None and replaced != registration.address:
-            self.live.pop(replaced, None)  # the same broker at a new address, as a moved pod
+            self._forget(replaced)  # the same broker at a new address, as a moved pod
         group.addresses[registration.broker_id] = registration.address
         return replaced is None
 
-    def _set_queues(self, topic: str, group: BrokerGroup, config: TopicConfig) -> None:
+    def _forget(self, address: str) -> LiveBroker | None:
+        broker = self.live.pop(address, None)
+        if broker is not None:
+            self.broker_shares.drop(broker.payer)
+            self.links.forget(address)
+        return broker
+
+    def _set_queues(self, topic: str, group: BrokerGroup, config: TopicConfig, payer: bytes) -> None:
         if topic not in group.topics:
-            group.topics.add(topic)
-            self._route_count += 1
-        self.topics.setdefault(topic, {})[group.name] = RouteQueues(
+            group.topics[topic] = payer
+            self.route_shares.add(payer)
+        if topic not in self.topics:
+            self.topics[topic] = {}
+            self._topic_payers[topic] = payer
+            self.topic_shares.add(payer)
+        self.topics[topic][group.name] = RouteQueues(
             group.name, config.read_queue_nums, config.write_queue_nums, config.perm, config.topic_sys_flag
         )
-
-    def _check_room(self, registration: Registration) -> None:
-        # Before anything is changed: a registration that is refused half-way would leave an address that never expires.
-        group = self.groups.get(registration.name)
-        added = registration.topics.keys() - (group.topics if group is not None else set())
-        if len(self.topics) + len(added - self.topics.keys()) > MAX_TOPICS:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, f"{MAX_TOPICS} topics are registered already")
-        if self._route_count + len(added) > MAX_ROUTES:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, f"{MAX_ROUTES} topics of brokers are registered already")
 
     def _master_of(self, registration: Registration) -> tuple[str | None, str | None]:
         if registration.broker_id == MASTER_ID:
@@ -129,7 +157,7 @@ class Routes:
     def saw(self, address: str, session_id: int, now_ms: int) -> None:
         """A sign of life without a registration, which counts over the connection of one."""
         broker = self.live.get(address)
-        if broker is not None and session_id in broker.session_ids:
+        if broker is not None and session_id in self.links.of(address):
             broker.seen_ms = now_ms
 
     def session_closed(self, session_id: int, now_ms: int, grace_ms: int) -> list[str]:
@@ -138,18 +166,18 @@ class Routes:
 
         Slaves have none: consumers that were sent to one go back to its master as soon as it is gone from the route.
         """
-        over_it = [broker for broker in self.live.values() if session_id in broker.session_ids]
-        for broker in over_it:
-            broker.session_ids.discard(session_id)
-        lost = [broker for broker in over_it if not broker.session_ids]
+        lost = [self.live[address] for address in self.links.closed(session_id)]
         for broker in lost:
             broker.lost_ms = now_ms
             if grace_ms <= 0 or broker.broker_id != MASTER_ID:
                 self.drop(broker.address)
         return [broker.address for broker in lost]
 
-    def expire(self, now_ms: int, expire_ms: int, grace_ms: int) -> list[LiveBroker]:
-        """Drops brokers that were silent, or whose connection was closed, for too long; of many only some."""
+    def expire(self, now_ms: int, expire_ms: int, grace_ms: int) -> list[tuple[LiveBroker, frozenset[int]]]:
+        """Drops brokers that were silent, or whose connection was closed, for too long; of many only some.
+
+        Returns them with the sessions over which they were registered.
+        """
         expired = [
             broker
             for broker in self.live.values()
@@ -157,9 +185,10 @@ class Routes:
             or (broker.lost_ms is not None and now_ms - broker.lost_ms >= grace_ms)
         ]
         del expired[MAX_EXPIRED_A_TURN:]
+        found = [(broker, frozenset(self.links.of(broker.address))) for broker in expired]
         for broker in expired:
             self.drop(broker.address)
-        return expired
+        return found
 
     def next_grace_end_ms(self, grace_ms: int) -> int | None:
         """When the first grace period ends, if one runs."""
@@ -177,7 +206,7 @@ class Routes:
 
     def drop(self, address: str) -> None:
         """Forgets an address, and the broker's topics with its last one."""
-        broker = self.live.pop(address, None)
+        broker = self._forget(address)
         group = self.groups.get(broker.name) if broker is not None else None
         if broker is None or group is None:
             return
@@ -195,10 +224,10 @@ class Routes:
     def _drop_queues(self, topic: str, group: BrokerGroup) -> None:
         brokers = self.topics[topic]
         del brokers[group.name]
-        group.topics.discard(topic)
-        self._route_count -= 1
+        self.route_shares.drop(group.topics.pop(topic))
         if not brokers:
             del self.topics[topic]
+            self.topic_shares.drop(self._topic_payers.pop(topic))
 
     # What administrators change
 
@@ -272,17 +301,5 @@ class Routes:
         return [topic for topic, flag in flags if flag & wanted and not flag & unwanted]
 
 
-def _with_session(known: LiveBroker | None, session_id: int) -> set[int]:
-    # Somebody else who registers the same address must not end the broker's routes by closing his connection.
-    sessions = known.session_ids if known is not None else set()
-    return sessions | {session_id} if len(sessions) < MAX_SESSIONS else sessions
-
-
 def _without_write(queues: RouteQueues) -> RouteQueues:
-    return RouteQueues(
-        queues.broker_name,
-        queues.read_queue_nums,
-        queues.write_queue_nums,
-        queues.perm & ~PERM_WRITE,
-        queues.topic_sys_flag,
-    )
+    return structs.replace(queues, perm=queues.perm & ~PERM_WRITE)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from delaymq.namesrv import processors as do
+from delaymq.namesrv import registrations
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command, Response
 from delaymq.steps import Steps
@@ -19,8 +20,8 @@ PROCESSORS: Final[dict[int, Processor]] = {
     RequestCode.PUT_KV_CONFIG: do.put_kv,
     RequestCode.GET_KV_CONFIG: do.get_kv,
     RequestCode.DELETE_KV_CONFIG: do.delete_kv,
-    RequestCode.REGISTER_BROKER: do.register_broker,
-    RequestCode.UNREGISTER_BROKER: do.unregister_broker,
+    RequestCode.REGISTER_BROKER: registrations.register_broker,
+    RequestCode.UNREGISTER_BROKER: registrations.unregister_broker,
     RequestCode.GET_ROUTEINFO_BY_TOPIC: do.route_of_topic,
     RequestCode.GET_BROKER_CLUSTER_INFO: do.cluster_info,
     RequestCode.WIPE_WRITE_PERM_OF_BROKER: do.wipe_write_permission,
@@ -34,6 +35,6 @@ PROCESSORS: Final[dict[int, Processor]] = {
     RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: do.unit_subscription_only_topics,
     RequestCode.UPDATE_NAMESRV_CONFIG: do.update_config,
     RequestCode.GET_NAMESRV_CONFIG: do.get_config,
-    RequestCode.QUERY_DATA_VERSION: do.query_data_version,
+    RequestCode.QUERY_DATA_VERSION: registrations.query_data_version,
     RequestCode.ADD_WRITE_PERM_OF_BROKER: do.add_write_permission,
 }

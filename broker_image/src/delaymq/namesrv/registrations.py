@@ -1,0 +1,146 @@
+"""What brokers ask: to be registered (103), to be forgotten (104), and whether the NameServer is up to date (322)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from delaymq.message.names import topic_problem
+from delaymq.namesrv.brokers import Registration
+from delaymq.namesrv.kv import ORDER_TOPIC_CONFIG
+from delaymq.namesrv.ownership import Claim, OwnedError
+from delaymq.namesrv.shares import SIGNED, host_of
+from delaymq.protocol.bodies import DataVersion, KVTable, RegisterBody, TopicConfig, TopicTable
+from delaymq.protocol.codes import ResponseCode
+from delaymq.protocol.command import Command, Response
+from delaymq.protocol.errors import RequestError
+from delaymq.protocol.headers import (
+    QueryDataVersionRequestHeader,
+    QueryDataVersionResponseHeader,
+    RegisterBrokerRequestHeader,
+    RegisterBrokerResponseHeader,
+    UnRegisterBrokerRequestHeader,
+)
+
+if TYPE_CHECKING:
+    from delaymq.namesrv.nameserver import NameServer, NamesrvSession
+
+MAX_NAME_CHARACTERS: Final = 255
+"""Of a broker's name, cluster or address; the longest host name."""
+
+
+def register_broker(server: NameServer, session: NamesrvSession, command: Command) -> Response:
+    """103: a broker's sign of life, with all of its topics or some."""
+    header = RegisterBrokerRequestHeader.from_fields(command.fields)
+    registration = _registration(header, command.body)
+    vouched = server.is_vouched(command)
+    host = host_of(session.remote_host)
+    claim = Claim(
+        place=(registration.name, registration.broker_id),
+        address=registration.address,
+        session_id=session.id,
+        host=host,
+        signed=vouched,
+        epoch=(header.epoch or 0) if vouched else 0,
+        seen_ms=server.steady_ms(),
+        payer=SIGNED if vouched else host,
+    )
+    try:
+        server.ownership.check(claim)
+    except OwnedError as error:
+        return server.refuse(session, command, "owner", error)
+    problem = _room_problem(server, registration, claim)
+    if problem is not None:
+        # A broker that is registered is renewed in any case.
+        known = server.routes.without_new_topics(registration)
+        if known is not None:
+            _take(server, known, claim)
+        return server.refuse(session, command, "room", RequestError(ResponseCode.SYSTEM_ERROR, problem))
+    ha_address, master_address = _take(server, registration, claim)
+    order_settings = server.kv.table(ORDER_TOPIC_CONFIG)
+    answer = RegisterBrokerResponseHeader(ha_address, master_address)
+    return Response(
+        fields=answer.to_fields(),
+        body=KVTable(order_settings).encode() if order_settings is not None else b"",
+    )
+
+
+def _take(server: NameServer, registration: Registration, claim: Claim) -> tuple[str | None, str | None]:
+    told = server.routes.register(registration, claim.session_id, claim.payer, server.now_ms())
+    server.ownership.took(claim)
+    return told
+
+
+def _room_problem(server: NameServer, registration: Registration, claim: Claim) -> str | None:
+    problem = server.routes.room_problem(registration, claim.payer)
+    if problem is None and registration.address not in server.routes.live:
+        problem = server.ownership.room_problem(claim)
+    return problem
+
+
+def _registration(header: RegisterBrokerRequestHeader, data: bytes) -> Registration:
+    """What the request says. RequestError."""
+    for name in (header.broker_name, header.cluster_name, header.broker_addr):
+        if not name or len(name) > MAX_NAME_CHARACTERS:
+            remark = f"brokerName, clusterName and brokerAddr must have 1 to {MAX_NAME_CHARACTERS} characters"
+            raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
+    if not (header.broker_name + header.cluster_name + header.broker_addr + header.ha_server_addr).isprintable():
+        raise RequestError(ResponseCode.SYSTEM_ERROR, "names and addresses of a broker have no control characters")
+    if header.broker_id < 0 or (header.epoch or 0) < 0:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, "brokerId and epoch are at least 0")
+    if len(header.ha_server_addr) > MAX_NAME_CHARACTERS:
+        remark = f"haServerAddr must have at most {MAX_NAME_CHARACTERS} characters"
+        raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
+    table = TopicTable()
+    if data:
+        compressed, crc32 = bool(header.compressed), header.body_crc32 or 0
+        body = RegisterBody.decode_request(data, compressed=compressed, crc32=crc32)
+        table = body.topic_config_serialize_wrapper
+    return Registration(
+        cluster=header.cluster_name,
+        name=header.broker_name,
+        address=header.broker_addr,
+        broker_id=header.broker_id,
+        ha_address=header.ha_server_addr,
+        data_version=table.data_version,
+        topics=_legal_topics(table.topic_config_table),
+    )
+
+
+def _legal_topics(topics: dict[str, TopicConfig]) -> dict[str, TopicConfig]:
+    return {topic: config for topic, config in topics.items() if topic_problem(topic) is None}
+
+
+def unregister_broker(server: NameServer, session: NamesrvSession, command: Command) -> Response:
+    """104: a broker that does not come back: no grace."""
+    header = UnRegisterBrokerRequestHeader.from_fields(command.fields)
+    leaving = Claim(
+        place=(header.broker_name, header.broker_id),
+        address=header.broker_addr,
+        session_id=session.id,
+        host=host_of(session.remote_host),
+        signed=server.is_vouched(command),
+        seen_ms=server.steady_ms(),
+    )
+    try:
+        server.ownership.check_leave(leaving)
+    except OwnedError as error:
+        return server.refuse(session, command, "owner", error)
+    server.ownership.left(leaving)
+    server.routes.unregister(header.broker_name, header.broker_addr, header.broker_id)
+    return Response()
+
+
+def query_data_version(server: NameServer, session: NamesrvSession, command: Command) -> Response:
+    """322: whether a broker must register again; if not, this is a sign of life."""
+    header = QueryDataVersionRequestHeader.from_fields(command.fields)
+    theirs = DataVersion.decode(command.body)
+    ours = server.routes.data_version_of(header.broker_addr)
+    changed = ours is None or ours != theirs
+    if not changed:
+        place = header.broker_name, header.broker_id
+        server.routes.saw(header.broker_addr, session.id, server.now_ms())
+        server.ownership.saw(place, header.broker_addr, session.id, server.steady_ms())
+    return Response(
+        fields=QueryDataVersionResponseHeader(changed).to_fields(),
+        body=ours.encode() if ours is not None else b"",
+    )

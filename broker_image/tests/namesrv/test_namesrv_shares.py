@@ -1,0 +1,150 @@
+"""One host takes a share of a NameServer's tables without a signature, and none of the room of signed registrations."""
+
+from pathlib import Path
+
+import pytest
+from delaymq.config import NamesrvConfig
+from delaymq.message.ids import pack_host
+from delaymq.namesrv.links import Links
+from delaymq.namesrv.shares import SIGNED, Shares, host_of
+from delaymq.protocol.bodies import TopicConfig
+from namesrv_world import BrokerPeer, World, limited
+
+RULES = """\
+accounts:
+- accessKey: account-of-a
+  secretKey: secret-of-a
+  brokerNames: [signed]
+unsignedBrokers: [10.0.0.0/8]
+"""
+ACCOUNT = ("account-of-a", "secret-of-a")
+GREEDY, OTHER = "10.6.6.6", "10.0.0.2"
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def ruled(tmp_path: Path) -> World:
+    path = tmp_path / "namesrv_acl.yml"
+    path.write_text(RULES)
+    return World(config=NamesrvConfig(kv_config_path="", namesrv_acl_config_path=str(path)))
+
+
+def brokers(world: World, count: int, host: str = GREEDY) -> list[BrokerPeer]:
+    return [world.broker(f"{host}-{number}", address=f"{host}:{number + 1}", host=host) for number in range(count)]
+
+
+def test_one_host_takes_a_quarter_of_each_table() -> None:
+    routes = World().server.routes
+    shares = (routes.broker_shares, routes.topic_shares, routes.route_shares)
+    assert [each.host_limit for each in shares] == [2_500, 50_000, 250_000]
+
+
+def test_one_host_does_not_take_the_room_of_all_brokers(world: World) -> None:
+    limited(world.server.routes.broker_shares, 4, 2)
+    greedy = brokers(world, 3)
+    assert [each.register("T").code for each in greedy] == [0, 0, 1]
+    assert [each.register("T").code for each in brokers(world, 2, OTHER)] == [0, 0]
+    assert world.server.refused["room"] == 1
+    assert greedy[0].register("T").code == 0, "a registered broker is renewed"
+    assert greedy[1].unregister().code == 0
+    assert greedy[2].register("T").code == 0, "room comes back"
+
+
+def test_the_remark_says_what_to_do(world: World) -> None:
+    limited(world.server.routes.broker_shares, 4, 1)
+    greedy = brokers(world, 2)
+    greedy[0].register("T")
+    assert greedy[1].register("T").remark == (
+        "your address may register 1 brokers without a signature, and 1 of them are there: unregister some, or sign"
+        " (namesrvAccountFile)"
+    )
+
+
+def test_one_host_does_not_take_the_names_of_brokers_that_it_leaves_behind(world: World) -> None:
+    limited(world.server.ownership.shares, 4, 2)
+    for each in (greedy := brokers(world, 3)):
+        each.register("T")
+        each.disconnect()
+        world.now_ms += 15_000
+        world.server.expire()
+    assert [each.register("T").code for each in greedy] == [0, 0, 1], "the third name was never its own"
+    assert [each.register("T").code for each in brokers(world, 2, OTHER)] == [0, 0]
+
+
+@pytest.mark.parametrize(("shares", "others_topic"), [("topic_shares", "New"), ("route_shares", "T1")])
+def test_one_host_does_not_take_the_room_of_all_topics(world: World, shares: str, others_topic: str) -> None:
+    limited(getattr(world.server.routes, shares), 4, 3)
+    (greedy,) = brokers(world, 1)
+    assert greedy.register("T1", "T2", "T3").code == 0
+    assert greedy.register("T1", "T2", "T3", "T4", version=2).code == 1
+    assert brokers(world, 1, OTHER)[0].register(others_topic).code == 0
+    greedy.unregister()
+    assert world.topics() == [others_topic]
+    assert brokers(world, 1)[0].register("T5", "T6", "T7").code == 0
+
+
+def test_a_registered_broker_is_renewed_without_the_topics_that_have_no_room(world: World) -> None:
+    limited(world.server.routes.topic_shares, 10, 1)
+    (broker,) = brokers(world, 1)
+    broker.register("T1")
+    world.now_ms += 100_000
+    assert broker.register(TopicConfig("T1", perm=4), "T2", version=2).code == 1
+    world.now_ms += 100_000
+    world.server.expire()
+    assert world.permissions("T1") == {broker.name: 4}, "its topic is known with its new permission"
+    assert world.topics() == ["T1"]
+    world.server.routes.topic_shares.host_limit = 2
+    assert broker.register(TopicConfig("T1", perm=4), "T2", version=2).code == 0
+    assert world.topics() == ["T1", "T2"]
+
+
+def test_topics_that_a_stranger_adds_to_a_broker_are_charged_to_the_stranger(world: World) -> None:
+    limited(world.server.routes.topic_shares, 10, 2)
+    (broker,) = brokers(world, 1, OTHER)
+    broker.register("T1")
+    stranger = world.broker(broker.name, address=broker.address, host=GREEDY)
+    assert stranger.register("X1", "X2", version=2).code == 0
+    assert stranger.register("X3", version=3).code == 1
+    assert broker.register("T1", "T2", version=4).code == 0
+
+
+@pytest.mark.parametrize("shares", ["broker_shares", "topic_shares", "route_shares", "claims"])
+def test_signed_registrations_have_room_of_their_own(ruled: World, shares: str) -> None:
+    table = ruled.server.ownership.shares if shares == "claims" else getattr(ruled.server.routes, shares)
+    limited(table, 2)
+    assert [each.register(f"T{number}").code for number, each in enumerate(brokers(ruled, 3))] == [0, 0, 1]
+    signed = ruled.broker("signed", address="10.0.0.9:1", account=ACCOUNT, host=GREEDY)
+    assert signed.register("S1", "S2").code == 0
+
+
+@pytest.mark.parametrize(
+    ("one", "another", "same"),
+    [
+        ("10.0.0.1", "10.0.0.2", False),
+        ("10.0.0.1", "::ffff:10.0.0.1", True),
+        ("2001:db8::1", "2001:db8::ffff:0:0:1", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+    ],
+)
+def test_a_host_is_an_ipv4_address_or_a_network_of_ipv6(one: str, another: str, same: bool) -> None:
+    assert (host_of(pack_host(one, 1)) == host_of(pack_host(another, 2))) is same
+
+
+def test_a_host_s_connections_take_a_share_of_what_is_remembered() -> None:
+    links = Links()
+    links.shares = Shares(8, "connections")
+    stranger, host = b"\x0a\x06\x06\x06", b"\x0a\x00\x00\x01"
+    for session_id in range(5):
+        links.add("broker:1", session_id, stranger)
+    links.add("broker:1", 9, host)
+    links.add("broker:1", 10, SIGNED)
+    assert links.of("broker:1") == {0, 1, 9, 10}
+    assert [links.closed(session_id) for session_id in (0, 1, 2, 3, 4, 9, 10)] == [[]] * 6 + [["broker:1"]]
+    links.add("broker:1", 11, stranger)
+    links.forget("broker:1")
+    assert (links.of("broker:1"), links.closed(11)) == (set(), [])
+    assert links.shares.problem(stranger, 2) is None, "all was given back"
