@@ -190,6 +190,33 @@ def test_fields_of_rocketmq_5_are_no_strange_ones(world: World) -> None:
     assert ask(world, 216, ADMIN, bname="", oway="", ns="", nsd="", lo="", SecurityToken="").code == 0
 
 
+ADDRESSES = "  - broker-a\n  addresses: [10.0.0.0/24, '2001:db8::/32']\n"
+
+
+@pytest.mark.parametrize(
+    ("fields", "refused"),
+    [
+        ({}, ""),
+        ({"brokerAddr": "[2001:db8::1]:10911", "haServerAddr": "10.0.0.1:10912"}, ""),
+        ({"brokerAddr": "10.0.1.1:10911"}, "brokerAddr '10.0.1.1:10911'"),
+        ({"brokerAddr": "[2001:db9::1]:10911"}, "brokerAddr '[2001:db9::1]:10911'"),
+        ({"haServerAddr": "127.0.0.1:10912"}, ""),
+        ({"haServerAddr": "10.0.1.1:10912"}, "haServerAddr '10.0.1.1:10912'"),
+        ({"haServerAddr": "broker.example:10912"}, "haServerAddr 'broker.example:10912'"),
+    ],
+)
+def test_an_account_may_be_bound_to_the_addresses_of_its_brokers(
+    world: World, path: Path, fields: dict[str, str], refused: str
+) -> None:
+    path.write_text(RULES.replace("  - broker-a\n", ADDRESSES))
+    reload(world)
+    answer = ask(world, 103, A, **fields)
+    assert (answer.code, world.server.refused["address"]) == ((1, 1) if refused else (0, 0))
+    assert refused in str(answer.remark)
+    assert ask(world, 103, B, brokerName="broker-c", brokerAddr="10.7.7.7:10911").code == 0, "another account's"
+    assert ask(world, 104, A).code == 0
+
+
 # Files
 
 
@@ -249,6 +276,8 @@ def test_administrators_of_a_brokers_file_beside_it_are_administrators(world: Wo
             "accounts:\n- accessKey: account-of-a\n  secretKey: secret-of-a\n  unsigned: maybe",
             "unsigned: write true or",
         ),
+        (f"{ACCOUNT}addresses: [10.0.0.0/33]", "account account-of-a: addresses: '10.0.0.0/33' is no network"),
+        (f"{ACCOUNT}addresses: []", "addresses has no network: list some, or leave the key out"),
         ("accounts: 7", "accounts: write a list"),
         ("- 7", "is no file of rules"),
     ],

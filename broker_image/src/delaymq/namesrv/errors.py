@@ -15,6 +15,7 @@ REASONS: Final = (
     "fields",
     "admin",
     "name",
+    "address",
     "unreadable",
     "owner",
     "room",

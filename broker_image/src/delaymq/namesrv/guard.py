@@ -70,6 +70,7 @@ def check(rules: NamesrvRules, channels: Channels, session: NamesrvSession, comm
     _check_fields(command)
     _check_signature(channels, session, account, command)
     _check_account(rules, account, command.code, name)
+    _check_addresses(rules, account, command)
     if name is None and SECOND_SIGNATURE not in command.fields and not session.is_private:
         text = (
             f"request code={command.code} needs TLS, a connection from this machine, or the second signature of"
@@ -131,6 +132,24 @@ def _check_account(rules: NamesrvRules, account: Account, code: int, name: str |
         raise RefusalError("name", text)
 
 
+def _check_addresses(rules: NamesrvRules, account: Account, command: Command) -> None:
+    key = account.entry.access_key
+    networks = rules.addresses.get(key)
+    if networks is None or command.code not in BROKERS_CODES:
+        return
+    for field in ("brokerAddr", "haServerAddr"):
+        address = command.fields.get(field, "")
+        ip = _ip_of(address)
+        if field == "haServerAddr" and ip is not None and ip.is_loopback:
+            continue  # what a broker without replicas says; a replica elsewhere finds nothing there
+        if address and (ip is None or not any(ip in network for network in networks)):
+            raise RefusalError(
+                "address",
+                f"accessKey={shown(key)} may not register {field} {address[:_SHOWN_CHARACTERS]!r}: add it to the"
+                " account's addresses",
+            )
+
+
 def _check_fields(command: Command) -> None:
     header = GUARDED[command.code]
     known = CREDENTIAL_FIELDS - {SECURITY_TOKEN} | (frozenset() if header is None else header.field_names())
@@ -146,18 +165,19 @@ def _check_fields(command: Command) -> None:
         )
         raise RefusalError("fields", text)
     address = command.fields.get("brokerAddr")
-    if address is not None and not _is_ip_address(address):
+    if address is not None and _ip_of(address) is None:
         text = f"brokerAddr {address[:_SHOWN_CHARACTERS]!r} is no IP address with a port: set brokerIP1 to one"
         raise RefusalError("fields", text)
 
 
-def _is_ip_address(address: str) -> bool:
+def _ip_of(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The IP address in `address` with its port; None where that is no address of a broker."""
     try:
         host, port = parse_address(address)
         ip = ipaddress.ip_address(host)
     except (ConfigError, ValueError):
-        return False
+        return None
     if ip.is_unspecified or ip.is_multicast:
-        return False
+        return None
     # One spelling of each: what is shifted out of a field must not be the same address.
-    return address in (f"{ip}:{port}", f"[{ip}]:{port}")
+    return ip if address in (f"{ip}:{port}", f"[{ip}]:{port}") else None

@@ -6,6 +6,8 @@
       brokerNames:               # which brokers it registers
       - orders-0
       unsigned: false            # true: these names may do without a signature, until their brokers sign
+      addresses:                 # where these brokers are, as they advertise it; left out: anywhere
+      - 10.2.0.0/24
     - accessKey: operator
       secretKey: 8c11d0a5f3
       admin: true                # settings, topics and write permissions
@@ -36,6 +38,8 @@ MAX_NAMES: Final = 1_000
 """Of one account."""
 MAX_NETWORKS: Final = 1_024
 SHOWN_CHARACTERS: Final = 64
+_OURS: Final = frozenset({"brokerNames", "unsigned", "addresses"})
+"""Keys of accounts that a broker's file does not have."""
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -51,6 +55,8 @@ class NamesFile(AclFile):
     open_names: frozenset[str] = frozenset()
     """Names that need no signature yet."""
     networks: tuple[Network, ...] = ()
+    addresses: tuple[tuple[str, Network], ...] = ()
+    """Access key and a network in which its brokers are."""
 
 
 def parse(text: str, changed_ms: int) -> NamesFile:
@@ -58,37 +64,55 @@ def parse(text: str, changed_ms: int) -> NamesFile:
     tree = read_yaml(text)
     names: list[tuple[str, str]] = []
     open_names: set[str] = set()
+    addresses: list[tuple[str, Network]] = []
     networks: tuple[Network, ...] = ()
     if isinstance(tree, dict):
-        networks = tuple(map(_network, texts(tree.get("unsignedBrokers"), "unsignedBrokers", MAX_NETWORKS)))
+        networks = _networks(tree, "unsignedBrokers")
         accounts = tree.get("accounts")
         if isinstance(accounts, list):
-            tree = {**tree, "accounts": [_without_names(each, names, open_names) for each in accounts]}
+            tree = {**tree, "accounts": [_without_names(each, names, open_names, addresses) for each in accounts]}
         if tree.pop("unsignedBrokers", None) is not None:
             tree.setdefault("accounts", [])
     read = from_tree(tree, changed_ms)
     stated = {each.name: getattr(read, each.name) for each in fields(AclFile)}
-    return NamesFile(**stated, names=tuple(names), open_names=frozenset(open_names), networks=networks)
+    return NamesFile(
+        **stated,
+        names=tuple(names),
+        open_names=frozenset(open_names),
+        networks=networks,
+        addresses=tuple(addresses),
+    )
 
 
-def _without_names(item: Tree, names: list[tuple[str, str]], open_names: set[str]) -> Tree:
+def _without_names(
+    item: Tree, names: list[tuple[str, str]], open_names: set[str], addresses: list[tuple[str, Network]]
+) -> Tree:
     """The account as a broker's file has it; what it registers goes into the lists."""
-    if not isinstance(item, dict) or not item.keys() & {"brokerNames", "unsigned"}:
+    if not isinstance(item, dict) or not item.keys() & _OURS:
         return item
     key = str(item.get("accessKey"))
     own = list(texts(item.get("brokerNames"), f"account {shown(key)}: brokerNames", MAX_NAMES))
     names += [(key, name) for name in own]
     if flag(item.get("unsigned"), f"account {shown(key)}: unsigned"):
         open_names.update(own)
-    return {each: value for each, value in item.items() if each not in ("brokerNames", "unsigned")}
+    if "addresses" in item:
+        where = _networks(item, "addresses", f"account {shown(key)}: ")
+        if not where:
+            raise AccessError(f"account {shown(key)}: addresses has no network: list some, or leave the key out")
+        addresses += [(key, network) for network in where]
+    return {each: value for each, value in item.items() if each not in _OURS}
 
 
-def _network(text: str) -> Network:
+def _networks(tree: Mapping[str, Tree], name: str, prefix: str = "") -> tuple[Network, ...]:
+    return tuple(_network(text, prefix + name) for text in texts(tree.get(name), prefix + name, MAX_NETWORKS))
+
+
+def _network(text: str, where: str) -> Network:
     try:
         return ipaddress.ip_network(text.strip())
     except ValueError as error:
         raise AccessError(
-            f"unsignedBrokers: {text[:SHOWN_CHARACTERS]!r} is no network ({error}): write 10.1.0.0/16, or an address"
+            f"{where}: {text[:SHOWN_CHARACTERS]!r} is no network ({error}): write 10.1.0.0/16, or an address"
         ) from error
 
 
@@ -104,6 +128,8 @@ class NamesrvRules:
         """Broker name → access keys."""
         self.open_names: frozenset[str] = frozenset()
         self.networks: tuple[Network, ...] = ()
+        self.addresses: Mapping[str, tuple[Network, ...]] = {}
+        """Access key → where its brokers are, as they advertise it; without an entry: anywhere."""
         self.readable = False
         """Whether all files could be read at least once; until then nobody may change anything."""
         self._now_ms = now_ms
@@ -133,6 +159,7 @@ class NamesrvRules:
         registrars: dict[str, set[str]] = {}
         open_names: set[str] = set()
         networks: list[Network] = []
+        addresses: dict[str, tuple[Network, ...]] = {}
         for path, state in states.items():
             known = before.get(path)
             if known is None or (known.signature, known.problem) != (state.signature, state.problem):
@@ -149,11 +176,15 @@ class NamesrvRules:
                 for key, name in file.names:
                     if key in counted:
                         registrars.setdefault(name, set()).add(key)
+                for key, network in file.addresses:
+                    if key in counted:
+                        addresses[key] = (*addresses.get(key, ()), network)
                 open_names |= file.open_names
                 networks += file.networks
         self.accounts = accounts
         self.registrars = {name: frozenset(keys) for name, keys in registrars.items()}
         self.open_names, self.networks = frozenset(open_names), tuple(networks)
+        self.addresses = addresses
         if self.readable and not accounts and not networks:
             _log.warning("no broker can register until %s has accounts or unsignedBrokers", self.path)
 
