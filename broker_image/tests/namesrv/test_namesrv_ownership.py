@@ -260,3 +260,13 @@ def test_a_slave_that_became_the_master_may_connect_again_at_once(world: World) 
     broker.register("T")
     broker.disconnect()
     assert broker.register("T").code == 0
+
+
+def test_a_stranger_of_the_same_ipv6_network_is_another_host(world: World) -> None:
+    broker = world.broker(address="10.0.0.1:10911", host="2001:db8::1")
+    broker.register("T")
+    broker.disconnect()
+    stranger = world.broker(address="10.0.0.1:10911", host="2001:db8::2")
+    stranger.register("T")
+    assert stranger.unregister().code == 1
+    broker.register("T")

@@ -6,7 +6,7 @@ import pytest
 from delaymq.config import NamesrvConfig
 from delaymq.message.ids import pack_host
 from delaymq.namesrv.links import Links
-from delaymq.namesrv.shares import SIGNED, Shares, host_of
+from delaymq.namesrv.shares import SIGNED, Shares, payer_of
 from delaymq.protocol.bodies import TopicConfig
 from namesrv_world import BrokerPeer, World, limited
 
@@ -37,10 +37,15 @@ def brokers(world: World, count: int, host: str = GREEDY) -> list[BrokerPeer]:
     return [world.broker(f"{host}-{number}", address=f"{host}:{number + 1}", host=host) for number in range(count)]
 
 
-def test_one_host_takes_a_quarter_of_each_table() -> None:
-    routes = World().server.routes
-    shares = (routes.broker_shares, routes.topic_shares, routes.route_shares)
-    assert [each.host_limit for each in shares] == [2_500, 50_000, 250_000]
+def test_one_host_takes_a_quarter_of_each_table(world: World) -> None:
+    greedy = brokers(world, 2_501)
+    assert [each.register().code for each in greedy] == [0] * 2_500 + [1]
+    for first in (0, 25_000):
+        topics = [f"T{number}" for number in range(first, first + 25_000)]
+        assert greedy[0].register(*topics, version=2 + first).code == 0
+    assert greedy[0].register("T50000", version=3).code == 1
+    assert brokers(world, 1, OTHER)[0].register("T50000").code == 0
+    assert world.server.routes.route_shares.host_limit == 250_000
 
 
 def test_one_host_does_not_take_the_room_of_all_brokers(world: World) -> None:
@@ -131,7 +136,7 @@ def test_signed_registrations_have_room_of_their_own(ruled: World, shares: str) 
     ],
 )
 def test_a_host_is_an_ipv4_address_or_a_network_of_ipv6(one: str, another: str, same: bool) -> None:
-    assert (host_of(pack_host(one, 1)) == host_of(pack_host(another, 2))) is same
+    assert (payer_of(pack_host(one, 1)) == payer_of(pack_host(another, 2))) is same
 
 
 def test_a_host_s_connections_take_a_share_of_what_is_remembered() -> None:

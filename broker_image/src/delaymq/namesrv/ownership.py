@@ -36,7 +36,7 @@ class Claim:
     session_id: int
     """The connection that says so now."""
     host: bytes
-    """Where it is from (`shares.host_of`)."""
+    """The IP address that it is from."""
     signed: bool
     """Whether an account vouched for it."""
     epoch: int = 0

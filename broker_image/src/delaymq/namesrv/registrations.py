@@ -8,7 +8,7 @@ from delaymq.message.names import topic_problem
 from delaymq.namesrv.brokers import Registration
 from delaymq.namesrv.kv import ORDER_TOPIC_CONFIG
 from delaymq.namesrv.ownership import Claim, OwnedError
-from delaymq.namesrv.shares import SIGNED, host_of
+from delaymq.namesrv.shares import SIGNED, address_of, payer_of
 from delaymq.protocol.bodies import DataVersion, KVTable, RegisterBody, TopicConfig, TopicTable
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import Command, Response
@@ -33,16 +33,15 @@ def register_broker(server: NameServer, session: NamesrvSession, command: Comman
     header = RegisterBrokerRequestHeader.from_fields(command.fields)
     registration = _registration(header, command.body)
     vouched = server.is_vouched(command)
-    host = host_of(session.remote_host)
     claim = Claim(
         place=(registration.name, registration.broker_id),
         address=registration.address,
         session_id=session.id,
-        host=host,
+        host=address_of(session.remote_host),
         signed=vouched,
         epoch=(header.epoch or 0) if vouched else 0,
         seen_ms=server.steady_ms(),
-        payer=SIGNED if vouched else host,
+        payer=SIGNED if vouched else payer_of(session.remote_host),
     )
     try:
         server.ownership.check(claim)
@@ -117,7 +116,7 @@ def unregister_broker(server: NameServer, session: NamesrvSession, command: Comm
         place=(header.broker_name, header.broker_id),
         address=header.broker_addr,
         session_id=session.id,
-        host=host_of(session.remote_host),
+        host=address_of(session.remote_host),
         signed=server.is_vouched(command),
         seen_ms=server.steady_ms(),
     )

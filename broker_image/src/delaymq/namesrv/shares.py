@@ -18,12 +18,14 @@ _IPV6_NETWORK_BYTES: Final = 8
 _IPV4_IN_IPV6: Final = bytes(10) + b"\xff\xff"
 
 
-def host_of(remote_host: bytes) -> bytes:
-    """Who a peer (packed as message.ids.pack_host does it) counts as: an IPv4 address, or a /64 network of IPv6."""
-    address = remote_host[:-_PORT_BYTES]
-    if address.startswith(_IPV4_IN_IPV6):
-        return address[len(_IPV4_IN_IPV6) :]
-    return address[:_IPV6_NETWORK_BYTES]
+def address_of(remote_host: bytes) -> bytes:
+    """The IP address of a peer (packed as message.ids.pack_host does it): 4 or 16 bytes."""
+    return remote_host[:-_PORT_BYTES].removeprefix(_IPV4_IN_IPV6)
+
+
+def payer_of(remote_host: bytes) -> bytes:
+    """Who is charged for what a peer brings: an IPv4 address, or a /64 network of IPv6, which one machine may fill."""
+    return address_of(remote_host)[:_IPV6_NETWORK_BYTES]
 
 
 class Shares:
@@ -35,12 +37,13 @@ class Shares:
         self.host_limit = limit // HOSTS_A_TABLE
         self._what = what
         self._by_payer: Counter[bytes] = Counter()
+        self._unsigned = 0
 
     def problem(self, payer: bytes, added: int = 1) -> str | None:
         """Why `payer` cannot bring so many more; None: it can."""
         if not added:
             return None
-        taken = self._by_payer[SIGNED] if payer == SIGNED else self._by_payer.total() - self._by_payer[SIGNED]
+        taken = self._by_payer[SIGNED] if payer == SIGNED else self._unsigned
         if taken + added > self.limit:
             return f"{self.limit} {self._what} are registered already"
         if payer != SIGNED and self._by_payer[payer] + added > self.host_limit:
@@ -53,9 +56,11 @@ class Shares:
     def add(self, payer: bytes) -> None:
         """One more entry."""
         self._by_payer[payer] += 1
+        self._unsigned += payer != SIGNED
 
     def drop(self, payer: bytes) -> None:
         """One of its entries is gone."""
         self._by_payer[payer] -= 1
+        self._unsigned -= payer != SIGNED
         if not self._by_payer[payer]:
             del self._by_payer[payer]
