@@ -172,6 +172,20 @@ def test_a_signed_broker_does_not_take_another_names_address(world: World) -> No
     assert world.permissions("T") == {"broker-a": 6}
 
 
+def test_a_signed_broker_takes_its_address_from_an_unsigned_one(world: World) -> None:
+    stranger = world.broker("theirs", address="10.0.0.1:10911", host="10.1.2.3")
+    assert stranger.register("T").code == 0
+    assert world.broker("broker-a", address="10.0.0.1:10911", account=A).register("T").code == 0
+    assert world.permissions("T") == {"broker-a": 6}
+    assert stranger.register("T").code == 1
+
+
+def test_an_unsigned_repetition_does_not_make_an_address_one_that_others_take(world: World) -> None:
+    world.broker("broker-b", address="10.0.0.1:10911", account=B).register("T")
+    assert world.broker("broker-b", address="10.0.0.1:10911", host="10.6.6.6").register("T").code == 0
+    assert world.broker("broker-a", address="10.0.0.1:10911", account=A).register("T").code == 1
+
+
 @pytest.mark.parametrize(
     "fields",
     [

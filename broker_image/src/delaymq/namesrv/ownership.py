@@ -137,7 +137,7 @@ class Ownership:
         known = self._young_at(claim.address, claim.seen_ms)
         if known is None or known.place == claim.place or self._is_alone(known, claim):
             return
-        if not claim.signed or known.place[0] != claim.place[0]:
+        if not claim.signed or (known.signed and known.place[0] != claim.place[0]):
             raise OwnedError(
                 ResponseCode.SYSTEM_ERROR,
                 f"{claim.address} is the address of broker {_named(known.place)}: correct brokerIP1 or listenPort,"
@@ -191,7 +191,8 @@ def _continued(before: Claim, claim: Claim) -> Claim:
     other_ms = before.other_ms if before.host == claim.host else before.seen_ms
     if interval_ms >= before.hold_ms:
         return replace(claim, hold_ms=hold_ms, other_ms=other_ms)
-    return replace(claim, hold_ms=hold_ms, other_ms=other_ms, payer=before.payer)
+    signed = before.signed or claim.signed
+    return replace(claim, hold_ms=hold_ms, other_ms=other_ms, signed=signed, payer=before.payer)
 
 
 def _named(place: Place) -> str:
