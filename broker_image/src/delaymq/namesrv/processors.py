@@ -13,11 +13,7 @@ from delaymq.config import ConfigError, to_properties_text
 from delaymq.config.running import ForbiddenKeyError
 from delaymq.namesrv.kv import ORDER_TOPIC_CONFIG
 from delaymq.namesrv.routes import FLAG_UNIT, FLAG_UNIT_SUBSCRIPTION
-from delaymq.protocol.bodies import (
-    KVTable,
-    TopicList,
-    decode_settings,
-)
+from delaymq.protocol.bodies import KVTable, TopicList, decode_settings
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import Command, Response
 from delaymq.protocol.errors import RequestError
