@@ -11,6 +11,7 @@ import json
 import struct
 from base64 import b64encode
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 Value = str | int | float | bool | None
 Fields = Sequence[tuple[str, Value]]
@@ -66,6 +67,34 @@ def binary_header(
 def framed(header: bytes, body: bytes = b"", serialisation: int = JSON) -> bytes:
     """The whole frame, with its length."""
     return struct.pack(">II", 4 + len(header) + len(body), serialisation << 24 | len(header)) + header + body
+
+
+@dataclass
+class Request:
+    """A request before it is written: all that a signature may cover, and the form of the header."""
+
+    code: int
+    fields: list[tuple[str, Value]]
+    body: bytes = b""
+    opaque: int = 0
+    flag: int = 0
+    version: int = 407
+    language: Value = "JAVA"
+    """Of a JSON header; a binary one always says JAVA."""
+    remark: str | bytes | None = None
+    """In bytes only for a binary header."""
+    is_binary: bool = False
+
+    def frame(self) -> bytes:
+        """The whole frame, with its length."""
+        if self.is_binary:
+            remark = self.remark.encode() if isinstance(self.remark, str) else self.remark or b""
+            header = binary_header(self.code, self.fields, self.opaque, self.flag, self.version, remark)
+            return framed(header, self.body, BINARY)
+        others: dict[str, Value] = {"language": self.language, "version": self.version}
+        if isinstance(self.remark, str):
+            others["remark"] = self.remark
+        return framed(json_header(self.code, self.fields, self.opaque, self.flag, **others), self.body)
 
 
 def request(code: int, fields: Fields = (), body: bytes = b"", *, opaque: int = 0, flag: int = 0) -> bytes:

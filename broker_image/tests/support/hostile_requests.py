@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from hostile_frames import BINARY, JSON, ONEWAY, RESPONSE, Value, binary_header, framed, json_header
+from hostile_frames import ONEWAY, RESPONSE, Request, Value
+from hostile_stories import STORIES, Step
 from hostile_words import BODIES, HEADERS, NUMBERS, OTHERS, PROPERTY_NAMES, TEXTS, TREES
 
 Pairs = list[tuple[str, Value]]
@@ -22,6 +23,9 @@ Sign = Callable[[Pairs, bytes], Pairs]
 _LEAVES: Sequence[Any] = [
     *(None, True, -1, 0, 2**31, 2**63 - 1, 2**63, -1e300, "", "x" * 300, "é\u0000\u2028", "\ud83d", [], {}),
 ]
+A_STORY_IN = 30
+"""One of so many requests begins a story."""
+_FLAGS = (ONEWAY, ONEWAY, ONEWAY, RESPONSE, 4, 2**31 - 1, 0)
 _ODD_CHARACTERS = (1, 2, 10, 48, 65, 233, 0x20AC, 0x1F600)
 
 
@@ -51,34 +55,55 @@ class HostileRequests:
         self._texts: Mapping[str, Sequence[str]] = {**TEXTS, **(texts or {})}
         self._sign = sign
         self._may_repeat = True
+        self._stories = [story for story in STORIES if {code for code, *_ in story} <= set(self.codes)]
+        self._steps: list[Step] = []
+        """What is left of the story that is being told."""
+        self._stored = {"offset": "0", "number": "0", "id": "0" * 32}
+        """The last message that was stored, for stories."""
         self.offsets: list[int] = [0]
-        """Offsets of the log that are worth naming; the owner adds what answers tell."""
+        """Offsets of the log that are worth naming."""
         self.is_whole = True
         """Whether the last frame's lengths are right."""
 
     def request(self) -> tuple[int, Pairs, bytes]:
-        """Code, fields and body."""
+        """Code, fields and body; now and then of the next step of a story, of which each builds on those before."""
+        if self._stories and not self._steps and not self.random.randrange(A_STORY_IN):
+            self._steps = list(self.random.choice(self._stories))
+        if self._steps:
+            code, stated, body = self._steps.pop(0)
+            pairs: Pairs = [(name, value.format_map(self._stored)) for name, value in stated.items()]
+            return code, self._surprised(pairs), self._damaged(body)
         (code,) = self.random.choices(self.codes, self._weights)
         return code, self._fields(code), self._body(code)
 
-    def frame(self, opaque: int = 0) -> bytes:
-        """A whole frame; one in sixty is broken or is no request."""
+    def drawn(self, opaque: int, surprise: int) -> Request:
+        """A request without a signature; `surprise`, of 60, says what is odd about its header."""
         chance = self.random
         code, fields, body = self.request()
-        if self._sign is not None and chance.randrange(12):
-            fields = self._sign(fields, body)
-        surprise = chance.randrange(60)
-        flag = (ONEWAY, ONEWAY, ONEWAY, RESPONSE, 4, 2**31 - 1, 0)[min(surprise, 6)]
-        if chance.randrange(5) < 2:
-            remark = chance.randbytes(6) if surprise == 7 else b""
-            frame = framed(binary_header(code, fields, opaque, flag, remark=remark), body, BINARY)
-        else:
-            others: dict[str, Value] = {"language": chance.choice(("JAVA", "CPP", "", None, 5)), "version": 407}
-            if surprise == 7:
-                others["remark"] = chance.choice(("", "\x00" * 50, None))
-            frame = framed(json_header(code, fields, opaque, flag, **others), body, JSON)
+        drawn = Request(code, fields, body, opaque, _FLAGS[min(surprise, 6)])
+        drawn.is_binary = chance.randrange(5) < 2
+        if not drawn.is_binary:
+            drawn.language = chance.choice(("JAVA", "CPP", "", None, 5))
+        if surprise == 7:
+            drawn.remark = chance.randbytes(6) if drawn.is_binary else chance.choice(("", "\x00" * 50, None))
+        return drawn
+
+    def frame(self, opaque: int = 0) -> bytes:
+        """A whole frame; one in sixty is broken or is no request."""
+        surprise = self.random.randrange(60)
+        drawn = self.drawn(opaque, surprise)
+        if self._sign is not None and self.random.randrange(12):
+            drawn.fields = self._sign(drawn.fields, drawn.body)
         self.is_whole = surprise != 8
-        return frame if self.is_whole else self._broken(frame)
+        return drawn.frame() if self.is_whole else self._broken(drawn.frame())
+
+    def learn(self, told: Mapping[str, str]) -> None:
+        """Takes from the fields of an answer what later requests may name."""
+        msg_id = told.get("msgId", "")
+        if len(msg_id) == 32:
+            offset = int(msg_id[16:], 16)
+            self.offsets = [*self.offsets[-20:], offset]
+            self._stored = {"offset": str(offset), "number": told["queueOffset"], "id": msg_id}
 
     def _fields(self, code: int) -> Pairs:
         pairs: Pairs = []
@@ -86,6 +111,10 @@ class HostileRequests:
             surprise = self.random.randrange(60)
             if surprise:
                 pairs.append((name, self._value(name, kind, surprise)))
+        return self._surprised(pairs)
+
+    def _surprised(self, pairs: Pairs) -> Pairs:
+        """The fields, one time in ten with one that does not belong there."""
         surprise = self.random.randrange(40)
         if surprise == 0:
             pairs.append((self._odd_text(9), self._odd_text(9)))
@@ -141,6 +170,11 @@ class HostileRequests:
             body = json.dumps(tree).encode(errors="replace")
         else:
             body = chance.choice(BODIES.get(code, [b"", b"x"]))
+        return self._damaged(body)
+
+    def _damaged(self, body: bytes) -> bytes:
+        """The body, one time in four with a byte changed, an end missing or a part repeated."""
+        chance = self.random
         surprise = chance.randrange(12)
         if surprise == 0 and body:
             at = chance.randrange(len(body))
