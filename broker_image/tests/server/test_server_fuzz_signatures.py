@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import re
 from base64 import b64decode
-from collections import Counter
+from collections import Counter, deque
 from pathlib import Path
 
 import pytest
@@ -76,8 +76,8 @@ class Attacked:
     def __init__(self) -> None:
         self.rule = Rule(OWNERS)
         self.stored: list[bytes] = []
-        self.counted: list[bytes] = []
-        """Frames with the second signature that were accepted."""
+        self.counted: deque[bytes] = deque(maxlen=100)
+        """The last frames with the second signature that were accepted."""
         self.found = Counter[str]()
         self._number = 0
         self._requests = HostileRequests(f"{SEED} signed", (PROCESSORS | PROCESSORS_OF_ACCESS).keys() - WAITING)
@@ -149,7 +149,7 @@ def test_a_broker_serves_signed_requests_by_the_rule_and_none_again_after_its_re
         async with standalone(tmp_path, acl_enable=True, acl_config_path=str(rules)) as server:
             wire = Wire(server.broker.port)
             question = Request(101, [("namespace", "DELAYMQ"), ("key", "challenge"), ("nonce", "A" * 22 + "==")])
-            for frame in attacked.counted[-100:]:
+            for frame in attacked.counted:
                 if attacked.chance.randrange(10) == 0:
                     told = await wire.ask(question.frame())
                     assert told is not None

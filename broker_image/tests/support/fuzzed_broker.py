@@ -134,6 +134,8 @@ def play(
             session.is_private = True  # without it nobody changes rules by RocketMQ's signature
         for number in range(min(A_ROUND, count - done)):
             frame = requests.frame(number)
+            if requests.names_stored:
+                harness.flush()
             try:
                 for encoded in _answers(harness, requests, sessions[number % len(sessions)], frame, served):
                     assert not keeps_secrets or SECRET not in encoded

@@ -60,6 +60,8 @@ class HostileRequests:
         """What is left of the story that is being told."""
         self._stored = {"offset": "0", "number": "0", "id": "0" * 32}
         """The last message that was stored, for stories."""
+        self.names_stored = False
+        """Whether the last request names that message, which a client does after its answer: when it is on the disk."""
         self.offsets: list[int] = [0]
         """Offsets of the log that are worth naming."""
         self.is_whole = True
@@ -69,9 +71,11 @@ class HostileRequests:
         """Code, fields and body; now and then of the next step of a story, of which each builds on those before."""
         if self._stories and not self._steps and not self.random.randrange(A_STORY_IN):
             self._steps = list(self.random.choice(self._stories))
+        self.names_stored = False
         if self._steps:
             code, stated, body = self._steps.pop(0)
             pairs: Pairs = [(name, value.format_map(self._stored)) for name, value in stated.items()]
+            self.names_stored = pairs != list(stated.items())
             return code, self._surprised(pairs), self._damaged(body)
         (code,) = self.random.choices(self.codes, self._weights)
         return code, self._fields(code), self._body(code)
