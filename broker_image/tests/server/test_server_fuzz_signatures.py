@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import re
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections import Counter, deque
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from delaymq.server.standalone import Standalone
 from hostile_frames import Request, text_of
 from hostile_requests import HostileRequests
 from repetitions import FUZZ_INPUTS, SEED
-from running_server import HOST, BrokerPeer, run, standalone
+from running_server import HOST, BrokerPeer, run, standalone, until
 from second_signatures import Owner, Rule
 from signature_tricks import SignatureTricks
 
@@ -60,9 +60,14 @@ class Wire:
                 for command in self._receiver.feed(data):
                     if command.is_response:
                         return command
-        self._writer.close()
-        self._open = False
+        self.close()
         return None
+
+    def close(self) -> None:
+        """Ends the connection, if there is one."""
+        if self._open:
+            self._writer.close()
+            self._open = False
 
     def begin(self) -> None:
         """Takes a new number for a connection that is not open yet."""
@@ -76,8 +81,8 @@ class Attacked:
     def __init__(self) -> None:
         self.rule = Rule(OWNERS)
         self.stored: list[bytes] = []
-        self.counted: deque[bytes] = deque(maxlen=100)
-        """The last frames with the second signature that were accepted."""
+        self.counted: deque[tuple[bytes, bytes]] = deque(maxlen=100)
+        """The last frames with the second signature that were accepted, each behind its connection's nonce."""
         self.found = Counter[str]()
         self._number = 0
         self._requests = HostileRequests(f"{SEED} signed", (PROCESSORS | PROCESSORS_OF_ACCESS).keys() - WAITING)
@@ -114,7 +119,7 @@ class Attacked:
         is_second = "DmqSignature" in command.fields
         self.found[f"{'second' if is_second else 'other'} {'accepted' if accepted else 'refused'}"] += 1
         if accepted and is_second:
-            self.counted.append(frame)
+            self.counted.append((self.rule.challenges[wire.number].nonce, frame))
         if answer.code == 0 and "server" in answer.fields:
             nonce, value = command.fields["nonce"], answer.fields["value"]
             self.rule.challenged(wire.number, b64decode(nonce), b64decode(value), answer.fields["server"])
@@ -144,16 +149,22 @@ def test_a_broker_serves_signed_requests_by_the_rule_and_none_again_after_its_re
             for number in range(INPUTS):
                 await attacked.send(attacked.chance.choice(wires), number)
             await attacked.check(server)
+            access = server.broker.broker.access
+            assert access is not None
+            assert len(access.channels) > 0
+            for wire in wires:
+                wire.close()
+            async with asyncio.timeout(ANSWER_S):
+                await until(lambda: len(access.channels) == 0)
 
     async def after() -> None:
         async with standalone(tmp_path, acl_enable=True, acl_config_path=str(rules)) as server:
             wire = Wire(server.broker.port)
-            question = Request(101, [("namespace", "DELAYMQ"), ("key", "challenge"), ("nonce", "A" * 22 + "==")])
-            for frame in attacked.counted:
-                if attacked.chance.randrange(10) == 0:
-                    told = await wire.ask(question.frame())
-                    assert told is not None
-                    assert told.code == 0
+            for nonce, frame in attacked.counted:
+                fields = [("namespace", "DELAYMQ"), ("key", "challenge"), ("nonce", b64encode(nonce).decode())]
+                told = await wire.ask(Request(101, fields).frame())
+                assert told is not None
+                assert told.code == 0
                 answer = await wire.ask(frame)
                 assert answer is not None
                 assert "Check signature failed" in (answer.remark or "")

@@ -124,11 +124,14 @@ class Rule:
     ) -> None:
         self.owners = owners
         self.challenges: dict[int, Challenge] = {}
+        self._given: set[bytes] = set()
         self._max_silence_s = max_silence_s
         self._clock = clock
 
     def challenged(self, connection: int, nonce: bytes, value: bytes, server: str) -> None:
-        """The server answered a question for a challenge."""
+        """The server answered a question for a challenge, with one that nobody had before."""
+        assert value not in self._given
+        self._given.add(value)
         self.challenges[connection] = Challenge(value, nonce, server, used_at=self._clock())
 
     def accepts(self, connection: int, read: Read) -> bool:
