@@ -4,6 +4,7 @@ from base64 import b64decode
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from broker_harness import START_MS, FakeSession
 from delaymq.broker.access.access import Access
 from delaymq.broker.processors.table import PROCESSORS, PROCESSORS_OF_ACCESS
@@ -34,6 +35,8 @@ OF_SIGNATURES = {"unsigned", "unknown_key", "signature", "second", "replay", "si
 """Reasons of refusals that are about who sent a request."""
 WITH_A_FORM = {17, 25, 50, 51, 53, 200, 207, 215, 222, 306, 314, 316, 323, 329}
 """Administrative requests, whose form is checked before any signature (decision 38)."""
+
+pytestmark = pytest.mark.timeout(120 + FUZZ_INPUTS // 100)
 
 
 class Server:
