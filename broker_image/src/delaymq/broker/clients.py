@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from sys import getsizeof
 from typing import Final
 
@@ -268,13 +268,12 @@ class Clients:
             default=None,
         )
 
-    def notify_group(self, name: str, make: Callable[[Client], Command]) -> int:
-        """Sends each member of a group a one-way request of its own; how many."""
+    def notify_each(self, name: str, make: Callable[[Client], Command]) -> Iterator[Client]:
+        """Sends each member that the group has now a one-way request of its own, with each step of the iterator."""
         group = self.consumers.get(name)
-        members = list(group.members.values()) if group is not None else []
-        for client in members:
+        for client in list(group.members.values()) if group is not None else ():
             client.session.notify(make(client))
-        return len(members)
+            yield client
 
     def tell_members(self, budget: int) -> None:
         """Tells up to `budget` members of large groups that their group changed; to be called again and again."""

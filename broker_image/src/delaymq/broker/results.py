@@ -68,6 +68,19 @@ class InTurns:
 
     steps: Generator[None, None, Response | Deferred]
     """Each some 1 ms at most; returns the answer. To be run by `Broker.next_step`."""
+    in_row: bool = False
+    """Whether it fills much memory on its way: only some of these are under way at once, and the others wait. It is not
+    begun for a client that has left by then."""
+
+
+def first_step(steps: Generator[None, None, Response], *, in_row: bool = True) -> Response | InTurns:
+    """The answer if one step reaches it; otherwise the rest of the work."""
+    try:
+        next(steps)
+    except StopIteration as end:
+        response: Response = end.value
+        return response
+    return InTurns(steps, in_row)
 
 
 Result = Response | Deferred | Held | Asked | InTurns | Steps[Response] | None

@@ -7,7 +7,6 @@ import socket
 import time
 import uuid
 from collections.abc import Callable
-from functools import partial
 from time import monotonic
 from types import GeneratorType
 from typing import TYPE_CHECKING, Final
@@ -32,6 +31,7 @@ from delaymq.server.held_pulls import HeldPulls
 from delaymq.server.http.loading import load
 from delaymq.server.listening import BACKLOG, bind, bind_broker_ports, port_of
 from delaymq.server.logs.output import LevelFollower
+from delaymq.server.long_requests import LongRequests
 from delaymq.server.registration import Registration
 from delaymq.server.scheduling import DeliveryClock
 from delaymq.server.sessions import SERVER_LIMITS, ClientSession, Sessions
@@ -132,6 +132,7 @@ class BrokerServer:
         )
         self.asking = Asking(reply, self.flushing.wait)
         self._changes = Changes(reply, broker.guarded)
+        self.long_requests = LongRequests(broker, self.flushing.wait)
         self.flow = FlowControl(broker, self.flushing, reply)
         self.clock = DeliveryClock(broker.delivery, self._hand_over, broker.now_ms)
         self.registration = Registration(broker, config.name_servers)
@@ -259,20 +260,9 @@ class BrokerServer:
             elif type(result) is GeneratorType:
                 self._changes.make(session, command, result)
             elif type(result) is InTurns:
-                connection.finish_in_turns(partial(self._next_step, session, command, result), list(rest))
+                self.long_requests.begin(connection, session, command, result, list(rest))
         if monotonic() - began >= flow.blocked_s:
             flow.held_up(commands)
-
-    def _next_step(self, session: ClientSession, command: Command, work: InTurns) -> bool:
-        """Goes on with a request that takes several turns; whether it is done."""
-        result = self.broker.next_step(session, command, work)
-        if result is work:
-            return False
-        if type(result) is Response:
-            reply(session, command, result)
-        elif type(result) is Deferred:
-            self.flushing.wait(session, command, result)
-        return True
 
     def _on_fast_commands(self, connection: RemotingConnection, commands: list[Command]) -> None:
         pulls = [command for command in commands if command.code == RequestCode.PULL_MESSAGE]

@@ -18,7 +18,7 @@ from delaymq.quiet_log import QuietLog
 from delaymq.transport.addresses import end_of, host_and_port, network_of
 from delaymq.transport.budget import BufferBudget
 from delaymq.transport.errors import ConnectionClosedError, TooManyRequestsError
-from delaymq.transport.kernel import last_bytes_age_s
+from delaymq.transport.kernel import last_bytes_age_s, peer_has_left
 from delaymq.transport.limits import ConnectionLimits
 from delaymq.transport.requests import OpenRequests
 from delaymq.transport.sending import SendingProtocol
@@ -50,6 +50,7 @@ class RemotingConnection(SendingProtocol):
 
     __slots__ = (
         "_deaf",
+        "_is_parked",
         "_on_closed",
         "_on_commands",
         "_on_opened",
@@ -104,6 +105,7 @@ class RemotingConnection(SendingProtocol):
         self._receiver = self._first_receiver()
         self._put_off: list[Command] = []
         self._unfinished: Callable[[], bool] | None = None
+        self._is_parked = False
         self._deaf = False
 
     def _first_receiver(self) -> FrameReceiver:
@@ -270,6 +272,11 @@ class RemotingConnection(SendingProtocol):
         return last_bytes_age_s(self._transport)
 
     @property
+    def has_left(self) -> bool:
+        """Whether the connection has ended, perhaps unnoticed because nothing is read from it."""
+        return self.closing or peer_has_left(self._transport)
+
+    @property
     def trusts_peers(self) -> bool:
         """Whether an announced request gets its whole buffer before it is here."""
         return self._budget is None or self._budget.trusts_peers
@@ -279,12 +286,14 @@ class RemotingConnection(SendingProtocol):
         if self._budget is not None:
             self._budget.receives(self, buffer_bytes)
 
-    def finish_in_turns(self, step: Callable[[], bool], behind: list[Command]) -> None:
+    def finish_in_turns(self, step: Callable[[], bool], behind: list[Command], *, parked: bool = False) -> None:
         """Has `step` called until it says that it is done, others' requests in between; `behind` is handled then.
 
-        To be called within `on_commands`, once. It is called to the end also when the connection ends before.
+        To be called within `on_commands`, once. It is called to the end also when the connection ends before. `parked`:
+        the first call waits for `unpark`, which has to be called in any case.
         """
         self._unfinished = step
+        self._is_parked = parked
         self._put_off_rest(behind)
 
     def use_share(self, account: str) -> None:
@@ -292,6 +301,11 @@ class RemotingConnection(SendingProtocol):
         if self.share != account:
             self.share = account
             self.used_s = 0.0
+
+    def unpark(self) -> None:
+        """Begins with what was parked."""
+        self._is_parked = False
+        self._wait_for_turn()
 
     def hear_no_more(self) -> None:
         """Takes no further requests: before the end, so that no answer is written any more while others go out."""
@@ -362,6 +376,8 @@ class RemotingConnection(SendingProtocol):
 
     def take_turn(self) -> bool:
         """Handles a slice of what was put off, then reads on; True: more is left, and the peer takes its answers."""
+        if self._is_parked:
+            return False
         if self._unfinished is not None and not self._run_unfinished():
             return True
         if self.closing or self._drained is not None:

@@ -19,6 +19,10 @@ LINGER_OFF: Final = struct.pack("ii", 0, 0)
 _INTEGER: Final = struct.Struct("i")
 _LAST_DATA_RECEIVED: Final = struct.Struct("52xI")
 """Of struct tcp_info (linux/tcp.h): tcpi_last_data_recv, ms, the twelfth 32-bit field after the first 8 bytes."""
+_STATE: Final = struct.Struct("B")
+"""Of the same: tcpi_state, the first field."""
+_LEFT: Final = (7, 8)
+"""TCP_CLOSE, TCP_CLOSE_WAIT (net/tcp_states.h): after a reset, and after an end."""
 _GONE: Final = (AttributeError, OSError, ValueError)
 """No socket at all; a number that is nobody's; a number below zero (asyncio and uvloop tell it in their own ways)."""
 
@@ -51,6 +55,16 @@ def last_bytes_age_s(transport: asyncio.BaseTransport) -> float:
     except (*_GONE, struct.error):
         return 0.0
     return float(age_ms) / 1000
+
+
+def peer_has_left(transport: asyncio.BaseTransport) -> bool:
+    """Whether the peer has ended or reset the connection, which nobody notices who does not read; False if unknown."""
+    own = transport.get_extra_info("socket")
+    try:
+        (state,) = _STATE.unpack(own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _STATE.size))
+    except (*_GONE, struct.error):
+        return False
+    return state in _LEFT
 
 
 def reset_at_close(transport: asyncio.BaseTransport, reset: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from delaymq.broker.errors import no_permission, system_error, topic_missing
+from delaymq.broker.errors import no_permission, system_error
 from delaymq.broker.runtime_info import runtime_info
 from delaymq.broker.told_settings import told_settings
 from delaymq.broker.topics import checked_topic
@@ -13,12 +13,9 @@ from delaymq.config import ConfigError
 from delaymq.config.running import ForbiddenKeyError
 from delaymq.protocol.bodies import (
     KVTable,
-    MessageQueue,
     SubscriptionGroupConfig,
     TopicConfig,
     TopicList,
-    TopicOffset,
-    TopicStats,
     decode_settings,
 )
 from delaymq.protocol.command import Command, Response
@@ -26,7 +23,6 @@ from delaymq.protocol.headers import (
     CreateTopicRequestHeader,
     DeleteSubscriptionGroupRequestHeader,
     DeleteTopicRequestHeader,
-    GetTopicStatsInfoRequestHeader,
 )
 from delaymq.quiet_log import fields
 from delaymq.steps import Steps
@@ -96,21 +92,6 @@ def _refuse_system_topic(broker: Broker, topic: str) -> None:
 def get_all_topic_config(broker: Broker, session: Session, command: Command) -> Response:
     """21: topics.json."""
     return Response(body=broker.topics.encode())
-
-
-def get_topic_stats(broker: Broker, session: Session, command: Command) -> Response:
-    """202: ends of a topic's queues and when they last grew."""
-    name = GetTopicStatsInfoRequestHeader.from_fields(command.fields).topic
-    topic = broker.topics.get(name)
-    if topic is None:
-        raise topic_missing(name)
-    stats = TopicStats()
-    for queue_id in range(topic.write_queue_nums):
-        low, high = broker.store.queue_bounds(name, queue_id)
-        last_ms = broker.store.store_time_of(name, queue_id, high - 1) if high > 0 else None
-        queue = MessageQueue(broker.config.broker_name, queue_id, name)
-        stats.offset_table[queue] = TopicOffset(max(low, 0), max(high, 0), last_ms or 0)
-    return Response(body=stats.encode())
 
 
 def get_system_topics(broker: Broker, session: Session, command: Command) -> Response:

@@ -1,41 +1,38 @@
-"""Connections and progress of groups, as operators ask for them (203, 204, 208, 300, 303, 317, 328)."""
+"""Connections of groups, as operators ask for them (203, 204, 300, 328)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import heapq
+import itertools
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Final
 
 from delaymq.broker.consumer_group import Client
-from delaymq.broker.errors import system_error, topic_missing
+from delaymq.broker.errors import system_error
+from delaymq.broker.results import InTurns, first_step
 from delaymq.protocol.bodies import (
     Connection,
-    ConsumeOffset,
     ConsumerConnection,
-    ConsumeStats,
-    ConsumeStatsList,
     GroupList,
-    MessageQueue,
     ProducerConnection,
     ProducerInfo,
     ProducerTable,
-    QueueTimeSpan,
-    TimeSpans,
-    TopicConfig,
 )
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import Command, Response
 from delaymq.protocol.errors import RequestError
 from delaymq.protocol.headers import (
     GetConsumerConnectionListRequestHeader,
-    GetConsumeStatsInBrokerHeader,
-    GetConsumeStatsRequestHeader,
     GetProducerConnectionListRequestHeader,
-    QueryConsumeTimeSpanRequestHeader,
     QueryTopicConsumeByWhoRequestHeader,
 )
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
     from delaymq.broker.session import Session
+
+SORTED_AT_ONCE: Final = 2_000
+"""Names of groups that are sorted in one step."""
 
 
 def get_consumer_connections(broker: Broker, session: Session, command: Command) -> Response:
@@ -81,85 +78,27 @@ def get_all_producers(broker: Broker, session: Session, command: Command) -> Res
     return Response(body=ProducerTable(table).encode())
 
 
-def get_consume_stats(broker: Broker, session: Session, command: Command) -> Response:
-    """208: how far a group is, in one topic or in all in which it has offsets."""
-    header = GetConsumeStatsRequestHeader.from_fields(command.fields)
-    group = header.consumer_group
-    topics = [header.topic] if header.topic else broker.offsets.topics_of(group)
-    stats = ConsumeStats()
-    for name in topics:
-        topic = broker.topics.get(name)
-        if topic is not None and broker.clients.consumes(group, name):
-            _add_progress(broker, stats, topic, group)
-            stats.consume_tps += broker.stats.by_key.consume_tps(name, group, broker.now_ms())
-    return Response(body=stats.encode())
-
-
-def get_broker_consume_stats(broker: Broker, session: Session, command: Command) -> Response:
-    """317: the progress of all groups."""
-    is_order = GetConsumeStatsInBrokerHeader.from_fields(command.fields).is_order
-    answer = ConsumeStatsList(broker.address)
-    for group in list(broker.groups.table):
-        listed = []
-        for name in broker.offsets.topics_of(group):
-            topic = broker.topics.get(name)
-            if topic is None or (is_order and not topic.order) or not broker.clients.consumes(group, name):
-                continue
-            stats = ConsumeStats()
-            answer.total_diff += _add_progress(broker, stats, topic, group)
-            stats.consume_tps = broker.stats.by_key.consume_tps(name, group, broker.now_ms())
-            listed.append(stats)
-        answer.consume_stats_list.append({group: listed})
-    return Response(body=answer.encode())
-
-
-def _add_progress(broker: Broker, stats: ConsumeStats, topic: TopicConfig, group: str) -> int:
-    """Adds the queues of a topic; returns how many messages the group has before it."""
-    behind = 0
-    for queue_id in range(topic.read_queue_nums):
-        high = max(broker.store.queue_bounds(topic.topic_name, queue_id)[1], 0)
-        offset = max(broker.offsets.get(topic.topic_name, group, queue_id) or 0, 0)
-        last_ms = broker.store.store_time_of(topic.topic_name, queue_id, offset - 1) if offset else None
-        queue = MessageQueue(broker.config.broker_name, queue_id, topic.topic_name)
-        stats.offset_table[queue] = ConsumeOffset(high, offset, last_ms or 0)
-        behind += high - offset
-    return behind
-
-
-def query_topic_consumers(broker: Broker, session: Session, command: Command) -> Response:
+def query_topic_consumers(broker: Broker, session: Session, command: Command) -> Response | InTurns:
     """300: groups that subscribe a topic or have offsets in it."""
     topic = QueryTopicConsumeByWhoRequestHeader.from_fields(command.fields).topic
-    groups = {*broker.clients.groups_of_topic(topic), *broker.offsets.groups_of(topic)}
-    return Response(body=GroupList(sorted(groups)).encode())
+    return first_step(_topic_consumers(broker, topic))
 
 
-def query_consume_time_span(broker: Broker, session: Session, command: Command) -> Response:
-    """303: store times between which a group has consumed."""
-    header = QueryConsumeTimeSpanRequestHeader.from_fields(command.fields)
-    topic = broker.topics.get(header.topic)
-    if topic is None:
-        raise topic_missing(header.topic)
-    spans = [_time_span(broker, topic, queue_id, header.group) for queue_id in range(topic.write_queue_nums)]
-    return Response(body=TimeSpans(spans).encode())
-
-
-def _time_span(broker: Broker, topic: TopicConfig, queue_id: int, group: str) -> QueueTimeSpan:
-    store, name = broker.store, topic.topic_name
-    low, high = store.queue_bounds(name, queue_id)
-    oldest_ms = store.store_time_of(name, queue_id, low)
-    newest_ms = store.store_time_of(name, queue_id, high - 1) if high else None
-    offset = broker.offsets.get(name, group, queue_id)
-    consumed_ms = store.store_time_of(name, queue_id, offset - 1) if offset else None
-    if consumed_ms is None:
-        consumed_ms = oldest_ms
-    waiting_ms = store.store_time_of(name, queue_id, offset or 0) if (offset or 0) < high else None
-    return QueueTimeSpan(
-        MessageQueue(broker.config.broker_name, queue_id, name),
-        -1 if oldest_ms is None else oldest_ms,
-        -1 if newest_ms is None else newest_ms,
-        -1 if consumed_ms is None else consumed_ms,
-        0 if waiting_ms is None else max(broker.now_ms() - waiting_ms, 0),
-    )
+def _topic_consumers(broker: Broker, topic: str) -> Generator[None, None, Response]:
+    found = yield from broker.offsets.group_steps(topic)
+    groups = list({*broker.clients.groups_of_topic(topic), *found})
+    if len(groups) <= SORTED_AT_ONCE:
+        return Response(body=GroupList(sorted(groups)).encode())
+    runs = []
+    for first in range(0, len(groups), SORTED_AT_ONCE):
+        runs.append(sorted(groups[first : first + SORTED_AT_ONCE]))
+        yield
+    ordered: list[str] = []
+    merged = heapq.merge(*runs)
+    while part := list(itertools.islice(merged, SORTED_AT_ONCE)):
+        ordered += part
+        yield
+    return Response(body=GroupList(ordered).encode())
 
 
 def _connection(client: Client) -> Connection:

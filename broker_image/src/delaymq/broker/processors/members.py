@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from delaymq.broker.client_versions import V3_0_7, V3_1_8, version_name
 from delaymq.broker.consumer_group import Client
 from delaymq.broker.errors import system_error
-from delaymq.broker.results import Asked
+from delaymq.broker.results import Asked, InTurns, first_step
 from delaymq.message.ids import parse_offset_message_id
-from delaymq.protocol.bodies import ConsumerStatus, MessageQueue, ResetOffset, TopicConfig
+from delaymq.protocol.bodies import ConsumerStatus, MessageQueue, TopicConfig
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, Response, request_command
 from delaymq.protocol.credential_fields import CREDENTIAL_FIELDS
@@ -21,6 +22,7 @@ from delaymq.protocol.headers import (
     GetConsumerStatusRequestHeader,
     ResetOffsetRequestHeader,
 )
+from delaymq.protocol.queue_entries import listed_offset_template, offset_template
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
@@ -30,6 +32,10 @@ PASSED_ON_TIMEOUT_MS: Final = 10_000
 STATUS_TIMEOUT_MS: Final = 5_000
 # Tables that members state are parsed while everybody waits; one has some 70 bytes a queue.
 MAX_STATUS_BYTES: Final = 1024 * 1024
+# Queues of one step of a reset: each is a search through its entries by time.
+RESET_AT_ONCE: Final = 16
+# What members are told of a reset in one step.
+TOLD_BYTES_AT_ONCE: Final = 1024 * 1024
 
 
 def get_running_info(broker: Broker, session: Session, command: Command) -> Asked:
@@ -134,13 +140,17 @@ def _stated(body: bytes, max_bytes: int) -> dict[MessageQueue, int]:
     return ConsumerStatus.decode(body, max_bytes=max_bytes).message_queue_table
 
 
-def reset_offset(broker: Broker, session: Session, command: Command) -> Response:
+def reset_offset(broker: Broker, session: Session, command: Command) -> Response | InTurns:
     """222: has all members of a group go on at a time (−1: at the end)."""
     header = ResetOffsetRequestHeader.from_fields(command.fields)
     topic = broker.topics.get(header.topic)
     if topic is None:
         raise system_error(f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic[:127]}")
-    table = _reset_table(broker, topic, header)
+    return first_step(_reset(broker, topic, header), in_row=False)
+
+
+def _reset(broker: Broker, topic: TopicConfig, header: ResetOffsetRequestHeader) -> Generator[None, None, Response]:
+    plain, listed = yield from _reset_tables(broker, topic, header)
     members = broker.clients.members(header.group)
     if not members:
         raise RequestError(
@@ -151,8 +161,6 @@ def reset_offset(broker: Broker, session: Session, command: Command) -> Response
     # All or none: a group of which some members go back and others do not would be left in between.
     for client in members:
         _require_version(client, V3_0_7)
-    body = ResetOffset(table)
-    plain, listed = body.encode(), body.encode_as_list()
     fields = {
         "topic": header.topic,
         "group": header.group,
@@ -165,14 +173,25 @@ def reset_offset(broker: Broker, session: Session, command: Command) -> Response
         own = listed if client.language == "CPP" else plain
         return request_command(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, dict(fields), own, oneway=True)
 
-    broker.clients.notify_group(header.group, order)
+    told_bytes = 0
+    for _ in broker.clients.notify_each(header.group, order):
+        told_bytes += len(plain)
+        if told_bytes >= TOLD_BYTES_AT_ONCE:
+            told_bytes = 0
+            yield
     return Response(body=plain)
 
 
-def _reset_table(broker: Broker, topic: TopicConfig, header: ResetOffsetRequestHeader) -> dict[MessageQueue, int]:
+def _reset_tables(
+    broker: Broker, topic: TopicConfig, header: ResetOffsetRequestHeader
+) -> Generator[None, None, tuple[bytes, bytes]]:
+    """The table that members are told, and the same in the form for clients in C++."""
     name, group = topic.topic_name, header.group
-    table = {}
+    plain, listed = (make(broker.config.broker_name, name) for make in (offset_template, listed_offset_template))
+    plains, lists = [], []
     for queue_id in range(topic.write_queue_nums):
+        if queue_id and queue_id % RESET_AT_ONCE == 0:
+            yield
         stored = broker.offsets.get(name, group, queue_id)
         if stored is None:
             raise system_error(f"THe consumer group <{group}> not exist")
@@ -180,9 +199,10 @@ def _reset_table(broker: Broker, topic: TopicConfig, header: ResetOffsetRequestH
             wanted = broker.store.queue_bounds(name, queue_id)[1]
         else:
             wanted = max(broker.store.offset_by_time(name, queue_id, header.timestamp), 0)
-        queue = MessageQueue(broker.config.broker_name, queue_id, name)
-        table[queue] = wanted if header.is_force or wanted < stored else stored
-    return table
+        offset = wanted if header.is_force or wanted < stored else stored
+        plains.append(plain % (queue_id, offset))
+        lists.append(listed % (offset, queue_id))
+    return b'{"offsetTable":{%b}}' % b",".join(plains), b'{"offsetTable":[%b]}' % b",".join(lists)
 
 
 def _require_version(client: Client, version: int) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Final
 
 from delaymq.broker.committing import NOT_KEPT
 from delaymq.broker.errors import system_error
+from delaymq.broker.results import InTurns, first_step
 from delaymq.message import names
 from delaymq.protocol.bodies import CorrectionOffsets, DelayOffsets
 from delaymq.protocol.codes import ResponseCode
@@ -31,6 +33,10 @@ if TYPE_CHECKING:
 
 # Offsets that are encoded while others wait; more are in a thread.
 _ENCODED_AT_ONCE: Final = 10_000
+# Offsets that are copied in one step; a topic counts as a hundred.
+_COPIED_AT_ONCE: Final = 20_000
+# Offsets of groups that are compared in one step.
+_COMPARED_AT_ONCE: Final = 500
 # Of the body of an answer: clients take frames of 16 MiB.
 _MAX_ANSWER_BYTES: Final = MAX_FRAME_BYTES - 64 * 1024
 # What 308 answers for a queue in which the group must not be corrected.
@@ -114,45 +120,63 @@ def get_all_delay_offset(broker: Broker, session: Session, command: Command) -> 
     return Response(body=DelayOffsets(broker.delivery.delay_offsets()).encode())
 
 
-def clone_group_offset(broker: Broker, session: Session, command: Command) -> Response:
+def clone_group_offset(broker: Broker, session: Session, command: Command) -> Response | InTurns:
     """314: a group goes on where another one is, in one topic or in all in which that one has offsets.
 
     RocketMQ's broker copies nothing when no topic is named; mqadmin always names one.
     """
     header = CloneGroupOffsetRequestHeader.from_fields(command.fields)
-    source, destination = header.src_group, header.dest_group
-    problem = names.group_problem(destination)
+    problem = names.group_problem(header.dest_group)
     if problem is not None:
         raise system_error(problem)
+    return first_step(_clone(broker, header), in_row=False)
+
+
+def _clone(broker: Broker, header: CloneGroupOffsetRequestHeader) -> Generator[None, None, Response]:
+    source, destination = header.src_group, header.dest_group
     named = (header.topic or "").strip()
+    topics = [named] if named else (yield from broker.offsets.topic_steps(source))
+    copied = 0
     is_seen = False
-    for name in [named] if named else broker.offsets.topics_of(source):
+    for name in topics:
         if broker.topics.get(name) is None:
             continue
         if not header.offline and not broker.clients.consumes(source, name):
             continue
+        if copied >= _COPIED_AT_ONCE:
+            copied = 0
+            yield
         if not broker.offsets.clone(name, source, destination):
             raise system_error(NOT_KEPT)
         is_seen = is_seen or bool(broker.offsets.queues_of(name, destination))
+        copied += 100 + len(broker.offsets.queues_of(name, source))
     if is_seen:
         broker.activity.seen(destination, broker.now_ms())
     return Response()
 
 
-def query_correction_offset(broker: Broker, session: Session, command: Command) -> Response:
+def query_correction_offset(broker: Broker, session: Session, command: Command) -> Response | InTurns:
     """308: by queue, the least offset that any group has in a topic, groups of `filterGroups` left out.
 
     A queue in which `compareGroup` is behind that already has NOT_CORRECTED. RocketMQ's broker deletes the offsets of
     the groups that are to be left out, and finds none to compare with.
     """
     header = QueryCorrectionOffsetHeader.from_fields(command.fields)
+    return first_step(_correction(broker, header))
+
+
+def _correction(broker: Broker, header: QueryCorrectionOffsetHeader) -> Generator[None, None, Response]:
     topic = header.topic
     left_out = {*(header.filter_groups or "").split(",")}
     least: dict[int, int] = {}
-    for group in broker.offsets.groups_of(topic):
+    seen = 0
+    for group in (yield from broker.offsets.group_steps(topic)):
         if group in left_out:
             continue
-        for queue_id, offset in broker.offsets.queues_of(topic, group).items():
+        for queue_id, offset in list(broker.offsets.queues_of(topic, group).items()):
+            seen += 1
+            if seen % _COMPARED_AT_ONCE == 0:
+                yield
             # What was deleted already says nothing about a group that is alive.
             if offset >= broker.store.queue_bounds(topic, queue_id)[0]:
                 least[queue_id] = min(offset, least.get(queue_id, offset))

@@ -1,0 +1,231 @@
+"""Answers with an entry for each queue of a topic (202, 208, 303, 317), put together in turns.
+
+A topic has up to 16,384 queues, and 317 concerns the topics of all groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from delaymq.broker.errors import system_error, topic_missing
+from delaymq.broker.offsets import KEYS_AT_ONCE
+from delaymq.broker.results import InTurns, first_step
+from delaymq.protocol.bodies import ConsumeOffset, QueueTimeSpan, TopicConfig, TopicOffset
+from delaymq.protocol.command import MAX_FRAME_BYTES, Command, Response
+from delaymq.protocol.headers import (
+    GetConsumeStatsInBrokerHeader,
+    GetConsumeStatsRequestHeader,
+    GetTopicStatsInfoRequestHeader,
+    QueryConsumeTimeSpanRequestHeader,
+)
+from delaymq.protocol.queue_entries import element_template, entry_template, text
+
+if TYPE_CHECKING:
+    from delaymq.broker.broker import Broker
+    from delaymq.broker.session import Session
+
+QUEUES_AT_ONCE: Final = 64
+"""Queues of one step. Each costs some microseconds, or some dozens where a file has to be opened."""
+GROUPS_AT_ONCE: Final = 256
+"""Groups of one step of 317, where they have no offsets."""
+MAX_ANSWER_BYTES: Final = MAX_FRAME_BYTES - 64 * 1024
+"""Of a body: clients take frames of 16 MiB."""
+LARGE_BYTES: Final = 1024 * 1024
+"""A body of this size is joined in a step of its own."""
+
+Steps = Generator[None, None, Response]
+
+
+class Parts:
+    """A body on its way: pieces of JSON, no more in all than an answer holds."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._bytes = 0
+
+    def add(self, part: bytes) -> None:
+        """The next piece; RequestError 1 when the answer could not be sent."""
+        self._bytes += len(part)
+        if self._bytes > MAX_ANSWER_BYTES:
+            raise system_error(
+                f"the answer would have more than {MAX_ANSWER_BYTES} bytes: ask for one topic of one group (208), or"
+                " GET /api/v1/groups"
+            )
+        self._parts.append(part)
+
+    def queues(self, count: int, entry: Callable[[int], bytes], separator: bytes = b"") -> Generator[None, None, None]:
+        """The entries of queues 0 to `count`; `separator` stands before the first."""
+        for first in range(0, count, QUEUES_AT_ONCE):
+            if first:
+                yield
+            self.add(
+                separator + b",".join([entry(number) for number in range(first, min(first + QUEUES_AT_ONCE, count))])
+            )
+            separator = b","
+
+    def answer(self) -> Steps:
+        """The answer, with everything that was added."""
+        if self._bytes < LARGE_BYTES:
+            return Response(body=b"".join(self._parts))
+        yield
+        body = b"".join(self._parts)
+        self._parts.clear()
+        yield
+        return Response(body=body)
+
+
+def get_topic_stats(broker: Broker, session: Session, command: Command) -> Response | InTurns:
+    """202: ends of a topic's queues and when they last grew."""
+    name = GetTopicStatsInfoRequestHeader.from_fields(command.fields).topic
+    topic = broker.topics.get(name)
+    if topic is None:
+        raise topic_missing(name)
+    return first_step(_topic_stats(broker, topic))
+
+
+def _topic_stats(broker: Broker, topic: TopicConfig) -> Steps:
+    store, name = broker.store, topic.topic_name
+    template = entry_template(broker.config.broker_name, name, TopicOffset)
+
+    def entry(queue_id: int) -> bytes:
+        low, high = store.queue_bounds(name, queue_id)
+        last_ms = store.store_time_of(name, queue_id, high - 1) if high > 0 else None
+        return template % (queue_id, max(low, 0), max(high, 0), last_ms or 0)
+
+    parts = Parts()
+    parts.add(b'{"offsetTable":{')
+    yield from parts.queues(topic.write_queue_nums, entry)
+    parts.add(b"}}")
+    return (yield from parts.answer())
+
+
+def get_consume_stats(broker: Broker, session: Session, command: Command) -> Response | InTurns:
+    """208: how far a group is, in one topic or in all in which it has offsets."""
+    header = GetConsumeStatsRequestHeader.from_fields(command.fields)
+    return first_step(_consume_stats(broker, header.consumer_group, header.topic))
+
+
+def _consume_stats(broker: Broker, group: str, named: str | None) -> Steps:
+    topics = [named] if named else (yield from broker.offsets.topic_steps(group))
+    parts = Parts()
+    tps, separator = 0.0, b""
+    parts.add(b'{"offsetTable":{')
+    for name in topics:
+        topic = broker.topics.get(name)
+        if topic is not None and broker.clients.consumes(group, name):
+            if separator:
+                yield
+            yield from _progress(broker, parts, topic, group, separator)
+            separator = separator or (b"," if topic.read_queue_nums > 0 else b"")
+            tps += broker.stats.by_key.consume_tps(name, group, broker.now_ms())
+    parts.add(b'},"consumeTps":%b}' % msgspec.json.encode(tps))
+    return (yield from parts.answer())
+
+
+def get_broker_consume_stats(broker: Broker, session: Session, command: Command) -> Response | InTurns:
+    """317: the progress of all groups."""
+    is_order = GetConsumeStatsInBrokerHeader.from_fields(command.fields).is_order
+    return first_step(_broker_consume_stats(broker, is_order=is_order))
+
+
+def _broker_consume_stats(broker: Broker, *, is_order: bool) -> Steps:
+    topics = yield from _topics_by_group(broker, is_order=is_order)
+    parts = Parts()
+    parts.add(b'{"brokerAddr":%b,"consumeStatsList":[' % text(broker.address))
+    total_diff = 0
+    for number, group in enumerate(list(broker.groups.table)):
+        if number and number % GROUPS_AT_ONCE == 0:
+            yield
+        parts.add(b"%b{%b:[" % (b"," if number else b"", text(group)))
+        separator = b""
+        for topic in topics.get(group, ()):
+            if not broker.clients.consumes(group, topic.topic_name):
+                continue
+            parts.add(separator + b'{"offsetTable":{')
+            total_diff += yield from _progress(broker, parts, topic, group)
+            tps = broker.stats.by_key.consume_tps(topic.topic_name, group, broker.now_ms())
+            parts.add(b'},"consumeTps":%b}' % msgspec.json.encode(tps))
+            separator = b","
+            yield
+        parts.add(b"]}")
+    parts.add(b'],"totalDiff":%d}' % total_diff)
+    return (yield from parts.answer())
+
+
+def _topics_by_group(broker: Broker, *, is_order: bool) -> Generator[None, None, dict[str, list[TopicConfig]]]:
+    """Topics in which groups have offsets, in the order of the table; only groups and topics that there are."""
+    found: dict[str, list[TopicConfig]] = {}
+    keys = list(broker.offsets.table)
+    for number, key in enumerate(keys, 1):
+        name, _, group = key.partition("@")
+        topic = broker.topics.get(name)
+        if topic is not None and (topic.order or not is_order) and group in broker.groups.table:
+            found.setdefault(group, []).append(topic)
+        if number % (KEYS_AT_ONCE // 4) == 0:
+            yield
+    return found
+
+
+def _progress(
+    broker: Broker, parts: Parts, topic: TopicConfig, group: str, separator: bytes = b""
+) -> Generator[None, None, int]:
+    """Adds the queues of a topic; returns how many messages the group has before it."""
+    store, offsets, name = broker.store, broker.offsets, topic.topic_name
+    template = entry_template(broker.config.broker_name, name, ConsumeOffset)
+    behind = 0
+
+    def entry(queue_id: int) -> bytes:
+        nonlocal behind
+        high = max(store.queue_bounds(name, queue_id)[1], 0)
+        offset = max(offsets.queues_of(name, group).get(queue_id) or 0, 0)
+        last_ms = store.store_time_of(name, queue_id, offset - 1) if offset else None
+        behind += high - offset
+        return template % (queue_id, high, offset, last_ms or 0)
+
+    yield from parts.queues(topic.read_queue_nums, entry, separator)
+    return behind
+
+
+def query_consume_time_span(broker: Broker, session: Session, command: Command) -> Response | InTurns:
+    """303: store times between which a group has consumed."""
+    header = QueryConsumeTimeSpanRequestHeader.from_fields(command.fields)
+    topic = broker.topics.get(header.topic)
+    if topic is None:
+        raise topic_missing(header.topic)
+    return first_step(_time_spans(broker, topic, header.group))
+
+
+def _time_spans(broker: Broker, topic: TopicConfig, group: str) -> Steps:
+    store, offsets, name = broker.store, broker.offsets, topic.topic_name
+    template = element_template(broker.config.broker_name, name, QueueTimeSpan)
+
+    def entry(queue_id: int) -> bytes:
+        low, high = store.queue_bounds(name, queue_id)
+        offset = offsets.queues_of(name, group).get(queue_id)
+        times = _store_times(broker, name, queue_id, (low, high - 1, (offset or 0) - 1, offset or 0)) if high else {}
+        oldest_ms, newest_ms = times.get(low), times.get(high - 1)
+        consumed_ms = times.get(offset - 1) if offset else None
+        if consumed_ms is None:
+            consumed_ms = oldest_ms
+        waiting_ms = times.get(offset or 0) if (offset or 0) < high else None
+        return template % (
+            queue_id,
+            -1 if oldest_ms is None else oldest_ms,
+            -1 if newest_ms is None else newest_ms,
+            -1 if consumed_ms is None else consumed_ms,
+            0 if waiting_ms is None else max(broker.now_ms() - waiting_ms, 0),
+        )
+
+    parts = Parts()
+    parts.add(b'{"consumeTimeSpanSet":[')
+    yield from parts.queues(topic.write_queue_nums, entry)
+    parts.add(b"]}")
+    return (yield from parts.answer())
+
+
+def _store_times(broker: Broker, topic: str, queue_id: int, numbers: Iterable[int]) -> dict[int, int | None]:
+    """Store times of a queue's messages, each read once."""
+    return {number: broker.store.store_time_of(topic, queue_id, number) for number in set(numbers)}
