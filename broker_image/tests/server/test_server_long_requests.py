@@ -39,7 +39,8 @@ async def serving(path: Path) -> AsyncIterator[tuple[Standalone, BrokerPeer, Bro
         broker = server.broker.broker
         broker.topics.put(TopicConfig("Wide", QUEUES, QUEUES, 6))
         broker.groups.find("readers")
-        broker.offsets.table["Wide@readers"] = dict.fromkeys(range(QUEUES), 0)
+        for number in range(QUEUES):
+            broker.offsets.commit("Wide", "readers", number, 0)
         for number in range(OFFSETS):
             broker.offsets.commit(f"T{number}", "readers" if number % 2 else f"g{number}", 0, 1)
             broker.offsets.commit("Many", f"g{number}", 0, 1)

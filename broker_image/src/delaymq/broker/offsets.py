@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -50,10 +50,12 @@ def what_to_do(paths: Iterable[str]) -> str:
 class Offsets:
     """Next offset to consume, by `TOPIC@GROUP` and queue."""
 
-    __slots__ = ("_characters", "dirty", "entries", "ignored", "table", "unreadable")
+    __slots__ = ("_characters", "_keys", "dirty", "entries", "ignored", "table", "unreadable")
 
     def __init__(self) -> None:
         self.table: dict[str, dict[int, int]] = {}
+        self._keys: list[str] = []
+        """Those of the table. It only grows, and is replaced when keys go: who walks along it in steps misses none."""
         self.entries = 0
         """Offsets in the table."""
         self._characters = 0
@@ -66,6 +68,7 @@ class Offsets:
     def restore(self, stored: ConsumerOffsets) -> None:
         """Takes what consumerOffset.json says, also what is beyond the bounds of now."""
         self.table = stored.offset_table
+        self._keys = list(self.table)
         self.entries = sum(map(len, self.table.values()))
         self._characters = sum(map(len, self.table))
 
@@ -116,6 +119,7 @@ class Offsets:
                 if not own and not self._may_add(key, group):
                     return False
                 queues = self.table[key] = {}
+                self._keys.append(key)
                 self._characters += len(key)
             self.entries += 1
         queues[queue_id] = offset
@@ -136,17 +140,31 @@ class Offsets:
         """Offsets of a group by queue of `topic`; empty without any."""
         return self.table.get(f"{topic}@{group}", {})
 
+    def key_steps(self, keys_at_once: int = KEYS_AT_ONCE) -> Iterator[list[str]]:
+        """The keys of the table, some at a time; others may commit in between."""
+        keys = self._keys
+        for first in range(0, len(keys), keys_at_once):
+            yield keys[first : first + keys_at_once]
+
     def topic_steps(self, group: str) -> Generator[None, None, list[str]]:
         """Topics in which `group` has offsets; each step looks at KEYS_AT_ONCE keys."""
         end = f"{_SEPARATOR}{group}"
-        keys = yield from self._key_steps(lambda key: key.endswith(end))
-        return [key[: -len(end)] for key in keys]
+        found: list[str] = []
+        for number, keys in enumerate(self.key_steps()):
+            if number:
+                yield
+            found += [key[: -len(end)] for key in keys if key.endswith(end)]
+        return found
 
     def group_steps(self, topic: str) -> Generator[None, None, list[str]]:
         """Groups that have offsets in `topic`, in steps of the same size."""
         begin = f"{topic}{_SEPARATOR}"
-        keys = yield from self._key_steps(lambda key: key.startswith(begin))
-        return [key[len(begin) :] for key in keys]
+        found: list[str] = []
+        for number, keys in enumerate(self.key_steps()):
+            if number:
+                yield
+            found += [key[len(begin) :] for key in keys if key.startswith(begin)]
+        return found
 
     def groups_of(self, topic: str) -> list[str]:
         """The same in one step."""
@@ -167,6 +185,7 @@ class Offsets:
             return False
         if before is None:
             self._characters += len(key)
+            self._keys.append(key)
         self.table[key] = dict(queues)
         self.entries += more
         self.dirty = True
@@ -178,12 +197,4 @@ class Offsets:
             self.entries -= len(self.table.pop(key))
             self._characters -= len(key)
             self.dirty = True
-
-    def _key_steps(self, wanted: Callable[[str], bool]) -> Generator[None, None, list[str]]:
-        keys = list(self.table)
-        found: list[str] = []
-        for first in range(0, len(keys), KEYS_AT_ONCE):
-            if first:
-                yield
-            found += filter(wanted, keys[first : first + KEYS_AT_ONCE])
-        return found
+        self._keys = list(self.table)

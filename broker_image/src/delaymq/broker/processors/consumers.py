@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
     from delaymq.broker.session import Session
 
-SORTED_AT_ONCE: Final = 2_000
+SORTED_AT_ONCE: Final = 1_000
 """Names of groups that are sorted in one step."""
 
 
@@ -85,13 +85,13 @@ def query_topic_consumers(broker: Broker, session: Session, command: Command) ->
 
 
 def _topic_consumers(broker: Broker, topic: str) -> Generator[None, None, Response]:
-    found = yield from broker.offsets.group_steps(topic)
-    groups = list({*broker.clients.groups_of_topic(topic), *found})
+    subscribed = set(broker.clients.groups_of_topic(topic))
+    groups = yield from broker.offsets.group_steps(topic)
     if len(groups) <= SORTED_AT_ONCE:
-        return Response(body=GroupList(sorted(groups)).encode())
-    runs = []
+        return Response(body=GroupList(sorted(subscribed.union(groups))).encode())
+    runs = [sorted(subscribed)]
     for first in range(0, len(groups), SORTED_AT_ONCE):
-        runs.append(sorted(groups[first : first + SORTED_AT_ONCE]))
+        runs.append(sorted(name for name in groups[first : first + SORTED_AT_ONCE] if name not in subscribed))
         yield
     ordered: list[str] = []
     merged = heapq.merge(*runs)

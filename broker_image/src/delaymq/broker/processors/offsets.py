@@ -180,9 +180,14 @@ def _correction(broker: Broker, header: QueryCorrectionOffsetHeader) -> Generato
             # What was deleted already says nothing about a group that is alive.
             if offset >= broker.store.queue_bounds(topic, queue_id)[0]:
                 least[queue_id] = min(offset, least.get(queue_id, offset))
-    for queue_id, offset in broker.offsets.queues_of(topic, header.compare_group).items():
+    for queue_id, offset in list(broker.offsets.queues_of(topic, header.compare_group).items()):
+        seen += 1
+        if seen % (8 * _COMPARED_AT_ONCE) == 0:
+            yield
         if queue_id in least and least[queue_id] > offset:
             least[queue_id] = NOT_CORRECTED
+    if len(least) > _COMPARED_AT_ONCE:
+        yield
     return Response(body=CorrectionOffsets(least).encode())
 
 

@@ -15,6 +15,7 @@ from delaymq.broker.offsets import KEYS_AT_ONCE
 from delaymq.broker.results import InTurns, first_step
 from delaymq.protocol.bodies import ConsumeOffset, QueueTimeSpan, TopicConfig, TopicOffset
 from delaymq.protocol.command import MAX_FRAME_BYTES, Command, Response
+from delaymq.protocol.errors import RequestError
 from delaymq.protocol.headers import (
     GetConsumeStatsInBrokerHeader,
     GetConsumeStatsRequestHeader,
@@ -33,6 +34,8 @@ GROUPS_AT_ONCE: Final = 256
 """Groups of one step of 317, where they have no offsets."""
 MAX_ANSWER_BYTES: Final = MAX_FRAME_BYTES - 64 * 1024
 """Of a body: clients take frames of 16 MiB."""
+CHUNK_BYTES: Final = 64 * 1024
+"""Pieces are joined when they have this size together."""
 LARGE_BYTES: Final = 1024 * 1024
 """A body of this size is joined in a step of its own."""
 
@@ -43,18 +46,24 @@ class Parts:
     """A body on its way: pieces of JSON, no more in all than an answer holds."""
 
     def __init__(self) -> None:
+        self._chunks: list[bytes] = []
         self._parts: list[bytes] = []
-        self._bytes = 0
+        self._bytes = self._joined_bytes = 0
 
     def add(self, part: bytes) -> None:
         """The next piece; RequestError 1 when the answer could not be sent."""
         self._bytes += len(part)
         if self._bytes > MAX_ANSWER_BYTES:
-            raise system_error(
-                f"the answer would have more than {MAX_ANSWER_BYTES} bytes: ask for one topic of one group (208), or"
-                " GET /api/v1/groups"
-            )
+            raise _too_large()
         self._parts.append(part)
+        if self._bytes - self._joined_bytes >= CHUNK_BYTES:
+            self._join()
+
+    def _join(self) -> None:
+        # To drop tens of thousands of pieces at the end would take longer than a step may.
+        self._chunks.append(b"".join(self._parts))
+        self._parts.clear()
+        self._joined_bytes = self._bytes
 
     def queues(self, count: int, entry: Callable[[int], bytes], separator: bytes = b"") -> Generator[None, None, None]:
         """The entries of queues 0 to `count`; `separator` stands before the first."""
@@ -68,13 +77,21 @@ class Parts:
 
     def answer(self) -> Steps:
         """The answer, with everything that was added."""
+        self._join()
         if self._bytes < LARGE_BYTES:
-            return Response(body=b"".join(self._parts))
+            return Response(body=b"".join(self._chunks))
         yield
-        body = b"".join(self._parts)
-        self._parts.clear()
+        body = b"".join(self._chunks)
+        self._chunks.clear()
         yield
         return Response(body=body)
+
+
+def _too_large() -> RequestError:
+    return system_error(
+        f"the answer would have more than {MAX_ANSWER_BYTES} bytes: ask for one topic of one group (208), or"
+        " GET /api/v1/groups"
+    )
 
 
 def get_topic_stats(broker: Broker, session: Session, command: Command) -> Response | InTurns:
@@ -141,9 +158,7 @@ def _broker_consume_stats(broker: Broker, *, is_order: bool) -> Steps:
             yield
         parts.add(b"%b{%b:[" % (b"," if number else b"", text(group)))
         separator = b""
-        for topic in topics.get(group, ()):
-            if not broker.clients.consumes(group, topic.topic_name):
-                continue
+        for topic in topics.pop(group, ()):
             parts.add(separator + b'{"offsetTable":{')
             total_diff += yield from _progress(broker, parts, topic, group)
             tps = broker.stats.by_key.consume_tps(topic.topic_name, group, broker.now_ms())
@@ -156,16 +171,25 @@ def _broker_consume_stats(broker: Broker, *, is_order: bool) -> Steps:
 
 
 def _topics_by_group(broker: Broker, *, is_order: bool) -> Generator[None, None, dict[str, list[TopicConfig]]]:
-    """Topics in which groups have offsets, in the order of the table; only groups and topics that there are."""
+    """Topics in which groups have offsets that they may still read, in the order of the table.
+
+    RequestError 1 when no answer could hold them: before any of their queues is looked at.
+    """
+    least_bytes = len(entry_template(broker.config.broker_name, "", ConsumeOffset) % (0, 0, 0, 0))
+    total_bytes = 0
     found: dict[str, list[TopicConfig]] = {}
-    keys = list(broker.offsets.table)
-    for number, key in enumerate(keys, 1):
-        name, _, group = key.partition("@")
-        topic = broker.topics.get(name)
-        if topic is not None and (topic.order or not is_order) and group in broker.groups.table:
-            found.setdefault(group, []).append(topic)
-        if number % (KEYS_AT_ONCE // 4) == 0:
-            yield
+    for keys in broker.offsets.key_steps(KEYS_AT_ONCE // 4):
+        for key in keys:
+            name, _, group = key.partition("@")
+            topic = broker.topics.get(name)
+            if topic is None or (is_order and not topic.order) or group not in broker.groups.table:
+                continue
+            if broker.clients.consumes(group, name):
+                total_bytes += topic.read_queue_nums * (least_bytes + len(name))
+                if total_bytes > MAX_ANSWER_BYTES:
+                    raise _too_large()
+                found.setdefault(group, []).append(topic)
+        yield
     return found
 
 
