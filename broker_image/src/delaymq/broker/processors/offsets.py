@@ -169,23 +169,26 @@ def _correction(broker: Broker, header: QueryCorrectionOffsetHeader) -> Generato
     topic = header.topic
     left_out = {*(header.filter_groups or "").split(",")}
     least: dict[int, int] = {}
-    seen = 0
+    left = _COMPARED_AT_ONCE
     for group in (yield from broker.offsets.group_steps(topic)):
         if group in left_out:
             continue
-        for queue_id, offset in list(broker.offsets.queues_of(topic, group).items()):
-            seen += 1
-            if seen % _COMPARED_AT_ONCE == 0:
-                yield
+        queues = broker.offsets.queues_of(topic, group)
+        for queue_id in list(queues):
+            offset = queues[queue_id]
             # What was deleted already says nothing about a group that is alive.
             if offset >= broker.store.queue_bounds(topic, queue_id)[0]:
                 least[queue_id] = min(offset, least.get(queue_id, offset))
-    for queue_id, offset in list(broker.offsets.queues_of(topic, header.compare_group).items()):
-        seen += 1
-        if seen % (8 * _COMPARED_AT_ONCE) == 0:
-            yield
-        if queue_id in least and least[queue_id] > offset:
+            left -= 1
+            if left <= 0:
+                left = _COMPARED_AT_ONCE
+                yield
+    queues = broker.offsets.queues_of(topic, header.compare_group)
+    for number, queue_id in enumerate(list(queues), 1):
+        if queue_id in least and least[queue_id] > queues[queue_id]:
             least[queue_id] = NOT_CORRECTED
+        if number % (4 * _COMPARED_AT_ONCE) == 0:
+            yield
     if len(least) > _COMPARED_AT_ONCE:
         yield
     return Response(body=CorrectionOffsets(least).encode())
