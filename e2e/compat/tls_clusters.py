@@ -27,6 +27,7 @@ from harness.brokers import (
 )
 from harness.clients import Workbench
 from harness.driver import JVM_OPTIONS, Driver
+from harness.java import ClientProfile
 from python_scenario import LIMIT_S
 
 Start = Callable[..., Cluster]
@@ -114,10 +115,10 @@ def enforcing(start: Start, files: Files) -> Cluster:
 
 
 @contextmanager
-def java(keys: dict[str, str]) -> Iterator[Driver]:
+def java(keys: dict[str, str], profile: ClientProfile = "client") -> Iterator[Driver]:
     """A JVM whose clients and tools connect with TLS."""
     options = [f"-D{key}={value}" for key, value in {"tls.enable": "true", "tls.config.file": "/none", **keys}.items()]
-    with Driver(jvm_options=(*JVM_OPTIONS, *options)) as driver:
+    with Driver(jvm_options=(*JVM_OPTIONS, *options), profile=profile) as driver:
         yield driver
 
 

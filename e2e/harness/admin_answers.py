@@ -45,8 +45,8 @@ def _of_map(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _comes_and_goes(key: str) -> bool:
-    """Marks of ours, and producers that clients have inside or that other tests of the session left."""
-    return key.startswith(("__DMQ_", "CLIENT_INNER_PRODUCER", "producers-"))
+    """What only ours has, and producers that clients have inside or that other tests of the session left."""
+    return key.startswith(("__DMQ_", output.OF_ROCKETMQ_5, "CLIENT_INNER_PRODUCER", "producers-"))
 
 
 def _without_path(key: str) -> str:

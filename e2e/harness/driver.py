@@ -118,7 +118,9 @@ class Inbox:
 class Driver:
     """The JVM; a context manager. Clients are addressed by the name they were started with."""
 
-    def __init__(self, *, jvm_options: Sequence[str] = JVM_OPTIONS) -> None:
+    def __init__(
+        self, *, jvm_options: Sequence[str] = JVM_OPTIONS, profile: java.ClientProfile = "client"
+    ) -> None:
         self.home_path = Path(tempfile.mkdtemp(prefix="delaymq-driver-"))
         """What its clients take for the user's home."""
         self.log_path = self.home_path / "driver.log"
@@ -129,7 +131,7 @@ class Driver:
             f"-Dlogback.configurationFile={HOME_PATH / 'conf' / 'logback_tools.xml'}",
             "-Drocketmq.client.logLevel=WARN",
         ]
-        self._command = java.command(java.client_class_path(), "delaymq.driver.Main", options=options)
+        self._command = java.command(java.driver_class_path(profile), "delaymq.driver.Main", options=options)
         self._ids = itertools.count(1)
         self._pending: dict[int, Future[Any]] = {}
         self._inboxes: dict[str, Inbox] = {}

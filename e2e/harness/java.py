@@ -12,18 +12,27 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from harness import apt, locks
 from harness.caching import cache_root
 from harness.errors import HarnessError
 
-Profile = Literal["client", "broker"]
-"""``client``: client and tools, newest 4.9; ``broker``: broker and NameServer, the newest of these on Maven Central."""
+Profile = Literal["client", "client5", "broker"]
+"""``client``: client and tools, newest 4.9; ``client5``: those of 5.3; ``broker``: broker and NameServer, the newest 4.9
+of these on Maven Central."""
+ClientProfile = Literal["client", "client5"]
 
 JAVA_PATH = Path(__file__).resolve().parent.parent / "compat" / "java"
 POM_PATH = JAVA_PATH / "pom.xml"
+POM_5_PATH = JAVA_PATH / "pom5.xml"
 SOURCES_PATH = JAVA_PATH / "src"
+# What the driver has otherwise for RocketMQ 5, and the packages that moved there.
+SOURCES_5_PATH = JAVA_PATH / "src5"
+MOVED_IN_5 = {
+    "org.apache.rocketmq.common.admin.": "org.apache.rocketmq.remoting.protocol.admin.",
+    "org.apache.rocketmq.common.protocol.": "org.apache.rocketmq.remoting.protocol.",
+}
 
 # A first download takes a minute; a registry that does not answer must not hang a build.
 MAVEN_TIMEOUT_S = 600
@@ -47,11 +56,12 @@ def cache_path() -> Path:
     return cache_root() / "java"
 
 
-def libraries(profile: Profile, *, pom_path: Path = POM_PATH) -> Path:
+def libraries(profile: Profile, *, pom_path: Path | None = None) -> Path:
     """The folder with all jars of a profile of the pom, downloaded by Maven on the first call.
 
     Raises HarnessError when Maven is missing or fails.
     """
+    pom_path = pom_path or (POM_5_PATH if profile == "client5" else POM_PATH)
     entry = cache_path() / hashlib.sha256(pom_path.read_bytes()).hexdigest()[:16] / profile
 
     def copy_dependencies(target: Path) -> None:
@@ -90,6 +100,25 @@ def client_class_path(*, sources_path: Path = SOURCES_PATH) -> str:
     return class_path("client", compiled(class_path("client"), sources_path=sources_path))
 
 
+def driver_class_path(profile: ClientProfile = "client") -> str:
+    """Client, tools and the driver, compiled for the profile's version of RocketMQ.
+
+    Raises HarnessError with the compiler's messages when the driver does not compile.
+    """
+    if profile == "client":
+        return client_class_path()
+    with tempfile.TemporaryDirectory(prefix="delaymq-driver-sources-") as name:
+        sources_path = Path(name) / "src"
+        shutil.copytree(SOURCES_PATH, sources_path)
+        for source in sources_path.rglob("*.java"):
+            text = source.read_text()
+            for before, after in MOVED_IN_5.items():
+                text = text.replace(before, after)
+            source.write_text(text)
+        shutil.copytree(SOURCES_5_PATH, sources_path, dirs_exist_ok=True)
+        return class_path(profile, compiled(class_path(profile), sources_path=sources_path))
+
+
 def command(class_path: str, main_class: str, *arguments: str, options: Sequence[str] = ()) -> list[str]:
     """The command line of a Java program; ``options`` are the JVM's (heap, properties)."""
     return ["java", *ADD_OPENS, *options, "-cp", class_path, main_class, *arguments]
@@ -102,7 +131,8 @@ def prepare() -> None:
     """
     install_missing()
     libraries("broker")
-    client_class_path()
+    for profile in get_args(ClientProfile):
+        driver_class_path(profile)
 
 
 def install_missing() -> None:

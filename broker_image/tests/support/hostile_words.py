@@ -63,6 +63,8 @@ HEADERS: Final[dict[int, type[headers.Header]]] = {
     324: headers.SendMessageRequestHeader,
     325: headers.SendMessageRequestHeaderV2,
     327: headers.AddWritePermOfBrokerRequestHeader,
+    351: headers.GetTopicConfigRequestHeader,
+    361: headers.PullMessageRequestHeader,
 }
 TOPICS: Final = ["Orders"] * 6 + [
     *("BenchmarkTest", "TBW102", "%RETRY%readers", "%DLQ%readers", "SCHEDULE_TOPIC_XXXX", "OFFSET_MOVED_EVENT"),

@@ -77,6 +77,7 @@ def runtime_info(broker: Broker) -> dict[str, str]:
         ("getMissTps", "get_miss"),
         ("getTotalTps", "get_total"),
         ("getTransferedTps", "transferred"),
+        ("getTransferredTps", "transferred"),  # as RocketMQ 5 spells it
     ):
         table[key] = " ".join(str(rate) for rate in rates[name])
     for level, offset in sorted(broker.delivery.delay_offsets().items()):

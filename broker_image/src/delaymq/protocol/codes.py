@@ -105,6 +105,14 @@ class RequestCode(IntEnum):
     ADD_WRITE_PERM_OF_BROKER = 327
     GET_ALL_PRODUCER_INFO = 328
     DELETE_EXPIRED_COMMITLOG = 329
+    GET_TOPIC_CONFIG = 351
+    """RocketMQ 5's; its tools ask it of every broker."""
+    LITE_PULL_MESSAGE = 361
+    """RocketMQ 5's: PULL_MESSAGE of its DefaultLitePullConsumer."""
+
+
+PULL_CODES: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+"""Pulls with the header of 11."""
 
 
 class ResponseCode(IntEnum):

@@ -16,7 +16,7 @@ from delaymq.broker.broker import Broker
 from delaymq.broker.results import Asked, Deferred, Held, InTurns
 from delaymq.config import BrokerConfig
 from delaymq.config.running import RunningSettings
-from delaymq.protocol.codes import RequestCode
+from delaymq.protocol.codes import PULL_CODES
 from delaymq.protocol.command import Command, Response, encode_response
 from delaymq.server.answering import reply, unsendable
 from delaymq.server.asking import Asking
@@ -265,10 +265,10 @@ class BrokerServer:
             flow.held_up(commands)
 
     def _on_fast_commands(self, connection: RemotingConnection, commands: list[Command]) -> None:
-        pulls = [command for command in commands if command.code == RequestCode.PULL_MESSAGE]
+        pulls = [command for command in commands if command.code in PULL_CODES]
         if pulls:
             refuse_all(connection, pulls)
-            commands = [command for command in commands if command.code != RequestCode.PULL_MESSAGE]
+            commands = [command for command in commands if command.code not in PULL_CODES]
         self._on_commands(connection, commands)
 
     def _hand_over(self, now_ms: int, budget: int) -> int:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from delaymq.clock import now_ms
 from delaymq.config import BrokerConfig
-from delaymq.protocol.codes import RequestCode, ResponseCode
+from delaymq.protocol.codes import PULL_CODES, RequestCode, ResponseCode
 from delaymq.protocol.command import Command, Response
 from delaymq.quiet_log import QuietLog
 from delaymq.server.background import Job
@@ -87,7 +87,7 @@ class FlowControl:
         """Takes a changed configuration."""
         send_s = config.wait_time_mills_in_send_queue / 1000
         self._limits_s: dict[int, float] = dict.fromkeys(_SENDS, send_s)
-        self._limits_s[RequestCode.PULL_MESSAGE] = config.wait_time_mills_in_pull_queue / 1000
+        self._limits_s |= dict.fromkeys(PULL_CODES, config.wait_time_mills_in_pull_queue / 1000)
         self._limits_s[RequestCode.HEART_BEAT] = config.wait_time_mills_in_heartbeat_queue / 1000
         self._limits_s[RequestCode.END_TRANSACTION] = config.wait_time_mills_in_transaction_queue / 1000
         shortest_s = min(self._limits_s.values())

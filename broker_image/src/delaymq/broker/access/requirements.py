@@ -211,5 +211,7 @@ REQUIREMENTS: Final[Mapping[int, Requirement]] = {
     RequestCode.SEND_REPLY_MESSAGE_V2: Requirement(resources=_reply, own=True),
     RequestCode.GET_ALL_PRODUCER_INFO: ACCOUNT,
     RequestCode.DELETE_EXPIRED_COMMITLOG: _OWN_ADMIN,
+    RequestCode.GET_TOPIC_CONFIG: ACCOUNT,
+    RequestCode.LITE_PULL_MESSAGE: Requirement(resources=_pull),
 }
 """What is not here is not served either; it needs an account, as for RocketMQ."""

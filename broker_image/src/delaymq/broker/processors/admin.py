@@ -23,6 +23,7 @@ from delaymq.protocol.headers import (
     CreateTopicRequestHeader,
     DeleteSubscriptionGroupRequestHeader,
     DeleteTopicRequestHeader,
+    GetTopicConfigRequestHeader,
 )
 from delaymq.quiet_log import fields
 from delaymq.steps import Steps
@@ -92,6 +93,15 @@ def _refuse_system_topic(broker: Broker, topic: str) -> None:
 def get_all_topic_config(broker: Broker, session: Session, command: Command) -> Response:
     """21: topics.json."""
     return Response(body=broker.topics.encode())
+
+
+def get_topic_config(broker: Broker, session: Session, command: Command) -> Response:
+    """351: one topic, without the mapping of queues that static topics of RocketMQ 5 have besides."""
+    name = GetTopicConfigRequestHeader.from_fields(command.fields).topic
+    topic = broker.topics.get(name)
+    if topic is None:
+        raise topic_missing(name)
+    return Response(body=topic.encode())
 
 
 def get_system_topics(broker: Broker, session: Session, command: Command) -> Response:

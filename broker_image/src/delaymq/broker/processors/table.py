@@ -24,7 +24,7 @@ from delaymq.broker.processors import (
     transactions,
 )
 from delaymq.broker.results import Result
-from delaymq.protocol.codes import RequestCode, ResponseCode
+from delaymq.protocol.codes import PULL_CODES, RequestCode, ResponseCode
 from delaymq.protocol.command import Command, Response
 from delaymq.protocol.errors import RequestError
 
@@ -93,6 +93,8 @@ PROCESSORS: Final[dict[int, Processor]] = {
     RequestCode.RESUME_CHECK_HALF_MESSAGE: transactions.resume_check,
     RequestCode.GET_ALL_PRODUCER_INFO: consumers.get_all_producers,
     RequestCode.DELETE_EXPIRED_COMMITLOG: admin.delete_expired_commit_log,
+    RequestCode.GET_TOPIC_CONFIG: admin.get_topic_config,
+    RequestCode.LITE_PULL_MESSAGE: pull.pull_message,
 }
 
 # What would change the store; everything else is served when it is only read.
@@ -133,7 +135,7 @@ PROCESSORS_READ_ONLY: Final[dict[int, Processor]] = PROCESSORS | dict.fromkeys(_
 # What tells where groups are, or where a consumer without an offset would begin.
 _NEEDS_OFFSETS: Final = frozenset(
     {
-        RequestCode.PULL_MESSAGE,
+        *PULL_CODES,
         RequestCode.QUERY_CONSUMER_OFFSET,
         RequestCode.UPDATE_CONSUMER_OFFSET,
         RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,

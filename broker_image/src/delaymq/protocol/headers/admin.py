@@ -96,6 +96,12 @@ class GetProducerConnectionListRequestHeader(Header):
     producer_group: str
 
 
+class GetTopicConfigRequestHeader(Header):
+    """Request 351."""
+
+    topic: str
+
+
 class GetTopicStatsInfoRequestHeader(Header):
     """Request 202."""
 

@@ -36,7 +36,7 @@ final class Admin {
         String messageId = request.getString("messageId");
         return Messages.toJson(request.containsKey("topic")
             ? admin.viewMessage(request.getString("topic"), messageId)
-            : admin.viewMessage(messageId));
+            : Versions.viewMessage(admin, messageId));
     }
 
     Object queryMessage(JSONObject request) throws Exception {
@@ -65,7 +65,8 @@ final class Admin {
 
     Object createTopic(JSONObject request) throws Exception {
         DefaultMQAdminExt admin = clients.get(request, DefaultMQAdminExt.class);
-        admin.createTopic(request.getString("key"), request.getString("topic"), request.getIntValue("queues"));
+        int queues = request.getIntValue("queues");
+        Versions.createTopic(admin, request.getString("key"), request.getString("topic"), queues);
         return null;
     }
 

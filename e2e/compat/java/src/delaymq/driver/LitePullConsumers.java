@@ -61,6 +61,7 @@ final class LitePullConsumers {
         return null;
     }
 
+    @SuppressWarnings("deprecation") // since RocketMQ 5, whose commit() does not wait
     Object commit(JSONObject request) {
         clients.get(request, DefaultLitePullConsumer.class).commitSync();
         return null;

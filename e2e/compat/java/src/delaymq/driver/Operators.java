@@ -70,8 +70,8 @@ final class Operators {
         if (request.containsKey("topic")) {
             result = admin(request).consumeMessageDirectly(group, member, request.getString("topic"), messageId);
         } else {
-            result = calls(request).consumeMessageDirectly(
-                request.getString("broker"), group, member, messageId, TIMEOUT_MS);
+            result = Versions.consumeMessageDirectly(
+                calls(request), request.getString("broker"), group, member, messageId, TIMEOUT_MS);
         }
         return Map.of("result", result.getConsumeResult().name(), "order", result.isOrder());
     }

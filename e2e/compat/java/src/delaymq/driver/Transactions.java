@@ -126,6 +126,7 @@ final class Transactions {
 
     /** Fields: client (an admin), offsetMsgId. Has producers asked about a half message again. */
     Object resume(JSONObject request) throws Exception {
-        return clients.get(request, DefaultMQAdminExt.class).resumeCheckHalfMessage(request.getString("offsetMsgId"));
+        DefaultMQAdminExt admin = clients.get(request, DefaultMQAdminExt.class);
+        return Versions.resumeCheckHalfMessage(admin, request.getString("offsetMsgId"));
     }
 }

@@ -1,0 +1,45 @@
+"""What RocketMQ 5's tools ask of a broker besides what those of 4.9 do."""
+
+from broker_harness import Harness, records_of
+from delaymq.broker.results import Held
+from delaymq.protocol.bodies import KVTable, TopicConfig
+from delaymq.protocol.codes import RequestCode, ResponseCode
+from delaymq.protocol.command import Response
+
+
+def test_one_topic_is_told(harness: Harness) -> None:
+    """As mqadmin 5.3 asks for it: `lo` is a field of static topics."""
+    harness.send()
+    answer = harness.answer(RequestCode.GET_TOPIC_CONFIG, {"topic": "Orders", "lo": "true"})
+    told = TopicConfig.decode(answer.body)
+    assert told == harness.broker.topics.table["Orders"]
+    unknown = harness.answer(RequestCode.GET_TOPIC_CONFIG, {"topic": "Nothing"})
+    assert unknown.code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_a_lite_pull_is_a_pull(harness: Harness) -> None:
+    """Also one that waits: it gets the message that comes meanwhile."""
+    harness.send(body=b"first")
+    fields = {
+        "consumerGroup": "readers", "topic": "Orders", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32",
+        "sysFlag": "22", "commitOffset": "0", "suspendTimeoutMillis": "15000", "subscription": "*", "subVersion": "0",
+        "expressionType": "TAG", "lo": "", "bname": "broker-a",
+    }  # fmt: skip
+    answer = harness.answer(RequestCode.LITE_PULL_MESSAGE, fields)
+    assert [record.body for record in records_of(answer.body)] == [b"first"]
+    waiting = harness.ask(RequestCode.LITE_PULL_MESSAGE, fields | {"queueOffset": "1"})
+    assert isinstance(waiting, Held)
+    harness.send(body=b"second")
+    resumed = waiting.resume(False)
+    assert isinstance(resumed, Response)
+    assert [record.body for record in records_of(resumed.body)] == [b"second"]
+
+
+def test_the_rate_of_deliveries_has_both_spellings(harness: Harness) -> None:
+    harness.send()
+    assert len(harness.pulled()) == 1
+    harness.clock.advance(10_000)
+    harness.broker.stats.sample(harness.clock())
+    table = KVTable.decode(harness.answer(RequestCode.GET_BROKER_RUNTIME_INFO).body).table
+    assert table["getTransferredTps"] == table["getTransferedTps"]
+    assert table["getTransferredTps"].split()[0] == "0.1"

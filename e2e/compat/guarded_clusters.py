@@ -1,0 +1,123 @@
+"""A NameServer and a broker with rules, plain or over TLS, and RocketMQ's clients of 4.9 and 5.3 for them.
+
+Everything runs on one machine, so that administrators' requests of plain connections are from "the same machine", which
+`aclAdminNeedsTls` permits.
+"""
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from accounts import ADMIN, APP
+from harness.brokers import HOME_PATH, write_properties
+from harness.clients import Workbench
+from harness.driver import Driver
+from harness.name_servers import BrokerNode, NameServerNode
+from harness.waiting import until
+
+Transport = Literal["plain", "tls"]
+DELAY_LEVELS = "1s 2s 1s 1s"
+FIRST_LEVEL_MS = 1_000
+
+BROKER_RULES = """
+accounts:
+- accessKey: operators
+  secretKey: operators-secret
+  admin: true
+- accessKey: application
+  secretKey: 12345678
+  defaultTopicPerm: DENY
+  defaultGroupPerm: DENY
+  topicPerms: [Orders49=PUB|SUB, Orders53=PUB|SUB, Questions49=PUB|SUB, Questions53=PUB|SUB]
+  groupPerms: [Readers49=SUB, Readers53=SUB, Pollers49=SUB, Pollers53=SUB, Repliers49=SUB, Repliers53=SUB]
+"""
+NAMESRV_RULES = """
+accounts:
+- accessKey: broker-a-account
+  secretKey: broker-a-secret
+  brokerNames: [broker-a]
+  requireSecondSignature: true
+- accessKey: operators
+  secretKey: operators-secret
+  admin: true
+"""
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """What runs, and the home folder of mqadmin with the administrator's account."""
+
+    namesrv_address: str
+    broker_address: str
+    home: Path
+
+
+@contextmanager
+def guarded(folder: Path, server_keys: Mapping[str, str]) -> Iterator[Guarded]:
+    """`server_keys` (`tls.…`, with those of a client) make TLS a must; without any, connections are plain."""
+    shutil.copytree(HOME_PATH / "conf", folder / "conf")
+    (folder / "conf" / "tools.yml").write_text("accessKey: {accessKey}\nsecretKey: {secretKey}\n".format(**ADMIN))
+    rules, namesrv_rules, account = (folder / name for name in ("plain_acl.yml", "namesrv_acl.yml", "account.yml"))
+    rules.write_text(BROKER_RULES)
+    namesrv_rules.write_text(NAMESRV_RULES)
+    account.write_text("accessKey: broker-a-account\nsecretKey: broker-a-secret\n")
+    tls = {}
+    if server_keys:
+        path = write_properties(folder / "tls.properties", server_keys)
+        tls = {"tls.server.mode": "enforcing", "tls.config.file": str(path)}
+    config = {
+        **tls,
+        "aclEnable": "true",
+        "aclConfigPath": str(rules),
+        "aclAdminNeedsTls": "true",
+        "namesrvAccountFile": str(account),
+        "autoCreateTopicEnable": "false",
+        "autoCreateSubscriptionGroup": "false",
+        "messageDelayLevel": DELAY_LEVELS,
+        "brokerFastFailureEnable": "false",
+    }
+    with (
+        NameServerNode("ours", config={**tls, "namesrvAclConfigPath": str(namesrv_rules)}) as namesrv,
+        BrokerNode("ours", [namesrv.address], config=config) as broker,
+    ):
+        yield Guarded(namesrv.address, broker.address, folder)
+
+
+class Side:
+    """Clients and tools of one version at one of the clusters, with the topics and groups that are theirs."""
+
+    def __init__(self, cluster: Guarded, driver: Driver, version: str) -> None:
+        self.cluster = cluster
+        self.driver = driver
+        self.version = version
+        number = version.replace(".", "")
+        self.orders, self.questions = f"Orders{number}", f"Questions{number}"
+        self.readers, self.pollers, self.repliers = f"Readers{number}", f"Pollers{number}", f"Repliers{number}"
+        self.clients = self.bench(APP)
+
+    def bench(self, account: dict[str, str] | None) -> Workbench:
+        addresses = {
+            "namesrv_address": self.cluster.namesrv_address,
+            "broker_address": self.cluster.broker_address,
+        }
+        return Workbench(self.driver, **addresses, credentials=account)
+
+    def mqadmin(self, words: str, *, signed: bool = True) -> str:
+        """What a command printed, errors too; unsigned: without the administrator's account."""
+        home = {"home": str(self.cluster.home)} if signed else {}
+        arguments = [*words.format(broker=self.cluster.broker_address).split(), "-n", self.cluster.namesrv_address]
+        answer = self.driver.call("mqadmin", arguments=arguments, **home)
+        return f"{answer['output']}\n{answer['errors']}"
+
+    def make_topics_and_groups(self) -> None:
+        """By the administrator with mqadmin, as nothing makes itself here."""
+        for topic in (self.orders, self.questions):
+            said = self.mqadmin(f"updateTopic -t {topic} -b {{broker}} -r 2 -w 2")
+            assert "create topic to" in said, said
+            until(lambda topic=topic: self.clients.producer.queue_ids(topic) == [0, 1], f"a route of {topic}")  # type: ignore[misc]
+        for group in (self.readers, self.pollers, self.repliers):
+            said = self.mqadmin(f"updateSubGroup -g {group} -b {{broker}}")
+            assert "create subscription group to" in said, said

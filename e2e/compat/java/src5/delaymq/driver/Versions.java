@@ -1,0 +1,52 @@
+package delaymq.driver;
+
+import java.util.List;
+import java.util.Map;
+import org.apache.rocketmq.acl.common.AclUtils;
+import org.apache.rocketmq.client.impl.MQClientAPIImpl;
+import org.apache.rocketmq.common.MixAll;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.remoting.protocol.body.ConsumeMessageDirectlyResult;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
+import org.apache.rocketmq.tools.command.MQAdminStartup;
+import org.apache.rocketmq.tools.command.SubCommand;
+
+/** In place of the class of the same name in src, with RocketMQ 5's calls. */
+final class Versions {
+    /** It needs a topic, which a broker of 4.9 does not read. */
+    private static final String ANY_TOPIC = "any";
+
+    private Versions() {}
+
+    private static final class Startup extends MQAdminStartup {
+        static List<SubCommand> commands() {
+            return SUB_COMMANDS;
+        }
+    }
+
+    static List<SubCommand> commands() {
+        return Startup.commands();
+    }
+
+    static void mqadmin(String[] arguments, String home) throws ReflectiveOperationException {
+        MQAdminStartup.main0(arguments, home == null ? null : AclUtils.getAclRPCHook(home + MixAll.ACL_CONF_TOOLS_FILE));
+    }
+
+    static MessageExt viewMessage(DefaultMQAdminExt admin, String messageId) throws Exception {
+        return admin.viewMessage(ANY_TOPIC, messageId);
+    }
+
+    static void createTopic(DefaultMQAdminExt admin, String key, String topic, int queues) throws Exception {
+        admin.createTopic(key, topic, queues, Map.of());
+    }
+
+    static ConsumeMessageDirectlyResult consumeMessageDirectly(
+        MQClientAPIImpl calls, String broker, String group, String clientId, String messageId, long timeoutMs)
+        throws Exception {
+        return calls.consumeMessageDirectly(broker, group, clientId, ANY_TOPIC, messageId, timeoutMs);
+    }
+
+    static boolean resumeCheckHalfMessage(DefaultMQAdminExt admin, String offsetMessageId) throws Exception {
+        return admin.resumeCheckHalfMessage(ANY_TOPIC, offsetMessageId);
+    }
+}
