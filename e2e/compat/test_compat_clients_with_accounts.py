@@ -1,7 +1,8 @@
-"""RocketMQ's clients and tools of 4.9 and 5.3 with accounts, plain and over TLS, at brokers and NameServers with rules."""
+"""RocketMQ's clients and tools of 4.9 and 5.3 at brokers and NameServers with rules, plain and over TLS."""
 
 # ruff: noqa: F811 - fixtures are imported and then taken by name
 
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -18,6 +19,7 @@ from tls_clusters import Files, files, java  # noqa: F401
 # The real broker of 4.9 has no rules for its NameServer, and knows none of what 5.3's tools ask besides.
 pytestmark = pytest.mark.ours_only
 
+DOCUMENT = Path(__file__).parents[2] / "docs" / "compatibility.md"
 PROFILES: dict[str, ClientProfile] = {"4.9": "client", "5.3": "client5"}
 FROM_FIRST = {"from": "CONSUME_FROM_FIRST_OFFSET"}
 
@@ -217,3 +219,15 @@ def test_the_administrator_deletes_a_topic_and_everybody_sees_it_go(side: Side) 
         with pytest.raises(ClientError) as caught:
             anybody.admin.route(side.questions)
         assert caught.value.code == 17
+
+
+def test_the_document_has_the_commands_in_which_the_tools_differ(side: Side) -> None:
+    text = DOCUMENT.read_text()
+    works = set(re.findall(r"^\| `(\w+)` \| works", text, re.MULTILINE))
+    section = text.partition("\n## RocketMQ 5.3")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`\w+`[^|]*) \|", section, re.MULTILINE)
+    gone, *newer = (set(re.findall(r"`(\w+)`", row)) for row in rows)
+    expected = works if side.version == "4.9" else works - gone | set().union(*newer)
+    assert set(side.driver.call("mqadmin.names")) == expected
+    if side.version == "5.3":
+        assert "CODE: 3  DESC:  request type 3005 not supported" in side.mqadmin("listUser -b {broker}")

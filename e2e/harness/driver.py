@@ -118,9 +118,7 @@ class Inbox:
 class Driver:
     """The JVM; a context manager. Clients are addressed by the name they were started with."""
 
-    def __init__(
-        self, *, jvm_options: Sequence[str] = JVM_OPTIONS, profile: java.ClientProfile = "client"
-    ) -> None:
+    def __init__(self, *, jvm_options: Sequence[str] = JVM_OPTIONS, profile: java.ClientProfile = "client") -> None:
         self.home_path = Path(tempfile.mkdtemp(prefix="delaymq-driver-"))
         """What its clients take for the user's home."""
         self.log_path = self.home_path / "driver.log"

@@ -19,8 +19,8 @@ from harness.caching import cache_root
 from harness.errors import HarnessError
 
 Profile = Literal["client", "client5", "broker"]
-"""``client``: client and tools, newest 4.9; ``client5``: those of 5.3; ``broker``: broker and NameServer, the newest 4.9
-of these on Maven Central."""
+"""``client``: client and tools, newest 4.9; ``client5``: those of 5.3; ``broker``: broker and NameServer, newest 4.9 on
+Maven Central."""
 ClientProfile = Literal["client", "client5"]
 
 JAVA_PATH = Path(__file__).resolve().parent.parent / "compat" / "java"
