@@ -37,7 +37,7 @@ MOVED_IN_5 = {
 # A first download takes a minute; a registry that does not answer must not hang a build.
 MAVEN_TIMEOUT_S = 600
 JAVAC_TIMEOUT_S = 120
-# More than another run may take: two downloads and a compilation.
+# More than another run may take: three downloads and two compilations.
 LOCK_TIMEOUT_S = 1800.0
 
 PROGRAMS = ("java", "javac", "mvn")
