@@ -10,6 +10,7 @@ import pytest
 from delaymq.protocol import bodies
 from delaymq.protocol.bodies import (
     Body,
+    CheckClient,
     ClusterInfo,
     Connection,
     ConsumerConnection,
@@ -28,6 +29,7 @@ from delaymq.protocol.bodies import (
     RegisterBody,
     ResetOffset,
     SubscriptionData,
+    SubscriptionGroupConfig,
     TopicConfig,
     TopicList,
     TopicRoute,
@@ -37,6 +39,7 @@ from delaymq.protocol.bodies import (
     decode_settings,
     encode_settings,
 )
+from delaymq.protocol.bodies.base import REQUEST_DIALECT_BYTES
 from delaymq.protocol.errors import RequestError
 from hypothesis import given
 from hypothesis import strategies as st
@@ -316,3 +319,23 @@ def test_settings_are_read_and_written_as_lines() -> None:
 def test_settings_that_cannot_be_read_are_refused(data: bytes, problem: str) -> None:
     with pytest.raises(RequestError, match=problem):
         decode_settings(data)
+
+
+@pytest.mark.parametrize("kind", [HeartbeatData, LockRequest, CheckClient, SubscriptionGroupConfig])
+def test_the_slow_parser_reads_small_requests_only(kind: type[Body]) -> None:
+    small, large = b'{1:"%b"}' % (b"x" * 1_000), b'{1:"%b"}' % (b"x" * REQUEST_DIALECT_BYTES)
+    with pytest.raises(RequestError) as of_fields:
+        kind.decode(small)
+    assert "not standard JSON" not in of_fields.value.remark
+    with pytest.raises(RequestError, match=r"exceeds? the limit of 65536"):
+        kind.decode(large)
+
+
+def test_a_request_for_locks_of_the_largest_topic_is_read_and_a_larger_one_refused() -> None:
+    def body(count: int) -> bytes:
+        queues = [MessageQueue("broker-a", number, "Orders-of-a-department") for number in range(count)]
+        return LockRequest("readers", "client", queues).encode()
+
+    assert len(LockRequest.decode(body(16_384)).mq_set) == 16_384
+    with pytest.raises(RequestError, match="exceeds the limit of 1572864"):
+        LockRequest.decode(body(25_000))

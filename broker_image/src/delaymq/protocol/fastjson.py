@@ -62,16 +62,22 @@ def loads(
     object_key: Callable[[dict[Any, Any]], Hashable] = ObjectKey.of,
     max_bytes: int = MAX_TEXT_BYTES,
     max_values: int = MAX_VALUES,
+    max_dialect_bytes: int = MAX_TEXT_BYTES,
 ) -> Any:
     """Parses standard JSON or fastjson's. Unquoted integer keys become int, objects as keys what `object_key` makes.
 
-    Raises FastJsonError for anything else, and for a text beyond the limits.
+    Raises FastJsonError for anything else, and for a text beyond the limits; `max_dialect_bytes` is that of one that is
+    not standard JSON.
     """
     check_size(data, max_bytes, max_values)
     try:
         return _decode(data)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        pass
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        if len(data) > max_dialect_bytes:
+            raise FastJsonError(
+                f"the text is not standard JSON ({error}), and its {len(data)} bytes exceed the limit of"
+                f" {max_dialect_bytes} for what only fastjson reads"
+            ) from error
     try:
         text = data if isinstance(data, str) else str(data, "utf-8")
         return _Parser(text, object_key).whole()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from delaymq.broker.errors import no_permission, system_error
+from delaymq.broker.errors import no_permission, system_error, topic_missing
 from delaymq.broker.runtime_info import runtime_info
 from delaymq.broker.told_settings import told_settings
 from delaymq.broker.topics import checked_topic

@@ -1,10 +1,10 @@
 """What clients tell about themselves, what brokers tell about clients, and locks on queues."""
 
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 from msgspec import field
 
-from delaymq.protocol.bodies.base import Body, MessageQueue, written
+from delaymq.protocol.bodies.base import REQUEST_DIALECT_BYTES, Body, MessageQueue, written
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.errors import FastJsonError, RequestError
 from delaymq.protocol.fastjson import check_size
@@ -22,6 +22,8 @@ CONSUME_FROM_WHERE: Final = (
 )
 MAX_HEARTBEAT_BYTES: Final = 1024 * 1024
 """Of a heartbeat; RocketMQ's client in Java states a subscription in some 150 bytes."""
+MAX_LOCK_BYTES: Final = 1536 * 1024
+"""Of a request for locks: 16,384 queues, the most of a topic, with a name of some 30 characters."""
 MAX_HEARTBEAT_VALUES: Final = 100_000
 """Commas and brackets in it: a subscription has some 10."""
 _NUMBERED: Final = {
@@ -63,15 +65,18 @@ class ProducerData(Body):
 class HeartbeatData(Body):
     """Body of 34."""
 
+    MAX_BYTES: ClassVar[int] = MAX_HEARTBEAT_BYTES
+    MAX_DIALECT_BYTES: ClassVar[int] = REQUEST_DIALECT_BYTES
+
     client_id: str = field(name="clientID")
     producer_data_set: list[ProducerData] = written(list)
     consumer_data_set: list[ConsumerData] = written(list)
 
     @classmethod
-    def decode(cls, data: bytes | str, *, max_bytes: int = MAX_HEARTBEAT_BYTES) -> Self:
+    def decode(cls, data: bytes | str, *, max_bytes: int | None = None) -> Self:
         """As Body.decode, with bounds that keep it below a few hundredths of a second."""
         try:
-            check_size(data, max_bytes, MAX_HEARTBEAT_VALUES)
+            check_size(data, max_bytes or cls.MAX_BYTES, MAX_HEARTBEAT_VALUES)
         except FastJsonError as error:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
@@ -96,6 +101,9 @@ class HeartbeatData(Body):
 
 class CheckClient(Body):
     """Body of 46: is this subscription acceptable?"""
+
+    MAX_BYTES: ClassVar[int] = MAX_HEARTBEAT_BYTES
+    MAX_DIALECT_BYTES: ClassVar[int] = REQUEST_DIALECT_BYTES
 
     client_id: str
     group: str
@@ -157,6 +165,9 @@ class ProducerTable(Body):
 
 class LockRequest(Body):
     """Body of 41 and 42: queues to lock for, or to release by, one client of a group."""
+
+    MAX_BYTES: ClassVar[int] = MAX_LOCK_BYTES
+    MAX_DIALECT_BYTES: ClassVar[int] = REQUEST_DIALECT_BYTES
 
     consumer_group: str
     client_id: str

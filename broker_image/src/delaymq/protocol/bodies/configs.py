@@ -2,11 +2,11 @@
 
 import zlib
 from struct import Struct as Layout
-from typing import Final, Self
+from typing import ClassVar, Final, Self
 
 import msgspec
 
-from delaymq.protocol.bodies.base import BYTES_A_VALUE, MAX_BODY_BYTES, Body, bad_body, written
+from delaymq.protocol.bodies.base import BYTES_A_VALUE, MAX_BODY_BYTES, REQUEST_DIALECT_BYTES, Body, bad_body, written
 from delaymq.protocol.integers import Int32, Int64
 
 MAX_INFLATED_BYTES: Final = 16 * 1024 * 1024
@@ -45,6 +45,9 @@ class TopicTable(Body):
 
 class SubscriptionGroupConfig(Body):
     """One consumer group of a broker. Body of 200."""
+
+    MAX_BYTES: ClassVar[int] = REQUEST_DIALECT_BYTES
+    MAX_DIALECT_BYTES: ClassVar[int] = REQUEST_DIALECT_BYTES
 
     group_name: str
     consume_enable: bool = written(lambda: True)
