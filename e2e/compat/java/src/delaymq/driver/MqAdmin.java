@@ -7,6 +7,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 import org.apache.rocketmq.tools.command.SubCommand;
 
@@ -40,12 +41,11 @@ final class MqAdmin {
         String[] arguments = request.getJSONArray("arguments").toArray(new String[0]);
         // Some commands keep their clients in themselves, which is right for a process that runs one.
         Versions.commands().clear();
-        String home = request.getString("home");
-        try {
+        try (Versions.Home home = new Versions.Home(request.getString("home"))) {
             if (request.containsKey("lines")) {
-                runUntil(printed, request.getIntValue("lines"), arguments, home);
+                runUntil(printed, request.getIntValue("lines"), arguments, home.hook());
             } else {
-                Versions.mqadmin(arguments, home);
+                MQAdminStartup.main0(arguments, home.hook());
             }
         } finally {
             System.setOut(out);
@@ -56,15 +56,9 @@ final class MqAdmin {
             "errors", complained.toString(StandardCharsets.UTF_8));
     }
 
-    private static void runUntil(ByteArrayOutputStream printed, int lines, String[] arguments, String home)
+    private static void runUntil(ByteArrayOutputStream printed, int lines, String[] arguments, RPCHook hook)
         throws Exception {
-        Thread command = new Thread(() -> {
-            try {
-                Versions.mqadmin(arguments, home);
-            } catch (ReflectiveOperationException e) {
-                throw new IllegalStateException(e);
-            }
-        }, "mqadmin");
+        Thread command = new Thread(() -> MQAdminStartup.main0(arguments, hook), "mqadmin");
         command.start();
         long deadline = System.currentTimeMillis() + ENDLESS_LIMIT_MS;
         while (command.isAlive() && printed.toString(StandardCharsets.UTF_8).lines().count() < lines) {

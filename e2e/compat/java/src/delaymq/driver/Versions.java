@@ -5,6 +5,7 @@ import java.util.List;
 import org.apache.rocketmq.client.impl.MQClientAPIImpl;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.protocol.body.ConsumeMessageDirectlyResult;
+import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 import org.apache.rocketmq.tools.command.SubCommand;
@@ -24,18 +25,28 @@ final class Versions {
         return Startup.commands();
     }
 
-    /** One command of mqadmin, installed in a folder; null: where the JVM's properties say. */
-    static void mqadmin(String[] arguments, String home) throws ReflectiveOperationException {
-        // mqadmin looks once where it was installed; here several installations share a process.
-        Field field = MQAdminStartup.class.getDeclaredField("rocketmqHome");
-        field.setAccessible(true);
-        Object before = field.get(null);
-        try {
-            if (home != null) {
-                field.set(null, home);
+    /** Where mqadmin is installed, until it is closed; null: where the JVM's properties say. */
+    static final class Home implements AutoCloseable {
+        private final Field field;
+        private final Object before;
+
+        Home(String path) throws ReflectiveOperationException {
+            // mqadmin looks once where it was installed; here several installations share a process.
+            field = MQAdminStartup.class.getDeclaredField("rocketmqHome");
+            field.setAccessible(true);
+            before = field.get(null);
+            if (path != null) {
+                field.set(null, path);
             }
-            MQAdminStartup.main0(arguments, null);
-        } finally {
+        }
+
+        /** What signs its commands; null: mqadmin reads conf/tools.yml itself. */
+        RPCHook hook() {
+            return null;
+        }
+
+        @Override
+        public void close() throws ReflectiveOperationException {
             field.set(null, before);
         }
     }

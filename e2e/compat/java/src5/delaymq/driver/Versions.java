@@ -6,6 +6,7 @@ import org.apache.rocketmq.acl.common.AclUtils;
 import org.apache.rocketmq.client.impl.MQClientAPIImpl;
 import org.apache.rocketmq.common.MixAll;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.remoting.protocol.body.ConsumeMessageDirectlyResult;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
@@ -28,8 +29,20 @@ final class Versions {
         return Startup.commands();
     }
 
-    static void mqadmin(String[] arguments, String home) throws ReflectiveOperationException {
-        MQAdminStartup.main0(arguments, home == null ? null : AclUtils.getAclRPCHook(home + MixAll.ACL_CONF_TOOLS_FILE));
+    /** The folder of mqadmin is a constant here, but the hook may be given. */
+    static final class Home implements AutoCloseable {
+        private final String path;
+
+        Home(String path) throws ReflectiveOperationException {
+            this.path = path;
+        }
+
+        RPCHook hook() {
+            return path == null ? null : AclUtils.getAclRPCHook(path + MixAll.ACL_CONF_TOOLS_FILE);
+        }
+
+        @Override
+        public void close() throws ReflectiveOperationException {}
     }
 
     static MessageExt viewMessage(DefaultMQAdminExt admin, String messageId) throws Exception {
