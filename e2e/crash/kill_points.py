@@ -52,7 +52,7 @@ def segment_roll(reached: Reached) -> None:
 
 def config_rename(reached: Reached) -> None:
     """A config file's new content is written beside it, the old one already is the backup."""
-    from delaymq.store.files import Files
+    from delaymq.store.disk.files import Files
 
     rename = _function(Files, "rename")
 
@@ -73,7 +73,7 @@ def queue_flush(reached: Reached) -> None:
 
 def truncation(reached: Reached) -> None:
     """Recovery has cleared what stood behind the last sound record, and written nothing else."""
-    from delaymq.store.files import Files
+    from delaymq.store.disk.files import Files
 
     _after(Files, "zero", reached)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from delaymq.message.names import is_system_topic
-from delaymq.store.inspect import Inspection, inspect
+from delaymq.store.tools.inspect import Inspection, inspect
 from delaymq_spark.cli import run
 from delaymq_spark.positions import read_positions
 from delaymq_spark.source import register

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from delaymq.store.inspect import inspect
+from delaymq.store.tools.inspect import inspect
 from delaymq_spark.cli import run
 from delaymq_spark.jobs.compaction import DEAD_REASONS
 from pyspark.sql import SparkSession

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from delaymq.message.levels import DelayLevels
-from delaymq.store.inspect import inspect
 from delaymq.store.message_store import MessageStore
 from delaymq.store.model import NewRecord
 from delaymq.store.options import StoreOptions
 from delaymq.store.reader import StoreReader
+from delaymq.store.tools.inspect import inspect
 from delaymq_spark import register
 from delaymq_spark.source_schema import COLUMNS, DEFAULT_COLUMNS
 from pyspark.sql import DataFrame, SparkSession

@@ -20,10 +20,10 @@ from delaymq.cli import overdue
 from delaymq.cli.overdue import Overdue
 from delaymq.cli.store_reopening import hold_back, reopen
 from delaymq.config import BrokerConfig
+from delaymq.store.backup.restore import Restore
 from delaymq.store.errors import StoreFullError
 from delaymq.store.message_store import MessageStore
 from delaymq.store.model import Dispatched, NewRecord
-from delaymq.store.restore import Restore
 from transactions_harness import Transacting
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])

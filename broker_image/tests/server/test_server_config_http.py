@@ -81,7 +81,7 @@ def test_the_level_of_the_log_changes_over_http_until_the_restart(tmp_path: Path
             wanted = {"level": "warning", "loggers": {"delaymq.store": "debug"}}
             assert await asked(server, "log-level", wanted, "PUT") == (200, wanted)
             assert not logging.getLogger("delaymq.server").isEnabledFor(logging.INFO)
-            assert logging.getLogger("delaymq.store.index").isEnabledFor(logging.DEBUG)
+            assert logging.getLogger("delaymq.store.index.index_file").isEnabledFor(logging.DEBUG)
             assert await asked(server, "log-level") == (200, wanted)
             row = (await rows(server))["logLevel"]
             assert row["value"] == "warning;delaymq.store=debug"

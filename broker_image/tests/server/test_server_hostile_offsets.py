@@ -12,8 +12,8 @@ from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, request_command
 from delaymq.server.api.store_files import small_files
 from delaymq.server.standalone import Standalone
-from delaymq.store.backup_source import FolderSource
-from delaymq.store.config_files import CONSUMER_OFFSETS
+from delaymq.store.backup.source import FolderSource
+from delaymq.store.disk.config_files import CONSUMER_OFFSETS
 from running_server import HOST, BrokerPeer, run, standalone
 
 BENCHMARK = "BenchmarkTest"

@@ -17,8 +17,8 @@ from delaymq.protocol.batch import BatchMessage, encode_batch
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import FLAG_ONEWAY, MAX_HEADER_BYTES, Command, request_command
 from delaymq.server.standalone import Standalone
-from delaymq.store.index import STEP_ENTRIES, IndexFile
-from delaymq.store.key_index import MAX_QUERY_STEPS
+from delaymq.store.index.index_file import STEP_ENTRIES, IndexFile
+from delaymq.store.index.key_index import MAX_QUERY_STEPS
 from running_server import BrokerPeer, run, send_command, standalone, until
 
 BATCH = 20 * batched.BATCHED_AT_ONCE + 1

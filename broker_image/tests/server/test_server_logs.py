@@ -274,9 +274,9 @@ def test_levels_of_single_loggers_end_with_the_setting_that_made_them() -> None:
     follow = logs.LevelFollower("info")
     follow(BrokerConfig(log_level="warning;delaymq.store=debug"))
     assert logging.getLogger().level == logging.WARNING
-    assert logging.getLogger("delaymq.store.recovery").isEnabledFor(logging.DEBUG)
+    assert logging.getLogger("delaymq.store.recovery.recovery").isEnabledFor(logging.DEBUG)
     follow(BrokerConfig(log_level="error"))
-    assert not logging.getLogger("delaymq.store.recovery").isEnabledFor(logging.WARNING)
+    assert not logging.getLogger("delaymq.store.recovery.recovery").isEnabledFor(logging.WARNING)
 
 
 @pytest.mark.parametrize(

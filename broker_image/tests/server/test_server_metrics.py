@@ -15,7 +15,7 @@ from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import request_command
 from delaymq.server import pending_reader
 from delaymq.server.record_reading import LogFiles
-from delaymq.store.files import Files
+from delaymq.store.disk.files import Files
 from prometheus_client.parser import text_string_to_metric_families
 from running_server import HOST, BrokerPeer, run, standalone, until
 

@@ -12,8 +12,8 @@ from delaymq.cli.errors import CommandError
 from delaymq.cli.store_remote import RemoteSource
 from delaymq.server.api.store_pins import MAX_HOLDERS, LeasedPins, PinRefusedError
 from delaymq.server.standalone import Standalone
-from delaymq.store.backup import Backup, BackupResult
-from delaymq.store.backup_check import check_backup
+from delaymq.store.backup.backup import Backup, BackupResult
+from delaymq.store.backup.check import check_backup
 from delaymq.store.errors import BackupError
 from delaymq.store.message_store import MessageStore
 from delaymq.store.retention import PinReport

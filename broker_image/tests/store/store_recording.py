@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from delaymq.store.files import Files
+from delaymq.store.disk.files import Files
 
 PAGE_BYTES = 4096
 Found = TypeVar("Found")

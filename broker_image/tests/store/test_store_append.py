@@ -16,6 +16,7 @@ from delaymq.message.flags import BORN_HOST_IPV6, STORE_HOST_IPV6
 from delaymq.message.levels import DelayLevels
 from delaymq.message.marks import format_due
 from delaymq.message.names import DUE, SCHEDULE_TOPIC
+from delaymq.store.disk.files import Files
 from delaymq.store.errors import (
     NotAStoreError,
     RecordTooLargeError,
@@ -24,9 +25,8 @@ from delaymq.store.errors import (
     StoreFullError,
     StoreLockedError,
 )
-from delaymq.store.files import Files
 from delaymq.store.message_store import MessageStore
-from delaymq.store.verify import SOUND, verify
+from delaymq.store.tools.verify import SOUND, verify
 from store_support import HOST_IPV6, SMALL, Clock, Watcher, entries_of, expected_queues, flush, message, snapshot
 
 Open = Callable[..., MessageStore]
@@ -276,7 +276,7 @@ def test_one_store_has_one_broker(open_store: Open, tmp_path: Path) -> None:
     with pytest.raises(StoreLockedError, match="this process"):
         open_store()
     program = (
-        "import sys; from delaymq.store.lock import StoreLock; from delaymq.store.files import Files\n"
+        "import sys; from delaymq.store.disk.store_lock import StoreLock; from delaymq.store.disk.files import Files\n"
         "from delaymq.store.errors import StoreLockedError\n"
         "try: StoreLock(Files(), sys.argv[1])\n"
         "except StoreLockedError as error: print(error); sys.exit(7)\n"

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from delaymq.store import aside
+from delaymq.store.disk import aside
+from delaymq.store.disk.files import Files
 from delaymq.store.errors import StoreOpenError
-from delaymq.store.files import Files
 from delaymq.store.message_store import MessageStore
-from delaymq.store.verify import SOUND, verify
+from delaymq.store.tools.verify import SOUND, verify
 from store_support import kinds, message, snapshot
 
 Open = Callable[..., MessageStore]

@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 from delaymq.message.levels import DelayLevels
-from delaymq.store.backup import QUEUES, Backup, BackupResult
-from delaymq.store.backup_check import check_backup
-from delaymq.store.backup_source import FolderSource, SourceState
+from delaymq.store.backup.backup import QUEUES, Backup, BackupResult
+from delaymq.store.backup.check import check_backup
+from delaymq.store.backup.manifest import Copied, encode_manifest, read_manifest
+from delaymq.store.backup.restore import Restore
+from delaymq.store.backup.source import FolderSource, SourceState
+from delaymq.store.disk.files import Files
 from delaymq.store.errors import BackupError, NotAStoreError
-from delaymq.store.files import Files
-from delaymq.store.manifest import Copied, encode_manifest, read_manifest
 from delaymq.store.message_store import MessageStore
 from delaymq.store.reader import StoreReader
-from delaymq.store.restore import Restore
 from store_support import Clock, entries_of, flush, message, snapshot
 
 Open = Callable[..., MessageStore]

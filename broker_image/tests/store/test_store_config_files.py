@@ -5,9 +5,9 @@ import json
 from pathlib import Path
 
 import pytest
-from delaymq.store.config_files import ConfigFiles
+from delaymq.store.disk.config_files import ConfigFiles
+from delaymq.store.disk.files import Files
 from delaymq.store.errors import UnreadableTableError
-from delaymq.store.files import Files
 from delaymq.store.model import Correction
 
 NAME = "consumerOffset.json"

@@ -20,7 +20,7 @@ from delaymq.store.consume_queue import BLANK_SIZE
 from delaymq.store.message_store import MessageStore
 from delaymq.store.model import StoreTask
 from delaymq.store.reader import StoreReader
-from delaymq.store.verify import verify
+from delaymq.store.tools.verify import verify
 from repetitions import CRASH_STATES as STATES
 from repetitions import SEED
 from store_recording import QuietFiles, RecordingFiles, after_crashes

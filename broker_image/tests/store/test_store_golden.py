@@ -12,10 +12,10 @@ from delaymq.message.hashing import tags_code
 from delaymq.message.ids import offset_message_id
 from delaymq.message.names import KEYS, REAL_QUEUE_ID, SCHEDULE_TOPIC, TAGS, UNIQUE_KEY
 from delaymq.message.record import Record
-from delaymq.store.inspect import inspect
 from delaymq.store.message_store import MessageStore
 from delaymq.store.reader import StoreReader
-from delaymq.store.verify import DAMAGED, SOUND, verify
+from delaymq.store.tools.inspect import inspect
+from delaymq.store.tools.verify import DAMAGED, SOUND, verify
 from store_support import GOLDEN, SMALL, entries_of, expected_queues, message, snapshot
 
 RECORDS = 107

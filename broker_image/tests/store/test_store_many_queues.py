@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from delaymq.store.files import Files
+from delaymq.store.disk.files import Files
 from delaymq.store.message_store import MessageStore
 from delaymq.store.model import StoreTask
 from store_support import entries_of, flush, message
@@ -59,7 +59,7 @@ def test_so_many_queue_files_are_synced_by_one_call(open_store: Open, monkeypatc
             self.synced.append(folder)
             return super().sync_filesystem(folder)
 
-    monkeypatch.setattr("delaymq.store.snapshot.MANY_FILES", QUEUES)
+    monkeypatch.setattr("delaymq.store.snapshot.snapshot.MANY_FILES", QUEUES)
     store = open_store(files=CountingFiles())
     fill(store)
     store.close()

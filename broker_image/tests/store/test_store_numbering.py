@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 from delaymq.message.flags import TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
-from delaymq.store.numbering import Numbering
-from delaymq.store.run_choice import Start
-from delaymq.store.scan import Head
-from delaymq.store.survey import Key, Run, Survey
+from delaymq.store.recovery.log_scan import Head
+from delaymq.store.recovery.numbering import Numbering
+from delaymq.store.recovery.queue_runs import Key, Run, Survey
+from delaymq.store.recovery.run_selection import Start
 
 SIZE = 200
 BEGINNING = 1_000_000

@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from delaymq.store.files import Files
+from delaymq.store.disk.files import Files
 from delaymq.store.message_store import MessageStore
 from delaymq.store.options import StoreOptions
-from delaymq.store.verify import SOUND, verify
+from delaymq.store.tools.verify import SOUND, verify
 from store_support import SMALL, Clock, Watcher, entries_of, flush, message, snapshot
 
 Open = Callable[..., MessageStore]

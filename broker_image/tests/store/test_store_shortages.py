@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from delaymq.store import files as files_module
+from delaymq.store.disk import files as files_module
+from delaymq.store.disk.files import Files
 from delaymq.store.errors import SegmentCreateError, StoreFailedError, StoreFullError, StoreOpenError
-from delaymq.store.files import Files
-from delaymq.store.index import IndexFile
+from delaymq.store.index.index_file import IndexFile
 from delaymq.store.message_store import MessageStore
 from store_support import SMALL, Watcher, entries_of, flush, message, snapshot
 

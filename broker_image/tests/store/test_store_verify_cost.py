@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from delaymq.store.message_store import MessageStore
-from delaymq.store.verify import SOUND, verify
+from delaymq.store.tools.verify import SOUND, verify
 from store_support import message
 
 Open = Callable[..., MessageStore]

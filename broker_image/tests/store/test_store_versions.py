@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from delaymq.store import setup
+from delaymq.store import layout
 from delaymq.store.errors import NotAStoreError
 from delaymq.store.message_store import MessageStore
 
@@ -59,8 +59,8 @@ def test_an_older_store_is_marked_before_the_newer_program_goes_on_with_it(
     first = open_store()
     first.close()
     change(tmp_path, minimumReader=None)
-    monkeypatch.setattr(setup, "FORMAT_VERSION", 3)
-    monkeypatch.setattr(setup, "MINIMUM_READER", 2)
+    monkeypatch.setattr(layout, "FORMAT_VERSION", 3)
+    monkeypatch.setattr(layout, "MINIMUM_READER", 2)
     assert open_store().store_id == first.store_id
     assert (state_of(tmp_path)["formatVersion"], state_of(tmp_path)["minimumReader"]) == (3, 2)
 

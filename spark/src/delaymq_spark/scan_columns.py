@@ -135,7 +135,7 @@ class Rows:
 
     @cached_property
     def kinds(self) -> npt.NDArray[np.int8]:
-        """As `delaymq.store.kinds` has them; marks, fillers and the broker's own topics are the system's."""
+        """As `delaymq.store.tools.record_kinds` has them; marks, fillers and the broker's own topics are system."""
         kinds = self.topic_kinds
         normal = kinds == _NORMAL
         if not normal.any():

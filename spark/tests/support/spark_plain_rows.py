@@ -11,8 +11,8 @@ from delaymq.message.flags import TRANSACTION_ROLLBACK, transaction_type
 from delaymq.message.levels import DEFAULT_LEVELS, DelayLevels
 from delaymq.message.marks import parse_due, parse_mark
 from delaymq.message.record import Record
-from delaymq.store.kinds import Kind, kind_of
 from delaymq.store.reader import StoreReader
+from delaymq.store.tools.record_kinds import Kind, kind_of
 from delaymq_spark.source_schema import arrow_schema
 
 COLUMNS = (

@@ -14,8 +14,8 @@ from delaymq.message.ids import unpack_host
 from delaymq.message.levels import DEFAULT_LEVELS, DelayLevels
 from delaymq.message.marks import parse_due, parse_mark
 from delaymq.message.record import Record
-from delaymq.store.kinds import Kind, kind_of
 from delaymq.store.reader import Damage, LogEnd, StoreReader
+from delaymq.store.tools.record_kinds import Kind, kind_of
 from delaymq_spark.segments import Skipped
 from delaymq_spark.segments_plan import plan
 from delaymq_spark.source_options import parse_options

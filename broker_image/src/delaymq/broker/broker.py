@@ -46,7 +46,7 @@ from delaymq.store.message_store import MessageStore
 
 if TYPE_CHECKING:
     from delaymq.broker.access.access import Access
-    from delaymq.store.named import NamedHead
+    from delaymq.store.untrusted_offsets import NamedHead
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")

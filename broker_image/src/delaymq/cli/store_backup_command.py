@@ -17,9 +17,9 @@ from delaymq.cli.store_remote import RemoteSource
 from delaymq.cli.store_terminal import explained, parse_bytes, progress, size
 from delaymq.cli.terminal import console, print_json
 from delaymq.clock import now_ms
-from delaymq.store.backup import Backup, BackupResult
-from delaymq.store.backup_source import BackupSource, FolderSource
-from delaymq.store.manifest import is_backup
+from delaymq.store.backup.backup import Backup, BackupResult
+from delaymq.store.backup.manifest import is_backup
+from delaymq.store.backup.source import BackupSource, FolderSource
 
 BackupFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The backup's folder; made if it is missing.")]
 

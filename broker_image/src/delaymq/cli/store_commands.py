@@ -17,13 +17,13 @@ from delaymq.cli.terminal import console, print_json
 from delaymq.clock import now_ms
 from delaymq.message.errors import LevelTableError
 from delaymq.message.levels import DEFAULT_LEVELS, DelayLevels
-from delaymq.store.backup_check import check_backup
-from delaymq.store.for_rocketmq import Prospect, prospect_for_rocketmq
-from delaymq.store.inspect import Inspection
-from delaymq.store.inspect import inspect as inspect_store
-from delaymq.store.manifest import holds_backup
-from delaymq.store.verify import DAMAGED, NOT_A_STORE, SOUND, Finding, Verification
-from delaymq.store.verify import verify as verify_store
+from delaymq.store.backup.check import check_backup
+from delaymq.store.backup.manifest import holds_backup
+from delaymq.store.tools.inspect import Inspection
+from delaymq.store.tools.inspect import inspect as inspect_store
+from delaymq.store.tools.rocketmq_compat import Prospect, prospect_for_rocketmq
+from delaymq.store.tools.verify import DAMAGED, NOT_A_STORE, SOUND, Finding, Verification
+from delaymq.store.tools.verify import verify as verify_store
 
 EXIT_USAGE = 2
 SHOWN_FINDINGS = 50

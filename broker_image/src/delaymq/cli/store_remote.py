@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from delaymq.cli.errors import EXIT_UNREACHABLE, CommandError
 from delaymq.cli.http_api import checked_url, error_of, json_object
-from delaymq.store.backup_source import SourceState
+from delaymq.store.backup.manifest import FileSizes, sizes_from
+from delaymq.store.backup.source import SourceState
 from delaymq.store.errors import BackupError, SegmentGoneError
-from delaymq.store.manifest import FileSizes, sizes_from
 from delaymq.store.segments import segment_name
 
 TIMEOUT_S: Final = 30.0

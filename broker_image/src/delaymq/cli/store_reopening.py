@@ -16,9 +16,9 @@ from delaymq.broker.delivery.hold import FILE_NAME, Hold, HoldMode, encode_hold
 from delaymq.cli.overdue import Overdue
 from delaymq.clock import now_ms
 from delaymq.config import BrokerConfig
-from delaymq.store.config_files import ConfigFiles
-from delaymq.store.files import Files
-from delaymq.store.manifest import Manifest
+from delaymq.store.backup.manifest import Manifest
+from delaymq.store.disk.config_files import ConfigFiles
+from delaymq.store.disk.files import Files
 from delaymq.store.options import StoreOptions
 
 DROPPED_AT_ONCE: Final = 1_000

@@ -16,10 +16,10 @@ from delaymq.cli.store_backup_command import open_source
 from delaymq.cli.store_terminal import explained, progress
 from delaymq.cli.terminal import console, print_json
 from delaymq.clock import now_ms
-from delaymq.store.backup import Backup, Progress
-from delaymq.store.config_files import CONSUMER_OFFSETS
-from delaymq.store.manifest import is_backup
-from delaymq.store.restore import Restore
+from delaymq.store.backup.backup import Backup, Progress
+from delaymq.store.backup.manifest import is_backup
+from delaymq.store.backup.restore import Restore
+from delaymq.store.disk.config_files import CONSUMER_OFFSETS
 
 if TYPE_CHECKING:
     from delaymq.cli.store_reopening import Reopened

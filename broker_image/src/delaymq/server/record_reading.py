@@ -12,8 +12,8 @@ from delaymq.message import flags
 from delaymq.message.errors import RecordError
 from delaymq.message.names import REAL_TOPIC
 from delaymq.message.record import FIXED_BYTES, MESSAGE_MAGIC, SIZE_AND_MAGIC, Record, decode_record
-from delaymq.store.named import LARGEST_NAMED_BYTES, LONGEST_TAIL_BYTES
 from delaymq.store.segments import segment_name
+from delaymq.store.untrusted_offsets import LARGEST_NAMED_BYTES, LONGEST_TAIL_BYTES
 
 if TYPE_CHECKING:
     from delaymq.store.message_store import MessageStore

@@ -18,6 +18,7 @@ from delaymq.message.record import (
     Record,
     decode_record,
 )
+from delaymq.store.disk.files import Files
 from delaymq.store.errors import (
     RecordTooLargeError,
     SegmentCreateError,
@@ -25,7 +26,6 @@ from delaymq.store.errors import (
     StoreFailedError,
     StoreFullError,
 )
-from delaymq.store.files import Files
 from delaymq.store.segments import Segment, SegmentFolder
 
 _NOTHING_MAPPED: Final = mmap.mmap(-1, 1)

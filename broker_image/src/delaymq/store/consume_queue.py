@@ -13,8 +13,8 @@ from typing import Final
 
 from delaymq.message.errors import IllegalMessageError
 from delaymq.message.names import topic_problem
-from delaymq.store.aside import Aside
-from delaymq.store.files import Files, is_full
+from delaymq.store.disk.aside import Aside
+from delaymq.store.disk.files import Files, is_full
 
 ENTRY = struct.Struct(
     ">q"  # physical offset

@@ -11,7 +11,7 @@ from delaymq.message.levels import DelayLevels
 from delaymq.message.marks import parse_due
 from delaymq.message.names import DELAY, DUE, SCHEDULE_TOPIC, TAGS
 from delaymq.store.consume_queue import ConsumeQueues
-from delaymq.store.key_index import KeyIndex
+from delaymq.store.index.key_index import KeyIndex
 from delaymq.store.model import Dispatched, DispatchObserver
 
 

@@ -22,8 +22,10 @@ from delaymq.message.record import (
 )
 from delaymq.store import opening
 from delaymq.store.commit_log import CommitLog
-from delaymq.store.config_files import ConfigFiles
 from delaymq.store.consume_queue import ConsumeQueues
+from delaymq.store.disk.config_files import ConfigFiles
+from delaymq.store.disk.files import Files
+from delaymq.store.disk.store_lock import StoreLock
 from delaymq.store.dispatch import Dispatcher, due_or_tags_code
 from delaymq.store.errors import (
     RecordTooLargeError,
@@ -32,9 +34,7 @@ from delaymq.store.errors import (
     StoreFullError,
     StoreReadOnlyError,
 )
-from delaymq.store.files import Files
-from delaymq.store.key_index import KeyIndex
-from delaymq.store.lock import StoreLock
+from delaymq.store.index.key_index import KeyIndex
 from delaymq.store.model import (
     DiskState,
     Dispatched,
@@ -43,11 +43,11 @@ from delaymq.store.model import (
     RecoveryReport,
     StoreTask,
 )
-from delaymq.store.named import NamedHead, named_head
 from delaymq.store.options import StoreOptions
 from delaymq.store.retention import Pins, Retention
-from delaymq.store.search import offset_by_time, store_time_of
-from delaymq.store.snapshots import Snapshots
+from delaymq.store.snapshot.snapshotter import Snapshotter
+from delaymq.store.time_search import offset_by_time, store_time_of
+from delaymq.store.untrusted_offsets import NamedHead, named_head
 
 if TYPE_CHECKING:
     from delaymq.store.read_only import ReadOnlyFiles
@@ -92,7 +92,7 @@ class MessageStore:
         self.config_files = ConfigFiles(files, f"{path}/config", path, report.corrections)
         self.own_files = ConfigFiles(files, f"{path}/delaymq", path, report.corrections)
         snapshot_end = log.end_offset if report.snapshot_used else 0
-        self._snapshots = Snapshots(files, path, log, queues, index, observers, snapshot_end)
+        self._snapshots = Snapshotter(files, path, log, queues, index, observers, snapshot_end)
         self._closed = False
         self._looked_at: ReadOnlyFiles | None = None
 
@@ -347,7 +347,7 @@ class MessageStore:
         return self._log.record_at(physical_offset)
 
     def named_head(self, physical_offset: int) -> NamedHead | None:
-        """The head of the record that begins there and that its queue names; see `store.named`."""
+        """The head of the record that begins there and that its queue names; see `untrusted_offsets`."""
         return named_head(self._log, self._queues, physical_offset)
 
     def record_from(self, physical_offset: int, size: int) -> Record:

@@ -7,39 +7,37 @@ import json
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 from delaymq.message.levels import DelayLevels
-from delaymq.store import setup
-from delaymq.store.aside import Aside
+from delaymq.store import layout
 from delaymq.store.commit_log import CommitLog
 from delaymq.store.consume_queue import ConsumeQueues
+from delaymq.store.disk.aside import Aside
+from delaymq.store.disk.files import Files, is_full, is_shortage
+from delaymq.store.disk.store_lock import StoreLock
 from delaymq.store.dispatch import Dispatcher
 from delaymq.store.errors import NotAStoreError, StoreOpenError
-from delaymq.store.files import Files, is_full, is_shortage
-from delaymq.store.key_index import KeyIndex
-from delaymq.store.lock import StoreLock
+from delaymq.store.index.key_index import KeyIndex
 from delaymq.store.model import Correction, DispatchObserver, RecoveryReport
 from delaymq.store.options import StoreOptions
-from delaymq.store.recovery import Recovery
+from delaymq.store.recovery.recovery import Recovery
 from delaymq.store.segments import SegmentFolder
-
-if TYPE_CHECKING:
-    from delaymq.store.message_store import MessageStore
 
 _log = logging.getLogger(__name__)
 DELETED_TOPICS = "deleted_topics.json"
+Store = TypeVar("Store")
 
 
 def open_store(
-    store_class: type[MessageStore],
+    store_class: Callable[..., Store],
     path: str,
     options: StoreOptions,
     now_ms: Callable[[], int],
     levels: DelayLevels,
     files: Files,
     observers: Sequence[DispatchObserver],
-) -> MessageStore:
+) -> Store:
     """A recovered store; see `MessageStore.open`."""
     try:
         return _open_store(store_class, path, options, now_ms, levels, files, observers)
@@ -48,37 +46,37 @@ def open_store(
 
 
 def _open_store(
-    store_class: type[MessageStore],
+    store_class: Callable[..., Store],
     path: str,
     options: StoreOptions,
     now_ms: Callable[[], int],
     levels: DelayLevels,
     files: Files,
     observers: Sequence[DispatchObserver],
-) -> MessageStore:
+) -> Store:
     started_ns = time.monotonic_ns()
     path = path.rstrip("/")
     report = RecoveryReport()
     if not files.is_folder(path) and not files.make_folder(path):
         raise NotAStoreError(f"{path} is not a folder: name another --store-path")
     aside = Aside(files, path)
-    state = setup.read_state(files, path, report.corrections)
+    state = layout.read_state(files, path, report.corrections)
     lock = StoreLock(files, f"{path}/lock")
     try:
-        setup.make_folders(files, path)
+        layout.make_folders(files, path)
         if state is None:
             aside.keep_file(f"{path}/delaymq/state.json")
-            state = setup.new_state()
-            setup.write_state(files, path, state)
-        elif state.format_version < setup.FORMAT_VERSION:
+            state = layout.new_state()
+            layout.write_state(files, path, state)
+        elif state.format_version < layout.FORMAT_VERSION:
             # Before anything is written in the newer format: an older program must know that it may not read it.
-            state = setup.raised(state)
-            setup.write_state(files, path, state)
+            state = layout.raised(state)
+            layout.write_state(files, path, state)
         report.clean = files.facts(f"{path}/abort") is None
         if report.clean:
             files.write(f"{path}/abort", b"")
             files.sync_folder(path)
-        options = setup.sizes_of_existing(files, path, options)
+        options = layout.sizes_of_existing(files, path, options)
         folder = SegmentFolder(files, f"{path}/commitlog", f"{path}/delaymq", options.commit_log_file_bytes)
         folder.discard_unfinished()
         log = CommitLog(files, folder, folder.load(report.corrections, aside))

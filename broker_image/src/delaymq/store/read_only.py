@@ -12,14 +12,14 @@ import shutil
 import tempfile
 from typing import Final
 
-from delaymq.store.backup import QUEUES
-from delaymq.store.backup_source import decode_ended_queues
+from delaymq.store.backup.backup import QUEUES
+from delaymq.store.backup.manifest import is_backup, read_manifest
+from delaymq.store.backup.restore import options_of
+from delaymq.store.backup.source import decode_ended_queues
 from delaymq.store.consume_queue import BLANK_ENTRY, ENTRY_BYTES
+from delaymq.store.disk.files import FileFacts, Files
 from delaymq.store.errors import BackupError
-from delaymq.store.files import FileFacts, Files
-from delaymq.store.manifest import is_backup, read_manifest
 from delaymq.store.options import StoreOptions
-from delaymq.store.restore import options_of
 from delaymq.store.segments import segment_name
 
 _COPIED_AT_ONCE: Final = 1 << 20

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from delaymq.store.commit_log import CommitLog
 from delaymq.store.consume_queue import ConsumeQueue, ConsumeQueues
-from delaymq.store.files import Files
-from delaymq.store.key_index import KeyIndex
+from delaymq.store.disk.files import Files
+from delaymq.store.index.key_index import KeyIndex
 from delaymq.store.model import DiskState
 from delaymq.store.options import StoreOptions
 

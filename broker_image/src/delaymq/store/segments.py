@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from delaymq.message.record import BLANK_MAGIC, SIZE_AND_MAGIC
-from delaymq.store.aside import Aside
+from delaymq.store.disk.aside import Aside
+from delaymq.store.disk.files import Files, is_full, is_shortage
 from delaymq.store.errors import SegmentCreateError, ShortageError, StoreFullError
-from delaymq.store.files import Files, is_full, is_shortage
 from delaymq.store.model import Correction
 
 NAME_DIGITS = 20

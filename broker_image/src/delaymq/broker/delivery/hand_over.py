@@ -17,8 +17,8 @@ from delaymq.message.properties import decode_properties
 from delaymq.message.record import BLANK_MAGIC, SIZE_AND_MAGIC, Record
 from delaymq.quiet_log import QuietLog, about_message
 from delaymq.schedule import Backoff, Entry, LevelQueue, RetryQueue, Scheduler, SpreadQueue
+from delaymq.store.disk.files import is_shortage
 from delaymq.store.errors import SegmentCreateError, StoreClosedError, StoreFailedError, StoreFullError
-from delaymq.store.files import is_shortage
 from delaymq.store.model import NewRecord
 
 # With one of these no message can be handed over: the whole schedule waits, and no message is blamed.

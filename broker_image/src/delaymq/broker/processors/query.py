@@ -22,12 +22,12 @@ from delaymq.protocol.headers import (
     ViewMessageRequestHeader,
 )
 from delaymq.store.consume_queue import ENTRY
-from delaymq.store.index import STEP_ENTRIES
+from delaymq.store.index.index_file import STEP_ENTRIES
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
     from delaymq.broker.session import Session
-    from delaymq.store.named import NamedHead
+    from delaymq.store.untrusted_offsets import NamedHead
 
 MAX_QUERY_COUNT: Final = 64
 # The answer is one frame of 16 MiB at most, and all of it is in memory at once.

@@ -10,7 +10,7 @@ from delaymq.broker.delivery.hold import FILE_NAME as HOLD
 from delaymq.broker.delivery.hold import encode_hold
 from delaymq.broker.delivery.offsets import FILE_NAME as DELAY_OFFSETS
 from delaymq.protocol.bodies import DelayOffsets
-from delaymq.store.config_files import CONSUMER_OFFSETS, UNREADABLE_OFFSETS
+from delaymq.store.disk.config_files import CONSUMER_OFFSETS, UNREADABLE_OFFSETS
 from delaymq.store.opening import DELETED_TOPICS
 
 if TYPE_CHECKING:

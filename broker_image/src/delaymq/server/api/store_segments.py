@@ -11,8 +11,8 @@ from typing import Final
 from delaymq.message.errors import RecordError
 from delaymq.message.record import FIXED_BYTES, MESSAGE_MAGIC
 from delaymq.server.record_reading import WIDEST_HEAD_BYTES, read_cut
-from delaymq.store.named import LARGEST_NAMED_BYTES
 from delaymq.store.reader import is_torn
+from delaymq.store.untrusted_offsets import LARGEST_NAMED_BYTES
 
 CHUNK_BYTES: Final = 256 * 1024
 """What a thread reads and the loop sends at once: it takes some 0.1 ms of the loop."""

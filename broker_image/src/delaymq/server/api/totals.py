@@ -4,7 +4,7 @@ import asyncio
 
 from delaymq.server.api.route import Answer, Api
 from delaymq.server.metrics import process_facts
-from delaymq.store.files import disk_space
+from delaymq.store.disk.files import disk_space
 
 
 class Pin(Answer):

@@ -7,7 +7,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from delaymq.store.files import is_shortage
+from delaymq.store.disk.files import is_shortage
 
 SECURITY_HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",

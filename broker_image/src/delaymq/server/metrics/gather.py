@@ -11,7 +11,7 @@ from delaymq.message import names
 from delaymq.server.api.groups import lag_of
 from delaymq.server.api.route import Turns
 from delaymq.server.metrics import process_facts
-from delaymq.store.files import disk_space
+from delaymq.store.disk.files import disk_space
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker

@@ -12,17 +12,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from delaymq.store.config_files import CONSUMER_OFFSETS, UNREADABLE_OFFSETS
+from delaymq.store.backup.manifest import MAX_SEGMENTS, FileSizes, is_plain, is_small_file
+from delaymq.store.disk.config_files import CONSUMER_OFFSETS, UNREADABLE_OFFSETS
+from delaymq.store.disk.files import Files
 from delaymq.store.errors import BackupError, NotAStoreError, SegmentGoneError, WrongFolderError
-from delaymq.store.files import Files
-from delaymq.store.manifest import MAX_SEGMENTS, FileSizes, is_plain, is_small_file
+from delaymq.store.layout import read_state, sizes_found
 from delaymq.store.options import StoreOptions
 from delaymq.store.reader import INDEX_HEADER, QUEUE_ENTRY, LogEnd, StoreReader
 from delaymq.store.segments import segment_name
-from delaymq.store.setup import read_state, sizes_found
-from delaymq.store.snapshot import NAME as SNAPSHOT
-from delaymq.store.snapshot import decode_snapshot
-from delaymq.store.verify import slot_bytes
+from delaymq.store.snapshot.snapshot import NAME as SNAPSHOT
+from delaymq.store.snapshot.snapshot import decode_snapshot
+from delaymq.store.tools.verify import slot_bytes
 
 SMALL_FILES: Final = (
     "config/topics.json",

@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 
 from delaymq.message.record import Record
-from delaymq.store.kinds import kind_of
 from delaymq.store.reader import Damage, StoreReader
+from delaymq.store.tools.record_kinds import kind_of
 
 
 @dataclass(kw_only=True)

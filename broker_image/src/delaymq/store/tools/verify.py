@@ -20,7 +20,7 @@ from delaymq.message.marks import parse_due
 from delaymq.message.names import DELAY, DUE, KEYS, SCHEDULE_TOPIC, TAGS, UNIQUE_KEY
 from delaymq.message.record import Record
 from delaymq.store.reader import INDEX_ENTRY, INDEX_HEADER, QUEUE_ENTRY, Damage, LogEnd, StoreReader
-from delaymq.store.snapshot import decode_snapshot
+from delaymq.store.snapshot.snapshot import decode_snapshot
 
 SOUND: Final = 0
 DAMAGED: Final = 1

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from delaymq.store.consume_queue import ENTRY_BYTES
+from delaymq.store.disk.files import Files
 from delaymq.store.errors import NotAStoreError
-from delaymq.store.files import Files
-from delaymq.store.index import HEADER_BYTES
-from delaymq.store.key_index import is_index_name
+from delaymq.store.index.index_file import HEADER_BYTES
+from delaymq.store.index.key_index import is_index_name
 from delaymq.store.model import Correction
 from delaymq.store.options import StoreOptions
 from delaymq.store.segments import SegmentFolder

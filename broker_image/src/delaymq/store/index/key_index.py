@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from delaymq.message.hashing import index_key_hash
 from delaymq.message.names import KEYS, UNIQUE_KEY
-from delaymq.store.aside import Aside
-from delaymq.store.files import Files, is_full
-from delaymq.store.index import HEADER_BYTES, MAX_QUERY, SLOTS_INTERVAL_ENTRIES, IndexFile
+from delaymq.store.disk.aside import Aside
+from delaymq.store.disk.files import Files, is_full
+from delaymq.store.index.index_file import HEADER_BYTES, MAX_QUERY, SLOTS_INTERVAL_ENTRIES, IndexFile
 from delaymq.store.model import Dispatched
 
 _log = logging.getLogger(__name__)

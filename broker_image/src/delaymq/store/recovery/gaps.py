@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final
 
-from delaymq.store.survey import Key
+from delaymq.store.recovery.queue_runs import Key
 
 # Damaged bits in queue id and topic together.
 _MAX_BITS: Final = 8

@@ -7,9 +7,9 @@ import logging
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from delaymq.store.aside import Aside
+from delaymq.store.disk.aside import Aside
+from delaymq.store.disk.files import Files, is_shortage
 from delaymq.store.errors import StoreOpenError, UnreadableTableError
-from delaymq.store.files import Files, is_shortage
 from delaymq.store.model import Correction
 
 MAX_FILE_BYTES: Final = 64 * 1024 * 1024

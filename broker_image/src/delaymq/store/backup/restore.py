@@ -14,17 +14,17 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import Final
 
-from delaymq.store.backup import QUEUES
-from delaymq.store.backup_check import files_of, problem_of, require_whole_row
-from delaymq.store.backup_source import decode_ended_queues
+from delaymq.store.backup.backup import QUEUES
+from delaymq.store.backup.check import files_of, problem_of, require_whole_row
+from delaymq.store.backup.manifest import NAME, Copied, Manifest, read_manifest
+from delaymq.store.backup.source import decode_ended_queues
 from delaymq.store.consume_queue import BLANK_ENTRY, ENTRY_BYTES
+from delaymq.store.disk.files import Files
+from delaymq.store.disk.store_lock import StoreLock
 from delaymq.store.errors import BackupError, StoreLockedError, WrongFolderError
-from delaymq.store.files import Files
-from delaymq.store.lock import StoreLock
-from delaymq.store.manifest import NAME, Copied, Manifest, read_manifest
+from delaymq.store.layout import make_folders, new_state, read_state_as_it_is, write_state
 from delaymq.store.options import StoreOptions
 from delaymq.store.segments import segment_name
-from delaymq.store.setup import make_folders, new_state, read_state_as_it_is, write_state
 
 CHUNK_BYTES: Final = 4 << 20
 UNFINISHED: Final = "an unfinished restore"

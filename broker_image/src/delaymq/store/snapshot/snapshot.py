@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 from zlib import crc32
 
-from delaymq.store.checkpoint import Checkpoint, write_checkpoint
 from delaymq.store.commit_log import CommitLog
 from delaymq.store.consume_queue import ConsumeQueues
-from delaymq.store.files import Files
-from delaymq.store.index import IndexFile
-from delaymq.store.key_index import IndexState, KeyIndex
+from delaymq.store.disk.files import Files
+from delaymq.store.index.index_file import IndexFile
+from delaymq.store.index.key_index import IndexState, KeyIndex
+from delaymq.store.snapshot.checkpoint import Checkpoint, write_checkpoint
 
 NAME: Final = "snapshot.json"
 FORMAT_VERSION: Final = 1

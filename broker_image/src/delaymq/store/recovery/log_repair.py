@@ -8,11 +8,11 @@ from __future__ import annotations
 from delaymq.message.flags import TRANSACTION_ROLLBACK
 from delaymq.message.names import MARKS_TOPIC
 from delaymq.message.record import BLANK_BYTES, BLANK_MAGIC, FIXED_BYTES, SIZE_AND_MAGIC, encode_record
-from delaymq.store.aside import Aside
 from delaymq.store.commit_log import CommitLog
-from delaymq.store.files import Files
+from delaymq.store.disk.aside import Aside
+from delaymq.store.disk.files import Files
 from delaymq.store.model import Correction
-from delaymq.store.scan import ScanPosition, find_sound, is_sound
+from delaymq.store.recovery.log_scan import ScanPosition, find_sound, is_sound
 from delaymq.store.segments import Segment, segment_name
 
 # A record must have a topic, of one letter at least.

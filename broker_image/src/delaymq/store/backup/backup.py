@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final
 
-from delaymq.store.backup_source import BackupSource, SourceState, encode_ended_queues, require_plausible
+from delaymq.store.backup.manifest import NAME, PARTIAL, Copied, Manifest, read_manifest, write_manifest
+from delaymq.store.backup.source import BackupSource, SourceState, encode_ended_queues, require_plausible
+from delaymq.store.disk.files import Files
 from delaymq.store.errors import BackupError, NewerBackupError, SegmentGoneError, WrongFolderError
-from delaymq.store.files import Files
-from delaymq.store.manifest import NAME, PARTIAL, Copied, Manifest, read_manifest, write_manifest
 from delaymq.store.segments import is_segment_name, segment_name
 
 CHUNK_BYTES: Final = 4 << 20

@@ -10,15 +10,15 @@ from delaymq.message.errors import RecordError
 from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from delaymq.message.names import DUE, MARK, REAL_QUEUE_ID, REAL_TOPIC, SCHEDULE_TOPIC
 from delaymq.message.record import FIXED_BYTES, Record, decode_record
-from delaymq.store.aside import Aside
 from delaymq.store.commit_log import CommitLog
 from delaymq.store.consume_queue import BLANK_SIZE, ConsumeQueues
-from delaymq.store.files import Files
+from delaymq.store.disk.aside import Aside
+from delaymq.store.disk.files import Files
 from delaymq.store.model import Correction
-from delaymq.store.numbering import Place
-from delaymq.store.scan import Head, ScanPosition, walk_segment
+from delaymq.store.recovery.log_scan import Head, ScanPosition, walk_segment
+from delaymq.store.recovery.numbering import Place
+from delaymq.store.recovery.queue_runs import Key, Run
 from delaymq.store.segments import Segment, segment_name
-from delaymq.store.survey import Key, Run
 
 _QUEUE_ID_AT: Final = 12
 _QUEUE_OFFSET_AT: Final = 20

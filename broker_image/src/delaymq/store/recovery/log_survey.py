@@ -9,18 +9,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from delaymq.store.aside import Aside
 from delaymq.store.commit_log import CommitLog
 from delaymq.store.consume_queue import MAX_GAP_ENTRIES, ConsumeQueues
-from delaymq.store.damage import LogRepair
-from delaymq.store.files import Files
+from delaymq.store.disk.aside import Aside
+from delaymq.store.disk.files import Files
 from delaymq.store.model import Correction
-from delaymq.store.numbering import Numbering
-from delaymq.store.placing import Placing
-from delaymq.store.run_choice import Start
-from delaymq.store.scan import ScanPosition, walk_segment
+from delaymq.store.recovery.log_repair import LogRepair
+from delaymq.store.recovery.log_scan import ScanPosition, walk_segment
+from delaymq.store.recovery.numbering import Numbering
+from delaymq.store.recovery.placement import Placing
+from delaymq.store.recovery.queue_runs import Key, Survey
+from delaymq.store.recovery.run_selection import Start
 from delaymq.store.segments import segment_name
-from delaymq.store.survey import Key, Survey
 
 # How far the newest store time may be ahead of the clock before it is doubted; longer when no record before it tells
 # whether the clock was set back.

@@ -10,19 +10,19 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from delaymq.store.aside import Aside
 from delaymq.store.commit_log import CommitLog
 from delaymq.store.consume_queue import ConsumeQueues
+from delaymq.store.disk.aside import Aside
+from delaymq.store.disk.files import Files, is_full
 from delaymq.store.dispatch import Dispatcher
-from delaymq.store.files import Files, is_full
-from delaymq.store.found_queues import FoundQueues
-from delaymq.store.key_index import KeyIndex
-from delaymq.store.log_survey import LogSurvey
+from delaymq.store.index.key_index import KeyIndex
 from delaymq.store.model import Correction, Dispatched, DispatchObserver, RecoveryReport
-from delaymq.store.run_choice import Start
-from delaymq.store.scan import ScanPosition, scan_segment
-from delaymq.store.snapshot import NAME, Snapshot, decode_snapshot
-from delaymq.store.survey import Key
+from delaymq.store.recovery.log_scan import ScanPosition, scan_segment
+from delaymq.store.recovery.log_survey import LogSurvey
+from delaymq.store.recovery.queue_discovery import FoundQueues
+from delaymq.store.recovery.queue_runs import Key
+from delaymq.store.recovery.run_selection import Start
+from delaymq.store.snapshot.snapshot import NAME, Snapshot, decode_snapshot
 
 _log = logging.getLogger(__name__)
 # Replayed queue entries are written that often: they would otherwise gather in memory.

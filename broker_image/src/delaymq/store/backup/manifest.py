@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 from zlib import crc32
 
+from delaymq.store.disk.files import Files
 from delaymq.store.errors import BackupError, NewerBackupError
-from delaymq.store.files import Files
 from delaymq.store.segments import is_segment_name
 
 NAME: Final = "manifest.json"

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from delaymq.message.record import FIXED_BYTES
-from delaymq.store.gaps import Stray
-from delaymq.store.survey import Key, Run, Survey
+from delaymq.store.recovery.gaps import Stray
+from delaymq.store.recovery.queue_runs import Key, Run, Survey
 
 # So many records that follow each other confirm a number that is larger than the log before it allows.
 _CONFIRMED: Final = 3

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import ClassVar
 
+from delaymq.store.disk.files import Files
 from delaymq.store.errors import StoreLockedError
-from delaymq.store.files import Files
 
 _CONTENT = b"lock"
 

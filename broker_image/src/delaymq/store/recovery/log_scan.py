@@ -23,8 +23,8 @@ from delaymq.message.record import (
     SIZE_AND_MAGIC,
     decode_record,
 )
+from delaymq.store.disk.files import Files
 from delaymq.store.dispatch import due_or_tags_code
-from delaymq.store.files import Files
 from delaymq.store.model import Dispatched
 from delaymq.store.reader import is_torn
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from delaymq.store.files import Files
+from delaymq.store.disk.files import Files
 
 _TIMESTAMPS = struct.Struct(">qqq")
 CHECKPOINT_BYTES = 4096

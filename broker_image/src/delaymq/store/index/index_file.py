@@ -13,8 +13,8 @@ from array import array
 from collections.abc import Iterator
 from typing import Final
 
-from delaymq.store.aside import Aside
-from delaymq.store.files import Files
+from delaymq.store.disk.aside import Aside
+from delaymq.store.disk.files import Files
 
 HEADER = struct.Struct(
     ">q"  # begin timestamp, ms

@@ -7,17 +7,17 @@ from typing import Final
 
 from delaymq.store.commit_log import CommitLog
 from delaymq.store.consume_queue import ConsumeQueues
-from delaymq.store.files import Files
-from delaymq.store.key_index import KeyIndex
+from delaymq.store.disk.files import Files
+from delaymq.store.index.key_index import KeyIndex
 from delaymq.store.model import DispatchObserver, StoreTask
-from delaymq.store.snapshot import SnapshotTask
+from delaymq.store.snapshot.snapshot import SnapshotTask
 
 WRITTEN_AT_ONCE: Final = 64
 """Queues written in one turn of the loop for a snapshot: some 20 ms if they are new. All of 80,000 would take seconds.
 """
 
 
-class Snapshots:
+class Snapshotter:
     """Those of one store. `end`: up to where the one that recovery has used reaches; 0: there was none."""
 
     def __init__(
@@ -110,7 +110,7 @@ class Snapshots:
 
 
 class _Task:
-    def __init__(self, snapshots: Snapshots, task: SnapshotTask) -> None:
+    def __init__(self, snapshots: Snapshotter, task: SnapshotTask) -> None:
         self._snapshots = snapshots
         self._task = task
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from math import inf
 from typing import NamedTuple
 
-from delaymq.store.gaps import MAX_LOOKS, Gap, Gaps, Stray, bits_between
-from delaymq.store.run_choice import Evidence, QueueRuns, RunChoice, Start
-from delaymq.store.survey import Key, Run, Survey
+from delaymq.store.recovery.gaps import MAX_LOOKS, Gap, Gaps, Stray, bits_between
+from delaymq.store.recovery.queue_runs import Key, Run, Survey
+from delaymq.store.recovery.run_selection import Evidence, QueueRuns, RunChoice, Start
 
 
 class Place(NamedTuple):

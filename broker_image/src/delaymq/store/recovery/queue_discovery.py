@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from delaymq.store.aside import Aside
 from delaymq.store.commit_log import CommitLog
 from delaymq.store.consume_queue import ENTRY_BYTES, MAX_EXT_ADDRESS, ConsumeQueue, ConsumeQueues
-from delaymq.store.files import Files
+from delaymq.store.disk.aside import Aside
+from delaymq.store.disk.files import Files
 from delaymq.store.model import Correction
-from delaymq.store.survey import Key
+from delaymq.store.recovery.queue_runs import Key
 
 _NOT_CUT = 1 << 62
 

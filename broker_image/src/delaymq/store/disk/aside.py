@@ -10,8 +10,8 @@ import logging
 from collections.abc import Iterator
 from typing import Final
 
+from delaymq.store.disk.files import Files, is_shortage
 from delaymq.store.errors import StoreOpenError
-from delaymq.store.files import Files, is_shortage
 
 _log = logging.getLogger(__name__)
 MAX_BYTES: Final = 2 << 30

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from typing import Final
 
+from delaymq.store.backup.manifest import NAME, Copied, Manifest, read_manifest
+from delaymq.store.disk.files import Files
 from delaymq.store.errors import BackupError
-from delaymq.store.files import Files
-from delaymq.store.manifest import NAME, Copied, Manifest, read_manifest
 from delaymq.store.segments import segment_name
-from delaymq.store.verify import DAMAGED, NOT_A_STORE, SOUND, Finding
+from delaymq.store.tools.verify import DAMAGED, NOT_A_STORE, SOUND, Finding
 
 CHUNK_BYTES: Final = 1 << 20
 
