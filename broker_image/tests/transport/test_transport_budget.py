@@ -1,6 +1,6 @@
 """Large buffers of all connections share one budget, and the oldest make room."""
 
-from delaymq.transport.budget import BufferBudget
+from delaymq.transport.buffer_budget import BufferBudget
 
 MIB = 1 << 20
 

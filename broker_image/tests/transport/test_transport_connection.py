@@ -20,8 +20,8 @@ from delaymq.transport import (
     TooManyRequestsError,
     connect,
 )
-from delaymq.transport import connecting as connecting_module
 from delaymq.transport import connection as connection_module
+from delaymq.transport import connector as connecting_module
 from transport_support import HOST, echo, never_answer, run, server, until
 
 

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 from delaymq.protocol.command import Command, Response, encode_response, request_command
 from delaymq.transport import RemotingConnection, connect
-from delaymq.transport.sending import GATHERED_BYTES
+from delaymq.transport.outbound import GATHERED_BYTES
 
 LIMIT_S = 60.0
 

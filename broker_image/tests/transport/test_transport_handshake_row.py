@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from delaymq.message.ids import pack_host
-from delaymq.transport.handshake_row import (
+from delaymq.transport.handshake_queue import (
     EXPIRED_AT_ONCE,
     GIVES_WAY_S,
     GIVES_WAY_STUCK_S,
@@ -15,7 +15,7 @@ from delaymq.transport.handshake_row import (
     STUCK_S,
     WAIT_S,
     Handshake,
-    HandshakeRow,
+    HandshakeQueue,
 )
 
 
@@ -28,7 +28,7 @@ class Row:
     """A row, and a clock that only the test moves."""
 
     def __init__(self) -> None:
-        self.row = HandshakeRow()
+        self.row = HandshakeQueue()
         self.now = 1_000.0
 
     def come(self, address: str, count: int = 1) -> list[Handshake]:

@@ -13,7 +13,7 @@ from delaymq.transport import (
     TooManyRequestsError,
     connect,
 )
-from delaymq.transport.budget import BufferBudget
+from delaymq.transport.buffer_budget import BufferBudget
 from transport_support import BOUND_S, HOST, never_answer, run, server, until
 
 

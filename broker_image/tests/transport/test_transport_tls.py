@@ -12,7 +12,7 @@ import uvloop
 from certificates import Authority, client_context, server_context
 from delaymq.protocol.command import Command, Response, encode_command, encode_response, request_command
 from delaymq.transport import ConnectError, ConnectionClosedError, ConnectionLimits, RemotingConnection, connect
-from delaymq.transport.tls_accepting import TlsAccepting
+from delaymq.transport.tls_acceptor import TlsAcceptor
 from tls_support import BOUND_S, HOST, Run, echo, server, until
 
 
@@ -245,7 +245,7 @@ def test_a_connection_that_ended_is_freed_without_the_garbage_collector(authorit
             return context
 
         context = server_context(authority.issue(HOST))
-        tls = TlsAccepting(given, enforcing=False)
+        tls = TlsAcceptor(given, enforcing=False)
         serving = await asyncio.get_running_loop().create_server(lambda: RemotingConnection(echo, tls=tls), HOST, 0)
         gc.collect()
         before = alive()

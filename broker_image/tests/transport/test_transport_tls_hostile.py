@@ -10,8 +10,8 @@ import uvloop
 from certificates import Authority, client_context, server_context
 from delaymq.protocol.command import encode_command, request_command
 from delaymq.transport import RemotingConnection, connect
-from delaymq.transport import handshake_row as row_module
-from delaymq.transport import tls_accepting as accepting_module
+from delaymq.transport import handshake_queue as row_module
+from delaymq.transport import tls_acceptor as accepting_module
 from tls_support import BOUND_S, HALF_HANDSHAKE, HOST, NEVER_S, Run, server, until
 
 

@@ -14,8 +14,8 @@ from delaymq.protocol.errors import ProtocolError
 from delaymq.protocol.frame import IDLE_BUFFER_BYTES, FrameReceiver
 from delaymq.transport import ConnectionLimits, RemotingConnection, connect
 from delaymq.transport import connection as connection_module
-from delaymq.transport.budget import BufferBudget
-from delaymq.transport.turns import Turns
+from delaymq.transport.buffer_budget import BufferBudget
+from delaymq.transport.fair_queue import FairQueue
 
 HOST = "127.0.0.1"
 BOUND_S = 60
@@ -33,7 +33,7 @@ class Peer:
         self._taken = taken
         self._now = now
 
-    def take_turn(self) -> bool:
+    def run_slice(self) -> bool:
         self._taken.append(self._name)
         self._now[0] += 0.001
         self.left -= 1
@@ -44,7 +44,7 @@ class Peer:
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time by which slices are measured."""
     time = [100.0]
-    monkeypatch.setattr("delaymq.transport.turns.monotonic", lambda: time[0])
+    monkeypatch.setattr("delaymq.transport.fair_queue.monotonic", lambda: time[0])
     return time
 
 
@@ -65,12 +65,12 @@ def test_connections_of_one_host_take_turns(now: list[float]) -> None:
     taken: list[str] = []
 
     async def scenario() -> None:
-        turns = Turns()
+        turns = FairQueue()
         for name, count in (("a", 3), ("b", 2), ("c", 1)):
             turns.wait(Peer(name, count, taken, now))
-        assert turns.is_over()
+        assert turns.is_exhausted()
         await until(lambda: len(taken) == 6)
-        assert not turns.is_over()
+        assert not turns.is_exhausted()
 
     run(scenario)
     assert taken == list("abcaba")
@@ -80,7 +80,7 @@ def test_an_account_with_many_connections_gets_no_more_than_one_with_one(now: li
     taken: list[str] = []
 
     async def scenario() -> None:
-        turns = Turns()
+        turns = FairQueue()
         for _ in range(20):
             turns.wait(Peer("h", 5, taken, now, share="hostile"))
         turns.wait(Peer("x", 10, taken, now, share="honest"))
@@ -96,7 +96,7 @@ def test_a_connection_that_comes_back_goes_before_those_that_used_more_and_owes_
     taken: list[str] = []
 
     async def scenario() -> None:
-        turns = Turns()
+        turns = FairQueue()
         for _ in range(3):
             turns.wait(Peer("h", 30, taken, now, share="hostile"))
         rare = Peer("x", 1, taken, now, share="honest")
@@ -129,7 +129,7 @@ def test_a_new_connection_to_a_busy_host_does_not_go_before_all_others_for_long(
     taken: list[str] = []
 
     async def scenario() -> None:
-        turns = Turns()
+        turns = FairQueue()
         for _ in range(2):
             turns.wait(Peer("o", 5_000, taken, now))
         await until(lambda: len(taken) >= 40)
@@ -145,7 +145,7 @@ def test_nobody_waits_twice(now: list[float]) -> None:
     taken: list[str] = []
 
     async def scenario() -> None:
-        turns = Turns()
+        turns = FairQueue()
         one = Peer("a", 1, taken, now)
         turns.wait(one)
         turns.wait(one)
@@ -158,15 +158,15 @@ def test_nobody_waits_twice(now: list[float]) -> None:
 
 def test_a_turn_that_is_spent_is_over_until_the_loop_comes_round(now: list[float]) -> None:
     async def scenario() -> None:
-        turns = Turns()
-        assert not turns.is_over()
+        turns = FairQueue()
+        assert not turns.is_exhausted()
         now[0] += 0.004
-        assert not turns.is_over()
+        assert not turns.is_exhausted()
         now[0] += 0.002
-        assert turns.is_over()
+        assert turns.is_exhausted()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert not turns.is_over()
+        assert not turns.is_exhausted()
 
     run(scenario)
 
@@ -193,7 +193,7 @@ def test_a_flood_is_handled_in_slices_with_others_in_between_and_every_request_o
             connection.send(encode_response(command, Response()))
 
     async def scenario() -> None:
-        async with server(answer, turns=Turns()) as port:
+        async with server(answer, turns=FairQueue()) as port:
             flood = b"".join(encode_command(Command(10, opaque)) for opaque in range(1, 301))
             peers = [await asyncio.open_connection(HOST, port) for _ in range(2)]
             for _, writer in peers:

@@ -11,8 +11,8 @@ import uvloop
 from delaymq.protocol.command import Command, Response, encode_response
 from delaymq.transport import ConnectionLimits, RemotingConnection
 from delaymq.transport.connection import OnCommands
-from delaymq.transport.kernel import LINGER_RESET
-from delaymq.transport.tls_accepting import TlsAccepting
+from delaymq.transport.tcp_socket import LINGER_RESET
+from delaymq.transport.tls_acceptor import TlsAcceptor
 
 HOST = "127.0.0.1"
 BOUND_S = 60
@@ -28,7 +28,7 @@ def echo(connection: RemotingConnection, commands: list[Command]) -> None:
 
 
 class Listening:
-    def __init__(self, tls: TlsAccepting) -> None:
+    def __init__(self, tls: TlsAcceptor) -> None:
         self.tls = tls
         self.port = 0
         self.opened: list[RemotingConnection] = []
@@ -46,7 +46,7 @@ async def server(
     async def given() -> ssl.SSLContext:
         return context
 
-    listening = Listening(TlsAccepting(given, enforcing=enforcing))
+    listening = Listening(TlsAcceptor(given, enforcing=enforcing))
     bound = socket.create_server((HOST, 0))
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_RESET)
     serving = await asyncio.get_running_loop().create_server(

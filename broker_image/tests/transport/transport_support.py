@@ -11,9 +11,9 @@ from delaymq.transport import (
     ConnectionLimits,
     RemotingConnection,
 )
-from delaymq.transport.budget import BufferBudget
+from delaymq.transport.buffer_budget import BufferBudget
 from delaymq.transport.connection import OnCommands
-from delaymq.transport.kernel import LINGER_RESET
+from delaymq.transport.tcp_socket import LINGER_RESET
 
 HOST = "127.0.0.1"
 BOUND_S = 10

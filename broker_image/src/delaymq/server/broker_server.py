@@ -37,9 +37,9 @@ from delaymq.server.scheduling import DeliveryClock
 from delaymq.server.sessions import SERVER_LIMITS, ClientSession, Sessions
 from delaymq.server.tls import ServerTls
 from delaymq.transport import RemotingConnection
-from delaymq.transport.budget import BufferBudget
+from delaymq.transport.buffer_budget import BufferBudget
 from delaymq.transport.connection import OnCommands, refuse_all
-from delaymq.transport.turns import Turns
+from delaymq.transport.fair_queue import FairQueue
 
 if TYPE_CHECKING:
     from delaymq.server.http.serving import HttpServer
@@ -125,7 +125,7 @@ class BrokerServer:
             descriptor_end=descriptor_end(descriptor_limit, config.max_connections),
         )
         self.buffers = BufferBudget(config.max_buffered_bytes)
-        self._turns = Turns()
+        self._turns = FairQueue()
         self.held_pulls = HeldPulls(reply, max_bytes=config.max_held_pull_bytes, access=broker.access)
         self.flushing = Flushing(
             broker.store, lambda: broker.config.flush_interval_commit_log, reply, broker.announce_arrivals

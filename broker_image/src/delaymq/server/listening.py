@@ -8,7 +8,7 @@ from typing import Final
 
 from delaymq.server.errors import ServerError
 from delaymq.transport.addresses import host_and_port
-from delaymq.transport.kernel import LINGER_RESET
+from delaymq.transport.tcp_socket import LINGER_RESET
 
 BACKLOG: Final = 1_024
 """Connections that wait to be accepted; after a restart all clients come at once."""

@@ -19,8 +19,8 @@ from delaymq.server.logs.output import LevelFollower
 from delaymq.server.sessions import SERVER_LIMITS, ClientSession, Sessions
 from delaymq.server.tls import ServerTls
 from delaymq.transport import RemotingConnection
-from delaymq.transport.budget import BufferBudget
-from delaymq.transport.turns import Turns
+from delaymq.transport.buffer_budget import BufferBudget
+from delaymq.transport.fair_queue import FairQueue
 
 if TYPE_CHECKING:
     from delaymq.server.http.serving import HttpServer
@@ -76,7 +76,7 @@ class NamesrvServer:
         self._changes = Changes(reply, self.namesrv.guarded)
         self._loop = asyncio.get_running_loop()
         self.buffers = BufferBudget(config.max_buffered_bytes)
-        turns = Turns()
+        turns = FairQueue()
 
         def accepted() -> RemotingConnection:
             return RemotingConnection(

@@ -18,7 +18,7 @@ from delaymq.quiet_log import fields
 from delaymq.server.errors import ServerError
 from delaymq.server.tls_certificate import ends_at_s
 from delaymq.server.tls_contexts import context_of_pem, server_context
-from delaymq.transport.tls_accepting import TlsAccepting
+from delaymq.transport.tls_acceptor import TlsAcceptor
 
 LOOK_INTERVAL_S: Final = 2.0
 """How often is looked whether the files changed."""
@@ -45,7 +45,7 @@ class ServerTls:
         """When the certificate that new connections get ends; None without one."""
         self.reloads = 0
         self.failed_reloads = 0
-        self.accepting: TlsAccepting | None = None
+        self.accepting: TlsAcceptor | None = None
         """None: there is no TLS."""
         self._settings = settings
         self._own_names = dict.fromkeys(("localhost", "127.0.0.1", *own_names))
@@ -63,7 +63,7 @@ class ServerTls:
             self._seen = self._signatures()
             self._context, self.ends_at_s = server_context(settings)
         if self._has_files or settings.tls_test_mode_enable:
-            self.accepting = TlsAccepting(self._current, enforcing=self.mode == ENFORCING)
+            self.accepting = TlsAcceptor(self._current, enforcing=self.mode == ENFORCING)
 
     @property
     def about(self) -> str:

@@ -6,8 +6,8 @@ Here: sockets' bytes in and out, the table of open requests, back-pressure, dead
 Invariant: a peer that is slow, silent or hostile costs its own connection bounded memory and time, and nobody else's.
 """
 
-from delaymq.transport.connecting import connect
 from delaymq.transport.connection import RemotingConnection
+from delaymq.transport.connector import connect
 from delaymq.transport.errors import (
     ConnectError,
     ConnectionClosedError,

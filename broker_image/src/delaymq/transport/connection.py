@@ -16,15 +16,15 @@ from delaymq.protocol.errors import ProtocolError, TlsHandshakeError
 from delaymq.protocol.frame import FrameReceiver
 from delaymq.quiet_log import QuietLog
 from delaymq.transport.addresses import end_of, host_and_port, network_of
-from delaymq.transport.budget import BufferBudget
+from delaymq.transport.buffer_budget import BufferBudget
 from delaymq.transport.errors import ConnectionClosedError, TooManyRequestsError
-from delaymq.transport.kernel import last_bytes_age_s, peer_has_left
+from delaymq.transport.fair_queue import SLICE_S, FairQueue
 from delaymq.transport.limits import ConnectionLimits
-from delaymq.transport.requests import OpenRequests
-from delaymq.transport.sending import SendingProtocol
-from delaymq.transport.tls_accepting import HandshakeReceiver, TlsAccepting
+from delaymq.transport.open_requests import OpenRequests
+from delaymq.transport.outbound import SendingProtocol
+from delaymq.transport.tcp_socket import last_bytes_age_s, peer_has_left
+from delaymq.transport.tls_acceptor import HandshakeReceiver, TlsAcceptor
 from delaymq.transport.tls_errors import sentence
-from delaymq.transport.turns import SLICE_S, Turns
 
 DEFAULT_TIMEOUT_MS: Final = 3_000
 """RocketMQ's clients give an ordinary request this long."""
@@ -79,8 +79,8 @@ class RemotingConnection(SendingProtocol):
         on_closed: OnClosed | None = None,
         limits: ConnectionLimits | None = None,
         budget: BufferBudget | None = None,
-        turns: Turns | None = None,
-        tls: TlsAccepting | None = None,
+        turns: FairQueue | None = None,
+        tls: TlsAcceptor | None = None,
     ) -> None:
         super().__init__(limits or ConnectionLimits(), budget)
         self.id = next(_ids)
@@ -326,7 +326,7 @@ class RemotingConnection(SendingProtocol):
                 requests.append(command)
         if self._put_off or self._unfinished is not None:
             self._put_off += requests
-        elif len(requests) > 1 and self._turns is not None and self._turns.is_over():
+        elif len(requests) > 1 and self._turns is not None and self._turns.is_exhausted():
             self._put_off_rest(requests)
             self._wait_for_turn()
         elif requests:
@@ -371,10 +371,10 @@ class RemotingConnection(SendingProtocol):
         if not self.closing:
             self._transport.pause_reading()
         if self._turns is None:
-            self._turns = Turns()
+            self._turns = FairQueue()
         self._turns.wait(self)
 
-    def take_turn(self) -> bool:
+    def run_slice(self) -> bool:
         """Handles a slice of what was put off, then reads on; True: more is left, and the peer takes its answers."""
         if self._is_parked:
             return False

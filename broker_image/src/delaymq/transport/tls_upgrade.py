@@ -6,13 +6,33 @@ begun. A server has read the first bytes already, by which it knows that there i
 
 import asyncio
 import ssl
-from typing import TYPE_CHECKING, Final, cast
-
-if TYPE_CHECKING:
-    from delaymq.transport.connection import RemotingConnection
+from typing import Final, Protocol, cast
 
 SHUTDOWN_TIMEOUT_S: Final = 5.0
 """How long a close waits for the peer's own word that it ends."""
+
+
+class UpgradableConnection(Protocol):
+    """What a handshake needs of a RemotingConnection."""
+
+    remote_host: bytes
+    remote_address: str
+    closing: bool
+
+    def begin_upgrade(self) -> asyncio.Transport:
+        """Stops reading; the plain transport."""
+
+    def secured(self, transport: asyncio.Transport, early: list[bytes]) -> None:
+        """Goes on over TLS, with what came early."""
+
+    def lost_in_upgrade(self, exc: Exception | None) -> None:
+        """The handshake failed, and the socket is closed."""
+
+    def reset_at_close(self, reset: bool) -> None:
+        """Whether a close resets the connection."""
+
+    def abort(self) -> None:
+        """Ends at once."""
 
 
 class _Handshaking(asyncio.Protocol):
@@ -26,7 +46,7 @@ class _Handshaking(asyncio.Protocol):
 
 
 async def upgrade(
-    connection: "RemotingConnection",
+    connection: UpgradableConnection,
     context: ssl.SSLContext,
     *,
     timeout_s: float,

@@ -13,7 +13,7 @@ from aiohttp.typedefs import Handler, Middleware
 from delaymq.server.http.answers import add_headers, error_response, errors_as_json, readiness
 from delaymq.server.http.guard import guard
 from delaymq.server.listening import BACKLOG, port_of
-from delaymq.transport.kernel import LINGER_OFF, reset_at_close
+from delaymq.transport.tcp_socket import LINGER_OFF, reset_at_close
 
 if TYPE_CHECKING:
     from delaymq.server.namesrv_server import NamesrvServer

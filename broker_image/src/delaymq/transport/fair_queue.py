@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 SLICE_S: Final = 0.001
 """What one connection gets before the next one: some dozens of requests, so that their answers share one write."""
-TURN_S: Final = 0.005
+LOOP_TURN_S: Final = 0.005
 """What all of them get in one turn of the loop: this much later at most another peer's request is read."""
 
 
@@ -32,7 +32,7 @@ class Waiting(Protocol):
     used_s: float
     """What it has used within its share, in seconds; set here, and to 0 when the share changes."""
 
-    def take_turn(self) -> bool:
+    def run_slice(self) -> bool:
         """Handles a slice of them; whether more are left."""
 
 
@@ -49,7 +49,7 @@ class _Share:
         self.line: list[tuple[float, int, Waiting]] = []
 
 
-class Turns:
+class FairQueue:
     """The waiting connections of one server."""
 
     __slots__ = ("_began_at", "_clock_s", "_count", "_is_scheduled", "_latest_s", "_line", "_shares")
@@ -67,13 +67,13 @@ class Turns:
         self._is_scheduled = False
         self._began_at = 0.0
 
-    def is_over(self) -> bool:
+    def is_exhausted(self) -> bool:
         """Whether a connection with several requests at hand has to wait: others do, or this turn has been spent."""
         if self._line:
             return True
         now = monotonic()
         if self._began_at:
-            return now - self._began_at >= TURN_S
+            return now - self._began_at >= LOOP_TURN_S
         self._began_at = now
         self._schedule()
         return False
@@ -102,7 +102,7 @@ class Turns:
         self._is_scheduled = False
         self._began_at = 0.0
         now = monotonic()
-        give_way_at = now + TURN_S
+        give_way_at = now + LOOP_TURN_S
         while self._line and now < give_way_at:
             now = self._run_one(now)
         if self._line:
@@ -115,7 +115,7 @@ class Turns:
         connection = heappop(share.line)[2]
         share.clock_s = connection.used_s
         connection.is_waiting = False
-        has_more = connection.take_turn()
+        has_more = connection.run_slice()
         now = monotonic()
         share.used_s += now - began
         connection.used_s += now - began

@@ -1,4 +1,4 @@
-"""Whose TLS handshake begins next, and whose gives way: who opens many and goes on with none keeps nobody out.
+"""Admission of TLS handshakes: bounds those under way, and evicts stalled ones so that no network can starve others.
 
 Handshakes are counted by the network that they come from. Networks have their turns one after the other; within one the
 newest is first, since its client is the likeliest to be there still. When there is no room, the oldest handshake of the
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from delaymq.transport.addresses import network_of
 
 if TYPE_CHECKING:
-    from delaymq.transport.connection import RemotingConnection
+    from delaymq.transport.tls_upgrade import UpgradableConnection
 
 MAX_HANDSHAKES: Final = 256
 """Under way at a time: each holds up to 100 KB. After a restart all clients come at once; the others wait."""
@@ -38,7 +38,7 @@ EXPIRED_AT_ONCE: Final = 16
 class Handshake:
     """One connection whose peer wants TLS."""
 
-    connection: RemotingConnection
+    connection: UpgradableConnection
     received: bytes
     """What came of it already."""
     since: float
@@ -50,7 +50,7 @@ class Handshake:
         return network_of(self.connection.remote_host)
 
 
-class HandshakeRow:
+class HandshakeQueue:
     """The handshakes of one server. Times are the loop's, in seconds."""
 
     def __init__(self) -> None:

@@ -2,26 +2,23 @@
 
 A plain connection pays nothing: no frame begins with a handshake's first byte, so the frame receiver finds it where it
 refuses what is too long. Handshakes cost processor time on the loop's thread and memory while they are under way:
-one begins in a turn of the loop, and only so many at a time (`handshake_row`).
+one begins in a turn of the loop, and only so many at a time (`handshake_queue`).
 """
 
 import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from delaymq.clock import now_ms
 from delaymq.protocol.command import Command
 from delaymq.protocol.errors import ProtocolError, TlsHandshakeError
 from delaymq.protocol.frame import TLS_HANDSHAKE, FrameReceiver
 from delaymq.quiet_log import QuietLog
-from delaymq.transport.handshake_row import Handshake, HandshakeRow
+from delaymq.transport.handshake_queue import Handshake, HandshakeQueue
 from delaymq.transport.tls_errors import sentence
-from delaymq.transport.tls_upgrade import upgrade
-
-if TYPE_CHECKING:
-    from delaymq.transport.connection import RemotingConnection
+from delaymq.transport.tls_upgrade import UpgradableConnection, upgrade
 
 HANDSHAKE_TIMEOUT_S: Final = 10.0
 """For one handshake while nobody else waits."""
@@ -49,7 +46,7 @@ class HandshakeReceiver(FrameReceiver):
         raise PlainRefusedError
 
 
-class TlsAccepting:
+class TlsAcceptor:
     """The TLS of one server. `context` gives the one for the next handshake; ssl.SSLError, OSError when it cannot."""
 
     def __init__(self, context: Callable[[], Awaitable[ssl.SSLContext]], *, enforcing: bool) -> None:
@@ -62,7 +59,7 @@ class TlsAccepting:
         self.ended = 0
         """Connections and attempts that are over."""
         self._context = context
-        self._row = HandshakeRow()
+        self._row = HandshakeQueue()
         self._tasks: set[asyncio.Task[None]] = set()
         self._turn: asyncio.Handle | None = None
         self._later: asyncio.TimerHandle | None = None
@@ -72,7 +69,7 @@ class TlsAccepting:
         """Handshakes that have begun or wait for their turn."""
         return self._row.under_way + self._row.waiting
 
-    def take(self, connection: "RemotingConnection", error: ProtocolError) -> bool:
+    def take(self, connection: UpgradableConnection, error: ProtocolError) -> bool:
         """Whether `error`, by which a connection would be cut off, is a handshake that is done instead."""
         if isinstance(error, PlainRefusedError):
             self.plain_refused += 1

@@ -10,9 +10,9 @@ from typing import Final, cast
 
 from delaymq.clock import now_ms
 from delaymq.quiet_log import QuietLog
-from delaymq.transport.budget import BufferBudget
-from delaymq.transport.kernel import descriptor_of, reset_at_close, unsent_in_kernel
+from delaymq.transport.buffer_budget import BufferBudget
 from delaymq.transport.limits import ConnectionLimits
+from delaymq.transport.tcp_socket import descriptor_of, reset_at_close, unsent_in_kernel
 
 GATHERED_BYTES: Final = 64 * 1024
 """Requests of ours that go out together at most; more is written at once."""
