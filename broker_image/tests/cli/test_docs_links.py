@@ -11,10 +11,10 @@ import pytest
 from delaymq.config import BrokerConfig, NamesrvConfig, keys_of
 from delaymq.namesrv import NameServer
 from delaymq.server.api.routes import ROUTES
-from delaymq.server.flushing import FlushTimes
 from delaymq.server.metrics.exposition import Snapshot
 from delaymq.server.metrics.gather import Gathered
 from delaymq.server.metrics.namesrv import NamesrvFamilies
+from delaymq.server.requests.flushing import FlushTimes
 from prometheus_client.core import Metric
 
 ROOT = Path(__file__).parents[3]

@@ -22,8 +22,8 @@ from delaymq.message.properties import decode_properties
 from delaymq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import request_command
-from delaymq.server.api.route import MAX_READS
-from delaymq.server.record_reading import SHOWN_BODY_BYTES, LogFiles
+from delaymq.server.api.routing import MAX_READS
+from delaymq.server.log_reader import SHOWN_BODY_BYTES, LogFiles
 from running_server import BOUND_S, HOST, BrokerPeer, run, standalone, until
 
 PACKERS = {
@@ -450,7 +450,7 @@ def test_the_cluster_is_what_a_name_server_tells_and_else_this_broker(tmp_path: 
 
 def test_properties_that_are_no_utf8_are_shown_all_the_same(tmp_path: Path) -> None:
     assert decode_properties(b"KEYS\x01\xff") == {"KEYS": "\udcff"}
-    from delaymq.server.record_reading import clean_text
+    from delaymq.server.log_reader import clean_text
 
     assert clean_text("\udcff") == "�"
 

@@ -14,8 +14,8 @@ from delaymq.protocol.command import (
     encode_response,
     request_command,
 )
-from delaymq.server import asking as module
 from delaymq.server.broker_server import BrokerServer
+from delaymq.server.requests import client_requests as module
 from running_server import BrokerPeer, run, standalone, until
 
 ASK, HELLO, QUESTION = 9_001, 9_002, 9_003

@@ -4,7 +4,7 @@ import asyncio
 import threading
 
 import pytest
-from delaymq.server.background import Background, Job, Task
+from delaymq.server.jobs.background import Background, Job, Task
 from running_server import until
 from virtual_loop import VirtualLoop, run_virtually
 

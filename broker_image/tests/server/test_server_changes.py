@@ -10,7 +10,7 @@ from delaymq.config import BrokerConfig, NamesrvConfig
 from delaymq.config.running import RunningSettings
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, request_command
-from delaymq.server.changes import MAX_WAITING_PER_CONNECTION
+from delaymq.server.requests.file_writes import MAX_WAITING_PER_CONNECTION
 from delaymq.transport import TransportError
 from running_server import BrokerPeer, run, standalone, until
 

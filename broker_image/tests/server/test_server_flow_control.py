@@ -7,7 +7,7 @@ import pytest
 from delaymq.config import BrokerConfig
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import FLAG_ONEWAY, Command, Response
-from delaymq.server.flow_control import OVERLOADED, REJECTED, TICK_MS, FlowControl
+from delaymq.server.requests.flow_control import OVERLOADED, REJECTED, TICK_MS, FlowControl
 
 SEND = RequestCode.SEND_MESSAGE_V2
 ENOUGH_S = 1_000.0

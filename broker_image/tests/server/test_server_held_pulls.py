@@ -6,8 +6,16 @@ from typing import Any, cast
 import pytest
 from delaymq.broker.results import Held
 from delaymq.protocol.command import Command, Response
-from delaymq.server.held_pulls import BUCKET_MS, DROP_UNITS, MAX_NEWS, PULL_BYTES, RESUME_UNITS, SLICE_UNITS, HeldPulls
-from delaymq.server.sessions import ClientSession
+from delaymq.server.requests.long_polling import (
+    BUCKET_MS,
+    DROP_UNITS,
+    MAX_NEWS,
+    PULL_BYTES,
+    RESUME_UNITS,
+    SLICE_UNITS,
+    HeldPulls,
+)
+from delaymq.server.requests.sessions import ClientSession
 
 WANTED, UNWANTED = 7, 8
 

@@ -10,7 +10,7 @@ from delaymq.broker import offsets as offsets_module
 from delaymq.protocol.bodies import ConsumerOffsets
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, request_command
-from delaymq.server.api.store_files import small_files
+from delaymq.server.api.store.files import small_files
 from delaymq.server.standalone import Standalone
 from delaymq.store.backup.source import FolderSource
 from delaymq.store.disk.config_files import CONSUMER_OFFSETS

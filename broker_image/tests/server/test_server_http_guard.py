@@ -7,7 +7,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from delaymq.server.http import serving as http_server
+from delaymq.server.http import http_server
 from running_server import HOST, run, standalone, until
 
 JSON = {"Content-Type": "application/json"}

@@ -25,13 +25,13 @@ asyncio.Runner(loop_factory=uvloop.new_event_loop).run(idle())
 """
 LOADING = """
 import asyncio, ssl
-from delaymq.server.http.loading import load
+from delaymq.server.http.loader import load
 
 def trusted():
     return len(ssl.create_default_context().get_ca_certs())
 
 before = trusted()
-module = asyncio.run(load("delaymq.server.http.serving"))
+module = asyncio.run(load("delaymq.server.http.http_server"))
 from aiohttp import connector
 unused = (connector._SSL_CONTEXT_VERIFIED, connector._SSL_CONTEXT_UNVERIFIED)
 print(before, *(len(context.get_ca_certs()) for context in unused), trusted(), module.__name__)
@@ -51,7 +51,7 @@ NOT_LOADED = {
     "delaymq.namesrv",
     "delaymq.protocol.signatures",
     "delaymq.server.metrics.exposition",
-    "delaymq.server.self_signed",
+    "delaymq.server.tls.self_signed",
     "delaymq.store.backup.backup",
     "delaymq.store.tools.verify",
     "difflib",
@@ -68,7 +68,7 @@ def test_an_idle_broker_has_loaded_only_what_it_needs(tmp_path: Path) -> None:
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
     loaded = set(run.stdout.split())
-    assert "delaymq.server.http.broker" in loaded
+    assert "delaymq.server.api.app" in loaded
     assert sorted(NOT_LOADED & loaded) == []
 
 
@@ -78,4 +78,4 @@ def test_loading_http_reads_no_issuers_for_aiohttp_s_client_and_all_for_whoever_
         [sys.executable, "-c", LOADING],
         capture_output=True, text=True, check=False, timeout=120, env={**os.environ, "SSL_CERT_FILE": str(issuers)},
     )  # fmt: skip
-    assert run.stdout.split() == ["1", "0", "0", "1", "delaymq.server.http.serving"], run.stderr
+    assert run.stdout.split() == ["1", "0", "0", "1", "delaymq.server.http.http_server"], run.stderr

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 from delaymq.server import broker_jobs
-from delaymq.server.background import Job
+from delaymq.server.jobs.background import Job
 
 
 class SlowStore:

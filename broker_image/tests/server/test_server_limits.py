@@ -18,10 +18,10 @@ import pytest
 import uvloop
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
-from delaymq.server import claims
+from delaymq.server import resources
 from delaymq.server.errors import ServerError
-from delaymq.server.http.answers import errors_as_json
-from delaymq.server.http.serving import MAX_CONNECTIONS, most_connections
+from delaymq.server.http.http_server import MAX_CONNECTIONS, most_connections
+from delaymq.server.http.responses import errors_as_json
 from delaymq.transport import ConnectError, ConnectionClosedError
 from harness.ports import free_broker_port
 from running_server import HOST, BrokerPeer, run
@@ -106,7 +106,7 @@ def test_idle_connections_up_to_the_limit_of_open_files_stop_no_send_and_no_hand
 @pytest.mark.parametrize(
     ("hard", "used", "end"),
     [
-        (65_536, 20, 65_536 - claims.RESERVED_DESCRIPTORS),
+        (65_536, 20, 65_536 - resources.RESERVED_DESCRIPTORS),
         (1_024, 24, 24 + 250),
         # Open segments of the log take low numbers: what they leave is shared out.
         (1_024, 824, 824 + 50),
@@ -118,12 +118,12 @@ def test_the_limit_of_open_files_is_raised_and_a_part_of_what_is_left_reserved(
     limits = [(1_024, hard)]
     monkeypatch.setattr(resource, "getrlimit", lambda which: limits[-1])
     monkeypatch.setattr(resource, "setrlimit", lambda which, pair: limits.append(pair))
-    limit = claims.raise_descriptor_limit()
+    limit = resources.raise_descriptor_limit()
     assert (limit, limits[-1]) == (hard, (hard, hard))
     monkeypatch.setattr(os, "open", lambda *_: used)
     monkeypatch.setattr(os, "close", lambda descriptor: None)
     with caplog.at_level(logging.WARNING):
-        assert claims.descriptor_end(limit, 10_000) == end
+        assert resources.descriptor_end(limit, 10_000) == end
     monkeypatch.undo()
     assert ("maxConnections is 10000" in caplog.text) == (end < 10_000)
 
@@ -134,7 +134,7 @@ def test_a_server_without_a_free_descriptor_does_not_start(monkeypatch: pytest.M
 
     monkeypatch.setattr(os, "open", no_descriptor)
     with pytest.raises(ServerError, match=r"no descriptor is left .* which is 80 \(ulimit -Hn"):
-        claims.descriptor_end(80, 10_000)
+        resources.descriptor_end(80, 10_000)
 
 
 WITHOUT_THREADS = """
@@ -201,7 +201,7 @@ def no_thread(thread: threading.Thread) -> None:
 def test_a_server_without_threads_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threading.Thread, "start", no_thread)
     with pytest.raises(ServerError, match=r"can't start new thread.*ulimit -u"):
-        claims.started(ThreadPoolExecutor(2), 2)
+        resources.started(ThreadPoolExecutor(2), 2)
 
 
 def test_a_burst_of_refused_connections_holds_two_descriptors_at_a_time() -> None:

@@ -9,7 +9,7 @@ from delaymq.protocol.bodies import HeartbeatData
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command, encode_command, request_command
 from delaymq.protocol.signatures import Signer
-from delaymq.server.held_pulls import PULL_BYTES, RESUME_UNITS, SLICE_UNITS, HeldPulls
+from delaymq.server.requests.long_polling import PULL_BYTES, RESUME_UNITS, SLICE_UNITS, HeldPulls
 from delaymq.server.standalone import Standalone
 from running_server import HOST, BrokerPeer, run, standalone, until
 

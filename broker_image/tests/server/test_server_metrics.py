@@ -13,8 +13,8 @@ from delaymq.broker.series import OTHER, SeriesNames
 from delaymq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import request_command
-from delaymq.server import pending_reader
-from delaymq.server.record_reading import LogFiles
+from delaymq.server.jobs import pending_topics_loader
+from delaymq.server.log_reader import LogFiles
 from delaymq.store.disk.files import Files
 from prometheus_client.parser import text_string_to_metric_families
 from running_server import HOST, BrokerPeer, run, standalone, until
@@ -363,7 +363,7 @@ def test_topics_of_what_waits_are_read_again_after_a_read_failed(
         return read(files, offsets)
 
     monkeypatch.setattr(LogFiles, "real_topics", fails_once)
-    monkeypatch.setattr(pending_reader, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(pending_topics_loader, "_AGAIN_S", 0.01)
 
     async def scenario() -> None:
         async with standalone(tmp_path, message_delay_level="1h") as server:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import encode_command, request_command
-from delaymq.server.flow_control import OVERLOADED, REJECTED
+from delaymq.server.requests.flow_control import OVERLOADED, REJECTED
 from delaymq.store.message_store import MessageStore
 from delaymq.transport import TransportError
 from running_server import HOST, BrokerPeer, run, send_command, standalone, until

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from delaymq.server.scheduling import BATCH, LONGEST_SLEEP_MS, DeliveryClock
+from delaymq.server.jobs.delivery_timer import BATCH, LONGEST_SLEEP_MS, DeliveryTimer
 from virtual_loop import VirtualLoop, run_virtually
 
 
@@ -19,7 +19,7 @@ class Schedule:
         self.batches: list[int] = []
         self.failing = 0
         self.on_wakeup_earlier: Callable[[], None] | None = None
-        self.clock = DeliveryClock(self, self.hand_over, self.now_ms)
+        self.clock = DeliveryTimer(self, self.hand_over, self.now_ms)
 
     def now_ms(self) -> int:
         return self.loop.now_ms() + self.step_ms

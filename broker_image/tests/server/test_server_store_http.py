@@ -13,8 +13,8 @@ from typing import Any
 import aiohttp
 import pytest
 from delaymq.message.record import Record, encode_record
-from delaymq.server.api import store as store_http
-from delaymq.server.api.store_segments import RangeError, parse_range
+from delaymq.server.api.store import endpoints as store_http
+from delaymq.server.api.store.segments import RangeError, parse_range
 from delaymq.server.standalone import Standalone
 from delaymq.store.message_store import MessageStore
 from delaymq.store.reader import StoreReader
@@ -201,7 +201,7 @@ def test_what_is_not_there_is_a_404_that_says_whether_it_ever_was(tmp_path: Path
 def test_a_segment_that_is_deleted_under_the_read_is_sent_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("delaymq.server.api.store_segments.CHUNK_BYTES", 4_096)
+    monkeypatch.setattr("delaymq.server.api.store.segments.CHUNK_BYTES", 4_096)
     read_chunk = store_http.read_chunk
     reading, may_go_on = threading.Event(), threading.Event()
 

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from delaymq.cli.errors import CommandError
 from delaymq.cli.store_remote import RemoteSource
-from delaymq.server.api.store_pins import MAX_HOLDERS, LeasedPins, PinRefusedError
+from delaymq.server.api.store.pins import MAX_HOLDERS, LeasedPins, PinRefusedError
 from delaymq.server.standalone import Standalone
 from delaymq.store.backup.backup import Backup, BackupResult
 from delaymq.store.backup.check import check_backup

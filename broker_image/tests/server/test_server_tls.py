@@ -11,13 +11,13 @@ import pytest
 from certificates import Authority, Pair, client_context, write_pair
 from delaymq.config import BrokerConfig, ConfigError, NamesrvConfig
 from delaymq.protocol.command import request_command
-from delaymq.server import tls as tls_module
 from delaymq.server.errors import ServerError
 from delaymq.server.namesrv_server import NamesrvServer
-from delaymq.server.self_signed import make
-from delaymq.server.tls import ServerTls
-from delaymq.server.tls_certificate import CertificateError, ends_at_s
-from delaymq.server.tls_contexts import client_context as broker_s_context
+from delaymq.server.tls import server_tls as tls_module
+from delaymq.server.tls.certificate import CertificateError, ends_at_s
+from delaymq.server.tls.contexts import client_context as broker_s_context
+from delaymq.server.tls.self_signed import make
+from delaymq.server.tls.server_tls import ServerTls
 from delaymq.transport import ConnectError, ConnectionClosedError, RemotingConnection, connect
 from running_server import HOST, BrokerPeer, run, send_command, standalone, until
 

@@ -1,6 +1,6 @@
 """How far a running broker holds producers off, so that it can be restarted or removed without a failed send.
 
-Not here: the timer that ends an unrenewed drain (server/draining.py). It is not kept over a restart.
+Not here: the timer that ends an unrenewed drain (server/jobs/drain_lease.py). It is not kept over a restart.
 """
 
 from __future__ import annotations

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from delaymq.broker.stats import SAMPLE_INTERVAL_MS
-from delaymq.server.background import Job, Task
+from delaymq.server.jobs.background import Job, Task
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
-    from delaymq.server.held_pulls import HeldPulls
-    from delaymq.server.sessions import Sessions
+    from delaymq.server.requests.long_polling import HeldPulls
+    from delaymq.server.requests.sessions import Sessions
 
 WRITE_BEHIND_INTERVAL_MS: Final = 1_000
 """As RocketMQ's flushIntervalConsumeQueue: how far queues and index on disk may be behind the log."""

@@ -18,31 +18,31 @@ from delaymq.config import BrokerConfig
 from delaymq.config.running import RunningSettings
 from delaymq.protocol.codes import PULL_CODES
 from delaymq.protocol.command import Command, Response, encode_response
-from delaymq.server.answering import reply, unsendable
-from delaymq.server.asking import Asking
-from delaymq.server.background import Background
 from delaymq.server.broker_jobs import jobs_of
-from delaymq.server.changes import Changes
-from delaymq.server.claims import descriptor_end, raise_descriptor_limit
-from delaymq.server.draining import Draining
-from delaymq.server.flow_control import FlowControl
-from delaymq.server.flushing import Flushing
-from delaymq.server.held_pulls import HeldPulls
-from delaymq.server.http.loading import load
+from delaymq.server.http.loader import load
+from delaymq.server.jobs.background import Background
+from delaymq.server.jobs.delivery_timer import DeliveryTimer
+from delaymq.server.jobs.drain_lease import DrainLease
 from delaymq.server.listening import BACKLOG, bind, bind_broker_ports, port_of
 from delaymq.server.logs.output import LevelFollower
 from delaymq.server.long_requests import LongRequests
 from delaymq.server.registration import Registration
-from delaymq.server.scheduling import DeliveryClock
-from delaymq.server.sessions import SERVER_LIMITS, ClientSession, Sessions
-from delaymq.server.tls import ServerTls
+from delaymq.server.requests.client_requests import ClientRequests
+from delaymq.server.requests.file_writes import FileWriter
+from delaymq.server.requests.flow_control import FlowControl
+from delaymq.server.requests.flushing import Flushing
+from delaymq.server.requests.long_polling import HeldPulls
+from delaymq.server.requests.replies import reply, unsendable
+from delaymq.server.requests.sessions import SERVER_LIMITS, ClientSession, Sessions
+from delaymq.server.resources import descriptor_end, raise_descriptor_limit
+from delaymq.server.tls.server_tls import ServerTls
 from delaymq.transport import RemotingConnection
 from delaymq.transport.buffer_budget import BufferBudget
 from delaymq.transport.connection import OnCommands, refuse_all
 from delaymq.transport.fair_queue import FairQueue
 
 if TYPE_CHECKING:
-    from delaymq.server.http.serving import HttpServer
+    from delaymq.server.http.http_server import HttpServer
 
 DRAIN_TIMEOUT_S: Final = 3.0
 """How long a stop waits for clients to take their last answers."""
@@ -111,7 +111,7 @@ class BrokerServer:
         self.registration.start()
         if http_bound is not None:
             # HTTP's libraries are loaded when clients are served already.
-            module = await load("delaymq.server.http.broker")
+            module = await load("delaymq.server.api.app")
             self._http = await module.broker_http(self, http_bound)
         self.flow.begin()
 
@@ -130,13 +130,13 @@ class BrokerServer:
         self.flushing = Flushing(
             broker.store, lambda: broker.config.flush_interval_commit_log, reply, broker.announce_arrivals
         )
-        self.asking = Asking(reply, self.flushing.wait)
-        self._changes = Changes(reply, broker.guarded)
+        self.asking = ClientRequests(reply, self.flushing.wait)
+        self._changes = FileWriter(reply, broker.guarded)
         self.long_requests = LongRequests(broker, self.flushing.wait)
         self.flow = FlowControl(broker, self.flushing, reply)
-        self.clock = DeliveryClock(broker.delivery, self._hand_over, broker.now_ms)
+        self.clock = DeliveryTimer(broker.delivery, self._hand_over, broker.now_ms)
         self.registration = Registration(broker, config.name_servers)
-        self.draining = Draining(broker, self.registration.register_soon)
+        self.draining = DrainLease(broker, self.registration.register_soon)
         self.background = Background([self.flow.job(), *jobs_of(broker, self.held_pulls, self.sessions)])
         if broker.access is not None:
             broker.access.rules.on_changed = self._rules_changed

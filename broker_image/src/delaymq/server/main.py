@@ -136,7 +136,7 @@ def _refusals_to_start() -> tuple[type[Exception], ...]:
 
 
 async def _serve(server: _Server, events: Callable[[], list[Event]], http: bool) -> None:
-    from delaymq.server.claims import started
+    from delaymq.server.resources import started
 
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()

@@ -9,21 +9,21 @@ from delaymq.config import NamesrvConfig
 from delaymq.config.running import RunningSettings
 from delaymq.namesrv import NameServer
 from delaymq.protocol.command import Command, Response
-from delaymq.server.answering import reply
-from delaymq.server.background import Background, Job
-from delaymq.server.changes import Changes
-from delaymq.server.claims import descriptor_end, raise_descriptor_limit
-from delaymq.server.http.loading import load
+from delaymq.server.http.loader import load
+from delaymq.server.jobs.background import Background, Job
 from delaymq.server.listening import BACKLOG, bind, port_of
 from delaymq.server.logs.output import LevelFollower
-from delaymq.server.sessions import SERVER_LIMITS, ClientSession, Sessions
-from delaymq.server.tls import ServerTls
+from delaymq.server.requests.file_writes import FileWriter
+from delaymq.server.requests.replies import reply
+from delaymq.server.requests.sessions import SERVER_LIMITS, ClientSession, Sessions
+from delaymq.server.resources import descriptor_end, raise_descriptor_limit
+from delaymq.server.tls.server_tls import ServerTls
 from delaymq.transport import RemotingConnection
 from delaymq.transport.buffer_budget import BufferBudget
 from delaymq.transport.fair_queue import FairQueue
 
 if TYPE_CHECKING:
-    from delaymq.server.http.serving import HttpServer
+    from delaymq.server.http.http_server import HttpServer
 
 DRAIN_TIMEOUT_S: Final = 2.0
 SHORTEST_WAIT_MS: Final = 10
@@ -73,7 +73,7 @@ class NamesrvServer:
             self._session_closed,
             descriptor_end=descriptor_end(descriptor_limit, config.max_connections),
         )
-        self._changes = Changes(reply, self.namesrv.guarded)
+        self._changes = FileWriter(reply, self.namesrv.guarded)
         self._loop = asyncio.get_running_loop()
         self.buffers = BufferBudget(config.max_buffered_bytes)
         turns = FairQueue()
@@ -100,7 +100,7 @@ class NamesrvServer:
             )
             self._background.start()
         if http_bound is not None:
-            module = await load("delaymq.server.http.serving")  # when clients are served already
+            module = await load("delaymq.server.namesrv_http")  # when clients are served already
             self._http = await module.namesrv_http(self, http_bound)
 
     @property

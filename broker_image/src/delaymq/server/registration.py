@@ -120,7 +120,7 @@ class NameServerLink:
         config = self._broker.config
         if not config.dials_tls:
             return None
-        from delaymq.server.tls_contexts import client_context
+        from delaymq.server.tls.contexts import client_context
 
         try:
             # Anew for each connection, and so from the files of now; reading all issuers of a system takes a while.

@@ -78,7 +78,7 @@ class Delivery:
         self._backoff = backoff or Backoff()
         self._sources: dict[int, LevelQueue] = {}
         self.pending_topics = PendingTopics()
-        """For which topics messages wait; what waited at the start is learned by `PendingReader`."""
+        """For which topics messages wait; what waited at the start is learned by `PendingTopicsLoader`."""
         self._announced_ms = _NEVER_MS
         self._queues: dict[int, QueueState] = {}
         self._replay: Replay | None = None

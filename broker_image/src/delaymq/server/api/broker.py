@@ -12,7 +12,7 @@ from delaymq import __version__
 from delaymq.broker import remaining
 from delaymq.broker.drain import DrainMode
 from delaymq.config import to_settings
-from delaymq.server.http.answers import decode_json, error_response, readiness
+from delaymq.server.http.responses import decode_json, error_response, readiness
 from delaymq.server.metrics.gather import gather
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from delaymq.protocol.bodies import ClusterInfo
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import request_command
 from delaymq.protocol.errors import RequestError
-from delaymq.server.api.route import Answer, Api
+from delaymq.server.api.routing import Answer, Api
 from delaymq.server.registration import NameServerLink
 from delaymq.transport import TransportError
 

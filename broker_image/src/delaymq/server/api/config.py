@@ -1,7 +1,7 @@
 """GET /api/v1/config: every setting of the running broker, where it is from, and what waits for a restart."""
 
 from delaymq.config.describe import describe
-from delaymq.server.api.route import Answer, Api
+from delaymq.server.api.routing import Answer, Api
 
 
 class Setting(Answer):

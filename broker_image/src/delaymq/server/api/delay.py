@@ -7,7 +7,7 @@ import msgspec
 from aiohttp import web
 
 from delaymq.broker.delivery.hold import LONGEST_SPREAD_MS
-from delaymq.server.http.answers import decode_json, error_response
+from delaymq.server.http.responses import decode_json, error_response
 
 if TYPE_CHECKING:
     from delaymq.server.broker_server import BrokerServer

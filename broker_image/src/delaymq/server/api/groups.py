@@ -3,14 +3,15 @@
 from typing import TYPE_CHECKING, Final
 
 from delaymq.message import names
-from delaymq.server.api.route import Answer, Api, ApiError, Limit, Name, Query, Turns
-from delaymq.server.api.topics import page_of, queue_count
+from delaymq.server.api.routing import Answer, Api, ApiError, Limit, Name, Query
+from delaymq.server.api.topics import page_of
+from delaymq.server.group_lag import queue_count, topics_and_lag
+from delaymq.server.time_slices import TimeSlices
 from delaymq.store.reader import QUEUE_ENTRY
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
 
-BROADCASTING: Final = "BROADCASTING"
 MAX_SHOWN_TOPICS: Final = 1_000
 """Of one group; the sums count all."""
 MAX_SHOWN_MEMBERS: Final = 1_000
@@ -103,7 +104,7 @@ class GroupDetails(_Group):
 
 async def groups(api: Api, query: GroupsQuery) -> Groups:
     """A page of groups."""
-    broker, turns = api.broker, Turns()
+    broker, turns = api.broker, TimeSlices()
     wanted = query.contains.lower()
     offset_topics = await _topics_by_group(broker, turns)
     known = {*broker.groups.table, *broker.clients.group_names(broker.now_ms())}
@@ -122,7 +123,7 @@ async def groups(api: Api, query: GroupsQuery) -> Groups:
 
 async def group(api: Api, query: GroupQuery) -> GroupDetails:
     """One group."""
-    broker, turns, name = api.broker, Turns(), query.group
+    broker, turns, name = api.broker, TimeSlices(), query.group
     now_ms = broker.now_ms()
     offset_topics = [
         topic for topic in (await _topics_by_group(broker, turns)).get(name, []) if topic in broker.topics.table
@@ -147,7 +148,7 @@ async def group(api: Api, query: GroupQuery) -> GroupDetails:
     )
 
 
-async def _topics_by_group(broker: "Broker", turns: Turns) -> dict[str, list[str]]:
+async def _topics_by_group(broker: "Broker", turns: TimeSlices) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for key in list(broker.offsets.table):
         await turns.give_way()
@@ -156,10 +157,10 @@ async def _topics_by_group(broker: "Broker", turns: Turns) -> dict[str, list[str
     return found
 
 
-async def _row(broker: "Broker", name: str, offset_topics: list[str], turns: Turns) -> GroupRow:
+async def _row(broker: "Broker", name: str, offset_topics: list[str], turns: TimeSlices) -> GroupRow:
     now_ms = broker.now_ms()
     connected = broker.clients.group(name, now_ms)
-    topics, lag = await _topics_and_lag(broker, name, offset_topics, turns)
+    topics, lag = await topics_and_lag(broker, name, offset_topics, turns)
     low, high = broker.store.queue_bounds(names.dead_letter_topic(name), 0)
     return GroupRow(
         group=name,
@@ -170,40 +171,6 @@ async def _row(broker: "Broker", name: str, offset_topics: list[str], turns: Tur
         lag=lag,
         dead_letters=high - low,
     )
-
-
-async def _topics_and_lag(broker: "Broker", name: str, offset_topics: list[str], turns: Turns) -> tuple[list[str], int]:
-    connected = broker.clients.group(name, broker.now_ms())
-    wanted = set(connected.subscriptions) if connected is not None else set()
-    topics = []
-    lag = 0
-    for topic in sorted({*offset_topics, *wanted}):
-        await turns.give_way()
-        # A connected group says what it wants; one that is away is taken at its offsets.
-        gone = wanted and topic not in wanted and topic != names.retry_topic(name)
-        if topic not in broker.topics.table or gone:
-            continue
-        topics.append(topic)
-        if connected is None or connected.message_model != BROADCASTING:
-            lag += await _lag(broker, topic, name, turns)
-    return topics, lag
-
-
-async def lag_of(broker: "Broker", name: str, offset_topics: list[str], turns: Turns) -> int:
-    """Messages before a group in all its topics."""
-    return (await _topics_and_lag(broker, name, offset_topics, turns))[1]
-
-
-async def _lag(broker: "Broker", topic: str, name: str, turns: Turns) -> int:
-    """Messages before the group; a queue in which it has committed no offset counts whole, as RocketMQ counts."""
-    lag = 0
-    offsets = broker.offsets.queues_of(topic, name)
-    config = broker.topics.table.get(topic)
-    for queue_id in range(queue_count(config) if config is not None else 0):
-        await turns.give_way()
-        low, high = broker.store.queue_bounds(topic, queue_id)
-        lag += max(high - max(low, offsets.get(queue_id, 0)), 0)
-    return lag
 
 
 def _members(broker: "Broker", name: str, now_ms: int) -> list[Member]:
@@ -226,7 +193,7 @@ def _members(broker: "Broker", name: str, now_ms: int) -> list[Member]:
     return sorted(members, key=lambda member: member.client_id)
 
 
-async def _progress(api: Api, name: str, topics: list[str], turns: Turns) -> tuple[list[Progress], bool]:
+async def _progress(api: Api, name: str, topics: list[str], turns: TimeSlices) -> tuple[list[Progress], bool]:
     """Rows of the queues that hold something or have an offset, and whether there are more than are shown."""
     broker = api.broker
     store = broker.store

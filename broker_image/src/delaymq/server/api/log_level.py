@@ -8,7 +8,7 @@ import msgspec
 
 from delaymq.config.errors import ConfigError
 from delaymq.config.log_levels import MAX_LOGGERS, format_log_levels, parse_log_levels
-from delaymq.server.api.route import Answer, Api, ApiError, Body
+from delaymq.server.api.routing import Answer, Api, ApiError, Body
 
 LevelName = Annotated[str, msgspec.Meta(max_length=16, description="debug, info, warning or error")]
 LoggerName = Annotated[str, msgspec.Meta(max_length=255, description="such as delaymq.store")]

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from delaymq.server.http.answers import error_response
+from delaymq.server.http.responses import error_response
 
 if TYPE_CHECKING:
     from delaymq.server.broker_server import BrokerServer

@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from delaymq import __version__
-from delaymq.server.api.route import JSON, Api, Query, Refusal, Route
+from delaymq.server.api.routing import JSON, Api, Query, Refusal, Route
 
 _TEMPLATE: Final = "#/components/schemas/{name}"
 _ABOUT: Final = (
@@ -30,15 +30,13 @@ _RETRY_AFTER: Final = {
 
 async def openapi(api: Api) -> msgspec.Raw:
     """The description."""
-    return _encoded()
+    return _encoded(api.routes)
 
 
 @cache
-def _encoded() -> msgspec.Raw:
+def _encoded(routes: tuple[Route, ...]) -> msgspec.Raw:
     """Made once: it takes the loop longer than any other answer."""
-    from delaymq.server.api.routes import ROUTES  # the table names this module's function
-
-    return msgspec.Raw(msgspec.json.encode(description(ROUTES)))
+    return msgspec.Raw(msgspec.json.encode(description(routes)))
 
 
 def description(routes: tuple[Route, ...]) -> dict[str, Any]:

@@ -2,26 +2,15 @@
 
 from typing import Final
 
-from delaymq.server.api import (
-    cluster,
-    config,
-    deadletters,
-    groups,
-    life,
-    log_level,
-    messages,
-    openapi,
-    pending,
-    topics,
-    totals,
-)
-from delaymq.server.api import described as forms
+from delaymq.server.api import cluster, config, groups, log_level, openapi, topics, totals
+from delaymq.server.api import schemas as forms
 from delaymq.server.api.broker import BrokerHttp
 from delaymq.server.api.delay import DelayHttp
+from delaymq.server.api.messages import dead_letters, history, pending, search
 from delaymq.server.api.offsets import OffsetsHttp
-from delaymq.server.api.route import Route, get, post, put
-from delaymq.server.api.store import StoreHttp
-from delaymq.server.api.store_pins import PinsHttp
+from delaymq.server.api.routing import Route, get, post, put
+from delaymq.server.api.store.endpoints import StoreHttp
+from delaymq.server.api.store.pins import PinsHttp
 
 ROUTES: Final[tuple[Route, ...]] = (
     # Probes and metrics
@@ -68,20 +57,20 @@ ROUTES: Final[tuple[Route, ...]] = (
         refusals=(404,),
     ),
     get(
-        *("/api/v1/messages", "Messages of a topic by key or store time", messages.messages, messages.Messages),
-        query=messages.MessagesQuery,
+        *("/api/v1/messages", "Messages of a topic by key or store time", search.messages, search.Messages),
+        query=search.MessagesQuery,
         refusals=(404,),
     ),
     get(
-        *("/api/v1/messages/{id}", "One message: body, life", life.message, life.MessageDetails),
-        query=life.MessageQuery,
+        *("/api/v1/messages/{id}", "One message: body, life", history.message, history.MessageDetails),
+        query=history.MessageQuery,
         refusals=(404,),
     ),
     post(
         *("/api/v1/deadletters/{group}/resend", "Send dead letters to their group again"),
-        *(deadletters.resend_dead_letters, deadletters.Resends),
-        query=deadletters.ResendQuery,
-        body=deadletters.ResendBody,
+        *(dead_letters.resend_dead_letters, dead_letters.Resends),
+        query=dead_letters.ResendQuery,
+        body=dead_letters.ResendBody,
         refusals=(404,),
     ),
     post(

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Literal
 from delaymq.broker.topics import READ, WRITE
 from delaymq.message import names
 from delaymq.protocol.bodies import TopicConfig
-from delaymq.server.api.route import Answer, Api, ApiError, Limit, Name, Query, Turns
+from delaymq.server.api.routing import Answer, Api, ApiError, Limit, Name, Query
+from delaymq.server.group_lag import queue_count
+from delaymq.server.time_slices import TimeSlices
 from delaymq.store.reader import QUEUE_ENTRY
 
 if TYPE_CHECKING:
@@ -89,11 +91,6 @@ def kind_of(broker: "Broker", topic: str) -> Kind:
     return "system" if broker.topics.is_system(topic) else "normal"
 
 
-def queue_count(topic: TopicConfig) -> int:
-    """How many queues may hold something."""
-    return max(topic.read_queue_nums, topic.write_queue_nums)
-
-
 async def page_of(candidates: list[str], limit: int) -> tuple[list[str], str | None]:
     """The first `limit` names and what `next` says."""
     page = nsmallest(limit + 1, candidates)
@@ -102,7 +99,7 @@ async def page_of(candidates: list[str], limit: int) -> tuple[list[str], str | N
 
 async def topics(api: Api, query: TopicsQuery) -> Topics:
     """A page of topics."""
-    broker, turns = api.broker, Turns()
+    broker, turns = api.broker, TimeSlices()
     wanted = query.contains.lower()
     total = 0
     candidates = []
@@ -131,7 +128,7 @@ async def topics(api: Api, query: TopicsQuery) -> Topics:
 
 async def topic(api: Api, query: TopicQuery) -> TopicDetails:
     """One topic."""
-    broker, turns = api.broker, Turns()
+    broker, turns = api.broker, TimeSlices()
     config = broker.topics.table.get(query.topic)
     if config is None:
         raise no_topic(query.topic)
@@ -162,7 +159,7 @@ def no_topic(name: str) -> ApiError:
     return ApiError(404, "no_such_topic", f"there is no topic {name[:127]!r} on this broker: see /api/v1/topics")
 
 
-async def groups_of(broker: "Broker", topic: str, turns: Turns) -> list[str]:
+async def groups_of(broker: "Broker", topic: str, turns: TimeSlices) -> list[str]:
     """Groups that have offsets or members for a topic."""
     found = set(broker.clients.groups_of_topic(topic))
     for key in list(broker.offsets.table):
@@ -172,7 +169,7 @@ async def groups_of(broker: "Broker", topic: str, turns: Turns) -> list[str]:
     return sorted(found)
 
 
-async def _row(broker: "Broker", config: TopicConfig, turns: Turns) -> tuple[TopicRow, int]:
+async def _row(broker: "Broker", config: TopicConfig, turns: TimeSlices) -> tuple[TopicRow, int]:
     """A topic's row without the time, and where its newest record is (-1: nowhere)."""
     name, store = config.topic_name, broker.store
     messages, last_offset = 0, -1

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from delaymq.server.api.route import Answer, Api
+from delaymq.server.api.routing import Answer, Api
 from delaymq.server.metrics import process_facts
 from delaymq.store.disk.files import disk_space
 

@@ -15,7 +15,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from delaymq.server.console import is_console_path
-from delaymq.server.http.answers import error_response
+from delaymq.server.http.responses import error_response
 from delaymq.server.listening import is_loopback
 
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/metrics"})

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from prometheus_client.core import HistogramMetricFamily, Metric
 
 from delaymq.protocol.codes import ResponseCode
-from delaymq.server.flushing import FLUSH_BUCKETS_S
 from delaymq.server.metrics import process_facts
 from delaymq.server.metrics.families import counter, counters, cumulative, gauge, gauges
 from delaymq.server.metrics.gather import Gathered
-from delaymq.server.tls import ServerTls
+from delaymq.server.requests.flushing import FLUSH_BUCKETS_S
+from delaymq.server.tls.server_tls import ServerTls
 
 
 def families(gathered: Gathered) -> Iterator[Metric]:

@@ -8,9 +8,9 @@ from delaymq import __version__
 from delaymq.broker.delivery.topic_lateness import LatenessCounts
 from delaymq.broker.series import OTHER, SeriesNames
 from delaymq.message import names
-from delaymq.server.api.groups import lag_of
-from delaymq.server.api.route import Turns
+from delaymq.server.group_lag import lag_of
 from delaymq.server.metrics import process_facts
+from delaymq.server.time_slices import TimeSlices
 from delaymq.store.disk.files import disk_space
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Gathered:
 
 async def gather(server: "BrokerServer") -> Gathered:
     """The numbers of now; the walks over topics and groups are done in turns."""
-    broker, turns = server.broker, Turns()
+    broker, turns = server.broker, TimeSlices()
     gathered = Gathered(server, next_due_ms=broker.delivery.next_due_ms())
     gathered.stored = await _summed(broker.stats.stored, broker.topic_series, turns)
     gathered.delivered = await _summed(broker.delivery.counters.delivered, broker.topic_series, turns)
@@ -72,7 +72,7 @@ async def gather(server: "BrokerServer") -> Gathered:
     return gathered
 
 
-async def _end_series(gathered: Gathered, broker: "Broker", turns: Turns) -> None:
+async def _end_series(gathered: Gathered, broker: "Broker", turns: TimeSlices) -> None:
     """Frees the series of topics that were deleted while something waited for them, or while they were counted."""
     told = {*gathered.stored, *gathered.delivered, *gathered.lateness, *(gathered.pending or ())}
     for name in broker.topic_series.names():
@@ -81,20 +81,20 @@ async def _end_series(gathered: Gathered, broker: "Broker", turns: Turns) -> Non
         await turns.give_way()
 
 
-async def _summed(counts: dict[str, int], series: SeriesNames, turns: Turns) -> dict[str, int]:
+async def _summed(counts: dict[str, int], series: SeriesNames, turns: TimeSlices) -> dict[str, int]:
     sums: dict[str, int] = {}
     await _add(sums, counts, series, turns)
     return sums
 
 
-async def _add(sums: dict[str, int], counts: dict[str, int], series: SeriesNames, turns: Turns) -> None:
+async def _add(sums: dict[str, int], counts: dict[str, int], series: SeriesNames, turns: TimeSlices) -> None:
     for name, count in list(counts.items()):
         label = series.label(name)
         sums[label] = sums.get(label, 0) + count
         await turns.give_way()
 
 
-async def _gather_groups(gathered: Gathered, broker: "Broker", turns: Turns) -> None:
+async def _gather_groups(gathered: Gathered, broker: "Broker", turns: TimeSlices) -> None:
     """Lag, dead letters and members of the groups that have series; of the others only their members and dead letters.
 
     The lag of thousands of groups would cost more than it tells. Offsets alone make no group: made-up names must not

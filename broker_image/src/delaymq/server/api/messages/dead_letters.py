@@ -1,0 +1,131 @@
+"""Dead letters: POST /api/v1/deadletters/{group}/resend, and which of them were sent again."""
+
+import asyncio
+from typing import Annotated, Final
+
+import msgspec
+
+from delaymq.broker.resend import resend
+from delaymq.message import names
+from delaymq.message.ids import offset_message_id
+from delaymq.message.record import Record
+from delaymq.protocol.errors import RequestError
+from delaymq.server.api.messages.resent import resent_as
+from delaymq.server.api.messages.search import named, parse_id
+from delaymq.server.api.routing import Answer, Api, ApiError, Body, Name, Query
+
+MAX_RESENT: Final = 64
+"""Messages of one request."""
+
+OffsetMessageId = Annotated[str, msgspec.Meta(pattern="^([0-9A-Fa-f]{32}|[0-9A-Fa-f]{56})$")]
+
+
+class ResendQuery(Query):
+    """Whose dead letters."""
+
+    group: Name
+
+
+class DeadLetter(Body):
+    """One of them."""
+
+    offset_message_id: OffsetMessageId
+
+
+class ResendBody(Body):
+    """Which dead letters; those sent again before are refused, unless `again` says otherwise."""
+
+    messages: Annotated[list[DeadLetter], msgspec.Meta(min_length=1, max_length=MAX_RESENT)]
+    again: bool = False
+
+
+class Resent(Answer):
+    """A dead letter that was sent again, and as what."""
+
+    offset_message_id: str
+    new_offset_message_id: str
+
+
+class NotResent(Answer):
+    """A dead letter that was not, and why."""
+
+    offset_message_id: str
+    code: str
+    message: str
+
+
+class Resends(Answer):
+    """What became of each."""
+
+    resent: list[Resent]
+    failed: list[NotResent]
+
+
+async def resend_dead_letters(api: Api, query: ResendQuery, body: ResendBody) -> Resends:
+    """Sends dead letters to their group again, and answers when they count as stored."""
+    broker, group = api.broker, query.group
+    if group not in broker.groups.table:
+        raise ApiError(404, "no_such_group", f"there is no group {group[:255]!r} on this broker: see /api/v1/groups")
+    answer = Resends(resent=[], failed=[])
+    end_offset = 0
+    # Two requests at once must not both find that a message was not resent yet.
+    async with api.resending:
+        for each in body.messages:
+            message_id = each.offset_message_id.upper()
+            try:
+                dead_letter = await _dead_letter(api, group, message_id)
+                if not body.again:
+                    await _refuse_second(api, group, dead_letter)
+                appended = resend(broker, group, dead_letter)
+            except ApiError as error:
+                answer.failed.append(NotResent(offset_message_id=message_id, code=error.code, message=error.message))
+            except RequestError as error:
+                answer.failed.append(NotResent(offset_message_id=message_id, code="refused", message=error.remark))
+            else:
+                new_id = offset_message_id(broker.store_host, appended.physical_offset)
+                answer.resent.append(Resent(offset_message_id=message_id, new_offset_message_id=new_id))
+                end_offset = appended.physical_offset + appended.size
+    if answer.resent and broker.waits_for_flush:
+        await _flushed(api, end_offset)
+    return answer
+
+
+async def _flushed(api: Api, end_offset: int) -> None:
+    try:
+        async with asyncio.timeout(api.broker.config.sync_flush_timeout / 1000):
+            await api.server.flushing.flush()
+    except TimeoutError:
+        pass
+    if api.broker.store.flushed_offset < end_offset:
+        raise ApiError(503, "not_flushed", "they are stored, but not on the disk yet: look before you send them again")
+
+
+async def _dead_letter(api: Api, group: str, message_id: str) -> Record:
+    offset = parse_id(message_id)
+    read = None if offset is None else await named(api, offset)
+    if read is None or offset_message_id(read.record.store_host, read.record.physical_offset) != message_id:
+        raise _no_such_message()
+    topic = names.dead_letter_topic(group)
+    if read.record.topic != topic:
+        raise ApiError(409, "not_a_dead_letter", f"it is in topic {read.record.topic}, not in {topic}")
+    async with api.reading():
+        record = await api.in_thread(api.log_files().whole, read.record.physical_offset)
+    if record is None:
+        raise _no_such_message()
+    return record
+
+
+def _no_such_message() -> ApiError:
+    return ApiError(404, "no_such_message", "this broker has no such message (any more)")
+
+
+async def _refuse_second(api: Api, group: str, dead_letter: Record) -> None:
+    if not api.broker.config.message_index_enable:
+        message = "without messageIndexEnable nobody knows whether it was sent again before: say again=true"
+        raise ApiError(409, "not_known", message)
+    found = (await resent_as(api, group, [dead_letter]))[0]
+    if found is not None:
+        new_id = offset_message_id(found.store_host, found.physical_offset)
+        raise ApiError(
+            409, "resent_before", f"it was sent again before, as {new_id}: to send it once more say again=true"
+        )

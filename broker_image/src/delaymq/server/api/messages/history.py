@@ -1,0 +1,212 @@
+"""GET /api/v1/messages/{id}: one message with its body, and what became of it as far as the log can tell.
+
+Stored, due and delivered are records with times. That a group consumed something is known from its offset alone, which
+has no time; retries and dead letters are found by the unique id, which clients keep.
+"""
+
+from typing import TYPE_CHECKING, Final, Literal
+
+from delaymq.broker.filters import tag_matcher
+from delaymq.message import names
+from delaymq.message.hashing import tags_code
+from delaymq.message.marks import parse_mark
+from delaymq.message.properties import decode_properties
+from delaymq.server.api.messages.body import MessageBody, body_of
+from delaymq.server.api.messages.index_search import search_index
+from delaymq.server.api.messages.search import (
+    MAX_FOUND,
+    MessageRow,
+    find,
+    row_of,
+    rows_of,
+)
+from delaymq.server.api.routing import Answer, Api, Name, Query
+from delaymq.server.api.topics import groups_of
+from delaymq.server.log_reader import ReadRecord
+from delaymq.server.time_slices import TimeSlices
+
+if TYPE_CHECKING:
+    from delaymq.broker.broker import Broker
+
+MAX_GROUPS: Final = 64
+"""Whose progress is told of one message."""
+
+Event = Literal["stored", "due", "delivered", "consumed", "retried", "deadLettered", "dropped", "pending"]
+
+
+class MessageQuery(Query):
+    """An offset message id, or with `topic` a unique id."""
+
+    id: Name
+    topic: Name = ""
+
+
+class LifeEvent(Answer):
+    """One thing that happened to a message."""
+
+    event: Event
+    at_ms: int | None
+    """None where no record tells the time."""
+    detail: str
+    group: str | None = None
+
+
+class MessageDetails(MessageRow):
+    """One message."""
+
+    as_of_ms: int
+    body: MessageBody
+    life: list[LifeEvent]
+
+
+async def message(api: Api, query: MessageQuery) -> MessageDetails:
+    """One message."""
+    broker = api.broker
+    read = await find(api, query.id, query.topic)
+    row = (await rows_of(api, read.record.topic, [read]))[0]
+    body = await body_of(api, read)
+    related = await _related(api, read)
+    life = _Life(broker)
+    for each in related:
+        life.tell(each)
+    return MessageDetails(
+        as_of_ms=broker.now_ms(),
+        body=body,
+        life=life.in_order(),
+        **{field: getattr(row, field) for field in MessageRow.__struct_fields__},
+    )
+
+
+async def _related(api: Api, read: ReadRecord) -> list[ReadRecord]:
+    """All records of the message, itself among them, in the log's order."""
+    broker, turns = api.broker, TimeSlices()
+    properties = decode_properties(read.record.raw_properties)
+    unique_id = properties.get(names.UNIQUE_KEY)
+    if unique_id is None:
+        return [read]
+    topic = _origin_topic(read.record.topic, properties)
+    groups = (await groups_of(broker, topic, turns))[:MAX_GROUPS]
+    groups += [name for name in (_group_of(_real_topic(read.record.topic, properties)),) if name]
+    topics = [names.SCHEDULE_TOPIC, topic, names.SCHEDULE_DLQ_TOPIC]
+    for name in dict.fromkeys(groups):
+        topics += [names.retry_topic(name), names.dead_letter_topic(name)]
+    offsets = {read.record.physical_offset}
+    for each in topics:
+        offsets.update(await search_index(broker.store, each, unique_id, MAX_FOUND, turns))
+    async with api.reading():
+        found = await api.in_thread(api.log_files().records, sorted(offsets))
+    return [each for each in found if each is not None and _is_of(each, unique_id, topic)]
+
+
+def _is_of(read: ReadRecord, unique_id: str, topic: str) -> bool:
+    properties = decode_properties(read.record.raw_properties)
+    return properties.get(names.UNIQUE_KEY) == unique_id and _origin_topic(read.record.topic, properties) == topic
+
+
+def _real_topic(topic: str, properties: dict[str, str]) -> str:
+    return properties.get(names.REAL_TOPIC, topic) if topic == names.SCHEDULE_TOPIC else topic
+
+
+def _group_of(topic: str) -> str | None:
+    """The group whose retry or dead-letter topic this is."""
+    for prefix in (names.RETRY_PREFIX, names.DLQ_PREFIX):
+        if topic.startswith(prefix):
+            return topic[len(prefix) :]
+    return None
+
+
+def _origin_topic(topic: str, properties: dict[str, str]) -> str:
+    """The topic that the producer sent to."""
+    real = _real_topic(topic, properties)
+    if topic == names.SCHEDULE_DLQ_TOPIC:
+        real = properties.get(names.REAL_TOPIC, real)
+    return properties.get(names.RETRY_TOPIC, real) if _group_of(real) is not None else real
+
+
+class _Life:
+    """Events, gathered record by record."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._events: list[tuple[int, LifeEvent]] = []
+        self._delivered: set[tuple[int, int]] = set()
+        self._settled: list[tuple[MessageRow, int, int, str | None]] = []
+
+    def in_order(self) -> list[LifeEvent]:
+        """The events by time; one without a time stands behind what it follows from."""
+        for row, queue_id, offset, group in self._settled:
+            if (queue_id, offset) not in self._delivered:
+                detail = "it is settled, at the latest now; what it was handed over as is not in the log any more"
+                self._add(row.due_ms or row.stored_ms, "delivered", None, detail, group)
+        return [event for _, event in sorted(self._events, key=lambda item: item[0])]
+
+    def tell(self, read: ReadRecord) -> None:
+        """Adds what one record tells."""
+        record = read.record
+        row = row_of(self._broker, read)
+        properties = decode_properties(record.raw_properties)
+        group = _group_of(_real_topic(record.topic, properties))
+        mark = parse_mark(properties.get(names.MARK, ""))
+        if record.topic == names.SCHEDULE_TOPIC:
+            self._tell_waiting(row, record.queue_id, record.queue_offset, group)
+            return
+        if mark is not None:
+            self._delivered.add((mark.queue_id, mark.queue_offset))
+        place = f"queue {record.queue_id} of {row.topic}, offset {record.queue_offset}"
+        if record.topic.startswith(names.DLQ_PREFIX):
+            self._add(row.stored_ms, "deadLettered", row.stored_ms, f"given up after {_tries(row)}: {place}", group)
+        elif mark is not None:
+            late = f", {row.stored_ms - row.due_ms} ms after its due time" if row.due_ms is not None else ""
+            self._add(row.stored_ms, "delivered", row.stored_ms, f"handed over to {place}{late}", group)
+        elif group is not None:
+            self._add(row.stored_ms, "retried", row.stored_ms, f"stored for the group again, {place}", group)
+        else:
+            self._add(row.stored_ms, "stored", row.stored_ms, f"stored in {place}", None)
+        if not record.topic.startswith(names.DLQ_PREFIX):
+            self._tell_consumers(row, group)
+
+    def _tell_waiting(self, row: MessageRow, queue_id: int, offset: int, group: str | None) -> None:
+        if group is None:
+            detail = f"stored with delay level {row.delay_level} for queue {row.queue_id} of {row.topic}"
+            self._add(row.stored_ms, "stored", row.stored_ms, detail, None)
+        else:
+            detail = f"the group sent it back ({_tries(row)}): it comes again after delay level {row.delay_level}"
+            self._add(row.stored_ms, "retried", row.stored_ms, detail, group)
+        due_ms = row.due_ms or row.stored_ms
+        self._add(due_ms, "due", due_ms, "when it is to be handed over", group)
+        if row.state == "pending":
+            self._add(due_ms, "pending", None, f"waits, entry {offset} of delay level {row.delay_level}", group)
+        else:
+            self._settled.append((row, queue_id, offset, group))
+
+    def _tell_consumers(self, row: MessageRow, group: str | None) -> None:
+        broker = self._broker
+        if row.queue_offset is None:
+            return
+        topic = row.topic
+        names_of_groups = [group] if group is not None else _with_offsets(broker, topic)
+        for name in names_of_groups:
+            offset = broker.offsets.get(topic, name, row.queue_id)
+            if offset is None or offset <= row.queue_offset or not self._is_wanted(name, topic, row.tags):
+                continue
+            detail = f"the group is at {offset} of queue {row.queue_id}, beyond it: at the latest now, when is not kept"
+            self._add(row.stored_ms, "consumed", None, detail, name)
+
+    def _is_wanted(self, group: str, topic: str, tags: str | None) -> bool:
+        """False: the group's offset passed over the message, which has none of the tags that it wants."""
+        subscription = self._broker.clients.subscription(group, topic, self._broker.now_ms())
+        if subscription is None or (subscription.expression_type or "TAG") != "TAG":
+            return True
+        matches = tag_matcher(subscription.sub_string)
+        return matches is None or matches(tags_code(tags) if tags else 0)
+
+    def _add(self, order_ms: int, event: Event, at_ms: int | None, detail: str, group: str | None) -> None:
+        self._events.append((order_ms, LifeEvent(event=event, at_ms=at_ms, detail=detail, group=group)))
+
+
+def _tries(row: MessageRow) -> str:
+    return "1 try" if row.reconsume_times == 1 else f"{row.reconsume_times} tries"
+
+
+def _with_offsets(broker: "Broker", topic: str) -> list[str]:
+    return sorted(broker.offsets.groups_of(topic))[:MAX_GROUPS]

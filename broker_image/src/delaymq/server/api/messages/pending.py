@@ -1,0 +1,295 @@
+"""What waits: GET /api/v1/delay/pending by level, topic and due time, and the messages that are due next."""
+
+from collections.abc import Callable
+from heapq import nlargest, nsmallest
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import msgspec
+
+from delaymq.message import names
+from delaymq.message.levels import MAX_LEVELS, level_of_queue, queue_of_level
+from delaymq.schedule.outlook import MAX_LOOKED_AT, Buckets, count_by_due, entries_of, first_by_number, next_entries
+from delaymq.server.api.messages.search import MAX_FOUND, MessageRow, row_of
+from delaymq.server.api.routing import Answer, Api, Limit, Name, Query, TimeMs
+from delaymq.server.time_slices import TimeSlices
+from delaymq.store.reader import QUEUE_ENTRY
+
+if TYPE_CHECKING:
+    from delaymq.broker.delivery import Delivery
+    from delaymq.broker.delivery.pending_topics import QueueTopics
+    from delaymq.schedule import LevelQueue
+
+MAX_BUCKETS: Final = 512
+"""Rows by due time."""
+_CHOSEN_BUCKETS: Final = 120
+"""About so many rows when nobody says how wide they are."""
+_WIDTHS_MS: Final = (
+    *(1_000, 2_000, 5_000, 10_000, 15_000, 30_000, 60_000, 120_000, 300_000, 600_000, 900_000, 1_800_000),
+    *(3_600_000, 7_200_000, 14_400_000, 21_600_000, 43_200_000, 86_400_000, 604_800_000, 2_592_000_000),
+)
+
+Level = Annotated[int, msgspec.Meta(ge=1, le=MAX_LEVELS)]
+
+
+class PendingQuery(Query):
+    """How to count, and what."""
+
+    by: Literal["level", "topic", "due"] = "level"
+    bucket_ms: Annotated[int, msgspec.Meta(ge=1, le=1 << 40)] | None = None
+    """By due time: width of a row; without it one is chosen."""
+    until_ms: TimeMs | None = None
+    """By due time: only what is due before it."""
+    level: Level | None = None
+    topic: Name | None = None
+    limit: Limit = 100
+    """By topic: the topics for which most waits."""
+
+
+class PendingRow(Answer, omit_defaults=True):
+    """What waits at one level, for one topic, or until a time."""
+
+    pending: int
+    next_due_ms: int | None
+    level: int | None = None
+    topic: str | None = None
+    from_ms: int | None = None
+    to_ms: int | None = None
+
+
+class Pending(Answer):
+    """What waits."""
+
+    as_of_ms: int
+    by: Literal["level", "topic", "due"]
+    rows: list[PendingRow]
+    total: int
+    complete: bool
+    """False: the topics of what waited at the start are still being read, and rows by topic count only the rest."""
+    truncated: bool
+    """Whether there are more topics than rows; `total` counts all."""
+    bucket_ms: int | None = None
+
+
+class NextQuery(Query):
+    """Of which level and for which topic, and how many."""
+
+    level: Level | None = None
+    topic: Name | None = None
+    limit: Limit = MAX_FOUND
+    """At most 64 are answered."""
+
+
+class NextMessages(Answer):
+    """The messages that are due next, the first first."""
+
+    as_of_ms: int
+    messages: list[MessageRow]
+    total: int
+    """Number of all waiting messages of this level and topic."""
+    truncated: bool
+    """Whether more messages wait than the answer has."""
+    limit: int
+    """Limit of the answer: the requested one, or 64."""
+    complete: bool
+    """False: the topics of what waited at the start are still being read, and a topic has only what is known."""
+
+
+async def pending(api: Api, query: PendingQuery) -> Pending:
+    """What waits, counted."""
+    delivery, truncated = api.broker.delivery, False
+    match query.by:
+        case "level":
+            rows = await _by_level(delivery, query)
+            total, bucket_ms = sum(row.pending for row in rows), None
+        case "topic":
+            rows, total, truncated = await _by_topic(delivery, query)
+            bucket_ms = None
+        case "due":
+            rows, bucket_ms = await _by_due(api, query)
+            total = sum(row.pending for row in rows)
+    complete = delivery.pending_topics.complete or (query.by != "topic" and query.topic is None)
+    return Pending(
+        as_of_ms=api.broker.now_ms(),
+        by=query.by,
+        rows=rows,
+        total=total,
+        complete=complete,
+        truncated=truncated,
+        bucket_ms=bucket_ms,
+    )
+
+
+def _sources(delivery: "Delivery", level: int | None) -> list["LevelQueue"]:
+    queue_ids = sorted(delivery.pending()) if level is None else [level]
+    return [source for each in queue_ids if (source := delivery.source(queue_of_level(each))) is not None]
+
+
+async def _by_level(delivery: "Delivery", query: PendingQuery) -> list[PendingRow]:
+    next_due_ms = delivery.next_due_ms()
+    rows = []
+    for source in _sources(delivery, query.level):
+        count, due_ms = source.pending, next_due_ms.get(source.queue_id)
+        if query.topic is not None:
+            count = _count(delivery, source, query.topic)
+            first = await _first_of_topic(delivery, source, query.topic, 1) if count else []
+            due_ms = first[0][0] if first else None
+        if count:
+            rows.append(PendingRow(level=level_of_queue(source.queue_id), pending=count, next_due_ms=due_ms))
+    return rows
+
+
+def _count(delivery: "Delivery", source: "LevelQueue", topic: str) -> int:
+    """What waits for a topic in one queue, as far as it is known."""
+    queue = delivery.pending_topics.queues.get(source.queue_id)
+    return 0 if queue is None else queue.count(topic)
+
+
+async def _first_of_topic(
+    delivery: "Delivery", source: "LevelQueue", topic: str, limit: int
+) -> list[tuple[int, int, int]]:
+    """Due time, queue and offset of the messages for `topic` in one queue that are due first."""
+    turns = TimeSlices()
+    queue = delivery.pending_topics.queues.get(source.queue_id)
+    if queue is None or queue.number_of(topic) is None:
+        return []
+    found = [
+        (due_ms, queue_id, offset)
+        for due_ms, queue_id, offset, _ in islice(delivery.waiting_elsewhere(), MAX_LOOKED_AT)
+        if queue_id == source.queue_id and queue.name_at(offset) == topic
+    ]
+    for entry in entries_of(source, _is_for(queue, topic), limit):
+        if entry is not None:
+            found.append((entry[0], source.queue_id, entry[1]))
+        else:
+            await turns.give_way()
+    return nsmallest(limit, found)
+
+
+async def _by_topic(delivery: "Delivery", query: PendingQuery) -> tuple[list[PendingRow], int, bool]:
+    turns = TimeSlices()
+    counts: dict[str, int] = {}
+    due_ms: dict[str, int] = {}
+    unsure: set[str] = set()
+    for source in _sources(delivery, query.level):
+        queue = delivery.pending_topics.queues.get(source.queue_id)
+        if queue is None:
+            continue
+        there = queue.counts()
+        if query.topic is not None:
+            there = {query.topic: there[query.topic]} if query.topic in there else {}
+        for topic, count in there.items():
+            counts[topic] = counts.get(topic, 0) + count
+        await turns.give_way()
+        found: dict[int, int] = {}
+        unsure_numbers: set[int] = set()
+        for _ in first_by_number(source, queue.number_at, len(queue.counts()), found, unsure_numbers):
+            await turns.give_way()
+        for topic in there:
+            number = queue.number_of(topic)
+            if number in found:
+                due_ms[topic] = min(found[number], due_ms.get(topic, found[number]))
+            if number in unsure_numbers or (number not in found and -1 in unsure_numbers):
+                unsure.add(topic)
+    largest = nlargest(query.limit, counts.items(), key=lambda item: item[1])
+    rows = [
+        PendingRow(topic=topic, pending=count, next_due_ms=None if topic in unsure else due_ms.get(topic))
+        for topic, count in largest
+    ]
+    return rows, sum(counts.values()), len(counts) > len(rows)
+
+
+async def _by_due(api: Api, query: PendingQuery) -> tuple[list[PendingRow], int]:
+    delivery, turns = api.broker.delivery, TimeSlices()
+    now_ms = api.broker.now_ms()
+    sources = _sources(delivery, query.level)
+    last_ms = max((run.dues[-1] for source in sources for run in source.runs()), default=now_ms)
+    if query.until_ms is not None:
+        last_ms = min(last_ms, query.until_ms)
+    width_ms = query.bucket_ms or _width_ms(last_ms - now_ms)
+    count = min(max(last_ms // width_ms - now_ms // width_ms, 0) + 1, MAX_BUCKETS - 2)
+    buckets = Buckets(now_ms, width_ms, count, query.until_ms)
+    for source in sources:
+        topic = query.topic
+        if topic is None:
+            for _ in count_by_due(source, buckets):
+                await turns.give_way()
+            continue
+        queue = delivery.pending_topics.queues.get(source.queue_id)
+        if queue is None or queue.number_of(topic) is None:
+            continue
+        for entry in entries_of(source, _is_for(queue, topic)):
+            if entry is not None:
+                buckets.add(entry[0])
+            else:
+                await turns.give_way()
+    for due_ms, queue_id, offset, _ in delivery.waiting_elsewhere():
+        await turns.give_way()
+        if query.level is None or queue_id == queue_of_level(query.level):
+            queue = delivery.pending_topics.queues.get(queue_id)
+            if query.topic is None or (queue is not None and queue.name_at(offset) == query.topic):
+                buckets.add(due_ms)
+    return _rows_of(buckets), width_ms
+
+
+def _is_for(queue: "QueueTopics", topic: str) -> Callable[[int], bool]:
+    return lambda offset: queue.name_at(offset) == topic
+
+
+def _width_ms(span_ms: int) -> int:
+    """A width that people count in."""
+    return next((width for width in _WIDTHS_MS if span_ms <= width * _CHOSEN_BUCKETS), _WIDTHS_MS[-1])
+
+
+def _rows_of(buckets: Buckets) -> list[PendingRow]:
+    """The buckets in which something waits."""
+    rows = []
+    for index in range(buckets.rest + 1):
+        count, first_ms = buckets.counts[index], buckets.first_ms[index]
+        if count > 0 and first_ms is not None:
+            start_ms, end_ms = buckets.start_of(index), buckets.end_of(index)
+            row = PendingRow(
+                pending=count,
+                next_due_ms=first_ms,
+                from_ms=first_ms if start_ms is None else start_ms,
+                to_ms=end_ms,
+            )
+            rows.append(row)
+    return rows
+
+
+async def next_messages(api: Api, query: NextQuery) -> NextMessages:
+    """The messages that are due next."""
+    broker, turns = api.broker, TimeSlices()
+    delivery, limit = broker.delivery, min(query.limit, MAX_FOUND)
+    first: list[tuple[int, int, int]] = []
+    total = 0
+    for source in _sources(delivery, query.level):
+        if query.topic is not None:
+            total += _count(delivery, source, query.topic)
+            first += await _first_of_topic(delivery, source, query.topic, limit)
+            continue
+        total += source.pending
+        first += [(due_ms, source.queue_id, offset) for due_ms, offset in next_entries(source, limit)]
+        await turns.give_way()
+    if query.topic is None:
+        for due_ms, queue_id, offset, _ in islice(delivery.waiting_elsewhere(), MAX_LOOKED_AT):
+            if query.level is None or queue_id == queue_of_level(query.level):
+                first.append((due_ms, queue_id, offset))
+    places = []
+    for _, queue_id, offset in nsmallest(limit, first):
+        entry = broker.store.read_entries(names.SCHEDULE_TOPIC, queue_id, offset, 1)
+        if len(entry) == QUEUE_ENTRY.size:
+            places.append(QUEUE_ENTRY.unpack(entry)[0])
+        await turns.give_way()
+    async with api.reading():
+        read = await api.in_thread(api.log_files().records, places)
+    rows = [row for each in read if each is not None and (row := row_of(broker, each)).state == "pending"]
+    return NextMessages(
+        as_of_ms=broker.now_ms(),
+        messages=rows,
+        total=total,
+        truncated=total > limit,
+        limit=limit,
+        complete=query.topic is None or delivery.pending_topics.complete,
+    )

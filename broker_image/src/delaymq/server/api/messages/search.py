@@ -1,0 +1,329 @@
+"""Messages as people look at them, and the search for them by key, unique id and store time."""
+
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+import msgspec
+
+from delaymq.message import names
+from delaymq.message.ids import offset_message_id, parse_offset_message_id, unpack_host
+from delaymq.message.levels import level_of_queue
+from delaymq.message.marks import MarkKind, parse_due, parse_mark
+from delaymq.message.properties import decode_properties
+from delaymq.message.record import Record
+from delaymq.server.api.messages.index_search import search_index
+from delaymq.server.api.messages.resent import resent_times_ms
+from delaymq.server.api.routing import Answer, Api, ApiError, Name, Query, TimeMs
+from delaymq.server.api.topics import no_topic
+from delaymq.server.group_lag import queue_count
+from delaymq.server.log_reader import ReadRecord, clean_text
+from delaymq.server.time_slices import TimeSlices
+from delaymq.store.reader import QUEUE_ENTRY
+
+if TYPE_CHECKING:
+    from delaymq.broker.broker import Broker
+
+MAX_FOUND: Final = 64
+"""Messages in one answer; RocketMQ answers no more either."""
+_LATEST_MS: Final = 1 << 53
+_BLANK_SIZE: Final = 1 << 30
+
+State = Literal["stored", "pending", "delivered", "retried", "deadLettered", "dropped"]
+
+
+class MessagesQuery(Query):
+    """By key or unique id (`key`), else by store time, newest first."""
+
+    topic: Name
+    key: Annotated[str, msgspec.Meta(max_length=1024)] = ""
+    from_ms: TimeMs = 0
+    to_ms: TimeMs = _LATEST_MS
+    queue_id: Annotated[int, msgspec.Meta(ge=0, le=1 << 30)] | None = None
+
+
+class MessageRow(Answer):
+    """One message."""
+
+    message_id: str
+    """The unique id that its producer gave it; without one the offset message id."""
+    offset_message_id: str
+    topic: str
+    """For a delayed one the topic that it is for."""
+    queue_id: int
+    queue_offset: int | None
+    """None while it is delayed."""
+    physical_offset: int
+    tags: str | None
+    keys: list[str]
+    born_ms: int
+    born_host: str
+    stored_ms: int
+    """Of the copy for a delayed one that was delivered."""
+    delay_level: int
+    due_ms: int | None
+    state: State
+    reconsume_times: int
+    bytes: int
+    """Of the stored body."""
+    properties: dict[str, str]
+    resent_ms: int | None
+    """When a dead letter was last sent to its group again."""
+
+
+class Messages(Answer):
+    """What was found, the newest first."""
+
+    as_of_ms: int
+    messages: list[MessageRow]
+    truncated: bool
+    """Whether there are more."""
+    pending: int | None
+    """Delayed messages for the topic that still wait: only a search by key finds them. None: not counted yet."""
+
+
+def row_of(broker: "Broker", read: ReadRecord) -> MessageRow:
+    """A record as a row."""
+    record = read.record
+    properties = decode_properties(record.raw_properties)
+    is_waiting_place = record.topic == names.SCHEDULE_TOPIC
+    offset_id = offset_message_id(record.store_host, record.physical_offset)
+    host, port = unpack_host(record.born_host)
+    real_queue = properties.get(names.REAL_QUEUE_ID, "")
+    return MessageRow(
+        message_id=clean_text(properties.get(names.UNIQUE_KEY, offset_id)),
+        offset_message_id=offset_id,
+        topic=clean_text(properties.get(names.REAL_TOPIC, record.topic) if is_waiting_place else record.topic),
+        queue_id=int(real_queue) if is_waiting_place and real_queue.isdecimal() else record.queue_id,
+        queue_offset=None if is_waiting_place else record.queue_offset,
+        physical_offset=record.physical_offset,
+        tags=clean_text(properties[names.TAGS]) if names.TAGS in properties else None,
+        keys=[clean_text(key) for key in properties.get(names.KEYS, "").split(" ") if key],
+        born_ms=record.born_timestamp_ms,
+        born_host=f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
+        stored_ms=record.store_timestamp_ms,
+        delay_level=delay_level_of(record, properties),
+        due_ms=due_ms_of(broker, record, properties),
+        state=state_of(broker, record, properties),
+        reconsume_times=record.reconsume_times,
+        bytes=read.body_bytes,
+        properties={clean_text(name): clean_text(value) for name, value in properties.items()},
+        resent_ms=None,
+    )
+
+
+def state_of(broker: "Broker", record: Record, properties: dict[str, str]) -> State:
+    """How the message of a record stands, as far as this record and the schedule tell."""
+    if record.topic == names.SCHEDULE_TOPIC:
+        settled = broker.delivery.is_settled(record.queue_id, record.queue_offset)
+        return "delivered" if settled else "pending"
+    if record.topic.startswith(names.DLQ_PREFIX):
+        return "deadLettered"
+    if record.topic == names.MARKS_TOPIC:
+        return "dropped"
+    if record.topic.startswith(names.RETRY_PREFIX):
+        return "retried"
+    mark = parse_mark(properties.get(names.MARK, ""))
+    return "delivered" if mark is not None and mark.kind is MarkKind.DELIVERED else "stored"
+
+
+def delay_level_of(record: Record, properties: dict[str, str]) -> int:
+    """The level by which a message was delayed; 0: it was not."""
+    if record.topic == names.SCHEDULE_TOPIC:
+        return level_of_queue(record.queue_id)
+    text = properties.get(names.DELAY, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+
+def due_ms_of(broker: "Broker", record: Record, properties: dict[str, str]) -> int | None:
+    """When a delayed message is or was due; None for others, and where no record says it."""
+    text = properties.get(names.DUE, "")
+    if record.topic == names.SCHEDULE_TOPIC:
+        due_ms = parse_due(text, record.queue_id, record.queue_offset)
+        if due_ms is not None:
+            return due_ms
+        return record.store_timestamp_ms + broker.delivery.levels.delay_ms(level_of_queue(record.queue_id))
+    mark = parse_mark(properties.get(names.MARK, ""))
+    return parse_due(text, mark.queue_id, mark.queue_offset) if mark is not None else None
+
+
+async def messages(api: Api, query: MessagesQuery) -> Messages:
+    """Messages of a topic by key or by time."""
+    if names.topic_problem(query.topic) is not None:
+        raise no_topic(query.topic)
+    if query.key:
+        found, truncated = await _by_key(api, query)
+    else:
+        found, truncated = await _by_time(api, query)
+    rows = await rows_of(api, query.topic, found)
+    pending = api.broker.delivery.pending_of_topic(query.topic)
+    return Messages(as_of_ms=api.broker.now_ms(), messages=rows, truncated=truncated, pending=pending)
+
+
+async def rows_of(api: Api, topic: str, found: list[ReadRecord]) -> list[MessageRow]:
+    """Records of a topic as rows; dead letters say whether they were sent again."""
+    rows = [row_of(api.broker, each) for each in found]
+    if rows and topic.startswith(names.DLQ_PREFIX):
+        times = await resent_times_ms(api, topic.removeprefix(names.DLQ_PREFIX), [each.record for each in found])
+        for row, time_ms in zip(rows, times, strict=True):
+            row.resent_ms = time_ms
+    return rows
+
+
+async def _by_key(api: Api, query: MessagesQuery) -> tuple[list[ReadRecord], bool]:
+    """Messages with a key or unique id, pending delayed ones too; and whether there may be more."""
+    broker, topic, key, from_ms, to_ms = api.broker, query.topic, query.key, query.from_ms, query.to_ms
+    turns = TimeSlices()
+    stored = await search_index(broker.store, topic, key, MAX_FOUND, turns, from_ms, to_ms)
+    waiting = await search_index(broker.store, names.SCHEDULE_TOPIC, key, MAX_FOUND, turns, from_ms, to_ms)
+    async with api.reading():
+        read = await api.in_thread(api.log_files().records, sorted({*stored, *waiting}, reverse=True))
+    rows = []
+    delivered_places: set[tuple[int, int]] = set()
+    for each in read:
+        if each is None or not has_key(each.record, topic, key):
+            continue
+        record = each.record
+        if not from_ms <= record.store_timestamp_ms <= to_ms:
+            continue
+        if query.queue_id is not None and row_of(broker, each).queue_id != query.queue_id:
+            continue
+        if record.topic == names.SCHEDULE_TOPIC and (record.queue_id, record.queue_offset) in delivered_places:
+            continue  # its copy, which is newer, tells all that it tells
+        mark = parse_mark(decode_properties(record.raw_properties).get(names.MARK, ""))
+        if mark is not None:
+            delivered_places.add((mark.queue_id, mark.queue_offset))
+        rows.append(each)
+    may_be_more = max(len(stored), len(waiting)) >= MAX_FOUND or len(rows) > MAX_FOUND
+    return rows[:MAX_FOUND], may_be_more
+
+
+def has_key(record: Record, topic: str, key: str) -> bool:
+    """Whether a record is a message of `topic`, or one that waits for it, with this key or unique id."""
+    properties = decode_properties(record.raw_properties)
+    own_topic = properties.get(names.REAL_TOPIC) if record.topic == names.SCHEDULE_TOPIC else record.topic
+    has = properties.get(names.UNIQUE_KEY) == key or key in properties.get(names.KEYS, "").split(" ")
+    return own_topic == topic and has
+
+
+async def _by_time(api: Api, query: MessagesQuery) -> tuple[list[ReadRecord], bool]:
+    broker, turns = api.broker, TimeSlices()
+    config = broker.topics.table.get(query.topic)
+    if config is None:
+        raise no_topic(query.topic)
+    queue_ids = range(queue_count(config)) if query.queue_id is None else [query.queue_id]
+    async with api.reading():
+        ends = await _ends_by_time(api, query.topic, list(queue_ids), query.to_ms, turns)
+        offsets: list[int] = []
+        for queue_id, low, end in ends:
+            await turns.give_way()
+            first = max(low, end - MAX_FOUND - 1)
+            entries = _entries(broker, query.topic, queue_id, first, end)
+            offsets += [entry[0] for entry in QUEUE_ENTRY.iter_unpack(entries) if 0 < entry[1] < _BLANK_SIZE]
+        # A later record stands behind an earlier one, whatever their queues.
+        newest = sorted(offsets, reverse=True)[: MAX_FOUND + 1]
+        read = await api.in_thread(api.log_files().records, newest)
+    rows = [
+        each
+        for each in read
+        if each is not None
+        and each.record.topic == query.topic
+        and query.from_ms <= each.record.store_timestamp_ms <= query.to_ms
+    ]
+    return rows[:MAX_FOUND], len(rows) > MAX_FOUND
+
+
+def _entries(broker: "Broker", topic: str, queue_id: int, first: int, end: int) -> bytes:
+    """Raw entries `first` to before `end`, a few: an answer of the store ends where a file does."""
+    parts = []
+    while first < end and (part := broker.store.read_entries(topic, queue_id, first, end - first)):
+        parts.append(part)
+        first += len(part) // QUEUE_ENTRY.size
+    return b"".join(parts)
+
+
+async def _ends_by_time(
+    api: Api, topic: str, queue_ids: list[int], to_ms: int, turns: TimeSlices
+) -> list[tuple[int, int, int]]:
+    """Queue, its first entry, and the first entry stored after `to_ms`; queues that hold nothing are left out.
+
+    All queues are searched at once, one halving of each a turn of the thread.
+    """
+    store = api.broker.store
+    found: list[tuple[int, int, int]] = []
+    searched: dict[int, tuple[int, int, int]] = {}
+    for queue_id in queue_ids:
+        await turns.give_way()
+        low, high = store.queue_bounds(topic, queue_id)
+        if low >= high:
+            continue
+        if to_ms >= store.last_store_timestamp_ms:
+            found.append((queue_id, low, high))
+        else:
+            searched[queue_id] = (low, low, high)
+    while searched:
+        middles: list[tuple[int, int]] = []
+        for queue_id, (_, low, high) in searched.items():
+            await turns.give_way()
+            entry = store.read_entries(topic, queue_id, (low + high) // 2, 1)
+            is_whole = len(entry) == QUEUE_ENTRY.size
+            middles.append((queue_id, QUEUE_ENTRY.unpack(entry)[0] if is_whole else -1))
+        times = await api.in_thread(api.log_files().store_times_ms, [offset for _, offset in middles])
+        for (queue_id, _), time_ms in zip(middles, times, strict=True):
+            first, low, high = searched[queue_id]
+            middle = (low + high) // 2
+            # A blank entry, or one whose record is gone, is taken for old: those stand before what is there.
+            low, high = (middle + 1, high) if time_ms is None or time_ms <= to_ms else (low, middle)
+            if low < high:
+                searched[queue_id] = (first, low, high)
+            else:
+                del searched[queue_id]
+                found.append((queue_id, first, low))
+    return found
+
+
+async def find(api: Api, message_id: str, topic: str) -> ReadRecord:
+    """The record of an offset message id, or of a unique id in `topic`; ApiError 404."""
+    if topic and (found := await by_unique_id(api, topic, message_id)):
+        return found[0]
+    offset = parse_id(message_id)
+    if offset is not None:
+        read = await named(api, offset)
+        if read is not None and offset_message_id(read.record.store_host, offset) == message_id.upper():
+            return read
+    hint = f" in topic {topic!r}" if topic else ": to look for a unique id, name its topic (?topic=…)"
+    raise ApiError(404, "no_such_message", f"this broker has no message {message_id[:64]!r}{hint}")
+
+
+async def named(api: Api, offset: int) -> ReadRecord | None:
+    """The record at an offset that a request states; None when there is none that its queue names too."""
+    async with api.reading():
+        read = (await api.in_thread(api.log_files().records, [offset]))[0]
+    if read is None:
+        return None
+    record = read.record
+    entry = api.broker.store.read_entries(record.topic, record.queue_id, record.queue_offset, 1)
+    is_named = len(entry) == QUEUE_ENTRY.size and QUEUE_ENTRY.unpack(entry)[:2] == (offset, record.size)
+    return read if is_named else None
+
+
+async def by_unique_id(api: Api, topic: str, unique_id: str) -> list[ReadRecord]:
+    """Records of a topic, and of the schedule for it, with a unique id: the newest that consumers see first."""
+    store, turns = api.broker.store, TimeSlices()
+    stored = await search_index(store, topic, unique_id, MAX_FOUND, turns)
+    waiting = await search_index(store, names.SCHEDULE_TOPIC, unique_id, MAX_FOUND, turns)
+    async with api.reading():
+        read = await api.in_thread(api.log_files().records, [*stored, *waiting])
+    return [each for each in read if each is not None and _has_unique_id(each.record, topic, unique_id)]
+
+
+def _has_unique_id(record: Record, topic: str, unique_id: str) -> bool:
+    properties: dict[str, Any] = decode_properties(record.raw_properties)
+    own_topic = properties.get(names.REAL_TOPIC) if record.topic == names.SCHEDULE_TOPIC else record.topic
+    return own_topic == topic and properties.get(names.UNIQUE_KEY) == unique_id
+
+
+def parse_id(message_id: str) -> int | None:
+    """The physical offset that an offset message id names; None when it is none."""
+    try:
+        return parse_offset_message_id(message_id)[2]
+    except ValueError:
+        return None

@@ -1,0 +1,225 @@
+"""What all of /api/v1 shares: a route with its parameters and answers, refusals, turns, and reading in threads."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from delaymq.server.http.responses import decode_json, error_response
+from delaymq.server.log_reader import LogFiles
+
+if TYPE_CHECKING:
+    from delaymq.broker.broker import Broker
+    from delaymq.server.broker_server import BrokerServer
+
+MAX_PAGE: Final = 1_000
+"""Rows of one answer."""
+MAX_READS: Final = 2
+"""Answers that read old messages at once: each has a thread."""
+MAX_WAITING: Final = 64
+"""Requests that wait for one of these: more get 503."""
+LONGEST_WAIT_S: Final = 5.0
+JSON: Final = "application/json"
+
+Limit = Annotated[int, msgspec.Meta(ge=1, le=MAX_PAGE, description="rows in the answer")]
+Name = Annotated[str, msgspec.Meta(max_length=255)]
+TimeMs = Annotated[int, msgspec.Meta(ge=0, le=1 << 53, description="ms since the epoch")]
+T = TypeVar("T")
+
+
+class Query(msgspec.Struct, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    """Parameters of a request, from its path and its query string."""
+
+
+class Body(msgspec.Struct, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    """The JSON body of a request."""
+
+
+class Answer(msgspec.Struct, rename="camel", kw_only=True):
+    """The JSON of an answer."""
+
+
+class Problem(Answer):
+    """What went wrong."""
+
+    code: str
+    message: str
+
+
+class Refusal(Answer):
+    """The one form of errors."""
+
+    error: Problem
+
+
+class ApiError(Exception):
+    """A request that is answered with an error: its status, a code for programs and a sentence for people."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+
+
+@dataclass(frozen=True)
+class Route:
+    """One thing that can be asked for, as the router and the description need it."""
+
+    method: str
+    path: str
+    summary: str
+    handle: Callable[..., Awaitable[Any]]
+    """`handle(api)`, with the parsed `query` and `body` behind it if there are such, returns an `answer`.
+
+    A method of a class that is made with the server gets the request instead and returns a whole response.
+    """
+    answer: Any
+    """Type of the JSON that is answered; None: not JSON."""
+    _: KW_ONLY
+    query: type[Query] | None = None
+    body: Any = None
+    """Its type; `object` for any JSON, of which nothing is used."""
+    described: Any = None
+    """The body's type in the description, where it says more than `body`."""
+    status: int = 200
+    content: str = JSON
+    refusals: tuple[int, ...] = ()
+    """Statuses of errors beyond those that every request may get."""
+    is_open: bool = False
+    """Whether it is answered without a token."""
+
+    @property
+    def owner(self) -> str | None:
+        """The class whose method answers; None: a function does."""
+        return self.handle.__qualname__.rpartition(".")[0] or None
+
+
+get: Final = partial(Route, "GET")
+post: Final = partial(Route, "POST")
+put: Final = partial(Route, "PUT")
+
+
+class Api:
+    """The broker, for handlers, and the threads in which they read."""
+
+    def __init__(self, server: "BrokerServer") -> None:
+        self.server = server
+        self.routes: tuple[Route, ...] = ()
+        """All that is answered; set by `add_routes`."""
+        self.resending = asyncio.Lock()
+        """Held by whoever sends dead letters again."""
+        self._reads = asyncio.Semaphore(MAX_READS)
+        self._waiting = 0
+        self._threads = ThreadPoolExecutor(MAX_READS, thread_name_prefix="http-api")
+
+    @property
+    def broker(self) -> "Broker":
+        """The broker."""
+        return self.server.broker
+
+    async def close(self, app: web.Application) -> None:
+        """Ends the threads."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[None]:
+        """A place among those that read; ApiError 503 when none comes free in time. Not to be nested."""
+        if self._waiting >= MAX_WAITING:
+            raise _busy()
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(LONGEST_WAIT_S):
+                await self._reads.acquire()
+        except TimeoutError:
+            raise _busy() from None
+        finally:
+            self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._reads.release()
+
+    def in_thread(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
+        """`function(*arguments)` in a thread; call it within `reading`."""
+        return asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+
+    def log_files(self) -> LogFiles:
+        """The log as it is now, for threads."""
+        return LogFiles(self.broker.store)
+
+
+def _busy() -> ApiError:
+    return ApiError(503, "busy", f"{MAX_READS} others read old messages already: try again")
+
+
+def add_routes(app: web.Application, api: Api, routes: tuple[Route, ...]) -> None:
+    """Has the application answer these."""
+    api.routes = routes
+    app.on_cleanup.append(api.close)
+    owners: dict[str, Any] = {}
+    for route in routes:
+        if route.owner is None:
+            handler = _handler(api, route)
+        else:
+            if route.owner not in owners:
+                owners[route.owner] = owner = _made(route, api.server)
+                if hasattr(owner, "close"):
+                    app.on_cleanup.append(owner.close)
+            handler = getattr(owners[route.owner], route.handle.__name__)
+        if route.method == "GET":
+            app.router.add_get(route.path, handler)  # and HEAD
+        else:
+            app.router.add_route(route.method, route.path, handler)
+
+
+def _made(route: Route, server: "BrokerServer") -> Any:
+    return getattr(sys.modules[route.handle.__module__], str(route.owner))(server)
+
+
+def _handler(api: Api, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        try:
+            arguments: list[Any] = []
+            if route.query is not None:
+                arguments.append(_parameters(request, route.query))
+            if route.body is not None:
+                arguments.append(await _json(request, route.body))
+            answer = await route.handle(api, *arguments)
+        except ApiError as error:
+            return error_response(error.status, error.code, error.message)
+        return web.Response(body=msgspec.json.encode(answer), status=route.status, content_type=route.content)
+
+    return handle
+
+
+def _parameters(request: web.Request, kind: type[Query]) -> Query:
+    values: dict[str, str] = dict(request.match_info)
+    for name, value in request.query.items():
+        if name in values:
+            raise ApiError(400, "bad_request", f"the parameter {name[:64]!r} stands there twice: state it once")
+        values[name] = value
+    try:
+        converted = msgspec.convert(values, kind, strict=False)
+        for field in msgspec.structs.fields(kind):
+            if field.encode_name in values and getattr(converted, field.name) is None:
+                raise msgspec.ValidationError(f"{field.encode_name} has no value: leave it out")
+        return converted
+    except msgspec.ValidationError as error:
+        names = ", ".join(field.encode_name for field in msgspec.structs.fields(kind))
+        raise ApiError(400, "bad_request", f"{error}; the parameters are {names}") from None
+
+
+async def _json(request: web.Request, kind: type[msgspec.Struct]) -> msgspec.Struct:
+    try:
+        return decode_json(await request.read(), kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        names = ", ".join(field.encode_name for field in msgspec.structs.fields(kind))
+        raise ApiError(400, "bad_request", f"{error}: send a JSON object with {names}") from None

@@ -1,0 +1,370 @@
+"""The store over HTTP, to be read from elsewhere: /api/v1/store. Nobody sees more of the log than is confirmed.
+
+Files are read in threads of their own, in chunks; the loop only sends. How many answers read at once is bounded, and so
+is how long somebody may take to receive one.
+"""
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+from aiohttp import web
+
+from delaymq.server.api.store.files import file_sizes, small_files
+from delaymq.server.api.store.segments import (
+    RangeError,
+    open_segment,
+    parse_range,
+    read_chunk,
+    records_behind,
+)
+from delaymq.server.http.http_server import cut_off, error_response
+from delaymq.store.reader import QUEUE_ENTRY
+from delaymq.store.segments import is_segment_name, segment_name
+
+if TYPE_CHECKING:
+    from delaymq.server.broker_server import BrokerServer
+
+FORMAT_VERSION: Final = 1
+"""Of the answers; it grows when a member changes its meaning or goes."""
+MAX_READS: Final = 4
+"""Answers that read at once: each has a thread and a descriptor, and takes its share of the loop."""
+MAX_WAITING: Final = 256
+"""Requests that wait for one of these: more get 503."""
+LONGEST_WAIT_S: Final = 5.0
+RECEIVE_GRACE_S: Final = 30.0
+SLOWEST_BYTES_PER_S: Final = 64 * 1024
+"""Who takes an answer more slowly, beyond the grace, is cut off: a deleted segment's space is free only then."""
+TURN_S: Final = 0.002
+"""How long a walk through tables holds the loop before others have their turn."""
+TURN_BYTES: Final = 256 * 1024
+QUOTED_AT_ONCE: Final = 128 * 1024
+"""Characters of a file that are made a piece of JSON text in one go, which takes less than a millisecond."""
+MIN_EVERY_BYTES: Final = 4_096
+MAX_STARTS: Final = 4_096
+"""In one answer: each costs a search in the segment."""
+MAX_TRIES: Final = 64
+"""Records that are looked up in their queues for one start: a log whose queues are gone is not searched through."""
+_TRIES_AT_ONCE: Final = 8
+
+T = TypeVar("T")
+
+
+class StoreHttp:
+    """Handlers over the store of one broker."""
+
+    def __init__(self, server: "BrokerServer") -> None:
+        self._server = server
+        self._reads = asyncio.Semaphore(MAX_READS)
+        self._waiting = 0
+        self._threads = ThreadPoolExecutor(MAX_READS, thread_name_prefix="store-http")
+
+    async def close(self, app: web.Application) -> None:
+        """Ends the threads."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def store(self, request: web.Request) -> web.Response:
+        """/api/v1/store: what there is, and how far the log may be read."""
+        broker = self._server.broker
+        store, config = broker.store, broker.config
+        end = store.confirmed_offset
+        return web.json_response(
+            {
+                "formatVersion": FORMAT_VERSION,
+                "asOfMs": broker.now_ms(),
+                "storeId": store.store_id,
+                "brokerName": config.broker_name,
+                "inUse": True,
+                "messageDelayLevel": config.message_delay_level,
+                "fileReservedTimeHours": config.file_reserved_time,
+                "files": file_sizes(store),
+                "startOffset": store.min_offset,
+                "endOffset": end,
+                "segments": [
+                    {"name": segment_name(base), "offset": base, "bytes": self._readable_end(base) - base}
+                    for base in range(store.min_offset, end, store.options.commit_log_file_bytes)
+                ],
+            }
+        )
+
+    async def segment(self, request: web.Request) -> web.StreamResponse:
+        """/api/v1/store/segments/NAME: its bytes, or a range of them."""
+        base, refusal = self._find(request)
+        if refusal is not None:
+            return refusal
+        readable_bytes = self._readable_end(base) - base
+        is_head = request.method == "HEAD"
+        try:
+            # What a range of a HEAD would mean is not defined.
+            span = None if is_head else parse_range(request.headers.get("Range"), readable_bytes)
+        except RangeError as error:
+            response = error_response(416, "range_not_satisfiable", str(error))
+            response.headers["Content-Range"] = f"bytes */{readable_bytes}"
+            return response
+        start, end = span or (0, readable_bytes)
+        answer = web.StreamResponse(
+            status=200 if span is None else 206,
+            headers={
+                "Content-Type": "application/octet-stream",
+                "Accept-Ranges": "bytes",
+                "DelayMQ-Store-Id": self._server.broker.store.store_id,
+            },
+        )
+        answer.content_length = end - start
+        if span is not None:
+            answer.headers["Content-Range"] = f"bytes {start}-{end - 1}/{readable_bytes}"
+        if is_head:
+            await answer.prepare(request)
+            return answer
+        async with self._reading_segment(base) as descriptor:
+            if not isinstance(descriptor, int):
+                return descriptor
+            async with _Sending(request, answer) as sending:
+                while start < end:
+                    chunk = await self._in_thread(read_chunk, descriptor, start, end)
+                    if not chunk or not await sending.send(chunk):
+                        sending.cut_off()
+                        break
+                    start += len(chunk)
+        return answer
+
+    async def starts(self, request: web.Request) -> web.StreamResponse:
+        """/api/v1/store/segments/NAME/starts?every=BYTES: where its records begin, about so far apart."""
+        base, refusal = self._find(request)
+        if refusal is not None:
+            return refusal
+        stated = request.query.get("every", "")
+        if not (stated.isascii() and stated.isdigit() and len(stated) < 19 and int(stated) >= MIN_EVERY_BYTES):
+            return error_response(400, "bad_request", f"every is a number of bytes, at least {MIN_EVERY_BYTES}")
+        end = self._readable_end(base) - base
+        every = max(int(stated), end // MAX_STARTS)
+        async with self._reading_segment(base) as descriptor:
+            if not isinstance(descriptor, int):
+                return descriptor
+            found = [0]
+            wished = every
+            while wished < end:
+                start = await self._start(descriptor, base, wished, end)
+                if start is not None:
+                    found.append(start)
+                wished = max(wished, start or 0) + every
+        return web.json_response(
+            {"asOfMs": self._server.broker.now_ms(), "every": every, "starts": [base + each for each in found]}
+        )
+
+    async def _start(self, descriptor: int, base: int, wished: int, end: int) -> int | None:
+        """The first byte from `wished` on at which a record begins that its queue names."""
+        position = wished
+        for _ in range(MAX_TRIES // _TRIES_AT_ONCE):
+            tried = await self._in_thread(records_behind, descriptor, base, position, end, _TRIES_AT_ONCE)
+            for each in tried:
+                entry = self._server.broker.store.read_entries(each.topic, each.queue_id, each.queue_offset, 1)
+                if entry and QUEUE_ENTRY.unpack(entry)[:2] == (base + each.position, each.size):
+                    return each.position
+            if len(tried) < _TRIES_AT_ONCE:
+                return None
+            position = tried[-1].position + 1
+        return None
+
+    async def positions(self, request: web.Request) -> web.StreamResponse:
+        """/api/v1/store/positions: how far consumers and the schedule are, and what the queues hold."""
+        return await self._by_turns(request, self._position_pieces())
+
+    async def _by_turns(self, request: web.Request, text: Iterator[str]) -> web.StreamResponse:
+        """JSON text, made and sent piece by piece; others have their turn in between."""
+        if request.method == "HEAD":
+            return web.Response(content_type="application/json")
+        answer = web.StreamResponse(headers={"Content-Type": "application/json"})
+        async with self._reading() as may_read:
+            if not may_read:
+                return _busy()
+            async with _Sending(request, answer) as sending:
+                if not await self._send_pieces(sending, text):
+                    sending.cut_off()
+        return answer
+
+    async def _send_pieces(self, sending: "_Sending", text: Iterator[str]) -> bool:
+        """False when the other side is gone or too slow."""
+        pieces: list[str] = []
+        size = 0
+        give_way_at = time.monotonic() + TURN_S
+        for piece in text:
+            pieces.append(piece)
+            size += len(piece)
+            if size < TURN_BYTES and time.monotonic() < give_way_at:
+                continue
+            if not await sending.send("".join(pieces).encode()):
+                return False
+            pieces, size = [], 0
+            await asyncio.sleep(0)
+            give_way_at = time.monotonic() + TURN_S
+        return await sending.send("".join(pieces).encode())
+
+    def _position_pieces(self) -> Iterator[str]:
+        """The JSON text in pieces that take far less than a turn each; the broker may go on between two of them."""
+        broker = self._server.broker
+        store = broker.store
+        head: dict[str, Any] = {
+            "formatVersion": FORMAT_VERSION,
+            "asOfMs": broker.now_ms(),
+            "storeId": store.store_id,
+            "inUse": True,
+            "startOffset": store.min_offset,
+            "endOffset": store.confirmed_offset,
+            # All of this is true of the log up to there; under SYNC_FLUSH it is confirmed a moment later.
+            "logEndOffset": store.end_offset,
+            "delayOffsets": broker.delivery.delay_offsets(),
+        }
+        yield json.dumps(head)[:-1]
+        offsets = broker.offsets.table
+        yield from _members("consumerOffsets", list(offsets), lambda key: offsets.get(key))
+        deleted = dict(store.deleted_topics)
+        yield from _members("deletedTopics", list(deleted), deleted.get)
+        yield ',"queues":['
+        comma = ""
+        for topic, queue_id in store.queues():
+            # A topic that is deleted just now has none.
+            if store.has_queue(topic, queue_id):
+                yield comma + json.dumps([topic, queue_id, *store.queue_bounds(topic, queue_id)])
+                comma = ","
+        yield "]}"
+
+    async def files(self, request: web.Request) -> web.StreamResponse:
+        """/api/v1/store/files: the small files as they would be written now, for a backup."""
+        return await self._by_turns(request, self._file_pieces())
+
+    def _file_pieces(self) -> Iterator[str]:
+        """The JSON text in pieces; the broker may go on between two of them."""
+        broker = self._server.broker
+        head = {"formatVersion": FORMAT_VERSION, "asOfMs": broker.now_ms(), "storeId": broker.store.store_id}
+        yield json.dumps(head)[:-1] + ',"files":{'
+        comma = ""
+        for name, content in small_files(broker):
+            yield f'{comma}{json.dumps(name)}:"'
+            for start in range(0, len(content), QUOTED_AT_ONCE):
+                yield json.dumps(content[start : start + QUOTED_AT_ONCE])[1:-1]
+            yield '"'
+            comma = ","
+        # Last, so that no file is ahead of it.
+        yield f'}},"logEndOffset":{broker.store.end_offset}}}'
+
+    def _find(self, request: web.Request) -> tuple[int, web.Response | None]:
+        """The segment's first offset; or the answer when there is none that may be read."""
+        name, store = request.match_info["name"], self._server.broker.store
+        if is_segment_name(name):
+            base, first = int(name), store.min_offset
+            if base < first:
+                return base, _gone(name)
+            if base < store.confirmed_offset and (base - first) % store.options.commit_log_file_bytes == 0:
+                return base, None
+        return 0, error_response(
+            404, "no_such_segment", "the log has no such segment: ask /api/v1/store for their names"
+        )
+
+    def _readable_end(self, base: int) -> int:
+        store = self._server.broker.store
+        return min(base + store.options.commit_log_file_bytes, store.confirmed_offset)
+
+    def _path(self, base: int) -> str:
+        return f"{self._server.broker.store.path}/commitlog/{segment_name(base)}"
+
+    @asynccontextmanager
+    async def _reading(self) -> AsyncIterator[bool]:
+        """A place among those that read; False when none came free."""
+        if self._waiting >= MAX_WAITING:
+            yield False
+            return
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(LONGEST_WAIT_S):
+                await self._reads.acquire()
+        except TimeoutError:
+            yield False
+            return
+        finally:
+            self._waiting -= 1
+        try:
+            yield True
+        finally:
+            self._reads.release()
+
+    @asynccontextmanager
+    async def _reading_segment(self, base: int) -> AsyncIterator[int | web.Response]:
+        """A descriptor of the segment, with a place among those that read; or why there is none."""
+        async with self._reading() as may_read:
+            if not may_read:
+                yield _busy()
+                return
+            try:
+                descriptor = await self._in_thread(open_segment, self._path(base))
+            except FileNotFoundError:
+                yield _gone(segment_name(base))
+                return
+            try:
+                yield descriptor
+            finally:
+                os.close(descriptor)
+
+    def _in_thread(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
+        return asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+
+
+class _Sending:
+    """An answer under way to somebody who has to take it fast enough; what fails in its block cuts it off."""
+
+    def __init__(self, request: web.Request, answer: web.StreamResponse) -> None:
+        self._request = request
+        self._answer = answer
+        self._began = asyncio.get_running_loop().time()
+        self._sent_bytes = 0
+
+    async def __aenter__(self) -> Self:
+        await self._answer.prepare(self._request)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            # Else the answer that tells of it would be taken for the rest of this one.
+            self.cut_off()
+
+    async def send(self, data: bytes) -> bool:
+        """False when the other side is gone or too slow."""
+        self._sent_bytes += len(data)
+        try:
+            async with asyncio.timeout_at(self._began + RECEIVE_GRACE_S + self._sent_bytes / SLOWEST_BYTES_PER_S):
+                await self._answer.write(data)
+        except (TimeoutError, ConnectionError):
+            return False
+        return True
+
+    def cut_off(self) -> None:
+        """The answer cannot be finished: the other side must not take it for whole."""
+        if self._request.transport is not None:
+            cut_off(self._request.transport)
+
+
+def _members(name: str, keys: list[str], value_of: Callable[[str], Any]) -> Iterator[str]:
+    yield f',"{name}":{{'
+    comma = ""
+    for key in keys:
+        value = value_of(key)
+        if value is not None:
+            yield f"{comma}{json.dumps(key)}:{json.dumps(value)}"
+            comma = ","
+    yield "}"
+
+
+def _gone(name: str) -> web.Response:
+    return error_response(404, "segment_gone", f"the segment {name} was deleted: ask /api/v1/store for what is there")
+
+
+def _busy() -> web.Response:
+    return error_response(503, "busy", f"{MAX_READS} others read the store already: try again")

@@ -1,0 +1,125 @@
+"""Leased pins: whoever copies the log from elsewhere keeps the broker from deleting what is being copied.
+
+A pin ends by itself, so that a copier that died holds nothing up; above the disk's last threshold pins give way
+(Retention), so that no copier takes a broker out of service.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+from aiohttp import web
+
+from delaymq.server.http.responses import decode_json, error_response
+
+if TYPE_CHECKING:
+    from delaymq.server.broker_server import BrokerServer
+    from delaymq.store.retention import Pins
+
+MAX_HOLDERS: Final = 8
+"""Each is a series of the metrics and a question before each deletion."""
+LEAST_LEASE_MS: Final = 1_000
+LONGEST_LEASE_MS: Final = 600_000
+_HOLDER = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
+_EXAMPLE: Final = '{"holder": "backup-1", "offset": 0, "leaseMs": 60000}'
+
+
+@dataclass(slots=True)
+class _Pin:
+    offset: int
+    lease_ends_ms: int
+
+
+class PinRefusedError(Exception):
+    """A pin that cannot be given: HTTP status, code, and a sentence."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+class LeasedPins:
+    """The pins of those who copy; `pins` are the store's."""
+
+    def __init__(self, pins: "Pins", min_offset: Callable[[], int], now_ms: Callable[[], int]) -> None:
+        self._pins = pins
+        self._min_offset = min_offset
+        self._now_ms = now_ms
+        self._held: dict[str, _Pin] = {}
+
+    def hold(self, holder: str, offset: int, lease_ms: int) -> int:
+        """Takes or renews a pin; when it ends (ms). PinRefusedError."""
+        self._expire()
+        first = self._min_offset()
+        if offset < first:
+            raise PinRefusedError(
+                409, "offset_gone", f"the log begins at {first}: ask /api/v1/store anew and pin what is there"
+            )
+        if holder not in self._held:
+            if len(self._held) >= MAX_HOLDERS:
+                raise PinRefusedError(
+                    429, "too_many_pins", f"{MAX_HOLDERS} others hold pins: try again when one of them is done"
+                )
+            self._pins.hold(holder, lambda: self._offset_of(holder), gives_way=True)
+        pin = self._held[holder] = _Pin(offset, self._now_ms() + lease_ms)
+        return pin.lease_ends_ms
+
+    def release(self, holder: str) -> bool:
+        """Ends a pin; False when there was none."""
+        if self._held.pop(holder, None) is None:
+            return False
+        self._pins.release(holder)
+        return True
+
+    def _offset_of(self, holder: str) -> int | None:
+        pin = self._held.get(holder)
+        return pin.offset if pin is not None and pin.lease_ends_ms > self._now_ms() else None
+
+    def _expire(self) -> None:
+        now_ms = self._now_ms()
+        for holder in [holder for holder, pin in self._held.items() if pin.lease_ends_ms <= now_ms]:
+            self.release(holder)
+
+
+class PinRequest(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """Body of POST /api/v1/store/pins."""
+
+    holder: str
+    offset: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+    lease_ms: Annotated[int, msgspec.Meta(ge=LEAST_LEASE_MS, le=LONGEST_LEASE_MS)]
+
+
+class PinsHttp:
+    """Handlers over the pins of one broker's store."""
+
+    def __init__(self, server: "BrokerServer") -> None:
+        broker = server.broker
+        self._store = broker.store
+        self.pins = LeasedPins(self._store.pins, lambda: self._store.min_offset, broker.now_ms)
+
+    async def hold(self, request: web.Request) -> web.Response:
+        """POST /api/v1/store/pins: takes a pin, or renews it."""
+        try:
+            wanted = decode_json(await request.read(), PinRequest)
+        except msgspec.DecodeError as error:
+            return error_response(400, "bad_request", f"{error}: send {_EXAMPLE}")
+        if not _HOLDER.fullmatch(wanted.holder) or not wanted.holder.startswith("backup-"):
+            return error_response(
+                400, "bad_request", "holder is `backup-` and up to 57 letters, digits, dots, dashes and underscores"
+            )
+        try:
+            lease_ends_ms = self.pins.hold(wanted.holder, wanted.offset, wanted.lease_ms)
+        except PinRefusedError as error:
+            return error_response(error.status, error.code, str(error))
+        answer = {"holder": wanted.holder, "offset": wanted.offset, "leaseEndsMs": lease_ends_ms}
+        return web.json_response(answer | {"storeId": self._store.store_id}, status=201)
+
+    async def release(self, request: web.Request) -> web.Response:
+        """DELETE /api/v1/store/pins/HOLDER."""
+        holder = request.match_info["holder"]
+        if not self.pins.release(holder):
+            return error_response(404, "no_such_pin", "nobody of that name holds a pin: it may have ended by itself")
+        return web.json_response({"holder": holder, "released": True})

@@ -1,0 +1,104 @@
+"""Reading commit-log segments for HTTP: ranges, and places at which records begin. What is here runs in any thread.
+
+A descriptor is opened for each answer: the store may close its own while a thread reads.
+"""
+
+import os
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from delaymq.message.errors import RecordError
+from delaymq.message.record import FIXED_BYTES, MESSAGE_MAGIC
+from delaymq.server.log_reader import WIDEST_HEAD_BYTES, read_cut
+from delaymq.store.reader import is_torn
+from delaymq.store.untrusted_offsets import LARGEST_NAMED_BYTES
+
+CHUNK_BYTES: Final = 256 * 1024
+"""What a thread reads and the loop sends at once: it takes some 0.1 ms of the loop."""
+SEARCH_BYTES: Final = 8 * 1024 * 1024
+"""How far a place at which a record begins is searched for."""
+_MAGIC_BYTES: Final = MESSAGE_MAGIC.to_bytes(4, "big")
+_PHYSICAL_OFFSET_AT: Final = 28
+_RANGE: Final = re.compile(r"bytes=(\d{0,19})-(\d{0,19})", re.ASCII)
+
+
+class RangeError(ValueError):
+    """A range that cannot be answered; the text says which can."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What looks like a record in every respect; only its queue proves that it is one, and no message's body."""
+
+    position: int
+    """Byte in the segment."""
+    topic: str
+    queue_id: int
+    queue_offset: int
+    size: int
+
+
+def parse_range(header: str | None, readable_bytes: int) -> tuple[int, int] | None:
+    """First byte and byte behind the last; None: everything is asked for. RangeError."""
+    if header is None or not header.lower().startswith("bytes="):
+        return None
+    match = _RANGE.fullmatch(header.lower().strip())
+    if match is None or not (match[1] or match[2]):
+        raise RangeError("ask for one range, such as bytes=0-1048575")
+    if not match[1]:
+        start, end = max(readable_bytes - int(match[2]), 0), readable_bytes
+    else:
+        start = int(match[1])
+        end = min(int(match[2]) + 1, readable_bytes) if match[2] else readable_bytes
+        if match[2] and int(match[2]) < start:
+            raise RangeError("the range ends before it begins")
+    if start >= end:
+        raise RangeError(f"{readable_bytes} bytes can be read")
+    return start, end
+
+
+def open_segment(path: str) -> int:
+    """A descriptor to read. FileNotFoundError when the segment was deleted."""
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def read_chunk(descriptor: int, position: int, end: int) -> bytes:
+    """At most CHUNK_BYTES from `position` on, and not beyond `end`."""
+    return os.pread(descriptor, min(CHUNK_BYTES, end - position), position)
+
+
+def records_behind(descriptor: int, base: int, position: int, end: int, count: int) -> list[Found]:
+    """The first `count` places from `position` on that look like records, searched for in SEARCH_BYTES."""
+    found: list[Found] = []
+    end_of_search = min(position + SEARCH_BYTES, end)
+    at = position
+    while at < end_of_search and len(found) < count:
+        piece = read_chunk(descriptor, at, end)
+        hit = piece.find(_MAGIC_BYTES)
+        while hit >= 0 and len(found) < count:
+            candidate = at + hit - 4
+            record = _record_at(descriptor, base, candidate, end) if candidate >= position else None
+            if record is not None:
+                found.append(record)
+            hit = piece.find(_MAGIC_BYTES, hit + 1)
+        if at + len(piece) >= end or len(piece) < len(_MAGIC_BYTES):
+            break
+        at += len(piece) - 3
+    return found
+
+
+def _record_at(descriptor: int, base: int, position: int, end: int) -> Found | None:
+    head = os.pread(descriptor, WIDEST_HEAD_BYTES, position)
+    size = int.from_bytes(head[:4], "big")
+    stated_offset = int.from_bytes(head[_PHYSICAL_OFFSET_AT : _PHYSICAL_OFFSET_AT + 8], "big")
+    if stated_offset != base + position or not FIXED_BYTES <= size <= min(end - position, LARGEST_NAMED_BYTES):
+        return None
+    try:
+        # A body may be full of heads that claim megabytes each: none is read for them.
+        record = read_cut(descriptor, position, head, size, 0).record
+    except RecordError:
+        return None
+    if is_torn(record.raw_properties, position + size - len(record.raw_properties)):
+        return None
+    return Found(position, record.topic, record.queue_id, record.queue_offset, size)

@@ -1,0 +1,54 @@
+"""Consumer lag of a group, for API and metrics: counted in time slices, from the broker's tables."""
+
+from typing import TYPE_CHECKING, Final
+
+from delaymq.message import names
+from delaymq.protocol.bodies import TopicConfig
+from delaymq.server.time_slices import TimeSlices
+
+if TYPE_CHECKING:
+    from delaymq.broker.broker import Broker
+
+BROADCASTING: Final = "BROADCASTING"
+
+
+async def topics_and_lag(
+    broker: "Broker", name: str, offset_topics: list[str], turns: TimeSlices
+) -> tuple[list[str], int]:
+    """The topics that a group consumes, and the messages before it in all of them."""
+    connected = broker.clients.group(name, broker.now_ms())
+    wanted = set(connected.subscriptions) if connected is not None else set()
+    topics = []
+    lag = 0
+    for topic in sorted({*offset_topics, *wanted}):
+        await turns.give_way()
+        # A connected group says what it wants; one that is away is taken at its offsets.
+        gone = wanted and topic not in wanted and topic != names.retry_topic(name)
+        if topic not in broker.topics.table or gone:
+            continue
+        topics.append(topic)
+        if connected is None or connected.message_model != BROADCASTING:
+            lag += await _lag(broker, topic, name, turns)
+    return topics, lag
+
+
+async def lag_of(broker: "Broker", name: str, offset_topics: list[str], turns: TimeSlices) -> int:
+    """Messages before a group in all its topics."""
+    return (await topics_and_lag(broker, name, offset_topics, turns))[1]
+
+
+def queue_count(topic: TopicConfig) -> int:
+    """How many queues may hold something."""
+    return max(topic.read_queue_nums, topic.write_queue_nums)
+
+
+async def _lag(broker: "Broker", topic: str, name: str, turns: TimeSlices) -> int:
+    """Messages before the group; a queue in which it has committed no offset counts whole, as RocketMQ counts."""
+    lag = 0
+    offsets = broker.offsets.queues_of(topic, name)
+    config = broker.topics.table.get(topic)
+    for queue_id in range(queue_count(config) if config is not None else 0):
+        await turns.give_way()
+        low, high = broker.store.queue_bounds(topic, queue_id)
+        lag += max(high - max(low, offsets.get(queue_id, 0)), 0)
+    return lag

@@ -1,0 +1,189 @@
+"""HTTP for people, probes and Prometheus. Importing this module loads aiohttp: do it late."""
+
+import asyncio
+import logging
+import resource
+import socket
+from typing import Final, cast
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from delaymq.server.http.guard import guard
+from delaymq.server.http.responses import add_headers, error_response, errors_as_json
+from delaymq.server.listening import BACKLOG, port_of
+from delaymq.transport.tcp_socket import LINGER_OFF, reset_at_close
+
+MAX_BODY_BYTES: Final = 64 * 1024
+"""No request here has a body worth mentioning."""
+SHUTDOWN_TIMEOUT_S: Final = 1.0
+MAX_CONNECTIONS: Final = 256
+"""At once: people, probes and tools. Each costs a descriptor and some memory.
+
+For one more the oldest makes room that has no request under way: whoever opens connections and holds them must not keep
+probes out, for which the broker would be restarted. When all have one, what comes beyond is cut off.
+"""
+IDLE_S: Final = 30.0
+"""A connection whose next request does not come whole within this time is closed, the first one included."""
+BODY_TIMEOUT_S: Final = 10.0
+"""How long a request's body may take."""
+STALLED_S: Final = 30.0
+"""Who takes nothing of an answer for so long is cut off."""
+_STALL_CHECK_S: Final = 5.0
+
+__all__ = ["MAX_BODY_BYTES", "HttpServer", "cut_off", "error_response", "serve"]
+
+
+def most_connections() -> int:
+    """Connections at once: where few files may be open, a quarter of them, since the store needs the rest."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return MAX_CONNECTIONS if limit == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, limit // 4)
+
+
+class HttpServer:
+    """A listening HTTP server."""
+
+    def __init__(self, runner: web.AppRunner, stalls: "_Stalls", port: int) -> None:
+        self._runner = runner
+        self._stalls = stalls
+        self.port = port
+
+    @property
+    def connections(self) -> int:
+        """Open ones."""
+        server = self._runner.server
+        return len(server.connections) if server is not None else 0
+
+    async def stop(self) -> None:
+        """Closes it."""
+        self._stalls.stop()
+        await self._runner.cleanup()
+
+
+async def serve(
+    app: web.Application, bound: socket.socket, host: str, token: str, own_names: tuple[str, ...] = ()
+) -> HttpServer:
+    """Listens with `app` on a bound socket; `host` is what it was bound to, `own_names` what else leads here."""
+    busy: set[asyncio.BaseTransport] = set()
+    app.middlewares.append(_marks_busy(busy))
+    app.middlewares.append(errors_as_json)
+    app.middlewares.append(guard(host, token, own_names))
+    app.middlewares.append(_whole_bodies)
+    app.on_response_prepare.append(add_headers)
+    # What it would say of a malformed request, with a trace, is the client's affair; our own failures are logged here.
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
+    # A reset at the end of a connection would take with it what of the last answer is still under way.
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_OFF)
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        handle_signals=False,
+        shutdown_timeout=SHUTDOWN_TIMEOUT_S,
+        keepalive_timeout=IDLE_S,
+    )
+    await runner.setup()
+    site = _Site(runner, bound, backlog=BACKLOG)
+    site.busy = busy
+    await site.start()
+    stalls = _Stalls(runner)
+    return HttpServer(runner, stalls, port_of(bound))
+
+
+def _marks_busy(busy: set[asyncio.BaseTransport]) -> Middleware:
+    """Keeps in `busy` the connections that have a request under way."""
+
+    @web.middleware
+    async def marked(request: web.Request, handler: Handler) -> web.StreamResponse:
+        transport = request.transport
+        if transport is None:
+            return await handler(request)
+        busy.add(transport)
+        try:
+            return await handler(request)
+        finally:
+            busy.discard(transport)
+
+    return marked
+
+
+@web.middleware
+async def _whole_bodies(request: web.Request, handler: Handler) -> web.StreamResponse:
+    if request.can_read_body:
+        try:
+            async with asyncio.timeout(BODY_TIMEOUT_S):
+                await request.read()
+        except web.RequestPayloadError:
+            return error_response(400, "bad_request", "the body is not what Content-Encoding says: send it as it is")
+        except TimeoutError:
+            return error_response(408, "request_timeout", f"the body did not come within {BODY_TIMEOUT_S:g} s")
+    return await handler(request)
+
+
+class _Site(web.SockSite):
+    """A socket that is listened on, for a limited number of connections."""
+
+    busy: set[asyncio.BaseTransport]
+    """Connections with a request under way."""
+
+    async def start(self) -> None:
+        await web.BaseSite.start(self)
+        self._server = await asyncio.get_running_loop().create_server(
+            self._accept, sock=self._sock, backlog=self._backlog
+        )
+
+    def _accept(self) -> asyncio.Protocol:
+        server = self._runner.server
+        if server is None or (len(server.connections) >= most_connections() and not self._make_room(server)):
+            return _CutOff()
+        return server()
+
+    def _make_room(self, server: web.Server) -> bool:
+        """Whether there is a place, now that the oldest connection without a request was closed if need be."""
+        there = [each.transport for each in server.connections]
+        live = [transport for transport in there if transport is not None and not transport.is_closing()]
+        if len(live) < most_connections():
+            return True
+        idle = next((each for each in live if each not in self.busy and not each.get_write_buffer_size()), None)
+        if idle is not None:
+            idle.close()
+        return idle is not None
+
+
+class _CutOff(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cut_off(cast("asyncio.Transport", transport))  # uvloop's are none of asyncio's classes
+
+
+def cut_off(transport: asyncio.Transport) -> None:
+    """Ends a connection at once, by a reset: nothing waits in the kernel for somebody who takes nothing."""
+    reset_at_close(transport, True)
+    transport.abort()
+
+
+class _Stalls:
+    """Cuts off connections whose peer takes nothing of what waits for it."""
+
+    def __init__(self, runner: web.AppRunner) -> None:
+        self._runner = runner
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[asyncio.Transport, tuple[int, float]] = {}
+        self._timer = self._loop.call_later(_STALL_CHECK_S, self._check)
+
+    def stop(self) -> None:
+        """Ends."""
+        self._timer.cancel()
+
+    def _check(self) -> None:
+        now = self._loop.time()
+        waiting: dict[asyncio.Transport, tuple[int, float]] = {}
+        for connection in self._runner.server.connections if self._runner.server is not None else []:
+            transport = connection.transport
+            unsent = transport.get_write_buffer_size() if transport is not None else 0
+            if transport is None or not unsent:
+                continue
+            known = self._waiting.get(transport)
+            waiting[transport] = known if known is not None and known[0] == unsent else (unsent, now)
+            if now - waiting[transport][1] >= STALLED_S:
+                cut_off(transport)
+        self._waiting = waiting
+        self._timer = self._loop.call_later(_STALL_CHECK_S, self._check)

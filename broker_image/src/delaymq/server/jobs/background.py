@@ -1,0 +1,115 @@
+"""Work at intervals: each job on the loop's thread, its system calls, if it hands back a task, in another."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from delaymq.clock import now_ms
+from delaymq.quiet_log import QuietLog
+from delaymq.server.resources import started
+
+TICK_S: Final = 0.2
+"""The finest interval of a job; also how often the loop's lag is measured."""
+LAG_WINDOW_TICKS: Final = 50
+"""The lag that is shown is the largest of the last ten seconds."""
+WORKER_THREADS: Final = 2
+"""A slow write of one job must not hold up the allocation of the next segment."""
+
+_logger = logging.getLogger(__name__)
+_failures = QuietLog(_logger, now_ms)
+
+
+class Task(Protocol):
+    """As a store task: system calls in any thread, the result on the loop's."""
+
+    def run(self) -> None:
+        """In any thread."""
+
+    def finish(self) -> object:
+        """On the loop's thread."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """Something to do again and again."""
+
+    name: str
+    interval_ms: Callable[[], int]
+    """Asked each time, since a configuration may change."""
+    run: Callable[[], Task | None]
+    """The job; not run again before the task that it returned is finished."""
+
+
+class Background:
+    """Runs jobs and measures how late the loop is."""
+
+    def __init__(self, jobs: list[Job]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._jobs = jobs
+        now = self._loop.time()
+        self._due = {job.name: now + job.interval_ms() / 1000 for job in jobs}
+        self._running: dict[str, asyncio.Future[None]] = {}
+        self._executor = started(ThreadPoolExecutor(WORKER_THREADS, "background"), WORKER_THREADS)
+        self._timer: asyncio.TimerHandle | None = None
+        self._tick_at = 0.0
+        self._lags_s = [0.0] * LAG_WINDOW_TICKS
+        self._ticks = 0
+        self._stopped = False
+
+    @property
+    def lag_s(self) -> float:
+        """How much later than asked for the loop ran a timer, at most, in the last ten seconds."""
+        return max(self._lags_s)
+
+    def start(self) -> None:
+        """Begins; each job runs for the first time after its interval."""
+        self._tick_at = self._loop.time() + TICK_S
+        self._timer = self._loop.call_at(self._tick_at, self._tick)
+
+    async def stop(self) -> None:
+        """Ends, after the tasks under way."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._running:
+            await asyncio.gather(*self._running.values(), return_exceptions=True)
+        self._executor.shutdown(wait=True)
+
+    def _tick(self) -> None:
+        now = self._loop.time()
+        self._lags_s[self._ticks % LAG_WINDOW_TICKS] = max(now - self._tick_at, 0.0)
+        self._ticks += 1
+        for job in self._jobs:
+            if self._due[job.name] <= now and job.name not in self._running:
+                self._due[job.name] = now + job.interval_ms() / 1000
+                self._run(job)
+        if not self._stopped:
+            self.start()
+
+    def _run(self, job: Job) -> None:
+        try:
+            task = job.run()
+        except Exception as error:
+            _failures.warning(f"background work ({job.name}) failed: %s", error, error=error)
+            return
+        if task is None:
+            return
+        running = self._loop.run_in_executor(self._executor, task.run)
+        done = self._loop.create_future()
+        self._running[job.name] = done
+
+        def ended(future: "asyncio.Future[None]", task: Task = task) -> None:
+            del self._running[job.name]
+            error: object = future.exception()
+            try:
+                error = error or task.finish()
+            except Exception as failure:
+                error = failure
+            if error is not None:
+                _failures.warning(f"background work ({job.name}) failed: %s", error)
+            done.set_result(None)
+
+        running.add_done_callback(ended)

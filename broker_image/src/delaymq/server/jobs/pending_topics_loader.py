@@ -1,0 +1,80 @@
+"""Learns in the background, in small turns, for which topics waited what was pending at the start."""
+
+import asyncio
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+from delaymq.clock import now_ms
+from delaymq.message.names import SCHEDULE_TOPIC
+from delaymq.quiet_log import QuietLog
+from delaymq.server.log_reader import LogFiles
+from delaymq.store.reader import QUEUE_ENTRY
+
+if TYPE_CHECKING:
+    from delaymq.broker.broker import Broker
+
+AT_ONCE: Final = 64
+"""Records that are read at once: some 1 ms of a thread, which may keep the loop waiting for as long."""
+PAUSES: Final = 3
+"""How many times as long as it reads it pauses: messages that are due and producers come first."""
+LONGEST_PAUSE_S: Final = 0.5
+_AGAIN_S: Final = 5.0
+
+_problems = QuietLog(logging.getLogger(__name__), now_ms)
+
+
+class PendingTopicsLoader:
+    """Runs until all is known. `start` it once, `stop` it at any time."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begins, if there is anything to learn."""
+        if not self._broker.delivery.pending_topics.complete:
+            self._task = asyncio.create_task(self._run(), name="topics of pending messages")
+
+    async def stop(self) -> None:
+        """Ends."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        delivery = self._broker.delivery
+        with ThreadPoolExecutor(1, "pending-topics") as thread:
+            while not delivery.pending_topics.complete:
+                ranges = delivery.pending_topics.unknown_ranges(lambda *place: not delivery.is_settled(*place), AT_ONCE)
+                for queue_id, offsets in ranges:
+                    began = time.monotonic()
+                    if offsets:
+                        await self._try_to_learn(thread, queue_id, list(offsets))
+                    await asyncio.sleep(min(PAUSES * (time.monotonic() - began), LONGEST_PAUSE_S))
+                if not delivery.pending_topics.complete:
+                    await asyncio.sleep(_AGAIN_S)
+
+    async def _try_to_learn(self, thread: ThreadPoolExecutor, queue_id: int, offsets: list[int]) -> None:
+        """A disk or a limit that refuses a read or a thread now may not do so later: the rest is tried again."""
+        try:
+            await self._learn(thread, queue_id, offsets)
+        except (OSError, RuntimeError) as error:
+            _problems.warning("cannot read for which topics messages wait, trying again: %s", error)
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _learn(self, thread: ThreadPoolExecutor, queue_id: int, offsets: list[int]) -> None:
+        broker = self._broker
+        places = [self._place(queue_id, offset) for offset in offsets]
+        topics = await asyncio.get_running_loop().run_in_executor(
+            thread, LogFiles(broker.store, unconfirmed=True).real_topics, places
+        )
+        queue = broker.delivery.pending_topics.queue(queue_id)
+        for offset, topic in zip(offsets, topics, strict=True):
+            if not broker.delivery.is_settled(queue_id, offset):
+                queue.learn(offset, topic)
+
+    def _place(self, queue_id: int, offset: int) -> int:
+        entry = self._broker.store.read_entries(SCHEDULE_TOPIC, queue_id, offset, 1)
+        return int(QUEUE_ENTRY.unpack(entry)[0]) if len(entry) == QUEUE_ENTRY.size else -1

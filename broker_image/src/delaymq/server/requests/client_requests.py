@@ -1,0 +1,188 @@
+"""Questions of the broker to its clients on behalf of others: sent, waited for, and put together to one answer."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from delaymq.broker.results import Asked, Deferred
+from delaymq.protocol.codes import ResponseCode
+from delaymq.protocol.command import MAX_FRAME_BYTES, Command, Response
+from delaymq.server.requests.sessions import ClientSession
+from delaymq.transport import TransportError
+
+MAX_OPEN_PER_ASKER: Final = 1_000
+"""Requests of one connection that wait for clients: as many replies a program may have under way, and each costs memory
+until a client that does not answer has used up its time."""
+MAX_OPEN_QUESTIONS: Final = 20_000
+"""Of all askers: a group of thousands can be asked, but not again and again at once."""
+MAX_HELD_BYTES_PER_ASKER: Final = 2 * MAX_FRAME_BYTES
+"""What its open requests hold, such as replies to a producer that takes them and never says so: at megabytes each the
+number of requests alone would be no limit."""
+MAX_HELD_BYTES: Final = 4 * MAX_HELD_BYTES_PER_ASKER
+"""The same of all askers."""
+MAX_ANSWER_BYTES: Final = MAX_FRAME_BYTES
+"""Bodies that are kept for one asker: more could not be sent on in one frame."""
+MAX_KEPT_BYTES: Final = 4 * MAX_FRAME_BYTES
+"""The same for all askers: clients that answer with all they have would fill the memory."""
+SENT_AT_ONCE: Final = 50
+"""Questions that are sent in one turn of the loop, each a system call: others have their turn in between."""
+
+Reply = Callable[[ClientSession, Command, Response], None]
+Defer = Callable[[ClientSession, Command, Deferred], None]
+
+
+class _Share:
+    """What an asker, or all of them, have open."""
+
+    __slots__ = ("held_bytes", "requests")
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.held_bytes = 0
+
+    def add(self, requests: int, held_bytes: int) -> None:
+        self.requests += requests
+        self.held_bytes += held_bytes
+
+
+class _Asking:
+    """One request that waits for clients."""
+
+    __slots__ = ("answers", "asked", "held_bytes", "kept_bytes", "open", "request", "sent", "session")
+
+    def __init__(self, session: ClientSession, request: Command, asked: Asked) -> None:
+        self.session = session
+        self.request = request
+        self.asked = asked
+        self.answers: list[Command | None] = [None] * len(asked.questions)
+        self.open = len(asked.questions)
+        self.sent = 0
+        self.kept_bytes = 0
+        self.held_bytes = _bytes_of(request) + sum(
+            _bytes_of(question) for _, question in asked.questions if question.body is not request.body
+        )
+
+
+class ClientRequests:
+    """All requests that wait for clients. `defer` takes an answer that waits for the disk."""
+
+    def __init__(self, reply: Reply, defer: Defer) -> None:
+        self._reply = reply
+        self._defer = defer
+        self._loop = asyncio.get_running_loop()
+        self._of_asker: dict[int, _Share] = {}
+        self._of_all = _Share()
+        self._open_questions = 0
+        self._kept_bytes = 0
+        self._closing = False
+
+    @property
+    def open_questions(self) -> int:
+        """Questions whose answers may still come."""
+        return self._open_questions
+
+    def ask(self, session: ClientSession, request: Command, asked: Asked) -> None:
+        """Sends the questions; `request` is answered when each has its answer or its time is over.
+
+        An asker that goes away changes nothing: its clients were asked already.
+        """
+        if self._closing:
+            return
+        count = len(asked.questions)
+        asking = _Asking(session, request, asked)
+        of_asker = self._of_asker.get(session.id) or _Share()
+        if (
+            of_asker.requests >= MAX_OPEN_PER_ASKER
+            or self._open_questions + count > MAX_OPEN_QUESTIONS
+            or _is_beyond(of_asker, asking.held_bytes, MAX_HELD_BYTES_PER_ASKER)
+            or _is_beyond(self._of_all, asking.held_bytes, MAX_HELD_BYTES)
+        ):
+            self._reply(session, request, _busy(of_asker.requests, self._open_questions))
+            return
+        self._of_asker[session.id] = of_asker
+        for share in (of_asker, self._of_all):
+            share.add(1, asking.held_bytes)
+        self._open_questions += count
+        if count:
+            self._send(asking)
+        else:
+            self._finish(asking)
+
+    def close(self) -> None:
+        """Answers nothing any more: the server stops, and the reset of their connections tells the askers."""
+        self._closing = True
+
+    def _send(self, asking: _Asking) -> None:
+        questions, timeout_ms = asking.asked.questions, asking.asked.timeout_ms
+        end = min(asking.sent + SENT_AT_ONCE, len(questions))
+        for index in range(asking.sent, end):
+            future = None if self._closing else _start(*questions[index], timeout_ms)
+            if future is None:
+                self._answered(asking, index, None)
+            else:
+                future.add_done_callback(partial(self._ended, asking, index))
+        asking.sent = end
+        if end < len(questions):
+            self._loop.call_soon(self._send, asking)
+
+    def _ended(self, asking: _Asking, index: int, future: "asyncio.Future[Command]") -> None:
+        failed = future.cancelled() or future.exception() is not None
+        self._answered(asking, index, None if failed else future.result())
+
+    def _answered(self, asking: _Asking, index: int, answer: Command | None) -> None:
+        if answer is not None:
+            kept = len(answer.body)
+            if asking.kept_bytes + kept <= MAX_ANSWER_BYTES and self._kept_bytes + kept <= MAX_KEPT_BYTES:
+                asking.answers[index] = answer
+                asking.kept_bytes += kept
+                self._kept_bytes += kept
+        self._open_questions -= 1
+        asking.open -= 1
+        if asking.open == 0:
+            self._finish(asking)
+
+    def _finish(self, asking: _Asking) -> None:
+        self._kept_bytes -= asking.kept_bytes
+        session = asking.session
+        of_asker = self._of_asker[session.id]
+        for share in (of_asker, self._of_all):
+            share.add(-1, -asking.held_bytes)
+        if not of_asker.requests:
+            del self._of_asker[session.id]
+        if self._closing:
+            return
+        result = asking.asked.answer(asking.answers)
+        if isinstance(result, Deferred):
+            self._defer(session, asking.request, result)
+        else:
+            self._reply(session, asking.request, result)
+
+
+def _start(session: object, question: Command, timeout_ms: int) -> "asyncio.Future[Command] | None":
+    """The future of an answer; None when the question cannot be sent."""
+    if not isinstance(session, ClientSession) or session.connection.is_behind:
+        return None
+    try:
+        return session.connection.start_request(question, timeout_ms)
+    except (TransportError, ValueError):  # gone, too many open already, or larger than a frame
+        return None
+
+
+def _bytes_of(command: Command) -> int:
+    """What a command costs while it is kept."""
+    texts = sum(len(name) + len(value) for name, value in command.fields.items())
+    return len(command.body) + texts + len(command.remark or "")
+
+
+def _is_beyond(share: _Share, more_bytes: int, limit: int) -> bool:
+    # One alone is always taken: it came in one frame.
+    return bool(share.requests) and share.held_bytes + more_bytes > limit
+
+
+def _busy(of_asker: int, in_all: int) -> Response:
+    return Response(
+        ResponseCode.SYSTEM_BUSY,
+        f"[REJECTREQUEST]system busy, start flow control for a while: {of_asker} requests of this connection and"
+        f" {in_all} in all wait for clients to answer",
+    )

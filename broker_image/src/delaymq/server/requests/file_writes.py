@@ -1,0 +1,105 @@
+"""Changes of files that clients ask for: made one after the other, with their system calls in a thread.
+
+One at a time, so that none is lost to another that began with the same state of a file; each is answered when its steps
+have ended, which is when it is on the disk and in force.
+"""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Final, Protocol
+
+from delaymq.protocol.codes import ResponseCode
+from delaymq.protocol.command import Command, Response
+from delaymq.server.requests.sessions import ClientSession
+from delaymq.server.resources import started
+from delaymq.steps import Steps
+
+# Of all servers of a process: two of them may keep changes in the same configuration file.
+_writer = ThreadPoolExecutor(1, "changes of files")
+
+MAX_WAITING_PER_CONNECTION: Final = 16
+"""Tools send one and wait for its answer; who sends hundreds must not keep the others out."""
+MAX_WAITING: Final = 1_000
+MAX_WAITING_BYTES: Final = 16 << 20
+"""What their requests may hold while a slow disk is written; one alone is always taken."""
+
+Work = Callable[[], None]
+
+
+class Guarded(Protocol):
+    """Runs something for a request of this code; what it raises becomes the answer."""
+
+    def __call__(self, code: int, run: Callable[[], Work | Response], /) -> Work | Response: ...
+
+
+class FileWriter:
+    """The changes of one server. Made within the loop."""
+
+    def __init__(self, reply: Callable[[ClientSession, Command, Response], None], guarded: Guarded) -> None:
+        self._reply = reply
+        self._guarded = guarded
+        self._loop = asyncio.get_running_loop()
+        started(_writer, 1)
+        self._waiting: deque[tuple[ClientSession, Command, Steps[Response]]] = deque()
+        self._of_session: Counter[int] = Counter()
+        self._bytes = 0
+        self._working: asyncio.Task[None] | None = None
+        self._stopped = False
+
+    def make(self, session: ClientSession, request: Command, steps: Steps[Response]) -> None:
+        """Has a change made after those that were asked for before, and `request` answered."""
+        if self._stopped:
+            return
+        full = len(self._waiting) >= MAX_WAITING or (
+            bool(self._waiting) and self._bytes + len(request.body) > MAX_WAITING_BYTES
+        )
+        if full or self._of_session[session.id] >= MAX_WAITING_PER_CONNECTION:
+            remark = f"{len(self._waiting)} changes wait for the disk already: ask again when one is answered"
+            self._reply(session, request, Response(ResponseCode.SYSTEM_BUSY, remark))
+            return
+        self._waiting.append((session, request, steps))
+        self._of_session[session.id] += 1
+        self._bytes += len(request.body)
+        if self._working is None:
+            self._working = self._loop.create_task(self._work(), name="changes of files")
+
+    async def stop(self) -> None:
+        """Ends after the change that is under way; the others are not made, and nobody was told that they are."""
+        self._stopped = True
+        if self._working is not None:
+            await self._working
+
+    async def _work(self) -> None:
+        while self._waiting and not self._stopped:
+            session, request, steps = self._waiting.popleft()
+            response = await self._made(request.code, steps)
+            self._bytes -= len(request.body)
+            self._of_session[session.id] -= 1
+            if not self._of_session[session.id]:
+                del self._of_session[session.id]
+            self._reply(session, request, response)
+            await asyncio.sleep(0)  # what is refused at once has not waited for anything yet
+        self._working = None
+
+    async def _made(self, code: int, steps: Steps[Response]) -> Response:
+        error: Exception | None = None
+        while True:
+            work = self._guarded(code, partial(_advance, steps, error))
+            if isinstance(work, Response):
+                return work
+            error = None
+            try:
+                await self._loop.run_in_executor(_writer, work)
+            except Exception as caught:
+                error = caught
+
+
+def _advance(steps: Steps[Response], error: Exception | None) -> Work | Response:
+    try:
+        return next(steps) if error is None else steps.throw(error)
+    except StopIteration as end:
+        response: Response = end.value
+        return response

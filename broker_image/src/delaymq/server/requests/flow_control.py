@@ -1,0 +1,177 @@
+"""Refuses at once what waited too long, or would: a send that is stored after its producer gave up is a duplicate.
+
+One event loop serves all requests, so nothing queues for threads. A request waits in the kernel while the loop is held
+up (a page of the log that the disk has to give, a paused machine), on its connection while the peer does not read its
+answers, and as a send that has been stored until the disk confirms it. On the way of every request there is one
+comparison of times; how long bytes have really lain there is asked of the kernel only when that looks too long.
+
+What lay in the kernel is refused only above `osPageCacheBusyTimeOutMills` (1 s), whatever the request's own limit:
+machines stand still for some hundred milliseconds all the time, RocketMQ refuses nothing for it, and no producer has
+given up by then (3 s).
+"""
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from delaymq.clock import now_ms
+from delaymq.config import BrokerConfig
+from delaymq.protocol.codes import PULL_CODES, RequestCode, ResponseCode
+from delaymq.protocol.command import Command, Response
+from delaymq.quiet_log import QuietLog
+from delaymq.server.jobs.background import Job
+from delaymq.server.requests.flushing import Flushing, Reply
+from delaymq.server.requests.sessions import ClientSession
+from delaymq.transport import RemotingConnection
+
+if TYPE_CHECKING:
+    from delaymq.broker.broker import Broker
+
+TICK_MS: Final = 200
+"""How often the loop shows that it is alive; what has waited longer cannot have come after the last sign."""
+NOTICED_S: Final = 0.02
+"""A sign of life this much too late means that the loop was held up: until the next one every read is looked at."""
+
+REJECTED: Final = "[REJECTREQUEST]system busy, start flow control for a while"
+OVERLOADED: Final = "[OVERLOAD]system busy, start flow control for a while"
+_CLEANED: Final = "broker busy, start flow control for a while, period in queue: %dms, size of queue: %d"
+
+_SENDS: Final = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+    }
+)
+
+_logger = logging.getLogger(__name__)
+_log = QuietLog(_logger, now_ms)
+
+
+class FlowControl:
+    """`sift` is asked when `suspects` says so; both on the loop's thread. Times are monotonic seconds."""
+
+    def __init__(
+        self,
+        broker: "Broker",
+        flushing: Flushing,
+        reply: Reply,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        age_s: Callable[[RemotingConnection], float] = RemotingConnection.last_bytes_age_s,
+    ) -> None:
+        self._broker = broker
+        self._flushing = flushing
+        self._reply = reply
+        self._clock = clock
+        self._age_s = age_s
+        self._has_begun = False
+        self._tick_due = math.inf
+        self._alive_at = clock()
+        self._suspect_all = False
+        self._store_blocked = False
+        self.suspicious_at = math.inf
+        """From this time on the loop may have been held up for too long."""
+        self.patience_s = math.inf
+        """How long a connection may put requests off before they have to be looked at."""
+        self.blocked_s = 0.0
+        """A turn that handled sends for longer than this was held up by the store."""
+        self.refused: dict[str, int] = {}
+        """Requests that were refused, by reason."""
+        self.apply(broker.config)
+
+    def apply(self, config: BrokerConfig) -> None:
+        """Takes a changed configuration."""
+        send_s = config.wait_time_mills_in_send_queue / 1000
+        self._limits_s: dict[int, float] = dict.fromkeys(_SENDS, send_s)
+        self._limits_s |= dict.fromkeys(PULL_CODES, config.wait_time_mills_in_pull_queue / 1000)
+        self._limits_s[RequestCode.HEART_BEAT] = config.wait_time_mills_in_heartbeat_queue / 1000
+        self._limits_s[RequestCode.END_TRANSACTION] = config.wait_time_mills_in_transaction_queue / 1000
+        shortest_s = min(self._limits_s.values())
+        self._cleans = config.broker_fast_failure_enable
+        self.patience_s = shortest_s if self._cleans else math.inf
+        self._capacity = config.send_thread_pool_queue_capacity
+        self.blocked_s = config.os_page_cache_busy_time_out_mills / 1000
+        self._stall_s = max(shortest_s, self.blocked_s)
+        self._flushing.busy_after_s = self.blocked_s
+        self._flushing.capacity = self._capacity
+        self._watch()
+
+    def begin(self) -> None:
+        """The start is over: until now libraries were loaded, which holds the loop up and is nobody's overload."""
+        self._has_begun = True
+        self._tick_due = math.inf
+        self.tick()
+
+    def job(self) -> Job:
+        """The signs of life, to be run among the background's jobs."""
+        return Job(name="sign of life", interval_ms=lambda: TICK_MS, run=self.tick)
+
+    def tick(self) -> None:
+        """The loop is alive; to be called every TICK_MS."""
+        now = self._clock()
+        self._suspect_all = now - self._tick_due >= NOTICED_S
+        if not self._suspect_all:
+            self._store_blocked = False
+        self._tick_due = now + TICK_MS / 1000
+        self._alive_at = now
+        self._watch()
+
+    def _watch(self) -> None:
+        if not (self._cleans and self._has_begun):
+            self.suspicious_at = math.inf
+        elif self._suspect_all:
+            self.suspicious_at = 0.0
+        else:
+            self.suspicious_at = self._alive_at + self._stall_s
+
+    def held_up(self, commands: list[Command]) -> None:
+        """These took longer than `blocked_s`; what came meanwhile is told that the store was the reason, if it was."""
+        self._store_blocked = any(command.code in _SENDS for command in commands)
+        self._suspect_all = True
+        self._watch()
+
+    def sift(self, session: ClientSession, commands: list[Command], now: float) -> list[Command]:
+        """Those of `commands` that are still handled; the others have been answered with 2 (SYSTEM_BUSY)."""
+        in_kernel_s = put_off_s = 0.0
+        if self._cleans:
+            connection = session.connection
+            if now >= self.suspicious_at:
+                in_kernel_s = self._age_s(connection)
+            if connection.put_off_at:
+                put_off_s = now - connection.put_off_at
+        flushing = self._flushing
+        disk_hangs = now >= flushing.busy_at
+        room = self._capacity - flushing.waiting if self._broker.waits_for_flush else len(commands)
+        kept = []
+        for index, command in enumerate(commands):
+            sends = command.code in _SENDS
+            limit_s = self._limits_s.get(command.code, math.inf)
+            if put_off_s >= limit_s or in_kernel_s >= max(limit_s, self.blocked_s):
+                queued = len(commands) - index - 1 + flushing.waiting
+                self._refuse_old(session, command, max(in_kernel_s, put_off_s), queued)
+            elif sends and disk_hangs:
+                self._refuse(session, command, "rejectrequest", REJECTED)
+            elif sends and room <= 0:
+                self._refuse(session, command, "overload", OVERLOADED)
+            else:
+                room -= sends
+                kept.append(command)
+        return kept
+
+    def _refuse_old(self, session: ClientSession, command: Command, waited_s: float, queued: int) -> None:
+        by_store = self._store_blocked and command.code in _SENDS
+        reason = "pcbusy_clean_queue" if by_store else "timeout_clean_queue"
+        remark = f"[{reason.upper()}]" + _CLEANED % (round(waited_s * 1000), queued)
+        self._refuse(session, command, reason, remark)
+
+    def _refuse(self, session: ClientSession, command: Command, reason: str, remark: str) -> None:
+        self.refused[reason] = self.refused.get(reason, 0) + 1
+        if command.code in _SENDS:
+            refused = self._broker.stats.refused
+            refused[ResponseCode.SYSTEM_BUSY] = refused.get(ResponseCode.SYSTEM_BUSY, 0) + 1
+        _log.warning("a request of %s (code %d) is refused: %s", session.remote_address, command.code, remark)
+        self._reply(session, command, Response(ResponseCode.SYSTEM_BUSY, remark))

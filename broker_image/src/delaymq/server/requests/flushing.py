@@ -1,0 +1,227 @@
+"""Gets the log to the disk: at intervals, or at once for producers that wait, many of them by one sync."""
+
+import asyncio
+import logging
+import math
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+from delaymq.broker.results import Deferred
+from delaymq.clock import now_ms
+from delaymq.protocol.command import Command, Response
+from delaymq.quiet_log import QuietLog
+from delaymq.server.requests.sessions import ClientSession
+from delaymq.server.resources import started
+
+if TYPE_CHECKING:
+    from delaymq.store.message_store import MessageStore
+
+RETRY_S: Final = 1.0
+"""After a failed sync the next try comes this much later."""
+MAX_WAITING: Final = 10_000
+"""As RocketMQ's sendThreadPoolQueueCapacity, until a configuration says another one."""
+FLUSH_BUCKETS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
+
+Reply = Callable[[ClientSession, Command, Response], None]
+
+_logger = logging.getLogger(__name__)
+_failures = QuietLog(_logger, now_ms)
+
+
+class FlushTimes:
+    """How long syncs took, as a histogram for the metrics."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(FLUSH_BUCKETS_S) + 1)
+        self.sum_s = 0.0
+
+    def add(self, seconds: float) -> None:
+        """One sync."""
+        self.sum_s += seconds
+        index = next((at for at, bound in enumerate(FLUSH_BUCKETS_S) if seconds <= bound), len(FLUSH_BUCKETS_S))
+        self.counts[index] += 1
+
+
+class _Waiting:
+    __slots__ = ("deadline", "deferred", "done", "request", "session")
+
+    def __init__(self, session: ClientSession, request: Command, deferred: Deferred, deadline: float) -> None:
+        self.session = session
+        self.request = request
+        self.deferred = deferred
+        self.deadline = deadline
+        self.done = False
+
+
+class Flushing:
+    """One sync at a time, in a thread of its own; everything else on the loop's thread.
+
+    `on_confirmed` is called after each sync: more of the log may be read from now on.
+    """
+
+    def __init__(
+        self, store: "MessageStore", interval_ms: Callable[[], int], reply: Reply, on_confirmed: Callable[[], None]
+    ) -> None:
+        self._store = store
+        self._interval_ms = interval_ms
+        self._reply = reply
+        self._on_confirmed = on_confirmed
+        self._waiting: deque[_Waiting] = deque()
+        self._executor = started(ThreadPoolExecutor(1, "flush"), 1)
+        self._in_flight: asyncio.Future[None] | None = None
+        self._interval_timer: asyncio.TimerHandle | None = None
+        self._deadline_timer: asyncio.TimerHandle | None = None
+        self._retry_timer: asyncio.TimerHandle | None = None
+        self._begin_soon = False
+        self._again = False
+        self._stopped = False
+        self._loop = asyncio.get_running_loop()
+        self.times = FlushTimes()
+        self.failures = 0
+        self.busy_after_s = math.inf
+        """For how long a sync that somebody waits for may take, or fail, before the disk counts as busy."""
+        self.busy_at = math.inf
+        """The loop's time from which on the disk counts as busy."""
+        self.capacity = MAX_WAITING
+        """How many may wait; more are refused before they are stored."""
+
+    def start(self) -> None:
+        """Begins the syncs at intervals."""
+        self._interval_timer = self._loop.call_later(self._interval_ms() / 1000, self._tick)
+
+    def wait(self, session: ClientSession, request: Command, deferred: Deferred) -> None:
+        """Answers `request` once the log is on disk up to where `deferred` says, or when its time has run out."""
+        if deferred.until <= self._store.flushed_offset:
+            self._reply(session, request, deferred.response)
+            return
+        if self._stopped:
+            self._reply(session, request, deferred.late)
+            return
+        request.body = b""  # it is stored; while the disk is slow thousands wait here
+        deadline = self._loop.time() + deferred.timeout_ms / 1000
+        self._waiting.append(_Waiting(session, request, deferred, deadline))
+        if self._deadline_timer is None:
+            self._deadline_timer = self._loop.call_at(deadline, self._expire)
+        self.request()
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for the disk."""
+        return len(self._waiting)
+
+    def request(self) -> None:
+        """Asks for a sync soon; one that is under way is followed by another for those who wait."""
+        if self._stopped:
+            return
+        if self._in_flight is not None:
+            self._again = True
+        elif not self._begin_soon and self._retry_timer is None:
+            # At the end of this turn of the loop: what other connections send in it takes part.
+            self._begin_soon = True
+            self._loop.call_soon(self._begin)
+
+    async def flush(self) -> None:
+        """Syncs everything that is in the log now and answers who waits for it."""
+        end = self._store.end_offset
+        while self._store.flushed_offset < end:
+            failures = self.failures
+            self._begin()
+            if self._in_flight is None:
+                return
+            await asyncio.shield(self._in_flight)
+            if self.failures > failures:
+                return
+
+    async def stop(self) -> None:
+        """A last sync; whoever still waits then is told that it was late."""
+        if self._interval_timer is not None:
+            self._interval_timer.cancel()
+        await self.flush()
+        self._stopped = True
+        for timer in (self._deadline_timer, self._retry_timer):
+            if timer is not None:
+                timer.cancel()
+        while self._waiting:
+            self._answer_late(self._waiting.popleft())
+        self._executor.shutdown(wait=True)
+
+    def _tick(self) -> None:
+        self.start()
+        if self._store.flushed_offset < self._store.end_offset:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._begin_soon = False
+        if self._in_flight is not None or self._stopped:
+            return
+        task = self._store.flush_task()
+        if task is None:
+            self._release()
+            return
+        began = self._loop.time()
+        if self._waiting and self.busy_at == math.inf:
+            self.busy_at = began + self.busy_after_s
+        running = self._loop.run_in_executor(self._executor, task.run)
+        self._in_flight = self._loop.create_future()
+
+        def ended(done: "asyncio.Future[None]") -> None:
+            error: BaseException | None
+            try:
+                error = done.exception() or task.finish()
+            except Exception as failure:
+                error = failure
+            self.times.add(self._loop.time() - began)
+            finished, self._in_flight = self._in_flight, None
+            if error is not None:
+                self._failed(error)
+            else:
+                self.busy_at = math.inf
+            if finished is not None and not finished.done():
+                finished.set_result(None)
+            self._release()
+            again, self._again = self._again, False
+            if (self._waiting or again) and self._retry_timer is None:
+                self._begin()
+
+        running.add_done_callback(ended)
+
+    def _failed(self, error: BaseException) -> None:
+        self.failures += 1
+        if self._store.failure is not None:
+            _logger.error("nothing is stored any more: %s", self._store.failure)
+            return
+        _failures.error("the log could not be synced to the disk, next try in %g s: %s", RETRY_S, error)
+        if self._retry_timer is None:
+            self._retry_timer = self._loop.call_later(RETRY_S, self._retry)
+
+    def _retry(self) -> None:
+        self._retry_timer = None
+        self._begin()
+
+    def _release(self) -> None:
+        flushed = self._store.flushed_offset
+        waiting = self._waiting
+        # `until` grows with the order of arrival, as the log does.
+        while waiting and (waiting[0].done or waiting[0].deferred.until <= flushed):
+            each = waiting.popleft()
+            if not each.done:
+                self._reply(each.session, each.request, each.deferred.response)
+        self._on_confirmed()
+
+    def _expire(self) -> None:
+        self._deadline_timer = None
+        now = self._loop.time()
+        for each in self._waiting:
+            if not each.done and each.deadline <= now:
+                self._answer_late(each)
+        while self._waiting and self._waiting[0].done:
+            self._waiting.popleft()
+        if self._waiting:
+            next_deadline = min((each.deadline for each in self._waiting if not each.done), default=now + RETRY_S)
+            self._deadline_timer = self._loop.call_at(next_deadline, self._expire)
+
+    def _answer_late(self, each: _Waiting) -> None:
+        each.done = True
+        self._reply(each.session, each.request, each.deferred.late)

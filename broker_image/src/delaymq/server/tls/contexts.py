@@ -1,0 +1,120 @@
+"""TLS contexts from a configuration's files, with errors that name the key and the file that is wrong."""
+
+import os
+import ssl
+from pathlib import Path
+from typing import Final
+
+from delaymq.config import BrokerConfig
+from delaymq.config.tls_keys import TlsServerKeys
+from delaymq.server.errors import ServerError
+from delaymq.server.tls.certificate import CertificateError, ends_at_s
+
+MAX_FILE_BYTES: Final = 1 << 20
+"""A chain has some KiB, all issuers of a system 250; another file named by mistake must not fill the memory."""
+
+
+def server_context(settings: TlsServerKeys) -> tuple[ssl.SSLContext, int]:
+    """What clients are shown, and when the certificate ends (s since 1970). ServerError says what is wrong."""
+    context = _plain_context(ssl.PROTOCOL_TLS_SERVER)
+    certificate = settings.tls_server_cert_path
+    _load_pair(context, "tls.server", certificate, settings.tls_server_key_path, settings.tls_server_key_password)
+    if settings.tls_server_auth_client and settings.tls_server_need_client_auth != "none":
+        _trust(context, "tls.server.trustCertPath", settings.tls_server_trust_cert_path, ssl.Purpose.CLIENT_AUTH)
+        required = settings.tls_server_need_client_auth == "require"
+        context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
+    try:
+        return context, ends_at_s(_read("tls.server.certPath", certificate))
+    except CertificateError as error:
+        raise ServerError(f"tls.server.certPath: {certificate}: {error}") from error
+
+
+def client_context(config: BrokerConfig) -> ssl.SSLContext:
+    """How NameServers are connected to; names are not looked at, as by RocketMQ. ServerError says what is wrong."""
+    context = _plain_context(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    if config.tls_client_auth_server:
+        context.verify_mode = ssl.CERT_REQUIRED
+        _trust(context, "tls.client.trustCertPath", config.tls_client_trust_cert_path, ssl.Purpose.SERVER_AUTH)
+    certificate, key = config.tls_client_cert_path, config.tls_client_key_path
+    if bool(certificate) != bool(key):
+        raise ServerError("tls.client.certPath and tls.client.keyPath go together: set both or none")
+    if certificate:
+        _load_pair(context, "tls.client", certificate, key, config.tls_client_key_password)
+    return context
+
+
+def context_of_pem(pem: bytes) -> ssl.SSLContext:
+    """A server's from key and certificate that are in memory, and are on no disk."""
+    context = _plain_context(ssl.PROTOCOL_TLS_SERVER)
+    descriptor = os.memfd_create("certificate")
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(pem)
+        file.flush()
+        context.load_cert_chain(f"/proc/self/fd/{descriptor}")
+    return context
+
+
+def _plain_context(protocol: int) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    if protocol == ssl.PROTOCOL_TLS_SERVER:
+        # Clients keep their connections; each ticket would be a write and some KiB.
+        context.num_tickets = 0
+        context.options |= ssl.OP_NO_TICKET
+    return context
+
+
+def _load_pair(context: ssl.SSLContext, prefix: str, certificate: str, key: str, password: str) -> None:
+    for name, path in (("certPath", certificate), ("keyPath", key)):
+        _read(f"{prefix}.{name}", path)
+    asked = False
+
+    def give() -> str:
+        # Without this OpenSSL would ask at the terminal.
+        nonlocal asked
+        asked = True
+        return password
+
+    try:
+        context.load_cert_chain(certificate, key, give)
+    except (ssl.SSLError, ValueError) as error:
+        raise ServerError(_pair_problem(prefix, certificate, key, bool(password), asked, error)) from error
+    except OSError as error:
+        raise ServerError(f"{prefix}.certPath, {prefix}.keyPath: {error.strerror}") from error
+
+
+def _pair_problem(prefix: str, certificate: str, key: str, has_password: bool, asked: bool, error: Exception) -> str:
+    if asked:
+        what = "is not what the key is encrypted with" if has_password else "is not set, and the key is encrypted"
+        return f"{prefix}.keyPassword {what} ({prefix}.keyPath: {key})"
+    if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
+        return f"{prefix}.keyPath: {key} is not the key of the certificate {certificate}: they were not issued together"
+    return (
+        f"{prefix}.certPath, {prefix}.keyPath: {certificate} and {key} are no certificate and key in PEM that can be"
+        f" used ({getattr(error, 'reason', None) or error})"
+    )
+
+
+def _trust(context: ssl.SSLContext, key: str, path: str, purpose: ssl.Purpose) -> None:
+    if not path:
+        context.load_default_certs(purpose)
+        return
+    _read(key, path)
+    try:
+        context.load_verify_locations(path)
+    except (ssl.SSLError, OSError) as error:
+        raise ServerError(f"{key}: {path} has no certificates in PEM") from error
+
+
+def _read(key: str, path: str) -> bytes:
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise ServerError(f"{key}: {path} cannot be read: {error.strerror}") from error
+    if len(data) > MAX_FILE_BYTES:
+        raise ServerError(f"{key}: {path} has more than {MAX_FILE_BYTES} bytes: is it a file in PEM?")
+    return data

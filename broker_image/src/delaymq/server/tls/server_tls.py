@@ -1,0 +1,193 @@
+"""The TLS of one server: what it shows clients, now and after its files have changed.
+
+Connections that there are go on with what they began with; each new handshake gets the latest pair that is whole.
+"""
+
+import asyncio
+import logging
+import os
+import ssl
+import subprocess
+import sys
+from typing import Final
+
+from delaymq.clock import iso_time
+from delaymq.config.file_signature import FileSignature
+from delaymq.config.tls_keys import DISABLED, ENFORCING, TlsServerKeys
+from delaymq.quiet_log import fields
+from delaymq.server.errors import ServerError
+from delaymq.server.tls.certificate import ends_at_s
+from delaymq.server.tls.contexts import context_of_pem, server_context
+from delaymq.transport.tls_acceptor import TlsAcceptor
+
+LOOK_INTERVAL_S: Final = 2.0
+"""How often is looked whether the files changed."""
+MAKE_TIMEOUT_S: Final = 20.0
+MAKE_AGAIN_S: Final = 60.0
+"""After a self-signed certificate could not be made: TLS clients come as often as they like."""
+
+TRIM_INTERVAL_S: Final = 10.0
+TRIM_CONNECTIONS: Final = 50
+"""How many TLS connections must have ended for their memory to be given back."""
+
+_logger = logging.getLogger(__name__)
+
+Signatures = tuple[FileSignature | None, ...]
+"""Of all files; None for one that cannot be looked at."""
+
+
+class ServerTls:
+    """Made before the server listens: ServerError when the files cannot be used. `start` within the loop."""
+
+    def __init__(self, settings: TlsServerKeys, own_names: tuple[str, ...] = ()) -> None:
+        self.mode = settings.tls_server_mode
+        self.ends_at_s: int | None = None
+        """When the certificate that new connections get ends; None without one."""
+        self.reloads = 0
+        self.failed_reloads = 0
+        self.accepting: TlsAcceptor | None = None
+        """None: there is no TLS."""
+        self._settings = settings
+        self._own_names = dict.fromkeys(("localhost", "127.0.0.1", *own_names))
+        self._context: ssl.SSLContext | None = None
+        self._making: asyncio.Task[None] | None = None
+        self._make_again_at = 0.0
+        self._looking: asyncio.Task[None] | None = None
+        self._seen: Signatures = ()
+        self._suspect: Signatures = ()
+        self._trimming: asyncio.Task[None] | None = None
+        if self.mode == DISABLED:
+            return
+        self._has_files = bool(settings.tls_server_cert_path)
+        if self._has_files:
+            self._seen = self._signatures()
+            self._context, self.ends_at_s = server_context(settings)
+        if self._has_files or settings.tls_test_mode_enable:
+            self.accepting = TlsAcceptor(self._current, enforcing=self.mode == ENFORCING)
+
+    @property
+    def about(self) -> str:
+        """For the line that says where the server listens; empty when there is nothing to say."""
+        if self.ends_at_s is None:
+            return "" if self.mode != ENFORCING else ", TLS enforcing with a self-signed certificate"
+        return f", TLS {self.mode} with a certificate until {iso_time(self.ends_at_s * 1_000)}"
+
+    def start(self) -> None:
+        """Begins to look for changed files."""
+        if self._context is not None:
+            self._looking = asyncio.create_task(self._look_on(), name="TLS files")
+
+    def stop(self) -> None:
+        """Ends; connections are others' to close."""
+        for task in (self._looking, self._making, self._trimming):
+            if task is not None:
+                task.cancel()
+        if self.accepting is not None:
+            self.accepting.close()
+
+    async def _current(self) -> ssl.SSLContext:
+        if self._trimming is None:
+            self._trimming = asyncio.create_task(self._trim_on(), name="memory of TLS")
+        if self._context is None:
+            await self._make_once()
+        if self._context is None:
+            raise OSError("there is no certificate; the log says why")
+        return self._context
+
+    # Files that change.
+
+    async def _look_on(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(LOOK_INTERVAL_S)
+            await loop.run_in_executor(None, self.look)
+
+    def look(self) -> None:
+        """Takes what the files hold now if they changed and are whole; in any thread, one at a time."""
+        signatures = self._signatures()
+        if signatures == self._seen:
+            return
+        try:
+            context, ends = server_context(self._settings)
+        except ServerError as error:
+            # Two files are never written at once: only what stays wrong is wrong.
+            if signatures == self._suspect and signatures == self._signatures():
+                self._seen = signatures
+                self.failed_reloads += 1
+                _logger.error("the TLS certificate was not read again, the one before is kept: %s", error)
+            self._suspect = signatures
+            return
+        if signatures != self._signatures():
+            return  # they are being written
+        self._seen, self._context, self.ends_at_s = signatures, context, ends
+        self.reloads += 1
+        until = iso_time(ends * 1_000)
+        _logger.info("the TLS certificate was read again: valid until %s", until, extra=fields(until=until))
+
+    def _signatures(self) -> Signatures:
+        settings = self._settings
+        paths = (settings.tls_server_cert_path, settings.tls_server_key_path, settings.tls_server_trust_cert_path)
+        return tuple(_signature_of(path) for path in paths)
+
+    # Memory.
+
+    async def _trim_on(self) -> None:
+        """Gives memory of connections that ended back to the system.
+
+        Each has a buffer of 256 KiB from the event loop, of which few pages are used. glibc takes them from its heap,
+        where connections that come and go touch other pages each time: a thousand of them came to hold 240 MB.
+        """
+        import ctypes  # once there are TLS clients: others need not pay for it
+
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        loop = asyncio.get_running_loop()
+        seen = 0
+        while trim is not None and self.accepting is not None:
+            await asyncio.sleep(TRIM_INTERVAL_S)
+            if self.accepting.ended - seen >= TRIM_CONNECTIONS:
+                seen = self.accepting.ended
+                await loop.run_in_executor(None, trim, 0)
+
+    # A certificate of our own.
+
+    async def _make_once(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._making is None or (self._making.done() and loop.time() > self._make_again_at):
+            self._make_again_at = loop.time() + MAKE_AGAIN_S
+            self._making = asyncio.create_task(self._make(), name="self-signed certificate")
+        await asyncio.shield(self._making)
+
+    async def _make(self) -> None:
+        command = [sys.executable, "-m", "delaymq.server.tls.self_signed", *self._own_names]
+        try:
+            async with asyncio.timeout(MAKE_TIMEOUT_S):
+                process = await asyncio.create_subprocess_exec(
+                    *command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+                )
+                try:
+                    pem, errors = await process.communicate()
+                finally:
+                    if process.returncode is None:
+                        process.kill()
+            if process.returncode:
+                last = (errors.decode(errors="replace").strip().splitlines() or ["no word of why"])[-1]
+                raise OSError(last)
+            self._context, self.ends_at_s = context_of_pem(pem), ends_at_s(pem)
+        except (OSError, ValueError) as error:  # TimeoutError is an OSError
+            _logger.error(
+                "a TLS client came, and no self-signed certificate could be made (%s): configure one"
+                " (tls.server.certPath, tls.server.keyPath)",
+                error or type(error).__name__,
+            )
+        else:
+            _logger.warning(
+                "a TLS client came, and no certificate is configured (tls.server.certPath): a self-signed one was made,"
+                " which no client can verify"
+            )
+
+
+def _signature_of(path: str) -> FileSignature | None:
+    try:
+        return FileSignature.of(os.stat(path))
+    except OSError:
+        return None
