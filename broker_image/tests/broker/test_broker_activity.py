@@ -4,7 +4,7 @@ from typing import NoReturn
 
 import pytest
 from broker_harness import Harness
-from delaymq.broker import activity
+from delaymq.broker.groups import activity
 from delaymq.protocol.codes import RequestCode
 
 

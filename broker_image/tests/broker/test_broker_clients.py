@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from broker_harness import FakeSession, Harness
 from delaymq.broker.broker import Broker
-from delaymq.broker.group_changes import MAX_TOLD_AT_ONCE
-from delaymq.broker.remembered import BELIEVED_MS, REFRESH_MS, REMEMBER_MS
+from delaymq.broker.groups.change_notifier import MAX_TOLD_AT_ONCE
+from delaymq.broker.groups.client_snapshot import BELIEVED_MS, REFRESH_MS, REMEMBER_MS
 from delaymq.protocol.bodies import (
     CheckClient,
     ConsumerConnection,

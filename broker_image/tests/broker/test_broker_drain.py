@@ -2,7 +2,7 @@
 
 import pytest
 from broker_harness import Harness, response_of, send_fields
-from delaymq.broker.drain import DrainMode
+from delaymq.broker.admin.drain import DrainMode
 from delaymq.protocol.batch import BatchMessage, encode_batch
 from delaymq.protocol.bodies import RegisterBody, TopicConfig
 from delaymq.protocol.codes import RequestCode, ResponseCode

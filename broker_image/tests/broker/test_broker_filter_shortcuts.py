@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from broker_harness import Harness
 from delaymq.broker.filters import SQL_TYPE, Filter, compile_expression
-from delaymq.broker.filters.sql_needle import MAX_NEEDLE_BYTES
-from delaymq.broker.queue_view import Pulled, read_queue
-from delaymq.broker.record_properties import LARGE_RECORD_BYTES, MAX_SEARCHED_BYTES
+from delaymq.broker.filters.sql.prefilter import MAX_NEEDLE_BYTES
+from delaymq.broker.pull.property_reader import LARGE_RECORD_BYTES, MAX_SEARCHED_BYTES
+from delaymq.broker.pull.queue_reader import Pulled, read_queue
 from delaymq.message.hashing import java_hash
 from delaymq.message.record import decode_record
 from hypothesis import given, settings

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from broker_harness import FakeSession, Harness, response_of, send_fields
-from delaymq.broker import groups, locks, offsets, stated, topics
-from delaymq.broker.clients import EXPIRE_MS
+from delaymq.broker import topics
+from delaymq.broker.groups import consumer_offsets, heartbeat_limits, queue_locks, subscription_groups
+from delaymq.broker.groups.client_registry import EXPIRE_MS
 from delaymq.broker.processors import admin
 from delaymq.protocol.bodies import (
     ConsumerData,
@@ -90,7 +91,7 @@ def test_one_connection_and_one_account_make_so_many_topics_and_groups(open_harn
 
 
 def test_no_more_groups_than_the_limit_are_made(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groups, "MAX_GROUPS", 20)
+    monkeypatch.setattr(subscription_groups, "MAX_GROUPS", 20)
     table = harness.broker.groups.table
     while len(table) < 18:
         assert harness.broker.groups.find(f"g{len(table)}") is not None
@@ -109,7 +110,7 @@ def test_no_more_groups_than_the_limit_are_made(harness: Harness, monkeypatch: p
 def test_offsets_are_kept_for_so_many_topics_and_groups_with_names_of_sane_length(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offsets, "MAX_KEYS", 1)
+    monkeypatch.setattr(consumer_offsets, "MAX_KEYS", 1)
     harness.send("Orders")
 
     def commit(topic: str, group: str) -> int:
@@ -126,7 +127,7 @@ def test_offsets_are_kept_for_so_many_topics_and_groups_with_names_of_sane_lengt
 def test_no_more_locks_than_the_limit_are_held_by_all_groups_together(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(locks, "MAX_LOCKS", 3)
+    monkeypatch.setattr(queue_locks, "MAX_LOCKS", 3)
 
     def lock(group: str, *queue_ids: int) -> list[int]:
         request = LockRequest(group, "c", [MessageQueue("b", queue_id, "Orders") for queue_id in queue_ids])
@@ -178,10 +179,12 @@ def test_the_cost_of_what_clients_state_is_that_of_what_is_kept(harness: Harness
     def kept() -> int:
         cost = 0
         for group in clients.consumers.values():
-            cost += stated.cost_of(group.name, group.subscriptions.values())
-            cost += sum(stated.cost_of_member(client.client_id) for client in group.members.values())
+            cost += heartbeat_limits.cost_of(group.name, group.subscriptions.values())
+            cost += sum(heartbeat_limits.cost_of_member(client.client_id) for client in group.members.values())
         for name, members in clients.producers.items():
-            cost += sum(sys.getsizeof(name) + stated.cost_of_member(client.client_id) for client in members.values())
+            cost += sum(
+                sys.getsizeof(name) + heartbeat_limits.cost_of_member(client.client_id) for client in members.values()
+            )
         return cost
 
     for _ in range(300):
@@ -233,7 +236,7 @@ def test_a_table_that_cannot_be_written_is_told_and_written_the_next_time(
     task.run()
     assert task.finish() is None
     assert files.load("topics.json", topics.parse_table).topic_config_table["Orders"].perm == 6  # type: ignore[union-attr]
-    stored = files.load("consumerOffset.json", offsets.parse_table)
+    stored = files.load("consumerOffset.json", consumer_offsets.parse_table)
     assert stored is not None
     assert stored.offset_table == {"Orders@readers": {0: 1}}
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from broker_harness import FakeSession, Harness, response_of
-from delaymq.broker.client_versions import version_name
+from delaymq.broker.groups.client_versions import version_name
 from delaymq.broker.processors import members as module
 from delaymq.broker.results import Asked
 from delaymq.message.ids import offset_message_id

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from broker_harness import Harness, broker_config
-from delaymq.broker import offsets as offsets_module
 from delaymq.broker.broker import Broker
+from delaymq.broker.groups import consumer_offsets as offsets_module
 from delaymq.protocol.bodies import (
     ConsumerOffsets,
     ConsumeStats,

@@ -4,10 +4,10 @@ import os
 from collections.abc import Callable
 
 from broker_harness import FakeSession, Harness
-from delaymq.broker import remaining
-from delaymq.broker.activity import ACTIVE_MS
-from delaymq.broker.remaining import Remaining, Unconsumed
-from delaymq.broker.remembered import REMEMBER_MS
+from delaymq.broker.admin import remaining
+from delaymq.broker.admin.remaining import Remaining, Unconsumed
+from delaymq.broker.groups.activity import ACTIVE_MS
+from delaymq.broker.groups.client_snapshot import REMEMBER_MS
 from delaymq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from delaymq.protocol.codes import RequestCode
 

@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 from broker_harness import Harness, response_of
-from delaymq.broker.filters import SQL_TYPE, CompileWork, NotNowError, compile_expression, expressions, sql_grammar
-from delaymq.broker.filters.compiled import (
+from delaymq.broker.filters import SQL_TYPE, CompileWork, NotNowError, compile_expression, expressions
+from delaymq.broker.filters.cost import (
     SHARE_OF_ONE,
     WINDOW_MS,
     WORK_A_WINDOW,
     Compiled,
     bytes_of,
 )
-from delaymq.broker.filters.sql_grammar import MAX_COMPARISONS
-from delaymq.broker.filters.sql_words import Words
+from delaymq.broker.filters.sql import parser
+from delaymq.broker.filters.sql.lexer import Tokens
+from delaymq.broker.filters.sql.parser import MAX_COMPARISONS
 from delaymq.broker.results import Held
 from delaymq.protocol.bodies import CheckClient, SubscriptionData
 from delaymq.protocol.codes import RequestCode, ResponseCode
@@ -156,24 +157,24 @@ def test_wrong_expressions_are_work_too() -> None:
     ],
 )
 def test_of_a_text_without_sense_only_the_beginning_is_split(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[Words] = []
+    read: list[Tokens] = []
 
-    class Watched(Words):
+    class Watched(Tokens):
         def __init__(self, text: str) -> None:
             super().__init__(text)
             read.append(self)
 
-    monkeypatch.setattr(sql_grammar, "Words", Watched)
-    with suppress(sql_grammar.SqlError):
-        sql_grammar.parse(text)
-    assert len(read[0]._known) <= 2 * sql_grammar.MAX_DEPTH
+    monkeypatch.setattr(parser, "Tokens", Watched)
+    with suppress(parser.SqlError):
+        parser.parse(text)
+    assert len(read[0]._known) <= 2 * parser.MAX_DEPTH
 
 
 def test_conditions_that_compare_nothing_are_counted_too() -> None:
-    assert sql_grammar.parse(" OR ".join(["TRUE"] * 200)).cost == 199
-    with pytest.raises(sql_grammar.SqlError, match="more than 256 conditions"):
-        sql_grammar.parse(" OR ".join(["TRUE"] * 257))
-    sql_grammar.parse(largest(1))
+    assert parser.parse(" OR ".join(["TRUE"] * 200)).cost == 199
+    with pytest.raises(parser.SqlError, match="more than 256 conditions"):
+        parser.parse(" OR ".join(["TRUE"] * 257))
+    parser.parse(largest(1))
 
 
 def sql_pull(harness: Harness, text: str, **fields: Any) -> Any:

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 from delaymq.broker.filters import SQL_TYPE, compile_expression
-from delaymq.broker.filters.sql_grammar import MAX_COMPARISONS, MAX_DEPTH, MAX_LINKS
-from delaymq.broker.filters.sql_words import MAX_CHARACTERS
+from delaymq.broker.filters.sql.lexer import MAX_CHARACTERS
+from delaymq.broker.filters.sql.parser import MAX_COMPARISONS, MAX_DEPTH, MAX_LINKS
 from delaymq.message.properties import encode_properties
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.errors import RequestError

@@ -6,7 +6,10 @@ from typing import Any
 import pytest
 from broker_harness import Harness, records_of
 from delaymq.broker.filters import Filter
-from delaymq.broker.queue_view import (
+from delaymq.broker.groups.slow_readers import PATIENCE_MS
+from delaymq.broker.pull.filter_resolution import value_of
+from delaymq.broker.pull.property_reader import LARGE_RECORD_BYTES, PropertyReader
+from delaymq.broker.pull.queue_reader import (
     MAX_PROPERTY_WORK,
     MIN_ENTRIES_LOOKED_AT,
     MIN_PROPERTY_WORK,
@@ -14,10 +17,7 @@ from delaymq.broker.queue_view import (
     PROPERTY_WORK_A_WINDOW,
     read_queue,
 )
-from delaymq.broker.record_properties import LARGE_RECORD_BYTES, PropertyReader
 from delaymq.broker.results import Held
-from delaymq.broker.slow_readers import PATIENCE_MS
-from delaymq.broker.subscribed import value_of
 from delaymq.message.names import retry_topic
 from delaymq.message.record import decode_record, encode_record
 from delaymq.protocol.bodies import CheckClient, ConsumerData, HeartbeatData, SubscriptionData

@@ -1,6 +1,6 @@
 """Counters and rates."""
 
-from delaymq.broker.stats import Stats
+from delaymq.broker.statistics.counters import Stats
 
 DAY_MS = 86_400_000
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from delaymq.broker.delivery.ingress import MARK_ROOM_BYTES
+from delaymq.broker.delivery.delay_rewrite import MARK_ROOM_BYTES
 from delaymq.broker.results import Deferred
 from delaymq.message import names
 from delaymq.message.properties import MAX_PROPERTIES_BYTES

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from delaymq.broker.delivery.ingress import strip_own
+from delaymq.broker.delivery.delay_rewrite import strip_own
 from delaymq.message.properties import MAX_PROPERTIES_BYTES, encode_properties
 from delaymq.store.model import NewRecord
 from delivery_bench import HOST, START_MS, Bench

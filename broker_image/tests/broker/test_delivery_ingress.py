@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from delaymq.broker.delivery.ingress import MARK_ROOM_BYTES, delay_level
+from delaymq.broker.delivery.delay_rewrite import MARK_ROOM_BYTES, delay_level
 from delaymq.message.errors import IllegalMessageError
 from delaymq.message.properties import MAX_PROPERTIES_BYTES, encode_properties
 from delivery_bench import Bench, Settings

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from broker_harness import Harness
-from delaymq.broker.resend import resend
+from delaymq.broker.dead_letter_resend import resend
 from delaymq.message.marks import MarkKind
 from delaymq.message.properties import decode_properties
 from delaymq.protocol.codes import RequestCode, ResponseCode

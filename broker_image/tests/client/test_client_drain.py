@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from broker_harness import broker_config
-from delaymq.broker.drain import DrainMode
+from delaymq.broker.admin.drain import DrainMode
 from delaymq.client import Admin, Client, ClientOptions, Message, Producer, ProducerOptions, TopicConfig
 from delaymq.config import NamesrvConfig
 from delaymq.server.broker_server import BrokerServer

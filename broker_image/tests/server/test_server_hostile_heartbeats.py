@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from delaymq.broker import remembered, stated
-from delaymq.broker.clients import EXPIRE_MS
+from delaymq.broker.groups import client_snapshot, heartbeat_limits
+from delaymq.broker.groups.client_registry import EXPIRE_MS
 from delaymq.protocol.bodies import ConsumerIds, HeartbeatData
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, request_command
@@ -124,8 +124,8 @@ def test_one_connection_states_so_much_in_all_its_heartbeats_together(tmp_path: 
 def test_all_connections_together_state_so_much_and_a_part_is_kept_for_small_clients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stated, "MAX_BYTES", 2 * MIB)
-    monkeypatch.setattr(stated, "RESERVED_BYTES", MIB)
+    monkeypatch.setattr(heartbeat_limits, "MAX_BYTES", 2 * MIB)
+    monkeypatch.setattr(heartbeat_limits, "RESERVED_BYTES", MIB)
 
     async def flood(server: Standalone, name: str) -> tuple[BrokerPeer, str]:
         peer = await BrokerPeer.connect(server.broker.port)
@@ -157,7 +157,7 @@ def test_all_connections_together_state_so_much_and_a_part_is_kept_for_small_cli
 def test_the_file_of_remembered_clients_is_never_larger_than_what_a_start_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remembered, "MAX_FILE_BYTES", 60_000)
+    monkeypatch.setattr(client_snapshot, "MAX_FILE_BYTES", 60_000)
     path = tmp_path / "store" / "delaymq" / "clients.json"
 
     async def scenario() -> None:

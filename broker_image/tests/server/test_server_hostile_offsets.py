@@ -6,7 +6,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from delaymq.broker import offsets as offsets_module
+from delaymq.broker.groups import consumer_offsets as offsets_module
 from delaymq.protocol.bodies import ConsumerOffsets
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, request_command

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from delaymq.broker.broker import Broker
-from delaymq.broker.filters.compiled import SHARE_OF_ONE, CompileWork
+from delaymq.broker.filters.cost import SHARE_OF_ONE, CompileWork
 from delaymq.broker.processors import batched, query
 from delaymq.message.hashing import index_key_hash
 from delaymq.protocol.batch import BatchMessage, encode_batch

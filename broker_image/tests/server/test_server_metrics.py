@@ -9,7 +9,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from delaymq.broker.series import OTHER, SeriesNames
+from delaymq.broker.statistics.metric_labels import OTHER, LabelLimiter
 from delaymq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import request_command
@@ -300,14 +300,14 @@ def test_a_deleted_group_leaves_its_series_to_another_one(tmp_path: Path) -> Non
 
 
 def test_names_join_in_the_order_in_which_they_are_active_and_stay() -> None:
-    names = SeriesNames(2)
+    names = LabelLimiter(2)
     assert [names.label(each) for each in ("a", "b", "c", "a", "c")] == ["a", "b", OTHER, "a", OTHER]
     names.set_limit(1)
     assert [names.label(each) for each in ("a", "b")] == ["a", OTHER]
 
 
 def test_a_name_that_shares_a_series_with_others_keeps_to_it_until_it_is_gone() -> None:
-    names = SeriesNames(1)
+    names = LabelLimiter(1)
     assert [names.label(each) for each in ("a", "b", "c", OTHER)] == ["a", OTHER, OTHER, OTHER]
     assert (names.forget("a"), names.forget("b"), names.forget("b"), names.names()) == (False, True, False, [])
     assert [names.label(each) for each in ("c", "b", "d")] == [OTHER, "b", OTHER]

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 from broker_harness import FakeSession, broker_config, send_fields
-from delaymq.broker.arrivals import Arrivals
 from delaymq.broker.broker import Broker
-from delaymq.broker.consumer_group import Client
 from delaymq.broker.delivery import Delivery
+from delaymq.broker.groups.consumer_group import Client
+from delaymq.broker.pull.arrival_notifier import ArrivalNotifier
 from delaymq.broker.results import Deferred
-from delaymq.broker.stats import Stats
+from delaymq.broker.statistics.counters import Stats
 from delaymq.broker.transactions import Transactions
 from delaymq.message import names
 from delaymq.message.names import UNIQUE_KEY
@@ -39,7 +39,11 @@ CONFIG = broker_config(
 
 def open_broker(path: str, clock: Clock, files: QuietFiles | None) -> Broker:
     """What Broker.open does, over a file layer of the test's."""
-    delivery, transactions, arrivals = Delivery(CONFIG, CONFIG.levels, clock), Transactions(CONFIG, clock), Arrivals()
+    delivery, transactions, arrivals = (
+        Delivery(CONFIG, CONFIG.levels, clock),
+        Transactions(CONFIG, clock),
+        ArrivalNotifier(),
+    )
     store = MessageStore.open(
         path, OPTIONS, now_ms=clock, levels=CONFIG.levels, files=files, observers=[delivery, transactions, arrivals]
     )

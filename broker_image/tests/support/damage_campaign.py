@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from broker_harness import FakeSession, broker_config, send_fields
-from delaymq.broker.arrivals import Arrivals
 from delaymq.broker.broker import Broker
-from delaymq.broker.consumer_group import Client
 from delaymq.broker.delivery import Delivery
-from delaymq.broker.stats import Stats
+from delaymq.broker.groups.consumer_group import Client
+from delaymq.broker.pull.arrival_notifier import ArrivalNotifier
+from delaymq.broker.statistics.counters import Stats
 from delaymq.broker.transactions import Transactions
 from delaymq.protocol.batch import BatchMessage, encode_batch
 from delaymq.protocol.codes import RequestCode
@@ -52,7 +52,11 @@ class Clock:
 
 def open_broker(path: Path, clock: Clock, files: Any) -> Broker:
     """What Broker.open does, over small files that do not wait for the disk."""
-    delivery, transactions, arrivals = Delivery(CONFIG, CONFIG.levels, clock), Transactions(CONFIG, clock), Arrivals()
+    delivery, transactions, arrivals = (
+        Delivery(CONFIG, CONFIG.levels, clock),
+        Transactions(CONFIG, clock),
+        ArrivalNotifier(),
+    )
     store = MessageStore.open(
         path, OPTIONS, now_ms=clock, levels=CONFIG.levels, files=files, observers=[delivery, transactions, arrivals]
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from delaymq.broker.delivery import Delivery
-from delaymq.broker.delivery.ingress import delay_level, strip_own
+from delaymq.broker.delivery.delay_rewrite import delay_level, strip_own
 from delaymq.message.levels import DelayLevels
 from delaymq.message.names import MARK, MARKS_TOPIC, SCHEDULE_TOPIC
 from delaymq.message.record import Record

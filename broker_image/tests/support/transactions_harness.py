@@ -7,7 +7,7 @@ from typing import Any
 
 from broker_harness import FakeSession, Harness, broker_config
 from delaymq.broker.broker import Broker
-from delaymq.broker.consumer_group import Client
+from delaymq.broker.groups.consumer_group import Client
 from delaymq.broker.results import Deferred
 from delaymq.message import names
 from delaymq.message.record import Record, decode_record

@@ -8,27 +8,27 @@ from collections.abc import Callable, Collection, Container
 from types import GeneratorType
 from typing import TYPE_CHECKING, TypeVar
 
-from delaymq.broker.activity import GroupActivity
-from delaymq.broker.arrivals import Arrivals, OnArrival
-from delaymq.broker.clients import Clients
-from delaymq.broker.committing import Committing
-from delaymq.broker.creations import Creations
+from delaymq.broker.admin.drain import Drain, DrainMode
+from delaymq.broker.auto_creation import AutoCreation
+from delaymq.broker.config_tables import PersistTask, Tables
 from delaymq.broker.delivery import Delivery
 from delaymq.broker.delivery.status import DeliveryCounters
-from delaymq.broker.drain import Drain, DrainMode
 from delaymq.broker.filters import CompileWork
-from delaymq.broker.groups import Groups
-from delaymq.broker.locks import QueueLocks
-from delaymq.broker.offsets import Offsets
+from delaymq.broker.groups.activity import GroupActivity
+from delaymq.broker.groups.client_registry import ClientRegistry
+from delaymq.broker.groups.consumer_offsets import OffsetTable
+from delaymq.broker.groups.offset_commits import OffsetCommits
+from delaymq.broker.groups.queue_locks import QueueLocks
+from delaymq.broker.groups.slow_readers import SlowReaders
+from delaymq.broker.groups.subscription_groups import Groups
 from delaymq.broker.processors.table import SEND_CODES, processors_for, refusal
-from delaymq.broker.queue_view import PropertyWork
+from delaymq.broker.pull.arrival_notifier import ArrivalNotifier, OnArrival
+from delaymq.broker.pull.queue_reader import PropertyWork
 from delaymq.broker.results import Asked, InTurns, Result
-from delaymq.broker.series import OTHER, SeriesNames
 from delaymq.broker.session import Session
-from delaymq.broker.slow_readers import SlowReaders
-from delaymq.broker.stats import Stats
+from delaymq.broker.statistics.counters import Stats
+from delaymq.broker.statistics.metric_labels import OTHER, LabelLimiter
 from delaymq.broker.store_settings import looked_at, make_parent, store_options
-from delaymq.broker.tables import PersistTask, Tables
 from delaymq.broker.topics import Topics
 from delaymq.broker.transactions import Transactions
 from delaymq.config import BrokerConfig
@@ -66,7 +66,7 @@ class Broker:
         store: MessageStore,
         delivery: Delivery,
         transactions: Transactions,
-        arrivals: Arrivals,
+        arrivals: ArrivalNotifier,
         stats: Stats,
         now_ms: Callable[[], int],
     ) -> None:
@@ -82,10 +82,10 @@ class Broker:
         """Called with a configuration that was changed."""
         self.topics = Topics(config, config.levels.max_level, now_ms)
         self.groups = Groups(config, now_ms)
-        self.offsets = Offsets()
-        self.committing = Committing(self)
-        self.creations = Creations(self)
-        self.clients = Clients(self._may_notify)
+        self.offsets = OffsetTable()
+        self.committing = OffsetCommits(self)
+        self.creations = AutoCreation(self)
+        self.clients = ClientRegistry(self._may_notify)
         self.locks = QueueLocks()
         self.slow_readers = SlowReaders()
         self.property_work = PropertyWork()
@@ -107,8 +107,8 @@ class Broker:
         self.topics.changed = self._topic_changed
         delivery.on_dead_letter = self._make_dead_letter_topic
         delivery.on_delivered = stats.delivered
-        self.topic_series = SeriesNames(config.metrics_max_topics)
-        self.group_series = SeriesNames(config.metrics_max_topics)
+        self.topic_series = LabelLimiter(config.metrics_max_topics)
+        self.group_series = LabelLimiter(config.metrics_max_topics)
         self.waits_for_flush = config.flush_disk_type == "SYNC_FLUSH"
         self.advertise(config.broker_ip1, config.listen_port)
         self._derive()
@@ -124,7 +124,7 @@ class Broker:
         stats = Stats(now_ms())
         delivery = Delivery(config, levels, now_ms, DeliveryCounters())
         transactions = Transactions(config, now_ms)
-        arrivals = Arrivals()
+        arrivals = ArrivalNotifier()
         access = None
         if config.acl_enable:
             from delaymq.broker.access.access import Access  # most brokers run without it

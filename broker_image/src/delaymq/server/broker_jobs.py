@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from delaymq.broker.stats import SAMPLE_INTERVAL_MS
+from delaymq.broker.statistics.counters import SAMPLE_INTERVAL_MS
 from delaymq.server.jobs.background import Job, Task
 
 if TYPE_CHECKING:

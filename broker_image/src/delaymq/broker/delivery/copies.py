@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from functools import lru_cache
 
-from delaymq.broker.delivery.origin import real_queue_id
+from delaymq.broker.delivery.settlement import real_queue_id
 from delaymq.message import names
 from delaymq.message.marks import MarkKind
 from delaymq.message.properties import MAX_PROPERTIES_BYTES

@@ -10,11 +10,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 
+from delaymq.broker.delivery.delay_rewrite import DelayIngress, DelaySettings
 from delaymq.broker.delivery.hand_over import HandOver
 from delaymq.broker.delivery.hold import Holding
-from delaymq.broker.delivery.ingress import DelayIngress, DelaySettings
 from delaymq.broker.delivery.offsets import OffsetsFile, SaveTask, read_offsets
-from delaymq.broker.delivery.origin import claim_of
 from delaymq.broker.delivery.pending_topics import PendingTopics
 from delaymq.broker.delivery.pin import DeliveryPin
 from delaymq.broker.delivery.reader import DeliveryStore, ScheduleReader
@@ -26,6 +25,7 @@ from delaymq.broker.delivery.recovery import (
     start_positions,
     state_of,
 )
+from delaymq.broker.delivery.settlement import claim_of
 from delaymq.broker.delivery.status import Correction, DeliveryCounters, LatenessHistogram, status_of
 from delaymq.broker.delivery.topic_lateness import TopicLateness
 from delaymq.message import names

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from delaymq.broker.delivery.reader import DeliveryStore, ScheduleReader
-from delaymq.broker.on_disk import AsOnDisk
+from delaymq.broker.durable_value import DurableValue
 from delaymq.message.names import SCHEDULE_TOPIC
 from delaymq.schedule import LevelQueue
 
@@ -19,11 +19,11 @@ class DeliveryPin:
         self._store = store
         self._reader = reader
         self._sources = sources
-        self._as_on_disk = AsOnDisk(store, self._now, self._now())
+        self._as_on_disk = DurableValue(store, self._now, self._now())
 
     def oldest(self) -> int | None:
         """The pin; None when nothing holds anything."""
-        oldest = self._as_on_disk.look()
+        oldest = self._as_on_disk.advance()
         # At the log's end nothing is held: that record is not written yet.
         return oldest if oldest < self._store.end_offset else None
 

@@ -11,8 +11,8 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from delaymq.broker.delivery.origin import ANYWHERE, Claim, claim_of, fingerprint_of, foreign_key_of
 from delaymq.broker.delivery.reader import ScheduleReader
+from delaymq.broker.delivery.settlement import ANYWHERE, Claim, claim_of, fingerprint_of, foreign_key_of
 from delaymq.broker.delivery.status import Correction, DeliveryCounters
 from delaymq.message import names
 from delaymq.message.levels import level_of_queue

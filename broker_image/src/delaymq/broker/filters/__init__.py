@@ -1,11 +1,11 @@
 """What consumers want of a topic: tags by their hashes, and SQL92 expressions over a message's properties.
 
-`tags`, `expressions` and `compiled` (what they cost) are light; `sql_*` (words, grammar, values, generated code) are
-imported with the first SQL expression. Nothing here knows of queues, records or clients: a filter takes a tags code or
+`tags`, `expressions` and `cost` are light; `sql` (lexer, parser, code generator) is imported with the first SQL
+expression. Nothing here knows of queues, records or clients: a filter takes a tags code or
 raw property bytes.
 """
 
-from delaymq.broker.filters.compiled import CompileWork, NotNowError
+from delaymq.broker.filters.cost import CompileWork, NotNowError
 from delaymq.broker.filters.expressions import SQL_TYPE, Filter, compile_expression
 from delaymq.broker.filters.tags import (
     MAX_TAGS,

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Final
 
 from delaymq import clock
-from delaymq.broker.filters.compiled import Compiled, CompileWork, bytes_of
+from delaymq.broker.filters.cost import Compiled, CompileWork, bytes_of
 from delaymq.broker.filters.tags import is_tag_type, matcher_of, tag_codes
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.errors import RequestError
@@ -77,9 +77,9 @@ def _tag_filter(text: str) -> Filter:
 
 def _sql_filter(text: str, work: CompileWork | None, asker: int = 0) -> Filter | str:
     """The filter, or why there is none: refusals are kept as well, since clients ask again and again."""
-    from delaymq.broker.filters import sql_code
-    from delaymq.broker.filters.sql_grammar import SqlError, parse
-    from delaymq.broker.filters.sql_needle import needle_of
+    from delaymq.broker.filters.sql import codegen
+    from delaymq.broker.filters.sql.parser import SqlError, parse
+    from delaymq.broker.filters.sql.prefilter import needle_of
 
     if work is not None:
         work.begin(asker)
@@ -90,7 +90,7 @@ def _sql_filter(text: str, work: CompileWork | None, asker: int = 0) -> Filter |
         if parsed.ignored:
             _log.warning("of an SQL92 expression only the beginning counts, as in RocketMQ: %s", parsed.ignored)
         needle = needle_of(parsed.condition)
-        found = Filter(properties=sql_code.matcher_of(parsed.condition), cost=parsed.cost, needle=needle)
+        found = Filter(properties=codegen.matcher_of(parsed.condition), cost=parsed.cost, needle=needle)
         comparisons = parsed.cost
     except SqlError as error:
         found = f"Invalid MessageSelector: {error}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from delaymq.broker.admin.config_export import exported_settings
+from delaymq.broker.admin.runtime_info import runtime_info
 from delaymq.broker.errors import no_permission, system_error, topic_missing
-from delaymq.broker.runtime_info import runtime_info
-from delaymq.broker.told_settings import told_settings
 from delaymq.broker.topics import checked_topic
 from delaymq.config import ConfigError
 from delaymq.config.running import ForbiddenKeyError
@@ -141,7 +141,7 @@ def get_runtime_info(broker: Broker, session: Session, command: Command) -> Resp
 def get_broker_config(broker: Broker, session: Session, command: Command) -> Response:
     """26: the configuration as properties text."""
     version = broker.topics.version.encode().decode()
-    return Response(fields={"version": version}, body=told_settings(broker.config))
+    return Response(fields={"version": version}, body=exported_settings(broker.config))
 
 
 def update_broker_config(broker: Broker, session: Session, command: Command) -> Steps[Response]:

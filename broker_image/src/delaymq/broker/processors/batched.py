@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
-from delaymq.broker.delivery.ingress import strip_own
+from delaymq.broker.delivery.delay_rewrite import strip_own
 from delaymq.broker.errors import message_illegal, store_refusal, topic_missing
-from delaymq.broker.ingress import admit_batched
+from delaymq.broker.send_admission import admit_batched
 from delaymq.broker.statistics.put_times import SLOW_S
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError

@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from delaymq.broker.consumer_group import Client
 from delaymq.broker.errors import system_error
 from delaymq.broker.filters import NotNowError
-from delaymq.broker.subscribed import checked_filter
+from delaymq.broker.groups.consumer_group import Client
+from delaymq.broker.pull.filter_resolution import checked_filter
 from delaymq.message import names
 from delaymq.protocol.bodies import (
     CheckClient,

@@ -7,8 +7,8 @@ import itertools
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Final
 
-from delaymq.broker.consumer_group import Client
 from delaymq.broker.errors import system_error
+from delaymq.broker.groups.consumer_group import Client
 from delaymq.broker.results import InTurns, first_step
 from delaymq.protocol.bodies import (
     Connection,

@@ -6,9 +6,9 @@ from collections.abc import Generator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from delaymq.broker.client_versions import V3_0_7, V3_1_8, version_name
-from delaymq.broker.consumer_group import Client
 from delaymq.broker.errors import system_error
+from delaymq.broker.groups.client_versions import V3_0_7, V3_1_8, version_name
+from delaymq.broker.groups.consumer_group import Client
 from delaymq.broker.results import Asked, InTurns, first_step
 from delaymq.message.ids import parse_offset_message_id
 from delaymq.protocol.bodies import ConsumerStatus, MessageQueue, TopicConfig

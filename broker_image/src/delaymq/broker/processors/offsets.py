@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Final
 
-from delaymq.broker.committing import NOT_KEPT
 from delaymq.broker.errors import system_error
+from delaymq.broker.groups.offset_commits import NOT_KEPT
 from delaymq.broker.results import InTurns, first_step
 from delaymq.message import names
 from delaymq.protocol.bodies import CorrectionOffsets, DelayOffsets
@@ -27,7 +27,7 @@ from delaymq.steps import Steps
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
-    from delaymq.broker.offsets import Offsets
+    from delaymq.broker.groups.consumer_offsets import OffsetTable
     from delaymq.broker.session import Session
 
 
@@ -105,7 +105,7 @@ def get_all_consumer_offset(broker: Broker, session: Session, command: Command) 
     return _large_table(broker.offsets)
 
 
-def _large_table(offsets: Offsets) -> Steps[Response]:
+def _large_table(offsets: OffsetTable) -> Steps[Response]:
     made: list[bytes] = []
     yield lambda: made.append(offsets.encode())
     if len(made[0]) > _MAX_ANSWER_BYTES:

@@ -11,7 +11,8 @@ import msgspec
 
 from delaymq.broker.errors import group_missing, no_permission, system_error, topic_missing
 from delaymq.broker.filters import NotNowError, matches_all, matches_nothing
-from delaymq.broker.queue_view import (
+from delaymq.broker.pull.filter_resolution import filter_of_pull
+from delaymq.broker.pull.queue_reader import (
     FOUND,
     FOUND_NULL,
     NO_MATCHED,
@@ -24,7 +25,6 @@ from delaymq.broker.queue_view import (
     read_queue,
 )
 from delaymq.broker.results import Held
-from delaymq.broker.subscribed import filter_of_pull
 from delaymq.broker.topics import READ
 from delaymq.message import names
 from delaymq.protocol.codes import RequestCode, ResponseCode

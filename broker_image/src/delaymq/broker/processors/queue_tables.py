@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from delaymq.broker.errors import system_error, topic_missing
-from delaymq.broker.offsets import KEYS_AT_ONCE
+from delaymq.broker.groups.consumer_offsets import KEYS_AT_ONCE
 from delaymq.broker.results import InTurns, first_step
 from delaymq.protocol.bodies import ConsumeOffset, QueueTimeSpan, TopicConfig, TopicOffset
 from delaymq.protocol.command import MAX_FRAME_BYTES, Command, Response

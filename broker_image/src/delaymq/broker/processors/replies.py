@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from delaymq.broker.ingress import admit, check_copies
 from delaymq.broker.processors.send import place, too_large
 from delaymq.broker.results import Asked, Deferred
+from delaymq.broker.send_admission import admit, check_copies
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
 from delaymq.message.flags import TRANSACTION_MASK

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from delaymq.broker.delivery.ingress import strip_own
+from delaymq.broker.delivery.delay_rewrite import strip_own
 from delaymq.broker.errors import group_missing, no_permission, store_refusal, system_error, unavailable
-from delaymq.broker.groups import retry_queue
-from delaymq.broker.ingress import check_copies, delay
+from delaymq.broker.groups.subscription_groups import retry_queue
 from delaymq.broker.results import Deferred
+from delaymq.broker.send_admission import check_copies, delay
 from delaymq.broker.topics import WRITE
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError

@@ -14,10 +14,10 @@ from delaymq.broker.errors import (
     system_error,
     unavailable,
 )
-from delaymq.broker.ingress import admit, check_copies
 from delaymq.broker.processors.batched import BATCHED_AT_ONCE, Batch
 from delaymq.broker.processors.retries import own_retry, without_transaction
 from delaymq.broker.results import Deferred, InTurns
+from delaymq.broker.send_admission import admit, check_copies
 from delaymq.broker.statistics.put_times import SLOW_S
 from delaymq.broker.topics import WRITE
 from delaymq.message import names

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from delaymq.broker.errors import unavailable
-from delaymq.broker.offsets import what_to_do
+from delaymq.broker.groups.consumer_offsets import what_to_do
 from delaymq.broker.processors import (
     access,
     admin,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, Protocol
 
-from delaymq.broker.delivery.origin import real_queue_id
+from delaymq.broker.delivery.settlement import real_queue_id
 from delaymq.broker.transactions.ending import Ending
 from delaymq.broker.transactions.ledger import Ledger
 from delaymq.broker.transactions.pending import Chunk

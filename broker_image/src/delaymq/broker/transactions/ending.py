@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
-from delaymq.broker.delivery.ingress import delay_level
-from delaymq.broker.delivery.origin import real_queue_id
+from delaymq.broker.delivery.delay_rewrite import delay_level
+from delaymq.broker.delivery.settlement import real_queue_id
 from delaymq.broker.errors import system_error
 from delaymq.broker.transactions.ledger import Ledger
 from delaymq.broker.transactions.records import (

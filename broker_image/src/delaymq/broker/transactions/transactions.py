@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 from delaymq.broker.errors import no_permission
 from delaymq.broker.transactions.checking import CheckCounters, Checking, CheckSettings
 from delaymq.broker.transactions.ending import Ended, Ending
-from delaymq.broker.transactions.kept import Kept
 from delaymq.broker.transactions.ledger import Ledger
+from delaymq.broker.transactions.progress import Kept
 from delaymq.broker.transactions.records import make_half
 from delaymq.broker.transactions.recovery import finish
 from delaymq.message import names

@@ -9,8 +9,8 @@ import msgspec
 from aiohttp import web
 
 from delaymq import __version__
-from delaymq.broker import remaining
-from delaymq.broker.drain import DrainMode
+from delaymq.broker.admin import remaining
+from delaymq.broker.admin.drain import DrainMode
 from delaymq.config import to_settings
 from delaymq.server.http.responses import decode_json, error_response, readiness
 from delaymq.server.metrics.gather import gather

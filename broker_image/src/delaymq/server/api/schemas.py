@@ -4,8 +4,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from delaymq.broker.admin.drain import DrainMode
 from delaymq.broker.delivery.hold import LONGEST_SPREAD_MS
-from delaymq.broker.drain import DrainMode
 from delaymq.config.log_levels import MAX_LOGGERS
 from delaymq.server.api.broker import LEAST_LEASE_MS, LONGEST_LEASE_MS
 from delaymq.server.api.routing import Answer, Body, Problem, Query

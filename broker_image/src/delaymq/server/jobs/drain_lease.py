@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from delaymq.broker.drain import DrainMode
+from delaymq.broker.admin.drain import DrainMode
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker

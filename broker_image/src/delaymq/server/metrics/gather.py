@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from delaymq import __version__
 from delaymq.broker.delivery.topic_lateness import LatenessCounts
-from delaymq.broker.series import OTHER, SeriesNames
+from delaymq.broker.statistics.metric_labels import OTHER, LabelLimiter
 from delaymq.message import names
 from delaymq.server.group_lag import lag_of
 from delaymq.server.metrics import process_facts
@@ -81,13 +81,13 @@ async def _end_series(gathered: Gathered, broker: "Broker", turns: TimeSlices) -
         await turns.give_way()
 
 
-async def _summed(counts: dict[str, int], series: SeriesNames, turns: TimeSlices) -> dict[str, int]:
+async def _summed(counts: dict[str, int], series: LabelLimiter, turns: TimeSlices) -> dict[str, int]:
     sums: dict[str, int] = {}
     await _add(sums, counts, series, turns)
     return sums
 
 
-async def _add(sums: dict[str, int], counts: dict[str, int], series: SeriesNames, turns: TimeSlices) -> None:
+async def _add(sums: dict[str, int], counts: dict[str, int], series: LabelLimiter, turns: TimeSlices) -> None:
     for name, count in list(counts.items()):
         label = series.label(name)
         sums[label] = sums.get(label, 0) + count

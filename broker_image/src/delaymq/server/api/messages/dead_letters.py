@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from delaymq.broker.resend import resend
+from delaymq.broker.dead_letter_resend import resend
 from delaymq.message import names
 from delaymq.message.ids import offset_message_id
 from delaymq.message.record import Record

@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from delaymq.broker import groups, topics
+from delaymq.broker import topics
 from delaymq.broker.delivery.hold import FILE_NAME as HOLD
 from delaymq.broker.delivery.hold import encode_hold
 from delaymq.broker.delivery.offsets import FILE_NAME as DELAY_OFFSETS
+from delaymq.broker.groups import subscription_groups
 from delaymq.protocol.bodies import DelayOffsets
 from delaymq.store.disk.config_files import CONSUMER_OFFSETS, UNREADABLE_OFFSETS
 from delaymq.store.opening import DELETED_TOPICS
@@ -37,7 +38,7 @@ def small_files(broker: "Broker") -> Iterator[tuple[str, str]]:
     """Path below the store and content; each of the moment at which it is asked for."""
     store = broker.store
     yield f"config/{topics.FILE_NAME}", broker.topics.encode().decode()
-    yield f"config/{groups.FILE_NAME}", broker.groups.encode().decode()
+    yield f"config/{subscription_groups.FILE_NAME}", broker.groups.encode().decode()
     table = UNREADABLE_OFFSETS if broker.offsets.unreadable else broker.offsets.encode()
     yield CONSUMER_OFFSETS, table.decode()
     yield f"config/{DELAY_OFFSETS}", DelayOffsets(broker.delivery.delay_offsets()).encode().decode()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from delaymq.broker.filters.sql_tree import Both, Constant, Equal, Node, OneOf, Property
+from delaymq.broker.filters.sql.ast import And, Constant, Equals, In, Node, Property
 
 MAX_NEEDLE_BYTES: Final = 24
 """Bytes that nearly repeat themselves may be compared as often at each place."""
@@ -16,11 +16,11 @@ def needle_of(condition: Node) -> bytes:
 
 
 def _needles(condition: Node) -> list[bytes]:
-    if isinstance(condition, Both):
+    if isinstance(condition, And):
         return [needle for part in condition.parts for needle in _needles(part)]
-    if isinstance(condition, OneOf) and condition.wanted and len(condition.strings) == 1:
+    if isinstance(condition, In) and condition.wanted and len(condition.strings) == 1:
         return [_needle(condition.name, *condition.strings)]
-    if isinstance(condition, Equal):
+    if isinstance(condition, Equals):
         sides = ((condition.left, condition.right), (condition.right, condition.left))
         return [
             _needle(name.name, constant.value)

@@ -33,7 +33,7 @@ _WORD: Final = re.compile(r"(?P<skipped>[ \t\n\r\f]+|" + _COMMENT + _ANY_WORD, r
 _WORD_OF_LAST_LINE: Final = re.compile(r"(?P<skipped>[ \t\n\r\f]+|" + _ANY_WORD, re.DOTALL)
 
 
-class Word(NamedTuple):
+class Token(NamedTuple):
     """One word and where it begins."""
 
     kind: str
@@ -42,7 +42,7 @@ class Word(NamedTuple):
     position: int
 
 
-class Words:
+class Tokens:
     """The words of a text by number, END last; split only as far as somebody asks.
 
     What is no word is BAD, and is an error only where the grammar gets to it. Most of a text that makes no sense is
@@ -51,16 +51,16 @@ class Words:
 
     def __init__(self, text: str) -> None:
         self._rest = _words(text)
-        self._known: list[Word] = []
+        self._known: list[Token] = []
 
-    def __getitem__(self, number: int) -> Word:
+    def __getitem__(self, number: int) -> Token:
         known = self._known
         while len(known) <= number:
             known.append(next(self._rest))
         return known[number]
 
 
-def _words(text: str) -> Iterator[Word]:
+def _words(text: str) -> Iterator[Token]:
     at, end = 0, len(text)
     last_line_at = max(text.rfind("\n"), text.rfind("\r")) + 1
     while at < end:
@@ -74,9 +74,9 @@ def _words(text: str) -> Iterator[Word]:
             kind = found
         elif kind == "name" and found.upper() in KEYWORDS:
             kind = found.upper()
-        yield Word(kind or BAD, found, begin)
+        yield Token(kind or BAD, found, begin)
     while True:
-        yield Word(END, "", end)
+        yield Token(END, "", end)
 
 
 def place_of(text: str, position: int) -> str:

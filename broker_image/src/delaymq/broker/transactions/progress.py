@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from delaymq.broker.on_disk import AsOnDisk
+from delaymq.broker.durable_value import DurableValue
 from delaymq.broker.transactions.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -26,16 +26,16 @@ class Kept:
         self._ledger = ledger
         self._stated = (stated_half, stated_op)
         self._oldest_at_start = self._now().oldest
-        self._as_on_disk: AsOnDisk[_Moment | None] = AsOnDisk(store, self._now, None)
+        self._as_on_disk: DurableValue[_Moment | None] = DurableValue(store, self._now, None)
 
     def progress(self) -> tuple[int | None, int | None]:
         """Consumer offsets of CID_RMQ_SYS_TRANS in the half topic and in the op topic; None: not known yet."""
-        moment = self._as_on_disk.look()
+        moment = self._as_on_disk.advance()
         return self._stated if moment is None else (moment.half, moment.op)
 
     def oldest(self) -> int | None:
         """The pin; None when nothing holds anything."""
-        moment = self._as_on_disk.look()
+        moment = self._as_on_disk.advance()
         return self._oldest_at_start if moment is None else moment.oldest
 
     def _now(self) -> _Moment:

@@ -9,23 +9,22 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from delaymq.broker.filters.sql_tree import (
-    Both,
-    Compared,
+from delaymq.broker.filters.sql.ast import (
+    And,
+    Comparison,
     Constant,
-    Either,
-    Equal,
+    Equals,
+    Exists,
+    In,
     IsNull,
-    Negated,
+    Negative,
     Node,
     Not,
-    OneOf,
+    Or,
     Order,
-    Presence,
     Property,
 )
-from delaymq.broker.filters.sql_values import MAX_INT, MAX_LONG, is_before
-from delaymq.broker.filters.sql_words import (
+from delaymq.broker.filters.sql.lexer import (
     BAD,
     DECIMAL,
     END,
@@ -33,10 +32,11 @@ from delaymq.broker.filters.sql_words import (
     MAX_CHARACTERS,
     NAME,
     STRING,
-    Word,
-    Words,
+    Token,
+    Tokens,
     place_of,
 )
+from delaymq.broker.filters.sql.values import MAX_INT, MAX_LONG, is_before
 
 # Each level of parentheses or signs is some frames of this parser, and of Python's compiler later on.
 MAX_DEPTH: Final = 64
@@ -48,7 +48,7 @@ MAX_PARTS: Final = 2 * MAX_COMPARISONS
 MAX_LINKS: Final = 32
 
 _ORDERS: Final[dict[str, Order]] = {"<": "<", "<=": "<=", ">": ">", ">=": ">="}
-_CONDITIONS: Final = (Presence, Not, Both, Either, Equal, Compared, OneOf, IsNull)
+_CONDITIONS: Final = (Exists, Not, And, Or, Equals, Comparison, In, IsNull)
 _HINTS: Final = {
     '"': "strings stand in single quotes",
     "!": "write <> for not equal",
@@ -85,7 +85,7 @@ def parse(text: str) -> Parsed:
 class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text
-        self._words = Words(text)
+        self._words = Tokens(text)
         self._at = 0
         self._depth = 0
         self._comparisons = 0
@@ -113,7 +113,7 @@ class _Parser:
             begin = self._next()
             self._count_part(begin)
             parts.append(self._condition(self._both(), begin))
-        return Either(tuple(parts))
+        return Or(tuple(parts))
 
     def _both(self) -> Node:
         begin = self._next()
@@ -125,7 +125,7 @@ class _Parser:
             begin = self._next()
             self._count_part(begin)
             parts.append(self._condition(self._equality(), begin))
-        return Both(tuple(parts))
+        return And(tuple(parts))
 
     def _equality(self) -> Node:
         left = self._comparison()
@@ -168,7 +168,7 @@ class _Parser:
             else:
                 return left
 
-    def _range_or_list(self, left: Node, word: Word, *, wanted: bool) -> Node:
+    def _range_or_list(self, left: Node, word: Token, *, wanted: bool) -> Node:
         self._count(word)
         if word.kind == "BETWEEN":
             low = self._unary()
@@ -181,7 +181,7 @@ class _Parser:
         self._expect(")", "IN ('a', 'b')")
         if not isinstance(left, Property):
             raise self._error(word, "IN takes a property on its left")
-        return OneOf(left.name, frozenset(strings), wanted)
+        return In(left.name, frozenset(strings), wanted)
 
     def _unary(self) -> Node:
         word = self._next()
@@ -198,7 +198,7 @@ class _Parser:
             return of
         if isinstance(of, Constant) and isinstance(of.value, (int, float)) and not isinstance(of.value, bool):
             return Constant(of.kind, -of.value, is_literal=False)
-        return Negated(of)
+        return Negative(of)
 
     def _primary(self) -> Node:
         word = self._next()
@@ -222,7 +222,7 @@ class _Parser:
             return Constant("null", None) if word.kind == "NULL" else Constant("boolean", word.kind == "TRUE")
         raise self._unexpected(word, "a property's name, a number, a string or a condition")
 
-    def _number(self, word: Word) -> Constant:
+    def _number(self, word: Token) -> Constant:
         if word.kind == INTEGER:
             digits = word.text.rstrip("lL")
             if len(digits) > 19 or int(digits) > MAX_LONG:
@@ -245,30 +245,30 @@ class _Parser:
 
     # What may be compared with what.
 
-    def _condition(self, node: Node, begin: Word) -> Node:
+    def _condition(self, node: Node, begin: Token) -> Node:
         if isinstance(node, Property):
-            return Presence(node.name)
+            return Exists(node.name)
         if isinstance(node, _CONDITIONS) or (isinstance(node, Constant) and node.kind in ("boolean", "null")):
             return node
         raise self._error(begin, "this is no condition: compare it with something")
 
-    def _equal(self, left: Node, right: Node, word: Word) -> Node:
+    def _equal(self, left: Node, right: Node, word: Token) -> Node:
         for side in (left, right):
             if isinstance(side, Constant) and side.kind == "null":
                 raise self._error(word, "nothing equals NULL: write IS NULL or IS NOT NULL")
         if _is_boolean(left) and isinstance(right, Constant) and right.is_literal and not _is_boolean(right):
             raise self._error(word, "TRUE and FALSE are compared with booleans only")
-        return Equal(left, right)
+        return Equals(left, right)
 
-    def _compared(self, order: Order, left: Node, right: Node, word: Word) -> Node:
+    def _compared(self, order: Order, left: Node, right: Node, word: Token) -> Node:
         self._count(word)
         for side in (left, right):
             is_number = isinstance(side, Constant) and side.kind in ("int", "long", "double")
-            if not is_number and not isinstance(side, (Property, Negated)):
+            if not is_number and not isinstance(side, (Property, Negative)):
                 raise self._error(word, f"{word.text} compares numbers and properties only")
-        return Compared(order, left, right)
+        return Comparison(order, left, right)
 
-    def _between(self, value: Node, low: Node, high: Node, word: Word, wanted: bool) -> Node:
+    def _between(self, value: Node, low: Node, high: Node, word: Token, wanted: bool) -> Node:
         if (
             wanted
             and isinstance(low, Constant)
@@ -279,12 +279,12 @@ class _Parser:
         ):
             raise self._error(word, "the first value of BETWEEN must not be above the second")
         if wanted:
-            return Both((self._compared(">=", value, low, word), self._compared("<=", value, high, word)))
-        return Either((self._compared("<", value, low, word), self._compared(">", value, high, word)))
+            return And((self._compared(">=", value, low, word), self._compared("<=", value, high, word)))
+        return Or((self._compared("<", value, low, word), self._compared(">", value, high, word)))
 
     # Words.
 
-    def _next(self) -> Word:
+    def _next(self) -> Token:
         word = self._words[self._at]
         if word.kind == BAD:
             hint = _HINTS.get(word.text, "leave it out")
@@ -301,26 +301,26 @@ class _Parser:
         if not self._take(kind):
             raise self._unexpected(self._next(), f"{kind} (as in {example})")
 
-    def _deeper(self, word: Word) -> None:
+    def _deeper(self, word: Token) -> None:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise self._error(word, f"parentheses, NOT and signs are nested deeper than {MAX_DEPTH}: simplify it")
 
-    def _count(self, word: Word) -> None:
+    def _count(self, word: Token) -> None:
         self._comparisons += 1
         if self._comparisons > MAX_COMPARISONS:
             raise self._error(word, f"there are more than {MAX_COMPARISONS} comparisons: use IN, or filter yourself")
 
-    def _count_part(self, word: Word) -> None:
+    def _count_part(self, word: Token) -> None:
         self._parts += 1
         if self._parts >= MAX_PARTS:
             raise self._error(word, f"AND and OR join more than {MAX_PARTS} conditions: use IN, or filter yourself")
 
-    def _unexpected(self, word: Word, wanted: str) -> SqlError:
+    def _unexpected(self, word: Token, wanted: str) -> SqlError:
         found = "the expression ends" if word.kind == END else f"{word.text[:32]!r} stands there"
         return self._error(word, f"{found}, expected {wanted}{_word_hint(word, self._text)}")
 
-    def _error(self, word: Word, why: str) -> SqlError:
+    def _error(self, word: Token, why: str) -> SqlError:
         return SqlError(f"{place_of(self._text, word.position)}: {why}")
 
 
@@ -328,7 +328,7 @@ def _is_boolean(node: Node) -> bool:
     return isinstance(node, Constant) and node.kind == "boolean"
 
 
-def _word_hint(word: Word, text: str) -> str:
+def _word_hint(word: Token, text: str) -> str:
     if word.kind == "=" and re.search(r"[=!<>]$", text[: word.position]):
         return "; equality is one sign: ="
     if word.kind in (INTEGER, DECIMAL):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from delaymq.broker.consumer_group import ConsumerGroup
-from delaymq.broker.remembered import BELIEVED_MS, REMEMBER_MS, RememberedClients
+from delaymq.broker.groups.client_snapshot import BELIEVED_MS, REMEMBER_MS, RememberedClients
+from delaymq.broker.groups.consumer_group import ConsumerGroup
 
 
-class ExpectedMembers:
+class RestartGrace:
     """Consumer groups of the last run, and who of each has not come yet."""
 
     def __init__(self) -> None:

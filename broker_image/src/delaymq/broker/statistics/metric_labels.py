@@ -8,7 +8,7 @@ OTHER: Final = "(other)"
 """Shared by all others; no topic and no group can be called so."""
 
 
-class SeriesNames:
+class LabelLimiter:
     """A limited set; a monitor's series must not change hands, nor a sum under OTHER go back.
 
     So whoever is counted under OTHER stays there: room that a deleted name leaves is for names that come later.

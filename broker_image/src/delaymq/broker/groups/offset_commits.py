@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from delaymq.broker.errors import system_error, topic_missing
-from delaymq.broker.offsets import MAX_ENTRIES, MAX_KEY_CHARACTERS, MAX_KEYS
+from delaymq.broker.groups.consumer_offsets import MAX_ENTRIES, MAX_KEY_CHARACTERS, MAX_KEYS
 from delaymq.message import names
 from delaymq.quiet_log import QuietLog
 
@@ -23,7 +23,7 @@ _SHOWN_CHARACTERS: Final = 128
 _log = logging.getLogger(__name__)
 
 
-class Committing:
+class OffsetCommits:
     """Commits of one broker's clients."""
 
     def __init__(self, broker: Broker) -> None:

@@ -47,7 +47,7 @@ def what_to_do(paths: Iterable[str]) -> str:
     )
 
 
-class Offsets:
+class OffsetTable:
     """Next offset to consume, by `TOPIC@GROUP` and queue."""
 
     __slots__ = ("_characters", "_keys", "dirty", "entries", "ignored", "table", "unreadable")

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from delaymq.broker.consumer_group import ConsumerGroup
+from delaymq.broker.groups.consumer_group import ConsumerGroup
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command, request_command
 
@@ -15,7 +15,7 @@ from delaymq.protocol.command import Command, request_command
 MAX_TOLD_AT_ONCE: Final = 16
 
 
-class GroupChanges:
+class ChangeNotifier:
     """What is still to be told. `may_notify(group)`: whether members of the group want to hear of it."""
 
     def __init__(self, groups: Mapping[str, ConsumerGroup], may_notify: Callable[[str], bool]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from delaymq.broker.delivery.ingress import delay_level, strip_own
+from delaymq.broker.delivery.delay_rewrite import delay_level, strip_own
 from delaymq.broker.errors import message_illegal
 from delaymq.broker.transactions.records import CHECK_ROOM_BYTES, DELAY_ROOM_BYTES
 from delaymq.message import names

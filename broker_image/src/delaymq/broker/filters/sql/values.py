@@ -10,7 +10,7 @@ import math
 import re
 from typing import Final
 
-from delaymq.broker.filters.sql_tree import Constant
+from delaymq.broker.filters.sql.ast import Constant
 
 MAX_INT: Final = 2**31 - 1
 MAX_LONG: Final = 2**63 - 1

@@ -18,7 +18,7 @@ class Flushed(Protocol):
     def flushed_offset(self) -> int: ...
 
 
-class AsOnDisk(Generic[Moment]):
+class DurableValue(Generic[Moment]):
     """The newest known `now()` of a time up to which the log is on the disk."""
 
     def __init__(self, log: Flushed, now: Callable[[], Moment], at_start: Moment) -> None:
@@ -27,7 +27,7 @@ class AsOnDisk(Generic[Moment]):
         self._effective = at_start
         self._next: tuple[int, Moment] | None = None
 
-    def look(self) -> Moment:
+    def advance(self) -> Moment:
         """Goes on as far as the disk has got; until it has got anywhere, what held at the start."""
         if self._next is not None and self._log.flushed_offset >= self._next[0]:
             self._effective = self._next[1]

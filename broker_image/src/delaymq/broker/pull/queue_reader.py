@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from delaymq import clock
 from delaymq.broker.filters import Filter
-from delaymq.broker.record_properties import PropertyReader, Row
+from delaymq.broker.pull.property_reader import PropertyReader, Row
 from delaymq.message.record import FIXED_BYTES, MESSAGE_MAGIC
 from delaymq.quiet_log import QuietLog
 from delaymq.store.consume_queue import BLANK_SIZE, ENTRY

@@ -18,7 +18,7 @@ _FACTS: Final = {
 }
 
 
-def told_settings(config: BrokerConfig) -> bytes:
+def exported_settings(config: BrokerConfig) -> bytes:
     """`key=value` lines; secrets are left out."""
     settings = to_settings(config)
     return encode_settings(settings | {key: fact for key, fact in _FACTS.items() if not settings.get(key)})

@@ -7,11 +7,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from delaymq.broker import groups, offsets, remembered, topics
-from delaymq.broker.clients import Clients
-from delaymq.broker.groups import Groups
-from delaymq.broker.offsets import Offsets
-from delaymq.broker.remembered import RememberedClients
+from delaymq.broker import topics
+from delaymq.broker.groups import client_snapshot
+from delaymq.broker.groups import consumer_offsets as offsets
+from delaymq.broker.groups import subscription_groups as groups
+from delaymq.broker.groups.client_registry import ClientRegistry
+from delaymq.broker.groups.client_snapshot import RememberedClients
+from delaymq.broker.groups.consumer_offsets import OffsetTable
+from delaymq.broker.groups.subscription_groups import Groups
 from delaymq.broker.topics import Topics
 from delaymq.protocol.errors import RequestError
 from delaymq.quiet_log import QuietLog
@@ -32,8 +35,8 @@ class Tables:
         store: MessageStore,
         topics: Topics,
         groups: Groups,
-        offsets: Offsets,
-        clients: Clients,
+        offsets: OffsetTable,
+        clients: ClientRegistry,
         now_ms: Callable[[], int],
     ) -> None:
         self.log = QuietLog(_log, now_ms)
@@ -57,7 +60,7 @@ class Tables:
             self._groups.restore(stored_groups)
         self._load_offsets()
         stored_clients = store.own_files.load(
-            remembered.FILE_NAME, RememberedClients.parse, max_bytes=remembered.MAX_FILE_BYTES
+            client_snapshot.FILE_NAME, RememberedClients.parse, max_bytes=client_snapshot.MAX_FILE_BYTES
         )
         if stored_clients is not None:
             self._clients.restore(stored_clients, now_ms)
@@ -116,7 +119,9 @@ class Tables:
         return writes
 
     def _save_clients(self, clients: RememberedClients) -> None:
-        self._store.own_files.save(remembered.FILE_NAME, clients.encode(), max_bytes=remembered.MAX_FILE_BYTES)
+        self._store.own_files.save(
+            client_snapshot.FILE_NAME, clients.encode(), max_bytes=client_snapshot.MAX_FILE_BYTES
+        )
 
     def mark_changed(self) -> None:
         """Has both files written at the next call of `changed`, as after a failed write."""

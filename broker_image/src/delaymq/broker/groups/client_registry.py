@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from sys import getsizeof
 from typing import Final
 
-from delaymq.broker.consumer_group import Client, ConsumerGroup
-from delaymq.broker.expected_members import ExpectedMembers
-from delaymq.broker.group_changes import GroupChanges
-from delaymq.broker.remembered import REFRESH_MS, RememberedClients, RememberedGroup
+from delaymq.broker.groups.change_notifier import ChangeNotifier
+from delaymq.broker.groups.client_snapshot import REFRESH_MS, RememberedClients, RememberedGroup
+from delaymq.broker.groups.consumer_group import Client, ConsumerGroup
+from delaymq.broker.groups.heartbeat_limits import check_all, check_connection, check_consumer, cost_of, cost_of_member
+from delaymq.broker.groups.restart_grace import RestartGrace
 from delaymq.broker.session import Session
-from delaymq.broker.stated import check_all, check_connection, check_consumer, cost_of, cost_of_member
 from delaymq.protocol.bodies import ConsumerData, SubscriptionData
 from delaymq.protocol.command import Command
 
@@ -19,7 +19,7 @@ from delaymq.protocol.command import Command
 EXPIRE_MS: Final = 120_000
 
 
-class Clients:
+class ClientRegistry:
     """The registry. `may_notify(group)`: whether members of the group want to be told when others come and go."""
 
     def __init__(self, may_notify: Callable[[str], bool]) -> None:
@@ -27,13 +27,13 @@ class Clients:
         self._producing: dict[str, dict[tuple[int, str], Client]] = {}
         """Client id → session id and group → the producer, the one that was heard of last at the end."""
         self.consumers: dict[str, ConsumerGroup] = {}
-        self._expected = ExpectedMembers()
+        self._expected = RestartGrace()
         self._remembered_at_ms = 0
         self._groups_of: dict[int, tuple[dict[str, int], dict[str, int]]] = {}
         """Session id → producer groups and consumer groups with the cost of what the connection stated of each."""
         self.stated_bytes = 0
         """What all groups, subscriptions and memberships cost."""
-        self._changes = GroupChanges(self.consumers, may_notify)
+        self._changes = ChangeNotifier(self.consumers, may_notify)
         self.frozen = False
         """While the broker stops: connections that close now come back, so their groups stay as they are."""
         self.dirty = False

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _MAX_MAKERS: Final = 20_000
 
 
-class Creations:
+class AutoCreation:
     """Counts since the start, by connection and by account."""
 
     def __init__(self, broker: Broker) -> None:

@@ -32,14 +32,14 @@ class Property:
 
 
 @dataclass(frozen=True, slots=True)
-class Negated:
+class Negative:
     """The negative of what is no number: always null, after `of` was evaluated."""
 
     of: Node
 
 
 @dataclass(frozen=True, slots=True)
-class Presence:
+class Exists:
     """A property in place of a condition: false when it is there, else null, as strings are no booleans."""
 
     name: str
@@ -53,21 +53,21 @@ class Not:
 
 
 @dataclass(frozen=True, slots=True)
-class Both:
+class And:
     """AND of all parts."""
 
     parts: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Either:
+class Or:
     """OR of all parts."""
 
     parts: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Equal:
+class Equals:
     """left = right."""
 
     left: Node
@@ -75,7 +75,7 @@ class Equal:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class Comparison:
     """left < right, and so on."""
 
     order: Order
@@ -84,7 +84,7 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
-class OneOf:
+class In:
     """Whether a property is one of these strings."""
 
     name: str
@@ -100,4 +100,4 @@ class IsNull:
     of: Node
 
 
-Node = Constant | Property | Negated | Presence | Not | Both | Either | Equal | Compared | OneOf | IsNull
+Node = Constant | Property | Negative | Exists | Not | And | Or | Equals | Comparison | In | IsNull

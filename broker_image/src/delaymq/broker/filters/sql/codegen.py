@@ -11,20 +11,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple, assert_never
 
-from delaymq.broker.filters import sql_values
-from delaymq.broker.filters.sql_tree import (
-    Both,
-    Compared,
+from delaymq.broker.filters.sql import values
+from delaymq.broker.filters.sql.ast import (
+    And,
+    Comparison,
     Constant,
-    Either,
-    Equal,
+    Equals,
+    Exists,
+    In,
     IsNull,
     Kind,
-    Negated,
+    Negative,
     Node,
     Not,
-    OneOf,
-    Presence,
+    Or,
     Property,
 )
 
@@ -32,13 +32,13 @@ from delaymq.broker.filters.sql_tree import (
 MAX_INDENTATION: Final = 60
 
 _HELPERS: Final = {
-    "int": sql_values.to_int,
-    "long": sql_values.to_long,
-    "double": sql_values.to_finite_order,
-    "boolean": sql_values.to_boolean,
-    "order_of": sql_values.order_of,
-    "no_boolean": sql_values.no_boolean,
-    "last_but": sql_values.last_but,
+    "int": values.to_int,
+    "long": values.to_long,
+    "double": values.to_finite_order,
+    "boolean": values.to_boolean,
+    "order_of": values.order_of,
+    "no_boolean": values.no_boolean,
+    "last_but": values.last_but,
 }
 
 
@@ -128,7 +128,7 @@ class _Function:
 
     def value(self, node: Node) -> _Value:
         """Writes what evaluates `node`."""
-        if self._indentation > MAX_INDENTATION and isinstance(node, (Both, Either)):
+        if self._indentation > MAX_INDENTATION and isinstance(node, (And, Or)):
             name = self._module.next_function()
             self._module.write_function(name, node, is_outermost=False)
             return _Value("boolean", self._stored(f"{name}(raw)"), True)
@@ -136,27 +136,27 @@ class _Function:
             return self._constant(node)
         if isinstance(node, Property):
             return _Value("string", self._property(node.name), True)
-        if isinstance(node, Negated):
+        if isinstance(node, Negative):
             self.value(node.of)
             return _NULL
         if isinstance(node, IsNull):
             return self._is_null(node)
         return _Value("boolean", self._condition(node), True)
 
-    def _condition(self, node: Presence | Not | Both | Either | Equal | Compared | OneOf) -> str:
-        if isinstance(node, Both):
+    def _condition(self, node: Exists | Not | And | Or | Equals | Comparison | In) -> str:
+        if isinstance(node, And):
             return self._chain(node.parts, undecided="is not False", keep="is not True")
-        if isinstance(node, Either):
+        if isinstance(node, Or):
             return self._chain(node.parts, undecided="is not True", keep="is not False")
-        if isinstance(node, Compared):
+        if isinstance(node, Comparison):
             return self._compared(node)
-        if isinstance(node, Equal):
+        if isinstance(node, Equals):
             return self._equal(self.value(node.left), self.value(node.right))
-        if isinstance(node, OneOf):
+        if isinstance(node, In):
             name = self._property(node.name)
             strings = self._module.constant(frozenset(_bytes(each) for each in node.strings))
             return self._stored(f"None if {name} is None else {name} {'in' if node.wanted else 'not in'} {strings}")
-        if isinstance(node, Presence):
+        if isinstance(node, Exists):
             return self._stored(f"None if {self._property(node.name)} is None else False")
         if isinstance(node, Not):
             of = self.value(node.of).text
@@ -210,11 +210,11 @@ class _Function:
             equal = f"{of_null} if {left.text} is None else {equal}"
         return self._stored(equal)
 
-    def _compared(self, node: Compared) -> str:
+    def _compared(self, node: Comparison) -> str:
         left = self.value(node.left)
         if left.kind == "null":
             return "None"
-        if isinstance(node.right, Negated):
+        if isinstance(node.right, Negative):
             # Null in any case, but what it is the negative of may fail.
             self.put(f"if {left.text} is not None:" if left.may_be_null else "if True:")
             with self.indented():

@@ -14,7 +14,7 @@ Arrival = tuple[int, str, int, int, int, bytes | None]
 OnArrival = Callable[[str, int, int, int, bytes | None], None]
 
 
-class Arrivals:
+class ArrivalNotifier:
     """A dispatch observer that collects what was stored; `announce` passes on what consumers may see by now.
 
     An append runs in the middle of a request, where a held pull must not be run; so nothing is called from `dispatch`.
