@@ -18,10 +18,10 @@ from delaymq.client import (
     RefusedError,
     Retry,
     Suspend,
-    queue_calls,
-    queue_reader,
 )
-from delaymq.client.cached_queue import CachedQueue, CacheTotal
+from delaymq.client.consumer.queues import queue_reader
+from delaymq.client.consumer.queues.process_queue import CacheTotal, ProcessQueue
+from delaymq.client.core import queue_calls
 from delaymq.client.messages import compressed_bytes
 from delaymq.protocol.bodies import BrokerData, MessageQueue, RouteQueues, TopicRoute
 from delaymq.protocol.codes import RequestCode, ResponseCode
@@ -48,7 +48,7 @@ def message(offset: int, size_bytes: int) -> ReceivedMessage:
 def test_all_queues_are_full_together_until_a_quarter_is_free_again() -> None:
     woken: list[int] = []
     total = CacheTotal(100, 1_000_000, lambda: woken.append(total.count))
-    queues = [CachedQueue(0, total) for _ in range(4)]
+    queues = [ProcessQueue(0, total) for _ in range(4)]
     for queue in queues[:3]:
         queue.add([message(offset, 10) for offset in range(30)], 30)
     assert (total.count, total.size_bytes, total.is_full) == (90, 900, False)
@@ -65,7 +65,7 @@ def test_all_queues_are_full_together_until_a_quarter_is_free_again() -> None:
 def test_what_a_queue_that_is_given_up_had_cached_counts_no_more() -> None:
     woken: list[int] = []
     total = CacheTotal(1_000, 100, lambda: woken.append(total.count))
-    queue, other = CachedQueue(0, total), CachedQueue(0, total)
+    queue, other = ProcessQueue(0, total), ProcessQueue(0, total)
     queue.add([message(0, 60)], 1)
     other.add([message(0, 60)], 1)
     assert total.is_full

@@ -17,8 +17,8 @@ from delaymq.client import (
     PushConsumerOptions,
     ReceivedMessage,
 )
+from delaymq.client.core.shared_calls import SharedCalls
 from delaymq.client.options import ClientOptions
-from delaymq.client.shared_calls import SharedCalls
 from delaymq.protocol.codes import RequestCode
 
 FIRST = PushConsumerOptions(consume_from=ConsumeFrom.FIRST, close_timeout_ms=60_000)

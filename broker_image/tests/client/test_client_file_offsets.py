@@ -17,9 +17,9 @@ from delaymq.client import (
     PushConsumer,
     PushConsumerOptions,
     ReceivedMessage,
-    file_offsets,
 )
-from delaymq.client.file_offsets import FileOffsets, default_path
+from delaymq.client.consumer.offset_store import file_offsets
+from delaymq.client.consumer.offset_store.file_offsets import FileOffsets, default_path
 from delaymq.protocol.bodies import MessageQueue
 
 QUEUES = {MessageQueue("broker-a", 0, "T"): 41, MessageQueue("broker-a", 1, "T"): 7}

@@ -10,15 +10,8 @@ from dataclasses import replace
 import pytest
 from client_consuming import QUICK, subscribed
 from client_fake_peer import FakeBroker, run, running, until
-from delaymq.client import (
-    BatchPushConsumer,
-    Client,
-    ClosedError,
-    MessageModel,
-    Outcome,
-    ReceivedMessage,
-    background,
-)
+from delaymq.client import BatchPushConsumer, Client, ClosedError, MessageModel, Outcome, ReceivedMessage
+from delaymq.client.core import background
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, Response
 

@@ -15,12 +15,12 @@ from delaymq.client import (
     MessageQueue,
     RefusedError,
 )
-from delaymq.client.lite_offsets import SoughtOffsets
+from delaymq.client.consumer.offset_store.broker_offsets import BrokerOffsets
+from delaymq.client.consumer.offset_store.lite_offsets import SoughtOffsets
+from delaymq.client.consumer.queues.poll_buffer import PollBuffer
+from delaymq.client.consumer.queues.queue_reader import QueueReader
+from delaymq.client.core.queue_calls import QueueCalls
 from delaymq.client.messages import ReceivedMessage
-from delaymq.client.offsets import BrokerOffsets
-from delaymq.client.poll_buffer import PollBuffer
-from delaymq.client.queue_calls import QueueCalls
-from delaymq.client.queue_reader import QueueReader
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, Response
 

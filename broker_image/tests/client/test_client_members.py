@@ -19,10 +19,9 @@ from delaymq.client import (
     ReceivedMessage,
     Retry,
     Suspend,
-    rates,
-    serving,
-    task_stacks,
 )
+from delaymq.client.consumer.stats import rates
+from delaymq.client.core import inbound_requests, task_stacks
 from delaymq.protocol.bodies import ConsumeDirectlyResult, ConsumerRunningInfo, ConsumerStatus, MessageQueue
 from delaymq.protocol.codes import RequestCode, ResponseCode
 
@@ -213,7 +212,7 @@ def test_a_handler_that_takes_too_long_is_told_of() -> None:
 
 
 def test_questions_at_handlers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "MAX_OPEN_ANSWERS", 1)
+    monkeypatch.setattr(inbound_requests, "MAX_OPEN_ANSWERS", 1)
 
     async def scenario() -> None:
         broker, go_on, seen = FakeBroker(), asyncio.Event(), asyncio.Event()

@@ -7,15 +7,8 @@ from pathlib import Path
 import pytest
 from client_consuming import subscribed
 from client_fake_peer import FakeBroker, run, running, until
-from delaymq.client import (
-    ConsumeFrom,
-    MessageModel,
-    Outcome,
-    PushConsumer,
-    PushConsumerOptions,
-    ReceivedMessage,
-    assignment,
-)
+from delaymq.client import ConsumeFrom, MessageModel, Outcome, PushConsumer, PushConsumerOptions, ReceivedMessage
+from delaymq.client.consumer.queues import assigned_queues
 from delaymq.protocol.bodies import MessageQueue, ResetOffset
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Response
@@ -79,7 +72,7 @@ def test_a_queue_whose_lock_another_member_got_is_begun_anew_when_it_comes_back(
 
 
 def test_nothing_is_handled_under_a_lock_that_could_not_be_renewed_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assignment, "LOCK_VALID_MS", 80)
+    monkeypatch.setattr(assigned_queues, "LOCK_VALID_MS", 80)
 
     async def scenario() -> None:
         broker = FakeBroker()
@@ -116,7 +109,7 @@ def test_after_a_change_of_tags_a_queue_goes_on_only_when_its_handler_has_ended(
             consumer.subscribe("T", "A")
             await until(lambda: not reads_topic(consumer))
             # Longer than a queue's former member is waited for.
-            await asyncio.sleep(assignment.HAND_OVER_MS / 1000 + 0.3)
+            await asyncio.sleep(assigned_queues.HAND_OVER_MS / 1000 + 0.3)
             assert steps.begun == [b"0"]
             for _ in range(2):
                 steps.go.release()

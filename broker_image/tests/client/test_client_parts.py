@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 from delaymq.client import Message, MessageQueue, NoSuchDelayError, PushConsumerOptions, ReceivedMessage
-from delaymq.client.allocation import allocate_averagely, allocate_by_circle
-from delaymq.client.cached_queue import CachedQueue
-from delaymq.client.delays import level_for, table_of
+from delaymq.client.consumer.queues.process_queue import ProcessQueue
+from delaymq.client.consumer.rebalance.strategies import allocate_averagely, allocate_by_circle
+from delaymq.client.core.delays import level_for, table_of
+from delaymq.client.core.network import split_address
+from delaymq.client.core.routes import QueueRound, Route, route_of, route_of_new_topic
 from delaymq.client.errors import UnreachableError
 from delaymq.client.messages import decode_messages, outgoing_properties, properties_text
-from delaymq.client.network import split_address
 from delaymq.client.options import ConsumeFrom, ProducerOptions
-from delaymq.client.routes import QueueRound, Route, route_of, route_of_new_topic
 from delaymq.client.subscriptions import Subscription, subscription_to
 from delaymq.message.compression import MAX_INFLATED_BYTES, inflate
 from delaymq.message.errors import IllegalMessageError, RecordError
@@ -212,7 +212,7 @@ def test_an_expression_without_a_tag_is_refused(expression: str) -> None:
 @settings(deadline=None)
 @given(st.data())
 def test_what_may_be_committed_is_the_first_unfinished_offset(data: st.DataObject) -> None:
-    cached = CachedQueue(10)
+    cached = ProcessQueue(10)
     unfinished: list[int] = []
     following = 10
     for _ in range(data.draw(st.integers(1, 30))):

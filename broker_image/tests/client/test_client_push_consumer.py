@@ -7,14 +7,8 @@ from dataclasses import replace
 import pytest
 from client_consuming import QUICK, Collected, subscribed
 from client_fake_peer import FakeBroker, run, running, until
-from delaymq.client import (
-    ConsumeFrom,
-    MessageModel,
-    Outcome,
-    PushConsumerOptions,
-    ReceivedMessage,
-    queue_calls,
-)
+from delaymq.client import ConsumeFrom, MessageModel, Outcome, PushConsumerOptions, ReceivedMessage
+from delaymq.client.core import queue_calls
 from delaymq.message.flags import COMPRESSED
 from delaymq.message.properties import parse_properties
 from delaymq.protocol.bodies import HeartbeatData, MessageQueue, ResetOffset

@@ -14,9 +14,9 @@ from delaymq.client import (
     ProducerOptions,
     ReceivedMessage,
     SendError,
-    replies,
     reply_to,
 )
+from delaymq.client.core import replies
 from delaymq.message.properties import format_properties, parse_properties
 from delaymq.protocol.bodies import HeartbeatData, MessageQueue
 from delaymq.protocol.codes import RequestCode, ResponseCode

@@ -22,11 +22,11 @@ from delaymq.client import (
     SendStatus,
     split_batches,
 )
-from delaymq.client.batches import batch_body, batched_bytes
-from delaymq.client.faults import BrokerFaults
-from delaymq.client.in_flight import InFlight
-from delaymq.client.routes import QueueRound, queue_for_key
-from delaymq.client.shared_calls import SharedCalls
+from delaymq.client.core.broker_faults import BrokerFaults
+from delaymq.client.core.routes import QueueRound, queue_for_key
+from delaymq.client.core.shared_calls import SharedCalls
+from delaymq.client.producer.in_flight import InFlight
+from delaymq.client.sending.batches import batch_body, batched_bytes
 from delaymq.message.properties import parse_properties
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Response

@@ -15,9 +15,9 @@ from delaymq.client import (
     PushConsumerOptions,
     ReceivedMessage,
     SendStatus,
-    tracer,
 )
-from delaymq.client.trace_format import Trace, batches
+from delaymq.client.trace import tracer
+from delaymq.client.trace.format import Trace, batches
 from delaymq.message.properties import parse_properties
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, Response, encode_response

@@ -14,8 +14,8 @@ from delaymq.client import (
     SendError,
     TransactionOptions,
     TransactionProducer,
-    outgoing,
 )
+from delaymq.client.sending import outgoing
 from delaymq.message.ids import offset_message_id, pack_host
 from delaymq.message.properties import parse_properties
 from delaymq.protocol.codes import RequestCode, ResponseCode

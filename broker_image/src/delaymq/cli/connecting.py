@@ -27,7 +27,7 @@ from delaymq.client import (
     TlsOptions,
     UnreachableError,
 )
-from delaymq.client.network import split_address
+from delaymq.client.core.network import split_address
 from delaymq.client.tls import TlsFilesError
 from delaymq.message.errors import IllegalMessageError
 from delaymq.message.names import RETRY_PREFIX, group_problem, topic_problem

@@ -133,7 +133,7 @@ async def _by_group(
     as_json: bool,
 ) -> int:
     # A message that was pulled but is not wanted is given back by cancelling its handler: nothing to warn of.
-    logging.getLogger("delaymq.client.handling").setLevel(logging.ERROR)
+    logging.getLogger("delaymq.client.consumer.handlers.consume_service").setLevel(logging.ERROR)
     await client.route_to_send(topic, 1)  # so that a wrong address is told at once
     receiver = _Receiver(client, as_json, count)
     options = PushConsumerOptions(

@@ -10,7 +10,7 @@ from typing import Final
 from delaymq.cli.visible import visible
 from delaymq.client import Admin, Client, ClientError, MessageQueue, PullStatus, ReceivedMessage, RefusedError
 from delaymq.client.admin.reading import TOOLS_GROUP, QueueReading
-from delaymq.client.expressions import check_expressions
+from delaymq.client.consumer.expressions import check_expressions
 from delaymq.client.subscriptions import Subscription
 
 HELD_MS: Final = 15_000

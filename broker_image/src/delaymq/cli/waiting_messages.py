@@ -12,8 +12,8 @@ from delaymq.cli.errors import CommandError
 from delaymq.cli.http_api import HttpApi
 from delaymq.cli.terminal import counted
 from delaymq.client import Admin, Client, ClientError
-from delaymq.client.broker_delays import SETTING_OF_OURS
-from delaymq.client.network import split_address
+from delaymq.client.core.broker_delays import SETTING_OF_OURS
+from delaymq.client.core.network import split_address
 from delaymq.transport.addresses import host_and_port
 
 TIMEOUT_S: Final = 2.0

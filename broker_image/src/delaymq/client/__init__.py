@@ -9,9 +9,17 @@ wait has a limit; a cancelled call leaves nothing behind; an offset is committed
 """
 
 from delaymq.client.admin import EARLIEST, LATEST, Admin, GroupMembers, QueueReset, ResetOutcome
-from delaymq.client.batches import split_batches
-from delaymq.client.client import Client
-from delaymq.client.consumer_stats import ConsumerStats, QueueStats, TopicStats
+from delaymq.client.admin.group_config import GroupConfig
+from delaymq.client.admin.topic_config import TopicConfig
+from delaymq.client.consumer.handlers.types import BatchHandler, Handler, Outcome, Retry, Suspend
+from delaymq.client.consumer.lite_pull import LitePullConsumer
+from delaymq.client.consumer.offset_store.file_offsets import OffsetsInUseError
+from delaymq.client.consumer.pull import PullConsumer
+from delaymq.client.consumer.push import BatchPushConsumer, PushConsumer
+from delaymq.client.consumer.stats.consumer_stats import ConsumerStats, QueueStats, TopicStats
+from delaymq.client.core.client import Client
+from delaymq.client.core.queue_calls import PullResult, PullStatus
+from delaymq.client.core.replies import reply_to
 from delaymq.client.credentials import Credentials
 from delaymq.client.errors import (
     AccessDeniedError,
@@ -26,10 +34,6 @@ from delaymq.client.errors import (
     SendError,
     UnreachableError,
 )
-from delaymq.client.file_offsets import OffsetsInUseError
-from delaymq.client.group_config import GroupConfig
-from delaymq.client.handlers import BatchHandler, Handler, Outcome, Retry, Suspend
-from delaymq.client.lite_pull_consumer import LitePullConsumer
 from delaymq.client.messages import Message, ReceivedMessage, SendResult, SendStatus
 from delaymq.client.options import (
     Allocation,
@@ -41,20 +45,16 @@ from delaymq.client.options import (
     PushConsumerOptions,
     TransactionOptions,
 )
-from delaymq.client.producer import Producer
-from delaymq.client.pull_consumer import PullConsumer
-from delaymq.client.push_consumer import BatchPushConsumer, PushConsumer
-from delaymq.client.queue_calls import PullResult, PullStatus
-from delaymq.client.replies import reply_to
-from delaymq.client.tls import TlsFilesError, TlsOptions
-from delaymq.client.topic_config import TopicConfig
-from delaymq.client.transactions import (
+from delaymq.client.producer.producer import Producer
+from delaymq.client.producer.transactions import (
     HalfMessage,
     LocalState,
     TransactionListener,
     TransactionProducer,
     TransactionResult,
 )
+from delaymq.client.sending.batches import split_batches
+from delaymq.client.tls import TlsFilesError, TlsOptions
 from delaymq.message.errors import IllegalMessageError
 from delaymq.protocol.bodies import MessageQueue
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from delaymq.client.client import Client
+from delaymq.client.core.client import Client
 from delaymq.client.errors import ClientError, RefusedError, reading_answer
 from delaymq.protocol.bodies import MASTER_ID, ClusterInfo, ConsumerConnection
 from delaymq.protocol.codes import RequestCode, ResponseCode

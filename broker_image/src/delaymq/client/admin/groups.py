@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from delaymq.client.admin.base import MAX_TABLE_BYTES
+from delaymq.client.admin.group_config import GroupConfig
 from delaymq.client.admin.topics import TopicCalls
 from delaymq.client.errors import reading_answer
-from delaymq.client.group_config import GroupConfig
 from delaymq.message.names import dead_letter_topic, retry_topic
 from delaymq.protocol.bodies import (
     Connection,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from delaymq.client.client import Client
+from delaymq.client.core.client import Client
+from delaymq.client.core.queue_calls import PullResult, PullStatus, QueueCalls
 from delaymq.client.messages import ReceivedMessage
-from delaymq.client.queue_calls import PullResult, PullStatus, QueueCalls
 from delaymq.client.subscriptions import Subscription
 from delaymq.protocol.bodies import MessageQueue
 

@@ -7,8 +7,8 @@ from typing import Final
 
 from delaymq.client.admin.base import AdminCalls
 from delaymq.client.admin.reading import QueueReading
+from delaymq.client.core.queue_calls import QueueCalls
 from delaymq.client.errors import ClientError, RefusedError, reading_answer
-from delaymq.client.queue_calls import QueueCalls
 from delaymq.message.names import group_problem
 from delaymq.protocol.bodies import ConsumeOffset, ConsumeStats, MessageQueue, ResetOffset
 from delaymq.protocol.codes import RequestCode, ResponseCode

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from delaymq.client.admin.base import MAX_TABLE_BYTES, ORDER_NAMESPACE, AdminCalls
+from delaymq.client.admin.topic_config import PERM_READ_WRITE, TopicConfig
 from delaymq.client.errors import NoRouteError, RefusedError, reading_answer
-from delaymq.client.topic_config import PERM_READ_WRITE, TopicConfig
 from delaymq.protocol.bodies import GroupList, KVTable, MessageQueue, TopicList, TopicOffset, TopicStats, TopicTable
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import request_command

@@ -1,0 +1,80 @@
+"""What consumers that share their group's queues have in common, whether they are pushed to or polled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from delaymq.client.consumer.expressions import check_expressions
+from delaymq.client.consumer.offset_store.broker_offsets import Offsets
+from delaymq.client.consumer.queues.assigned_queues import AssignedQueues
+from delaymq.client.consumer.stats.consumer_stats import Tally
+from delaymq.client.core.background import Background
+from delaymq.client.core.client import Client
+from delaymq.client.core.queue_calls import QueueCalls
+from delaymq.client.errors import ClosedError
+from delaymq.client.options import ConsumeFrom, MessageModel
+from delaymq.client.subscriptions import Subscription
+from delaymq.message.names import group_problem
+from delaymq.protocol.bodies import ConsumerData, MessageQueue, ProducerData
+
+
+class GroupMember:
+    """Most of a `Member` of the client; who reads, and how, is said by what is derived from it."""
+
+    _offsets: Offsets
+    _assignment: AssignedQueues
+    retry_topic = ""
+    """Of a consumer whose failed messages come again there."""
+
+    def __init__(self, client: Client, group: str, kind: str) -> None:
+        problem = group_problem(group)
+        if problem is not None:
+            raise ValueError(problem)
+        self.group = group
+        self._client = client
+        self._calls = QueueCalls(client, group)
+        self._tally = Tally()
+        self._background = Background(f"{kind} {group}")
+        self._subscriptions: dict[str, Subscription] = {}
+        self._started_ms = 0
+        self._joined = False
+        self._closed = False
+
+    @property
+    def assigned(self) -> list[MessageQueue]:
+        """The queues that are read now; those of subscribed topics are known a moment after the start."""
+        return [reader.queue for reader in self._assignment.readers]
+
+    async def _check_start(self) -> None:
+        """Raises ClosedError after a close, ValueError after a start, RefusedError for SQL92 that a broker refuses."""
+        if self._closed:
+            raise ClosedError(f"the consumer of {self.group} was closed: make a new one")
+        if self._joined:
+            raise ValueError(f"the consumer of {self.group} is started already")
+        await check_expressions(self._client, self.group, self._subscriptions.values())
+
+    # What the client asks of its members.
+
+    def producer_data(self) -> ProducerData | None:
+        return None
+
+    def topics(self) -> Iterable[str]:
+        return list(self._subscriptions)
+
+    def membership_changed(self) -> None:
+        """Members, routes or a connection changed: the shares are worked out again."""
+        self._offsets.forget_saved()
+        self._assignment.look_again()
+
+    def _consumer_data(self, consume_type: str, model: MessageModel, consume_from: ConsumeFrom) -> ConsumerData:
+        return ConsumerData(
+            group_name=self.group,
+            consume_type=consume_type,
+            message_model=model.value,
+            consume_from_where=consume_from.value,
+            subscription_data_set=[each.data() for each in self._subscriptions.values()],
+        )
+
+    def offsets_of(self, topic: str) -> dict[MessageQueue, int]:
+        """How far this member is in the topic's queues that it has."""
+        return {queue: offset for queue, offset in self._assignment.offsets().items() if queue.topic == topic}

@@ -1,0 +1,106 @@
+"""One call of a handler: what it was given, how it ended, and who is told of that."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from delaymq.client.consumer.handlers.retries import shown
+from delaymq.client.consumer.handlers.types import Again, Handle
+from delaymq.client.consumer.queues.queue_reader import QueueReader
+from delaymq.client.consumer.stats.consumer_stats import Tally
+from delaymq.client.messages import ReceivedMessage
+from delaymq.client.trace.format import ConsumeEnd
+from delaymq.client.trace.tracer import Tracer
+
+_logger = logging.getLogger(__name__)
+
+
+class Run:
+    """A handler at work on messages of one queue."""
+
+    __slots__ = ("again", "began_s", "ended", "given_up", "giving_up", "messages", "reader", "told")
+
+    def __init__(self, reader: QueueReader, messages: Sequence[ReceivedMessage], began_s: float) -> None:
+        self.reader = reader
+        self.messages = messages
+        self.began_s = began_s
+        self.given_up: set[int] = set()
+        """Offsets of messages that took too long and are not this handler's any more."""
+        self.giving_up: asyncio.Event | None = None
+        """Set when it is known what was given up."""
+        self.ended = False
+        """Whether the handler has said how it ended: nothing is given up any more."""
+        self.told = False
+        self.again: Again | None = None
+        """How its messages come again, if the handler has said."""
+
+    @property
+    def kept(self) -> list[tuple[int, ReceivedMessage]]:
+        """Messages that are still this handler's, with their places."""
+        whole = list(enumerate(self.messages))
+        return [each for each in whole if each[1].queue_offset not in self.given_up] if self.given_up else whole
+
+
+class HandlerCalls:
+    """Calls `handle`, counts and traces it. `late_ms`: a handler that took so long is traced as too late."""
+
+    def __init__(self, handle: Handle, tally: Tally, tracer: Tracer | None, late_ms: int) -> None:
+        self._handle = handle
+        self._tally = tally
+        self._tracer = tracer
+        self._late_ms = late_ms
+
+    async def done(self, run: Run) -> int:
+        """How many of the run's messages, from the first on, the handler is done with."""
+        begun = None if self._tracer is None else self._tracer.begins(run.messages)
+        failed = False
+        try:
+            result = await self._handle(run.messages)
+            if isinstance(result, int):
+                done = result
+            else:
+                done, run.again = 0, result
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # Something that the handler waited for was cancelled; this worker was not.
+            _logger.warning("the handler was cancelled on %s", all_shown(run.messages), exc_info=True)
+            done, failed = 0, True
+        except (SystemExit, KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException:  # more than Exception: a worker that ended by it would be missing for good
+            _logger.warning("the handler failed on %s", all_shown(run.messages), exc_info=True)
+            done, failed = 0, True
+        took_ms = (asyncio.get_running_loop().time() - run.began_s) * 1000
+        self._tally.handler_took(run.messages[0], took_ms)
+        if self._tracer is not None and begun is not None:
+            self._tracer.ends(begun, self._end_of(run, done, failed, took_ms))
+        if run.giving_up is not None:
+            await run.giving_up.wait()
+        run.ended = True
+        if done == len(run.messages) and not run.given_up:
+            self._tally.consumed(run.messages)
+            return done
+        kept = run.kept
+        if len(kept) < len(run.messages):
+            _logger.warning("the handler ended too late for %s, what it says is ignored", all_shown(run.messages))
+        self._tally.consumed(message for place, message in kept if place < done)
+        self._tally.failed(message for place, message in kept if place >= done)
+        return done
+
+    def _end_of(self, run: Run, done: int, failed: bool, took_ms: float) -> ConsumeEnd:
+        """How the handler ended, as traces tell it."""
+        if failed:
+            return ConsumeEnd.ERROR
+        if took_ms >= self._late_ms:
+            return ConsumeEnd.TOO_LATE
+        return ConsumeEnd.SUCCESS if done == len(run.messages) else ConsumeEnd.FAILED
+
+
+def all_shown(messages: Sequence[ReceivedMessage]) -> str:
+    """The first message, and how many more there are."""
+    more = f" and {len(messages) - 1} more of its queue" if len(messages) > 1 else ""
+    return shown(messages[0]) + more

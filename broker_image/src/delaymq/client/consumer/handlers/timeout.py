@@ -1,0 +1,62 @@
+"""Handlers that take longer than they may: their messages come again elsewhere, so that the queue's offset moves on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+
+from delaymq.client.consumer.handlers.calls import Run, all_shown
+from delaymq.client.consumer.handlers.retries import Retries
+from delaymq.client.consumer.stats.consumer_stats import Tally
+from delaymq.client.core.background import Background
+from delaymq.client.options import PushConsumerOptions
+
+LOOKS = 15
+"""For overdue handlers within one consume timeout: one that hangs is found at most 1/15 later."""
+
+_logger = logging.getLogger(__name__)
+
+
+class HandlerTimeout:
+    """Looks at `runs`, the handlers at work, now and again. Without `retries` what takes too long is just done with."""
+
+    def __init__(
+        self, runs: Collection[Run], retries: Retries | None, options: PushConsumerOptions, tally: Tally
+    ) -> None:
+        self._runs = runs
+        self._retries = retries
+        self._limit_ms = options.consume_timeout_ms
+        self._ordered = options.ordered
+        self._tally = tally
+
+    def start(self, background: Background) -> None:
+        """Begins to look."""
+        background.every(max(self._limit_ms // LOOKS, 1), self._look)
+
+    async def _look(self) -> None:
+        before_s = asyncio.get_running_loop().time() - self._limit_ms / 1000
+        for run in [run for run in self._runs if run.began_s <= before_s]:
+            if run.ended:
+                continue  # perhaps while the ones before it were sent back
+            if not run.told:
+                run.told = True
+                _logger.warning(
+                    "%s has been at its handler for more than %d ms", all_shown(run.messages), self._limit_ms
+                )
+            if self._ordered:
+                continue  # its successors must not be handled before it
+            run.giving_up = asyncio.Event()
+            try:
+                await self._give_up(run)
+            finally:
+                run.giving_up.set()
+                run.giving_up = None
+
+    async def _give_up(self, run: Run) -> None:
+        for _, message in run.kept:
+            if run.reader.dropped or (self._retries is not None and not await self._retries.send_back(message)):
+                return  # the next look tries again
+            run.given_up.add(message.queue_offset)
+            self._tally.failed([message])
+            run.reader.finish(message)

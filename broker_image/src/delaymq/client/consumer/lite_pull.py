@@ -1,0 +1,251 @@
+"""Consuming by polls: messages are pulled ahead within limits, the caller takes them when it is ready."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from types import TracebackType
+from typing import Self
+
+from delaymq.client.consumer.lite_reading import SharedOrAssigned, reading_options
+from delaymq.client.consumer.offset_store.broker_offsets import BrokerOffsets
+from delaymq.client.consumer.offset_store.lite_offsets import SoughtOffsets
+from delaymq.client.consumer.queues.assigned_queues import AssignedQueues
+from delaymq.client.consumer.queues.poll_buffer import PollBuffer
+from delaymq.client.consumer.rebalance.shares import Shares
+from delaymq.client.consumer.running_info import queue_info, running_info
+from delaymq.client.consumer.seeking import SeekingMember
+from delaymq.client.consumer.stats.rates import SAMPLE_INTERVAL_MS
+from delaymq.client.core.client import Client
+from delaymq.client.core.unregister import unregister
+from delaymq.client.errors import ClosedError
+from delaymq.client.messages import ReceivedMessage
+from delaymq.client.options import LitePullOptions, MessageModel
+from delaymq.client.subscriptions import ALL, Subscription, subscription_to
+from delaymq.clock import now_ms
+from delaymq.protocol.bodies import ConsumerData, ConsumerRunningInfo, MessageQueue
+
+POLL_TIMEOUT_MS = 5_000
+POLL_MESSAGES = 32
+POLLED = "CONSUME_ACTIVELY"
+
+
+class LitePullConsumer(SeekingMember):
+    """A member of a group that is polled. One task polls; the others may call everything else.
+
+    Either `subscribe`: the group's members share the topics' queues, and they move when members come and go. Or
+    `assign`: exactly these queues, whoever else reads them.
+
+        consumer = LitePullConsumer(client, "group")
+        consumer.subscribe("Topic", "TagA || TagB")
+        async with consumer:
+            async for message in consumer: ...
+
+    A message counts as done when the next one is asked for (by `poll`, `async for`, `commit` or a close without an
+    error), and only what is done is committed: after a crash messages come again, and none is skipped.
+    """
+
+    def __init__(self, client: Client, group: str, options: LitePullOptions | None = None) -> None:
+        super().__init__(client, group, "lite pull consumer")
+        self.options = options or LitePullOptions()
+        self._offsets = SoughtOffsets(BrokerOffsets(self._calls), saves=self.options.auto_commit)
+        self._buffer = PollBuffer(self.options.max_cached_in_all)
+        self._shares = SharedOrAssigned(Shares(client, group, allocation=self.options.allocation))
+        self._assignment = AssignedQueues(
+            client,
+            group,
+            reading_options(self.options),
+            subscriptions=self._subscriptions,
+            retry_topic="",
+            calls=self._calls,
+            shares=self._shares,
+            locks=None,
+            offsets=self._offsets,
+            handling=self._buffer,
+            background=self._background,
+            is_held=self._is_held,
+            tally=self._tally,
+        )
+        self._polls = False
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # What was being worked on when it failed is not done: it comes again.
+        await self._close(finish=kind is None)
+
+    # What is read.
+
+    def subscribe(self, topic: str, tags: str = ALL, *, sql: str | None = None) -> None:
+        """Takes part in reading `topic`, before or after the start: messages with one of these tags (`A || B`, `*`).
+
+        With `sql` those whose properties fulfil an SQL92 condition, where the broker has enablePropertyFilter=true.
+        All members of a group subscribe to the same. ValueError for an illegal topic or tags, or after `assign`.
+        """
+        if self._shares.assigned is not None:
+            raise ValueError("this consumer has assigned queues: make another one to subscribe")
+        self._subscriptions[topic] = subscription_to(topic, tags, sql, now_ms())
+        self._assignment.subscription_changed(topic)
+
+    def unsubscribe(self, topic: str) -> None:
+        """Reads `topic` no more."""
+        if self._subscriptions.pop(topic, None) is not None:
+            self._assignment.subscription_changed(topic)
+
+    def assign(self, queues: Iterable[MessageQueue], tags: str = ALL) -> None:
+        """Reads exactly `queues` from now on, before or after the start, whatever the group's other members read.
+
+        ValueError for an illegal topic or tags, or after `subscribe`.
+        """
+        if self._shares.assigned is None and self._subscriptions:
+            raise ValueError("this consumer has subscribed: make another one to assign queues")
+        queues = frozenset(queues)
+        wanted = {topic: Subscription(topic, tags, now_ms()) for topic in {queue.topic for queue in queues}}
+        self._shares.assigned = queues
+        for topic in self._subscriptions.keys() - wanted.keys():
+            del self._subscriptions[topic]
+        for topic, subscription in wanted.items():
+            known = self._subscriptions.get(topic)
+            if known is None or known.expression != tags:
+                self._subscriptions[topic] = subscription
+                self._assignment.subscription_changed(topic)
+        self._assignment.look_again()
+
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The topic's queues that can be read. Raises NoRouteError."""
+        return (await self._client.route(topic)).readable
+
+    # Messages.
+
+    async def poll(
+        self, timeout_ms: int = POLL_TIMEOUT_MS, *, max_messages: int = POLL_MESSAGES
+    ) -> list[ReceivedMessage]:
+        """The next messages, at least one unless none comes within `timeout_ms` (0: what is there) or it is closed.
+
+        Those of the poll before count as done. Of one queue they are in its order; queues take turns. What brokers
+        refuse or cannot answer meanwhile is logged and tried again.
+        """
+        if max_messages <= 0 or timeout_ms < 0:
+            raise ValueError("max_messages is more than 0, and timeout_ms not negative")
+        if not self._joined:
+            raise ClosedError("the consumer is not started or closed: use `async with LitePullConsumer(client, group)`")
+        if self._shares.assigned is None and not self._subscriptions:
+            raise ValueError("there is nothing to poll: subscribe to a topic or assign queues first")
+        if self._polls:
+            raise RuntimeError("another poll is under way: one task polls, since each poll ends what the last one gave")
+        self._polls = True
+        try:
+            return await self._poll(timeout_ms, max_messages)
+        finally:
+            self._polls = False
+
+    def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
+        """Message by message until the consumer is closed."""
+        return self._messages()
+
+    def pause(self, *queues: MessageQueue) -> None:
+        """Polls give nothing of `queues` and nothing more is pulled from them, until `resume`."""
+        self._buffer.paused |= set(queues)
+
+    def resume(self, *queues: MessageQueue) -> None:
+        """Ends the pause of `queues`."""
+        self._buffer.paused -= set(queues)
+        self._wake()
+
+    @property
+    def paused(self) -> frozenset[MessageQueue]:
+        """The queues that are paused."""
+        return frozenset(self._buffer.paused)
+
+    # From start to end.
+
+    async def start(self) -> None:
+        """Joins the group; messages can be polled as soon as the queues are shared out.
+
+        Raises ClosedError after a close, RefusedError when a broker does not take an SQL92 expression.
+        """
+        await self._check_start()
+        await self._client.join(self)
+        self._joined = True
+        self._started_ms = now_ms()
+        self._background.every(SAMPLE_INTERVAL_MS, self._tally.sample)
+        self._assignment.start()
+
+    async def close(self) -> None:
+        """Commits what was polled (with auto commit) and leaves the group. A poll that waits returns nothing."""
+        await self._close(finish=True)
+
+    # What the client asks of its members.
+
+    def consumer_data(self) -> ConsumerData | None:
+        return self._consumer_data(POLLED, MessageModel.CLUSTERING, self.options.consume_from)
+
+    def running_info(self) -> ConsumerRunningInfo:
+        """What it does now, for an administrator."""
+        return running_info(
+            name_servers=self._client.name_servers,
+            consume_type=POLLED,
+            started_ms=self._started_ms,
+            ordered=False,
+            concurrency=1,
+            options=self.options,
+            subscriptions=self._subscriptions.values(),
+            queues={reader.queue: queue_info(reader, (), ordered=False) for reader in self._assignment.readers},
+            statuses=self._tally.statuses(),
+        )
+
+    # Inside.
+
+    async def _poll(self, timeout_ms: int, max_messages: int) -> list[ReceivedMessage]:
+        self._finish_taken()
+        deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
+        while not (messages := self._buffer.take(max_messages)) and self._joined and timeout_ms:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._buffer.wait()
+            except TimeoutError:
+                return self._buffer.take(max_messages)
+        return messages
+
+    async def _messages(self) -> AsyncIterator[ReceivedMessage]:
+        while self._joined:
+            # One at a time: what a caller that leaves its loop has not seen must not count as done.
+            for message in await self.poll(max_messages=1):
+                yield message
+
+    def _finish_taken(self) -> None:
+        was_full = self._buffer.is_full
+        self._buffer.finish_taken()
+        if was_full:
+            self._wake()
+
+    def _is_held(self, queue: MessageQueue) -> bool:
+        return self._buffer.is_full or queue in self._buffer.paused
+
+    def _wake(self) -> None:
+        self._buffer.wake()
+        for reader in self._assignment.readers:
+            reader.wake()
+
+    async def _close(self, *, finish: bool) -> None:
+        if not self._joined:
+            return
+        self._joined = False
+        self._closed = True
+        try:
+            await self._assignment.stop()
+            await self._background.close()
+            if finish:
+                self._buffer.finish_taken()
+            await self._assignment.commit()
+        finally:
+            # Also when the caller is cancelled: nothing of it goes on.
+            self._background.cancel()
+            self._assignment.clear()
+            self._client.leave(self)
+            self._buffer.wake()
+        await unregister(self._client, self._subscriptions, consumer_group=self.group)

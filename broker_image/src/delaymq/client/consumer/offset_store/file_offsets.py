@@ -1,0 +1,155 @@
+"""The offsets of one broadcasting member in a file of its own, where and as RocketMQ's Java client keeps them."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import threading
+from pathlib import Path
+
+from delaymq.client.consumer.rebalance.strategies import queue_order
+from delaymq.client.errors import ClientError
+from delaymq.protocol.bodies import MessageQueue, ResetOffset
+from delaymq.protocol.errors import RequestError
+
+FOLDER = ".rocketmq_offsets"
+FILE_NAME = "offsets.json"
+DEFAULT_INSTANCE = "DEFAULT"
+"""RocketMQ's instance name for a client that was given none. A process id would make a new file at each start."""
+MAX_FILE_BYTES = 16 * 1024 * 1024
+"""More than 100,000 queues: what is longer is no file of offsets."""
+
+_logger = logging.getLogger(__name__)
+
+
+class OffsetsInUseError(ClientError):
+    """Another consumer keeps its offsets in the same file."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"another consumer keeps its offsets in {path}: in broadcasting each member needs a file of its own,"
+            " so give each Client an instance_name, or each consumer an offsets_path"
+        )
+        self.path = path
+
+
+def default_path(client_id: str, instance_name: str, group: str) -> Path:
+    """The file that RocketMQ's client of the same address, instance and group uses. ClientError where no home is."""
+    try:
+        home = Path.home()
+    except RuntimeError as error:
+        raise ClientError("there is no home folder to keep a member's offsets in: set HOME, or offsets_path") from error
+    address = client_id.partition("@")[0]
+    instance = (instance_name or DEFAULT_INSTANCE).replace("/", "_")
+    return home / FOLDER / f"{address}@{instance}" / group / FILE_NAME
+
+
+class FileOffsets:
+    """Replaced atomically; what was there before is kept as `.bak`, which is read when the file cannot be."""
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+        self._lock: int | None = None
+        self._offsets: dict[MessageQueue, int] = {}
+        self._written: dict[MessageQueue, int] = {}
+        self._is_told = False
+        self._writing = threading.Lock()
+        """A save may begin before the last one's thread has ended: that one may have been cancelled."""
+
+    async def open(self, path: Path) -> None:
+        """Takes the file for this consumer alone and reads it. OffsetsInUseError when another one has it."""
+        self._path = path
+        opening = asyncio.ensure_future(asyncio.to_thread(self._open))
+        try:
+            await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(self._opened_too_late)
+            raise
+
+    def close(self) -> None:
+        """Leaves the file to others."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    async def load(self, queue: MessageQueue) -> int | None:
+        return self._offsets.get(queue)
+
+    async def save(self, offsets: dict[MessageQueue, int]) -> None:
+        self._offsets = self._offsets | offsets
+        if self._offsets == self._written or self._path is None:
+            return
+        try:
+            self._written = await asyncio.to_thread(self._write_all, self._path)
+        except OSError as error:
+            # Tried again every few seconds: one line is enough.
+            if not self._is_told:
+                _logger.warning("offsets not saved to %s, after a restart messages come again: %s", self._path, error)
+            self._is_told = True
+        else:
+            self._is_told = False
+
+    def forget_saved(self) -> None:
+        """A file loses nothing."""
+
+    def _opened_too_late(self, opening: asyncio.Future[None]) -> None:
+        if not opening.cancelled() and opening.exception() is None:
+            self.close()
+
+    def _write_all(self, path: Path) -> dict[MessageQueue, int]:
+        with self._writing:
+            offsets = self._offsets
+            _write(path, offsets)
+            return offsets
+
+    def _open(self) -> None:
+        assert self._path is not None
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self._path.with_name(f"{self._path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o644)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise OffsetsInUseError(self._path) from None
+        except OSError as error:
+            # Everybody gets every message anyway: to begin as a new member is better than not to begin.
+            _logger.warning("offsets cannot be kept in %s, after a restart messages come again: %s", self._path, error)
+            self.close()
+            self._is_told = True
+        self._offsets = self._written = _read(self._path)
+
+
+def _backup_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.bak")
+
+
+def _read(path: Path) -> dict[MessageQueue, int]:
+    for each in (path, _backup_of(path)):
+        try:
+            with each.open("rb") as file:
+                return ResetOffset.decode(file.read(MAX_FILE_BYTES + 1), max_bytes=MAX_FILE_BYTES).offset_table
+        except FileNotFoundError:
+            continue
+        except (OSError, RequestError) as error:
+            _logger.warning("offsets in %s cannot be read and are left aside: %s", each, error)
+    return {}
+
+
+def _write(path: Path, offsets: dict[MessageQueue, int]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft, backup = path.with_name(f"{path.name}.tmp"), _backup_of(path)
+    ordered = {queue: offsets[queue] for queue in sorted(offsets, key=queue_order)}
+    # The same table as in the broker's request to reset offsets.
+    draft.write_bytes(ResetOffset(offset_table=ordered).encode())
+    try:
+        before = path.read_bytes()
+    except FileNotFoundError:
+        before = b""
+    if before:
+        # As one step too: a crash while it is written must not leave two halves of files.
+        copy = path.with_name(f"{path.name}.bak.tmp")
+        copy.write_bytes(before)
+        copy.replace(backup)
+    draft.replace(path)

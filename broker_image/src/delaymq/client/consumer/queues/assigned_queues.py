@@ -1,0 +1,249 @@
+"""The queues that a group's member has now: it takes them, reads them, and gives them up with their last offsets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from typing import Protocol
+
+from delaymq.client.consumer.offset_store.broker_offsets import Offsets
+from delaymq.client.consumer.queues.process_queue import CacheTotal
+from delaymq.client.consumer.queues.queue_reader import QueueReader
+from delaymq.client.consumer.rebalance.queue_locks import LOCK_VALID_MS, QueueLocks
+from delaymq.client.consumer.rebalance.service import RebalanceService, SharesOut
+from delaymq.client.consumer.rebalance.shares import Share
+from delaymq.client.consumer.rebalance.strategies import queue_order
+from delaymq.client.consumer.stats.consumer_stats import Tally
+from delaymq.client.core.background import Background
+from delaymq.client.core.client import Client
+from delaymq.client.core.queue_calls import QueueCalls
+from delaymq.client.messages import ReceivedMessage
+from delaymq.client.options import PushConsumerOptions
+from delaymq.client.subscriptions import Subscription
+from delaymq.protocol.bodies import MessageQueue
+
+HAND_OVER_MS = 300
+"""How long a member that gives a queue up waits for its handlers before it commits."""
+TAKE_OVER_MS = 500
+"""How long a member that gets a queue waits for that commit: what was handled since the last one would come again."""
+
+
+class TakesMessages(Protocol):
+    """Whoever gets what the queues' readers pull: handlers, or a buffer that is polled."""
+
+    def hand_over(self, reader: QueueReader, message: ReceivedMessage) -> None: ...
+    def forget(self, reader: QueueReader) -> None: ...
+    async def settle(self, readers: Collection[QueueReader], timeout_ms: int) -> bool: ...
+    async def wait_until_free(self, reader: QueueReader) -> None: ...
+
+
+class AssignedQueues:
+    """`subscriptions` are the consumer's and may change at any time; `subscription_changed` tells of it.
+
+    `is_held` may say that nothing is pulled from a queue now; its reader's `wake` lets it be asked again.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        group: str,
+        options: PushConsumerOptions,
+        *,
+        subscriptions: dict[str, Subscription],
+        retry_topic: str,
+        calls: QueueCalls,
+        shares: SharesOut,
+        locks: QueueLocks | None,
+        offsets: Offsets,
+        handling: TakesMessages,
+        background: Background,
+        is_held: Callable[[MessageQueue], bool] | None = None,
+        tally: Tally | None = None,
+        total: CacheTotal | None = None,
+    ) -> None:
+        self._options = options
+        self._subscriptions = subscriptions
+        self._retry_topic = retry_topic
+        self._calls = calls
+        self._locks = locks
+        self._offsets = offsets
+        self._handling = handling
+        self._background = background
+        self._is_held = is_held
+        self._tally = tally
+        self._total = total
+        self._readers: dict[MessageQueue, tuple[QueueReader, asyncio.Task[None]]] = {}
+        self._given_up: list[QueueReader] = []
+        """Dropped, and their last offsets not yet saved."""
+        self._freeing: set[MessageQueue] = set()
+        """Ordered queues that were dropped while a handler was at work: not taken again before it has ended."""
+        self._reset_to: dict[MessageQueue, int] = {}
+        """Where an administrator wants the next readers to begin, whatever the broker could be told of it."""
+        self._rounds = RebalanceService(client, group, options, subscriptions=subscriptions, shares=shares, takes=self)
+        self.look_again = self._rounds.look_again
+        """Something changed: the shares are worked out soon."""
+        self.waits_for_locks = False
+        """Whether the broker has not locked all queues for this member yet."""
+        self._saving = asyncio.Lock()
+
+    @property
+    def readers(self) -> list[QueueReader]:
+        """Those of the queues that this member has now."""
+        return [reader for reader, _ in self._readers.values()]
+
+    def offsets(self) -> dict[MessageQueue, int]:
+        """The next to consume of each queue; of none for which it is not known yet where it begins."""
+        return {reader.queue: at for reader in self.readers if (at := reader.commit_offset) is not None}
+
+    def start(self) -> None:
+        """Works out the shares, now and again."""
+        self._rounds.start(self._background)
+        self._background.every(self._options.commit_interval_ms, self.commit)
+        if self._locks is not None:
+            self._background.every(self._options.lock_renewal_interval_ms, self._renew_locks)
+
+    async def stop(self) -> None:
+        """Takes and gives up no queue any more, and pulls nothing more."""
+        # First of all, so that the queues and what is done in them stay as they are.
+        await self._rounds.stop()
+        for _, task in self._readers.values():
+            task.cancel()
+
+    async def unlock(self) -> None:
+        """Releases the locks of all queues, also of those whose last handlers were waited for."""
+        if self._locks is not None:
+            await self._locks.unlock([*self._readers, *self._freeing])
+
+    def clear(self) -> None:
+        """There is no queue any more."""
+        self._readers.clear()
+
+    def subscription_changed(self, topic: str) -> None:
+        """Other tags of `topic` are subscribed to, or none. Nothing more is pulled by the former ones."""
+        for reader, task in self._readers.values():
+            if reader.queue.topic == topic:
+                task.cancel()
+        if topic not in self._subscriptions:
+            self._forget_resets(topic)
+        self._rounds.announce_again()
+
+    async def commit(self) -> None:
+        """Saves the offsets of what is done."""
+        async with self._saving:
+            readers = [reader for reader in self.readers if not reader.dropped]
+            readers += [reader for reader in self._given_up if reader.queue not in self._readers]
+            await self._save(readers)
+
+    async def reset(self, offsets: dict[MessageQueue, int]) -> None:
+        """Goes on at these offsets, in those queues that this member has."""
+        known = self._readers.keys() | self._reset_to.keys()
+        ours = {queue: offset for queue, offset in offsets.items() if queue in known}
+        self._reset_to |= ours
+        dropped = [self._readers[queue] for queue in ours.keys() & self._readers.keys()]
+        for reader, _ in dropped:
+            reader.dropped = True
+        # Not before a commit that is under way, and before anybody reads the queue's offset anew.
+        async with self._saving:
+            await self._offsets.save(ours)
+        # Those that have taken their places meanwhile begin at the offsets already.
+        await self._drop([each[0].queue for each in dropped if self._readers.get(each[0].queue) is each], commit=False)
+        self.look_again()
+
+    async def _save(self, readers: Iterable[QueueReader]) -> None:
+        offsets = {reader.queue: reader.commit_offset for reader in readers}
+        await self._offsets.save({queue: offset for queue, offset in offsets.items() if offset is not None})
+
+    async def end_round(self) -> None:
+        """Gives up the queues of topics that are not subscribed to any more, and renews the locks of the others."""
+        await self._drop([queue for queue in self._readers if queue.topic not in self._subscriptions])
+        await self._renew_locks()
+
+    async def take(self, subscription: Subscription, share: Share) -> None:
+        """Reads exactly `share` of the subscription's topic from now on, or nothing if there is another one already."""
+        held = [queue for queue in self._readers if queue.topic == subscription.topic]
+        await self._drop(
+            queue
+            for queue in held
+            if queue not in share.queues
+            or self._readers[queue][0].subscription is not subscription
+            or self._readers[queue][1].done()
+        )
+        if self._subscriptions.get(subscription.topic) is not subscription:
+            return  # it changed meanwhile: by the former tags messages of the new ones would be skipped
+        self._forget_resets(subscription.topic, share.queues)
+        new = share.queues - self._readers.keys() - self._freeing
+        for queue in sorted(new, key=queue_order):
+            reader = QueueReader(
+                queue,
+                subscription,
+                calls=self._calls,
+                offsets=self._offsets,
+                options=self._options,
+                retry_topic=self._retry_topic,
+                hand_over=self._handling.hand_over,
+                begin_after_ms=TAKE_OVER_MS if share.has_others and self._locks is None else 0,
+                is_held=None if self._is_held is None else partial(self._is_held, queue),
+                start_at=self._reset_to.pop(queue, None),
+                tally=self._tally,
+                total=self._total,
+            )
+            if self._locks is None:
+                reader.lock()
+            self._readers[queue] = reader, self._background.spawn(reader.run())
+        self._share_limits(subscription.topic)
+
+    def _forget_resets(self, topic: str, but: Collection[MessageQueue] = ()) -> None:
+        """Of queues that another member has now: it was told too."""
+        for queue in [each for each in self._reset_to if each.topic == topic and each not in but]:
+            del self._reset_to[queue]
+
+    def _share_limits(self, topic: str) -> None:
+        """Each queue of a topic may cache its part of what the topic may."""
+        readers = [reader for reader in self.readers if reader.queue.topic == topic]
+        messages, size_bytes = self._options.queue_limits(len(readers))
+        for reader in readers:
+            reader.limit(messages=messages, size_bytes=size_bytes)
+
+    async def _drop(self, queues: Iterable[MessageQueue], *, commit: bool = True) -> None:
+        dropped: list[QueueReader] = []
+        for queue in list(queues):
+            reader, task = self._readers.pop(queue)
+            commit_it = commit and not reader.dropped  # if it is dropped already: its queue was just reset
+            reader.drop()
+            task.cancel()
+            self._handling.forget(reader)
+            if commit_it:
+                dropped.append(reader)
+            if self._locks is not None:
+                self._freeing.add(queue)
+                self._background.spawn(self._unlock_when_free(reader, commit=commit_it))
+        if dropped:
+            self._given_up += dropped
+            await self._handling.settle(dropped, HAND_OVER_MS)
+            await self._save(dropped)
+            self._given_up = [reader for reader in self._given_up if reader not in dropped]
+
+    async def _unlock_when_free(self, reader: QueueReader, *, commit: bool) -> None:
+        await self._handling.wait_until_free(reader)
+        if commit:
+            await self._save([reader])
+        if self._locks is not None:
+            await self._locks.unlock([reader.queue])
+        self._freeing.discard(reader.queue)
+        self.look_again()
+
+    async def _renew_locks(self) -> None:
+        self.waits_for_locks = False
+        if self._locks is None or not self._readers:
+            return
+        ours, others = await self._locks.lock(list(self._readers))
+        for queue in ours & self._readers.keys():
+            self._readers[queue][0].lock(LOCK_VALID_MS)
+        # A lock that was lost: whoever has it has moved on. This member begins anew when it gets it back, and must not
+        # set the other one's offset back.
+        lost = [queue for queue in others & self._readers.keys() if self._readers[queue][0].locked]
+        await self._drop(lost, commit=False)
+        if lost:
+            self.look_again()
+        self.waits_for_locks = not self.readers or not all(reader.locked for reader in self.readers)

@@ -1,0 +1,154 @@
+"""Computes a member's queues at intervals and after changes; queues/assigned_queues.py takes and reads them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Protocol
+
+from delaymq.client.consumer.rebalance.shares import Share
+from delaymq.client.core.background import Background
+from delaymq.client.core.client import Client
+from delaymq.client.errors import ClientError, ClosedError, NoRouteError
+from delaymq.client.options import PushConsumerOptions
+from delaymq.client.subscriptions import Subscription
+
+UNSETTLED_PAUSE_MS = 1_000
+"""Until the next try while a topic has no route or brokers do not list this member yet."""
+GATHER_CHANGES_MS = 50
+"""Members come and go in bursts; each change alone would move queues to and fro."""
+
+_logger = logging.getLogger(__name__)
+
+
+class SharesOut(Protocol):
+    """Whoever knows this member's share of a topic; None: not yet. May raise ClientError: try again later."""
+
+    async def share(self, topic: str) -> Share | None: ...
+
+
+class TakesShares(Protocol):
+    """Whoever reads the queues."""
+
+    @property
+    def waits_for_locks(self) -> bool:
+        """Whether there are queues to be locked: the next round comes soon."""
+        ...
+
+    async def take(self, subscription: Subscription, share: Share) -> None:
+        """From now on this member reads exactly `share` of the subscription's topic."""
+        ...
+
+    async def end_round(self) -> None:
+        """Every subscribed topic whose share is known was taken."""
+        ...
+
+
+class RebalanceService:
+    """Rounds come at the latest every `rebalance_interval_ms`, and soon after `look_again`. `subscriptions` are the
+    consumer's and may change at any time.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        group: str,
+        options: PushConsumerOptions,
+        *,
+        subscriptions: Mapping[str, Subscription],
+        shares: SharesOut,
+        takes: TakesShares,
+    ) -> None:
+        self._client = client
+        self._group = group
+        self._options = options
+        self._subscriptions = subscriptions
+        self._shares = shares
+        self._takes = takes
+        self._task: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        self._unannounced = True
+        self._unknown: set[str] = set()
+        """Topics whose share could not be asked for the last time."""
+
+    def start(self, background: Background) -> None:
+        """Begins with the first round."""
+        self._task = background.spawn(self._run())
+
+    async def stop(self) -> None:
+        """There are no more rounds."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def look_again(self) -> None:
+        """Something changed: the next round comes soon."""
+        self._changed.set()
+
+    def announce_again(self) -> None:
+        """What is subscribed changed: brokers are told before the next round, which comes soon."""
+        self._unannounced = True
+        self._changed.set()
+
+    async def _run(self) -> None:
+        while True:
+            self._changed.clear()
+            try:
+                settled = await self._round()
+            except Exception:
+                _logger.exception("the shares of %s could not be worked out, it is tried again", self._group)
+                settled = False
+            pause_ms = self._options.rebalance_interval_ms if settled else UNSETTLED_PAUSE_MS
+            if self._takes.waits_for_locks:
+                pause_ms = min(pause_ms, self._options.lock_retry_ms)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_ms / 1000):
+                    await self._changed.wait()
+            await asyncio.sleep(GATHER_CHANGES_MS / 1000)
+
+    async def _round(self) -> bool:
+        """Whether every topic's share is known."""
+        await self._announce()
+        settled = True
+        for topic in [*self._subscriptions]:
+            subscription = self._subscriptions.get(topic)
+            if subscription is None:
+                continue
+            try:
+                share = await self._shares.share(topic)
+            except ClosedError:
+                return True
+            except ClientError as error:
+                self._tell(topic, error)
+                self._client.refresh_soon(topic)
+                settled = False
+                continue
+            self._unknown.discard(topic)
+            if share is None:
+                self._unannounced = True
+                settled = False
+                continue
+            await self._takes.take(subscription, share)
+        await self._takes.end_round()
+        return settled
+
+    def _tell(self, topic: str, error: ClientError) -> None:
+        # Tried again every second: one line is enough.
+        quiet = isinstance(error, NoRouteError) or topic in self._unknown
+        level = logging.DEBUG if quiet else logging.WARNING
+        _logger.log(level, "the share of %s is not known, what is read stays: %s", topic, error)
+        self._unknown.add(topic)
+
+    async def _announce(self) -> None:
+        """Tells brokers what is subscribed: without it they neither list this member nor make its retry topic."""
+        if not self._unannounced:
+            return
+        self._unannounced = False
+        for topic in [*self._subscriptions]:
+            try:
+                await self._client.route(topic)
+            except ClientError:
+                continue
+        await self._client.heartbeat()

@@ -1,0 +1,65 @@
+"""A member's share of a topic's queues."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from delaymq.client.consumer.rebalance.strategies import ALLOCATIONS
+from delaymq.client.core.client import Client
+from delaymq.client.core.routes import Route
+from delaymq.client.errors import ClientError, NoRouteError, RefusedError, reading_answer
+from delaymq.client.options import Allocation
+from delaymq.protocol.bodies import ConsumerIds, MessageQueue
+from delaymq.protocol.codes import RequestCode
+from delaymq.protocol.command import request_command
+from delaymq.protocol.headers import GetConsumerListByGroupRequestHeader
+
+
+class Share(NamedTuple):
+    """What this member reads of a topic."""
+
+    queues: frozenset[MessageQueue]
+    has_others: bool
+    """Whether the group has other members that may have had these queues a moment ago."""
+
+
+class Shares:
+    """Asks a broker for the group's members and works out this member's share."""
+
+    def __init__(
+        self, client: Client, group: str, *, clustering: bool = True, allocation: Allocation = Allocation.AVERAGELY
+    ) -> None:
+        self._client = client
+        self._group = group
+        self._clustering = clustering
+        self._allocate = ALLOCATIONS[allocation]
+
+    async def share(self, topic: str) -> Share | None:
+        """The share of `topic` for this member; None while brokers do not list it as a member.
+
+        Raises ClientError when no broker can be asked.
+        """
+        route = await self._client.route(topic)
+        if not self._clustering:
+            return Share(frozenset(route.readable), has_others=False)
+        members = await self._members(topic, route)
+        if self._client.client_id not in members:
+            return None
+        queues = self._allocate(self._client.client_id, members, route.readable)
+        return Share(frozenset(queues), has_others=len(members) > 1)
+
+    async def _members(self, topic: str, route: Route) -> list[str]:
+        header = GetConsumerListByGroupRequestHeader(consumer_group=self._group)
+        last: ClientError = NoRouteError(topic, "its route has no broker now")
+        for address in route.addresses():
+            command = request_command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header.to_fields())
+            try:
+                answer = await self._client.ask(address, command)
+            except RefusedError:
+                return []  # the broker knows no member of the group
+            except ClientError as error:
+                last = error
+                continue
+            with reading_answer(address):
+                return ConsumerIds.decode(answer.body).consumer_id_list
+        raise last

@@ -1,0 +1,78 @@
+"""Going on elsewhere, and committing by hand: the part of a polled consumer that is about offsets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from delaymq.client.consumer.group_member import GroupMember
+from delaymq.client.consumer.lite_reading import SharedOrAssigned
+from delaymq.client.consumer.offset_store.lite_offsets import SoughtOffsets
+from delaymq.protocol.bodies import MessageQueue
+
+
+class SeekingMember(GroupMember):
+    """A member whose caller may choose where it goes on."""
+
+    _offsets: SoughtOffsets
+    _shares: SharedOrAssigned
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Goes on at `offset` of `queue`; what was pulled of it is dropped. It is committed as any other progress.
+
+        An offset that the queue does not have any more, or not yet, becomes the nearest that it has. ValueError when
+        the queue is not assigned to this consumer now.
+        """
+        if offset < 0:
+            raise ValueError(f"offset {offset}: offsets begin at 0")
+        if queue not in (self._shares.assigned or self.assigned):
+            raise ValueError(f"{queue} is not assigned to this consumer now: it has {self.assigned or 'no queue yet'}")
+        self._offsets.seek(queue, offset)
+        await self._assignment.reset({queue: offset})
+
+    async def seek_to_begin(self, queue: MessageQueue) -> None:
+        """Goes on at the oldest message of `queue`. Errors as `seek`, and ClientError when it cannot be asked."""
+        await self.seek(queue, await self._calls.min_offset(queue))
+
+    async def seek_to_end(self, queue: MessageQueue) -> None:
+        """Goes on at the next message that comes to `queue`. Errors as `seek_to_begin`."""
+        await self.seek(queue, await self._calls.max_offset(queue))
+
+    async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The offset of the first message stored at `timestamp_ms` (since 1970) or later. Raises ClientError."""
+        return await self._calls.offset_at(queue, timestamp_ms)
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """The group's offset at the broker: the next message to consume; None when there is none. ClientError."""
+        return await self._calls.committed_offset(queue)
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Stores `offsets` (the next messages to consume), or those behind all that was polled so far, which then
+        counts as done. Raises ClientError when a broker does not take one; the others are stored all the same.
+        """
+        if offsets is None:
+            self._finish_taken()
+            offsets = self._offsets.unless_sought(self._assignment.offsets())
+        stored = await asyncio.gather(
+            *(self._calls.commit(queue, offset) for queue, offset in offsets.items()), return_exceptions=True
+        )
+        for result in stored:
+            if isinstance(result, BaseException):
+                raise result
+
+    def reset_offsets(self, offsets: dict[MessageQueue, int]) -> None:
+        """Goes on at these offsets, as an administrator wants it."""
+        self._background.spawn(self._reset(offsets))
+
+    async def _reset(self, offsets: dict[MessageQueue, int]) -> None:
+        # Of the group's other members too: whoever gets one of their queues later must go on where they were by then.
+        ours = self._shares.assigned or self.assigned
+        offsets = {queue: offset for queue, offset in offsets.items() if queue in ours}
+        for queue, offset in offsets.items():
+            self._offsets.seek(queue, offset)
+        await self._offsets.commit(offsets)
+        await self._assignment.reset(offsets)
+
+    def _finish_taken(self) -> None:
+        """All that was polled is done."""
+        raise NotImplementedError

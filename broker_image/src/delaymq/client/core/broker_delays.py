@@ -1,0 +1,62 @@
+"""What brokers say of their delays: their table of levels, and whether a commit delays a transaction's message."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from delaymq.client.core.delays import table_of
+from delaymq.client.core.shared_calls import SharedCalls
+from delaymq.client.errors import NoSuchDelayError, reading_answer
+from delaymq.clock import now_ms
+from delaymq.message.levels import DelayLevels
+from delaymq.protocol.bodies import decode_settings
+from delaymq.protocol.codes import RequestCode
+from delaymq.protocol.command import Command, request_command
+
+SETTING_OF_OURS: Final = "httpPort"
+"""A setting by which a broker is known as DelayMQ; RocketMQ's have no such one."""
+
+
+class BrokerDelays:
+    """Asked of each broker when a send wants it, and kept. `ask` takes an address and raises ClientError."""
+
+    def __init__(self, ask: Callable[[str, Command], Awaitable[Command]], table_ms: int) -> None:
+        self._ask = ask
+        self._table_ms = table_ms
+        self._levels: dict[str, tuple[int, DelayLevels]] = {}
+        self._delays_commits: set[str] = set()
+        self._calls: SharedCalls[str, DelayLevels] = SharedCalls()
+
+    async def levels(self, address: str, *, fresh: bool = False) -> DelayLevels:
+        """The delay levels of the broker at `address`, at most `table_ms` old."""
+        now = now_ms()
+        known = self._levels.get(address)
+        if known is not None and not fresh and now - known[0] < self._table_ms:
+            return known[1]
+        levels = await self._calls.call(address, lambda: self._ask_levels(address))
+        self._levels[address] = (now, levels)
+        return levels
+
+    async def _ask_levels(self, address: str) -> DelayLevels:
+        return table_of(await self._settings(address))
+
+    async def require_delayed_commits(self, address: str) -> None:
+        """NoSuchDelayError unless the broker at `address` delays a transaction's message at its commit."""
+        if address in self._delays_commits:
+            return
+        if SETTING_OF_OURS not in await self._settings(address):
+            raise NoSuchDelayError(
+                f"the broker at {address} is no DelayMQ: it would lose a delayed transaction's message, send"
+                " it without one"
+            )
+        self._delays_commits.add(address)
+
+    async def _settings(self, address: str) -> dict[str, str]:
+        answer = await self._ask(address, request_command(RequestCode.GET_BROKER_CONFIG))
+        with reading_answer(address):
+            return decode_settings(answer.body)
+
+    async def close(self) -> None:
+        """Ends the requests that are under way."""
+        await self._calls.close()

@@ -1,0 +1,19 @@
+"""What a client knows of its producers and consumers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from delaymq.protocol.bodies import ConsumerData, MessageQueue, ProducerData
+
+
+class Member(Protocol):
+    """A producer or consumer of a client, as the client sees it."""
+
+    def producer_data(self) -> ProducerData | None: ...
+    def consumer_data(self) -> ConsumerData | None: ...
+    def topics(self) -> Iterable[str]: ...
+    def membership_changed(self) -> None: ...
+    def reset_offsets(self, offsets: dict[MessageQueue, int]) -> None: ...
+    async def close(self) -> None: ...

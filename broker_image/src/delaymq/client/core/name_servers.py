@@ -1,0 +1,63 @@
+"""The NameServers of a client: asked one after the other, beginning with the one that answered last."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from delaymq.client.core.network import Network
+from delaymq.client.errors import ClientError, ClosedError, RefusedError
+from delaymq.protocol.command import Command
+
+LEAST_MS = 500
+"""The least that each of several NameServers gets to answer; a part of the request timeout if that is more."""
+
+
+class NameServers:
+    """`addresses` may be empty: then nothing can be asked."""
+
+    def __init__(self, network: Network, addresses: Sequence[str], timeout_ms: int) -> None:
+        self.addresses = list(addresses)
+        self._network = network
+        self._timeout_ms = timeout_ms
+        self._first = 0
+
+    async def ask(self, command: Command, *, unless_all: int | None = None) -> Command:
+        """The first answer with code 0.
+
+        A NameServer never answers a request that it does not know: AnswerTimeoutError. When there are several, none
+        of them gets so long that the next ones could not be asked within the timeout of a send. A refusal with code
+        `unless_all` is believed only when all that answer agree. Errors as Network.ask; ClientError without any.
+        """
+        last: ClientError | None = None
+        refused: RefusedError | None = None
+        count = len(self.require())
+        timeout_ms = max(self._timeout_ms // count, min(LEAST_MS, self._timeout_ms))
+        for turn in range(count):
+            index = (self._first + turn) % count
+            try:
+                answer = await self._network.ask(self.addresses[index], command, timeout_ms)
+            except asyncio.CancelledError:
+                # Whoever asked gave up waiting: the next one begins elsewhere.
+                self._first = (index + 1) % count
+                raise
+            except RefusedError as error:
+                if error.code != unless_all:
+                    raise
+                refused = error
+            except ClosedError:
+                raise
+            except ClientError as error:
+                last = error
+            else:
+                self._first = index
+                return answer
+        failed = refused or last
+        assert failed is not None
+        raise failed
+
+    def require(self) -> list[str]:
+        """The addresses. Raises ClientError when there is none."""
+        if not self.addresses:
+            raise ClientError("this client has no NameServers: make one with their addresses")
+        return self.addresses

@@ -1,0 +1,191 @@
+"""Connections to all peers of a client, one each, dialled when they are needed and again after they broke."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+
+from delaymq.client.core.shared_calls import SharedCalls
+from delaymq.client.credentials import Credentials
+from delaymq.client.errors import AnswerTimeoutError, UnreachableError, refusal
+from delaymq.client.tls import TlsOptions
+from delaymq.protocol.codes import ResponseCode
+from delaymq.protocol.command import Command
+from delaymq.protocol.credential_fields import NEW_CHALLENGE
+from delaymq.transport import (
+    ConnectError,
+    RemotingConnection,
+    RequestTimeoutError,
+    TransportError,
+    connect,
+)
+
+OnCommands = Callable[[RemotingConnection, list[Command]], None]
+OnConnected = Callable[[str, RemotingConnection], Awaitable[None]]
+WrongServer = Callable[[str, str], str | None]
+"""Why the server that gave a challenge cannot be the one at an address; None: it can."""
+
+
+class Network:
+    """Addresses are `host:port`. `on_connected` runs before the first request of a new connection."""
+
+    def __init__(
+        self,
+        on_commands: OnCommands,
+        on_connected: OnConnected,
+        connect_timeout_ms: int,
+        credentials: Credentials | None = None,
+        tls: TlsOptions | None = None,
+        wrong_server: WrongServer = lambda address, server: None,
+    ) -> None:
+        self._on_commands = on_commands
+        self._on_connected = on_connected
+        self._connect_timeout_ms = connect_timeout_ms
+        self._credentials = credentials
+        self._wrong_server = wrong_server
+        self._tls = tls
+        self._open: dict[str, RemotingConnection] = {}
+        self._dials: SharedCalls[str, RemotingConnection] = SharedCalls()
+
+    @property
+    def addresses(self) -> list[str]:
+        """Peers that are connected now."""
+        return [address for address, connection in self._open.items() if not connection.closing]
+
+    def address_of(self, connection: RemotingConnection) -> str:
+        """The address under which a connection was made."""
+        for address, known in self._open.items():
+            if known is connection:
+                return address
+        return connection.remote_address
+
+    async def connection(self, address: str) -> RemotingConnection:
+        """The connection to `address`. Raises UnreachableError."""
+        connection = self._open.get(address)
+        if connection is not None and not connection.closing:
+            return connection
+        return await self._dials.call(address, lambda: self._dial(address))
+
+    async def ask(self, address: str, command: Command, timeout_ms: int) -> Command:
+        """The answer with code 0. Raises RefusedError for any other, UnreachableError, AnswerTimeoutError."""
+        answer = await self.invoke(address, command, timeout_ms)
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal(address, answer)
+        return answer
+
+    async def invoke(self, address: str, command: Command, timeout_ms: int) -> Command:
+        """The answer, whatever its code. Raises UnreachableError and AnswerTimeoutError.
+
+        `timeout_ms` is for all of it: connecting, waiting for a peer that does not read, and the answer.
+        """
+        connection = self._open.get(address)
+        left_ms = timeout_ms
+        try:
+            if connection is None or connection.closing or connection.is_behind:
+                connection, left_ms = await self._ready(address, timeout_ms)
+            answer = await connection.request(command, left_ms)
+        except RequestTimeoutError as error:
+            raise AnswerTimeoutError(address, timeout_ms) from error
+        except TransportError as error:
+            raise UnreachableError(address, plain_text(error)) from error
+        if answer.code == ResponseCode.SYSTEM_ERROR and NEW_CHALLENGE in (answer.remark or ""):
+            connection.close()  # the next request asks for one
+        return answer
+
+    async def _ready(self, address: str, timeout_ms: int) -> tuple[RemotingConnection, int]:
+        """A connection that takes requests, and what is left of the time."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_ms / 1000
+        try:
+            async with asyncio.timeout_at(deadline):
+                connection = await self.connection(address)
+                await connection.drain()
+        except TimeoutError:
+            raise AnswerTimeoutError(address, timeout_ms) from None
+        return connection, max(int((deadline - loop.time()) * 1000), 1)
+
+    async def oneway(self, address: str, command: Command) -> None:
+        """Sends without an answer. Raises UnreachableError when that is known at once."""
+        try:
+            connection = await self.connection(address)
+            await connection.drain()
+            connection.send_oneway(command)
+        except TransportError as error:
+            raise UnreachableError(address, plain_text(error)) from error
+
+    async def close(self) -> None:
+        """Ends all connections after what was written has gone out."""
+        await self._dials.close()
+        for connection in self._open.values():
+            connection.close()
+        self._open.clear()
+
+    async def _tls_context(self) -> ssl.SSLContext | None:
+        if self._tls is None:
+            return None
+        return await asyncio.get_running_loop().run_in_executor(None, self._tls.context)
+
+    async def _dial(self, address: str) -> RemotingConnection:
+        host, port = split_address(address)
+        try:
+            connection = await connect(
+                host,
+                port,
+                self._on_commands,
+                timeout_ms=self._connect_timeout_ms,
+                tls=await self._tls_context(),
+                server_name=self._tls.server_name if self._tls is not None else None,
+            )
+        except ConnectError as error:
+            raise UnreachableError(address, plain_text(error)) from error
+        try:
+            if self._credentials is not None:
+                # Before all other requests.
+                await self._sign(address, connection, self._credentials)
+            await self._on_connected(address, connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._open[address] = connection
+        return connection
+
+    async def _sign(self, address: str, connection: RemotingConnection, credentials: Credentials) -> None:
+        try:
+            server = await credentials.sign_requests(connection, self._connect_timeout_ms)
+        except TransportError as error:
+            raise UnreachableError(address, plain_text(error)) from error
+        wrong = None if server is None else self._wrong_server(address, server)
+        if wrong is not None:
+            raise UnreachableError(address, wrong)
+
+
+def plain_text(error: TransportError) -> str:
+    """What went wrong, without the address that every text of the transport begins with."""
+    return str(error).removeprefix(f"{error.address}: ")
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of `host:port`, the host an IPv6 address in brackets if need be. Raises UnreachableError."""
+    host, _, port = address.strip().rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65_536:
+        raise UnreachableError(address, "this is no address: write host:port, such as 127.0.0.1:9876")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+async def own_address(name_servers: Sequence[str], timeout_ms: int) -> str:
+    """This machine's address on the way to a NameServer (nothing is sent); loopback when there is no way."""
+    try:
+        if not name_servers:
+            return "127.0.0.1"
+        host, port = split_address(name_servers[0])
+        # A name that cannot be resolved yet must not hold up the start.
+        async with asyncio.timeout(timeout_ms / 1000):
+            infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+        family, _, _, _, target = infos[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(target)
+            return str(probe.getsockname()[0]).partition("%")[0]
+    except (OSError, UnreachableError):  # TimeoutError is an OSError
+        return "127.0.0.1"

@@ -1,0 +1,193 @@
+"""What a client asks a broker about one queue: messages and offsets."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import partial
+
+from delaymq.client.core.client import Client
+from delaymq.client.errors import BadAnswerError, ClientError, RefusedError, reading_answer, refusal
+from delaymq.client.messages import INFLATED_HERE_BYTES, ReceivedMessage, compressed_bytes, decode_messages
+from delaymq.client.subscriptions import Subscription
+from delaymq.protocol.bodies import MASTER_ID, MessageQueue
+from delaymq.protocol.codes import RequestCode, ResponseCode
+from delaymq.protocol.command import request_command
+from delaymq.protocol.headers import (
+    GetMaxOffsetRequestHeader,
+    GetMaxOffsetResponseHeader,
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+    QueryConsumerOffsetRequestHeader,
+    QueryConsumerOffsetResponseHeader,
+    SearchOffsetRequestHeader,
+    SearchOffsetResponseHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+
+MAY_SUSPEND = 2
+WITH_SUBSCRIPTION = 4
+# The answer to a held pull may come this long after the time that it may be held: the broker looks every 5 s.
+HELD_ANSWER_MARGIN_MS = 15_000
+ENOUGH_BYTES = 32 * 1024 * 1024
+"""Of bodies from one pull, inflated; the others are pulled again. 32 messages of a few KiB may be 2 GiB of zeros."""
+
+
+class PullStatus(IntEnum):
+    """What a pull found."""
+
+    FOUND = ResponseCode.SUCCESS
+    NOTHING_NEW = ResponseCode.PULL_NOT_FOUND
+    NOTHING_MATCHED = ResponseCode.PULL_RETRY_IMMEDIATELY
+    ILLEGAL_OFFSET = ResponseCode.PULL_OFFSET_MOVED
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PullResult:
+    """`messages` are those whose tags match; `next_offset` is where the next pull begins, whatever the status."""
+
+    status: PullStatus
+    messages: list[ReceivedMessage]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+
+
+class QueueCalls:
+    """Errors are the client's: NoRouteError, UnreachableError, AnswerTimeoutError, RefusedError, BadAnswerError."""
+
+    def __init__(self, client: Client, group: str) -> None:
+        self._client = client
+        self._group = group
+        self._suggested: dict[MessageQueue, int] = {}
+        """Queues whose broker wants to be spared: broker ids of its slaves."""
+
+    async def pull(
+        self, queue: MessageQueue, offset: int, subscription: Subscription, *, max_messages: int = 32,
+        suspend_ms: int = 0, retry_topic: str = "",
+    ) -> PullResult:  # fmt: skip
+        """Messages from `offset` on; with `suspend_ms` the broker waits so long for one if there is none."""
+        header = PullMessageRequestHeader(
+            consumer_group=self._group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=offset,
+            max_msg_nums=max_messages,
+            sys_flag=WITH_SUBSCRIPTION | (MAY_SUSPEND if suspend_ms else 0),
+            commit_offset=0,
+            suspend_timeout_millis=suspend_ms,
+            sub_version=subscription.version_ms,
+            subscription=subscription.expression,
+            expression_type=subscription.expression_type,
+        )
+        address = await self._client.address_of(queue, broker_id=self._suggested.get(queue, MASTER_ID))
+        timeout_ms = suspend_ms + HELD_ANSWER_MARGIN_MS if suspend_ms else self._client.options.request_timeout_ms
+        command = request_command(RequestCode.PULL_MESSAGE, header.to_fields())
+        try:
+            answer = await self._client.network.invoke(address, command, timeout_ms)
+        except ClientError:
+            self._suggested.pop(queue, None)  # a slave that is gone: the master has it too
+            raise
+        try:
+            status = PullStatus(answer.code)
+        except ValueError:
+            raise refusal(address, answer) from None
+        with reading_answer(address):
+            found = PullMessageResponseHeader.from_fields(answer.fields)
+            self._follow(queue, found.suggest_which_broker_id)
+            messages = []
+            next_offset = found.next_begin_offset
+            if status is PullStatus.FOUND:
+                decode = partial(
+                    decode_messages, answer.body, queue.broker_name, retry_topic=retry_topic, enough_bytes=ENOUGH_BYTES
+                )
+                if len(answer.body) > INFLATED_HERE_BYTES and compressed_bytes(answer.body) > INFLATED_HERE_BYTES:
+                    messages = await asyncio.to_thread(decode)
+                else:
+                    messages = decode()
+                _check_order(address, offset, messages, next_offset)
+                if sum(len(message.body) for message in messages) >= ENOUGH_BYTES:
+                    next_offset = messages[-1].queue_offset + 1
+        return PullResult(
+            status=status,
+            messages=[message for message in messages if subscription.accepts(message.tags)],
+            next_offset=next_offset,
+            min_offset=found.min_offset,
+            max_offset=found.max_offset,
+        )
+
+    def _follow(self, queue: MessageQueue, broker_id: int) -> None:
+        """The next pull goes where the broker wants it: to a slave when the messages are not in its memory any more."""
+        if broker_id != MASTER_ID:
+            self._suggested[queue] = broker_id
+        elif self._suggested:
+            self._suggested.pop(queue, None)
+
+    async def committed_offset(self, queue: MessageQueue) -> int | None:
+        """The group's offset as the broker knows it; None if it knows none."""
+        header = QueryConsumerOffsetRequestHeader(
+            consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id
+        )
+        address = await self._client.address_of(queue)
+        try:
+            answer = await self._client.ask(
+                address, request_command(RequestCode.QUERY_CONSUMER_OFFSET, header.to_fields())
+            )
+        except RefusedError as error:
+            if error.code == ResponseCode.QUERY_NOT_FOUND:
+                return None
+            raise
+        with reading_answer(address):
+            return QueryConsumerOffsetResponseHeader.from_fields(answer.fields).offset
+
+    async def commit(self, queue: MessageQueue, offset: int) -> None:
+        """Stores the group's offset: the next message to consume."""
+        header = UpdateConsumerOffsetRequestHeader(
+            consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
+        )
+        address = await self._client.address_of(queue)
+        await self._client.ask(address, request_command(RequestCode.UPDATE_CONSUMER_OFFSET, header.to_fields()))
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """The offset of the oldest message that is still there."""
+        return await self._offset(queue, RequestCode.GET_MIN_OFFSET)
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """The offset that the next message will get."""
+        return await self._offset(queue, RequestCode.GET_MAX_OFFSET)
+
+    async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The offset of the first message that was stored at `timestamp_ms` or later."""
+        header = SearchOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms)
+        address = await self._client.address_of(queue)
+        answer = await self._client.ask(
+            address, request_command(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header.to_fields())
+        )
+        with reading_answer(address):
+            return SearchOffsetResponseHeader.from_fields(answer.fields).offset
+
+    async def _offset(self, queue: MessageQueue, code: RequestCode) -> int:
+        # Requests 30 and 31 and their answers have the same fields.
+        header = GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
+        address = await self._client.address_of(queue)
+        answer = await self._client.ask(address, request_command(code, header.to_fields()))
+        with reading_answer(address):
+            return GetMaxOffsetResponseHeader.from_fields(answer.fields).offset
+
+
+def _check_order(address: str, offset: int, messages: list[ReceivedMessage], next_offset: int) -> None:
+    """BadAnswerError for messages that would come again without end, or whose progress could not be told."""
+    at = offset - 1
+    for message in messages:
+        if message.queue_offset <= at:
+            break
+        at = message.queue_offset
+    else:
+        if at < next_offset and offset < next_offset:
+            return
+    raise BadAnswerError(
+        address,
+        f"a pull from offset {offset} brought offsets {[each.queue_offset for each in messages[:8]]}"
+        f" and goes on at {next_offset}",
+    )

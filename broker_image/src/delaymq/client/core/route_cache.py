@@ -1,0 +1,135 @@
+"""The routes that a client has seen: asked for when they are needed, and again now and then."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from delaymq.client.core.background import Background
+from delaymq.client.core.name_servers import NameServers
+from delaymq.client.core.routes import Route, route_of, route_of_new_topic
+from delaymq.client.core.shared_calls import SharedCalls
+from delaymq.client.errors import (
+    AnswerTimeoutError,
+    ClientError,
+    ClosedError,
+    NoRouteError,
+    RefusedError,
+    UnreachableError,
+    reading_answer,
+)
+from delaymq.message import names
+from delaymq.protocol.bodies import TopicRoute
+from delaymq.protocol.codes import RequestCode, ResponseCode
+from delaymq.protocol.command import request_command
+from delaymq.protocol.headers import GetRouteInfoRequestHeader
+
+_logger = logging.getLogger(__name__)
+
+
+class RouteCache:
+    """Routes by topic. A topic that has none any more keeps its last one: a restarted NameServer knows none for a
+    while.
+    """
+
+    def __init__(self, name_servers: NameServers, background: Background) -> None:
+        self._name_servers = name_servers
+        self._background = background
+        self._routes: dict[str, Route] = {}
+        self._noted: dict[str, str] = {}
+        self._refreshing: set[str] = set()
+        self._calls: SharedCalls[str, TopicRoute] = SharedCalls()
+
+    def known(self, topic: str) -> Route | None:
+        """The route as it was last seen."""
+        return self._routes.get(topic)
+
+    def addresses(self, topics: Iterable[str]) -> set[str]:
+        """Of all brokers of `topics`, masters and slaves, as far as the routes are known."""
+        routes = [route for topic in topics if (route := self._routes.get(topic)) is not None]
+        return {address for route in routes for by_id in route.brokers.values() for address in by_id.values()}
+
+    def note_broker(self, name: str, address: str) -> None:
+        """Takes what a NameServer said beside the routes: a broker is at an address."""
+        self._noted[address] = name
+
+    def names_at(self, address: str) -> set[str]:
+        """Of the brokers that NameServers have said to be at an address."""
+        found = {
+            name
+            for route in self._routes.values()
+            for name, by_id in route.brokers.items()
+            if address in by_id.values()
+        }
+        return found | {self._noted[address]} if address in self._noted else found
+
+    async def route(self, topic: str, *, fresh: bool = False) -> Route:
+        """The topic's route. Raises NoRouteError when it has none, ClientError when no NameServer answers."""
+        known = self._routes.get(topic)
+        if known is not None and not fresh:
+            return known
+        route = route_of(topic, await self._ask(topic))
+        self._routes[topic] = route
+        return route
+
+    async def route_to_send(self, topic: str, new_topic_queues: int) -> Route:
+        """As `route`; for an unknown topic the one that it gets when a broker creates it at the first send."""
+        try:
+            return await self.route(topic)
+        except NoRouteError:
+            template = await self._ask(names.AUTO_CREATE_TOPIC, shown=topic)
+            return route_of_new_topic(topic, template, new_topic_queues)
+
+    def refresh_soon(self, topic: str) -> None:
+        """Asks for the topic's route beside the caller: the known one led to a failure."""
+        if topic not in self._refreshing:
+            self._refreshing.add(topic)
+            self._background.spawn(self._refresh(topic))
+
+    async def refresh_all(self, topics: Iterable[str]) -> bool:
+        """Asks for the routes of `topics` and of all that are known; whether one has changed. Failures are logged."""
+        changed = False
+        for topic in sorted({*topics, *self._routes}):
+            before = self._routes.get(topic)
+            try:
+                changed |= before != await self.route(topic, fresh=True)
+            except NoRouteError:
+                continue  # the last known one is the best guess
+            except (UnreachableError, AnswerTimeoutError, ClosedError) as error:
+                _logger.warning("routes could not be refreshed: %s", error)
+                break
+            except ClientError as error:
+                _logger.warning("the route of %s could not be refreshed: %s", topic, error)
+        return changed
+
+    async def close(self) -> None:
+        """Ends the calls that are under way; there are no new ones."""
+        await self._calls.close()
+
+    async def _refresh(self, topic: str) -> None:
+        try:
+            await self.route(topic, fresh=True)
+        except ClientError as error:
+            _logger.debug("the route of %s could not be refreshed: %s", topic, error)
+        finally:
+            self._refreshing.discard(topic)
+
+    async def _ask(self, topic: str, shown: str = "") -> TopicRoute:
+        # A thousand sends that begin together ask once; and whoever gives up does not end it for the others.
+        try:
+            return await self._calls.call(topic, lambda: self._ask_now(topic))
+        except NoRouteError as error:
+            raise NoRouteError(shown or topic) from error
+
+    async def _ask_now(self, topic: str) -> TopicRoute:
+        header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
+        try:
+            # A NameServer that was just restarted knows no topic until the brokers have told it again.
+            command = request_command(RequestCode.GET_ROUTEINFO_BY_TOPIC, header.to_fields())
+            answer = await self._name_servers.ask(command, unless_all=ResponseCode.TOPIC_NOT_EXIST)
+            with reading_answer("the NameServer"):
+                return TopicRoute.decode(answer.body)
+        except RefusedError as error:
+            if error.code == ResponseCode.TOPIC_NOT_EXIST:
+                raise NoRouteError(topic) from error
+            raise

@@ -1,0 +1,283 @@
+"""Sending messages."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Self
+
+from delaymq.client.core.client import Client
+from delaymq.client.core.delays import Delay
+from delaymq.client.core.replies import reply_message, reply_to
+from delaymq.client.core.unregister import unregister
+from delaymq.client.errors import (
+    AnswerTimeoutError,
+    ClientError,
+    ClosedError,
+    NoReplyError,
+    SendError,
+    UnreachableError,
+)
+from delaymq.client.messages import Message, ReceivedMessage, SendResult
+from delaymq.client.options import ProducerOptions
+from delaymq.client.producer.in_flight import InFlight
+from delaymq.client.sending.outgoing import Outgoing, outgoing_batch, outgoing_message
+from delaymq.client.sending.sender import Sender
+from delaymq.client.trace.tracer import Tracer
+from delaymq.clock import now_ms
+from delaymq.message import names
+from delaymq.message.names import group_problem
+from delaymq.protocol.bodies import ConsumerData, MessageQueue, ProducerData
+
+DEFAULT_GROUP = "delaymq-producer"
+MAX_INTRODUCED = 10_000
+"""Topics that are remembered as asked before; beyond, each request is preceded by a heartbeat."""
+
+__all__ = ["Producer", "unregister"]
+
+_logger = logging.getLogger(__name__)
+
+
+class Producer:
+    """Sends messages of one producer group; safe to use from many tasks. Use as `async with Producer(client) as p:`.
+
+    A send gives up after its timeout, all its attempts taken together, and is never repeated after it: what was not
+    answered may be stored. When `max_unanswered_sends` are under way further ones wait, within their own timeouts.
+    Cancelling a send leaves nothing behind, but cannot take back what has gone out.
+    """
+
+    def __init__(self, client: Client, group: str = DEFAULT_GROUP, options: ProducerOptions | None = None) -> None:
+        problem = group_problem(group)
+        if problem is not None:
+            raise ValueError(problem)
+        self._client = client
+        self.group = group
+        self.options = options or ProducerOptions()
+        self._in_flight = InFlight(self.options.max_unanswered_sends, self.options.max_unanswered_bytes)
+        self._delivery = Sender(client, group, self.options)
+        self._tracer: Tracer | None = None
+        if self.options.enable_trace:
+            self._tracer = Tracer(client, group, "PRODUCE", self.options.trace_topic)
+        self._started = False
+        self._introduced: set[str] = set()
+        """Topics whose brokers know this producer, as long as their connections last."""
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Joins the client; brokers hear of the group with the first send to each."""
+        await self._client.join(self)
+        if self._tracer is not None:
+            self._tracer.start()
+        self._started = True
+
+    async def close(self) -> None:
+        """Waits for the sends that are under way, at most the send timeout, and tells the brokers that the group is
+        gone from here. Sends that come later, or still wait for their turn, raise ClosedError.
+        """
+        if not self._started:
+            return
+        self._started = False
+        try:
+            await self._in_flight.end(self.options.send_timeout_ms)
+            if self._tracer is not None:
+                await self._tracer.close()
+        finally:
+            if self._tracer is not None:
+                self._tracer.cancel()  # also when the caller is cancelled
+            self._client.leave(self)
+        if not self._client.has_producer(self.group):
+            await unregister(self._client, self._delivery.topics, producer_group=self.group)
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        delay: Delay | None = None,
+        queue: MessageQueue | None = None,
+        ordering_key: str | None = None,
+        timeout_ms: int | None = None,
+    ) -> SendResult:
+        """Sends and waits for the broker's answer.
+
+        `delay`, such as `5s`, a number of seconds or a timedelta, must be one of the broker's levels; it goes before
+        `message.delay_level`.
+        `ordering_key`: messages of one key go to one queue as long as the topic's queues stay the same, also when
+        attempts fail; they keep their order when each is awaited before the next is sent.
+
+        Raises SendError when all attempts failed, RefusedError for what no attempt can cure, NoSuchDelayError,
+        IllegalMessageError, NoRouteError, ClosedError. After a timeout the message may be stored: another send may
+        double it.
+        """
+        self._check(queue, ordering_key)
+        outgoing = await outgoing_message(message, delay, self._client.unique_ids, self.options)
+        return await self._send(outgoing, queue, ordering_key, timeout_ms)
+
+    async def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        queue: MessageQueue | None = None,
+        ordering_key: str | None = None,
+        timeout_ms: int | None = None,
+    ) -> SendResult:
+        """Sends messages of one topic in one request: all are stored in one queue, or none. Errors as `send`.
+
+        `split_batches` makes batches that are small enough out of any number of messages.
+        """
+        self._check(queue, ordering_key)
+        outgoing = outgoing_batch(messages, self._client.unique_ids, self.options)
+        return await self._send(outgoing, queue, ordering_key, timeout_ms)
+
+    async def send_oneway(
+        self,
+        message: Message,
+        *,
+        delay: Delay | None = None,
+        queue: MessageQueue | None = None,
+        ordering_key: str | None = None,
+    ) -> str:
+        """Sends without waiting for an answer; whether it was stored is not known. The unique id. Errors as `send`.
+
+        Waits while the broker does not read what it was sent, at most the send timeout.
+        """
+        self._check(queue, ordering_key)
+        outgoing = await outgoing_message(message, delay, self._client.unique_ids, self.options)
+        limit_ms = self.options.send_timeout_ms
+        try:
+            async with asyncio.timeout(limit_ms / 1000):
+                await self._delivery.oneway(outgoing, queue, ordering_key)
+        except TimeoutError:
+            failed = ClientError(f"it could not be written within {limit_ms} ms")
+            raise SendError(outgoing.topic, 1, failed) from failed
+        except (UnreachableError, AnswerTimeoutError) as error:
+            self._client.refresh_soon(outgoing.topic)
+            raise SendError(outgoing.topic, 1, error) from error
+        return outgoing.message_id
+
+    async def request(
+        self,
+        message: Message,
+        timeout_ms: int,
+        *,
+        queue: MessageQueue | None = None,
+        ordering_key: str | None = None,
+    ) -> ReceivedMessage:
+        """Sends and waits until a consumer of the topic replies (`reply`); the first reply counts.
+
+        `timeout_ms` is for all of it. Raises NoReplyError when it was sent and nobody replied, otherwise as `send`.
+        """
+        self._check(queue, ordering_key)
+        if timeout_ms <= 0:
+            raise ValueError(f"a request needs time for its reply, not timeout_ms={timeout_ms}")
+        deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
+        with self._client.requests.waiting() as (correlation_id, reply):
+            own = {
+                names.CORRELATION_ID: correlation_id,
+                names.REPLY_TO_CLIENT: self._client.client_id,
+                names.TTL: str(timeout_ms),
+            }
+            outgoing = await outgoing_message(message, None, self._client.unique_ids, self.options, own)
+            await self._introduce(outgoing.topic, deadline)
+            try:
+                await self._send(outgoing, queue, ordering_key, min(timeout_ms, self.options.send_timeout_ms))
+            except SendError:
+                if not reply.done():  # otherwise only the answer was lost
+                    raise
+            try:
+                async with asyncio.timeout_at(deadline):
+                    pushed = await reply
+            except TimeoutError:
+                raise NoReplyError(outgoing.topic, timeout_ms) from None
+        return await reply_message(pushed)
+
+    async def reply(self, request: ReceivedMessage, body: bytes, *, timeout_ms: int | None = None) -> SendResult:
+        """Sends `body` as the reply to a request, from its consumer's handler for example.
+
+        Raises ValueError for a message that is no request, otherwise as `send`; SendError also when the producer that
+        asked is gone or has given up its connection.
+        """
+        return await self.send(reply_to(request, body), timeout_ms=timeout_ms)
+
+    async def _introduce(self, topic: str, deadline: float) -> None:
+        """Brokers push replies and ask about transactions where they know a producer: from its first heartbeat on."""
+        if topic in self._introduced:
+            return
+        try:
+            async with asyncio.timeout_at(deadline):
+                route = await self._client.route_to_send(topic, self.options.new_topic_queues)
+                await self._client.heartbeat_to(route.addresses())
+        except TimeoutError as error:
+            failed = ClientError("the brokers of its route did not answer in time")
+            raise SendError(topic, 0, failed) from error
+        if len(self._introduced) < MAX_INTRODUCED:
+            self._introduced.add(topic)
+
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues that can be sent to. Raises NoRouteError, or ClientError when no NameServer answers."""
+        return (await self._client.route_to_send(topic, self.options.new_topic_queues)).writable
+
+    # What the client asks of its members.
+
+    def producer_data(self) -> ProducerData | None:
+        return ProducerData(group_name=self.group)
+
+    def consumer_data(self) -> ConsumerData | None:
+        return None
+
+    def topics(self) -> Iterable[str]:
+        return self._delivery.topics
+
+    def membership_changed(self) -> None:
+        """Producers need no members."""
+
+    def reset_offsets(self, offsets: dict[MessageQueue, int]) -> None:
+        """Producers have no offsets."""
+
+    # Inside.
+
+    def _check(self, queue: MessageQueue | None, ordering_key: str | None) -> None:
+        if not self._started:
+            raise ClosedError("the producer is not started or closed: use `async with Producer(client)`")
+        if queue is not None and ordering_key is not None:
+            raise ValueError("give a queue or an ordering key, not both: the key chooses the queue")
+
+    async def _send(
+        self, outgoing: Outgoing, queue: MessageQueue | None, ordering_key: str | None, timeout_ms: int | None
+    ) -> SendResult:
+        limit_ms = timeout_ms or self.options.send_timeout_ms
+        deadline = asyncio.get_running_loop().time() + limit_ms / 1000
+        size_bytes = len(outgoing.body)
+        began_ms = 0 if self._tracer is None else now_ms()
+        if not self._in_flight.try_enter(size_bytes):
+            await self._wait_for_room(outgoing.topic, size_bytes, deadline, limit_ms)
+        try:
+            result = await self._delivery.deliver(outgoing, queue, ordering_key, deadline, limit_ms)
+        finally:
+            self._in_flight.leave(size_bytes)
+        if self._tracer is not None:
+            self._tracer.sent(outgoing, result, began_ms)
+        if _logger.isEnabledFor(logging.DEBUG):
+            _logger.debug(
+                "sent topic=%s message_id=%s keys=%r status=%s broker=%s queue=%d offset=%d offset_message_id=%s",
+                outgoing.topic, result.message_id, outgoing.keys, result.status.name, result.queue.broker_name,
+                result.queue.queue_id, result.queue_offset, result.offset_message_id,
+            )  # fmt: skip
+        return result
+
+    async def _wait_for_room(self, topic: str, size_bytes: int, deadline: float, limit_ms: int) -> None:
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._in_flight.enter(size_bytes)
+        except TimeoutError:
+            failed = ClientError(
+                f"{len(self._in_flight)} sends are under way and none made room within {limit_ms} ms:"
+                " send less at a time, or find out why the broker is slow"
+            )
+            raise SendError(topic, 0, failed) from failed

@@ -1,0 +1,190 @@
+"""How a send gets to a broker: which queue, how often it is tried, and what counts against a broker."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from delaymq.client.core.broker_faults import BrokerFaults
+from delaymq.client.core.client import Client
+from delaymq.client.core.delays import Delay, level_for
+from delaymq.client.core.routes import QueueRound, Route, queue_for_key
+from delaymq.client.errors import (
+    AnswerTimeoutError,
+    ClientError,
+    NoRouteError,
+    NoSuchDelayError,
+    RefusedError,
+    SendError,
+    UnreachableError,
+)
+from delaymq.client.messages import SendResult, SendStatus
+from delaymq.client.options import ProducerOptions
+from delaymq.client.sending.outgoing import Outgoing
+from delaymq.client.sending.requests import RETRIED, send_result
+from delaymq.protocol.bodies import MessageQueue
+from delaymq.protocol.command import Command
+from delaymq.transport import ConnectionClosedError
+
+SAME_BROKER_PAUSE_MS = 100
+"""Before another attempt on a broker that just failed when there is no other: a restart takes about a second."""
+
+_starts = itertools.count()
+
+
+@dataclass(slots=True)
+class _Attempts:
+    """A send in all its attempts; `tried` and `address` are of the last one."""
+
+    outgoing: Outgoing
+    fixed: MessageQueue | None
+    """The queue that the caller has chosen, or the ordering key at the first attempt."""
+    ordering_key: str | None
+    deadline: float
+    """By the loop's clock, in seconds."""
+    number: int = 0
+    tried: MessageQueue | None = None
+    address: str = ""
+    is_asked: bool = False
+    """Whether the request of the last attempt may have gone out."""
+
+
+class Sender:
+    """The sends of one producer."""
+
+    def __init__(self, client: Client, group: str, options: ProducerOptions) -> None:
+        self._client = client
+        self._group = group
+        self._options = options
+        self._rounds: dict[str, QueueRound] = {}
+        self._faults: BrokerFaults | None = None
+        if options.latency_faults:
+            self._faults = BrokerFaults(options.fault_latencies_ms, options.fault_pauses_ms, options.fault_failure_ms)
+
+    @property
+    def topics(self) -> Iterable[str]:
+        """What was sent to so far."""
+        return self._rounds.keys()
+
+    async def deliver(
+        self, outgoing: Outgoing, queue: MessageQueue | None, ordering_key: str | None, deadline: float, limit_ms: int
+    ) -> SendResult:
+        """Tries until a broker has it, the attempts are used up or the time is. Errors as Producer.send."""
+        attempts = _Attempts(outgoing, queue, ordering_key, deadline)
+        loop = asyncio.get_running_loop()
+        failed: ClientError | None = None
+        unsafe: SendResult | None = None
+        while attempts.number <= self._options.retries and loop.time() < deadline:
+            attempts.number += 1
+            try:
+                result = await self._attempt(attempts, loop)
+            except RefusedError as error:
+                if error.code not in RETRIED:
+                    raise
+                failed = error
+                if outgoing.is_reply and self._all_tried(attempts):
+                    break  # the same broker would only keep the reply once more
+            except UnreachableError as error:
+                failed = error
+                if outgoing.once_only and isinstance(error.__cause__, ConnectionClosedError):
+                    break
+            except AnswerTimeoutError as error:
+                failed = error
+                if attempts.is_asked:
+                    break  # it had all the time that was left, and the message may be stored
+            except TimeoutError:
+                # A NameServer that takes its time, or a broker that is asked for its levels.
+                failed = AnswerTimeoutError(attempts.address or f"the route of {outgoing.topic}", limit_ms)
+            else:
+                if result.status is SendStatus.OK or not self._options.retry_unsafe:
+                    return result
+                unsafe = result
+                continue
+            self._client.refresh_soon(outgoing.topic)
+        if unsafe is not None:
+            return unsafe
+        failed = failed or ClientError(f"nothing was sent within {limit_ms} ms")
+        raise SendError(outgoing.topic, attempts.number, failed) from failed
+
+    async def oneway(self, outgoing: Outgoing, queue: MessageQueue | None, ordering_key: str | None) -> None:
+        """Writes it to a broker's connection. Errors as Network.oneway, and those of routes and levels."""
+        attempts = _Attempts(outgoing, queue, ordering_key, 0, number=1)
+        _, command = await self._prepared(attempts)
+        await self._client.network.oneway(attempts.address, command)
+
+    async def _attempt(self, attempts: _Attempts, loop: asyncio.AbstractEventLoop) -> SendResult:
+        attempts.is_asked = False
+        outgoing = attempts.outgoing
+        if attempts.number == 1 and outgoing.needs_no_broker and self._client.known_route(outgoing.topic) is not None:
+            queue, command = await self._prepared(attempts)  # nothing in it waits, so it needs no timer
+        else:
+            async with asyncio.timeout_at(attempts.deadline):
+                queue, command = await self._prepared(attempts)
+        began = loop.time()
+        left_ms = max(int((attempts.deadline - began) * 1000), 1)
+        attempts.is_asked = True
+        try:
+            answer = await self._client.network.invoke(attempts.address, command, left_ms)
+            result = send_result(attempts.address, answer, outgoing.message_id, queue)
+        except (UnreachableError, AnswerTimeoutError, RefusedError) as error:
+            if self._faults is not None and (not isinstance(error, RefusedError) or error.code in RETRIED):
+                now = loop.time()
+                self._faults.failed(queue.broker_name, (now - began) * 1000, now * 1000)
+            raise
+        if self._faults is not None:
+            now = loop.time()
+            self._faults.answered(queue.broker_name, (now - began) * 1000, now * 1000)
+        return result
+
+    async def _prepared(self, attempts: _Attempts) -> tuple[MessageQueue, Command]:
+        """The queue of the next attempt and the request for it."""
+        outgoing, client = attempts.outgoing, self._client
+        new_topic_queues = self._options.new_topic_queues
+        route = client.known_route(outgoing.topic) or await client.route_to_send(outgoing.topic, new_topic_queues)
+        before = attempts.tried
+        queue = self._choose(attempts, route)
+        address = route.master(queue.broker_name)
+        if address is None:
+            raise NoRouteError(
+                outgoing.topic, f"its route has no broker {queue.broker_name} that can be written to: try again later"
+            )
+        attempts.tried, attempts.address = queue, address
+        if before is not None and before.broker_name == queue.broker_name:
+            await asyncio.sleep(SAME_BROKER_PAUSE_MS * (attempts.number - 1) / 1000)
+        level = 0
+        if outgoing.delays_commit:
+            await client.delays.require_delayed_commits(address)
+        if outgoing.delay is not None:
+            level = await self._level(outgoing.delay, queue.broker_name, address)
+        return queue, outgoing.request(self._group, queue, new_topic_queues, level)
+
+    def _all_tried(self, attempts: _Attempts) -> bool:
+        """Whether every broker of the route may have had its attempt."""
+        route = self._client.known_route(attempts.outgoing.topic)
+        return route is None or attempts.number >= len({queue.broker_name for queue in route.writable})
+
+    def _choose(self, attempts: _Attempts, route: Route) -> MessageQueue:
+        topic = route.topic
+        rounds = self._rounds.get(topic)
+        if rounds is None:
+            # Producers that start together do not all begin with the same queue.
+            rounds = self._rounds.setdefault(topic, QueueRound(next(_starts)))
+        if attempts.fixed is not None:
+            return attempts.fixed
+        if not route.writable:
+            raise NoRouteError(topic, "no broker of its route can be written to now")
+        if attempts.ordering_key is not None:
+            attempts.fixed = queue_for_key(route.writable, attempts.ordering_key)
+            return attempts.fixed
+        avoid = None if attempts.tried is None else attempts.tried.broker_name
+        now_ms = 0.0 if self._faults is None else asyncio.get_running_loop().time() * 1000
+        return rounds.choose(route.writable, avoid, self._faults, now_ms)
+
+    async def _level(self, delay: Delay, broker_name: str, address: str) -> int:
+        try:
+            return level_for(delay, await self._client.delays.levels(address), broker_name)
+        except NoSuchDelayError:
+            # The table may just have been changed.
+            return level_for(delay, await self._client.delays.levels(address, fresh=True), broker_name)

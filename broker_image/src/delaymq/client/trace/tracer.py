@@ -1,0 +1,224 @@
+"""Sends traces of what a producer or a consumer does to a topic of their own, beside its work and within limits."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from delaymq.client.core.background import Background
+from delaymq.client.core.client import Client
+from delaymq.client.errors import ClientError
+from delaymq.client.messages import Message, ReceivedMessage, SendResult, SendStatus
+from delaymq.client.options import ProducerOptions
+from delaymq.client.sending.outgoing import Outgoing, outgoing_message
+from delaymq.client.sending.sender import Sender
+from delaymq.client.trace.format import (
+    DEFAULT_REGION,
+    ConsumeEnd,
+    MessageKind,
+    Trace,
+    after_consuming,
+    batches,
+    before_consuming,
+    published,
+    transaction_ended,
+)
+from delaymq.clock import now_ms
+from delaymq.message import names
+from delaymq.message.errors import IllegalMessageError
+from delaymq.message.ids import parse_offset_message_id
+from delaymq.message.properties import PAIR_SEPARATOR, parse_properties
+from delaymq.quiet_log import QuietLog
+
+MAX_WAITING: Final = 2_048
+"""Traces that wait to be sent: when the topic's brokers do not keep up, further ones are dropped."""
+GATHERED_MS: Final = 500
+MAX_BATCH_CHARACTERS: Final = 118_000
+MAX_KEY_CHARACTERS: Final = 16_000
+"""Of one message: all its properties have 32 KiB."""
+LAST_SENDS_S: Final = 3.0
+"""How long a close goes on sending what waits."""
+_OPTIONS: Final = ProducerOptions(send_timeout_ms=5_000, max_message_bytes=4 * 128_000)
+
+_logger = logging.getLogger(__name__)
+_numbers = itertools.count(1)
+
+
+class Begun(NamedTuple):
+    """Messages at a handler, from `Tracer.begins` to `Tracer.ends`."""
+
+    request_id: str
+    at_ms: int
+    messages: Sequence[ReceivedMessage]
+
+
+class Tracer:
+    """The traces of one producer or consumer (`role`: PRODUCE or CONSUME). Nothing here waits or raises but `close`."""
+
+    def __init__(self, client: Client, group: str, role: str, topic: str) -> None:
+        self.topic = topic
+        self.dropped = 0
+        """Traces that were not sent: too many waited, or their brokers did not take them."""
+        self._client = client
+        self._group = group
+        name = f"_INNER_TRACE_PRODUCER-{group}-{role}-{next(_numbers)}"[: names.MAX_GROUP_LENGTH]
+        self._delivery = Sender(client, name, _OPTIONS)
+        self._waiting: deque[Trace] = deque()
+        self._on_their_way = 0
+        self._arrived = asyncio.Event()
+        self._sending = asyncio.Lock()
+        """Held by whoever sends what waited: a close lets that arrive."""
+        self._background = Background(f"traces of {group}")
+        self._quiet_log = QuietLog(_logger, now_ms)
+
+    def start(self) -> None:
+        """Begins to send."""
+        self._background.spawn(self._send_forever())
+
+    async def close(self) -> None:
+        """Sends what waits, within a limit."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_SENDS_S):
+                await self._send_waiting()
+        await self._background.close()
+        left = len(self._waiting) + self._on_their_way
+        if left:
+            self._drop(left, "the last ones could not be sent in time")
+            self._waiting.clear()
+
+    def cancel(self) -> None:
+        """Sends nothing more: the owner's close was cancelled, or this was closed."""
+        self._background.cancel()
+
+    # What is traced.
+
+    def sent(self, outgoing: Outgoing, result: SendResult, began_ms: int) -> None:
+        """A send that was answered. Of a batch each message has a trace."""
+        if not result.trace_on or outgoing.topic.startswith(self.topic):
+            return
+        properties = parse_properties(outgoing.properties)
+        kind = MessageKind.NORMAL
+        if outgoing.delay is not None or names.DELAY in properties:
+            kind = MessageKind.DELAYED
+        if properties.get(names.TRANSACTION_PREPARED) == "true":
+            kind = MessageKind.HALF
+        ids = result.message_id.split(",")
+        offset_ids = result.offset_message_id.split(",")
+        for number, message_id in enumerate(ids):
+            self._append(
+                published(
+                    at_ms=began_ms,
+                    region=result.region or DEFAULT_REGION,
+                    group=self._group,
+                    topic=outgoing.topic,
+                    message_id=message_id,
+                    tags=properties.get(names.TAGS, ""),
+                    keys=properties.get(names.KEYS, ""),
+                    store_host=_host(offset_ids[0]),
+                    body_bytes=len(outgoing.body) // len(ids),
+                    cost_ms=(now_ms() - began_ms) // len(ids),
+                    kind=kind,
+                    offset_message_id=offset_ids[min(number, len(offset_ids) - 1)],
+                    success=result.status is SendStatus.OK,
+                )
+            )
+
+    def transaction_ended(
+        self, *, topic: str, tags: str, keys: str, message_id: str, address: str, state: str, from_check: bool
+    ) -> None:
+        """What the broker at `address` was told about a transaction."""
+        self._append(
+            transaction_ended(
+                at_ms=now_ms(), region=DEFAULT_REGION, group=self._group, topic=topic, message_id=message_id,
+                tags=tags, keys=keys, store_host=address, transaction_id=message_id, state=state, from_check=from_check,
+            )
+        )  # fmt: skip
+
+    def begins(self, messages: Sequence[ReceivedMessage]) -> Begun:
+        """Messages that a handler gets now."""
+        traced = [each for each in messages if each.properties.get(names.TRACE_ON) != "false"]
+        begun = Begun(self._client.unique_ids.next(), now_ms(), traced)
+        for message in traced:
+            self._append(
+                before_consuming(
+                    at_ms=begun.at_ms,
+                    region=message.properties.get(names.MSG_REGION, ""),
+                    group=self._group,
+                    request_id=begun.request_id,
+                    message_id=message.message_id,
+                    retry_times=message.reconsume_times,
+                    keys=message.properties.get(names.KEYS, ""),
+                )
+            )
+        return begun
+
+    def ends(self, begun: Begun, end: ConsumeEnd) -> None:
+        """Their handler ended."""
+        at_ms = now_ms()
+        for message in begun.messages:
+            self._append(
+                after_consuming(
+                    at_ms=at_ms,
+                    group=self._group,
+                    request_id=begun.request_id,
+                    message_id=message.message_id,
+                    cost_ms=(at_ms - begun.at_ms) // len(begun.messages),
+                    success=end is ConsumeEnd.SUCCESS,
+                    keys=message.properties.get(names.KEYS, ""),
+                    end=end,
+                )
+            )
+
+    # Inside.
+
+    def _append(self, trace: Trace) -> None:
+        if len(self._waiting) >= MAX_WAITING:
+            self._drop(1, f"{MAX_WAITING} wait already")
+            return
+        self._waiting.append(trace)
+        if len(self._waiting) == 1:
+            self._arrived.set()
+
+    async def _send_forever(self) -> None:
+        while True:
+            await self._arrived.wait()
+            self._arrived.clear()
+            await asyncio.sleep(GATHERED_MS / 1000)
+            await self._send_waiting()
+
+    async def _send_waiting(self) -> None:
+        async with self._sending:
+            while self._waiting:
+                traces, self._waiting = self._waiting, deque()
+                self._on_their_way = len(traces)
+                for text, keys in batches(traces, MAX_BATCH_CHARACTERS, MAX_KEY_CHARACTERS):
+                    await self._send(text, keys)
+                    self._on_their_way -= text.count(PAIR_SEPARATOR)
+
+    async def _send(self, text: str, keys: tuple[str, ...]) -> None:
+        limit_ms = _OPTIONS.send_timeout_ms
+        deadline = asyncio.get_running_loop().time() + limit_ms / 1000
+        try:
+            message = Message(topic=self.topic, body=text.encode(errors="replace"), keys=keys)
+            outgoing = await outgoing_message(message, None, self._client.unique_ids, _OPTIONS)
+            await self._delivery.deliver(outgoing, None, None, deadline, limit_ms)
+        except (ClientError, IllegalMessageError) as error:
+            self._drop(text.count(PAIR_SEPARATOR), str(error))
+
+    def _drop(self, count: int, why: str) -> None:
+        self.dropped += count
+        self._quiet_log.warning("%s: traces to %s are dropped (%s)", self._group, self.topic, why)
+
+
+def _host(offset_message_id: str) -> str:
+    """Where the message is stored: its id says it."""
+    try:
+        address, port, _ = parse_offset_message_id(offset_message_id)
+    except ValueError:
+        return ""
+    return f"{address}:{port}"
