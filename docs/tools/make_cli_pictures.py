@@ -21,8 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
-from delaymq.cli import terminal
 from delaymq.cli.main import main
+from delaymq.cli.terminal import output
 
 PICTURES = Path(__file__).parents[1] / "images"
 WIDTH = 150
@@ -72,10 +72,10 @@ def run(line: str) -> str:
 def picture(name: str, lines: list[str]) -> None:
     """One picture of commands and what they print, one after the other."""
     with open(os.devnull, "w") as nowhere:
-        shown = terminal.PlainConsole(record=True, width=WIDTH, file=nowhere, color_system="truecolor")
+        shown = output.PlainConsole(record=True, width=WIDTH, file=nowhere, color_system="truecolor")
         for line in lines:
             shown.print(f"[bold green]$[/] [bold]delaymq {line}[/]", markup=True)
-            with mock.patch.object(terminal, "PlainConsole", return_value=shown), contextlib.suppress(SystemExit):
+            with mock.patch.object(output, "PlainConsole", return_value=shown), contextlib.suppress(SystemExit):
                 main(shlex.split(line))
             shown.print()
     svg = shown.export_svg(title="delaymq", unique_id=f"cli-{name}")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from cli_running import SMALL, Standalone, called
 from delaymq.access.plain_acl import parse
-from delaymq.cli.accounts import account_flags, account_of
 from delaymq.cli.errors import CommandError
+from delaymq.cli.target.accounts import account_flags, account_of
 
 RULES = """
 accounts:

@@ -119,7 +119,7 @@ def test_the_configuration_for_the_real_broker_can_be_printed_without_starting(t
 
 def test_servers_start_without_the_libraries_for_terminals() -> None:
     program = (
-        "import sys; from delaymq.cli import main, serve; import delaymq.server.main, delaymq.server.standalone;"
+        "import sys, delaymq.cli.main, delaymq.cli.servers.serve, delaymq.server.main, delaymq.server.standalone;"
         "sys.exit(bool({'typer', 'rich', 'click'} & sys.modules.keys()))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=30).returncode == 0

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from cli_running import called
-from delaymq.cli.contexts import Context, Contexts, load, path_of_file, save, target
 from delaymq.cli.errors import CommandError
+from delaymq.cli.target.contexts import Context, Contexts, load, path_of_file, save, target
 
 
 @pytest.fixture

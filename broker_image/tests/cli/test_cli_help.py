@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from cli_running import called, command
 from delaymq.cli.app import COMMANDS
+from delaymq.cli.docs_page import commands, options_of, with_commands
 from delaymq.cli.lazy import Group, Leaf
-from delaymq.cli.page import commands, options_of, with_commands
-from delaymq.cli.serve import ABOUT, parser
+from delaymq.cli.servers.serve import ABOUT, parser
 
 PAGE = Path(__file__).parents[3] / "docs" / "operations" / "commands.md"
 LEAVES = {
@@ -60,7 +60,7 @@ def test_a_mistyped_command_names_the_one_that_may_have_been_meant() -> None:
 @pytest.mark.parametrize(("words", "leaf"), [each for each in LEAVES.items() if each[1].text], ids=str)
 def test_what_the_list_says_of_a_command_is_what_the_command_says(words: tuple[str, ...], leaf: Leaf) -> None:
     module, _, name = leaf.target.partition(":")
-    told = inspect.getdoc(getattr(import_module(f"delaymq.cli.{module}"), name)) or ""
+    told = inspect.getdoc(getattr(import_module(f"delaymq.cli.commands.{module}"), name)) or ""
     assert told.splitlines()[0] == leaf.text
     if words[0] in ABOUT:
         assert leaf.text == ABOUT[words[0]]
@@ -82,7 +82,7 @@ def test_the_page_of_commands_leaves_nothing_out() -> None:
 
 def test_what_the_page_tells_of_json_is_what_commands_print() -> None:
     text = PAGE.read_text()
-    source = Path(inspect.getfile(import_module("delaymq.cli.message_text"))).read_text()
+    source = Path(inspect.getfile(import_module("delaymq.cli.views.message_text"))).read_text()
     for name in ("offsetMessageId", "physicalOffset", "latenessMs", "bodyBase64"):
         assert f"`{name}`" in text
         assert f'"{name}"' in source
@@ -117,7 +117,9 @@ def test_the_distribution_without_its_extras_says_what_to_install(
     assert any(wanted.startswith(missing) for wanted in project["optional-dependencies"][extra])
 
 
-@pytest.mark.parametrize("module", ["delay_commands", "delay_watch", "lookup_commands", "context_commands"])
+@pytest.mark.parametrize(
+    "module", ["commands.delay.status", "commands.delay.watch", "commands.message", "commands.context"]
+)
 def test_commands_over_http_load_no_client(module: str) -> None:
     program = f"import sys, delaymq.cli.{module}; sys.exit('delaymq.client' in sys.modules or 'asyncio' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=60).returncode == 0

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from cli_running import called
-from delaymq.cli import http_api
-from delaymq.cli.contexts import Target
 from delaymq.cli.errors import CommandError
-from delaymq.cli.http_api import HttpApi
+from delaymq.cli.target import http_api
+from delaymq.cli.target.contexts import Target
+from delaymq.cli.target.http_api import HttpApi
 
 LEVEL = {
     "level": 2, "delayMs": 5_000, "inTable": True, "offset": 3, "maxOffset": 5, "pending": 2, "settledAbove": 0,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from cli_running import called
-from delaymq.cli import send_command
+from delaymq.cli.commands import send
 from delaymq.cli.errors import CommandError
 
 
@@ -62,7 +62,7 @@ def test_contexts_that_cannot_be_written_are_misuse() -> None:
 
 
 def test_input_too_long_for_a_message_is_misuse(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(send_command, "MAX_INPUT_BYTES", 0)
+    monkeypatch.setattr(send, "MAX_INPUT_BYTES", 0)
     with pytest.raises(CommandError, match="too many for a message") as caught:
-        list(send_command._lines(str(folder / "file")))
+        list(send._lines(str(folder / "file")))
     assert caught.value.exit_code == 2

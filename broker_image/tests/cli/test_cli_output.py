@@ -4,9 +4,9 @@ import re
 import time
 from datetime import datetime
 
-from delaymq.cli.demo.report import Report, Sent
-from delaymq.cli.message_text import as_data, as_line
-from delaymq.cli.terminal import duration
+from delaymq.cli.commands.demo.report import Report, Sent
+from delaymq.cli.terminal.output import duration
+from delaymq.cli.views.message_text import as_data, as_line
 from delaymq.client import MessageQueue, ReceivedMessage
 
 BORN_MS = 1_700_000_000_000

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from delaymq.cli.rocketmq_conf import rocketmq_conf
-from delaymq.cli.serve import disk_note, parser
-from delaymq.cli.server_settings import ServerSettings, advertised_address, misspelt_variables, settings_of
+from delaymq.cli.servers.rocketmq_conf import rocketmq_conf
+from delaymq.cli.servers.serve import disk_note, parser
+from delaymq.cli.servers.settings import ServerSettings, advertised_address, misspelt_variables, settings_of
 from delaymq.config import STANDALONE_DEFAULTS, BrokerConfig, ConfigError, NamesrvConfig
 
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from delaymq.cli.serve import parser
-from delaymq.cli.server_settings import settings_of
+from delaymq.cli.servers.serve import parser
+from delaymq.cli.servers.settings import settings_of
 
 
 def test_a_standalone_file_may_hold_the_keys_of_broker_and_nameserver(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from cli_running import COMMAND_TIMEOUT_S, Standalone, called
 from delaymq import clock
 from delaymq.broker.broker import Broker
 from delaymq.broker.delivery import hold
-from delaymq.cli import overdue
-from delaymq.cli.overdue import Overdue
-from delaymq.cli.store_reopening import hold_back, reopen
+from delaymq.cli import overdue_policy
+from delaymq.cli.commands.store.reopening import hold_back, reopen
+from delaymq.cli.overdue_policy import OverduePolicy
 from delaymq.config import BrokerConfig
 from delaymq.store.backup.restore import Restore
 from delaymq.store.errors import StoreFullError
@@ -138,7 +138,7 @@ def test_what_a_full_store_does_not_let_drop_is_dropped_by_the_broker_and_never_
     level = logging.getLogger("delaymq").level
     with monkeypatch.context() as patched:
         patched.setattr(MessageStore, "append", until_full)
-        done = reopen(tmp_path / "again", work.manifest, work.options(), Overdue(what="drop"), lambda count: None)
+        done = reopen(tmp_path / "again", work.manifest, work.options(), OverduePolicy(what="drop"), lambda count: None)
     logging.getLogger("delaymq").setLevel(level)
     assert (done.overdue, done.dropped) == (OVERDUE, 2)
     assert delivered(tmp_path / "again") == ([], {1: 0, 2: PENDING})
@@ -277,7 +277,7 @@ def test_an_export_has_each_message_as_a_line(origin: Path, backup: Path, tmp_pa
 
 
 def test_the_limits_of_command_and_broker_are_the_same() -> None:
-    assert overdue.LONGEST_SPREAD_MS == hold.LONGEST_SPREAD_MS
+    assert overdue_policy.LONGEST_SPREAD_MS == hold.LONGEST_SPREAD_MS
 
 
 def test_a_running_broker_is_backed_up_cloned_paused_and_resumed_by_commands(tmp_path: Path) -> None:

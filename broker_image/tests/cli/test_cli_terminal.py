@@ -6,9 +6,10 @@ import subprocess
 import sys
 
 import pytest
-from delaymq.cli import options, tables, terminal
-from delaymq.cli.delay_watch import _Looks
+from delaymq.cli import options
+from delaymq.cli.commands.delay.watch import _Looks
 from delaymq.cli.errors import CommandError
+from delaymq.cli.terminal import output, tables
 from rich.console import Console
 
 
@@ -106,7 +107,7 @@ def test_wide_characters_and_what_acts_on_a_terminal_count_as_they_are_shown() -
     row = ("名前" * 5, "a\x1bb", "x" * 10)
     for width, has_all in ((20 + 3 + 6 + 3 + 10, True), (20 + 3 + 6 + 3 + 9, False)):
         shown = io.StringIO()
-        terminal.PlainConsole(file=shown, width=width).print(tables.table(("a", "b", "c"), [row], left=3))
+        output.PlainConsole(file=shown, width=width).print(tables.table(("a", "b", "c"), [row], left=3))
         assert ("x" * 10 in shown.getvalue()) is has_all
         assert ("left out for want of room: c;" in " ".join(shown.getvalue().split())) is not has_all
         assert "名前" * 5 in shown.getvalue()
@@ -117,7 +118,7 @@ def test_in_a_pipe_nothing_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     columns = [f"column{number}" for number in range(10)]
     out = io.StringIO()
     monkeypatch.setattr(sys, "stdout", out)
-    terminal.console().print(tables.table(columns, [["x" * 40] * 10], left=10))
+    output.console().print(tables.table(columns, [["x" * 40] * 10], left=10))
     assert out.getvalue().count("x" * 40) == 10
     assert all(column in out.getvalue() for column in columns)
 
@@ -125,13 +126,13 @@ def test_in_a_pipe_nothing_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_progress_is_shown_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
     quiet = io.StringIO()
     monkeypatch.setattr(sys, "stderr", quiet)
-    with terminal.progress("topics", 2) as step:
+    with output.progress("topics", 2) as step:
         step()
     assert quiet.getvalue() == ""
     shown = Terminal()
     monkeypatch.setattr(sys, "stderr", shown)
     monkeypatch.setenv("TERM", "xterm")
-    with terminal.progress("topics", 2) as step:
+    with output.progress("topics", 2) as step:
         step()
         step()
     assert "topics" in shown.getvalue()

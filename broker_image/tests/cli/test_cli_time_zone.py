@@ -10,7 +10,7 @@ import pytest
 NOW_MS = 1_700_000_000_000
 PROGRAM = f"""
 from types import SimpleNamespace
-from delaymq.cli.time_zone import prepare_time_zone
+from delaymq.cli.servers.time_zone import prepare_time_zone
 from delaymq.clock import iso_time
 from delaymq.config import BrokerConfig
 from delaymq.store.retention import Retention

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 from delaymq.cli.errors import CommandError
-from delaymq.cli.times import parse_time, shown_clock, shown_moment, shown_time
+from delaymq.cli.terminal.times import parse_time, shown_clock, shown_moment, shown_time
 
 NOW_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 

@@ -7,11 +7,11 @@ from typing import ClassVar
 
 import pytest
 from client_fake_peer import FakeBroker, run, running
-from delaymq.cli import waiting_messages
-from delaymq.cli.contexts import Target
 from delaymq.cli.errors import EXIT_UNREACHABLE, CommandError
-from delaymq.cli.looking_up import Unreachable, by_unique_id
-from delaymq.cli.waiting_messages import waiting_for
+from delaymq.cli.target.contexts import Target
+from delaymq.cli.views import pending
+from delaymq.cli.views.message_lookup import Unreachable, by_unique_id
+from delaymq.cli.views.pending import waiting_for
 from delaymq.client import Admin, UnreachableError
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Response
@@ -82,7 +82,7 @@ class Counts:
 
 
 def test_what_waits_is_counted_at_every_broker_of_the_topic(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting_messages, "HttpApi", Counts)
+    monkeypatch.setattr(pending, "HttpApi", Counts)
     Counts.brokers = {
         "http://here:1": ("a", 2), "http://127.0.0.1:8082": ("b", 1), "http://127.0.0.1:8083": ("other", 9),
     }  # fmt: skip
@@ -112,8 +112,8 @@ def test_what_waits_is_counted_at_every_broker_of_the_topic(monkeypatch: pytest.
 
 
 def test_a_search_asks_a_bounded_number_of_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting_messages, "HttpApi", Counts)
-    monkeypatch.setattr(waiting_messages, "MAX_BROKERS", 2)
+    monkeypatch.setattr(pending, "HttpApi", Counts)
+    monkeypatch.setattr(pending, "MAX_BROKERS", 2)
     Counts.brokers = {}
 
     async def scenario() -> None:

@@ -9,7 +9,7 @@ from certificates import Authority
 
 PROGRAM = """
 import asyncio, sys
-import delaymq.cli.main, delaymq.cli.serve, delaymq.server.main, uvloop
+import delaymq.cli.main, delaymq.cli.servers.serve, delaymq.server.main, uvloop
 from delaymq.config import BrokerConfig
 from delaymq.server.broker_server import BrokerServer
 

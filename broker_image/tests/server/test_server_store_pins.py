@@ -8,8 +8,8 @@ from typing import Any
 
 import aiohttp
 import pytest
+from delaymq.cli.commands.store.remote_source import RemoteSource
 from delaymq.cli.errors import CommandError
-from delaymq.cli.store_remote import RemoteSource
 from delaymq.server.api.store.pins import MAX_HOLDERS, LeasedPins, PinRefusedError
 from delaymq.server.standalone import Standalone
 from delaymq.store.backup.backup import Backup, BackupResult

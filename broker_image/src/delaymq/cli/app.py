@@ -19,107 +19,107 @@ _AS_IS: Final = {
     "add_help_option": False,
 }
 
-# Functions stand as module:function below delaymq.cli; a text is what `delaymq --help` says without loading them.
+# Targets are module:function below delaymq.cli.commands; a text is what `delaymq --help` says without loading them.
 COMMANDS: Final[Mapping[str, Entry]] = {
-    "standalone": Leaf("server_commands:standalone", "Run a NameServer and a broker in one process.", _AS_IS),
-    "broker": Leaf("server_commands:broker", "Run a broker.", _AS_IS),
-    "namesrv": Leaf("server_commands:namesrv", "Run a NameServer.", _AS_IS),
-    "send": Leaf("send_command:send", "Send messages, at once or delayed."),
-    "receive": Leaf("receive_command:receive", "Receive messages and show how late they came."),
+    "standalone": Leaf("server:standalone", "Run a NameServer and a broker in one process.", _AS_IS),
+    "broker": Leaf("server:broker", "Run a broker.", _AS_IS),
+    "namesrv": Leaf("server:namesrv", "Run a NameServer.", _AS_IS),
+    "send": Leaf("send:send", "Send messages, at once or delayed."),
+    "receive": Leaf("receive:receive", "Receive messages and show how late they came."),
     "delay": Group(
         "Pending delayed messages of a broker.",
         {
-            "status": Leaf("delay_commands:status"),
-            "pending": Leaf("delay_commands:pending"),
-            "watch": Leaf("delay_watch:watch"),
-            "pause": Leaf("delay_resume_command:pause"),
-            "resume": Leaf("delay_resume_command:resume"),
+            "status": Leaf("delay.status:status"),
+            "pending": Leaf("delay.status:pending"),
+            "watch": Leaf("delay.watch:watch"),
+            "pause": Leaf("delay.pause:pause"),
+            "resume": Leaf("delay.pause:resume"),
         },
     ),
     "topic": Group(
         "Topics: which there are, their queues and readers.",
         {
-            "list": Leaf("topic_commands:list_topics"),
-            "show": Leaf("topic_commands:show"),
-            "create": Leaf("topic_commands:create"),
-            "update": Leaf("topic_commands:update"),
-            "delete": Leaf("topic_commands:delete"),
+            "list": Leaf("topic:list_topics"),
+            "show": Leaf("topic:show"),
+            "create": Leaf("topic:create"),
+            "update": Leaf("topic:update"),
+            "delete": Leaf("topic:delete"),
         },
     ),
     "group": Group(
         "Consumer groups: who is in them, how far they are.",
         {
-            "list": Leaf("group_commands:list_groups"),
-            "show": Leaf("group_commands:show"),
-            "members": Leaf("group_commands:members"),
-            "member": Leaf("member_commands:member"),
-            "create": Leaf("group_commands:create"),
-            "reset": Leaf("reset_command:reset"),
-            "delete": Leaf("group_commands:delete"),
-            "forget-offsets": Leaf("offsets_command:forget_offsets"),
+            "list": Leaf("group.groups:list_groups"),
+            "show": Leaf("group.groups:show"),
+            "members": Leaf("group.groups:members"),
+            "member": Leaf("group.member:member"),
+            "create": Leaf("group.groups:create"),
+            "reset": Leaf("group.reset:reset"),
+            "delete": Leaf("group.groups:delete"),
+            "forget-offsets": Leaf("group.forget_offsets:forget_offsets"),
         },
     ),
     "message": Group(
         "Messages: where one is, and what became of it.",
         {
-            "find": Leaf("lookup_commands:find"),
-            "get": Leaf("lookup_commands:get"),
-            "life": Leaf("lookup_commands:life"),
-            "consume": Leaf("member_commands:consume"),
+            "find": Leaf("message:find"),
+            "get": Leaf("message:get"),
+            "life": Leaf("message:life"),
+            "consume": Leaf("group.member:consume"),
         },
     ),
     "deadletter": Group(
         "Messages that a group gave up on.",
         {
-            "list": Leaf("deadletter_commands:list_letters"),
-            "resend": Leaf("deadletter_commands:resend"),
+            "list": Leaf("deadletter:list_letters"),
+            "resend": Leaf("deadletter:resend"),
         },
     ),
     "acl": Group(
         "Accounts and white lists of brokers with access control.",
         {
-            "init": Leaf("acl_init_command:init"),
-            "list": Leaf("acl_commands:list_files"),
-            "put": Leaf("acl_commands:put"),
-            "delete": Leaf("acl_commands:delete"),
-            "whitelist": Leaf("acl_commands:whitelist"),
+            "init": Leaf("acl_init:init"),
+            "list": Leaf("acl:list_files"),
+            "put": Leaf("acl:put"),
+            "delete": Leaf("acl:delete"),
+            "whitelist": Leaf("acl:whitelist"),
         },
     ),
-    "cluster": Group("Brokers and NameServers.", {"show": Leaf("cluster_command:show")}),
+    "cluster": Group("Brokers and NameServers.", {"show": Leaf("cluster:show")}),
     "store": Group(
         "A store's files: checked, looked at, exported, backed up and restored.",
         {
-            "verify": Leaf("store_commands:verify"),
-            "inspect": Leaf("store_commands:inspect"),
-            "export": Leaf("store_export_command:export"),
-            "backup": Leaf("store_backup_command:backup"),
-            "restore": Leaf("store_restore_command:restore"),
-            "clone": Leaf("store_restore_command:clone"),
+            "verify": Leaf("store.verify:verify"),
+            "inspect": Leaf("store.verify:inspect"),
+            "export": Leaf("store.export:export"),
+            "backup": Leaf("store.backup:backup"),
+            "restore": Leaf("store.restore:restore"),
+            "clone": Leaf("store.restore:clone"),
         },
     ),
     "config": Group(
         "Settings of servers: what they are, where they are from, what is wrong with a file.",
         {
-            "print": Leaf("config_command:print_settings", settings=_AS_IS),
-            "check": Leaf("config_command:check"),
-            "keys": Leaf("config_command:keys"),
+            "print": Leaf("config:print_settings", settings=_AS_IS),
+            "check": Leaf("config:check"),
+            "keys": Leaf("config:keys"),
         },
     ),
     "context": Group(
         "Names for clusters, so that addresses need not be typed.",
         {
-            "list": Leaf("context_commands:list_contexts"),
-            "show": Leaf("context_commands:show"),
-            "use": Leaf("context_commands:use"),
-            "set": Leaf("context_commands:set_context"),
-            "delete": Leaf("context_commands:delete"),
+            "list": Leaf("context:list_contexts"),
+            "show": Leaf("context:show"),
+            "use": Leaf("context:use"),
+            "set": Leaf("context:set_context"),
+            "delete": Leaf("context:delete"),
         },
     ),
     "completion": Group(
         "Completion of commands and options by the shell.",
         {
-            "install": Leaf("completion_commands:install"),
-            "show": Leaf("completion_commands:show"),
+            "install": Leaf("completion:install"),
+            "show": Leaf("completion:show"),
         },
     ),
     "demo": Leaf("demo.command:demo", _DEMO),
@@ -138,8 +138,8 @@ def _options(
     tls_insecure: bool = typer.Option(False, "--tls-insecure", help="Take any certificate of servers."),
 ) -> None:
     """`main` handles --version; here it stands for the help."""
-    from delaymq.cli.accounts import account_flags
-    from delaymq.cli.contexts import tls_flags
+    from delaymq.cli.target.accounts import account_flags
+    from delaymq.cli.target.contexts import tls_flags
 
     account_flags.clear()
     account_flags.update({"access-key": access_key, "secret-key-file": secret_key_file})

@@ -19,7 +19,7 @@ HELP: Final = {"help_option_names": ["-h", "--help"]}
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A command: `module:function`, below `delaymq.cli`."""
+    """A command: `module:function`, below `delaymq.cli.commands`."""
 
     target: str
     text: str = ""
@@ -61,7 +61,7 @@ def load(name: str, entry: Entry) -> TyperCommand | TyperGroup:
     if isinstance(entry, Group):
         return cast(TyperGroup, group_command(name, entry.text, entry.commands, None))
     module_name, _, function_name = entry.target.partition(":")
-    function = getattr(importlib.import_module(f"delaymq.cli.{module_name}"), function_name)
+    function = getattr(importlib.import_module(f"delaymq.cli.commands.{module_name}"), function_name)
     made = _typer()
     made.command(name, **entry.settings)(function)
     return cast(TyperCommand, get_command(made))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from delaymq import __version__
 from delaymq.cli.errors import CommandError
-from delaymq.cli.visible import visible
+from delaymq.cli.terminal.sanitize import visible
 
 SERVERS = ("standalone", "broker", "namesrv")
 EXIT_INTERRUPTED = 130
@@ -77,7 +77,7 @@ def _run(words: list[str]) -> int:
     if words and words[0] in SERVERS:
         # The first process of a container is not ended by a signal that it does not handle, and loading takes a while.
         signal.signal(signal.SIGTERM, _stopped_before_the_start)
-        from delaymq.cli.serve import serve
+        from delaymq.cli.servers.serve import serve
 
         return serve(words[0], words[1:])
     from delaymq.cli.app import run

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from delaymq.cli.errors import EXIT_USAGE, CommandError
-from delaymq.cli.interrupting import interruptible
-from delaymq.cli.visible import visible
+from delaymq.cli.terminal.prompt import interruptible
+from delaymq.cli.terminal.sanitize import visible
 
 NameServers = Annotated[
     str | None,

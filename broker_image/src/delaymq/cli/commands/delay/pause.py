@@ -1,0 +1,61 @@
+"""`delaymq delay pause` and `delaymq delay resume`: deliveries held back, and what becomes of what was overdue."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from delaymq.cli.options import AsJson, ContextName, HttpAddress, TokenFile, Yes, confirm
+from delaymq.cli.overdue_policy import parse_overdue
+from delaymq.cli.target.contexts import target
+from delaymq.cli.target.http_api import HttpApi
+from delaymq.cli.terminal.output import console, counted, print_json
+
+
+def resume(
+    overdue: Annotated[
+        str,
+        typer.Option("--overdue", metavar="CHOICE", help="What is overdue: deliver (at once), spread=30m, or drop."),
+    ] = "deliver",
+    http: HttpAddress = None,
+    token_file: TokenFile = None,
+    context: ContextName = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Deliver again after a pause, and say what becomes of the messages that came due meanwhile."""
+    choice = parse_overdue(overdue)
+    if choice.what == "pause":
+        pause(http, token_file, context, as_json)
+        return
+    api = HttpApi(target(http=http, token_file=token_file, context=context))
+    body: dict[str, object] = {"overdue": choice.what}
+    if choice.what == "spread":
+        body["overMs"] = choice.over_ms
+    if choice.what == "drop":
+        told = api.get("delay")
+        count = (told.get("held") or {}).get("overdue", 0)
+        confirm(f"{count} delayed messages are overdue and would be dropped for good.", yes)
+        body["upToMs"] = told["asOfMs"]
+    answer = api.post("delay/resume", body)
+    if as_json:
+        print_json(answer)
+        return
+    fate = {
+        "deliver": "are delivered now",
+        "spread": f"are delivered over {choice.over_ms / 1000:g} s",
+        "drop": "are dropped, each with a mark in the log",
+    }
+    console().print(f"deliveries go on; {answer['overdue']} overdue messages {fate[choice.what]}")
+
+
+def pause(
+    http: HttpAddress = None, token_file: TokenFile = None, context: ContextName = None, as_json: AsJson = False
+) -> None:
+    """Hand over nothing until `delaymq delay resume`, also after a restart; sends and pulls go on."""
+    answer = HttpApi(target(http=http, token_file=token_file, context=context)).post("delay/pause", {})
+    if as_json:
+        print_json(answer)
+    else:
+        console().print(f"deliveries are paused; {counted(answer['overdue'], 'message')} overdue by now")

@@ -1,0 +1,228 @@
+"""`delaymq delay`: what waits at a broker, by its HTTP interface."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+import typer
+
+from delaymq.cli.errors import EXIT_USAGE, CommandError
+from delaymq.cli.options import AsJson, ContextName, HttpAddress, TokenFile
+from delaymq.cli.target.contexts import target
+from delaymq.cli.target.http_api import HttpApi
+from delaymq.cli.terminal.output import console, duration, print_json, reading
+from delaymq.cli.terminal.tables import table
+from delaymq.cli.terminal.times import shown_clock
+from delaymq.message.errors import LevelTableError
+from delaymq.message.levels import delay_text, parse_delay_ms
+
+SHOWN_BAR: Final = 40
+"""Characters of the longest bar of a due time's picture."""
+MAX_LISTED: Final = 1_000
+INCOMPLETE: Final = (
+    "the count is incomplete: the broker is still reading the messages that waited before its start, ask again"
+)
+
+
+class By(StrEnum):
+    """What pending messages are counted by."""
+
+    LEVEL = "level"
+    TOPIC = "topic"
+    DUE = "due"
+
+
+def status(
+    http: HttpAddress = None,
+    token_file: TokenFile = None,
+    context: ContextName = None,
+    as_json: AsJson = False,
+    everything: Annotated[bool, typer.Option("--all", help="Levels at which nothing waits, too.")] = False,
+) -> None:
+    """Show for each delay level how many messages wait, when the next is due, and how late they were.
+
+    Example: delaymq delay status --http http://10.0.0.5:8080
+    """
+    api = HttpApi(target(http=http, token_file=token_file, context=context))
+    answer = api.get("delay")
+    if as_json:
+        print_json(answer)
+        return
+    with reading(api.url, "delays"):
+        out = console()
+        levels, as_of_ms = answer["levels"], answer["asOfMs"]
+        rows = [status_row(level, as_of_ms) for level in levels if everything or level["pending"] or level["offset"]]
+        if rows:
+            out.print(table(STATUS_COLUMNS, rows, left=0))
+        out.print(total_line(answer))
+        for each in answer.get("corrected", ()):
+            out.print(
+                f"level {each['level']}: the offset was corrected from {each['from']} to {each['to']}"
+                f" at the start ({each['reason']})",
+            )
+
+
+STATUS_COLUMNS: Final = ("level", "delay", "pending", "next due", "late p50", "p99", "max", "offset")
+
+
+def status_row(level: dict[str, Any], as_of_ms: int) -> tuple[str, ...]:
+    """One level of /api/v1/delay as the cells of STATUS_COLUMNS."""
+    lateness = (level.get("lateness") or {}) if level["offset"] else {}  # nothing was handed over: nothing was late
+    late = [lateness.get(name) for name in ("p50Ms", "p99Ms", "maxMs")]
+    number = str(level["level"]) if level.get("inTable", True) else f"{level['level']} (gone)"
+    return (
+        number,
+        delay_text(level["delayMs"]) if level["delayMs"] else "",
+        str(level["pending"]),
+        shown_clock(level["nextDueMs"], as_of_ms),
+        *("" if each is None else duration(each) for each in late),
+        f"{level['offset']}/{level['maxOffset']}",
+    )
+
+
+def total_line(answer: dict[str, Any]) -> str:
+    """How much waits in all, when the next is due, and whether hand-overs are held."""
+    levels, as_of_ms = answer["levels"], answer["asOfMs"]
+    pending = sum(level["pending"] for level in levels)
+    dues = [level["nextDueMs"] for level in levels if level["nextDueMs"] is not None]
+    when = f", the next is due in {duration(min(dues) - as_of_ms)}" if dues else ""
+    if dues and min(dues) <= as_of_ms:
+        when = f", the next was due {duration(as_of_ms - min(dues))} ago" if min(dues) < as_of_ms else ", due now"
+    return f"{pending} pending{when}{_held(answer.get('held'))}"
+
+
+def _held(held: dict[str, Any] | None) -> str:
+    """What is said of a pause, or of overdue messages that are spread."""
+    if not held:
+        return ""
+    if held["mode"] == "paused":
+        return f"; deliveries are paused, {held['overdue']} overdue: `delaymq delay resume` lets them go on"
+    if held["mode"] == "spread" and held["left"]:
+        return f"; {held['left']} overdue messages are spread over time"
+    return ""
+
+
+def pending(
+    by: Annotated[By, typer.Option(help="Count by level, by the topic that they are for, or by due time.")] = By.LEVEL,
+    level: Annotated[int | None, typer.Option(min=1, max=1_000, help="Only this level.")] = None,
+    topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="Only messages for this topic.")] = None,
+    bucket: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Width of a due time's row: 10s, 1m, 1h; default: fitting.")
+    ] = None,
+    messages: Annotated[
+        int | None,
+        typer.Option(
+            "--messages",
+            min=1,
+            max=MAX_LISTED,
+            help="List this many of the next messages instead of counting; a broker returns at most 64.",
+        ),
+    ] = None,
+    http: HttpAddress = None,
+    token_file: TokenFile = None,
+    context: ContextName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Count what waits by level, by real topic or by due time; or list what is due next.
+
+    Examples: delaymq delay pending --by topic; delaymq delay pending --by due --bucket 1m; delaymq delay pending
+    --messages 10 --topic Orders
+    """
+    api = HttpApi(target(http=http, token_file=token_file, context=context))
+    if messages is not None:
+        if by is not By.LEVEL or bucket is not None:
+            raise CommandError("--messages goes with --level and --topic only", EXIT_USAGE)
+        answer = api.get("delay/pending/messages", level=level, topic=topic, limit=messages)
+        _list_messages(api, answer, messages, as_json)
+        return
+    answer = api.get("delay/pending", by=by.value, level=level, topic=topic, bucketMs=_bucket_ms(by, bucket))
+    if as_json:
+        print_json(answer)
+        return
+    with reading(api.url, "pending delays"):
+        _show_counts(answer, by)
+
+
+def _bucket_ms(by: By, bucket: str | None) -> int | None:
+    if bucket is None:
+        return None
+    if by is not By.DUE:
+        raise CommandError("--bucket goes with --by due", EXIT_USAGE)
+    try:
+        return parse_delay_ms(bucket)
+    except LevelTableError as error:
+        raise CommandError(f"--bucket: {error}", EXIT_USAGE) from error
+
+
+def _show_counts(answer: dict[str, Any], by: By) -> None:
+    out, as_of_ms, rows = console(), answer["asOfMs"], answer["rows"]
+    if by is By.DUE:
+        most = max((row["pending"] for row in rows), default=1) or 1
+        cells = [
+            (
+                _span(row, as_of_ms),
+                str(row["pending"]),
+                "█" * max(round(row["pending"] / most * SHOWN_BAR), 1 if row["pending"] else 0),
+            )
+            for row in rows
+        ]
+        shown = table(("due", "pending", ""), cells)
+    else:
+        cells = [(str(row[by.value]), str(row["pending"]), shown_clock(row["nextDueMs"], as_of_ms)) for row in rows]
+        shown = table((by.value, "pending", "next due"), cells)
+    if rows:
+        out.print(shown)
+    out.print(f"{answer['total']} pending")
+    if answer.get("truncated"):
+        out.print("only the topics with the most waiting messages are listed: name another one with --topic")
+    if not answer["complete"]:
+        out.print(INCOMPLETE)
+
+
+def _span(row: dict[str, Any], as_of_ms: int) -> str:
+    """When the messages of a row are due; the last one of many has no end."""
+    begin = shown_clock(row["fromMs"], as_of_ms)
+    return f"{begin} to {shown_clock(row['toMs'], as_of_ms)}" if "toMs" in row else f"{begin} and later"
+
+
+def _list_messages(api: HttpApi, answer: dict[str, Any], asked: int, as_json: bool) -> None:
+    with reading(api.url, "pending messages"):
+        notes = _left_out(answer, asked)
+        if as_json:
+            for message in answer["messages"]:
+                print_json(message)
+            for note in notes:
+                print(f"delaymq: {note}", file=sys.stderr)
+            return
+        as_of_ms = answer.get("asOfMs", 0)
+        rows = [
+            (
+                shown_clock(each["dueMs"], as_of_ms),
+                each["topic"],
+                each["messageId"],
+                " ".join(each["keys"]),
+                str(each["delayLevel"]),
+                str(each["bytes"]),
+            )
+            for each in answer["messages"]
+        ]
+        if rows:
+            console().print(table(("due", "topic", "message id", "keys", "level", "bytes"), rows, left=4))
+        else:
+            console().print("nothing waits")
+        for note in notes:
+            console().print(note)
+
+
+def _left_out(answer: dict[str, Any], asked: int) -> list[str]:
+    """Notes on what a list of pending messages leaves out."""
+    notes = []
+    if answer["truncated"]:
+        limit = answer["limit"]
+        why = f": a broker answers at most {limit}" if limit < asked else ""
+        notes.append(f"{len(answer['messages'])} of {answer['total']} pending messages are listed{why}")
+    if not answer["complete"]:
+        notes.append(INCOMPLETE)
+    return notes

@@ -1,0 +1,1 @@
+"""`delaymq group`: consumer groups, their members and offsets."""

@@ -1,0 +1,200 @@
+"""`delaymq group`: consumer groups, who is in them, how far they are."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+
+from delaymq.cli.errors import EXIT_USAGE, CommandError
+from delaymq.cli.options import AsJson, ContextName, NameServers, Yes, confirm
+from delaymq.cli.target.connection import with_client
+from delaymq.cli.target.contexts import target
+from delaymq.cli.terminal.output import console, counted, print_json
+from delaymq.cli.terminal.tables import table
+from delaymq.cli.terminal.times import shown_time
+from delaymq.cli.views.groups import GroupSeen, member_rows, see_group, see_groups, sorted_progress
+from delaymq.client import Admin, Client, GroupConfig
+from delaymq.message import names
+
+MAX_RETRIES: Final = 10_000
+GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")]
+
+
+def list_groups(
+    contains: Annotated[str, typer.Option(metavar="TEXT", help="Only those with this in their name.")] = "",
+    names_only: Annotated[bool, typer.Option("--names", help="Names alone: one request for thousands.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="The brokers' own groups, too.")] = False,
+    namesrv: NameServers = None,
+    context: ContextName = None,
+    as_json: AsJson = False,
+) -> None:
+    """List groups with their members and how far behind they are."""
+
+    async def work(client: Client) -> int:
+        seen = await see_groups(client, contains, with_system=everything, with_progress=not names_only)
+        if as_json:
+            for each in seen:
+                print_json({"group": each.group} if names_only else each.row())
+        elif names_only:
+            for each in seen:
+                console().print(each.group)
+        elif seen:
+            columns = ("group", "model", "topics", "members", "lag", "dead letters")
+            rows = [
+                (
+                    each.group,
+                    (each.members.model or "").lower(),
+                    ", ".join(each.topics),
+                    str(len(each.members.members)),
+                    str(each.lag),
+                    str(each.dead_letters),
+                )
+                for each in seen
+            ]
+            console().print(table(columns, rows, left=3, elastic=2))
+        else:
+            console().print("no groups yet: one comes into being with its first consumer")
+        return 0
+
+    raise typer.Exit(with_client(target(namesrv, context=context), work))
+
+
+def show(group: GroupName, namesrv: NameServers = None, context: ContextName = None, as_json: AsJson = False) -> None:
+    """Show a group: members, subscriptions, and its progress queue by queue."""
+
+    async def work(client: Client) -> int:
+        seen = await see_group(client, group)
+        if as_json:
+            print_json(seen.details())
+        else:
+            _show(console(), seen)
+        return 0
+
+    raise typer.Exit(with_client(target(namesrv, context=context), work))
+
+
+def _show(out: Console, seen: GroupSeen) -> None:
+    model = f"{seen.members.model.lower()}, " if seen.members.model else ""
+    count = len(seen.members.members)
+    letters = counted(seen.dead_letters, "dead letter")
+    out.print(f"{seen.group}: {model}{counted(count, 'member')}, lag {seen.lag}, {letters}")
+    for name, config in sorted(seen.configs.items()):
+        off = "" if config.consume else ", may not consume"
+        out.print(f"on {name}: {config.retry_max_times} retries in {config.retry_queues} queues{off}")
+    for topic, each in sorted(seen.members.subscriptions.items()):
+        out.print(f"subscribes {topic}: {each.sub_string}")
+    _show_members(out, seen)
+    rows = [
+        (
+            queue.topic,
+            queue.broker_name,
+            shown_time(offset.last_timestamp or None),
+            str(queue.queue_id),
+            str(offset.consumer_offset),
+            str(offset.broker_offset),
+            str(max(offset.broker_offset - offset.consumer_offset, 0)),
+        )
+        for queue, offset in sorted_progress(seen.progress)
+    ]
+    if rows:
+        columns = ("topic", "broker", "last consumed was stored", "queue", "offset", "end", "lag")
+        out.print(table(columns, rows, left=3))
+
+
+def _show_members(out: Console, seen: GroupSeen) -> None:
+    rows = [
+        (each["clientId"], each["address"], each["language"], str(each["version"]))
+        for each in member_rows(seen.members)
+    ]
+    if rows:
+        out.print(table(("member", "address", "language", "version"), rows, left=3))
+
+
+def members(
+    group: GroupName, namesrv: NameServers = None, context: ContextName = None, as_json: AsJson = False
+) -> None:
+    """List who is in a group now."""
+
+    async def work(client: Client) -> int:
+        seen = await see_group(client, group)
+        if as_json:
+            for each in member_rows(seen.members):
+                print_json(each)
+        elif seen.members.members:
+            _show_members(console(), seen)
+        else:
+            console().print(f"nobody is in group {group} now")
+        return 0
+
+    raise typer.Exit(with_client(target(namesrv, context=context), work))
+
+
+def create(
+    group: GroupName,
+    retries: Annotated[
+        int, typer.Option(min=0, max=MAX_RETRIES, help="How often a message comes again before it is a dead letter.")
+    ] = 16,
+    retry_queues: Annotated[int, typer.Option(min=0, max=16_384, help="Queues of its retry topic.")] = 1,
+    broadcast: Annotated[bool, typer.Option(help="Whether its members may broadcast.")] = True,
+    consume: Annotated[bool, typer.Option(help="Whether it may consume at all.")] = True,
+    replace: Annotated[bool, typer.Option("--replace", help="Change a group that is there already.")] = False,
+    cluster: Annotated[str | None, typer.Option(metavar="NAME", help="Only the brokers of this cluster.")] = None,
+    namesrv: NameServers = None,
+    context: ContextName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Create a group on all brokers, or change it; needed where autoCreateSubscriptionGroup is off.
+
+    Example: delaymq group create billing --retries 5
+    """
+    config = GroupConfig(
+        group=group, consume=consume, broadcast=broadcast, retry_queues=retry_queues, retry_max_times=retries
+    )
+
+    async def work(client: Client) -> int:
+        admin = Admin(client)
+        masters = await admin.masters(cluster)
+        for broker_name, address in masters.items():
+            if not replace and group in await admin.group_configs(address):
+                raise CommandError(f"{broker_name} has group {group} already: --replace changes it")
+        await admin.put_group(config, cluster=cluster)
+        if as_json:
+            print_json({"group": group, "brokers": sorted(masters)})
+        else:
+            console().print(f"group {group} is set on {', '.join(sorted(masters))}")
+        return 0
+
+    raise typer.Exit(with_client(target(namesrv, context=context), work))
+
+
+def delete(
+    group: GroupName,
+    keep_offsets: Annotated[bool, typer.Option("--keep-offsets", help="It may go on later where it was.")] = False,
+    keep_dead_letters: Annotated[bool, typer.Option("--keep-dead-letters", help="They stay to be read.")] = False,
+    yes: Yes = False,
+    namesrv: NameServers = None,
+    context: ContextName = None,
+) -> None:
+    """Delete a group with its offsets, retries and dead letters, on all brokers. This cannot be undone."""
+
+    async def work(client: Client) -> int:
+        if names.is_system_group(group):
+            raise CommandError(f"{group} is one of the brokers' own groups: it stays", EXIT_USAGE)
+        seen = await see_group(client, group)
+        count = len(seen.members.members)
+        if count:
+            who = ", ".join(sorted(seen.members.members)[:3])
+            raise CommandError(
+                f"group {group} has {counted(count, 'member')} ({who}): stop them first, they would bring the group"
+                " back at once"
+            )
+        kept = " (they are kept)" if keep_dead_letters else ""
+        letters = counted(seen.dead_letters, "dead letter")
+        confirm(f"Delete group {group}, {counted(seen.lag, 'message')} behind, with {letters}{kept}?", yes)
+        await Admin(client).delete_group(group, keep_offsets=keep_offsets, keep_dead_letters=keep_dead_letters)
+        console().print(f"group {group} is deleted")
+        return 0
+
+    raise typer.Exit(with_client(target(namesrv, context=context), work))

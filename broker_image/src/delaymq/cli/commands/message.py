@@ -1,0 +1,179 @@
+"""`delaymq message`: where a message is, and what became of it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import typer
+
+from delaymq.cli.errors import EXIT_USAGE, CommandError
+from delaymq.cli.options import AsJson, ContextName, HttpAddress, NameServers, TokenFile
+from delaymq.cli.target.contexts import target
+from delaymq.cli.terminal.output import console, print_json, reading, warn
+from delaymq.cli.terminal.tables import table
+from delaymq.cli.terminal.times import parse_time, shown_time
+from delaymq.cli.views.message_ids import place_of
+
+MAX_FOUND: Final = 10_000
+DEFAULT_FOUND: Final = 64
+SHOWN_BODY: Final = 60
+MessageId = Annotated[str, typer.Argument(metavar="ID", help="An offset message id; with --topic a unique id too.")]
+OfTopic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="The topic, to look up a unique id.")]
+
+
+def get(
+    message_id: MessageId,
+    topic: OfTopic = None,
+    namesrv: NameServers = None,
+    context: ContextName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show one message with its properties and body.
+
+    `send` prints the unique id (with --json the offset message id, too). Examples: delaymq message get
+    7F00000100002A9F0000000000000000; delaymq message get AC1100020EB2… --topic Orders
+    """
+    from delaymq.cli.target.connection import with_client
+    from delaymq.cli.views.message_lookup import Unreachable, by_offset_id, by_unique_id
+    from delaymq.cli.views.message_text import as_lines, stored_data
+    from delaymq.client import Client
+
+    async def work(client: Client) -> int:
+        found = [await by_offset_id(client, message_id)] if topic is None else []
+        unreachable = Unreachable()
+        if topic is not None:
+            found = await by_unique_id(client, topic, message_id, unreachable)
+        for number, message in enumerate(found):
+            if as_json:
+                print_json(stored_data(message))
+                continue
+            for line in ["", *as_lines(message)] if number else as_lines(message):
+                console().print(line, soft_wrap=True)
+        if unreachable:
+            warn(str(unreachable))
+        return 0
+
+    raise typer.Exit(with_client(target(namesrv, context=context), work))
+
+
+def find(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")],
+    key: Annotated[str | None, typer.Option(metavar="KEY", help="One of the keys that it was sent with.")] = None,
+    unique_id: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="A unique id, as `send` prints it.")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", help="Stored at this time or later: ISO, '10m ago', ms.")
+    ] = None,
+    until: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Stored at this time or before.")] = None,
+    queue: Annotated[int | None, typer.Option(min=0, help="Only this queue; with times only.")] = None,
+    limit: Annotated[
+        int, typer.Option(min=1, max=MAX_FOUND, help="The oldest so many; of a key brokers find at most 64.")
+    ] = DEFAULT_FOUND,
+    namesrv: NameServers = None,
+    http: HttpAddress = None,
+    token_file: TokenFile = None,
+    context: ContextName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find messages of a topic by key, by unique id, or by the time when they were stored.
+
+    All brokers of the topic are searched; those that give no answer are named. Delayed messages that are still waiting
+    are found by key and unique id. A search by time counts them at each broker whose HTTP interface answers. Examples:
+    delaymq message find Orders --key 4711; delaymq message find Orders --from '10m ago' --to now
+    """
+    if key is not None and unique_id is not None:
+        raise CommandError("give --key or --id, not both", EXIT_USAGE)
+    if key is None and unique_id is None and since is None:
+        raise CommandError("say what to look for: --key, --id, or --from (and --to)", EXIT_USAGE)
+    begin_ms = 0 if since is None else parse_time(since)
+    end_ms = parse_time("now" if until is None else until)
+    if begin_ms > end_ms:
+        raise CommandError("--from is after --to: turn them round", EXIT_USAGE)
+    if queue is not None and (key or unique_id):
+        raise CommandError("--queue goes with --from and --to only", EXIT_USAGE)
+    from delaymq.cli.target.connection import with_client
+    from delaymq.cli.views.message_lookup import Unreachable, by_key, found_rows
+    from delaymq.cli.views.message_text import stored_data
+    from delaymq.cli.views.pending import waiting_for
+    from delaymq.client import Admin, Client
+
+    where = target(namesrv, http, token_file, context)
+    word = key if key is not None else unique_id
+
+    async def work(client: Client) -> int:
+        unreachable = Unreachable()
+        waiting: list[str] = []
+        if word is not None:
+            found = await by_key(client, topic, word, begin_ms, end_ms, unreachable, limit)
+        else:
+            found = await Admin(client).query_by_time(
+                topic, begin_ms, end_ms, max_messages=limit, queue_id=queue, on_unreachable=unreachable
+            )
+            waiting = await waiting_for(client, where, topic)
+        if as_json:
+            for message in found:
+                print_json(stored_data(message))
+        elif found:
+            columns = ("stored", "message id", "queue", "offset", "tags", "keys", "state", "body")
+            console().print(table(columns, found_rows(found, SHOWN_BODY), left=8, elastic=7))
+        if not found:
+            what = f"no message of topic {topic} was found{f' with {word}' if word else ''}"
+            more = "; ".join([*waiting, str(unreachable)] if unreachable else waiting)
+            raise CommandError(f"{what}: {more}" if more else what, unreachable.exit_code)
+        for line in [] if as_json else waiting:
+            console().print(line)
+        if unreachable:
+            warn(str(unreachable))
+        return 0
+
+    raise typer.Exit(with_client(where, work))
+
+
+def life(
+    message_id: MessageId,
+    topic: OfTopic = None,
+    http: HttpAddress = None,
+    token_file: TokenFile = None,
+    context: ContextName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what became of a message: stored, due, delivered, consumed by whom, retried, given up.
+
+    Example: delaymq message life AC1100020EB2… --topic Orders
+    """
+    from urllib.parse import quote
+
+    from delaymq.cli.target.http_api import ApiError, HttpApi
+
+    if topic is None:
+        place_of(message_id)
+    api = HttpApi(target(http=http, token_file=token_file, context=context))
+    try:
+        answer = api.get(f"messages/{quote(message_id, safe='')}", topic=topic)
+    except ApiError as error:
+        if error.code != "no_such_message" or topic is not None:
+            raise
+        raise CommandError(
+            f"the broker at {api.url} has no message {message_id[:64]}: it was deleted, or another broker has it;"
+            " a unique id needs its --topic"
+        ) from error
+    if as_json:
+        print_json(answer)
+        return
+    with reading(api.url, "a message"):
+        _show_life(answer)
+
+
+def _show_life(answer: dict[str, Any]) -> None:
+    out = console()
+    keys = f", keys {' '.join(answer['keys'])}" if answer["keys"] else ""
+    out.print(f"{answer['messageId']} of {answer['topic']}{keys}: {answer['state']}")
+    rows = [(shown_time(each["atMs"]), each["event"], each["group"] or "", each["detail"]) for each in answer["life"]]
+    out.print(table(("when", "what", "group", "how"), rows, left=4, elastic=3))
+    body = answer["body"]
+    text = body["text"] if body["text"] is not None else f"base64 {body['base64']}"
+    shown = text if len(text) <= 400 else f"{text[:400]}…"
+    out.print(f"body, {body['bytes']} bytes: {shown}", soft_wrap=True)
+    if body.get("notUnpacked"):
+        out.print(f"the body is shown as it is stored: {body['notUnpacked']}", soft_wrap=True)

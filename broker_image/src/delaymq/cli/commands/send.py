@@ -1,0 +1,218 @@
+"""`delaymq send`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import nullcontext
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Annotated, BinaryIO, Final
+
+import typer
+
+from delaymq.cli.errors import EXIT_USAGE, CommandError
+from delaymq.cli.options import AsJson, ContextName, NameServers
+from delaymq.cli.target.connection import exit_code_of, explain, with_client
+from delaymq.cli.target.contexts import target
+from delaymq.cli.terminal.output import console, counted, print_json, progress
+from delaymq.cli.terminal.stdin import in_thread, standard_input
+from delaymq.client import Client, ClientError, Message, Producer, SendResult
+from delaymq.message.errors import IllegalMessageError
+
+MAX_COUNT: Final = 1_000_000
+MAX_INPUT_BYTES: Final = 4 * 1024 * 1024
+"""What is read from standard input for a body, or of a line: the broker's limit of a message."""
+MAX_AT_ONCE: Final = 1_000
+MAX_RATE: Final = 1_000_000
+
+
+def send(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic; brokers create it at the first message.")],
+    bodies: Annotated[
+        list[str] | None, typer.Argument(metavar="[BODY]...", help="Texts, a message each; - reads one from stdin.")
+    ] = None,
+    lines: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Send each line of a file, or of stdin (-), but for empty ones.")
+    ] = None,
+    delay: Annotated[str | None, typer.Option(help="Arrive so much later: 5s, 1m, 2h, one of the broker's.")] = None,
+    key: Annotated[list[str] | None, typer.Option("--key", metavar="KEY", help="To find it by; repeatable.")] = None,
+    keys: Annotated[str, typer.Option(help="The same, joined by blanks.")] = "",
+    tags: Annotated[str, typer.Option(help="A tag that receivers can choose by.")] = "",
+    properties: Annotated[
+        list[str] | None, typer.Option("--property", "-p", metavar="NAME=VALUE", help="A property; may be repeated.")
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="How many times to send each.")] = 1,
+    rate: Annotated[float | None, typer.Option(min=0.001, max=MAX_RATE, help="Messages a second, at most.")] = None,
+    at_once: Annotated[
+        int,
+        typer.Option(min=1, max=MAX_AT_ONCE, help="Sends under way at a time; above 1 the order may change."),
+    ] = 1,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only say at the end how many were sent.")] = False,
+    namesrv: NameServers = None,
+    context: ContextName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send messages, at once or delayed.
+
+    Examples: delaymq send Orders "hello later" --delay 5s --key 4711; delaymq send Orders --lines orders.jsonl --rate
+    100; seq 1000 | delaymq send Orders --lines - --at-once 32 -q
+    """
+    if bool(bodies) == (lines is not None):
+        raise CommandError("give the text of a message, or --lines FILE", EXIT_USAGE)
+    where = target(namesrv, context=context)
+    message = Message(
+        topic=topic, body=b"", tags=tags, keys=(*(key or ()), *keys.split()), properties=_properties(properties or [])
+    )
+    total = None if lines is not None else len(bodies or ()) * count
+    texts = _lines(lines) if lines is not None else map(_body, bodies or ())
+    messages = chain.from_iterable(repeat(_with_body(message, text), count) for text in texts)
+    show = _nothing if quiet else (_show_json(delay) if as_json else _show_line(topic, delay))
+
+    async def work(client: Client) -> int:
+        sending = _Sending(show, at_once, rate)
+        began = time.monotonic()
+        bar = progress("messages", total) if quiet else nullcontext(lambda: None)
+        try:
+            with bar as step:
+                async with Producer(client, "delaymq-send") as producer:
+                    await sending.all(producer, in_thread(messages), delay, step)
+        except (ClientError, IllegalMessageError, ValueError) as error:
+            if not sending.sent:
+                raise
+            text = f"{explain(error, where.namesrv)} (sent before: {counted(sending.sent, 'message')})"
+            raise CommandError(text, exit_code_of(error)) from error
+        if quiet:
+            _report(sending.sent, time.monotonic() - began, as_json)
+        return 0
+
+    raise typer.Exit(with_client(where, work))
+
+
+class _Sending:
+    """Keeps so many sends under way, at most at a rate, and shows results in the order of sending."""
+
+    def __init__(self, show: Callable[[SendResult], None], at_once: int, rate: float | None) -> None:
+        self.sent = 0
+        self._show = show
+        self._at_once = at_once
+        self._rate = rate
+
+    async def all(
+        self, producer: Producer, messages: AsyncIterator[Message], delay: str | None, step: Callable[[], None]
+    ) -> None:
+        """Sends all; the first failure ends it, after what was under way before has been shown."""
+        under_way: deque[asyncio.Task[SendResult]] = deque()
+        began = time.monotonic()
+        try:
+            number = 0
+            async for message in messages:
+                if self._rate is not None:
+                    await asyncio.sleep(max(began + number / self._rate - time.monotonic(), 0))
+                number += 1
+                under_way.append(asyncio.create_task(producer.send(message, delay=delay)))
+                # Before the next is read: who types or pipes slowly sees what became of each.
+                while under_way and (len(under_way) >= self._at_once or under_way[0].done()):
+                    self._done(await under_way.popleft(), step)
+            while under_way:
+                self._done(await under_way.popleft(), step)
+        finally:
+            for task in under_way:
+                task.cancel()
+            await asyncio.gather(*under_way, return_exceptions=True)
+
+    def _done(self, result: SendResult, step: Callable[[], None]) -> None:
+        self.sent += 1
+        self._show(result)
+        step()
+
+
+def _nothing(_: SendResult) -> None:
+    """Shows nothing of a result."""
+
+
+def _show_json(delay: str | None) -> Callable[[SendResult], None]:
+    def show(result: SendResult) -> None:
+        print_json(
+            {
+                "messageId": result.message_id,
+                "offsetMessageId": result.offset_message_id,
+                "status": result.status.name,
+                "broker": result.queue.broker_name,
+                "queueId": result.queue.queue_id,
+                "queueOffset": result.queue_offset,
+                "delay": delay,
+            }
+        )
+
+    return show
+
+
+def _show_line(topic: str, delay: str | None) -> Callable[[SendResult], None]:
+    out = console()
+
+    def show(result: SendResult) -> None:
+        place = f"{result.queue.broker_name}, queue {result.queue.queue_id}"
+        due = f", due in {delay}" if delay else f", offset {result.queue_offset}"
+        status = "" if result.status == 0 else f" ({result.status.name})"
+        out.print(f"sent {result.message_id} to {topic} ({place}{due}){status}")
+
+    return show
+
+
+def _report(sent: int, seconds: float, as_json: bool) -> None:
+    if as_json:
+        print_json({"sent": sent, "seconds": round(seconds, 3)})
+    else:
+        console().print(f"{counted(sent, 'message')} sent in {seconds:.1f} s")
+
+
+def _with_body(message: Message, body: bytes) -> Message:
+    return Message(topic=message.topic, body=body, tags=message.tags, keys=message.keys, properties=message.properties)
+
+
+def _properties(words: list[str]) -> dict[str, str]:
+    found = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not name or not equals:
+            raise CommandError(f"--property {word}: write NAME=VALUE", EXIT_USAGE)
+        found[name] = value
+    return found
+
+
+def _body(text: str) -> bytes:
+    if text != "-":
+        return text.encode(errors="surrogateescape")
+    data = standard_input().read(MAX_INPUT_BYTES + 1)
+    if len(data) > MAX_INPUT_BYTES:
+        raise CommandError(
+            f"standard input has more than {MAX_INPUT_BYTES} bytes: a message cannot be larger", EXIT_USAGE
+        )
+    return data
+
+
+def _lines(name: str) -> Iterator[bytes]:
+    """The lines of a file, without their ends; read as they are sent."""
+    if name == "-":
+        yield from _lines_of(standard_input(), "standard input")
+        return
+    try:
+        with Path(name).open("rb") as file:
+            yield from _lines_of(file, name)
+    except OSError as error:
+        raise CommandError(f"--lines {name}: cannot be read: {error.strerror}", EXIT_USAGE) from error
+
+
+def _lines_of(file: BinaryIO, name: str) -> Iterator[bytes]:
+    number = 0
+    while line := file.readline(MAX_INPUT_BYTES + 2):
+        number += 1
+        text = line.rstrip(b"\r\n")
+        if len(text) > MAX_INPUT_BYTES:
+            problem = f"has more than {MAX_INPUT_BYTES} bytes, too many for a message"
+            raise CommandError(f"{name}, line {number}: {problem}", EXIT_USAGE)
+        if text:
+            yield text

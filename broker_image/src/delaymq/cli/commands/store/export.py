@@ -1,0 +1,122 @@
+"""`delaymq store export`: messages of a store or a backup as JSON lines."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Annotated, Any
+
+import typer
+
+from delaymq.cli.commands.store.common import explained, progress
+from delaymq.cli.errors import EXIT_USAGE, CommandError
+from delaymq.cli.terminal.output import counted
+from delaymq.cli.terminal.sanitize import json_line
+from delaymq.cli.terminal.times import parse_time
+from delaymq.message import names
+from delaymq.message.compression import inflate
+from delaymq.message.errors import RecordError
+from delaymq.message.flags import COMPRESSED
+from delaymq.message.ids import offset_message_id
+from delaymq.message.record import Record
+from delaymq.store.reader import StoreReader
+
+
+def export(
+    store: Annotated[Path, typer.Argument(metavar="STORE", help="A store's folder, or a backup's.")],
+    topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic's messages.")] = None,
+    since: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", help="Stored at this time or later: ISO, '10m ago', ms.")
+    ] = None,
+    until: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Stored before this time.")] = None,
+    delayed: Annotated[
+        bool, typer.Option("--delayed", help="Delayed messages as they were stored, too: waiting or delivered since.")
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="A new file, not standard output.")
+    ] = None,
+    format_: Annotated[str, typer.Option("--format", help="jsonl: one JSON object a line.")] = "jsonl",
+) -> None:
+    """Write messages as JSON lines, in the order in which they were stored."""
+    if format_ != "jsonl":
+        raise CommandError(f"--format: {format_!r} is not known: write jsonl", EXIT_USAGE)
+    since_ms = parse_time(since) if since is not None else None
+    until_ms = parse_time(until) if until is not None else None
+    try:
+        reader = StoreReader(store)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise CommandError(f"{store} is not a store: it has no folder commitlog", EXIT_USAGE) from error
+    count = 0
+    with explained(str(output or "standard output"), "then export again"), _opened(output) as out:
+        with progress("export", quiet=output is None and sys.stdout.isatty()) as shown:
+            for record in _records(reader, shown):
+                if since_ms is not None and record.store_timestamp_ms < since_ms:
+                    continue
+                if until_ms is not None and record.store_timestamp_ms >= until_ms:
+                    break  # store times never go back
+                if _is_wanted(record, topic, delayed=delayed):
+                    out.write(json_line(as_data(record)) + "\n")
+                    count += 1
+        out.flush()
+    print(counted(count, "message"), file=sys.stderr)
+
+
+def _records(reader: StoreReader, shown: Any) -> Iterator[Record]:
+    segments = reader.segments()
+    if not segments:
+        return
+    start, end = segments[0].base, segments[-1].end
+    for number, record in enumerate(reader.records()):
+        if number % 1_000 == 0:
+            shown(record.physical_offset - start, end - start)
+        yield record
+
+
+def _is_wanted(record: Record, topic: str | None, *, delayed: bool) -> bool:
+    if record.topic == names.SCHEDULE_TOPIC:
+        return delayed and (topic is None or record.properties.get(names.REAL_TOPIC) == topic)
+    return record.topic == topic or (topic is None and record.topic != names.MARKS_TOPIC)
+
+
+@contextlib.contextmanager
+def _opened(output: Path | None) -> Iterator[IO[str]]:
+    if output is None:
+        yield sys.stdout
+        return
+    try:
+        file = open(output, "x", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
+    except FileExistsError as error:
+        raise CommandError(f"{output} is there already: name a new file", EXIT_USAGE) from error
+    with file:
+        yield file
+
+
+def as_data(record: Record) -> dict[str, object]:
+    """One line: `body` is text where it is UTF-8, else there is `bodyBase64`; compressed ones are unpacked."""
+    properties = record.properties
+    body = record.body
+    if record.sys_flag & COMPRESSED:
+        with contextlib.suppress(RecordError):  # kept as it is stored, which sysFlag tells
+            body = inflate(body, record.sys_flag)
+    data: dict[str, object] = {
+        "messageId": properties.get(names.UNIQUE_KEY),
+        "offsetMessageId": offset_message_id(record.store_host, record.physical_offset),
+        "topic": record.topic,
+        "queueId": record.queue_id,
+        "queueOffset": record.queue_offset,
+        "physicalOffset": record.physical_offset,
+        "storedMs": record.store_timestamp_ms,
+        "bornMs": record.born_timestamp_ms,
+        "tags": properties.get(names.TAGS),
+        "keys": properties.get(names.KEYS, "").split(),
+        "reconsumeTimes": record.reconsume_times,
+        "sysFlag": record.sys_flag,
+        "properties": properties,
+    }
+    try:
+        return data | {"body": body.decode()}
+    except UnicodeDecodeError:
+        return data | {"bodyBase64": base64.b64encode(body).decode()}

@@ -1,0 +1,182 @@
+"""`delaymq store restore` and `delaymq store clone`: a backup becomes a store again, or a second one."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from delaymq import __version__
+from delaymq.cli.commands.store.backup import open_source
+from delaymq.cli.commands.store.common import explained, progress
+from delaymq.cli.errors import EXIT_USAGE, CommandError
+from delaymq.cli.options import AsJson, Yes, confirm
+from delaymq.cli.overdue_policy import OverduePolicy, parse_overdue
+from delaymq.cli.terminal.output import console, print_json
+from delaymq.clock import now_ms
+from delaymq.store.backup.backup import Backup, Progress
+from delaymq.store.backup.manifest import is_backup
+from delaymq.store.backup.restore import Restore
+from delaymq.store.disk.config_files import CONSUMER_OFFSETS
+
+if TYPE_CHECKING:
+    from delaymq.cli.commands.store.reopening import Reopened
+
+CLONING = ".clone"
+"""Below the new store: where a store that is cloned without a backup is copied first."""
+HELD = "delaymq/delivery.json"
+
+Target = Annotated[Path, typer.Argument(metavar="STORE", help="The folder of the new store; missing or empty.")]
+
+
+def restore(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A backup's folder.")],
+    store: Target,
+    overdue: Annotated[
+        str | None,
+        typer.Option(
+            "--overdue",
+            metavar="CHOICE",
+            help="Delayed messages that came due meanwhile: deliver (at once; the default), spread=30m, drop or pause.",
+        ),
+    ] = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a store of a backup, which takes the place of the one that was lost."""
+    choice = parse_overdue(overdue) if overdue is not None else None
+    with explained(str(store), "then run the restore again"):
+        with progress("restore", quiet=as_json) as shown:
+            work = Restore(str(folder), str(store), progress=shown)
+            if choice is None:
+                # Whoever had paused the deliveries wants to be asked, not surprised.
+                choice = OverduePolicy(what="pause" if HELD in work.manifest.small_files else "deliver")
+            work.lay_out()
+        done = _finish(work, store, choice, yes)
+    _tell(work, store, done, choice, as_json)
+
+
+def clone(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A backup, a store's folder, or a broker's http://…")],
+    store: Target,
+    overdue: Annotated[
+        str,
+        typer.Option("--overdue", metavar="CHOICE", help="As of restore. A clone is paused unless you say otherwise."),
+    ] = "pause",
+    consumer_offsets: Annotated[
+        str, typer.Option("--offsets", metavar="keep|drop", help="How far the groups have consumed.")
+    ] = "keep",
+    token_file: Annotated[str | None, typer.Option("--token-file", metavar="FILE", help="Holds the httpToken.")] = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a second store of another one: with an id of its own, and its delayed messages held back."""
+    choice = parse_overdue(overdue)
+    if consumer_offsets not in ("keep", "drop"):
+        raise CommandError(f"--offsets: {consumer_offsets!r} is neither keep nor drop", EXIT_USAGE)
+    left_out = frozenset({CONSUMER_OFFSETS, HELD} if consumer_offsets == "drop" else {HELD})
+    with explained(str(store), "then empty the folder and clone again"):
+        with progress("clone", quiet=as_json) as shown:
+            if is_backup(source):
+                work = Restore(source, str(store), new_store_id=True, left_out=left_out, progress=shown)
+                work.lay_out()
+            else:
+                work = _by_backup(source, store, token_file, left_out, shown)
+        done = _finish(work, store, choice, yes)
+    _tell(work, store, done, choice, as_json, is_clone=True)
+
+
+def _by_backup(source: str, store: Path, token_file: str | None, left_out: frozenset[str], shown: Progress) -> Restore:
+    """Copies a store into a folder beside where it goes, and moves the segments from there."""
+    if store.exists() and any(each.name not in ("lost+found", CLONING) for each in store.iterdir()):
+        raise CommandError(f"{store} is not empty: a clone goes into an empty folder; name another one", EXIT_USAGE)
+    store.mkdir(parents=True, exist_ok=True)
+    folder = store / CLONING
+    opened = open_source(source, str(folder), token_file)
+    try:
+        Backup(opened, str(folder), program=__version__, now_ms=now_ms, progress=shown).run()
+    finally:
+        opened.close()
+    work = Restore(str(folder), str(store), new_store_id=True, move=True, left_out=left_out)
+    work.lay_out()
+    shutil.rmtree(folder)
+    return work
+
+
+def _finish(work: Restore, store: Path, choice: OverduePolicy, yes: bool) -> Reopened:
+    # The broker's half takes a while to load, and `--help` does not need it.
+    from delaymq.cli.commands.store.reopening import hold_back, reopen
+
+    hold_back(store)
+    work.finish()
+
+    def may_drop(count: int) -> None:
+        confirm(f"{count} delayed messages are overdue and would be dropped for good.", yes)
+
+    try:
+        return reopen(store, work.manifest, work.options(), choice, may_drop)
+    except CommandError as error:
+        raise CommandError(
+            f"{error}. The store is restored, with its deliveries paused: start a broker on it and decide with"
+            " `delaymq delay resume`",
+            error.exit_code,
+        ) from error
+
+
+def _tell(
+    work: Restore, store: Path, done: Reopened, choice: OverduePolicy, as_json: bool, *, is_clone: bool = False
+) -> None:
+    manifest = work.manifest
+    if as_json:
+        print_json(
+            {
+                "store": str(store),
+                "storeId": work.store_id,
+                "startOffset": manifest.start_offset,
+                "endOffset": manifest.end_offset,
+                "records": done.records,
+                "rebuildMs": done.rebuild_ms,
+                "pending": done.pending,
+                "overdue": done.overdue,
+                "dropped": done.dropped,
+                "openTransactions": done.open_transactions,
+                "overdueChoice": choice.what,
+                "messageDelayLevel": manifest.message_delay_level,
+                "brokerName": manifest.broker_name,
+            }
+        )
+        return
+    out = console()
+    lines = [
+        f"{store} holds everything up to offset {manifest.end_offset}: {done.records} records,"
+        f" {done.pending} delayed messages wait"
+    ]
+    if done.overdue:
+        lines.append(f"{done.overdue} were overdue: {_fate(choice, done)}")
+    if done.open_transactions:
+        lines.append(
+            f"{done.open_transactions} transactions are open: when the broker runs, their producers are asked how they"
+            " ended"
+        )
+    if done.paused:
+        lines.append("deliveries are paused: start the broker, then `delaymq delay resume --overdue deliver`")
+    if is_clone:
+        lines.append(
+            f"start its broker with a brokerName of its own (the original's is {manifest.broker_name or 'in its file'})"
+        )
+    if manifest.message_delay_level is not None:
+        lines.append(f"the origin's messageDelayLevel was: {manifest.message_delay_level}")
+    for line in lines:
+        out.print(line, soft_wrap=True)
+
+
+def _fate(choice: OverduePolicy, done: Reopened) -> str:
+    return {
+        "deliver": "the broker delivers them as soon as it starts",
+        "spread": f"the broker delivers them over {choice.over_ms / 1000:g} s from its start on",
+        "drop": f"{done.dropped} were dropped, each with a mark in the log"
+        + ("" if done.dropped == done.overdue else "; the broker drops the others: is the disk full?"),
+        "pause": "they wait until deliveries are resumed",
+    }[choice.what]

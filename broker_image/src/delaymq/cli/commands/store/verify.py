@@ -1,0 +1,178 @@
+"""`delaymq store verify` and `delaymq store inspect`: the files as they are, read without a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from delaymq.cli.commands.store.common import explained, progress
+from delaymq.cli.errors import CommandError
+from delaymq.cli.terminal.output import console, print_json
+from delaymq.cli.terminal.tables import table
+from delaymq.clock import now_ms
+from delaymq.message.errors import LevelTableError
+from delaymq.message.levels import DEFAULT_LEVELS, DelayLevels
+from delaymq.store.backup.check import check_backup
+from delaymq.store.backup.manifest import holds_backup
+from delaymq.store.tools.inspect import Inspection
+from delaymq.store.tools.inspect import inspect as inspect_store
+from delaymq.store.tools.rocketmq_compat import Prospect, prospect_for_rocketmq
+from delaymq.store.tools.verify import DAMAGED, NOT_A_STORE, SOUND, Finding, Verification
+from delaymq.store.tools.verify import verify as verify_store
+
+EXIT_USAGE = 2
+SHOWN_FINDINGS = 50
+"""Of each kind; --json has all."""
+
+StorePath = Annotated[Path, typer.Argument(metavar="PATH", help="The store's directory.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")]
+
+
+def verify(
+    path: StorePath,
+    for_rocketmq: Annotated[
+        bool, typer.Option("--for-rocketmq", help="Say what RocketMQ's own broker would do with the delayed messages.")
+    ] = False,
+    levels: Annotated[
+        str, typer.Option("--levels", metavar="TABLE", help="The messageDelayLevel that it would have.")
+    ] = DEFAULT_LEVELS,
+    as_json: AsJson = False,
+) -> None:
+    """Check a store, or a backup: exit code 0 sound or rebuildable, 1 damage, 2 not a store."""
+    try:
+        table_of_levels = DelayLevels.parse(levels)
+    except LevelTableError as error:
+        raise CommandError(f"--levels: {error}", EXIT_USAGE) from error
+    if holds_backup(str(path)):
+        raise typer.Exit(_verify_backup(path, as_json))
+    prospect: Prospect | None = None
+    try:
+        result = verify_store(path)
+        if for_rocketmq and result.exit_code != NOT_A_STORE:
+            prospect = prospect_for_rocketmq(path, table_of_levels, now_ms())
+    except OSError as error:
+        raise CommandError(f"{path}: cannot be read: {error.strerror}", NOT_A_STORE) from error
+    if as_json:
+        data = result.as_json()
+        print_json(data if prospect is None else data | {"for_rocketmq": prospect.as_json()})
+    else:
+        out = console()
+        _show_verification(out, result)
+        if prospect is not None:
+            _show_prospect(out, prospect)
+    raise typer.Exit(result.exit_code)
+
+
+def inspect(path: StorePath, as_json: AsJson = False) -> None:
+    """Show what a store holds: records by topic, by kind and by segment."""
+    try:
+        result = inspect_store(path)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise CommandError(f"{path} is not a store: it has no folder commitlog", NOT_A_STORE) from error
+    except OSError as error:
+        raise CommandError(f"{path}: cannot be read: {error.strerror}", NOT_A_STORE) from error
+    if as_json:
+        print_json(result.as_json())
+    else:
+        _show_inspection(console(), result)
+
+
+def _verify_backup(path: Path, as_json: bool) -> int:
+    with explained(str(path), "then try again"), progress("verify", quiet=as_json) as shown:
+        result = check_backup(str(path), shown)
+    if as_json:
+        print_json(result.as_json())
+        return result.exit_code
+    out = console()
+    if result.exit_code == NOT_A_STORE:
+        out.print(result.damage[0].detail)
+        return result.exit_code
+    _show_findings(out, "damage", result.damage)
+    verdict = "DAMAGED" if result.damage else "sound"
+    out.print(
+        f"{verdict}: a backup from {result.start_offset} up to offset {result.end_offset}, {result.files} files,"
+        f" {result.checked_bytes} bytes",
+    )
+    return result.exit_code
+
+
+def _show_verification(out: Console, result: Verification) -> None:
+    if result.exit_code == NOT_A_STORE:
+        out.print(result.damage[0].detail)
+        return
+    _show_findings(out, "damage", result.damage)
+    _show_findings(out, "rebuilt when a broker opens the store", result.rebuildable)
+    verdicts = {SOUND: "sound, but for what is rebuilt" if result.rebuildable else "sound", DAMAGED: "DAMAGED"}
+    out.print(
+        f"{verdicts[result.exit_code]}: {result.records} records from {result.log_begin} to {result.log_end},"
+        f" {result.queue_entries} queue entries, {result.index_entries} index entries",
+    )
+
+
+def _show_findings(out: Console, title: str, findings: list[Finding]) -> None:
+    if not findings:
+        return
+    out.print(f"{title}:")
+    for finding in findings[:SHOWN_FINDINGS]:
+        out.print(f"  {finding.what}: {finding.file} at {finding.offset}: {finding.detail}")
+    if len(findings) > SHOWN_FINDINGS:
+        out.print(f"  … and {len(findings) - SHOWN_FINDINGS} more, see --json")
+
+
+def _show_prospect(out: Console, prospect: Prospect) -> None:
+    parts = (
+        ("would be delivered again", prospect.repeated),
+        ("would be delivered at once, before they are due", prospect.early),
+        ("would never be delivered", prospect.never),
+    )
+    if not any(messages for _, messages in parts):
+        out.print("RocketMQ's own broker would deliver every pending message once and on time")
+    for what, messages in parts:
+        if messages:
+            out.print(f"{len(messages)} {what} by RocketMQ's own broker:")
+        for each in messages[:SHOWN_FINDINGS]:
+            due = _time(each.due_ms)
+            out.print(
+                f"  level {each.level}, queue offset {each.queue_offset}, log offset {each.physical_offset}, due {due}"
+            )
+        if len(messages) > SHOWN_FINDINGS:
+            out.print(f"  … and {len(messages) - SHOWN_FINDINGS} more, see --json")
+
+
+def _show_inspection(out: Console, result: Inspection) -> None:
+    kinds = list(result.kinds)
+    if kinds:
+        rows = [(topic, *_counts(kinds, by_kind)) for topic, by_kind in result.topics.items()]
+        out.print(table(("topic", *kinds), rows))
+        segments = [
+            (
+                each.file,
+                str(each.records),
+                str(each.record_bytes),
+                _time(each.first_stored_ms),
+                _time(each.last_stored_ms),
+            )
+            for each in result.segments
+        ]
+        out.print(table(("segment", "records", "bytes", "first stored", "last stored"), segments))
+    out.print(
+        f"{result.records} records from {result.first_offset} to {result.end_offset} in {len(result.segments)}"
+        f" segments and {result.queues} queues",
+    )
+    if result.open_or_killed:
+        out.print("a broker has the store open, or was killed: counts may be a moment old")
+    if result.damaged_places:
+        out.print(f"{result.damaged_places} damaged places: run `delaymq store verify {result.path}`")
+
+
+def _counts(kinds: Iterable[str], by_kind: dict[str, int]) -> list[str]:
+    return [str(by_kind[kind]) if kind in by_kind else "" for kind in kinds]
+
+
+def _time(stored_ms: int | None) -> str:
+    return "" if stored_ms is None else datetime.fromtimestamp(stored_ms / 1000).strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,106 @@
+"""The reference in docs/operations/commands.md, made of the commands themselves: `make docs` writes it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.main import get_command
+
+from delaymq.cli.app import COMMANDS
+from delaymq.cli.lazy import Group, load
+from delaymq.cli.options import AsJson, ContextName, HttpAddress, NameServers, TokenFile, Yes
+from delaymq.cli.servers.serve import ABOUT, parser
+
+_BLOCK = re.compile(r"(<!-- (\w+): written by `make docs` -->\n\n).*?(\n<!-- end -->)", re.DOTALL)
+_Row = tuple[str, str]
+
+
+def with_commands(text: str) -> str:
+    """The page with its reference as the commands are; everything between the marks is written by people."""
+    parts = {"common": _table(common_options().values()), "commands": "\n".join(_sections())}
+    return _BLOCK.sub(lambda found: found[1] + parts[found[2]] + found[3], text)
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    """All commands that typer runs: `topic list` and typer's command."""
+    for name, entry in COMMANDS.items():
+        if isinstance(entry, Group):
+            yield from ((f"{name} {inner}", load(inner, leaf)) for inner, leaf in entry.commands.items())
+        elif name not in ABOUT:
+            yield name, load(name, entry)
+
+
+def options_of(command: Any) -> dict[str, _Row]:
+    """The command's arguments and options by their longest name, each as it is written and what it does."""
+    context = typer.Context(command)
+    found = {}
+    for parameter in command.params:
+        record = parameter.get_help_record(context)
+        if record is not None:
+            found[max(parameter.opts, key=len)] = record
+    return found
+
+
+def common_options() -> dict[str, _Row]:
+    """What many commands have."""
+
+    def any_command(
+        namesrv: NameServers = None,
+        http: HttpAddress = None,
+        token_file: TokenFile = None,
+        context: ContextName = None,
+        as_json: AsJson = False,
+        yes: Yes = False,
+    ) -> None:
+        """Has them all."""
+
+    made = typer.Typer(add_completion=False, rich_markup_mode=None)
+    made.command()(any_command)
+    return options_of(get_command(made))
+
+
+def _sections() -> Iterator[str]:
+    yield from (_server(name) for name in ABOUT)
+    common = common_options()
+    for name, command in commands():
+        options = options_of(command)
+        own = [row for option, row in options.items() if common.get(option) != row]
+        shared = [f"`{option}`" for option, row in options.items() if common.get(option) == row]
+        help_text = _help(command.help or "")
+        also = f"{'Also' if own else 'Options:'} {', '.join(shared)}.\n" if shared else ""
+        yield f"### delaymq {name}\n\n{help_text}\n\n" + _table(own) + ("\n" if own and also else "") + also
+
+
+def _help(text: str) -> str:
+    """A command's help as Markdown: its examples as lines to copy."""
+    told, _, examples = " ".join(text.split()).replace("Example: ", "Examples: ").partition("Examples: ")
+    lines = "\n".join(examples.split("; "))
+    return told.strip() + (f"\n\n```sh\n{lines}\n```" if examples else "")
+
+
+def _server(name: str) -> str:
+    # argparse has no public way to list what a parser takes.
+    actions = [action for action in parser(name)._actions if action.dest != "help"]
+    rows = [
+        (f"{', '.join(action.option_strings)} {action.metavar or ''}".strip(), str(action.help)) for action in actions
+    ]
+    return f"### delaymq {name}\n\n{ABOUT[name]}\n\n" + _table(rows)
+
+
+def _table(rows: Any) -> str:
+    lines = [f"| `{_cell(what)}` | {_cell(how)} |\n" for what, how in rows]
+    return "".join(["| | |\n|---|---|\n", *lines]) if lines else ""
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    _file = Path(sys.argv[1])
+    _file.write_text(with_commands(_file.read_text()))

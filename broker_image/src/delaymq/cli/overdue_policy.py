@@ -1,0 +1,42 @@
+"""`--overdue`: what becomes of delayed messages that came due while nobody delivered them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from delaymq.cli.errors import EXIT_USAGE, CommandError
+
+LONGEST_SPREAD_MS: Final = 30 * 86_400_000
+"""The broker's own limit."""
+_TIMES_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_CHOICES: Final = "deliver, spread=DURATION (such as spread=30m), drop, or pause"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverduePolicy:
+    """A choice."""
+
+    what: str
+    """`deliver`, `spread`, `drop` or `pause`."""
+    over_ms: int = 0
+    """Of `spread`."""
+
+
+def parse_overdue(text: str) -> OverduePolicy:
+    """The choice that `text` says. CommandError."""
+    what, _, duration = text.partition("=")
+    if what in ("deliver", "drop", "pause") and not duration:
+        return OverduePolicy(what=what)
+    if what == "spread" and duration:
+        return OverduePolicy(what=what, over_ms=_duration_ms(duration))
+    raise CommandError(f"--overdue: {text!r} is none of {_CHOICES}", EXIT_USAGE)
+
+
+def _duration_ms(text: str) -> int:
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?)\s*(ms|s|m|h|d)", text.strip())
+    value = int(float(match[1]) * _TIMES_MS[match[2]]) if match else 0
+    if not 1 <= value <= LONGEST_SPREAD_MS:
+        raise CommandError(f"--overdue: {text!r} is no duration: write such as 90s, 30m or 2h, at most 30d", EXIT_USAGE)
+    return value

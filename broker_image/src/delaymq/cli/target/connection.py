@@ -1,0 +1,169 @@
+"""How commands use the client: one event loop, and errors that say what to do."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import os
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+
+from delaymq.cli.errors import EXIT_NOT_DONE, EXIT_UNREACHABLE, EXIT_USAGE, CommandError
+from delaymq.cli.target.accounts import HOW_TO_SIGN
+from delaymq.cli.target.contexts import DEFAULT_NAME_SERVER, Target
+from delaymq.cli.terminal.output import show_warnings
+from delaymq.client import (
+    AccessDeniedError,
+    Admin,
+    AnswerTimeoutError,
+    Client,
+    ClientError,
+    ClientOptions,
+    Credentials,
+    NoRouteError,
+    NoSuchDelayError,
+    RefusedError,
+    SendError,
+    TlsOptions,
+    UnreachableError,
+)
+from delaymq.client.core.network import split_address
+from delaymq.client.tls import TlsFilesError
+from delaymq.message.errors import IllegalMessageError
+from delaymq.message.names import RETRY_PREFIX, group_problem, topic_problem
+from delaymq.protocol.codes import ResponseCode
+
+REQUEST_TIMEOUT_MS = 3_000
+SHOWN_NAMES = 3
+"""How many names an error offers instead of one that is not there."""
+
+
+def with_client(target: Target, work: Callable[[Client], Awaitable[int]]) -> int:
+    """Runs `work` with a client; its exit code. CommandError for what went wrong."""
+
+    async def run() -> int:
+        options = ClientOptions(
+            request_timeout_ms=REQUEST_TIMEOUT_MS,
+            connect_timeout_ms=REQUEST_TIMEOUT_MS,
+            tls=tls_options(target),
+            credentials=credentials_of(target),
+        )
+        async with Client(target.namesrv, options) as client:
+            try:
+                return await work(client)
+            except NoRouteError as error:
+                raise await _not_there(client, error) from error
+
+    show_warnings()
+    check_name_servers(target.namesrv)
+    try:
+        return asyncio.run(run())
+    except (ClientError, IllegalMessageError, ValueError) as error:
+        raise CommandError(explain(error, target.namesrv), exit_code_of(error)) from error
+
+
+def credentials_of(target: Target) -> Credentials | None:
+    """The account that signs; None: nobody."""
+    account = target.account
+    if account is None:
+        return None
+    return Credentials(
+        account.access_key,
+        account.secret_key,
+        security_token=account.security_token,
+        rocketmq_signature=account.rocketmq_signature,
+    )
+
+
+def tls_options(target: Target) -> TlsOptions | None:
+    """How the target is talked to with TLS; None: without."""
+    if target.tls is None:
+        return None
+
+    def path(key: str) -> Path | None:
+        value = (target.tls or {}).get(key)
+        return Path(value).expanduser() if value else None
+
+    return TlsOptions(
+        ca_path=path("tls-ca"),
+        certificate_path=path("tls-cert"),
+        key_path=path("tls-key"),
+        key_password=os.environ.get("DELAYMQ_TLS_KEY_PASSWORD", ""),
+        server_name=target.tls.get("tls-server-name", ""),
+        insecure="tls-insecure" in target.tls,
+    )
+
+
+def check_name_servers(name_servers: str) -> None:
+    """CommandError for what are no addresses."""
+    addresses = [word.strip() for word in name_servers.split(";") if word.strip()]
+    for address in addresses or [name_servers]:
+        try:
+            split_address(address)
+        except UnreachableError as error:
+            raise CommandError(
+                f"--namesrv {address}: write host:port, such as {DEFAULT_NAME_SERVER}", EXIT_USAGE
+            ) from error
+
+
+def exit_code_of(error: Exception) -> int:
+    """The exit code for `error`: no connection, a refusal, or misuse."""
+    cause = error.__cause__ if isinstance(error, SendError) else error
+    if isinstance(cause, UnreachableError | AnswerTimeoutError):
+        return EXIT_UNREACHABLE
+    return EXIT_USAGE if isinstance(cause, ValueError | NoSuchDelayError | TlsFilesError) else EXIT_NOT_DONE
+
+
+def explain(error: Exception, name_servers: str) -> str:
+    """The error's text, with a hint where it is likely that the address is wrong."""
+    cause = error.__cause__ if isinstance(error, SendError) else error
+    if isinstance(cause, UnreachableError) and " TLS" in str(cause):
+        # Somebody is there, who wants TLS otherwise.
+        return f"{cause}. Options: `delaymq --tls`, `--tls-ca FILE`, `--tls-server-name NAME`, `--tls-insecure`."
+    if isinstance(cause, UnreachableError) and " HTTP" in str(cause):
+        return f"{cause}. --namesrv takes the NameServer's address (default port 9876), --http the broker's HTTP one."
+    if isinstance(cause, UnreachableError):
+        if cause.address not in map(str.strip, name_servers.split(";")):
+            return f"{cause}. The NameServer says that a broker is there: is it running, and reached from here?"
+        return (
+            f"{cause}. Is a broker running there?"
+            " Start one with `delaymq standalone`, or name another NameServer with --namesrv."
+        )
+    if isinstance(cause, AccessDeniedError) and "No accessKey is configured" in cause.remark:
+        return f"{cause.address} has access control: {HOW_TO_SIGN}"
+    if isinstance(cause, RefusedError) and cause.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        return f"{cause}. Is this a broker's address? --namesrv takes the NameServer's (default port 9876)."
+    return str(error)
+
+
+async def _not_there(client: Client, error: NoRouteError) -> CommandError:
+    """The error with the names that are nearest to the wanted one."""
+    problem = topic_problem(error.topic)
+    if problem is not None:
+        return CommandError(problem, EXIT_USAGE)
+    try:
+        known = await Admin(client).topics()
+    except ClientError:
+        return CommandError(str(error))
+    if error.topic.startswith(RETRY_PREFIX):
+        return unknown_group(error.topic.removeprefix(RETRY_PREFIX), known)
+    near = nearest(error.topic, known)
+    return CommandError(f"{error}{f'. There is: {near}' if near else ''}")
+
+
+def unknown_group(group: str, topics: Iterable[str]) -> CommandError:
+    """The error for a group that nobody has seen; groups are known by their retry topics."""
+    problem = group_problem(group)
+    if problem is not None:
+        return CommandError(problem, EXIT_USAGE)
+    groups = [topic.removeprefix(RETRY_PREFIX) for topic in topics if topic.startswith(RETRY_PREFIX)]
+    near = nearest(group, groups)
+    text = f"no broker knows group {group}: it comes into being with its first consumer, or by `delaymq group create`"
+    return CommandError(f"{text}{f'. There is: {near}' if near else ''}")
+
+
+def nearest(wanted: str, names: Iterable[str]) -> str:
+    """Names that may have been meant, joined by commas; empty if none is near."""
+    by_lower = {name.lower(): name for name in names}
+    found = difflib.get_close_matches(wanted.lower(), by_lower, SHOWN_NAMES)
+    return ", ".join(by_lower[name] for name in found)

@@ -1,0 +1,120 @@
+"""Messages as people and programs see them."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any, Final
+
+from delaymq.cli.terminal.output import duration
+from delaymq.cli.terminal.sanitize import on_one_line
+from delaymq.cli.terminal.times import shown_moment, shown_time
+from delaymq.client import ReceivedMessage
+from delaymq.clock import now_ms
+from delaymq.message import names
+
+SHOWN_CHARACTERS: Final = 200
+WORTH_TELLING_MS: Final = 1_000
+"""Between a message being there and being read; less is the way to the consumer."""
+"""Of a body in a line."""
+
+
+def body_text(message: ReceivedMessage, most: int = SHOWN_CHARACTERS) -> str:
+    """The body as text, or in hex if it is none, cut to `most` characters."""
+    try:
+        text = message.body.decode()
+    except UnicodeDecodeError:
+        text = f"0x{message.body[:most].hex()}"
+    return text if len(text) <= most else text[:most] + "…"
+
+
+def as_line(message: ReceivedMessage, arrived_ms: int, due_ms: int | None) -> str:
+    """One received message as a line for people."""
+    parts = [shown_moment(arrived_ms, now_ms()), body_text(message)]
+    if message.tags:
+        parts.append(f"tags {message.tags}")
+    if message.keys:
+        parts.append(f"keys {' '.join(message.keys)}")
+    if message.reconsume_times:
+        parts.append(f"retry {message.reconsume_times}")
+    if due_ms is not None:
+        parts.append(f"delayed {duration(due_ms - message.born_timestamp_ms)}")
+        parts.append(f"late by {duration(message.store_timestamp_ms - due_ms)}")
+        read_after_ms = arrived_ms - message.store_timestamp_ms
+        if read_after_ms >= WORTH_TELLING_MS:
+            parts.append(f"read {duration(read_after_ms)} later")
+    parts.append(f"queue {message.queue.queue_id}, offset {message.queue_offset}")
+    return on_one_line("  ".join(parts))
+
+
+def as_data(message: ReceivedMessage, arrived_ms: int, due_ms: int | None) -> dict[str, Any]:
+    """One received message as JSON; a body that is no text is in bodyBase64. Lateness is the broker's: consumers may
+    come later."""
+    data = stored_data(message, due_ms)
+    late_ms = None if due_ms is None else message.store_timestamp_ms - due_ms
+    return data | {"arrivedMs": arrived_ms, "latenessMs": late_ms}
+
+
+def stored_data(message: ReceivedMessage, due_ms: int | None = None) -> dict[str, Any]:
+    """One message of a store as JSON; names of fields as in /api/v1/messages."""
+    data: dict[str, Any] = {
+        "messageId": message.message_id,
+        "offsetMessageId": message.offset_message_id,
+        "topic": real_topic(message),
+        "tags": message.tags,
+        "keys": list(message.keys),
+        "broker": message.queue.broker_name,
+        "queueId": message.queue.queue_id,
+        "queueOffset": message.queue_offset,
+        "physicalOffset": message.physical_offset,
+        "reconsumeTimes": message.reconsume_times,
+        "bornMs": message.born_timestamp_ms,
+        "storedMs": message.store_timestamp_ms,
+        "delayLevel": message.delay_level,
+        "dueMs": message.due_ms if due_ms is None else due_ms,
+        "state": state(message),
+        "bytes": len(message.body),
+        "properties": message.properties,
+    }
+    try:
+        data["body"] = message.body.decode()
+    except UnicodeDecodeError:
+        data["bodyBase64"] = base64.b64encode(message.body).decode()
+    return data
+
+
+def real_topic(message: ReceivedMessage) -> str:
+    """The topic that a message is for; a delayed one waits in another."""
+    if message.topic == names.SCHEDULE_TOPIC:
+        return message.properties.get(names.REAL_TOPIC, message.topic)
+    return message.topic
+
+
+def state(message: ReceivedMessage) -> str:
+    """What its record is: `waiting` (to be delivered later, or delivered since), `deadLettered`, `stored`."""
+    if message.topic == names.SCHEDULE_TOPIC:
+        return "waiting"
+    return "deadLettered" if message.queue.topic.startswith(names.DLQ_PREFIX) else "stored"
+
+
+def as_lines(message: ReceivedMessage) -> list[str]:
+    """One message in full for people."""
+    lines = [
+        f"message id: {message.message_id}",
+        f"offset id:  {message.offset_message_id}",
+        f"topic:      {real_topic(message)}" + (" (waits to be delivered)" if state(message) == "waiting" else ""),
+        f"queue:      {message.queue.queue_id}, offset {message.queue_offset}, log offset {message.physical_offset}",
+        f"sent:       {shown_time(message.born_timestamp_ms)}",
+        f"stored:     {shown_time(message.store_timestamp_ms)}",
+    ]
+    if message.due_ms is not None:
+        lines.append(f"due:        {shown_time(message.due_ms)}, level {message.delay_level}")
+    if message.tags:
+        lines.append(f"tags:       {message.tags}")
+    if message.keys:
+        lines.append(f"keys:       {' '.join(message.keys)}")
+    if message.reconsume_times:
+        lines.append(f"retries:    {message.reconsume_times}")
+    lines += [f"property:   {name}={value}" for name, value in sorted(message.properties.items())]
+    lines.append(f"body:       {len(message.body)} bytes")
+    # A property must not look like another line of these; the body comes last and may have lines of its own.
+    return [*map(on_one_line, lines), body_text(message, 4_000)]

@@ -1,0 +1,88 @@
+"""How many delayed messages wait for a topic, asked of all its brokers over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from dataclasses import replace
+from typing import Final
+
+from delaymq.cli.errors import CommandError
+from delaymq.cli.target.contexts import Target
+from delaymq.cli.target.http_api import HttpApi
+from delaymq.cli.terminal.output import counted
+from delaymq.client import Admin, Client, ClientError
+from delaymq.client.core.broker_delays import SETTING_OF_OURS
+from delaymq.client.core.network import split_address
+from delaymq.transport.addresses import host_and_port
+
+TIMEOUT_S: Final = 2.0
+"""For each answer of a broker: the count comes beside a search."""
+MAX_BROKERS: Final = 32
+"""Brokers that one search asks."""
+
+
+async def waiting_for(client: Client, where: Target, topic: str) -> list[str]:
+    """Sentences: what waits for `topic` at each of its brokers, and which brokers could not be asked.
+
+    RocketMQ's brokers do not tell and are left out. Only the broker of `--http` gets the token: a NameServer must not
+    choose who receives it.
+    """
+    route = await client.route(topic)
+    masters = {name: address for name in sorted(route.brokers) if (address := route.master(name)) is not None}
+    named = await asyncio.to_thread(_name_at, where)
+    asked = list(masters)[:MAX_BROKERS]
+    told = await asyncio.gather(
+        *(_at_broker(client, where, topic, name, masters[name], is_named=name == named) for name in asked)
+    )
+    lines = [each for each in told if each]
+    if left_out := len(masters) - len(asked):
+        lines.append(f"{counted(left_out, 'more broker')} not asked for its count")
+    return lines
+
+
+def _name_at(where: Target) -> str:
+    """Name of the broker at `--http`; empty where none of ours answers."""
+    try:
+        return str(HttpApi(where, timeout_s=TIMEOUT_S).get("broker")["brokerName"])
+    except (CommandError, KeyError):
+        return ""
+
+
+async def _at_broker(client: Client, where: Target, topic: str, name: str, address: str, *, is_named: bool) -> str:
+    """What waits at one broker, as a sentence; empty for nothing."""
+    try:
+        if not is_named:
+            settings = await Admin(client).broker_config(address)
+            if SETTING_OF_OURS not in settings:
+                return ""
+            where = replace(where, http=_http_of(settings, address), token="")
+        return await asyncio.to_thread(_count_at, where, topic, name)
+    except (ClientError, CommandError) as error:
+        return f"delayed messages at broker {name} ({address}) are not counted: {error}"
+
+
+def _http_of(settings: dict[str, str], address: str) -> str:
+    port, host = settings[SETTING_OF_OURS], settings.get("httpHost", "")
+    if port == "0":
+        raise CommandError("its HTTP interface is off (httpPort)")
+    try:
+        everywhere = ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        everywhere = not host
+    return f"http://{host_and_port(split_address(address)[0] if everywhere else host, int(port))}"
+
+
+def _count_at(where: Target, topic: str, name: str) -> str:
+    api = HttpApi(where, timeout_s=TIMEOUT_S)
+    try:
+        # 127.0.0.1 in another machine's settings leads to a broker of this machine.
+        if api.get("broker")["brokerName"] != name:
+            raise CommandError(f"{api.url} is another broker, as seen from here")
+        total = int(api.get("delay/pending", by="topic", topic=topic)["total"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise CommandError(f"{api.url} answers something else than a count") from error
+    if not total:
+        return ""
+    what = "1 delayed message for it waits" if total == 1 else f"{total} delayed messages for it wait"
+    return f"{what} at {api.url}: `delaymq delay pending --messages 10 --topic {topic}` lists what is due next"
