@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 import aiohttp
 from delaymq.client import Client, ConsumeFrom, Message, Producer, PushConsumer, PushConsumerOptions, ReceivedMessage
-from delaymq_operator.handlers.cache import WatchCache
+from delaymq_operator.controller.cache import WatchCache
 from delaymq_operator.metrics import OperatorMetrics, StateCollector
 from fakes_world import NAMESPACE, FakeWorld
 from promtool import Labels, Series, Values, families_of, scraped

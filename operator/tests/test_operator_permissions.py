@@ -11,7 +11,7 @@ from delaymq_operator.adapters.kinds import KINDS, WATCHED_KINDS
 from delaymq_operator.adapters.permissions import PERMISSIONS
 from delaymq_operator.api import names
 from delaymq_operator.manifests.metadata import API_VERSIONS
-from delaymq_operator.reconcile.broker import objects
+from delaymq_operator.reconcile.broker.apply import supporting_objects
 
 RECONCILE = Path(reconcile.__path__[0])
 MANIFESTS = Path(api.__path__[0]).parent / "manifests"
@@ -23,7 +23,7 @@ VERBS = {
     "delete": ("delete",),
     "apply": ("create", "patch"),
 }
-# Made by other calls than the one that makes most objects.
+# Made by other calls than the one that makes most supporting_objects.
 MADE_ELSEWHERE = {"AnalyticsResult", "RoleBinding", "SparkApplication"}
 
 Permission = tuple[str, str, str]
@@ -41,16 +41,16 @@ def made_kinds() -> set[str]:
 
 # Calls whose kind is not written beside them: (file, verb) → kinds. A new one has to be entered here.
 BY_VARIABLE: dict[tuple[str, str], set[str]] = {
-    ("levels.py", "get"): {"DelayLevelConfig"},
-    ("levels.py", "patch"): {"DelayLevelConfig/status"},
+    ("delay_level_config.py", "get"): {"DelayLevelConfig"},
+    ("delay_level_config.py", "patch"): {"DelayLevelConfig/status"},
     ("release.py", "get"): {"Topic"},
-    ("applying.py", "get"): made_kinds() - {"Secret"},
-    ("applying.py", "apply"): made_kinds(),
-    ("objects.py", "apply"): {"Secret"},
+    ("ensure.py", "get"): made_kinds() - {"Secret"},
+    ("ensure.py", "apply"): made_kinds(),
+    ("supporting_objects.py", "apply"): {"Secret"},
     ("registration.py", "apply"): {"Secret"},
-    ("objects.py", "delete"): set(objects._PRUNED_KINDS),
-    ("beginning.py", "create"): {"SparkApplication", "AnalyticsResult"},
-    ("beginning.py", "apply"): {"RoleBinding"},
+    ("supporting_objects.py", "delete"): set(supporting_objects._PRUNED_KINDS),
+    ("start.py", "create"): {"SparkApplication", "AnalyticsResult"},
+    ("start.py", "apply"): {"RoleBinding"},
 }
 
 

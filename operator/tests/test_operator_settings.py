@@ -66,10 +66,10 @@ def test_what_kubernetes_says_about_a_service_of_that_name_is_no_setting() -> No
 
 
 def test_a_line_of_the_log_is_text_or_json() -> None:
-    record = logging.LogRecord("delaymq_operator.handlers.sync", logging.WARNING, "", 0, "a %s", ("ü",), None)
-    assert TextFormatter().format(record).endswith("Z WARNING handlers.sync: a ü")
+    record = logging.LogRecord("delaymq_operator.controller.sync", logging.WARNING, "", 0, "a %s", ("ü",), None)
+    assert TextFormatter().format(record).endswith("Z WARNING controller.sync: a ü")
     line = json.loads(JsonFormatter().format(record))
-    assert (line["level"], line["logger"], line["message"]) == ("warning", "delaymq_operator.handlers.sync", "a ü")
+    assert (line["level"], line["logger"], line["message"]) == ("warning", "delaymq_operator.controller.sync", "a ü")
 
 
 def test_kopfs_attempts_are_one_sentence_and_not_a_line_each() -> None:

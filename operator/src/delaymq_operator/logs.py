@@ -19,7 +19,7 @@ KOPF_WAITS: Final = "failed temporarily"
 
 
 class TextFormatter(logging.Formatter):
-    """`2026-11-21T06:00:00.000Z INFO handlers.sync: …`"""
+    """`2026-11-21T06:00:00.000Z INFO controller.sync: …`"""
 
     def format(self, record: logging.LogRecord) -> str:
         """One line, and a stack trace below it if there is one."""

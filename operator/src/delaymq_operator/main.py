@@ -78,7 +78,7 @@ def serve(settings: OperatorSettings, reconcilers: Callable[[], Reconcilers]) ->
 
 def _reconcilers() -> Reconcilers:
     from delaymq_operator.reconcile.broker import reconcile_broker
-    from delaymq_operator.reconcile.levels import reconcile_levels, release_levels
+    from delaymq_operator.reconcile.delay_level_config import reconcile_levels, release_levels
     from delaymq_operator.reconcile.topic import reconcile_topic, release_topic
     from delaymq_operator.runtime import Reconcilers
 

@@ -22,11 +22,11 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from delaymq_operator.adapters.api_requests import Request
 from delaymq_operator.adapters.kinds import OWN_KINDS
 from delaymq_operator.api.names import COMPONENT_LABEL, INSTANCE_LABEL, MAX_SIZE, group_pod
-from delaymq_operator.handlers.cache import WatchCache
-from delaymq_operator.handlers.controller import Result
-from delaymq_operator.reconcile.broker.pods import is_ready
+from delaymq_operator.controller.cache import WatchCache
+from delaymq_operator.controller.controller import Result
+from delaymq_operator.reconcile.broker.model.pods import is_ready
+from delaymq_operator.reconcile.context import Key
 from delaymq_operator.reconcile.ports import Manifest
-from delaymq_operator.reconcile.world import Key
 
 PREFIX: Final = "delaymq_operator"
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST

@@ -23,17 +23,17 @@ from delaymq_operator.adapters.election import Election, LeaseName
 from delaymq_operator.adapters.kinds import OWN_KINDS
 from delaymq_operator.adapters.kube import ApiKube
 from delaymq_operator.adapters.kube_events import EventRecorder
-from delaymq_operator.handlers.cache import WatchCache
-from delaymq_operator.handlers.controller import RUN_TIMEOUT_S, Controller
-from delaymq_operator.handlers.kopf_runner import KopfRunner
-from delaymq_operator.handlers.routing import keys_to_wake
-from delaymq_operator.handlers.serving import Serving
-from delaymq_operator.handlers.stranded import Stranded
-from delaymq_operator.handlers.sync import CacheSync, Lost, Scope
+from delaymq_operator.controller.cache import WatchCache
+from delaymq_operator.controller.controller import RUN_TIMEOUT_S, Controller
+from delaymq_operator.controller.event_mapping import keys_to_wake
+from delaymq_operator.controller.finalizers import Stranded
+from delaymq_operator.controller.namespaces import Serving
+from delaymq_operator.controller.sync import CacheSync, Lost, Scope
+from delaymq_operator.handlers.runner import KopfRunner
 from delaymq_operator.health import LoopLag, serve_health
 from delaymq_operator.metrics import CONTENT_TYPE, OperatorMetrics, StateCollector
+from delaymq_operator.reconcile.context import Key, Outcome, ReconcileContext, Waiting
 from delaymq_operator.reconcile.ports import Manifest
-from delaymq_operator.reconcile.world import Key, Outcome, Waiting, World
 from delaymq_operator.settings import OperatorSettings, SettingsError, reconcile_settings
 
 STOP_GRACE_S: Final = 5.0
@@ -52,8 +52,8 @@ _logger = logging.getLogger(__name__)
 class Reconcilers:
     """What is done about each kind."""
 
-    reconcile: Mapping[str, Callable[[Key, World], Awaitable[Outcome]]]
-    release: Mapping[str, Callable[[Key, World], Awaitable[Waiting | None]]] = field(default_factory=dict)
+    reconcile: Mapping[str, Callable[[Key, ReconcileContext], Awaitable[Outcome]]]
+    release: Mapping[str, Callable[[Key, ReconcileContext], Awaitable[Waiting | None]]] = field(default_factory=dict)
     """Before an object that is being deleted may go; such kinds get a finalizer."""
 
 
@@ -86,7 +86,7 @@ class OperatorRuntime:
         self._events = EventRecorder(self._requests, instance=self._identity, clock=time.monotonic)
         self._cache = WatchCache(self._changed, namespaces=settings.namespaces)
         self._admin = HttpBrokerAdmin()
-        self._world = World(
+        self._ctx = ReconcileContext(
             kube=ApiKube(self._requests, seen=self._cache.put, events=self._events),
             cache=self._cache,
             admin=self._admin,
@@ -133,7 +133,7 @@ class OperatorRuntime:
             controller=self._controller,
             watches=watches,
             keys=self._keys,
-            left=Stranded(self._requests, self._world.kube, self._controller, releases),
+            left=Stranded(self._requests, self._ctx.kube, self._controller, releases),
         )
 
     async def run(self) -> None:
@@ -277,16 +277,16 @@ class OperatorRuntime:
     async def _reconcile(self, key: Key) -> Outcome:
         if not self._serving.serves(key.namespace):
             return Outcome()
-        outcome = await self._reconcilers.reconcile[key.kind](key, self._world)
+        outcome = await self._reconcilers.reconcile[key.kind](key, self._ctx)
         if self._cache.get(*key) is None:
-            self._world.memory.forget_absent(lambda known: self._cache.get(*known) is not None)
+            self._ctx.memory.forget_absent(lambda known: self._cache.get(*known) is not None)
         return outcome
 
     def _releaser(
-        self, release: Callable[[Key, World], Awaitable[Waiting | None]]
+        self, release: Callable[[Key, ReconcileContext], Awaitable[Waiting | None]]
     ) -> Callable[[Key], Awaitable[Waiting | None]]:
         async def let_go(key: Key) -> Waiting | None:
-            return await release(key, self._world)
+            return await release(key, self._ctx)
 
         return let_go
 

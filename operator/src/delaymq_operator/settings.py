@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
-from delaymq_operator.reconcile.world import ReconcileSettings
+from delaymq_operator.reconcile.context import ReconcileSettings
 
 ENVIRONMENT_PREFIX: Final = "DELAYMQ_OPERATOR_"
 MAX_TIME_S: Final = 86_400.0

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from delaymq_operator.api.broker import parse_broker
-from delaymq_operator.handlers.cache import WatchCache
-from delaymq_operator.handlers.routing import keys_to_wake
+from delaymq_operator.controller.cache import WatchCache
+from delaymq_operator.controller.event_mapping import keys_to_wake
 from delaymq_operator.manifests import AnalyticsRun, analytics_application
-from delaymq_operator.reconcile.world import Key
+from delaymq_operator.reconcile.context import Key
 
 Manifest = dict[str, Any]
 OURS = {"app.kubernetes.io/managed-by": "delaymq-operator", "app.kubernetes.io/instance": "demo"}

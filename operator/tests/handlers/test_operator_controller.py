@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 
 import pytest
-from delaymq_operator.handlers.controller import MAX_BACKOFF_S, RUN_TIMEOUT_S, WOKEN_BACKOFF_S, Controller, Result
+from delaymq_operator.controller.controller import MAX_BACKOFF_S, RUN_TIMEOUT_S, WOKEN_BACKOFF_S, Controller, Result
+from delaymq_operator.reconcile.context import Key, Outcome
 from delaymq_operator.reconcile.errors import BrokerUnreachable, KubeError
-from delaymq_operator.reconcile.world import Key, Outcome
 from virtual_loop import VirtualLoop, run_virtually
 
 A, B = Key("Broker", "ns", "a"), Key("Broker", "ns", "b")

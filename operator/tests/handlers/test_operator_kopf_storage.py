@@ -9,7 +9,7 @@ from typing import Any
 
 import kopf
 import pytest
-from delaymq_operator.handlers.kopf_settings import configure
+from delaymq_operator.handlers.settings import configure
 from kopf._cogs.structs.references import Resource
 from kopf._core.engines.indexing import OperatorIndexers
 from kopf._core.reactor.inventory import ResourceMemories

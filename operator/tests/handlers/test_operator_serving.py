@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 from delaymq_operator.api.names import FINALIZER
-from delaymq_operator.handlers import serving, sync
-from delaymq_operator.handlers.cache import WatchCache
-from delaymq_operator.handlers.controller import Controller
-from delaymq_operator.handlers.serving import Serving
-from delaymq_operator.handlers.stranded import Stranded
-from delaymq_operator.handlers.sync import CacheSync, Lost, Scope
+from delaymq_operator.controller import namespaces as serving
+from delaymq_operator.controller import sync
+from delaymq_operator.controller.cache import WatchCache
+from delaymq_operator.controller.controller import Controller
+from delaymq_operator.controller.finalizers import Stranded
+from delaymq_operator.controller.namespaces import Serving
+from delaymq_operator.controller.sync import CacheSync, Lost, Scope
+from delaymq_operator.reconcile.context import Key, Outcome, Waiting
 from delaymq_operator.reconcile.errors import KubeError
-from delaymq_operator.reconcile.world import Key, Outcome, Waiting
 
 TIMEOUT_S = 20.0
 

@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from delaymq_operator.handlers import sync
-from delaymq_operator.handlers.cache import WatchCache
+from delaymq_operator.controller import sync
+from delaymq_operator.controller.cache import WatchCache
 
 
 class Lists:

@@ -7,10 +7,10 @@ import copy
 import pytest
 from delaymq_operator.api.broker import parse_broker
 from delaymq_operator.manifests import Context, GroupContext, broker_stateful_set
-from delaymq_operator.reconcile.broker.look import broker_endpoint
+from delaymq_operator.reconcile.broker.observe.cluster import broker_endpoint
 from delaymq_operator.reconcile.ports import Account
 from delaymq_operator.reconcile.secrets import MAX_AGE_MS, operator_account, seen_in
-from delaymq_operator.reconcile.topic.places import groups_of
+from delaymq_operator.reconcile.topic.targets import groups_of
 from fakes_world import NAMESPACE, FakeWorld
 from settled_world import settled
 from topic_world import TopicWorld
@@ -178,7 +178,7 @@ def test_access_control_or_a_spec_that_is_new_decides():
 
 def test_an_upgrade_of_the_operator_does_not_ask_administrators_for_tls(monkeypatch):
     with monkeypatch.context() as before:
-        before.setattr("delaymq_operator.reconcile.broker.sets._admin_needs_tls", lambda p: False)
+        before.setattr("delaymq_operator.reconcile.broker.apply.stateful_sets._admin_needs_tls", lambda p: False)
         world = settled(size=2, **GUARDED)
     pods = world.pod_uids()
     world.restart_operator()

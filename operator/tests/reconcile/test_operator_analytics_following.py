@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from delaymq_operator.reconcile.broker.analytics.following import MAX_MESSAGE_CHARS, seen
+from delaymq_operator.reconcile.broker.analytics.application_state import MAX_MESSAGE_CHARS, seen
 
 SUBMITTED = """failed to submit spark application: failed to run spark-submit: WARNING: Using incubator modules
 26/11/21 10:40:02 INFO SparkKubernetesClientFactory: Auto-configuring K8S client using current context

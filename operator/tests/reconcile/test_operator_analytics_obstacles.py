@@ -186,7 +186,7 @@ def test_a_bug_in_it_does_not_keep_the_pass_from_its_work(monkeypatch):
     async def broken(p, spec):
         raise TypeError("a bug")
 
-    monkeypatch.setattr(step, "go_on", broken)
+    monkeypatch.setattr(step, "continue_run", broken)
     world = analysed()
     world.change(size=2)
     world.run()

@@ -5,7 +5,7 @@ import copy
 
 import pytest
 from delaymq_operator.reconcile.broker import reconcile_broker
-from delaymq_operator.reconcile.world import Outcome
+from delaymq_operator.reconcile.context import Outcome
 from fakes_world import NAMESPACE, FakeWorld
 from settled_world import BROKERS, restarts, settled
 

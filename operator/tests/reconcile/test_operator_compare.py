@@ -1,7 +1,7 @@
 """Whether an object already is what is wanted."""
 
 import pytest
-from delaymq_operator.reconcile.broker.compare import covers
+from delaymq_operator.reconcile.broker.apply.compare import covers
 
 
 @pytest.mark.parametrize(

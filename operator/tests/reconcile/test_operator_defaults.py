@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from delaymq_operator.reconcile.world import ReconcileSettings
+from delaymq_operator.reconcile.context import ReconcileSettings
 from fakes_world import NAMESPACE, FakeWorld
 from trees import copied
 

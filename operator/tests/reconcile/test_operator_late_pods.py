@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from delaymq_operator.api.resource import timestamp_of_ms
-from delaymq_operator.reconcile.broker.late import newest_warning
+from delaymq_operator.reconcile.broker.observe.late_pods import newest_warning
 from fakes_world import NAMESPACE, FakeWorld
 from gitops import kstatus
 from settled_world import settled

@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
-from delaymq_operator.reconcile.levels import reconcile_levels, release_levels
-from delaymq_operator.reconcile.world import Key, Outcome, Waiting
+from delaymq_operator.reconcile.context import Key, Outcome, Waiting
+from delaymq_operator.reconcile.delay_level_config import reconcile_levels, release_levels
 from topic_world import NAMESPACE, TopicWorld
 from trees import copied
 

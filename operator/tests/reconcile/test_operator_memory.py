@@ -1,6 +1,6 @@
 """What is remembered between passes goes with what it is about."""
 
-from delaymq_operator.reconcile.world import Key, Memory
+from delaymq_operator.reconcile.context import Key, Memory
 
 
 class Note:

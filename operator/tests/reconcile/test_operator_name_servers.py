@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from delaymq_operator.api.broker import Broker, parse_broker
+from delaymq_operator.reconcile.context import ReconcileSettings
 from delaymq_operator.reconcile.name_servers import foreign_addresses, is_listed, name_servers_of
-from delaymq_operator.reconcile.world import ReconcileSettings
 from fakes_world import FakeWorld
 from topic_world import TopicWorld
 from trees import copied

@@ -7,8 +7,8 @@ import pytest
 from delaymq.access.yaml_tree import read_yaml
 from delaymq.namesrv.rules import NamesFile, parse
 from delaymq_operator.manifests import broker_pods
-from delaymq_operator.reconcile.broker import registration
-from delaymq_operator.reconcile.broker.memory import BrokerMemory
+from delaymq_operator.reconcile.broker.apply import registration
+from delaymq_operator.reconcile.broker.model.memory import BrokerMemory
 from delaymq_operator.reconcile.ports import Manifest
 from fakes_world import NAMESPACE, FakeWorld
 from trees import copied

@@ -3,10 +3,19 @@
 from dataclasses import replace
 
 import pytest
-from delaymq_operator.reconcile.broker.pods import Pod
-from delaymq_operator.reconcile.broker.rolling import Drain, HelpOut, Nothing, Restart, Stop, Unit, Wait, next_restart
+from delaymq_operator.reconcile.broker.model.pods import Pod
+from delaymq_operator.reconcile.broker.roll.strategy import (
+    Drain,
+    HelpOut,
+    Nothing,
+    Restart,
+    Stop,
+    Unit,
+    Wait,
+    next_restart,
+)
+from delaymq_operator.reconcile.context import ReconcileSettings
 from delaymq_operator.reconcile.ports import BrokerInfo, DrainState
-from delaymq_operator.reconcile.world import ReconcileSettings
 
 SETTINGS = ReconcileSettings(default_image="i", quiet_s=3, withdraw_max_s=45, refuse_s=2)
 NOW_MS = 1_000_000

@@ -1,8 +1,8 @@
 """Groups that are too many are emptied and removed."""
 
 import pytest
+from delaymq_operator.reconcile.context import ReconcileSettings
 from delaymq_operator.reconcile.errors import BrokerRefused
-from delaymq_operator.reconcile.world import ReconcileSettings
 from fakes_world import NAMESPACE, FakeWorld
 
 CLAIM = "store-demo-broker-1-0"

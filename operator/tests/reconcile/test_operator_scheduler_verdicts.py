@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 from delaymq_operator.api.broker_status import GroupStatus, LevelStatus, ResumedStatus
-from delaymq_operator.reconcile.broker.memory import Seen
-from delaymq_operator.reconcile.broker.scheduler import judge
+from delaymq_operator.reconcile.broker.model.memory import Seen
+from delaymq_operator.reconcile.broker.observe.scheduler import judge
 from delaymq_operator.reconcile.ports import BrokerInfo, Correction, LevelState
 from fakes_world import FakeWorld
 

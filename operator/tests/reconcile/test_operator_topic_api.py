@@ -13,10 +13,10 @@ from delaymq_operator.adapters.api_requests import ApiRequests
 from delaymq_operator.adapters.credentials import Credentials
 from delaymq_operator.adapters.kube import ApiKube
 from delaymq_operator.api.names import API_VERSION, FINALIZER, PLURALS
-from delaymq_operator.reconcile.levels import reconcile_levels, release_levels
+from delaymq_operator.reconcile.context import Key, ReconcileContext, ReconcileSettings, Waiting
+from delaymq_operator.reconcile.delay_level_config import reconcile_levels, release_levels
 from delaymq_operator.reconcile.ports import BrokerAdmin, Cache, Kube, Manifest, TopicConfig
 from delaymq_operator.reconcile.topic import reconcile_topic, release_topic
-from delaymq_operator.reconcile.world import Key, ReconcileSettings, Waiting, World
 from topic_world import MemoryBrokers, MemoryCache, MemoryKube
 
 POD_ADDRESS = "10.0.0.1"
@@ -74,7 +74,7 @@ class Cluster:
             self.server.merge(self.path(key.kind, key.name), {"metadata": {"finalizers": None}})
         return waiting
 
-    def world(self) -> World:
+    def world(self) -> ReconcileContext:
         seen = MemoryKube()
         for kind in PLURALS:
             for body in self.server.request("GET", self.path(kind))["items"]:
@@ -84,7 +84,7 @@ class Cluster:
         cache: Cache = MemoryCache(seen)
         admin: BrokerAdmin = self.brokers
         settings = ReconcileSettings(default_image="none")
-        return World(kube=kube, cache=cache, admin=admin, settings=settings, clock=lambda: 1_800_000_000_000)
+        return ReconcileContext(kube=kube, cache=cache, admin=admin, settings=settings, clock=lambda: 1_800_000_000_000)
 
 
 async def _bounded(work: Coroutine[Any, Any, Any]) -> Any:

@@ -4,9 +4,9 @@ import asyncio
 from typing import Any
 
 import pytest
+from delaymq_operator.reconcile.context import Key, Waiting
 from delaymq_operator.reconcile.ports import TopicConfig
 from delaymq_operator.reconcile.topic import reconcile_topic, release_topic
-from delaymq_operator.reconcile.world import Key, Waiting
 from topic_world import NAMESPACE, TopicWorld
 
 SAME_SECOND = "2026-02-01T00:00:00Z"

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 from delaymq_operator.api import SpecError, parse_topic
+from delaymq_operator.reconcile.context import Key, Outcome
 from delaymq_operator.reconcile.ports import TopicConfig
 from delaymq_operator.reconcile.topic import reconcile_topic
 from delaymq_operator.reconcile.topic.answers import ParsedBroker
-from delaymq_operator.reconcile.world import Key, Outcome
 from topic_settling import run, settle
 from topic_world import NAMESPACE, TopicWorld
 

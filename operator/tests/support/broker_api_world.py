@@ -18,9 +18,9 @@ from delaymq_operator.adapters.credentials import Credentials
 from delaymq_operator.adapters.kinds import KINDS
 from delaymq_operator.adapters.kube import ApiKube
 from delaymq_operator.reconcile.broker import reconcile_broker
+from delaymq_operator.reconcile.context import Key, Memory, ReconcileContext, ReconcileSettings
 from delaymq_operator.reconcile.errors import KubeError
 from delaymq_operator.reconcile.ports import Manifest
-from delaymq_operator.reconcile.world import Key, Memory, ReconcileSettings, World
 from fakes_brokers import FakeBrokers
 from fakes_kube import BAD_IMAGES, FakeCache, FakeKube
 
@@ -160,8 +160,8 @@ class ApiWorld:
             if any((body.get("status") or {}).get(key) != value for key, value in status.items()):
                 self.merge("PersistentVolumeClaim", body["metadata"]["name"], {"status": status}, "status")
 
-    def world(self) -> World:
-        return World(
+    def world(self) -> ReconcileContext:
+        return ReconcileContext(
             kube=self._kube,
             cache=self.cache,
             admin=self.brokers,

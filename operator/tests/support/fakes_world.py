@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from delaymq_operator.reconcile.broker import reconcile_broker
+from delaymq_operator.reconcile.context import Key, Memory, Outcome, ReconcileContext, ReconcileSettings
 from delaymq_operator.reconcile.errors import KubeError
 from delaymq_operator.reconcile.ports import Manifest
-from delaymq_operator.reconcile.world import Key, Memory, Outcome, ReconcileSettings, World
 from fakes_brokers import FakeBrokers
 from fakes_kube import FakeCache, FakeKube
 from trees import copied
@@ -143,12 +143,12 @@ class FakeWorld:
 
     # Time.
 
-    def world(self) -> World:
+    def world(self) -> ReconcileContext:
         def count(label: str) -> bool:
             self.calls.append(label)
             return len(self.calls) == self.dies_at
 
-        return World(
+        return ReconcileContext(
             kube=Deadly(self.kube, count, after=self.dies_after),  # type: ignore[arg-type]
             cache=self.cache,
             admin=Deadly(self.brokers, count, after=self.dies_after),  # type: ignore[arg-type]

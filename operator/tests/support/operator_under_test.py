@@ -10,13 +10,13 @@ import sys
 
 from delaymq_operator.logs import configure_logging
 from delaymq_operator.main import end_process, serve
+from delaymq_operator.reconcile.context import Key, Outcome, ReconcileContext, Waiting
 from delaymq_operator.reconcile.ports import Manifest
-from delaymq_operator.reconcile.world import Key, Outcome, Waiting, World
 from delaymq_operator.runtime import Reconcilers
 from delaymq_operator.settings import read_settings
 
 
-async def reconcile_broker(key: Key, world: World) -> Outcome:
+async def reconcile_broker(key: Key, world: ReconcileContext) -> Outcome:
     """A ConfigMap that tells the Broker's generation."""
     print("RECONCILE", key, flush=True)
     broker = world.cache.get(*key)
@@ -32,13 +32,13 @@ async def reconcile_broker(key: Key, world: World) -> Outcome:
     return Outcome(world.settings.poll_interval_s)
 
 
-async def reconcile_nothing(key: Key, world: World) -> Outcome:
+async def reconcile_nothing(key: Key, world: ReconcileContext) -> Outcome:
     """Says that it was called."""
     print("RECONCILE", key, flush=True)
     return Outcome()
 
 
-async def release_topic(key: Key, world: World) -> Waiting | None:
+async def release_topic(key: Key, world: ReconcileContext) -> Waiting | None:
     """Waits as long as the Broker says."""
     print("RELEASE", key, flush=True)
     topic = world.cache.get(*key)
@@ -48,7 +48,7 @@ async def release_topic(key: Key, world: World) -> Waiting | None:
     return None
 
 
-async def release_levels(key: Key, world: World) -> Waiting | None:
+async def release_levels(key: Key, world: ReconcileContext) -> Waiting | None:
     """At once."""
     print("RELEASE", key, flush=True)
     return None

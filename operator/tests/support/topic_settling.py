@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from delaymq_operator.reconcile.context import Key, Outcome
 from delaymq_operator.reconcile.topic import reconcile_topic
-from delaymq_operator.reconcile.world import Key, Outcome
 from topic_world import TopicWorld
 
 T = TypeVar("T")

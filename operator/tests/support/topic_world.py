@@ -13,9 +13,9 @@ from typing import Any
 
 from delaymq_operator.api.names import FINALIZER
 from delaymq_operator.api.topic import claim_of
+from delaymq_operator.reconcile.context import Key, ReconcileContext, ReconcileSettings
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable, KubeError
 from delaymq_operator.reconcile.ports import Account, BrokerAdmin, Cache, Endpoint, Kube, Manifest, TopicConfig
-from delaymq_operator.reconcile.world import Key, ReconcileSettings, World
 from trees import copied
 
 NAMESPACE = "ns"
@@ -218,10 +218,12 @@ class TopicWorld:
         if groups:
             self.add_broker(groups=groups, name_servers=name_servers)
 
-    def _world(self) -> World:
+    def _world(self) -> ReconcileContext:
         kube: Kube = self.kube  # type: ignore[assignment]
         cache: Cache = MemoryCache(self.kube)
-        return World(kube=kube, cache=cache, admin=self._admin, settings=self.settings, clock=lambda: self.now_ms)
+        return ReconcileContext(
+            kube=kube, cache=cache, admin=self._admin, settings=self.settings, clock=lambda: self.now_ms
+        )
 
     def use_admin(self, admin: BrokerAdmin) -> None:
         """Real brokers instead of those in memory."""

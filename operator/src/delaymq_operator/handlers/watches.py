@@ -9,15 +9,14 @@ from typing import Any, Final
 import kopf
 
 from delaymq_operator.adapters.kinds import KINDS, WATCHED_KINDS
-from delaymq_operator.handlers.cache import WatchCache
-from delaymq_operator.handlers.controller import FIRST_BACKOFF_S, Controller
+from delaymq_operator.controller.cache import WatchCache
+from delaymq_operator.controller.controller import FIRST_BACKOFF_S, Controller, Release
+from delaymq_operator.reconcile.context import Key
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable, KubeError
-from delaymq_operator.reconcile.world import Key, Waiting
 
 MAX_WAIT_S: Final = 60.0
 """Between two attempts to let go of something: a person waits for it."""
 
-Release = Callable[[Key], Awaitable[Waiting | None]]
 Listed = Callable[[], None]
 """Told when a watch lists: if it lists anew, deletions of the meantime are not told."""
 

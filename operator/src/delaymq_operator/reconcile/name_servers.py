@@ -14,18 +14,18 @@ from typing import Final
 
 from delaymq_operator.api import Broker
 from delaymq_operator.api.names import namesrv_pod_addresses
-from delaymq_operator.reconcile.world import World
+from delaymq_operator.reconcile.context import ReconcileContext
 
 _SERVICE_SUFFIXES: Final = ("svc.cluster.local", "svc")
 
 
-def name_servers_of(broker: Broker, world: World) -> tuple[str, ...]:
+def name_servers_of(broker: Broker, ctx: ReconcileContext) -> tuple[str, ...]:
     """host:port of each NameServer that the operator may change something on. They do not tell each other anything."""
-    domain = world.settings.cluster_domain
+    domain = ctx.settings.cluster_domain
     if not broker.spec.name_servers.addresses:
         replicas = broker.spec.name_servers.replicas
         return namesrv_pod_addresses(broker.name, broker.namespace, replicas, domain)
-    refused = refused_addresses(broker, world)
+    refused = refused_addresses(broker, ctx)
     return tuple(
         _qualified(address, broker.namespace, domain)
         for address in broker.spec.name_servers.addresses
@@ -33,15 +33,15 @@ def name_servers_of(broker: Broker, world: World) -> tuple[str, ...]:
     )
 
 
-def refused_addresses(broker: Broker, world: World) -> tuple[str, ...]:
+def refused_addresses(broker: Broker, ctx: ReconcileContext) -> tuple[str, ...]:
     """Addresses that a Broker may not name, but for those that it uses already."""
     used = broker.status.name_servers
-    return tuple(address for address in foreign_addresses(broker, world) if address not in used)
+    return tuple(address for address in foreign_addresses(broker, ctx) if address not in used)
 
 
-def foreign_addresses(broker: Broker, world: World) -> tuple[str, ...]:
+def foreign_addresses(broker: Broker, ctx: ReconcileContext) -> tuple[str, ...]:
     """Addresses that are neither in the Broker's namespace nor listed."""
-    settings = world.settings
+    settings = ctx.settings
     return tuple(
         address
         for address in broker.spec.name_servers.addresses

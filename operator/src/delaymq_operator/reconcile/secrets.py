@@ -15,8 +15,8 @@ from typing import Any, Final
 from delaymq_operator.api import Broker
 from delaymq_operator.api.names import BROKER_KIND, registration_secret
 from delaymq_operator.manifests import registers
+from delaymq_operator.reconcile.context import Key, ReconcileContext
 from delaymq_operator.reconcile.ports import Account
-from delaymq_operator.reconcile.world import Key, World
 
 ACCESS_KEY: Final = "accessKey"
 SECRET_KEY: Final = "secretKey"
@@ -45,14 +45,16 @@ class RememberedSecrets:
     """Name → when, and what."""
 
 
-async def look_at_secret(broker: Broker, name: str, world: World, *, max_age_ms: int = MAX_AGE_MS) -> SeenSecret:
+async def look_at_secret(
+    broker: Broker, name: str, ctx: ReconcileContext, *, max_age_ms: int = MAX_AGE_MS
+) -> SeenSecret:
     """A Secret of the Broker's namespace, as it was at most ``max_age_ms`` ago. KubeError."""
-    remembered = world.memory.of(Key(BROKER_KIND, broker.namespace, broker.name), RememberedSecrets)
+    remembered = ctx.memory.of(Key(BROKER_KIND, broker.namespace, broker.name), RememberedSecrets)
     async with remembered.lock:
-        now_ms = world.clock()
+        now_ms = ctx.clock()
         read_ms, seen = remembered.seen.get(name, (now_ms - max_age_ms, SeenSecret()))
         if not 0 <= now_ms - read_ms < max_age_ms:
-            seen = seen_in(await world.kube.get("Secret", broker.namespace, name))
+            seen = seen_in(await ctx.kube.get("Secret", broker.namespace, name))
             named = {each.secret_name for each in (broker.spec.access_control, broker.spec.tls) if each is not None}
             named.add(registration_secret(broker.name))
             remembered.seen = {key: kept for key, kept in remembered.seen.items() if key in named}
@@ -60,17 +62,17 @@ async def look_at_secret(broker: Broker, name: str, world: World, *, max_age_ms:
         return seen
 
 
-async def operator_account(broker: Broker, world: World) -> Account | None:
+async def operator_account(broker: Broker, ctx: ReconcileContext) -> Account | None:
     """The account for the operator's requests; None without access control, and when the Secret has none. KubeError."""
     control = broker.spec.access_control
-    return None if control is None else (await look_at_secret(broker, control.secret_name, world)).account
+    return None if control is None else (await look_at_secret(broker, control.secret_name, ctx)).account
 
 
-async def name_server_account(broker: Broker, world: World) -> Account | None:
+async def name_server_account(broker: Broker, ctx: ReconcileContext) -> Account | None:
     """The account by which the operator changes own NameServers; None where nobody signs. KubeError."""
     if not registers(broker):
         return None
-    return (await look_at_secret(broker, registration_secret(broker.name), world)).account
+    return (await look_at_secret(broker, registration_secret(broker.name), ctx)).account
 
 
 def seen_in(secret: Mapping[str, Any] | None) -> SeenSecret:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from delaymq_operator.api import Topic
 from delaymq_operator.api.topic import TopicGroupStatus
+from delaymq_operator.reconcile.context import ReconcileContext
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
 from delaymq_operator.reconcile.ports import Endpoint, TopicConfig
 from delaymq_operator.reconcile.topic.answers import MAX_AGE_POLLS, Answer, BrokerAnswers, problem_of
 from delaymq_operator.reconcile.topic.desired import group_status, wanted
-from delaymq_operator.reconcile.topic.places import Group
-from delaymq_operator.reconcile.world import World
+from delaymq_operator.reconcile.topic.targets import Group
 
 NOT_READY = "its broker is not ready"
 _BROKER = "its broker"
@@ -40,10 +40,10 @@ class Found:
 class TopicInGroups:
     """One topic on the brokers of one Broker, by answers that are shared with the Broker's other topics."""
 
-    def __init__(self, topic: Topic, answers: BrokerAnswers, world: World) -> None:
+    def __init__(self, topic: Topic, answers: BrokerAnswers, ctx: ReconcileContext) -> None:
         self._topic = topic
         self._answers = answers
-        self._world = world
+        self._ctx = ctx
 
     async def settle(self, groups: Iterable[Group]) -> list[Found]:
         """Makes the topic what the spec says in all these groups that can be reached."""
@@ -58,7 +58,7 @@ class TopicInGroups:
         answer = self._answer(group, group.endpoint)
         async with answer.lock:
             try:
-                await self._world.admin.delete_topic(group.endpoint, self._topic.topic_name)
+                await self._ctx.admin.delete_topic(group.endpoint, self._topic.topic_name)
             except (BrokerUnreachable, BrokerRefused) as error:
                 return problem_of(_BROKER, error)
             if answer.value is not None:
@@ -68,7 +68,7 @@ class TopicInGroups:
     async def _look(self, group: Group) -> Found:
         if group.endpoint is None:
             return Found(group, problem=NOT_READY)
-        settings = self._world.settings
+        settings = self._ctx.settings
         try:
             configs = await self._topics(group, group.endpoint, settings.poll_interval_s * MAX_AGE_POLLS)
             if self._topic.topic_name not in configs:
@@ -87,9 +87,9 @@ class TopicInGroups:
         answer = self._answer(found.group, found.group.endpoint)
         async with answer.lock:
             try:
-                await self._world.admin.put_topic(found.group.endpoint, config)
+                await self._ctx.admin.put_topic(found.group.endpoint, config)
             except BrokerUnreachable as error:
-                answer.note_failure(error, self._world.clock())
+                answer.note_failure(error, self._ctx.clock())
                 return Found(found.group, problem=problem_of(_BROKER, error))
             except BrokerRefused as error:
                 return Found(found.group, found.config, problem=problem_of(_BROKER, error), refused=True)
@@ -99,9 +99,9 @@ class TopicInGroups:
 
     async def _topics(self, group: Group, endpoint: Endpoint, max_age_s: float) -> dict[str, TopicConfig]:
         async def ask() -> dict[str, TopicConfig]:
-            return dict(await self._world.admin.topics(endpoint))
+            return dict(await self._ctx.admin.topics(endpoint))
 
-        return await self._answer(group, endpoint).get(ask, self._world.clock, max_age_ms=max_age_s * 1000)
+        return await self._answer(group, endpoint).get(ask, self._ctx.clock, max_age_ms=max_age_s * 1000)
 
     def _answer(self, group: Group, endpoint: Endpoint) -> Answer[dict[str, TopicConfig]]:
         return self._answers.topics_of(group.name, endpoint)

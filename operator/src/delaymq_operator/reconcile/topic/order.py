@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import Mapping
 
 from delaymq_operator.api import Broker, Topic
+from delaymq_operator.reconcile.context import ReconcileContext
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
 from delaymq_operator.reconcile.name_servers import name_servers_of
 from delaymq_operator.reconcile.secrets import name_server_account
 from delaymq_operator.reconcile.topic.answers import MAX_AGE_POLLS, BrokerAnswers, problem_of
 from delaymq_operator.reconcile.topic.desired import order_text
-from delaymq_operator.reconcile.world import World
 
 
 async def settle_order(
-    topic: Topic, broker: Broker, answers: BrokerAnswers, world: World, queues: Mapping[str, int] | None
+    topic: Topic, broker: Broker, answers: BrokerAnswers, ctx: ReconcileContext, queues: Mapping[str, int] | None
 ) -> list[str]:
     """Has every NameServer say that the topic is ordered, with `queues` by broker name, or (None) that it is not.
 
@@ -23,20 +23,20 @@ async def settle_order(
     asked each poll.
     """
     own = queues or {}
-    told = (_settle(address, topic, broker, answers, world, own) for address in name_servers_of(broker, world))
+    told = (_settle(address, topic, broker, answers, ctx, own) for address in name_servers_of(broker, ctx))
     return [problem for problem in await asyncio.gather(*told) if problem is not None]
 
 
 async def _settle(
-    address: str, topic: Topic, broker: Broker, answers: BrokerAnswers, world: World, queues: Mapping[str, int]
+    address: str, topic: Topic, broker: Broker, answers: BrokerAnswers, ctx: ReconcileContext, queues: Mapping[str, int]
 ) -> str | None:
     async def ask() -> dict[str, str]:
-        return dict(await world.admin.orders(address))
+        return dict(await ctx.admin.orders(address))
 
     answer = answers.orders_of(address)
-    max_age_ms = world.settings.poll_interval_s * MAX_AGE_POLLS * 1000
+    max_age_ms = ctx.settings.poll_interval_s * MAX_AGE_POLLS * 1000
     try:
-        orders = await answer.get(ask, world.clock, max_age_ms=max_age_ms)
+        orders = await answer.get(ask, ctx.clock, max_age_ms=max_age_ms)
     except (BrokerUnreachable, BrokerRefused) as error:
         return problem_of(f"NameServer {address}", error)
     present = orders.get(topic.topic_name)
@@ -45,10 +45,10 @@ async def _settle(
         return None
     async with answer.lock:
         try:
-            account = await name_server_account(broker, world)
-            await world.admin.put_order((address,), topic.topic_name, text, account=account)
+            account = await name_server_account(broker, ctx)
+            await ctx.admin.put_order((address,), topic.topic_name, text, account=account)
         except (BrokerUnreachable, BrokerRefused) as error:
-            answer.note_failure(error, world.clock())
+            answer.note_failure(error, ctx.clock())
             return problem_of(f"NameServer {address}", error)
         orders.pop(topic.topic_name, None)
         if text is not None:

@@ -10,15 +10,15 @@ from delaymq_operator.api import Broker, Reason, SpecError, Topic, parse_topic
 from delaymq_operator.api.conditions import ConditionStatus
 from delaymq_operator.api.names import BROKER_KIND, FINALIZER, MAX_SIZE, rocketmq_broker_name
 from delaymq_operator.api.topic import TopicGroupStatus
+from delaymq_operator.reconcile.context import Key, Outcome, ReconcileContext
 from delaymq_operator.reconcile.ports import Manifest
 from delaymq_operator.reconcile.topic.answers import BrokerAnswers, ParsedBroker
-from delaymq_operator.reconcile.topic.contenders import age, rivals
+from delaymq_operator.reconcile.topic.conflicts import age, rivals
 from delaymq_operator.reconcile.topic.desired import satisfied, seen_in
 from delaymq_operator.reconcile.topic.groups import NOT_READY, Found, TopicInGroups
 from delaymq_operator.reconcile.topic.order import settle_order
-from delaymq_operator.reconcile.topic.places import groups_of
 from delaymq_operator.reconcile.topic.status import Reporter
-from delaymq_operator.reconcile.world import Key, Outcome, World
+from delaymq_operator.reconcile.topic.targets import groups_of
 
 _Verdict = tuple[ConditionStatus, Reason, str]
 
@@ -26,25 +26,25 @@ _Verdict = tuple[ConditionStatus, Reason, str]
 _FINALIZER_S = 0.3
 
 
-async def reconcile_topic(key: Key, world: World) -> Outcome:
+async def reconcile_topic(key: Key, ctx: ReconcileContext) -> Outcome:
     """Makes the topic what the spec says wherever that can be done now. KubeError when the status cannot be written.
 
     Brokers that cannot be reached are a condition, not an error; how often they are tried is shared by all Topics.
     """
-    body = world.cache.get(*key)
+    body = ctx.cache.get(*key)
     if body is None or body["metadata"].get("deletionTimestamp"):
         return Outcome()
-    report = Reporter(body, world)
+    report = Reporter(body, ctx)
     try:
         topic = parse_topic(body)
         _refuse_system_topic(topic)
     except SpecError as error:
         await report.say("False", Reason.INVALID_SPEC, str(error))
         return Outcome()
-    later = Outcome(world.settings.poll_interval_s)
-    if await _is_somebody_elses(topic, body, report, world):
+    later = Outcome(ctx.settings.poll_interval_s)
+    if await _is_somebody_elses(topic, body, report, ctx):
         return later
-    broker = await _usable_broker(topic, report, world)
+    broker = await _usable_broker(topic, report, ctx)
     if broker is None:
         return later
     if FINALIZER not in (body["metadata"].get("finalizers") or ()):
@@ -56,17 +56,17 @@ async def reconcile_topic(key: Key, world: World) -> Outcome:
         await report.say(
             "False", Reason.CREATING, f"Topic {topic.topic_name} is being made.", topic_name=topic.topic_name
         )
-    answers = world.memory.of(Key(BROKER_KIND, topic.namespace, broker.name), BrokerAnswers)
-    found = await TopicInGroups(topic, answers, world).settle(await groups_of(broker, world))
+    answers = ctx.memory.of(Key(BROKER_KIND, topic.namespace, broker.name), BrokerAnswers)
+    found = await TopicInGroups(topic, answers, ctx).settle(await groups_of(broker, ctx))
     groups = _last_seen(found, broker, report)
     order_problems: list[str] = []
     queues = {one.group.name: groups[one.group.name].write_queues for one in found if _shall_have_it(one, groups)}
     if topic.spec.order is not None and queues:
-        order_problems = await settle_order(topic, broker, answers, world, queues if topic.spec.order else None)
+        order_problems = await settle_order(topic, broker, answers, ctx, queues if topic.spec.order else None)
     await _tell_changes(found, report, repairing=repairing)
     await _conclude(topic, broker, found, groups, order_problems, report)
     # What a broker refuses now it is likely to refuse again in a moment.
-    return Outcome(world.settings.status_interval_s) if any(one.refused for one in found) else later
+    return Outcome(ctx.settings.status_interval_s) if any(one.refused for one in found) else later
 
 
 def _refuse_system_topic(topic: Topic) -> None:
@@ -80,8 +80,8 @@ def _refuse_system_topic(topic: Topic) -> None:
         )
 
 
-async def _is_somebody_elses(topic: Topic, body: Manifest, report: Reporter, world: World) -> bool:
-    named = rivals(topic, world.cache.rivals(body))
+async def _is_somebody_elses(topic: Topic, body: Manifest, report: Reporter, ctx: ReconcileContext) -> bool:
+    named = rivals(topic, ctx.cache.rivals(body))
     older = [other for other in named if not other.deleting and age(other) < age(topic)]
     if not older:
         return False
@@ -97,9 +97,9 @@ async def _is_somebody_elses(topic: Topic, body: Manifest, report: Reporter, wor
     return True
 
 
-async def _usable_broker(topic: Topic, report: Reporter, world: World) -> Broker | None:
+async def _usable_broker(topic: Topic, report: Reporter, ctx: ReconcileContext) -> Broker | None:
     name = topic.spec.broker_ref.name
-    body = world.cache.get(BROKER_KIND, topic.namespace, name)
+    body = ctx.cache.get(BROKER_KIND, topic.namespace, name)
     if body is None:
         await report.say(
             "False",
@@ -108,7 +108,7 @@ async def _usable_broker(topic: Topic, report: Reporter, world: World) -> Broker
         )
         return None
     try:
-        broker = world.memory.of(Key(BROKER_KIND, topic.namespace, name), ParsedBroker).of(body)
+        broker = ctx.memory.of(Key(BROKER_KIND, topic.namespace, name), ParsedBroker).of(body)
     except SpecError as error:
         await report.say("False", Reason.GROUPS_UNREACHABLE, f"Broker {name} has a spec that cannot be used: {error}")
         return None

@@ -6,50 +6,50 @@ import asyncio
 
 from delaymq_operator.api import Broker, Reason, SpecError, Topic, parse_broker, parse_topic
 from delaymq_operator.api.names import BROKER_KIND, TOPIC_KIND
+from delaymq_operator.reconcile.context import Key, ReconcileContext, Waiting
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
 from delaymq_operator.reconcile.name_servers import name_servers_of
 from delaymq_operator.reconcile.secrets import name_server_account
 from delaymq_operator.reconcile.topic.answers import BrokerAnswers
-from delaymq_operator.reconcile.topic.contenders import rivals
+from delaymq_operator.reconcile.topic.conflicts import rivals
 from delaymq_operator.reconcile.topic.groups import TopicInGroups
 from delaymq_operator.reconcile.topic.order import settle_order
-from delaymq_operator.reconcile.topic.places import groups_of
 from delaymq_operator.reconcile.topic.status import Reporter
-from delaymq_operator.reconcile.world import Key, Waiting, World
+from delaymq_operator.reconcile.topic.targets import groups_of
 
 _WAY_OUT = "To leave it there, set spec.deletionPolicy to Retain."
 
 
-async def release_topic(key: Key, world: World) -> Waiting | None:
+async def release_topic(key: Key, ctx: ReconcileContext) -> Waiting | None:
     """Deletes what a Topic under deletion owns; None when it may go. KubeError when the API server does not answer.
 
     Nothing is deleted for a Topic that never owned the name, that shall leave it (Retain), that another Topic inherits,
     or whose Broker is gone. What decides about messages is read from the API server, not from the cache.
     """
-    body = await world.kube.get(*key)
+    body = await ctx.kube.get(*key)
     if body is None:
         return None
-    report = Reporter(body, world)
+    report = Reporter(body, ctx)
     try:
         topic = parse_topic(body)
     except SpecError:
         return None
     if not report.owned or topic.spec.deletion_policy == "Retain":
         return None
-    others = rivals(topic, await world.kube.list(TOPIC_KIND, topic.namespace))
+    others = rivals(topic, await ctx.kube.list(TOPIC_KIND, topic.namespace))
     if any(not other.deleting for other in others):
         return None
-    problem = await _delete_from_broker(topic, report, world)
+    problem = await _delete_from_broker(topic, report, ctx)
     if problem is None:
         return None
     message = f"Topic {topic.topic_name} cannot be deleted yet: {problem}. {_WAY_OUT}"
     await report.say("False", Reason.DELETING, message)
-    return Waiting(message, world.settings.poll_interval_s)
+    return Waiting(message, ctx.settings.poll_interval_s)
 
 
-async def _delete_from_broker(topic: Topic, report: Reporter, world: World) -> str | None:
+async def _delete_from_broker(topic: Topic, report: Reporter, ctx: ReconcileContext) -> str | None:
     name = topic.spec.broker_ref.name
-    body = await world.kube.get(BROKER_KIND, topic.namespace, name)
+    body = await ctx.kube.get(BROKER_KIND, topic.namespace, name)
     if body is None or body["metadata"].get("deletionTimestamp"):
         return None
     try:
@@ -58,28 +58,30 @@ async def _delete_from_broker(topic: Topic, report: Reporter, world: World) -> s
         return f"Broker {name} has a spec that cannot be used: {error}"
     if broker.spec.paused:
         return f"Broker {name} is paused, set its spec.paused to false"
-    answers = world.memory.of(Key(BROKER_KIND, topic.namespace, name), BrokerAnswers)
+    answers = ctx.memory.of(Key(BROKER_KIND, topic.namespace, name), BrokerAnswers)
     # A group that is not ready and in which it was never seen has nothing to delete.
     groups = [
         group
-        for group in await groups_of(broker, world)
+        for group in await groups_of(broker, ctx)
         if group.endpoint is not None or report.group(group.name) is not None
     ]
-    on_brokers = TopicInGroups(topic, answers, world)
+    on_brokers = TopicInGroups(topic, answers, ctx)
     outcomes = await asyncio.gather(*(on_brokers.delete(group) for group in groups))
     problems = [f"{group.name}: {problem}" for group, problem in zip(groups, outcomes, strict=True) if problem]
     if not problems:
-        problems = await _delete_from_name_servers(topic, broker, answers, world)
+        problems = await _delete_from_name_servers(topic, broker, answers, ctx)
     return "; ".join(problems) or None
 
 
-async def _delete_from_name_servers(topic: Topic, broker: Broker, answers: BrokerAnswers, world: World) -> list[str]:
+async def _delete_from_name_servers(
+    topic: Topic, broker: Broker, answers: BrokerAnswers, ctx: ReconcileContext
+) -> list[str]:
     """After the brokers: one that still had the topic would bring its route back."""
-    problems = await settle_order(topic, broker, answers, world, None)
-    account = await name_server_account(broker, world)
-    for address in name_servers_of(broker, world):
+    problems = await settle_order(topic, broker, answers, ctx, None)
+    account = await name_server_account(broker, ctx)
+    for address in name_servers_of(broker, ctx):
         try:
-            await world.admin.delete_route((address,), topic.topic_name, cluster=broker.name, account=account)
+            await ctx.admin.delete_route((address,), topic.topic_name, cluster=broker.name, account=account)
         except (BrokerUnreachable, BrokerRefused) as error:
             problems.append(f"NameServer {error}")
     # Own NameServers keep nothing over a restart, and one that does not answer is about to have one.

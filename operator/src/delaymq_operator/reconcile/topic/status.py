@@ -12,8 +12,8 @@ from delaymq_operator.api.conditions import ConditionStatus, only_conditions
 from delaymq_operator.api.names import TOPIC_KIND
 from delaymq_operator.api.resource import status_of
 from delaymq_operator.api.topic import TopicGroupStatus
+from delaymq_operator.reconcile.context import ReconcileContext
 from delaymq_operator.reconcile.ports import EventType, Manifest
-from delaymq_operator.reconcile.world import World
 
 # What is normal on the way is no warning.
 _QUIET = frozenset({Reason.IN_EVERY_GROUP, Reason.CREATING, Reason.BROKER_PAUSED})
@@ -22,9 +22,9 @@ _QUIET = frozenset({Reason.IN_EVERY_GROUP, Reason.CREATING, Reason.BROKER_PAUSED
 class Reporter:
     """The status of one Topic during one pass: `say` writes it, and an Event when the reason is another one."""
 
-    def __init__(self, body: Manifest, world: World) -> None:
+    def __init__(self, body: Manifest, ctx: ReconcileContext) -> None:
         self._body = body
-        self._world = world
+        self._ctx = ctx
         self._written = body.get("status") or {}
         self.status = status_of(body, TopicStatus)
 
@@ -53,7 +53,7 @@ class Reporter:
         """Sets the condition Ready; `topic_name` and `groups` stay when they are not given, an empty name goes."""
         generation = self._body["metadata"].get("generation", 0)
         before = find_condition(self.status.conditions, ConditionType.READY)
-        now = datetime.fromtimestamp(self._world.clock() / 1000, UTC)
+        now = datetime.fromtimestamp(self._ctx.clock() / 1000, UTC)
         self.status = structs.replace(
             self.status,
             observed_generation=generation,
@@ -73,14 +73,14 @@ class Reporter:
         patch = status_patch(self._written, after)
         if patch is None:
             return
-        await self._world.kube.patch(TOPIC_KIND, *self._where, patch, subresource="status")
+        await self._ctx.kube.patch(TOPIC_KIND, *self._where, patch, subresource="status")
         self._written = after
         if reason not in _QUIET and (before is None or before.reason != reason):
             await self.event("Warning", reason, message)
 
     async def event(self, kind: EventType, reason: str, message: str) -> None:
         """An Event about the Topic."""
-        await self._world.kube.event(self._body, type=kind, reason=str(reason), message=message)
+        await self._ctx.kube.event(self._body, type=kind, reason=str(reason), message=message)
 
     @property
     def _where(self) -> tuple[str, str]:

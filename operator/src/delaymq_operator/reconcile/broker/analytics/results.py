@@ -10,8 +10,8 @@ from msgspec import Meta, structs
 from delaymq_operator.api.analytics import AnalyticsGroupStatus
 from delaymq_operator.api.analytics_names import RESULT_REPORT_KEY, RESULT_STATUS_KEY
 from delaymq_operator.api.resource import ApiStruct
-from delaymq_operator.reconcile.broker.analytics.following import one_line
-from delaymq_operator.reconcile.broker.analytics.telling import MAX_LONG
+from delaymq_operator.reconcile.broker.analytics.application_state import one_line
+from delaymq_operator.reconcile.broker.analytics.reporting import MAX_LONG
 from delaymq_operator.reconcile.ports import Manifest
 
 FORMAT_VERSION: Final = 1

@@ -10,14 +10,14 @@ from delaymq_operator.api.analytics_names import demanded_token, scheduled_token
 from delaymq_operator.api.conditions import ConditionType, Reason, find_condition
 from delaymq_operator.api.resource import ms_of_timestamp, timestamp_of_ms
 from delaymq_operator.manifests.hashes import short_hash
-from delaymq_operator.reconcile.broker.analytics import telling
-from delaymq_operator.reconcile.broker.analytics.beginning import for_one_pod
-from delaymq_operator.reconcile.broker.analytics.policy import keep_policy
-from delaymq_operator.reconcile.broker.analytics.running import drop_removed_groups, go_on
+from delaymq_operator.reconcile.broker.analytics import reporting
+from delaymq_operator.reconcile.broker.analytics.cleanup import remove_all, tidy
 from delaymq_operator.reconcile.broker.analytics.schedule import ScheduleError, latest_time_ms, next_time_ms
-from delaymq_operator.reconcile.broker.analytics.state import GOING_ON, Obstacle
-from delaymq_operator.reconcile.broker.analytics.tidying import remove_all, tidy
-from delaymq_operator.reconcile.broker.state import BrokerPass
+from delaymq_operator.reconcile.broker.analytics.start import for_one_pod
+from delaymq_operator.reconcile.broker.analytics.track import continue_run, drop_removed_groups
+from delaymq_operator.reconcile.broker.apply.analytics_policy import keep_policy
+from delaymq_operator.reconcile.broker.model.analysis import GOING_ON, Obstacle
+from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass
 from delaymq_operator.reconcile.errors import KubeError
 
 MAX_BACKOFF_S: Final = 60.0
@@ -64,8 +64,8 @@ async def _advance(p: BrokerPass) -> None:
         return
     if p.analytics.status is None:
         p.analytics.status = AnalyticsStatus(since=timestamp_of_ms(p.now_ms))
-        p.again(p.world.settings.progress_interval_s)
-    _say_one_pod(p, spec)
+        p.again(p.ctx.settings.progress_interval_s)
+    _report_one_pod(p, spec)
     await keep_policy(p)
     try:
         await _follow_schedule(p, spec)
@@ -75,7 +75,7 @@ async def _advance(p: BrokerPass) -> None:
         invalid = Obstacle(Reason.INVALID_SCHEDULE, f"{error}. Runs on demand go on.")
     _follow_annotation(p)
     await drop_removed_groups(p)
-    await go_on(p, spec)
+    await continue_run(p, spec)
     await tidy(p, spec)
     p.analytics.obstacle = p.analytics.obstacle or invalid
 
@@ -125,7 +125,7 @@ def _follow_annotation(p: BrokerPass) -> None:
 def _note_run(p: BrokerPass, token: str) -> None:
     """It is made from the next pass on, when the status says so."""
     p.analytics.change(run=token, state="Starting")
-    p.again(p.world.settings.progress_interval_s)
+    p.again(p.ctx.settings.progress_interval_s)
 
 
 def _kept_text(text: str) -> str:
@@ -134,7 +134,7 @@ def _kept_text(text: str) -> str:
     return f"{text[:_MAX_KEPT_TEXT_CHARS]}…{short_hash(text)}"
 
 
-def _say_one_pod(p: BrokerPass, spec: AnalyticsSpec) -> None:
+def _report_one_pod(p: BrokerPass, spec: AnalyticsSpec) -> None:
     claims = [group.claim["metadata"]["name"] for group in p.wanted_groups if group.claim and for_one_pod(group)]
     if spec.read == "Volume" and claims:
         what = f"No other pod may have {', '.join(claims)} (ReadWriteOncePod)"
@@ -159,9 +159,9 @@ async def _tell(p: BrokerPass) -> None:
     if p.analytics.status is None:
         return
     if p.memory.analytics.missing:
-        p.analytics.obstacle = Obstacle(Reason.SPARK_OPERATOR_MISSING, telling.missing(p.namespace))
+        p.analytics.obstacle = Obstacle(Reason.SPARK_OPERATOR_MISSING, reporting.missing(p.namespace))
     before = find_condition(p.broker.status.conditions, ConditionType.ANALYTICS_READY)
-    verdict = p.analytics.verdict = telling.verdict_of(p.analytics, p.broker.name, before)
+    verdict = p.analytics.verdict = reporting.verdict_of(p.analytics, p.broker.name, before)
     is_news = before is None or before.reason != verdict.reason
     if p.analytics.obstacle is not None and is_news:
         await p.event("Warning", verdict.reason, verdict.message[:900])

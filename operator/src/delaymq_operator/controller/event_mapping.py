@@ -1,0 +1,106 @@
+"""Which resources of ours have to be looked at when an object changes: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from delaymq_operator.api.names import BROKER_KIND as BROKER
+from delaymq_operator.api.names import DELAY_LEVEL_CONFIG_KIND as LEVELS
+from delaymq_operator.api.names import INSTANCE_LABEL
+from delaymq_operator.api.names import TOPIC_KIND as TOPIC
+from delaymq_operator.controller.cache import WatchCache
+from delaymq_operator.reconcile.context import Key
+from delaymq_operator.reconcile.ports import Manifest
+
+NOT_WISHES: Final = frozenset(
+    {"delaymq.io/kopf-managed", "delaymq.io/last-handled-configuration", "delaymq.io/release", "delaymq.io/touch-dummy"}
+)
+"""Annotations that kopf writes."""
+
+
+def keys_to_wake(kind: str, before: Manifest | None, after: Manifest | None, cache: WatchCache) -> list[Key]:
+    """Keys in the order in which they should be looked at; none when nothing changed that anybody acts on."""
+    found = after if after is not None else before
+    if found is None:
+        return []
+    route = OWN_ROUTES.get(kind)
+    if route is not None:
+        return route(before, after, found, cache)
+    if before is not None and after is not None and _substance(before) == _substance(after):
+        return []
+    broker = (found["metadata"].get("labels") or {}).get(INSTANCE_LABEL)
+    return [Key(BROKER, found["metadata"].get("namespace") or "", broker)] if broker else []
+
+
+def _broker_changed(before: Manifest | None, after: Manifest | None, found: Manifest, cache: WatchCache) -> list[Key]:
+    namespace, name = found["metadata"].get("namespace") or "", found["metadata"]["name"]
+    keys = [Key(BROKER, namespace, name)] if _wish(before) != _wish(after) else []
+    if _wish(before) != _wish(after) or _standing(before) != _standing(after):
+        keys += [_key(TOPIC, topic) for topic in cache.all(TOPIC, namespace) if _named(topic, "brokerRef") == name]
+        used = {_named(broker, "delayLevelConfigRef") for broker in (before, after) if broker is not None}
+        keys += [_key(LEVELS, levels) for levels in cache.all(LEVELS, namespace) if levels["metadata"]["name"] in used]
+    return keys
+
+
+def _topic_changed(before: Manifest | None, after: Manifest | None, found: Manifest, cache: WatchCache) -> list[Key]:
+    keys = [_key(TOPIC, found)] if _wish(before) != _wish(after) else []
+    if before is None or after is None:
+        # Of two resources for one topic the older wins: the other one may have to begin, or to stop.
+        keys += [_key(TOPIC, other) for other in cache.rivals(found)]
+    return keys
+
+
+def _levels_changed(before: Manifest | None, after: Manifest | None, found: Manifest, cache: WatchCache) -> list[Key]:
+    if _wish(before) == _wish(after):
+        return []
+    name, namespace = found["metadata"]["name"], found["metadata"].get("namespace") or ""
+    users = [broker for broker in cache.all(BROKER, namespace) if _named(broker, "delayLevelConfigRef") == name]
+    return [_key(LEVELS, found), *(_key(BROKER, broker) for broker in users)]
+
+
+_Route = Callable[[Manifest | None, Manifest | None, Manifest, WatchCache], list[Key]]
+OWN_ROUTES: Final[dict[str, _Route]] = {BROKER: _broker_changed, TOPIC: _topic_changed, LEVELS: _levels_changed}
+
+
+def _key(kind: str, found: Manifest) -> Key:
+    return Key(kind, found["metadata"].get("namespace") or "", found["metadata"]["name"])
+
+
+def _named(found: Manifest, field: str) -> str:
+    reference = (found.get("spec") or {}).get(field) or {}
+    return str(reference.get("name") or "")
+
+
+def _wish(found: Manifest | None) -> object:
+    """What a person, or the end of an object, changes; our own status is not among it."""
+    if found is None:
+        return None
+    metadata = found["metadata"]
+    return (
+        metadata.get("uid"),
+        metadata.get("generation"),
+        # The generation alone does not tell while a definition is being replaced: see the cache.
+        found.get("spec"),
+        {key: text for key, text in (metadata.get("annotations") or {}).items() if key not in NOT_WISHES},
+        metadata.get("labels") or {},
+        metadata.get("deletionTimestamp"),
+    )
+
+
+def _standing(broker: Manifest | None) -> object:
+    """What others go by in a Broker's status: not its figures, which change all the time."""
+    status = (broker or {}).get("status") or {}
+    conditions = [(one.get("type"), one.get("status"), one.get("reason")) for one in status.get("conditions") or []]
+    groups = [
+        (one.get("group"), one.get("ready"), one.get("address"), one.get("startedAt"))
+        for one in status.get("groups") or []
+    ]
+    return status.get("size"), status.get("levels"), status.get("nameServers"), conditions, groups
+
+
+def _substance(found: Manifest) -> Manifest:
+    metadata = {
+        key: value for key, value in found["metadata"].items() if key not in ("resourceVersion", "managedFields")
+    }
+    return found | {"metadata": metadata}

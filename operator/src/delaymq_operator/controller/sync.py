@@ -1,0 +1,193 @@
+"""The cache against lists: everything in a namespace once before anything there is reconciled, later now and then.
+
+A watch that had to begin anew does not tell what was deleted meanwhile, a watch that died tells nothing: a list does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from delaymq_operator.adapters.api_requests import ApiRequests, Request
+from delaymq_operator.adapters.kinds import KINDS, WATCHED_KINDS, label_selector
+from delaymq_operator.adapters.kube import list_all
+from delaymq_operator.controller.cache import WatchCache
+from delaymq_operator.reconcile.errors import KubeError
+
+AFTER_SUSPICION_S: Final = 5.0
+"""Watches of several kinds break at once; their lists are compared together."""
+GRACE_S: Final = 10.0
+"""News that a list has are missed by the watch if it has not told them after this long."""
+START_S: Final = 3.0
+"""Watches list too when they are started; comparing needlessly does no harm."""
+MAX_INTERVAL_S: Final = 300.0
+"""A watch that began anew and found nothing any more does not even tell that it began anew."""
+RECHECK_S: Final = 60.0
+"""What missed something is looked at again so soon."""
+DEAD_AFTER_CHECKS: Final = 3
+"""A watch that missed something in so many checks, one after the other, is dead."""
+REPEAT_SENTENCE_S: Final = 60.0
+MAX_SENTENCES: Final = 1_000
+
+Scope = str | None
+"""A namespace, or (None) all of them."""
+Lost = Callable[[Scope, "Obstacle"], None]
+
+_logger = logging.getLogger(__name__)
+
+
+class Repeats:
+    """Logs each sentence once, and again when it still holds after a while. `clock`: seconds that only grow."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._said_s: dict[str, float] = {}
+
+    def warn(self, sentence: str) -> None:
+        """Logs `sentence`, unless it was logged within the last minute."""
+        now_s = self._clock()
+        if now_s - self._said_s.get(sentence, float("-inf")) < REPEAT_SENTENCE_S:
+            return
+        if len(self._said_s) >= MAX_SENTENCES:
+            self._said_s.clear()
+        self._said_s[sentence] = now_s
+        _logger.warning("%s", sentence)
+
+
+class CacheSync:
+    """Fills the cache with a scope, and compares all filled ones every `interval_s`. `clock`: seconds that only grow.
+
+    `lost` is told of a filled scope that must not be listed any more.
+    """
+
+    def __init__(
+        self,
+        requests: ApiRequests,
+        cache: WatchCache,
+        *,
+        interval_s: float,
+        lost: Lost,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._requests = requests
+        self._cache = cache
+        self._interval_s = min(interval_s, MAX_INTERVAL_S)
+        self._lost = lost
+        self._clock = clock
+        self._suspected = asyncio.Event()
+        self._misses: dict[str, int] = {}
+        self._repeats = Repeats(clock)
+        self._filled_s = float("inf")
+        self._filled: set[Scope] = set()
+
+    async def probe(self, scope: Scope) -> None:
+        """Asks for one object of each kind. Obstacle when a kind cannot be listed."""
+        for kind in WATCHED_KINDS:
+            path = KINDS[kind].path(scope, query={"limit": "1"})
+            try:
+                await self._requests.send(Request("list", kind, "GET", path))
+            except KubeError as error:
+                raise Obstacle(error, kind) from error
+
+    async def fill(self, scope: Scope) -> None:
+        """Lists everything in a scope. Obstacle when that cannot be done; the cache knows nothing of the scope then."""
+        self._cache.open(scope)
+        try:
+            for kind in WATCHED_KINDS:
+                try:
+                    items, version = await self._list(kind, scope)
+                except KubeError as error:
+                    raise Obstacle(error, kind) from error
+                self._cache.replace(kind, scope, items, version)
+        except BaseException:
+            self._cache.close(scope)
+            raise
+        self._filled.add(scope)
+        self._filled_s = self._clock()
+
+    def empty(self, scope: Scope) -> None:
+        """Forgets a scope and no longer compares it."""
+        self._filled.discard(scope)
+        self._cache.close(scope)
+
+    def suspect(self) -> None:
+        """A watch lists (after the start, because it had to begin anew), or the API server was away."""
+        if self._clock() - self._filled_s >= START_S:
+            self._suspected.set()
+
+    async def run(self) -> None:
+        """Compares for ever."""
+        while True:
+            try:
+                async with asyncio.timeout(RECHECK_S if self._misses else self._interval_s):
+                    await self._suspected.wait()
+                await asyncio.sleep(AFTER_SUSPICION_S)
+            except TimeoutError:
+                pass
+            self._suspected.clear()
+            try:
+                for kind in WATCHED_KINDS:
+                    await self._check(kind)
+            except KubeError as error:
+                self._repeats.warn(advice(error, kind))
+                self._suspected.set()
+            except Exception:
+                # Without this task nobody would see what the watches miss.
+                _logger.exception("comparing %s with a list: a bug of the operator; again in a while", kind)
+
+    def dead_watches(self) -> list[str]:
+        """Kinds whose watch keeps missing what happens: the process is better started anew."""
+        return [kind for kind, misses in self._misses.items() if misses >= DEAD_AFTER_CHECKS]
+
+    async def _check(self, kind: str) -> None:
+        missed = 0
+        for scope in tuple(self._filled):
+            try:
+                missed += await self._missed(kind, scope)
+            except KubeError as error:
+                if not error.forbidden:
+                    raise
+                # The other namespaces go on.
+                self._filled.discard(scope)
+                self._lost(scope, Obstacle(error, kind))
+        if missed:
+            self._misses[kind] = self._misses.get(kind, 0) + 1
+            _logger.info("the watch of %s missed %d changes, a list told them", KINDS[kind].plural, missed)
+        else:
+            self._misses.pop(kind, None)
+
+    async def _missed(self, kind: str, scope: Scope) -> int:
+        """How much a watch has not told even a while after it was there."""
+        items, version = await self._list(kind, scope)
+        if not self._cache.differs(kind, scope, items, version):
+            return 0
+        await asyncio.sleep(GRACE_S)
+        return self._cache.replace(kind, scope, items, version)
+
+    async def _list(self, kind: str, scope: Scope) -> tuple[list[dict[str, object]], str]:
+        return await list_all(self._requests, kind, scope, selector=label_selector(kind))
+
+
+class Obstacle(Exception):  # noqa: N818  (a state, and said so)
+    """A kind cannot be listed; the text says what to do."""
+
+    def __init__(self, error: KubeError, kind: str) -> None:
+        super().__init__(advice(error, kind))
+        self.forbidden = error.forbidden
+
+
+def advice(error: KubeError, kind: str) -> str:
+    """What to do about a list that fails."""
+    described = KINDS[kind]
+    what = f"{described.plural} ({described.api_version})"
+    if error.absent:
+        crds = "kubectl apply --server-side -f crds/"
+        return f"the API server does not know {what}: install the CRDs, for instance with `{crds}`; trying again"
+    if error.forbidden:
+        return f"{error.message}: the operator's role lacks this, compare it with the chart's; trying again"
+    if error.status == 401:
+        return f"the API server does not accept the operator's token: {error.message}; trying again"
+    return f"{what} cannot be listed: {error.message}; trying again"

@@ -1,0 +1,66 @@
+"""How kopf is set: it watches and it lets go of what is deleted; everything else is ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import kopf
+
+from delaymq_operator.adapters.kinds import KINDS, WATCHED_KINDS, label_selector
+from delaymq_operator.api.names import FINALIZER, GROUP
+from delaymq_operator.handlers.storage import CarefulDiffBaseStorage, CarefulProgressStorage
+
+WATCH_S: Final = 600
+"""The API server ends a watch after this long; the next one goes on where it ended."""
+INACTIVE_S: Final = 90.0
+"""A watch that says nothing for so long is dead, since a bookmark comes every minute: also behind a firewall that
+forgot the connection."""
+EXIT_S: Final = 20.0
+PAGE_OBJECTS: Final = 100
+
+
+class Backoffs:
+    """1, 2, 4 … 30, 30 … s without end: kopf would end the process after the last of a finite list."""
+
+    def __iter__(self) -> Iterator[float]:
+        after_s = 1.0
+        while True:
+            yield after_s
+            after_s = min(30.0, after_s * 2)
+
+
+def configure(settings: kopf.OperatorSettings, *, request_timeout_s: float) -> None:
+    """Sets everything that differs from kopf's defaults."""
+    # Namespaces and kinds are known at the start: no need to read all namespaces and CRDs of the cluster.
+    settings.scanning.disabled = True
+    # The lease decides who is active.
+    settings.peering.standalone = True
+    # What is worth an Event is said by the reconcilers.
+    settings.posting.enabled = False
+
+    settings.watching.server_timeout = WATCH_S
+    settings.watching.client_timeout = WATCH_S + INACTIVE_S
+    settings.watching.inactivity_timeout = INACTIVE_S
+    settings.watching.connect_timeout = 10.0
+    settings.watching.reconnect_backoff = 1.0
+    settings.watching.chunk_size = PAGE_OBJECTS
+    for name in WATCHED_KINDS:
+        selector = label_selector(name)
+        if selector:
+            kind = KINDS[name]
+            settings.watching.label_selectors[kind.group, kind.plural] = selector
+
+    settings.networking.request_timeout = request_timeout_s
+    settings.networking.connect_timeout = 10.0
+    settings.networking.error_backoffs = Backoffs()
+
+    # One task for an object with news, gone soon after. No limit to their number: what waits to be let go of would use
+    # it up, and news of all others would not be seen.
+    settings.queueing.idle_timeout = 2.0
+    settings.queueing.exit_timeout = 2.0
+    settings.process.ultimate_exiting_timeout = EXIT_S
+
+    settings.persistence.finalizer = FINALIZER
+    settings.persistence.progress_storage = CarefulProgressStorage(prefix=GROUP, v1=False)
+    settings.persistence.diffbase_storage = CarefulDiffBaseStorage(prefix=GROUP, v1=False)

@@ -1,0 +1,92 @@
+"""What the state of a SparkApplication means. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from delaymq_operator.reconcile.broker.model.pods import Pod
+from delaymq_operator.reconcile.ports import Manifest
+
+SILENT_MS: Final = 60_000
+"""The Spark operator takes some seconds to submit; after so long it does not look."""
+NO_EXECUTOR_MS: Final = 60_000
+MAX_MESSAGE_CHARS: Final = 600
+"""The Spark operator's errors may carry whole stack traces."""
+
+COMPLETED: Final = "COMPLETED"
+FAILED: Final = frozenset({"FAILED", "SUBMISSION_FAILED"})
+"""Nothing is tried again (restartPolicy Never), so a failed submission is the end."""
+_BEFORE_RUNNING: Final = frozenset({"", "NEW", "SUBMITTED", "PENDING_RERUN", "INVALIDATING"})
+_RUNNING: Final = frozenset({"RUNNING", "SUCCEEDING", "FAILING"})
+
+# Of spark-submit's whole output, which the Spark operator hands on: the line that says why; of the Kubernetes
+# client's long one only what the API server answered.
+_CAUSE: Final = re.compile(
+    r'^(?:Exception in thread "[^"\n]*"|Caused by:) +(?P<cause>.*?)(?: Received status: Status\(.*)?$', re.MULTILINE
+)
+_ANSWERED: Final = re.compile(r"\. Message: +(?P<answer>.+)")
+MAX_ERROR_CHARS: Final = 100_000
+"""An application may hold a million: more than this is not searched."""
+
+SILENT: Final = (
+    "the Spark operator does not look at it: does it run, and is this namespace among those that it watches "
+    "(spark.jobNamespaces of its chart)?"
+)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An application at a moment."""
+
+    state: Literal["Submitted", "Running", "Completed", "Failed"]
+    message: str | None = None
+    """What it waits for, or why it failed."""
+    silent: bool = False
+    """The Spark operator does not do anything about it."""
+
+
+def seen(application: Manifest, driver: Pod | None, now_ms: int, created_ms: int) -> Seen:
+    """What is to be said of an application; `driver` is its driver's pod."""
+    status = application.get("status") or {}
+    told = status.get("applicationState") or {}
+    state, error = str(told.get("state") or ""), _cause(told.get("errorMessage"))
+    if state == COMPLETED:
+        return Seen("Completed")
+    if state in FAILED:
+        return Seen("Failed", error or f"the Spark operator says {state}")
+    if state == "" and now_ms - created_ms >= SILENT_MS:
+        return Seen("Submitted", SILENT, silent=True)
+    if state in _BEFORE_RUNNING:
+        return Seen("Submitted", driver.problem if driver is not None else None)
+    if state in _RUNNING:
+        return Seen("Running", _of_pods(status, driver, now_ms - created_ms))
+    return Seen("Running", f"the Spark operator says {one_line(state)}" + (f": {error}" if error else ""))
+
+
+def _of_pods(status: dict[str, Any], driver: Pod | None, age_ms: int) -> str | None:
+    if driver is not None and driver.problem is not None:
+        return driver.problem
+    executors = status.get("executorState") or {}
+    waiting = sorted(name for name, state in executors.items() if state == "PENDING")
+    if waiting and len(waiting) == len(executors) and age_ms >= NO_EXECUTOR_MS:
+        return f"no executor runs yet: see `kubectl describe pod {waiting[0]}`"
+    return None
+
+
+def _cause(error: object) -> str:
+    """Why an application failed, from what the Spark operator says of it."""
+    text = str(error or "")[:MAX_ERROR_CHARS]
+    found = _CAUSE.search(text)
+    if found is None:
+        return one_line(text)
+    answered = _ANSWERED.search(found["cause"])
+    return one_line(answered["answer"] if answered else found["cause"])
+
+
+def one_line(text: object) -> str:
+    """A text of somebody else's in one line, and not too long."""
+    joined = " ".join(str(text or "").split())
+    shown = "".join(letter if letter.isprintable() else "?" for letter in joined[: MAX_MESSAGE_CHARS + 1])
+    return shown if len(shown) <= MAX_MESSAGE_CHARS else shown[: MAX_MESSAGE_CHARS - 1] + "…"

@@ -1,0 +1,128 @@
+"""What is removed: runs beyond the limits, what nobody follows any more, everything when it is no longer wanted."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from msgspec import structs
+
+from delaymq_operator.api import names
+from delaymq_operator.api.analytics import AnalyticsSpec
+from delaymq_operator.api.analytics_names import analytics_objects, driver_pod
+from delaymq_operator.manifests import component_labels
+from delaymq_operator.reconcile.broker.analytics.retention import to_remove
+from delaymq_operator.reconcile.broker.model.analysis import GOING_ON
+from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass
+from delaymq_operator.reconcile.errors import KubeError
+from delaymq_operator.reconcile.ports import Manifest
+
+MISSING_RETRY_S: Final = 60.0
+"""How often the API server is asked whether it knows SparkApplications by now."""
+
+_logger = logging.getLogger(__name__)
+
+
+async def tidy(p: BrokerPass, spec: AnalyticsSpec) -> None:
+    """Keeps the history within its limits: one list after the operator's start, after each run, and for other limits.
+    The same list tells whether there are SparkApplications at all."""
+    status, memory = p.analytics.known, p.memory.analytics
+    state = (status.run, status.state, spec.successful_runs_history_limit, spec.failed_runs_history_limit, p.may_change)
+    written = p.broker.status.analytics
+    is_written = written is not None and (written.run, written.state) == (status.run, status.state)
+    # Somebody who was told to install the Spark operator shall see that this was all.
+    is_to_ask = memory.missing and p.now_ms - memory.missing_ms >= int(MISSING_RETRY_S * 1000)
+    if status.state in GOING_ON or not is_written or (memory.tidied == state and not is_to_ask):
+        # What a run found is in the status before anything of it may go.
+        return
+    found = await list_applications(p)
+    if found is not None and p.may_change:
+        await _tidy(p, spec, found)
+    # Only now: what the API server refused to remove is tried again.
+    memory.tidied = state
+
+
+async def _tidy(p: BrokerPass, spec: AnalyticsSpec, found: list[Manifest]) -> None:
+    status = p.analytics.known
+    removed = {each["metadata"]["name"] for each in to_remove(found, status, spec)}
+    for application in found:
+        if application["metadata"]["name"] in removed:
+            await remove_application(p, application["metadata"]["name"], application["metadata"]["uid"])
+    kept = {each["metadata"]["name"] for each in found} - removed
+    await _remove_drivers(p, kept)
+    for entry in status.groups:
+        if entry.report is not None and entry.report not in kept:
+            p.analytics.put(structs.replace(entry, report=None))
+
+
+async def remove_all(p: BrokerPass) -> None:
+    """spec.analytics is gone: nothing is left of it but an account that may do nothing."""
+    try:
+        for application in await list_applications(p) or []:
+            await remove_application(p, application["metadata"]["name"], application["metadata"]["uid"])
+        await _remove_drivers(p, set())
+        await _remove_binding(p)
+    except KubeError as error:
+        if not error.forbidden:
+            raise
+        # What the operator may not see it has not made, or no longer; all of it goes with the Broker.
+        _logger.warning("what is left of the analytics of %s stays: %s", p.key, error.message)
+
+
+async def _remove_binding(p: BrokerPass) -> None:
+    live = await p.ctx.kube.get("RoleBinding", p.namespace, analytics_objects(p.broker.name))
+    if live is not None and _is_ours(p, live):
+        await p.ctx.kube.delete("RoleBinding", p.namespace, live["metadata"]["name"], uid=live["metadata"]["uid"])
+
+
+async def list_applications(p: BrokerPass) -> list[Manifest] | None:
+    """The Broker's own; None when the API server knows none at all, which is remembered. KubeError."""
+    memory = p.memory.analytics
+    try:
+        found = await p.ctx.kube.list("SparkApplication", p.namespace, labels=component_labels(p.broker, "analytics"))
+    except KubeError as error:
+        if not error.absent:
+            raise
+        memory.missing, memory.missing_ms = True, p.now_ms
+        return None
+    memory.missing = False
+    return [each for each in found if _is_ours(p, each)]
+
+
+def _is_ours(p: BrokerPass, found: Manifest) -> bool:
+    owners = found["metadata"].get("ownerReferences") or []
+    return any(owner.get("uid") == p.broker.uid for owner in owners)
+
+
+async def remove_application(p: BrokerPass, name: str, uid: str | None = None) -> None:
+    """Deletes an application and its driver, with which the executors go; what is gone already is fine."""
+    try:
+        await p.ctx.kube.delete("SparkApplication", p.namespace, name, uid=uid)
+    except KubeError as error:
+        # Another one of this name is not meant.
+        if not (error.conflict or error.absent):
+            raise
+    driver = p.cached("Pod", driver_pod(name))
+    if driver is not None:
+        await _remove_driver(p, driver)
+
+
+async def _remove_drivers(p: BrokerPass, kept: set[str]) -> None:
+    """Drivers whose application is gone: before 2.3 the Spark operator made them dependents only with its webhook."""
+    drivers = {driver_pod(name) for name in kept}
+    for pod in p.ctx.cache.labelled("Pod", p.namespace, component_labels(p.broker, "analytics")):
+        if pod["metadata"]["name"] not in drivers:
+            await _remove_driver(p, pod)
+
+
+async def _remove_driver(p: BrokerPass, pod: Manifest) -> None:
+    metadata = pod["metadata"]
+    labels = metadata.get("labels") or {}
+    is_ours = component_labels(p.broker, "analytics").items() <= labels.items()
+    if not is_ours or names.MANAGED_BY_LABEL not in labels or metadata.get("deletionTimestamp"):
+        return
+    try:
+        await p.ctx.kube.delete("Pod", p.namespace, metadata["name"], uid=metadata["uid"])
+    except KubeError as error:
+        if not error.conflict:
+            raise

@@ -1,0 +1,182 @@
+"""The application of a group is made, when it may be and can be."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import structs
+
+from delaymq_operator.api.analytics import AnalyticsGroupStatus, AnalyticsSpec
+from delaymq_operator.api.conditions import Reason
+from delaymq_operator.api.resource import timestamp_of_ms
+from delaymq_operator.manifests import (
+    AnalyticsRun,
+    analytics_application,
+    analytics_result,
+    analytics_role_binding,
+    analytics_service_account,
+)
+from delaymq_operator.reconcile.broker.analytics.application_state import one_line
+from delaymq_operator.reconcile.broker.analytics.cleanup import MISSING_RETRY_S
+from delaymq_operator.reconcile.broker.analytics.finish import failed, is_overdue
+from delaymq_operator.reconcile.broker.apply.analytics_policy import ensure_policy
+from delaymq_operator.reconcile.broker.apply.compare import covers
+from delaymq_operator.reconcile.broker.apply.ensure import NotOursError, check_ours, ensure
+from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass, Group
+from delaymq_operator.reconcile.errors import KubeError
+from delaymq_operator.reconcile.ports import Manifest
+
+_ONE_POD: Final = "ReadWriteOncePod"
+
+
+async def begin(p: BrokerPass, spec: AnalyticsSpec, group: Group, entry: AnalyticsGroupStatus) -> AnalyticsGroupStatus:
+    """What is to be told of a group whose turn it is and whose application may not be there yet."""
+    waits = _waits_for(p, group)
+    if not p.may_change:
+        # A pause takes nothing of its time: that begins anew after it.
+        return structs.replace(entry, started_at=None, message=one_line(waits))
+    if entry.started_at is None:
+        entry = structs.replace(entry, started_at=timestamp_of_ms(p.now_ms))
+    if waits is None and not is_overdue(p, spec, entry):
+        try:
+            return await _make(p, spec, group, entry)
+        except NotOursError as conflict:
+            if not conflict.leftover:
+                return failed(p, entry, Reason.RUN_FAILED, str(conflict))
+            waits = str(conflict)
+        except KubeError as error:
+            if error.invalid:
+                said = f"the API server refuses what spec.analytics asks for: {error.message}. Correct it there"
+                return failed(p, entry, Reason.RUN_FAILED, said)
+            raise
+    if not is_overdue(p, spec, entry):
+        return structs.replace(entry, message=one_line(waits))
+    live = await _left_behind(p, entry.application or "")
+    if live is not None:
+        return _begun(entry, live)
+    said = f"it could not begin within {spec.deadline_seconds} s: {waits or entry.message or 'no operator ran'}"
+    return failed(p, entry, Reason.DEADLINE_EXCEEDED, said)
+
+
+async def _left_behind(p: BrokerPass, name: str) -> Manifest | None:
+    """What an operator made that was killed before it could say so."""
+    try:
+        return await p.ctx.kube.get("SparkApplication", p.namespace, name)
+    except KubeError as error:
+        if not error.forbidden:
+            raise
+        return None
+
+
+def _begun(entry: AnalyticsGroupStatus, application: Manifest) -> AnalyticsGroupStatus:
+    started_at = application["metadata"].get("creationTimestamp") or entry.started_at
+    return structs.replace(entry, state="Submitted", started_at=started_at, message=None)
+
+
+def _waits_for(p: BrokerPass, group: Group) -> str | None:
+    """Why nothing is made now; None: it may be."""
+    memory = p.memory.analytics
+    if not p.may_change:
+        return "nothing is begun while spec.paused is true or the spec cannot be put in force"
+    if not group.ready:
+        return f"{group.name} is not ready"
+    if memory.missing:
+        rest_ms = memory.missing_ms + int(MISSING_RETRY_S * 1000) - p.now_ms
+        if rest_ms > 0:
+            p.again(rest_ms / 1000)
+            return "the Spark operator is not installed"
+    return None
+
+
+async def _make(p: BrokerPass, spec: AnalyticsSpec, group: Group, entry: AnalyticsGroupStatus) -> AnalyticsGroupStatus:
+    await ensure_policy(p)
+    if spec.service_account_name is None:
+        await ensure(p, analytics_service_account(p.broker))
+        await _ensure_binding(p)
+    wanted = analytics_application(p.broker, spec, _run(p, spec, group))
+    application = await _ensure_application(p, wanted)
+    if application is None:
+        return structs.replace(entry, message="the Spark operator is not installed")
+    await _ensure_result(p, application)
+    return _begun(entry, application)
+
+
+def _run(p: BrokerPass, spec: AnalyticsSpec, group: Group) -> AnalyticsRun:
+    settings = p.ctx.settings
+    return AnalyticsRun(
+        group=group.index,
+        token=p.analytics.known.run or "",
+        image=spec.image or settings.analytics_image,
+        read="HTTP" if for_one_pod(group) else spec.read,
+        cluster_domain=settings.cluster_domain,
+        settings=group.info.settings if group.info is not None else {"messageDelayLevel": p.delay.levels},
+    )
+
+
+def for_one_pod(group: Group) -> bool:
+    """Whether no other pod may have the group's volume."""
+    return _ONE_POD in (((group.claim or {}).get("spec") or {}).get("accessModes") or [])
+
+
+async def _ensure_application(p: BrokerPass, wanted: Manifest) -> Manifest | None:
+    """The application, made now or there already; None when the API server knows no such kind. It is never applied:
+    another spec would make the Spark operator run it anew."""
+    memory, name = p.memory.analytics, wanted["metadata"]["name"]
+    try:
+        made = await p.ctx.kube.create(wanted)
+    except KubeError as error:
+        if error.absent:
+            memory.missing, memory.missing_ms = True, p.now_ms
+            p.again(MISSING_RETRY_S)
+            return None
+        memory.missing = False
+        if not error.conflict:
+            raise
+        live = await p.ctx.kube.get("SparkApplication", p.namespace, name)
+        if live is None:
+            raise
+        _check_application(p, live)
+        return live
+    memory.missing = False
+    return made
+
+
+def _check_application(p: BrokerPass, live: Manifest) -> None:
+    check_ours(p, live)
+    if live["metadata"].get("deletionTimestamp"):
+        name = live["metadata"]["name"]
+        raise NotOursError(f"SparkApplication {name} of a former run is still being removed", leftover=True)
+
+
+async def _ensure_binding(p: BrokerPass) -> None:
+    settings = p.ctx.settings
+    wanted = analytics_role_binding(p.broker, settings.analytics_role, settings.analytics_role_kind)
+    name = wanted["metadata"]["name"]
+    live = await p.ctx.kube.get("RoleBinding", p.namespace, name)
+    if live is not None:
+        check_ours(p, live)
+        if not covers(live.get("roleRef"), wanted["roleRef"]):
+            raise NotOursError(
+                f"RoleBinding {name} binds another role than the operator's setting says, which cannot be changed: "
+                "delete it, and it is made anew"
+            )
+        if covers(live, wanted):
+            return
+    await p.ctx.kube.apply(wanted)
+
+
+async def _ensure_result(p: BrokerPass, application: Manifest) -> None:
+    """The driver waits a minute for it."""
+    wanted = analytics_result(p.broker, application)
+    name = wanted["metadata"]["name"]
+    try:
+        await p.ctx.kube.create(wanted)
+    except KubeError as error:
+        if not error.conflict:
+            raise
+        live = await p.ctx.kube.get("AnalyticsResult", p.namespace, name)
+        owners = ((live or {}).get("metadata") or {}).get("ownerReferences") or []
+        if not any(owner.get("uid") == application["metadata"]["uid"] for owner in owners):
+            leftover = any(owner.get("kind") == "SparkApplication" for owner in owners) or live is None
+            what = f"ConfigMap {name} is there already, but not made for this run: delete it"
+            raise NotOursError(what, leftover=leftover) from error

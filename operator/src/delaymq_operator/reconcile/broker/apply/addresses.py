@@ -1,0 +1,124 @@
+"""The Service of each group, and the address that its broker tells clients: message ids carry it, so it stays."""
+
+from __future__ import annotations
+
+from delaymq_operator.api.conditions import Reason
+from delaymq_operator.api.names import ADVERTISED_IP_ANNOTATION
+from delaymq_operator.manifests import group_external_service, group_service, name_server_external_service
+from delaymq_operator.reconcile.broker.apply.ensure import ensure
+from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass, Group
+from delaymq_operator.reconcile.errors import KubeError
+from delaymq_operator.reconcile.ports import Manifest
+
+_NODE_PORT_LOOK_S = 30.0
+
+
+async def ensure_addresses(p: BrokerPass) -> None:
+    """Each group has its Services, and its address is known or said to be pending."""
+    for group in p.groups:
+        if group.surplus and not group.made:
+            continue
+        group.service = await _ensure_group_service(p, group)
+        await _remember_address(p, group)
+        if not await _ensure_external_service(p, group):
+            continue  # Without an address no pod is made, or restarted, for ports that it does not get.
+        group.address = advertised_address(p, group)
+        if group.address is None and not group.surplus:
+            _report_pending(p, group)
+
+
+async def _ensure_group_service(p: BrokerPass, group: Group) -> Manifest:
+    had = cluster_ip_of(group.service) or annotated_ip(group.claim)
+    port = group.pod.port if group.pod is not None else None
+    try:
+        return await ensure(p, group_service(p.broker, group.index, had, port))
+    except KubeError as error:
+        if not (error.invalid and had and group.service is None):
+            raise
+        what = f"the address {had}, which {group.name} had, cannot be had again"
+        await p.event("Warning", "AddressChanged", f"{what}: it gets another one ({error.message})")
+        return await ensure(p, group_service(p.broker, group.index, None, port))
+
+
+def cluster_ip_of(service: Manifest | None) -> str | None:
+    """The ClusterIP that a Service was given."""
+    found: str | None = ((service or {}).get("spec") or {}).get("clusterIP")
+    return found if found and found != "None" else None
+
+
+def annotated_ip(claim: Manifest | None) -> str | None:
+    """The address that is remembered with a group's volume."""
+    found: str | None = (((claim or {}).get("metadata") or {}).get("annotations") or {}).get(ADVERTISED_IP_ANNOTATION)
+    return found
+
+
+async def _remember_address(p: BrokerPass, group: Group) -> None:
+    """With the volume, which outlives Service and Broker."""
+    address = cluster_ip_of(group.service)
+    if group.claim is None or address is None or annotated_ip(group.claim) == address:
+        return
+    patch = {"metadata": {"annotations": {ADVERTISED_IP_ANNOTATION: address}}}
+    group.claim = await p.ctx.kube.patch("PersistentVolumeClaim", p.namespace, group.claim["metadata"]["name"], patch)
+
+
+async def _ensure_external_service(p: BrokerPass, group: Group) -> bool:
+    """False when its node ports are another's."""
+    wanted = group_external_service(p.broker, group.index)
+    try:
+        group.external = None if wanted is None else await ensure(p, wanted)
+    except KubeError as error:
+        if wanted is None or not _is_taken_port(error):
+            raise
+        ports = ", ".join(str(port["port"]) for port in wanted["spec"]["ports"])
+        report_port_taken(p, f"{group.name} needs the node ports {ports}", "brokerNodePort", error)
+        return False
+    return True
+
+
+def _is_taken_port(error: KubeError) -> bool:
+    return error.invalid and "port" in error.message.lower() and "allocated" in error.message.lower()
+
+
+def report_port_taken(p: BrokerPass, what: str, field: str, error: KubeError) -> None:
+    """A node port belongs to another Service."""
+    p.not_applied(
+        Reason.NODE_PORT_TAKEN, f"{what}: {error.message}. Set spec.external.{field} to other ports, or free these."
+    )
+    p.again(_NODE_PORT_LOOK_S)
+
+
+def ingress_ip(service: Manifest | None) -> str | None:
+    """The IP that a load balancer was given; a host name is of no use, since message ids carry an IP."""
+    ingress = (((service or {}).get("status") or {}).get("loadBalancer") or {}).get("ingress") or []
+    return next((each["ip"] for each in ingress if each.get("ip")), None)
+
+
+def advertised_address(p: BrokerPass, group: Group) -> str | None:
+    """What clients of a group are told."""
+    external = p.broker.spec.external
+    if external is None:
+        return cluster_ip_of(group.service)
+    return external.advertised_address or ingress_ip(group.external)
+
+
+def _report_pending(p: BrokerPass, group: Group) -> None:
+    what = f"The Service of {group.name} has no address yet"
+    if p.broker.spec.external is not None:
+        what = f"The load balancer of {group.name} has no IP yet"
+    advice = "wait for it, or set spec.external.advertisedAddress to an IP" if p.broker.spec.external else "wait for it"
+    p.not_applied(Reason.ADDRESS_PENDING, f"{what}: {advice}.")
+    p.again(p.ctx.settings.progress_interval_s)
+
+
+async def ensure_name_server_address(p: BrokerPass) -> None:
+    """The Service by which clients outside find the NameServers."""
+    wanted = name_server_external_service(p.broker)
+    if wanted is None:
+        return
+    try:
+        await ensure(p, wanted)
+    except KubeError as error:
+        if not _is_taken_port(error):
+            raise
+        port = wanted["spec"]["ports"][0].get("nodePort")
+        report_port_taken(p, f"the NameServers need the node port {port}", "nameServerNodePort", error)

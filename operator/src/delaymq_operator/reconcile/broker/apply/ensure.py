@@ -1,0 +1,99 @@
+"""Making the cluster have an object: nothing is sent when it is there already, and nobody else's is taken over."""
+
+from __future__ import annotations
+
+import asyncio
+
+from delaymq_operator.api.conditions import Reason
+from delaymq_operator.api.names import BROKER_KIND, GROUP, MANAGED_BY_LABEL, MANAGED_BY_VALUE
+from delaymq_operator.manifests.hashes import digest
+from delaymq_operator.reconcile.broker.apply.compare import covers
+from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass
+from delaymq_operator.reconcile.broker.model.memory import Applied
+from delaymq_operator.reconcile.ports import Manifest
+
+# An object that others change back this often is left to them for a while.
+_REPEATS = 5
+_REPEAT_S = 300.0
+MANIFEST_ANNOTATION = f"{GROUP}/manifest"
+"""Hash of what was applied: tells that something is no longer wanted, which a comparison of what is wanted cannot."""
+
+
+class NotOursError(Exception):
+    """There is an object of this name that belongs to somebody else."""
+
+    def __init__(self, message: str, *, leftover: bool = False) -> None:
+        super().__init__(message)
+        self.leftover = leftover
+        """It belongs to an earlier Broker of the same name and goes with it."""
+
+
+async def ensure(p: BrokerPass, wanted: Manifest) -> Manifest:
+    """The object as it is, applied if it differs from `wanted`. NotOursError, KubeError.
+
+    An object that is being deleted is left alone and returned. An object that stays different though it was applied
+    (something else writes the same field) is not applied again before it changes.
+    """
+    # A Broker may have a hundred objects: others get a turn between two of them.
+    await asyncio.sleep(0)
+    kind, name = wanted["kind"], wanted["metadata"]["name"]
+    wanted_digest = digest(wanted)
+    wanted = _with_digest(wanted, wanted_digest)
+    last = p.memory.applied.get((kind, name))
+    live = p.cached(kind, name)
+    if live is None:
+        # The cache may be a moment behind, and does not show what is not ours.
+        live = await p.ctx.kube.get(kind, p.namespace, name)
+    if live is not None:
+        check_ours(p, live)
+        if live["metadata"].get("deletionTimestamp") or covers(live, wanted):
+            return live
+    version = live["metadata"].get("resourceVersion", "") if live is not None else ""
+    if live is not None and last is not None and last.digest == wanted_digest:
+        if version == last.seen_version:
+            return last.result
+        if version == last.result["metadata"].get("resourceVersion"):
+            return live
+    repeated = last.repeated + 1 if last is not None and last.digest == wanted_digest else 0
+    if live is not None and last is not None and repeated > _REPEATS:
+        if p.now_ms - last.at_ms < _REPEAT_S * 1000:
+            _report_fought_over(p, f"{kind} {name}")
+            return live
+        repeated = 0
+    done = await p.ctx.kube.apply(wanted)
+    p.memory.applied[kind, name] = Applied(
+        digest=wanted_digest, seen_version=version, result=done, at_ms=p.now_ms, repeated=repeated
+    )
+    return done
+
+
+def _report_fought_over(p: BrokerPass, what: str) -> None:
+    p.problem(
+        Reason.APPLY_FAILED,
+        f"Something else changes {what} back each time that it is put right: look in its metadata.managedFields for "
+        "who does so, and stop it.",
+    )
+    p.again(_REPEAT_S)
+
+
+def _with_digest(wanted: Manifest, wanted_digest: str) -> Manifest:
+    metadata = wanted["metadata"]
+    annotations = {**metadata.get("annotations", {}), MANIFEST_ANNOTATION: wanted_digest}
+    return {**wanted, "metadata": {**metadata, "annotations": annotations}}
+
+
+def check_ours(p: BrokerPass, live: Manifest) -> None:
+    """NotOursError when an object may not be touched."""
+    metadata = live["metadata"]
+    what = f"{live.get('kind', 'the object')} {metadata['name']}"
+    controllers = [owner for owner in metadata.get("ownerReferences") or [] if owner.get("controller")]
+    for owner in controllers:
+        if owner.get("uid") == p.broker.uid:
+            continue
+        if owner.get("kind") == BROKER_KIND and owner.get("name") == p.broker.name:
+            raise NotOursError(f"{what} is still being removed with the Broker of this name before", leftover=True)
+        raise NotOursError(
+            f"{what} belongs to {owner.get('kind')} {owner.get('name')}: delete it, or give the Broker another name"
+        )
+    if not controllers and (metadata.get("labels") or {}).get(MANAGED_BY_LABEL) != MANAGED_BY_VALUE:
+        raise NotOursError(f"{what} is there already, but not made for this: delete it, or rename the Broker")

@@ -1,0 +1,76 @@
+"""Objects that no pod is: the token, the configuration, Services of the whole, budgets, policies."""
+
+from __future__ import annotations
+
+import secrets
+
+from delaymq_operator.api import names
+from delaymq_operator.manifests import Context, supporting_objects, token_secret
+from delaymq_operator.reconcile.broker.apply.analytics_policy import needs_policy
+from delaymq_operator.reconcile.broker.apply.ensure import check_ours, ensure
+from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass
+from delaymq_operator.reconcile.endpoints import token_in
+
+_TOKEN_BYTES = 32
+# What is deleted when it is no longer wanted. The configuration and the account harm nobody.
+_PRUNED_KINDS = ("Service", "PodDisruptionBudget", "NetworkPolicy")
+
+
+async def ensure_token(p: BrokerPass) -> None:
+    """The Secret with the token that brokers want to see is there; it is made once. After this the pass may change
+    things. The Secret is read when the operator starts and when a pod cannot start, which may be for the lack of it."""
+    pods = [*(group.pod for group in p.groups), *p.name_server_pods]
+    if p.memory.token is None or not p.groups[0].made or any(pod is not None and pod.problem for pod in pods):
+        live = await p.ctx.kube.get("Secret", p.namespace, names.token_secret(p.broker.name))
+        if live is not None:
+            check_ours(p, live)
+        token = token_in(live) or p.memory.token or secrets.token_urlsafe(_TOKEN_BYTES)
+        if token_in(live) is None:
+            await p.ctx.kube.apply(token_secret(p.broker, token))
+        p.memory.token = token
+        _may_change(p, token)
+        return
+    _may_change(p, p.memory.token)
+
+
+def _may_change(p: BrokerPass, token: str) -> None:
+    settings = p.ctx.settings
+    p.manifest_context = Context(
+        image=p.broker.spec.image or settings.default_image,
+        token=token,
+        delay=p.delay,
+        cluster_domain=settings.cluster_domain,
+        operator_namespace=settings.operator_namespace,
+        operator_labels=settings.operator_labels,
+    )
+
+
+async def ensure_supporting_objects(p: BrokerPass) -> None:
+    """They are as wanted, and none is there that is not."""
+    ports = {group.pod.port for group in p.groups if group.pod is not None and group.pod.port is not None}
+    wanted = supporting_objects(p.broker, p.changing, [group.index for group in p.groups], ports)
+    for manifest in wanted:
+        await ensure(p, manifest)
+    keep = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in wanted}
+    if p.broker.spec.external is not None and p.own_name_servers:
+        keep.add(("Service", names.namesrv_external_service(p.broker.name)))
+    for group in p.groups:
+        keep.add(("Service", names.group_object(p.broker.name, group.index)))
+        if p.broker.spec.external is not None:
+            keep.add(("Service", names.group_external_service(p.broker.name, group.index)))
+    for kind in _PRUNED_KINDS:
+        for body in p.ctx.cache.owned(kind, p.broker.uid):
+            metadata = body["metadata"]
+            if (kind, metadata["name"]) in keep or metadata.get("deletionTimestamp") or _needed_still(p, metadata):
+                continue
+            await p.ctx.kube.delete(kind, p.namespace, metadata["name"], uid=metadata["uid"])
+
+
+def _needed_still(p: BrokerPass, metadata: dict[str, object]) -> bool:
+    """NameServers stay until no broker uses them, and so do their Services; the step of the analytics makes what they
+    need."""
+    labels = metadata.get("labels")
+    component = labels.get(names.COMPONENT_LABEL) if isinstance(labels, dict) else None
+    if component == "analytics":
+        return needs_policy(p)
+    return component == "namesrv" and not p.own_name_servers and p.name_servers.live is not None

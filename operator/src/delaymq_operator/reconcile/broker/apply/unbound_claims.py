@@ -1,0 +1,110 @@
+"""Claims without a volume: why there is none, and another claim when the spec was corrected.
+
+Size and class of an unbound claim cannot be changed, nor those in a StatefulSet: both are made anew. A claim that is
+bound, or was ever bound, is never deleted.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from delaymq_operator.api.conditions import Reason
+from delaymq_operator.api.names import GROUP
+from delaymq_operator.api.resource import ms_of_timestamp
+from delaymq_operator.manifests import component_labels
+from delaymq_operator.reconcile.broker.apply.ensure import check_ours
+from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass, Group
+from delaymq_operator.reconcile.broker.model.claims import differs, is_unbound, storage_class, template_differs
+from delaymq_operator.reconcile.broker.observe.late_pods import last_warning
+from delaymq_operator.reconcile.ports import Manifest
+
+UNWANTED_ANNOTATION: Final = f"{GROUP}/unwanted"
+"""On an unbound claim whose StatefulSet is being deleted: it was made from a spec that has changed since."""
+_BINDING_MS: Final = 15_000
+"""A new volume takes a moment."""
+
+
+async def report_unbound_volumes(p: BrokerPass) -> None:
+    """Claims that should have a volume by now."""
+    is_any_bound = any(group.claim is not None and not is_unbound(group.claim) for group in p.groups)
+    todo = "Create what is missing"
+    if not is_any_bound:
+        todo += ", or correct spec.storage: class and size can be changed while no volume of the Broker is bound"
+    for group in p.wanted_groups:
+        claim = group.claim
+        if claim is None or claim["metadata"].get("deletionTimestamp") or not is_unbound(claim):
+            continue
+        why = await _why_unbound(p, claim)
+        if why:
+            p.problem(Reason.VOLUME_NOT_BOUND, f"Volume {claim['metadata']['name']} is not bound: {why}. {todo}.")
+
+
+async def _why_unbound(p: BrokerPass, claim: Manifest) -> str:
+    """Empty while nothing tells against it."""
+    metadata = claim["metadata"]
+    waited_ms = p.now_ms - (ms_of_timestamp(metadata.get("creationTimestamp")) or p.now_ms)
+    if waited_ms < _BINDING_MS:
+        return ""
+    chosen = storage_class(claim)
+    if chosen is None:
+        return "it has no storage class, and the cluster has no default one"
+    warning = await last_warning(p, metadata["name"], metadata["uid"])
+    if warning is not None:
+        return f"storage class {chosen}: {warning.reason}: {warning.message.rstrip('.')}"
+    if waited_ms >= p.ctx.settings.progress_deadline_s * 1000:
+        return f"storage class {chosen} has made none since {metadata['creationTimestamp']}"
+    return ""
+
+
+async def replace_unbound_volumes(p: BrokerPass) -> None:
+    """What was made from another size or class than the spec has now, and has no volume yet, is made anew."""
+    for group in p.wanted_groups:
+        live, claim = group.set.live, group.claim
+        is_other_set = live is not None and template_differs(live, p.broker.spec.storage)
+        if claim is None:
+            if live is not None and is_other_set and not group.ready:
+                await _delete_set(p, group, live)
+        elif is_unbound(claim) and (is_other_set or _is_unwanted(claim) or differs(claim, p.broker.spec.storage)):
+            await _replace(p, group, claim)
+
+
+def _is_unwanted(claim: Manifest) -> bool:
+    return UNWANTED_ANNOTATION in (claim["metadata"].get("annotations") or {})
+
+
+async def _replace(p: BrokerPass, group: Group, claim: Manifest) -> None:
+    """One step: first the StatefulSet, which would make the claim again, then the claim. The pod, which never ran,
+    stays and waits for the next one."""
+    name = claim["metadata"]["name"]
+    p.progressing(Reason.CREATING, f"Volume {name}, which is not bound, is created again according to spec.storage.")
+    group.is_remade = True
+    labels = component_labels(p.broker, "broker")
+    found = await p.ctx.kube.list("PersistentVolumeClaim", p.namespace, labels=labels)
+    fresh = next((each for each in found if each["metadata"]["name"] == name), None)
+    if fresh is None or not is_unbound(fresh):
+        # The next pass sees it too.
+        return
+    if not _is_unwanted(fresh):
+        # The claim alone does not tell whether its class is the cluster's default or one that was named before.
+        patch = {"metadata": {"annotations": {UNWANTED_ANNOTATION: "true"}}}
+        fresh = await p.ctx.kube.patch("PersistentVolumeClaim", p.namespace, name, patch)
+    if group.set.live is not None:
+        await _delete_set(p, group, group.set.live)
+    elif is_unbound(fresh) and not fresh["metadata"].get("deletionTimestamp"):
+        metadata = fresh["metadata"]
+        # By its version: it may be bound at this very moment.
+        await p.ctx.kube.delete(
+            "PersistentVolumeClaim", p.namespace, name, uid=metadata["uid"], version=metadata["resourceVersion"]
+        )
+        await p.event("Normal", "ReplacingVolume", f"volume {name}, which was never bound, is created again")
+
+
+async def _delete_set(p: BrokerPass, group: Group, live: Manifest) -> None:
+    group.is_remade = True
+    metadata = live["metadata"]
+    if metadata.get("deletionTimestamp"):
+        return
+    check_ours(p, live)
+    # Orphan: else a claim that shall go with its StatefulSet would, bound or not.
+    await p.ctx.kube.delete("StatefulSet", p.namespace, metadata["name"], uid=metadata["uid"], propagation="Orphan")
+    group.set.live = None

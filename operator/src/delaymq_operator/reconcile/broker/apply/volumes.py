@@ -1,0 +1,165 @@
+"""Volumes grow: claims are patched while pods run, and StatefulSets made anew around the pods, since the claim in a
+StatefulSet cannot be changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from delaymq_operator.api.conditions import Reason
+from delaymq_operator.api.names import GROUP
+from delaymq_operator.manifests import same_quantity
+from delaymq_operator.reconcile.broker.apply.stateful_sets import KEPT_ANNOTATION, kept_text, made_from
+from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass, Group
+from delaymq_operator.reconcile.broker.model.claims import (
+    capacity,
+    is_smaller,
+    is_unbound,
+    least_request,
+    requested,
+    template_differs,
+)
+from delaymq_operator.reconcile.errors import KubeError
+from delaymq_operator.reconcile.ports import Manifest
+
+# A refusal does not go away by asking; a changed storage class may be noticed this late.
+_REFUSED_RETRY_S = 300.0
+ASKED_ANNOTATION = f"{GROUP}/asked"
+"""On a claim: the size that the operator last asked for. Somebody else may ask for more, and keeps it."""
+
+
+async def grow_volumes(p: BrokerPass) -> None:
+    """Every volume is as large as spec.storage.size says, or the status says why not."""
+    size = p.broker.spec.storage.size
+    for group in p.groups:
+        claim = group.claim
+        if claim is None:
+            continue
+        if claim["metadata"].get("deletionTimestamp"):
+            _hold_what_uses(p, group, claim)
+            continue
+        if group.surplus or is_unbound(claim):
+            continue
+        if is_smaller(requested(claim), size):
+            claim = await _ask_for_more(p, group, claim, size)
+        elif is_smaller(capacity(claim), str(requested(claim))):
+            claim = await _ask_for_less(p, group, claim, least_request(claim, size))
+        group.claim = claim
+        if is_smaller(requested(claim), size):
+            continue
+        if is_smaller(capacity(claim), size):
+            _report_growing(p, claim)
+        live = group.set.live
+        if live is not None and template_differs(live, p.broker.spec.storage):
+            await _make_set_anew(p, group, claim, live["metadata"]["name"])
+
+
+def _hold_what_uses(p: BrokerPass, group: Group, claim: Manifest) -> None:
+    """A claim that was deleted goes, with all messages, when the pod that uses it ends: that is left to a person."""
+    if group.pod is None or group.surplus or is_unbound(claim):
+        return
+    name = claim["metadata"]["name"]
+    group.hold = f"volume {name} would go with it"
+    p.problem(
+        Reason.VOLUME_BEING_DELETED,
+        f"Volume {name} was deleted and goes, with its messages, when pod {group.pod.name} ends: the operator does not "
+        "restart it. Save what is in it; then delete the pod, and it gets an empty volume.",
+    )
+
+
+async def _ask_for_more(p: BrokerPass, group: Group, claim: Manifest, size: str) -> Manifest:
+    """The claim after it was asked to grow; as it was when the API server refuses."""
+    name = claim["metadata"]["name"]
+    done, why = await _ask(p, claim, size)
+    if done is None:
+        p.problem(
+            Reason.VOLUME_CANNOT_GROW,
+            f"Volume {name} stays at {requested(claim)}: {why}. Allow its storage class to expand volumes, or set "
+            f"spec.storage.size back to {requested(claim)}.",
+        )
+        p.again(_REFUSED_RETRY_S)
+        return claim
+    await p.event("Normal", "GrowingVolume", f"volume {name} of {group.name} grows from {requested(claim)} to {size}")
+    p.progressing(Reason.GROWING_VOLUMES, f"Volume {name} grows to {size}.")
+    return done
+
+
+async def _ask_for_less(p: BrokerPass, group: Group, claim: Manifest, size: str) -> Manifest:
+    """A claim that asks for more than it has, and than the spec wants, stops doing so: its storage may try for ever,
+    and quotas count what it asks for. Kubernetes before 1.32 refuses; that harms nothing."""
+    asked = (claim["metadata"].get("annotations") or {}).get(ASKED_ANNOTATION)
+    if not same_quantity(asked, requested(claim)) or not is_smaller(size, str(requested(claim))):
+        return claim
+    name = claim["metadata"]["name"]
+    done, why = await _ask(p, claim, size)
+    if done is None:
+        what = f"volume {name} of {group.name} still asks for {requested(claim)} and has {capacity(claim)}: {why}"
+        await p.event("Warning", "GrowthNotWithdrawn", what)
+        return claim
+    what = f"volume {name} of {group.name} asks for {size} instead of {requested(claim)}"
+    await p.event("Normal", "GrowthWithdrawn", what)
+    return done
+
+
+async def _ask(p: BrokerPass, claim: Manifest, size: str) -> tuple[Manifest | None, str]:
+    """The claim with another size, or why not; a refusal is remembered for some minutes."""
+    name = claim["metadata"]["name"]
+    refused_ms, why = p.memory.growth_refused_ms.get((name, size), (None, ""))
+    if refused_ms is not None and p.now_ms - refused_ms < _REFUSED_RETRY_S * 1000:
+        return None, why
+    patch = {
+        "metadata": {"annotations": {ASKED_ANNOTATION: size}},
+        "spec": {"resources": {"requests": {"storage": size}}},
+    }
+    try:
+        done = await p.ctx.kube.patch("PersistentVolumeClaim", p.namespace, name, patch)
+    except KubeError as error:
+        if not (error.invalid or error.forbidden):
+            raise
+        p.memory.growth_refused_ms[name, size] = (p.now_ms, error.message)
+        return None, error.message
+    p.memory.growth_refused_ms.pop((name, size), None)
+    return done, ""
+
+
+def _report_growing(p: BrokerPass, claim: Manifest) -> None:
+    """How far it is, and whether the storage has given up (Kubernetes 1.32 or newer)."""
+    status = claim.get("status") or {}
+    said = [
+        f"{condition.get('type')}: {condition['message']}"
+        for condition in status.get("conditions") or []
+        if condition.get("status") == "True" and condition.get("message")
+    ]
+    what = f"Volume {claim['metadata']['name']} has {capacity(claim)} of {requested(claim)}"
+    what = f"{what} ({'; '.join(said)})." if said else f"{what}."
+    verdict = str((status.get("allocatedResourceStatuses") or {}).get("storage") or "")
+    if verdict.endswith("Infeasible"):
+        advice = f"Its storage cannot have that size ({verdict}): set spec.storage.size back to {capacity(claim)}."
+        p.problem(Reason.VOLUME_CANNOT_GROW, f"{what} {advice}")
+    else:
+        p.progressing(Reason.GROWING_VOLUMES, what)
+
+
+async def _make_set_anew(p: BrokerPass, group: Group, claim: Manifest, name: str) -> None:
+    """Deletes the StatefulSet but not its pod; the next pass makes it again, and it adopts the pod.
+
+    What the pod was made from is kept with the volume first: else a newer operator that makes the new StatefulSet
+    would restart the pod.
+    """
+    group.hold = "its StatefulSet is made anew"
+    p.progressing(Reason.GROWING_VOLUMES, f"The StatefulSet of {group.name} is made anew around its pod.")
+    live = await p.ctx.kube.get("StatefulSet", p.namespace, name)
+    if live is None or live["metadata"].get("deletionTimestamp") or not template_differs(live, p.broker.spec.storage):
+        return
+    made = made_from(live)
+    if made is not None:
+        text = kept_text(p.broker.uid, made)
+        await _annotate(p, claim, {KEPT_ANNOTATION: text})
+    uid = live["metadata"]["uid"]
+    await p.ctx.kube.delete("StatefulSet", p.namespace, name, uid=uid, propagation="Orphan")
+
+
+async def _annotate(p: BrokerPass, claim: Manifest, annotations: dict[str, str]) -> None:
+    there: dict[str, Any] = claim["metadata"].get("annotations") or {}
+    if any(there.get(key) != value for key, value in annotations.items()):
+        patch = {"metadata": {"annotations": annotations}}
+        await p.ctx.kube.patch("PersistentVolumeClaim", p.namespace, claim["metadata"]["name"], patch)

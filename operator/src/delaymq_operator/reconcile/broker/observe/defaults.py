@@ -1,0 +1,47 @@
+"""What counts where a Broker does not say: newer defaults are for new Brokers, so that an upgrade cuts nobody off.
+
+The status keeps which defaults a Broker was made with (`status.defaults`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import structs
+
+from delaymq_operator.api.broker import BrokerSpec, Opaque
+from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass
+
+FIRST: Final = 1
+"""Of Brokers that were there before this was asked: no policies."""
+CLOSED: Final = 2
+"""Network policies are on, and NameServers ask for signatures where brokers do."""
+_EVERYWHERE: Final[tuple[Opaque, ...]] = ({"ipBlock": {"cidr": "0.0.0.0/0"}}, {"ipBlock": {"cidr": "::/0"}})
+
+
+async def choose_defaults(p: BrokerPass) -> None:
+    """The spec with all that it does not say."""
+    p.defaults = p.broker.status.defaults or _found(p)
+    inside = bool(p.ctx.settings.operator_namespace)
+    spec = p.broker.spec
+    if spec.network_policy.enabled is None:
+        spec = _with_policy(spec, on=inside and p.defaults >= CLOSED)
+    control = spec.access_control
+    if control is not None and control.name_servers is None:
+        control = structs.replace(control, name_servers=p.defaults >= CLOSED)
+        spec = structs.replace(spec, access_control=control)
+    p.broker = structs.replace(p.broker, spec=spec)
+
+
+def _found(p: BrokerPass) -> int:
+    is_new = p.name_servers.live is None and not any(group.made for group in p.groups)
+    # Policies are made before pods: where the status was lost, they tell.
+    return CLOSED if is_new or p.ctx.cache.owned("NetworkPolicy", p.broker.uid) else FIRST
+
+
+def _with_policy(spec: BrokerSpec, *, on: bool) -> BrokerSpec:
+    policy = structs.replace(spec.network_policy, enabled=on)
+    if on and spec.external is not None and not policy.allow_from:
+        # Who lets clients outside in did not mean to keep them out.
+        policy = structs.replace(policy, allow_from=({"podSelector": {}}, *_EVERYWHERE))
+    return structs.replace(spec, network_policy=policy)

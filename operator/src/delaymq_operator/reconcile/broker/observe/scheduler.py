@@ -1,0 +1,108 @@
+"""What a broker's scheduler resumed with after a restart, compared with what was last seen of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from delaymq_operator.api.broker_status import CorrectedLevel, GroupStatus, ResumedStatus
+from delaymq_operator.api.resource import timestamp_of_ms
+from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass, Group
+from delaymq_operator.reconcile.broker.model.memory import Seen
+from delaymq_operator.reconcile.ports import BrokerInfo
+
+WENT_BACK = "went-back"
+OTHER_STORE = "other-store"
+# With a thousand levels a status would not fit into what an object may have; the first ones tell enough.
+MAX_TOLD = 100
+_MAX_NAMED = 5
+
+
+def judge(before: GroupStatus | None, seen: Seen | None, info: BrokerInfo, now_ms: int) -> ResumedStatus:
+    """What this start of the broker resumed with; for a start that was judged already, what was said then.
+
+    Positions only ever rise. So one that is lower than it was seen to be went back: what lies between is handed over
+    again, or was lost. What the broker put right itself is Corrected: after a kill its file is behind what the log
+    proves, and the log counts.
+    """
+    if before is not None and before.resumed is not None and before.resumed.boot_id == info.boot_id:
+        return before.resumed
+    corrected = [
+        CorrectedLevel(level=each.level, from_offset=each.from_offset, to_offset=each.to_offset, reason=each.reason)
+        for each in info.corrected
+    ]
+    last = _last_offsets(before, seen, info)
+    other_store = before is not None and before.store_id not in (None, info.store_id)
+    offsets = {level.level: level.offset for level in info.levels}
+    back = [
+        CorrectedLevel(
+            level=level,
+            from_offset=offset,
+            to_offset=offsets.get(level, 0),
+            reason=OTHER_STORE if other_store else WENT_BACK,
+        )
+        for level, offset in sorted(last.items())
+        if (level in offsets or other_store) and offsets.get(level, 0) < offset
+    ]
+    return ResumedStatus(
+        at=timestamp_of_ms(now_ms),
+        boot_id=info.boot_id,
+        verdict="WentBack" if back else "Corrected" if corrected else "Intact",
+        corrected=(*back, *corrected)[:MAX_TOLD],
+    )
+
+
+def _last_offsets(before: GroupStatus | None, seen: Seen | None, info: BrokerInfo) -> Mapping[int, int]:
+    last = {level.level: level.offset for level in before.delay} if before is not None else {}
+    if seen is not None and seen.boot_id != info.boot_id:
+        last = {
+            level: max(last.get(level, 0), seen.offsets.get(level, 0)) for level in last.keys() | seen.offsets.keys()
+        }
+    return last
+
+
+async def judge_schedulers(p: BrokerPass) -> None:
+    """Judges each start once, says so in an Event, and remembers the positions for the next time."""
+    before = {group.group: group for group in p.broker.status.groups}
+    for group in p.groups:
+        info = group.info
+        if info is None:
+            continue
+        known = p.memory.resumed.get(group.index)
+        if known is not None and known.boot_id == info.boot_id:
+            group.resumed = known
+        else:
+            group.resumed = judge(before.get(group.index), p.memory.seen.get(group.index), info, p.now_ms)
+            earlier = before.get(group.index)
+            if earlier is None or earlier.resumed != group.resumed:
+                await _tell(p, group, group.resumed)
+            p.memory.resumed[group.index] = group.resumed
+        p.memory.seen[group.index] = Seen(
+            boot_id=info.boot_id, offsets={level.level: level.offset for level in info.levels}
+        )
+
+
+async def _tell(p: BrokerPass, group: Group, resumed: ResumedStatus) -> None:
+    if resumed.verdict == "WentBack":
+        await p.event("Warning", "SchedulerWentBack", verdict_text(group.name, resumed))
+    elif resumed.verdict == "Corrected":
+        await p.event("Normal", "SchedulerCorrected", verdict_text(group.name, resumed))
+
+
+def verdict_text(name: str, resumed: ResumedStatus) -> str:
+    """A sentence about one group."""
+    levels = ", ".join(
+        f"level {each.level} from {each.from_offset} to {each.to_offset} ({each.reason})"
+        for each in resumed.corrected[:_MAX_NAMED]
+    )
+    levels += ", …" if len(resumed.corrected) > _MAX_NAMED else ""
+    if resumed.verdict == "WentBack":
+        return (
+            f"{name} resumed behind where it was: {levels}. Delayed messages in between may come again or be lost; "
+            "was its volume replaced or restored?"
+        )
+    if resumed.verdict == "Corrected":
+        return (
+            f"{name} put delay offsets right from its log when it started: {levels}. After a kill this is how it "
+            "recovers (stale); nothing needs to be done."
+        )
+    return f"{name} resumed where it was."

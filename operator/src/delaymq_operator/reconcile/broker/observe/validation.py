@@ -1,0 +1,139 @@
+"""Whether the spec can be put in force. If not, nothing is changed, and the status says what to write instead."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from delaymq.config import BrokerConfig, ConfigError, from_environment
+
+from delaymq_operator.api.broker import Broker, BrokerSpec, parse_broker
+from delaymq_operator.api.broker_status import BrokerStatus
+from delaymq_operator.api.conditions import Reason
+from delaymq_operator.api.delay_level_config import parse_delay_level_config
+from delaymq_operator.api.errors import SpecError
+from delaymq_operator.api.resource import metadata_of, status_of
+from delaymq_operator.manifests import RULES_KEY, DelayTable, broker_settings, check_settings, parse_quantity
+from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass, Note
+from delaymq_operator.reconcile.name_servers import foreign_addresses, refused_addresses
+from delaymq_operator.reconcile.ports import Manifest
+from delaymq_operator.reconcile.secrets import ACCESS_KEY, SECRET_KEY, look_at_secret
+
+_MAX_POD_TEMPLATE_BYTES: Final = 200_000
+"""What pods are made from is noted in an annotation, and an object may have 256 KiB of these."""
+
+_SECRET_LOOK_S: Final = 3.0
+"""How soon a Secret that lacks something is looked for again: nothing tells of it."""
+
+
+def read_broker(body: Manifest) -> tuple[Broker, Note | None]:
+    """The Broker, and what is wrong with its spec; then it has a default one, which nobody may act on."""
+    try:
+        return parse_broker(body), None
+    except SpecError as error:
+        empty = Broker(spec=BrokerSpec(), status=status_of(body, BrokerStatus), **metadata_of("Broker", body))
+        return empty, Note(Reason.INVALID_SPEC, str(error))
+
+
+async def check_spec(p: BrokerPass) -> None:
+    """The configuration is one that a broker would start with."""
+    if p.spec_problem is not None:
+        return None
+    spec = p.broker.spec
+    try:
+        parse_quantity(spec.storage.size)
+    except ValueError as error:
+        return p.bad_spec(Reason.INVALID_SPEC, f"spec.storage.size: {error}.")
+    size_bytes = len(json.dumps(msgspec.to_builtins(spec.pod_template)))
+    if size_bytes > _MAX_POD_TEMPLATE_BYTES:
+        what = f"spec.podTemplate has {size_bytes} bytes as JSON, and {_MAX_POD_TEMPLATE_BYTES} is the most"
+        return p.bad_spec(Reason.INVALID_SPEC, f"{what}: shorten env, annotations or affinity.")
+    misplaced = sorted(from_environment(BrokerConfig, {entry.name: entry.value for entry in spec.pod_template.env}))
+    if misplaced:
+        what = f"spec.podTemplate.env sets {', '.join(misplaced)}"
+        return p.bad_spec(
+            Reason.INVALID_CONFIG, f"{what}: use spec.config or the field for it, and remove the variable."
+        )
+    try:
+        check_settings(broker_settings(spec, DelayTable()))
+    except ConfigError as error:
+        return p.bad_spec(Reason.INVALID_CONFIG, f"spec.config: {error}.")
+    return None
+
+
+async def check_name_servers(p: BrokerPass) -> None:
+    """NameServers elsewhere are among those that the operator's settings list, or in use already."""
+    foreign = foreign_addresses(p.broker, p.ctx)
+    if p.spec_problem is not None or not foreign:
+        return
+    refused = refused_addresses(p.broker, p.ctx)
+    what = f"spec.nameServers.addresses: {', '.join(refused or foreign)} is outside of namespace {p.namespace}"
+    todo = "Have it listed in the operator's setting nameServerAddresses, or use NameServers of this namespace"
+    if refused:
+        said = f"{what} and not in the operator's list. {todo}; until then nothing is changed."
+        p.bad_spec(Reason.NAME_SERVER_NOT_ALLOWED, said)
+    else:
+        said = f"{what} and not in the operator's list; it stays because it is in use. {todo}: a new Broker is refused."
+        p.problem(Reason.NAME_SERVER_NOT_LISTED, said)
+
+
+async def find_levels(p: BrokerPass) -> None:
+    """The table of the DelayLevelConfig that the spec names. Without it no broker is made or changed: by another table
+    messages would become due at another time."""
+    reference = p.broker.spec.delay_level_config_ref
+    if p.spec_problem is not None:
+        return
+    if reference is None:
+        p.delay = DelayTable()
+        return
+    body = p.cached("DelayLevelConfig", reference.name)
+    if body is None:
+        what = f"There is no DelayLevelConfig {reference.name} in namespace {p.namespace}"
+        p.bad_spec(
+            Reason.DELAY_LEVEL_CONFIG_MISSING,
+            f"{what}: create it, or correct spec.delayLevelConfigRef; until then nothing is changed.",
+        )
+        return
+    try:
+        levels = parse_delay_level_config(body).spec
+    except SpecError as error:
+        what = f"DelayLevelConfig {reference.name} cannot be used: {error}"
+        p.bad_spec(Reason.DELAY_LEVEL_CONFIG_INVALID, f"{what} Until it is corrected nothing is changed.")
+        return
+    p.delay = DelayTable(levels=levels.message_delay_level, overflow=levels.delay_level_overflow)
+
+
+async def find_secrets(p: BrokerPass) -> None:
+    """The Secrets that the spec names have what pods are to get of them. Without it no pod is made or restarted: it
+    could not start, and would wait for minutes after it could."""
+    spec = p.broker.spec
+    if spec.access_control is not None:
+        await _find_secret(p, "spec.accessControl", spec.access_control.secret_name, (RULES_KEY,))
+    if spec.tls is not None:
+        await _find_secret(p, "spec.tls", spec.tls.secret_name, ("tls.crt", "tls.key"))
+    if spec.access_control is not None and p.spec_problem is None:
+        name = spec.access_control.secret_name
+        if (await look_at_secret(p.broker, name, p.ctx)).account is None:
+            p.again(_SECRET_LOOK_S)
+            p.problem(
+                Reason.ACCOUNT_MISSING,
+                f"Secret {name} has no {ACCESS_KEY} and {SECRET_KEY}: put those of an account with admin: true there. "
+                "Without it the operator cannot change brokers or make Topics.",
+            )
+
+
+async def _find_secret(p: BrokerPass, field: str, name: str, keys: Sequence[str]) -> None:
+    if p.spec_problem is not None:
+        return
+    seen = await look_at_secret(p.broker, name, p.ctx)
+    missing = [key for key in keys if key not in seen.keys]
+    if not missing:
+        return
+    p.again(_SECRET_LOOK_S)
+    if seen.there:
+        what, todo = f"Secret {name} has no {' and no '.join(missing)}", "add it"
+    else:
+        what, todo = f"There is no Secret {name} in namespace {p.namespace}", f"create it with {' and '.join(keys)}"
+    p.bad_spec(Reason.SECRET_MISSING, f"{what}: {todo}, or correct {field}; until then nothing is changed.")

@@ -1,0 +1,70 @@
+"""Problems of a pass as sentences, and Events for conditions that changed."""
+
+from __future__ import annotations
+
+from delaymq_operator.api.conditions import ConditionType, Reason
+from delaymq_operator.reconcile.broker.apply.ensure import NotOursError
+from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass
+from delaymq_operator.reconcile.broker.report.conditions import news
+from delaymq_operator.reconcile.errors import KubeError
+
+_MAX_EVENT_CHARS = 1_000
+# What is in the way is removed by a person.
+_CONFLICT_LOOK_S = 30.0
+
+
+async def report_failures(p: BrokerPass) -> None:
+    """Pods that do not run, and brokers that do not answer though their pods are ready."""
+    pods = [*p.name_server_pods, *(group.pod for group in p.wanted_groups)]
+    for pod in pods:
+        if pod is not None and pod.problem is not None:
+            p.problem(
+                Reason.POD_FAILING,
+                f"{pod.problem}. See `kubectl describe pod {pod.name}` and `kubectl logs {pod.name}`.",
+            )
+    for late in p.late_pods.values():
+        if late.cannot_be_made:
+            p.problem(Reason.POD_FAILING, _sentences(f"{late.what}.", late.warning))
+        elif not late.has_problem and p.now_ms - late.since_ms >= p.ctx.settings.progress_deadline_s * 1000:
+            p.problem(Reason.PROGRESS_DEADLINE_EXCEEDED, _sentences(f"{late.what}.", late.warning))
+    for group in p.groups:
+        if group.unreachable is not None and group.ready:
+            p.problem(
+                Reason.BROKER_UNREACHABLE,
+                f"{group.name} is ready but does not answer the operator: {group.unreachable}. Look for a network "
+                "policy between them.",
+            )
+
+
+def _sentences(*parts: str) -> str:
+    """Each with a full stop; empty ones left out."""
+    return " ".join(part if part.endswith((".", "!", "?")) else f"{part}." for part in parts if part)
+
+
+def report_conflict(p: BrokerPass, conflict: NotOursError) -> None:
+    """What somebody else has is not taken over; what is left of an earlier Broker is waited for."""
+    if conflict.leftover:
+        p.progressing(Reason.CREATING, f"{conflict}.")
+        p.not_in_force.append(p.progress[-1])
+    else:
+        p.not_applied(Reason.NAME_CONFLICT, f"{conflict}.")
+        p.again(_CONFLICT_LOOK_S)
+
+
+def report_refused(p: BrokerPass, error: KubeError) -> None:
+    """The API server does not take an object."""
+    advice = "Give the operator the right to it" if error.forbidden else "Correct the field of the spec that it names"
+    p.not_applied(Reason.APPLY_FAILED, f"The API server refuses what the spec asks for: {error.message}. {advice}.")
+
+
+async def emit_events(p: BrokerPass) -> None:
+    """An Event for each condition that became something a person should hear of."""
+    before = p.broker.status.conditions
+    for condition in news(before, p.status.conditions):
+        is_good = condition.type == ConditionType.READY and condition.status == "True"
+        if condition.type == ConditionType.READY and not is_good:
+            # Progressing and Degraded say why, and have Events of their own.
+            continue
+        is_bad = condition.type == ConditionType.DEGRADED
+        reason = condition.reason if is_bad else condition.type
+        await p.event("Warning" if is_bad else "Normal", reason, condition.message[:_MAX_EVENT_CHARS])

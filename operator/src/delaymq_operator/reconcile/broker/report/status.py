@@ -1,0 +1,222 @@
+"""The status from what a pass found, written when something a person would act on changed, and else now and then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import structs
+
+from delaymq_operator.api import names
+from delaymq_operator.api.broker_status import (
+    BrokerStatus,
+    GroupStatus,
+    LatenessStatus,
+    LevelStatus,
+    StorageStatus,
+    VolumesStatus,
+)
+from delaymq_operator.api.resource import status_patch, timestamp_of_ms
+from delaymq_operator.manifests import parse_quantity
+from delaymq_operator.reconcile.broker.apply.addresses import ingress_ip
+from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass, Group
+from delaymq_operator.reconcile.broker.model.claims import capacity, requested, storage_class
+from delaymq_operator.reconcile.broker.report.conditions import conditions_of
+from delaymq_operator.reconcile.name_servers import refused_addresses
+from delaymq_operator.reconcile.ports import BrokerInfo, LevelState, Manifest
+
+# Figures that change all the time: they alone are written at most once an interval.
+_FIGURES = ("pending", "nextDue")
+# The most levels in one status, of all groups: an object may have about a million bytes.
+_MAX_LEVELS = 4_000
+# As the CRD allows.
+_MAX_IMAGES_CHARS = 2_048
+_FIGURES_OF_GROUP = ("pending", "nextDue", "lateness", "delay")
+
+
+async def compose_status(p: BrokerPass) -> None:
+    """Puts together what there is to say."""
+    p.status = status_of_pass(p)
+
+
+async def publish_status(p: BrokerPass) -> None:
+    """Writes the status if it is due, or if it was changed by others."""
+    after = p.status.to_dict()
+    edited = _edited(p)
+    known = None if edited else p.memory.status
+    before = known if known is not None else dict(p.body.get("status") or {})
+    patch = status_patch(before, after)
+    if patch is None:
+        if edited:
+            _remember(p, after, p.body)
+        return
+    due = p.now_ms - p.memory.status_at_ms >= p.ctx.settings.status_interval_s * 1000
+    if not (due or edited) and _without_figures(before) == _without_figures(after):
+        return
+    stored = await p.ctx.kube.patch("Broker", p.namespace, p.broker.name, patch, subresource="status")
+    _remember(p, after, stored)
+    p.memory.status_at_ms = p.now_ms
+
+
+def _remember(p: BrokerPass, written: dict[str, Any], stored: Manifest) -> None:
+    p.memory.status = written
+    p.memory.stored = stored.get("status") or {}
+    p.memory.stored_version = stored["metadata"].get("resourceVersion") or ""
+
+
+def _edited(p: BrokerPass) -> bool:
+    """Whether the cache shows a status that is younger than ours, and another one: it may also be a moment behind."""
+    shown = p.body["metadata"].get("resourceVersion") or ""
+    known = p.memory.stored_version
+    if p.memory.stored is None or not (shown.isdigit() and known.isdigit()) or int(shown) <= int(known):
+        return False
+    return (p.body.get("status") or {}) != p.memory.stored
+
+
+def _without_figures(status: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in status.items() if key not in _FIGURES}
+    kept["groups"] = [
+        {key: value for key, value in group.items() if key not in _FIGURES_OF_GROUP}
+        for group in kept.get("groups") or []
+    ]
+    return kept
+
+
+def status_of_pass(p: BrokerPass) -> BrokerStatus:
+    """What is to be told now."""
+    before = {group.group: group for group in p.broker.status.groups}
+    found = [group for group in p.groups if group.made or group.pod]
+    most_levels = _MAX_LEVELS // max(1, len(found))
+    groups = tuple(group_status(group, before.get(group.index), most_levels) for group in found)
+    due = [group.next_due for group in groups if group.next_due is not None]
+    pending = [group.pending for group in groups if group.pending is not None]
+    selected = names.labels(p.broker.name, "broker")
+    return BrokerStatus(
+        observed_generation=p.broker.generation,
+        defaults=p.defaults,
+        size=sum(1 for group in p.groups if group.made),
+        ready_groups=sum(1 for group in p.groups if group.ready),
+        selector=names.selector_text(selected),
+        name_servers=_name_servers(p),
+        external_name_servers=_external_name_servers(p),
+        image=_images(p),
+        conditions=conditions_of(p, groups),
+        pending=sum(pending) if pending else None,
+        next_due=min(due, default=None),
+        levels=_levels_in_force(p),
+        volumes=_volumes(p),
+        groups=groups,
+        analytics=p.analytics.status,
+    )
+
+
+def group_status(group: Group, before: GroupStatus | None, most_levels: int) -> GroupStatus:
+    """One group. Of a broker that does not answer the figures stay as seen last: its next start is judged by them."""
+    known = before if before is not None else GroupStatus(name=group.name, group=group.index)
+    found = structs.replace(
+        known,
+        name=group.name,
+        pod=group.pod.name if group.pod is not None else None,
+        node=group.pod.node if group.pod is not None else None,
+        ready=group.ready,
+        writable=group.writable,
+        drain=group.info.drain.mode if group.info is not None else "none",
+        storage=StorageStatus(requested=requested(group.claim), capacity=capacity(group.claim))
+        if group.claim is not None
+        else None,
+        resumed=group.resumed or known.resumed,
+    )
+    return _with_info(found, group.info, most_levels) if group.info is not None else found
+
+
+def _with_info(found: GroupStatus, info: BrokerInfo, most_levels: int) -> GroupStatus:
+    due_ms = [level.next_due_ms for level in info.levels if level.next_due_ms is not None]
+    return structs.replace(
+        found,
+        address=info.address or None,
+        version=info.version,
+        started_at=timestamp_of_ms(info.started_at_ms),
+        store_id=info.store_id,
+        pending=sum(level.pending for level in info.levels),
+        next_due=timestamp_of_ms(min(due_ms)) if due_ms else None,
+        lateness=_lateness(info.levels),
+        delay=tuple(_level(level) for level in _worth_telling(info.levels, most_levels)),
+    )
+
+
+def _volumes(p: BrokerPass) -> VolumesStatus | None:
+    """What claims ask for counts too: where a volume is larger than that, a refused growth is set back to it."""
+    claims = [group.claim for group in p.groups if capacity(group.claim) is not None]
+    sizes = [size for claim in claims for size in (capacity(claim), requested(claim)) if size is not None]
+    if not sizes:
+        return None
+    classes = {storage_class(claim) for claim in claims}
+    return VolumesStatus(
+        smallest=min(sizes, key=parse_quantity), storage_class_name=classes.pop() if len(classes) == 1 else None
+    )
+
+
+def _worth_telling(levels: tuple[LevelState, ...], most: int) -> list[LevelState]:
+    """Those that ever had a message, in their order; if these are too many, those with the most to deliver."""
+    used = [level for level in levels if level.max_offset > 0 or level.offset > 0]
+    if len(used) <= most:
+        return used
+    chosen = sorted(used, key=lambda level: (-level.pending, -level.max_offset))[:most]
+    return sorted(chosen, key=lambda level: level.level)
+
+
+def _level(level: LevelState) -> LevelStatus:
+    return LevelStatus(
+        level=level.level,
+        delay_ms=level.delay_ms if level.in_table else None,
+        offset=level.offset,
+        max_offset=level.max_offset,
+        pending=level.pending,
+        next_due=timestamp_of_ms(level.next_due_ms) if level.next_due_ms is not None else None,
+    )
+
+
+def _lateness(levels: tuple[LevelState, ...]) -> LatenessStatus | None:
+    """The worst of all levels: percentiles cannot be added up."""
+    known = [level.lateness for level in levels if level.lateness is not None]
+    if not known:
+        return None
+    return LatenessStatus(
+        p50_ms=max(each.p50_ms for each in known),
+        p99_ms=max(each.p99_ms for each in known),
+        max_ms=max(each.max_ms for each in known),
+    )
+
+
+def _name_servers(p: BrokerPass) -> tuple[str, ...]:
+    if refused_addresses(p.broker, p.ctx):
+        return p.broker.status.name_servers  # what brokers use goes on to be what they use
+    own = (names.namesrv_client_address(p.broker.name, p.namespace),)
+    return own if p.own_name_servers else p.broker.spec.name_servers.addresses
+
+
+def _external_name_servers(p: BrokerPass) -> tuple[str, ...]:
+    external = p.broker.spec.external
+    if external is None:
+        return ()
+    if not p.own_name_servers:
+        return p.broker.spec.name_servers.addresses
+    service = p.cached("Service", names.namesrv_external_service(p.broker.name))
+    if external.type == "NodePort":
+        address, port = external.advertised_address, external.name_server_node_port
+    else:
+        address, port = ingress_ip(service), names.NAMESRV_PORT
+    if address is None or service is None:
+        return ()
+    return (f"[{address}]:{port}" if ":" in address else f"{address}:{port}",)
+
+
+def _images(p: BrokerPass) -> str | None:
+    """What the brokers run, in the order of their groups: more than one image during a roll, none while none runs."""
+    images = dict.fromkeys(group.pod.image for group in p.groups if group.pod is not None and group.pod.image)
+    return ", ".join(image for image in images if image)[:_MAX_IMAGES_CHARS] or None
+
+
+def _levels_in_force(p: BrokerPass) -> str | None:
+    """The table that all brokers which answer have; while they differ, the one that was told last."""
+    tables = {" ".join(group.info.settings.get("messageDelayLevel", "").split()) for group in p.groups if group.info}
+    return tables.pop() or None if len(tables) == 1 else p.broker.status.levels

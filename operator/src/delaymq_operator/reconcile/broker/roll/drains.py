@@ -1,0 +1,64 @@
+"""Moving writes away from a broker: first out of the routes, then, for a moment, sends are refused.
+
+All times are the broker's own, so that clocks need not agree and a new operator goes on where the last one was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final, Literal
+
+from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass, Group
+from delaymq_operator.reconcile.context import ReconcileSettings
+from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
+from delaymq_operator.reconcile.ports import BrokerInfo, DrainMode
+
+ROUTES_S: Final = 30.0
+"""Clients look at the routes this often (RocketMQ's pollNameServerInterval)."""
+DrainStep = Literal["withdraw", "refuse", "done"]
+
+
+def is_known(info: BrokerInfo) -> bool:
+    """Whether clients know that this broker takes writes: it has done so for as long as they keep a route."""
+    since_ms = max(info.started_at_ms, info.drain.since_ms or 0)
+    takes_writes = info.drain.mode == "none" and not info.decommissioned
+    return takes_writes and info.as_of_ms - since_ms >= ROUTES_S * 1000
+
+
+def held_s(info: BrokerInfo) -> float:
+    """Seconds since the broker's drain last changed."""
+    since_ms = info.drain.since_ms if info.drain.since_ms is not None else info.as_of_ms
+    return (info.as_of_ms - since_ms) / 1000
+
+
+def next_drain_step(info: BrokerInfo, settings: ReconcileSettings, *, other_known: bool) -> DrainStep:
+    """What to ask the broker for now (a repetition renews the lease); done: it takes no sends, and nobody sends.
+
+    `other_known`: clients know of another broker (`is_known`). Before, one that sends now and then may know of this one
+    only, and of a broker that is quiet that cannot be seen.
+    """
+    drain = info.drain
+    if drain.mode == "none":
+        return "withdraw"
+    if drain.mode == "withdraw":
+        since_send_s = (info.as_of_ms - (drain.last_send_ms or 0)) / 1000
+        is_quiet = other_known and min(held_s(info), since_send_s) >= settings.quiet_s
+        return "refuse" if is_quiet or held_s(info) >= settings.withdraw_max_s else "withdraw"
+    return "done" if held_s(info) >= settings.refuse_s else "refuse"
+
+
+async def ask_to_drain(p: BrokerPass, group: Group, mode: DrainMode) -> bool:
+    """Begins, renews or ends a drain. False when the broker could not be asked; then its lease decides."""
+    if group.endpoint is None:
+        return False
+    try:
+        now = await p.ctx.admin.drain(group.endpoint, mode, int(p.ctx.settings.drain_lease_s * 1000))
+    except (BrokerUnreachable, BrokerRefused) as error:
+        group.unreachable = str(error)
+        p.memory.undrained_since_ms.setdefault(group.index, p.now_ms)
+        return False
+    p.memory.undrained_since_ms.pop(group.index, None)
+    if group.info is not None:
+        # Later steps of the pass use it.
+        group.info = replace(group.info, drain=now)
+    return True

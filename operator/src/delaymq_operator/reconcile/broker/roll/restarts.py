@@ -1,0 +1,230 @@
+"""Carries out what strategy.py decides, after a fresh look at whatever the decision rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from delaymq_operator.api import names
+from delaymq_operator.api.conditions import Reason
+from delaymq_operator.manifests import component_labels
+from delaymq_operator.reconcile.broker.apply.stateful_sets import made_from
+from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass, Set
+from delaymq_operator.reconcile.broker.model.pods import Pod
+from delaymq_operator.reconcile.broker.roll.drains import ask_to_drain
+from delaymq_operator.reconcile.broker.roll.strategy import (
+    Action,
+    Drain,
+    HelpOut,
+    Restart,
+    Stop,
+    TryOut,
+    Unit,
+    Wait,
+    is_rolling,
+    next_restart,
+)
+from delaymq_operator.reconcile.broker.roll.trials import end_trial, must_be_tried, try_out
+from delaymq_operator.reconcile.errors import KubeError
+from delaymq_operator.reconcile.ports import Manifest
+
+ROUTES_TOLD_S: Final = 10.0
+"""Within this time after a NameServer is ready all brokers have told it their routes: they look for it every 2 s, and
+its name may lead to the former address for 5 s."""
+# A pod that fails is looked at by its events; this only makes sure.
+_FAILING_LOOK_S = 5.0
+
+
+async def restart_outdated_pods(p: BrokerPass) -> None:
+    """One step of a roll, if there is one to be done."""
+    units = units_of(p)
+    action = next_restart(units, p.ctx.settings)
+    await _end_other_drains(p, action)
+    if not (isinstance(action, (TryOut, Restart)) and action.unit.group is None):
+        await end_trial(p)
+    p.rolling = is_rolling(action, units)
+    match action:
+        case Stop(unit):
+            message = f"Nothing else is restarted before pod {unit.pod_name} runs."
+            p.progressing(Reason.WAITING_FOR_POD, message, again_s=_FAILING_LOOK_S)
+        case Wait(unit):
+            again_s = _FAILING_LOOK_S if unit.hold else None
+            late = p.late_pods.get(unit.pod_name)
+            message = f"{_waiting_for(unit)} {late.warning}".rstrip() if late is not None else _waiting_for(unit)
+            p.progressing(_reason_to_wait(p, unit), message, again_s=again_s)
+        case Drain(unit, mode):
+            await _drain(p, unit, mode)
+        case HelpOut(unit, helpers):
+            await _let_help(p, unit, helpers)
+        case TryOut(unit):
+            p.rolling = await try_out(p, unit.pod_name) and p.rolling
+        case Restart(unit):
+            await _restart(p, unit, units)
+
+
+def units_of(p: BrokerPass) -> list[Unit]:
+    """NameServers by ordinal, then groups."""
+    units = []
+    if p.own_name_servers:
+        pods = {pod.name: pod for pod in p.name_server_pods}
+        for ordinal in range(p.broker.spec.name_servers.replicas):
+            name = names.namesrv_pod(p.broker.name, ordinal)
+            units.append(
+                Unit(
+                    pod_name=name,
+                    stateful_set=names.namesrv_objects(p.broker.name),
+                    pod=pods.get(name),
+                    revision=_revision(p.name_servers),
+                    untried=must_be_tried(p),
+                    settling=_is_settling(p, pods.get(name)),
+                    inputs=p.name_servers.inputs,
+                )
+            )
+    for group in p.groups:
+        silent = (p.memory.unreachable_since_ms.get(group.index), p.memory.undrained_since_ms.get(group.index))
+        since_ms = min((at_ms for at_ms in silent if at_ms is not None), default=None)
+        if group.surplus and not group.made:
+            continue
+        units.append(
+            Unit(
+                pod_name=names.group_pod(p.broker.name, group.index),
+                stateful_set=names.group_object(p.broker.name, group.index),
+                pod=group.pod,
+                revision=_revision(group.set),
+                inputs=group.set.inputs,
+                group=group.index,
+                surplus=group.surplus,
+                hold=group.hold,
+                info=group.info,
+                unreachable_s=(p.now_ms - since_ms) / 1000 if since_ms is not None else 0.0,
+            )
+        )
+    return units
+
+
+def _is_settling(p: BrokerPass, pod: Pod | None) -> bool:
+    since_ms = pod.ready_since_ms if pod is not None and pod.ready else None
+    # The operator's clock may be behind the API server's, and was perhaps set back.
+    return since_ms is not None and abs(p.now_ms - since_ms) < ROUTES_TOLD_S * 1000
+
+
+def _revision(found: Set) -> str | None:
+    return found.revision if found.settled else None
+
+
+def _reason_to_wait(p: BrokerPass, unit: Unit) -> Reason:
+    """A group that never ran is being created."""
+    ran = {group.group for group in p.broker.status.groups if group.resumed is not None}
+    never_ran = unit.group not in ran if unit.group is not None else not ran
+    return Reason.CREATING if never_ran else Reason.WAITING_FOR_POD
+
+
+def _waiting_for(unit: Unit) -> str:
+    if unit.pod is None:
+        return f"Pod {unit.pod_name} is not there yet."
+    if unit.pod.terminating:
+        return f"Pod {unit.pod_name} is ending."
+    if not unit.ready:
+        why = f": {'; '.join(unit.info.not_ready)}" if unit.info is not None and unit.info.not_ready else ""
+        return f"Pod {unit.pod_name} is not ready yet{why}."
+    if unit.settling:
+        return f"NameServer {unit.pod_name} has just become ready: brokers register their routes with it first."
+    if unit.unreachable_s:
+        return f"Pod {unit.pod_name} does not answer and cannot be asked to move writes away."
+    if unit.hold:
+        return f"Pod {unit.pod_name} is not restarted now: {unit.hold}."
+    return f"The StatefulSet of pod {unit.pod_name} is being changed."
+
+
+async def _end_other_drains(p: BrokerPass, action: Action) -> None:
+    """Groups that stay take writes again, unless it is their turn: an earlier operator may have begun elsewhere."""
+    turn = action.unit.group if isinstance(action, (Drain, Restart)) else None
+    # Time that was given in vain counts for this restart only.
+    since_ms = p.memory.undrained_since_ms
+    p.memory.undrained_since_ms = {group: at_ms for group, at_ms in since_ms.items() if group == turn}
+    for group in p.wanted_groups:
+        if group.index != turn and group.info is not None and group.info.drain.mode != "none":
+            await ask_to_drain(p, group, "none")
+
+
+async def _let_help(p: BrokerPass, unit: Unit, helpers: Sequence[Unit]) -> None:
+    helping = [group for group in p.groups if group.index in {helper.group for helper in helpers}]
+    for group in helping:
+        await ask_to_drain(p, group, "none")
+    who = f"{', '.join(group.name for group in helping)}, which is to be removed," if helping else "another group"
+    p.progressing(Reason.MOVING_WRITES, f"Pod {unit.pod_name} is restarted when {who} accepts writes again.")
+
+
+async def _drain(p: BrokerPass, unit: Unit, mode: str) -> None:
+    group = p.group_of(lambda group: group.index == unit.group)
+    if group is None or group.info is None:
+        return
+    if await ask_to_drain(p, group, "refuse" if mode == "refuse" else "withdraw"):
+        p.progressing(Reason.MOVING_WRITES, f"Writes move away from {group.name} before its restart.")
+        return
+    most_s = p.ctx.settings.withdraw_max_s
+    what = f"{group.name} does not move its writes away: {group.unreachable}"
+    p.progressing(Reason.MOVING_WRITES, f"{what}. If that lasts for {most_s:g} s, it is restarted all the same.")
+
+
+async def _restart(p: BrokerPass, unit: Unit, units: list[Unit]) -> None:
+    """Deletes the pod, if what was decided from is still so. The uid makes sure that no pod is hit twice."""
+    done = f"{sum(1 for one in units if one.ready and not one.outdated)} of {len(units)} pods are up to date"
+    p.progressing(Reason.ROLLING, f"Pod {unit.pod_name} is restarted; {done}.")
+    pod = await _still_to_restart(p, unit, units)
+    if pod is None:
+        return
+    try:
+        await p.ctx.kube.delete("Pod", p.namespace, pod.name, uid=pod.uid)
+    except KubeError as error:
+        if error.conflict:
+            return
+        raise
+    why = pod.problem or "it is made from an earlier state of the Broker's spec"
+    await p.event("Normal", "Restarting", f"pod {pod.name} is restarted: {why}")
+
+
+async def _still_to_restart(p: BrokerPass, unit: Unit, units: list[Unit]) -> Pod | None:
+    """The pod by a fresh look, or None when something has changed: the next pass decides anew."""
+    kube = p.ctx.kube
+    body = await kube.get("Broker", p.namespace, p.broker.name)
+    if (
+        body is None
+        or body["metadata"].get("generation") != p.broker.generation
+        or body["metadata"]["uid"] != p.broker.uid
+    ):
+        return None
+    live = await kube.get("StatefulSet", p.namespace, unit.stateful_set)
+    current = Set(live=live)
+    if live is None or not current.settled or not _same_inputs(p, unit, live):
+        return None
+    if unit.group is not None and await _would_lose_volume(p, unit.group):
+        return None
+    labels = {names.INSTANCE_LABEL: p.broker.name, names.MANAGED_BY_LABEL: names.MANAGED_BY_VALUE}
+    pods = {
+        body["metadata"]["name"]: Pod.of(body, p.now_ms) for body in await kube.list("Pod", p.namespace, labels=labels)
+    }
+    pod = pods.get(unit.pod_name)
+    if pod is None or unit.pod is None or pod.uid != unit.pod.uid or pod.terminating:
+        return None
+    decommissioned = unit.info is not None and unit.info.decommissioned
+    if pod.revision == current.revision and not decommissioned:
+        return None
+    if not pod.ready:
+        return pod
+    others = [other for other in units if other.pod_name != unit.pod_name and not other.surplus]
+    return pod if all(other.pod_name in pods and pods[other.pod_name].ready for other in others) else None
+
+
+async def _would_lose_volume(p: BrokerPass, group: int) -> bool:
+    """Whether the volume was deleted and only waits for the end of its pod."""
+    claims = await p.ctx.kube.list("PersistentVolumeClaim", p.namespace, labels=component_labels(p.broker, "broker"))
+    name = names.group_claim(p.broker.name, group)
+    return any(claim["metadata"]["name"] == name and claim["metadata"].get("deletionTimestamp") for claim in claims)
+
+
+def _same_inputs(p: BrokerPass, unit: Unit, live: Manifest) -> bool:
+    """Whether the StatefulSet is the one that this pass knows."""
+    group = p.group_of(lambda group: group.index == unit.group)
+    known = group.set.live if group is not None else p.name_servers.live
+    return made_from(live) == made_from(known)

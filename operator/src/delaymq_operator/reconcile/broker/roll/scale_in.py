@@ -1,0 +1,184 @@
+"""Groups that are too many go, the highest first, each when nothing is undelivered or unconsumed in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from delaymq_operator.api import names
+from delaymq_operator.api.broker import parse_broker
+from delaymq_operator.api.conditions import Reason
+from delaymq_operator.api.errors import SpecError
+from delaymq_operator.reconcile.broker.apply.ensure import check_ours
+from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass, Group
+from delaymq_operator.reconcile.broker.roll.drains import (
+    ROUTES_S,
+    DrainStep,
+    ask_to_drain,
+    held_s,
+    is_known,
+    next_drain_step,
+)
+from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
+from delaymq_operator.reconcile.ports import BrokerInfo, Remaining
+
+_SHOWN = 3
+
+
+def _override(p: BrokerPass) -> str:
+    """It names the size, so that it does not hold for the next scale-in too."""
+    return f'To drop what is in it, annotate the Broker with {names.FORCE_SCALE_IN_ANNOTATION}="{p.broker.spec.size}".'
+
+
+async def remove_surplus_groups(p: BrokerPass) -> None:
+    """Writes move away from all of them; then the highest is removed, if it may be.
+
+    Restarts of groups that stay come first: meanwhile those that shall go may be the only ones to take writes.
+    """
+    surplus = sorted((group for group in p.groups if group.surplus), key=lambda group: -group.index)
+    if not surplus:
+        return
+    if p.rolling and not p.broker.force_scale_in:
+        await _stand_by(p, surplus)
+        p.progressing(Reason.SCALING_IN, "Surplus groups are removed when the remaining groups have been restarted.")
+        return
+    if p.broker.force_scale_in is False and not any(group.writable for group in p.wanted_groups):
+        p.progressing(Reason.SCALING_IN, "Groups are removed once one of those that stay takes writes.")
+        return
+    top = surplus[0]
+    for group in surplus:
+        await _move_writes_away(p, group, is_top=group is top)
+    if not top.made:
+        await _remove_services(p, top)
+    elif top.set.live is not None and top.set.live["metadata"].get("deletionTimestamp"):
+        p.progressing(Reason.SCALING_IN, f"{top.name} is being removed.")
+    elif await _may_go(p, top):
+        await _remove(p, top)
+
+
+async def _stand_by(p: BrokerPass, surplus: Sequence[Group]) -> None:
+    """A group whose writes have moved away takes again what still comes; two that refuse leave a send no way out."""
+    if not any(group.writable for group in p.wanted_groups):
+        return
+    for group in surplus:
+        if group.info is not None and not group.info.decommissioned and group.info.drain.mode != "none":
+            await ask_to_drain(p, group, "withdraw")
+
+
+async def _move_writes_away(p: BrokerPass, group: Group, *, is_top: bool) -> None:
+    """Reads and hand-overs go on. The lease is renewed with each pass: without an operator the group is as before.
+
+    Only one refuses at a time: RocketMQ's clients try three brokers, and two of these may be the same.
+    """
+    if group.info is None or group.info.decommissioned:
+        return
+    step = _drain_step(p, group.info) if is_top else "withdraw"
+    await ask_to_drain(p, group, "refuse" if step == "done" else step)
+
+
+def _drain_step(p: BrokerPass, info: BrokerInfo) -> DrainStep:
+    other_known = any(group.info is not None and is_known(group.info) for group in p.wanted_groups)
+    return next_drain_step(info, p.ctx.settings, other_known=other_known)
+
+
+async def _may_go(p: BrokerPass, group: Group) -> bool:
+    """Whether nothing would be missed, or somebody said that it may be lost."""
+    if p.broker.force_scale_in:
+        return True
+    if group.info is None or group.endpoint is None:
+        why = group.unreachable or (group.pod.problem if group.pod is not None else None) or "its pod does not run"
+        _blocked(p, f"{group.name} cannot be asked what is left in it: {why}. Help it to run. {_override(p)}")
+        return False
+    if not group.info.decommissioned and _drain_step(p, group.info) != "done":
+        if group.unreachable is not None:
+            _blocked(p, f"{group.name} does not move its writes away: {group.unreachable}. {_override(p)}")
+        else:
+            p.progressing(Reason.SCALING_IN, f"Writes move away from {group.name} before it is removed.")
+        return False
+    try:
+        left = await p.ctx.admin.remaining(group.endpoint)
+    except (BrokerUnreachable, BrokerRefused) as error:
+        _blocked(p, f"{group.name} did not say what is left in it: {error}. {_override(p)}")
+        return False
+    if left.pending_delays == 0 and left.unconsumed_messages == 0:
+        # The address of a removed group answers nobody: who may still know it is refused, and so sends elsewhere.
+        if group.info.decommissioned or held_s(group.info) >= ROUTES_S:
+            return True
+        p.progressing(Reason.SCALING_IN, f"{group.name} is empty and is removed when clients no longer know it.")
+        return False
+    what = f"{group.name} is read-only and still has {what_remains(left)}"
+    _blocked(p, f"{what}. It is removed when they are gone. {_override(p)}")
+    return False
+
+
+def what_remains(left: Remaining) -> str:
+    """In words."""
+    parts = []
+    if left.pending_delays:
+        parts.append(f"{left.pending_delays} delayed message{'s' if left.pending_delays > 1 else ''} to deliver")
+    if left.unconsumed_messages:
+        largest = [f"{each.messages} of {each.topic} by {each.group}" for each in left.unconsumed[:_SHOWN]]
+        more = ", …" if len(left.unconsumed) > _SHOWN else ""
+        parts.append(f"{left.unconsumed_messages} not consumed ({', '.join(largest)}{more})")
+    return " and ".join(parts)
+
+
+def _blocked(p: BrokerPass, message: str) -> None:
+    p.scale_in_blocked.append(message)
+    p.progressing(Reason.SCALING_IN, message, again_s=p.ctx.settings.poll_interval_s)
+
+
+async def _remove(p: BrokerPass, group: Group) -> None:
+    """Takes the group out of the routes and its StatefulSet away; its volume goes or stays as spec.storage says."""
+    p.progressing(Reason.SCALING_IN, f"{group.name} is being removed.")
+    if group.set.live is not None:
+        check_ours(p, group.set.live)
+    if not _volume_is_free(p, group) or not await _still_surplus(p, group):
+        return
+    if group.endpoint is not None:
+        try:
+            await p.ctx.admin.decommission(group.endpoint)
+        except (BrokerUnreachable, BrokerRefused) as error:
+            if not p.broker.force_scale_in:
+                _blocked(p, f"{group.name} could not be taken out of the routes: {error}. {_override(p)}")
+                return
+    if group.set.live is not None:
+        metadata = group.set.live["metadata"]
+        await p.ctx.kube.delete("StatefulSet", p.namespace, metadata["name"], uid=metadata["uid"])
+        what = f"{group.name} is removed; its volume is {'deleted' if p.broker.spec.storage.delete_claim else 'kept'}"
+        if p.broker.force_scale_in:
+            what += f"; take the annotation {names.FORCE_SCALE_IN_ANNOTATION} away before groups are added again"
+        await p.event("Normal", "RemovingGroup", what)
+
+
+def _volume_is_free(p: BrokerPass, group: Group) -> bool:
+    """Whether the volume stays when the StatefulSet goes, if it shall: its controller lets go of the claim first."""
+    if p.broker.spec.storage.delete_claim or group.set.live is None:
+        return True
+    owners = ((group.claim or {}).get("metadata") or {}).get("ownerReferences") or []
+    return group.set.settled and group.set.live["metadata"]["uid"] not in {owner.get("uid") for owner in owners}
+
+
+async def _still_surplus(p: BrokerPass, group: Group) -> bool:
+    """By a fresh look: it cannot be taken back."""
+    body = await p.ctx.kube.get("Broker", p.namespace, p.broker.name)
+    if body is None:
+        return False
+    try:
+        fresh = parse_broker(body)
+    except SpecError:
+        return False
+    if fresh.deleting or fresh.spec.paused or fresh.spec.size > group.index:
+        return False
+    same_will = (fresh.force_scale_in, fresh.spec.storage) == (p.broker.force_scale_in, p.broker.spec.storage)
+    return fresh.uid == p.broker.uid and same_will
+
+
+async def _remove_services(p: BrokerPass, group: Group) -> None:
+    """After the pod is gone: it used the address to the end."""
+    p.progressing(Reason.SCALING_IN, f"{group.name} is being removed.")
+    if group.pod is not None:
+        return
+    for service in (group.service, group.external):
+        if service is not None and not service["metadata"].get("deletionTimestamp"):
+            metadata = service["metadata"]
+            await p.ctx.kube.delete("Service", p.namespace, metadata["name"], uid=metadata["uid"])

@@ -1,0 +1,203 @@
+"""Which pod is restarted next, and what comes before: a pure decision from what is seen.
+
+One pod at a time. NameServers come before brokers; a change to the only one is tried out first. What is down already is
+replaced first and at once; what works is only touched while all else works. A pod that fails on its new revision stops
+everything until somebody helps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from delaymq_operator.reconcile.broker.model.pods import Pod
+from delaymq_operator.reconcile.broker.roll.drains import is_known, next_drain_step
+from delaymq_operator.reconcile.context import ReconcileSettings
+from delaymq_operator.reconcile.ports import BrokerInfo, DrainMode
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unit:
+    """A pod's place."""
+
+    pod_name: str
+    stateful_set: str
+    pod: Pod | None
+    revision: str | None
+    """What the pod should be made from; None while the StatefulSet's controller has not said so."""
+    inputs: str = ""
+    """What the StatefulSet's template says that the pod is made from."""
+    group: int | None = None
+    """None: a NameServer."""
+    surplus: bool = False
+    """It is to be removed: it is restarted only if it is broken, and nothing waits for it. It can still take writes."""
+    hold: str = ""
+    """Why it may not be touched now; empty: it may."""
+    untried: bool = False
+    """It is the only NameServer, and no other pod was seen to run as it would after a restart."""
+    settling: bool = False
+    """It is a NameServer that was ready only a moment ago: brokers may not have told it their routes yet."""
+    info: BrokerInfo | None = None
+    unreachable_s: float = 0.0
+    """For how long its broker has not answered, or not moved writes away, though its pod runs."""
+
+    @property
+    def outdated(self) -> bool:
+        """Whether the pod must be made anew. A decommissioned broker that shall stay takes writes after a restart."""
+        if self.pod is None or self.pod.terminating or self.hold:
+            return False
+        if self.revision is not None and self.pod.revision != self.revision:
+            return True
+        return self.info is not None and self.info.decommissioned and not self.surplus
+
+    @property
+    def rolled_out(self) -> bool:
+        """Whether the pod is made from the spec.
+
+        The StatefulSets are OnDelete, for which Kubernetes never advances `currentRevision`: the pod's own revision
+        counts. While the controller has not seen a change of the StatefulSet, the inputs tell whether that change
+        needs another pod.
+        """
+        if self.pod is None or self.pod.terminating or self.outdated:
+            return False
+        made_from = self.pod.inputs if self.revision is None else self.pod.revision
+        return made_from == (self.inputs if self.revision is None else self.revision)
+
+    @property
+    def ready(self) -> bool:
+        return self.pod is not None and self.pod.ready
+
+    @property
+    def fails(self) -> bool:
+        """Whether something keeps it from running that does not pass by itself."""
+        return not self.ready and self.pod is not None and self.pod.problem is not None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether its pod is made from what it should be, as far as is known: others would fail like it."""
+        return self.pod is not None and self.revision in (None, self.pod.revision)
+
+    @property
+    def writable(self) -> bool:
+        """Whether clients can send to it."""
+        return self.can_be_writable and self.info is not None and self.info.drain.mode == "none"
+
+    @property
+    def can_be_writable(self) -> bool:
+        """Whether clients could send to it if no writes were moved away."""
+        return self.group is not None and self.ready and self.info is not None and not self.info.decommissioned
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """All pods are as they should be."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """For this one."""
+
+    unit: Unit
+
+
+@dataclass(frozen=True)
+class Stop:
+    """This one fails on its new revision."""
+
+    unit: Unit
+
+
+@dataclass(frozen=True)
+class Drain:
+    """Writes move away from this one first."""
+
+    unit: Unit
+    mode: DrainMode
+
+
+@dataclass(frozen=True)
+class HelpOut:
+    """`unit` waits until another group takes writes again: one that stays, or, where none could, `helpers`, which shall
+    go."""
+
+    unit: Unit
+    helpers: tuple[Unit, ...]
+
+
+@dataclass(frozen=True)
+class TryOut:
+    """An additional pod first shows whether a restart would succeed."""
+
+    unit: Unit
+
+
+@dataclass(frozen=True)
+class Restart:
+    """Delete this pod; its StatefulSet makes it anew."""
+
+    unit: Unit
+
+
+Action: TypeAlias = Nothing | Wait | Stop | Drain | HelpOut | TryOut | Restart
+
+
+def next_restart(units: Sequence[Unit], settings: ReconcileSettings) -> Action:
+    """The one thing to do now; `units` are the NameServers by ordinal, then the groups by index."""
+    for unit in units:
+        if unit.outdated and unit.pod is not None and unit.pod.problem is not None:
+            return Restart(unit)
+    staying = [unit for unit in units if not unit.surplus]
+    for unit in staying:
+        if unit.fails and unit.is_current:
+            return Stop(unit)
+    for unit in units:
+        if unit.outdated and not unit.ready:
+            return Restart(unit)
+    for unit in staying:
+        if unit.fails:
+            return Stop(unit)
+    for unit in staying:
+        if not unit.ready or unit.hold or unit.revision is None:
+            return Wait(unit)
+    outdated = [unit for unit in staying if unit.outdated]
+    if not outdated:
+        return Nothing()
+    chosen = min(outdated, key=_turn)
+    settling = [unit for unit in staying if unit.settling]
+    if chosen.group is None and settling:
+        return Wait(settling[0])
+    return _before_restart(chosen, units, settings)
+
+
+def is_rolling(action: Action, units: Sequence[Unit]) -> bool:
+    """Whether a group that stays is being restarted, or will be as soon as others are ready."""
+    if isinstance(action, (Drain, HelpOut, Restart)):
+        return True
+    return isinstance(action, (TryOut, Wait)) and any(
+        unit.outdated and not unit.surplus and unit.group is not None for unit in units
+    )
+
+
+def _turn(unit: Unit) -> tuple[bool, bool, int]:
+    """NameServers first, then whom writes are moving away from already."""
+    draining = unit.info is not None and unit.info.drain.mode != "none"
+    return unit.group is not None, not draining, unit.group or 0
+
+
+def _before_restart(unit: Unit, units: Sequence[Unit], settings: ReconcileSettings) -> Action:
+    if unit.untried:
+        return TryOut(unit)
+    others = [other for other in units if other is not unit and other.can_be_writable]
+    if unit.group is None or not others:
+        return Restart(unit)
+    if not any(other.writable for other in others):
+        return HelpOut(unit, tuple(others) if all(other.surplus for other in others) else ())
+    # Of one that cannot be asked to move writes away: it is given time, not for ever, since a restart may help it.
+    if unit.unreachable_s >= settings.withdraw_max_s:
+        return Restart(unit)
+    if unit.info is None:
+        return Wait(unit)
+    other_known = any(other.info is not None and is_known(other.info) for other in others)
+    step = next_drain_step(unit.info, settings, other_known=other_known)
+    return Restart(unit) if step == "done" else Drain(unit, step)

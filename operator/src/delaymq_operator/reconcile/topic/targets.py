@@ -1,0 +1,49 @@
+"""Where a Broker's topics are kept: its groups and its NameServers, and how they are reached."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from delaymq_operator.api import Broker
+from delaymq_operator.api.names import group_pod, rocketmq_broker_name
+from delaymq_operator.manifests import listen_port
+from delaymq_operator.reconcile.context import ReconcileContext
+from delaymq_operator.reconcile.endpoints import broker_endpoint, running_port
+from delaymq_operator.reconcile.ports import Account, Endpoint
+from delaymq_operator.reconcile.secrets import operator_account
+
+# Topics are asked for over RocketMQ's protocol, which knows no token.
+_NO_TOKEN = ""
+
+
+@dataclass(frozen=True)
+class Group:
+    """One broker group."""
+
+    name: str
+    """RocketMQ's brokerName."""
+    endpoint: Endpoint | None
+    """None: its broker is not ready."""
+    leaving: bool
+    """A surplus group of a scale-in: nothing new is put there."""
+
+
+async def groups_of(broker: Broker, ctx: ReconcileContext) -> list[Group]:
+    """The groups that the Broker shall have, and those that it still has. KubeError when its account cannot be read."""
+    account = await operator_account(broker, ctx)
+    ready = {group.group: group.ready for group in broker.status.groups}
+    return [
+        Group(
+            rocketmq_broker_name(broker.name, number),
+            _endpoint(broker, number, ctx, account) if ready.get(number) else None,
+            leaving=number >= broker.spec.size,
+        )
+        for number in sorted({*range(broker.spec.size), *ready})
+    ]
+
+
+def _endpoint(broker: Broker, number: int, ctx: ReconcileContext, account: Account | None) -> Endpoint | None:
+    pod = ctx.cache.get("Pod", broker.namespace, group_pod(broker.name, number)) or {}
+    address = (pod.get("status") or {}).get("podIP")
+    port = running_port(pod) or listen_port(broker.spec, number)
+    return broker_endpoint(address, port, _NO_TOKEN, account) if address else None
