@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from delaymq.store.reader import StoreReader
-from delaymq_spark.segments_plan import plan
-from delaymq_spark.source_options import parse_options
-from delaymq_spark.source_read import batches
+from delaymq_spark.planning.parts import plan
+from delaymq_spark.source.options import parse_options
+from delaymq_spark.source.read import batches
 from processes import Usage, Watch
 
 if TYPE_CHECKING:

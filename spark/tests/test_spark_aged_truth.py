@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from delaymq_spark.jobs import compaction
 from delaymq_spark.jobs.plan import PINNING_REASONS, Action, Sum, make_plan
-from delaymq_spark.positions import read_positions
+from delaymq_spark.store.positions import read_positions
 from spark_aged_workload import REASONS, aged_workload
 from spark_plain_rows import plain_messages
 from spark_stages import MANY, ONE, reasons

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from delaymq_spark.cli import run
 from delaymq_spark.jobs import pipeline
-from delaymq_spark.segments_plan import Plan, plan
+from delaymq_spark.planning.parts import Plan, plan
 from pyspark.sql import SparkSession
 from spark_workload import Workload
 

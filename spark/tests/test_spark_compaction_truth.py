@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from delaymq_spark.jobs import compaction
 from delaymq_spark.jobs.plan import Action, Sum, make_plan
-from delaymq_spark.positions import Positions
+from delaymq_spark.store.positions import Positions
 from spark_plain_rows import plain_messages
 from spark_stages import MANY, ONE, Cluster, reasons, run_stages, shuffled, table
 from spark_workload import RETENTION_HOURS, Workload, mixed_workload

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from delaymq_spark.jobs import summary
 from delaymq_spark.jobs.compaction import CompactionOptions
-from delaymq_spark.positions import Positions
+from delaymq_spark.store.positions import Positions
 from spark_plain_rows import plain_messages
 from spark_stages import MANY, ONE, Cluster, run_stages, table
 from spark_workload import START_MS, Workload, Written

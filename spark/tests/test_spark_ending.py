@@ -16,10 +16,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from delaymq_spark import cli, problems
+from delaymq_spark import cli
+from delaymq_spark.command import problems
+from delaymq_spark.command.publish import ApiServer, PublishError
 from delaymq_spark.jobs import pipeline, running
-from delaymq_spark.positions import Positions
-from delaymq_spark.publish import ApiServer, PublishError
+from delaymq_spark.store.positions import Positions
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -115,7 +116,7 @@ def test_results_that_cannot_be_published_are_a_failure(
         (OSError(28, "No space left on device", "/out/summary.json"), 3, "the disk is full"),
         (PySparkException("java.lang.OutOfMemoryError: Java heap space"), 3, "ran out of memory"),
         (
-            PySparkException("Traceback\n  x\ndelaymq_spark.store_address.StorePathError: /s is not a store"),
+            PySparkException("Traceback\n  x\ndelaymq_spark.store.address.StorePathError: /s is not a store"),
             3,
             "/s is not",
         ),

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from delaymq_spark.cli import run
-from delaymq_spark.folders import FolderError, folder_of, output_folder, store_around
-from delaymq_spark.store_address import StorePathError, check_store_path
+from delaymq_spark.store.address import StorePathError, check_store_path
+from delaymq_spark.store.folders import FolderError, folder_of, output_folder, store_around
 
 pytestmark = pytest.mark.core
 

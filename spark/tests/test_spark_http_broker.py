@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from delaymq.client import Client, Message, Producer
 from delaymq.store.reader import StoreReader
-from delaymq_spark import StorePathError, read_positions, register, store_http
-from delaymq_spark.segments import Skipped, list_segments
-from delaymq_spark.segments_plan import plan
-from delaymq_spark.source_options import parse_options
-from delaymq_spark.source_read import batches
-from delaymq_spark.store_http import describe_store
+from delaymq_spark import StorePathError, read_positions, register
+from delaymq_spark.planning.parts import plan
+from delaymq_spark.source.options import parse_options
+from delaymq_spark.source.read import batches
+from delaymq_spark.store import remote
+from delaymq_spark.store.remote import describe_store
+from delaymq_spark.store.segments import Skipped, list_segments
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from spark_running_broker import SEGMENT_BYTES, RunningBroker, running_broker, write_store
@@ -90,7 +91,7 @@ def test_a_broker_describes_its_store(broker: RunningBroker) -> None:
     assert found.store_id == read_positions(broker.store).store_id
     assert (found.message_delay_level or "").startswith("1s 5s")
     assert found.file_reserved_time_hours == 72
-    assert describe_store(str(broker.store)) == store_http.StoreDescription()
+    assert describe_store(str(broker.store)) == remote.StoreDescription()
 
 
 def test_a_log_that_is_written_to_is_read_to_an_end_that_it_had(broker: RunningBroker) -> None:
@@ -158,7 +159,7 @@ def test_a_broker_that_does_not_come_back_is_told(broker: RunningBroker, monkeyp
     options = parse_options({"path": broker.url, "columns": "keys"})
     first, *others = plan(options.path, 1 << 27).parts
     assert sum(batch.num_rows for batch in batches(first, options)) > 400
-    monkeypatch.setattr(store_http, "READ_PATIENCE_S", 0.5)
+    monkeypatch.setattr(remote, "READ_PATIENCE_S", 0.5)
     broker.stop()
     told: list[Skipped] = []
     assert list(batches(others[0], options, told.append)) == []

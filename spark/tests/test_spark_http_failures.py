@@ -11,10 +11,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from delaymq_spark import StorePathError, read_positions, store_client, store_http, store_patience
-from delaymq_spark.segments import Skipped
-from delaymq_spark.store_http import describe_store
-from delaymq_spark.store_patience import Patience
+from delaymq_spark import StorePathError, read_positions
+from delaymq_spark.store import http_client, remote
+from delaymq_spark.store import patience as store_patience
+from delaymq_spark.store.patience import Patience
+from delaymq_spark.store.remote import describe_store
+from delaymq_spark.store.segments import Skipped
 from spark_fake_broker import Answer, FakeBroker, Handler, fail, fake_broker, reset, send, send_json, send_range
 from spark_running_broker import write_store
 from spark_store import source_rows
@@ -50,17 +52,17 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(store_patience, "time", clock)
-    monkeypatch.setattr(store_client, "time", clock)
+    monkeypatch.setattr(http_client, "time", clock)
     return clock
 
 
 @pytest.fixture
 def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is waited for in real time."""
-    monkeypatch.setattr(store_client, "time", time)
+    monkeypatch.setattr(http_client, "time", time)
     monkeypatch.setattr(store_patience, "time", time)
-    monkeypatch.setattr(store_client, "ANSWER_TIMEOUT_S", 10_000)
-    monkeypatch.setattr(store_http, "FIRST_PATIENCE_S", 0.3)
+    monkeypatch.setattr(http_client, "ANSWER_TIMEOUT_S", 10_000)
+    monkeypatch.setattr(remote, "FIRST_PATIENCE_S", 0.3)
 
 
 @pytest.fixture
@@ -229,13 +231,13 @@ def test_a_server_that_falls_silent_is_given_up_when_the_patience_of_the_questio
 def test_a_kept_connection_that_falls_silent_is_given_up_too(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = store_client.BrokerClient(broker.url, None, 100)
+    client = http_client.BrokerClient(broker.url, None, 100)
     assert client.get_json("/api/v1/store")["brokerName"] == "b"
     broker.first = lambda handler: handler.rfile.read(1)
     monkeypatch.setattr(store_patience, "time", time)
-    monkeypatch.setattr(store_client, "ANSWER_TIMEOUT_S", 10_000)
+    monkeypatch.setattr(http_client, "ANSWER_TIMEOUT_S", 10_000)
     client._patience.seconds = 0.3
-    with pytest.raises(store_client.NoAnswerError, match="it takes too long"):
+    with pytest.raises(http_client.NoAnswerError, match="it takes too long"):
         client.get_json("/api/v1/store")
 
 
@@ -252,7 +254,7 @@ def test_all_addresses_of_a_name_share_one_patience(clock: Clock, monkeypatch: p
     with pytest.raises(StorePathError, match="it takes too long"):
         describe_store("http://three.example:8080")
     assert waits
-    assert max(waits) <= store_http.FIRST_PATIENCE_S / 3
+    assert max(waits) <= remote.FIRST_PATIENCE_S / 3
 
 
 def test_a_large_answer_may_take_longer_than_the_patience_while_it_comes(clock: Clock) -> None:
@@ -288,7 +290,7 @@ def test_a_server_that_trickles_is_given_up(broker: FakeBroker, short_patience: 
 
 
 def test_an_answer_without_end_is_given_up(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_client, "MAX_ANSWER_BYTES", 1_000)
+    monkeypatch.setattr(http_client, "MAX_ANSWER_BYTES", 1_000)
     broker.first = lambda handler: send(handler, 200, b" " * 100_000)
     with pytest.raises(StorePathError, match="more than 1000 bytes"):
         describe_store(broker.url)
@@ -329,7 +331,7 @@ def test_an_address_that_cannot_be_one_is_told_without_what_may_be_secret(path: 
     ],
 )
 def test_an_address_has_one_form(given: str, normal: str) -> None:
-    assert store_http.check_store_path(given) == normal
+    assert remote.check_store_path(given) == normal
 
 
 def test_a_token_is_sent_and_never_shown(

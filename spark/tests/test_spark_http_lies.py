@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from delaymq_spark import StorePathError, read_positions, store_client
-from delaymq_spark.store_client import BrokerClient, NoAnswerError
-from delaymq_spark.store_http import ask_store, describe_store
+from delaymq_spark import StorePathError, read_positions
+from delaymq_spark.store import http_client
+from delaymq_spark.store.http_client import BrokerClient, NoAnswerError
+from delaymq_spark.store.remote import ask_store, describe_store
 from spark_fake_broker import FakeBroker, Handler, fake_broker, send, send_json, send_range
 from spark_running_broker import write_store
 
@@ -29,7 +30,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def broker(store: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBroker]:
     monkeypatch.delenv("DELAYMQ_HTTP_TOKEN", raising=False)
-    monkeypatch.setattr(store_client, "_FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(http_client, "_FIRST_PAUSE_S", 0.01)
     with fake_broker(store) as server:
         yield server
 
@@ -45,7 +46,7 @@ def expected(broker: FakeBroker, position: int, count: int) -> bytes:
 
 
 def test_a_kept_connection_that_falls_silent_is_made_anew(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_client, "ANSWER_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(http_client, "ANSWER_TIMEOUT_S", 0.3)
     over = threading.Event()
     broker.script = [send_range, lambda handler: bool(over.wait(20)) and None]
     client = BrokerClient(broker.url, None, 60)
@@ -58,7 +59,7 @@ def test_a_kept_connection_that_falls_silent_is_made_anew(broker: FakeBroker, mo
 
 
 def test_bytes_that_trickle_are_given_up(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_client, "ANSWER_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(http_client, "ANSWER_TIMEOUT_S", 0.3)
     over = threading.Event()
 
     def trickle(handler: Handler) -> None:
@@ -168,7 +169,7 @@ def test_a_name_that_no_host_can_have_is_told(host: str) -> None:
 def test_without_a_port_the_schemes_is_asked(
     address: str, asked: tuple[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_client, "_FIRST_PAUSE_S", 10_000)
+    monkeypatch.setattr(http_client, "_FIRST_PAUSE_S", 10_000)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [object()])
     tried: list[object] = []
 

@@ -12,8 +12,8 @@ import pytest
 from delaymq.message.names import is_system_topic
 from delaymq.store.tools.inspect import Inspection, inspect
 from delaymq_spark.cli import run
-from delaymq_spark.positions import read_positions
-from delaymq_spark.source import register
+from delaymq_spark.source.data_source import register
+from delaymq_spark.store.positions import read_positions
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from spark_aged_workload import aged_workload

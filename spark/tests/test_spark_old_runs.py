@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from delaymq_spark import cli
-from delaymq_spark.arguments import UsageError, parse
-from delaymq_spark.old_runs import remove_old_runs
+from delaymq_spark.command.arguments import UsageError, parse
+from delaymq_spark.command.old_runs import remove_old_runs
 
 pytestmark = pytest.mark.core
 
@@ -75,7 +75,7 @@ def test_a_directory_that_cannot_be_removed_does_not_fail_the_run(
 
     run_of(tmp_path, "orders-1", 1)
     out = run_of(tmp_path, "orders-2", 2)
-    monkeypatch.setattr("delaymq_spark.old_runs.shutil.rmtree", refuse)
+    monkeypatch.setattr("delaymq_spark.command.old_runs.shutil.rmtree", refuse)
     wanted = parse(["traffic", "--store", "/s", "--out", str(out), "--keep-runs", "1"], 0)
     cli._remove_old_runs(wanted)
     assert capsys.readouterr().err == (

@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from delaymq_spark.arguments import parse
+from delaymq_spark.command.arguments import parse
 from pyspark.sql import DataFrame, SparkSession
 from spark_fake_broker import fake_broker
 from spark_running_broker import write_store

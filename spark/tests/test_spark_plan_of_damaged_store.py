@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from delaymq_spark.cli import run
-from delaymq_spark.report_text import lines
-from delaymq_spark.scan_columns import _time
-from delaymq_spark.segments import list_segments
+from delaymq_spark.report.text import lines
+from delaymq_spark.source.columns import _time
+from delaymq_spark.store.segments import list_segments
 from pyspark.sql import SparkSession
 from pyspark.sql.types import TimestampType
 from spark_summaries import full_summary

@@ -11,8 +11,8 @@ import pytest
 from delaymq.store.reader import StoreReader
 from delaymq_spark import StorePathError, read_positions
 from delaymq_spark.jobs.compaction import CompactionOptions
-from delaymq_spark.jobs.progress_of_groups import lags
-from delaymq_spark.positions import Positions, QueueRange, parse_table
+from delaymq_spark.jobs.group_progress import lags
+from delaymq_spark.store.positions import Positions, QueueRange, parse_table
 from spark_plain_rows import plain_messages
 from spark_stages import reasons
 from spark_store import unpack_golden

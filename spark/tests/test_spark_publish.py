@@ -10,7 +10,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from delaymq_spark.publish import (
+from delaymq_spark.command.publish import (
     MAX_OBJECT_BYTES,
     ApiServer,
     ConfigMapName,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from delaymq_spark import cli
-from delaymq_spark.arguments import parse
 from delaymq_spark.cli import run
+from delaymq_spark.command.arguments import parse
 from pyspark.sql import SparkSession
 from spark_running_broker import running_broker, write_store
 
@@ -59,7 +59,7 @@ def test_levels_come_from_the_broker_unless_they_are_given(tmp_path: Path, monke
 def test_a_broker_that_is_not_there_is_told_in_a_sentence(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("delaymq_spark.store_http.FIRST_PATIENCE_S", 0.2)
+    monkeypatch.setattr("delaymq_spark.store.remote.FIRST_PATIENCE_S", 0.2)
     assert run(["delay", "--store", "http://127.0.0.1:1"]) == 2
     told = capsys.readouterr().err
     assert "127.0.0.1:1" in told

@@ -9,9 +9,10 @@ from datetime import datetime, timedelta
 from html.parser import HTMLParser
 
 import pytest
-from delaymq_spark import report, report_plots
-from delaymq_spark.report import render
-from delaymq_spark.report_text import headline, lines
+from delaymq_spark.report import page as report
+from delaymq_spark.report import plots
+from delaymq_spark.report.page import render
+from delaymq_spark.report.text import headline, lines
 from matplotlib import dates
 from spark_summaries import empty_summary, full_summary, iso
 
@@ -99,7 +100,7 @@ def test_one_message_is_not_counted_as_several() -> None:
 
 
 def test_a_bar_of_the_rate_covers_its_hour() -> None:
-    figure = report_plots._rate(full_summary(hours=3)["traffic"])
+    figure = plots._rate(full_summary(hours=3)["traffic"])
     assert figure is not None
     bars, points = figure.axes[0].patches, figure.axes[1].lines[0].get_xdata()
     first = datetime.fromisoformat(iso(0))

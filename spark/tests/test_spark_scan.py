@@ -11,8 +11,9 @@ import pytest
 from delaymq.message.marks import format_due
 from delaymq.message.names import DUE, MARK, SCHEDULE_TOPIC
 from delaymq.message.record import encode_record
-from delaymq_spark import scan, scan_walk, skipped
-from delaymq_spark.segments_plan import plan
+from delaymq_spark import skipped
+from delaymq_spark.planning.parts import plan
+from delaymq_spark.scan import frames, walk
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from spark_store import comparable, reader_damage, reader_rows, source_rows, unpack_golden
@@ -99,7 +100,7 @@ def write_log(path: Path, parts: list[dict[str, object]], base: int = 0) -> list
 
 
 def assert_same_as_reader(path: Path, split_bytes: int = 1 << 27) -> int:
-    told: list[scan_walk.Skipped] = []
+    told: list[walk.Skipped] = []
     rows = [comparable(row) for row in source_rows(path, split_bytes=split_bytes, told=told)]
     expected = list(reader_rows(path))
     assert [row["physical_offset"] for row in rows] == [row["physical_offset"] for row in expected]
@@ -141,8 +142,8 @@ def test_any_records_give_the_readers_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: list[dict[str, object]], base: int
 ) -> None:
     # Small stripes and windows, so that a log of a test has many.
-    monkeypatch.setattr(scan, "STRIPE_BYTES", 512)
-    monkeypatch.setattr(scan_walk, "WINDOW_BYTES", 8192)
+    monkeypatch.setattr(frames, "STRIPE_BYTES", 512)
+    monkeypatch.setattr(walk, "WINDOW_BYTES", 8192)
     write_log(tmp_path, parts, base)
     assert assert_same_as_reader(tmp_path) == len(parts)
 
@@ -154,8 +155,8 @@ def test_any_records_give_the_readers_rows(
 def test_any_damage_gives_the_readers_rows_and_the_same_skipped_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, manner: str
 ) -> None:
-    monkeypatch.setattr(scan, "STRIPE_BYTES", 512)
-    monkeypatch.setattr(scan_walk, "WINDOW_BYTES", 8192)
+    monkeypatch.setattr(frames, "STRIPE_BYTES", 512)
+    monkeypatch.setattr(walk, "WINDOW_BYTES", 8192)
     source = random.Random(seed)
     parts = [_message(source.randbytes(source.choice([0, 20, 900, 5000]))) for _ in range(source.randrange(1, 60))]
     files = write_log(tmp_path, parts)
@@ -196,7 +197,7 @@ def _message(body: bytes = b"body", **changes: object) -> dict[str, object]:
 def test_a_body_full_of_records_in_their_right_places_gives_one_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scan, "STRIPE_BYTES", 256)
+    monkeypatch.setattr(frames, "STRIPE_BYTES", 256)
     outer, body = _message(b""), bytearray()
     first_body_byte = 88
     while len(body) < 40_000:
@@ -210,7 +211,7 @@ def test_a_body_full_of_records_in_their_right_places_gives_one_row(
 
 
 def test_a_record_larger_than_a_window_is_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan_walk, "WINDOW_BYTES", 1024)
+    monkeypatch.setattr(walk, "WINDOW_BYTES", 1024)
     write_log(tmp_path, [_message(), _message(bytes(30_000)), _message(), _message(bytes(50_000)), _message()])
     assert assert_same_as_reader(tmp_path) == 5
 
@@ -272,8 +273,8 @@ def test_a_record_of_rocketmq_5_is_told_and_the_rest_read(tmp_path: Path) -> Non
 
 
 def test_a_file_that_is_deleted_or_cut_after_planning_is_told(tmp_path: Path) -> None:
-    from delaymq_spark.source_options import parse_options
-    from delaymq_spark.source_read import batches
+    from delaymq_spark.source.options import parse_options
+    from delaymq_spark.source.read import batches
 
     files = write_log(tmp_path, [_message(bytes(3000)) for _ in range(60)])
     found = plan(str(tmp_path), 1 << 27)
@@ -290,8 +291,8 @@ def test_a_file_that_is_deleted_or_cut_after_planning_is_told(tmp_path: Path) ->
 
 
 def test_what_is_appended_after_planning_is_not_read(tmp_path: Path) -> None:
-    from delaymq_spark.source_options import parse_options
-    from delaymq_spark.source_read import batches
+    from delaymq_spark.source.options import parse_options
+    from delaymq_spark.source.read import batches
 
     write_log(tmp_path, [_message() for _ in range(20)])
     found = plan(str(tmp_path), 1 << 27)

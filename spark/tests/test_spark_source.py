@@ -15,7 +15,7 @@ from delaymq.store.options import StoreOptions
 from delaymq.store.reader import StoreReader
 from delaymq.store.tools.inspect import inspect
 from delaymq_spark import register
-from delaymq_spark.source_schema import COLUMNS, DEFAULT_COLUMNS
+from delaymq_spark.source.schema import COLUMNS, DEFAULT_COLUMNS
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from spark_store import comparable, reader_rows, unpack_golden

@@ -13,10 +13,10 @@ import pytest
 from delaymq.message.names import OP_HALF_TOPIC
 from delaymq.message.record import encode_record
 from delaymq_spark import skipped
-from delaymq_spark.segments_plan import plan
-from delaymq_spark.source import RocketMqStoreSource
-from delaymq_spark.source_options import parse_options
-from delaymq_spark.source_read import MAX_BATCH_ROWS, batches
+from delaymq_spark.planning.parts import plan
+from delaymq_spark.source.data_source import RocketMqStoreSource
+from delaymq_spark.source.options import parse_options
+from delaymq_spark.source.read import MAX_BATCH_ROWS, batches
 
 pytestmark = pytest.mark.core
 
@@ -130,7 +130,7 @@ def test_the_half_message_that_an_op_record_names_is_a_column(tmp_path: Path) ->
 
 
 def test_a_column_is_made_only_when_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from delaymq_spark import scan_columns
+    from delaymq_spark.source import columns as scan_columns
 
     write_segment(tmp_path, repeat((b"Orders", b"b" * 500, b"KEYS\x01k")), 60_000)
     made: list[str] = []

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from delaymq_spark.source import RocketMqStoreSource
-from delaymq_spark.source_options import DEFAULT_SPLIT_BYTES, OptionError, SourceOptions, parse_options
-from delaymq_spark.source_schema import COLUMNS, DEFAULT_COLUMNS, SKIPPED
+from delaymq_spark.source.data_source import RocketMqStoreSource
+from delaymq_spark.source.options import DEFAULT_SPLIT_BYTES, OptionError, SourceOptions, parse_options
+from delaymq_spark.source.schema import COLUMNS, DEFAULT_COLUMNS, SKIPPED
 
 pytestmark = pytest.mark.core
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from delaymq_spark import register
-from delaymq_spark.source import RocketMqStoreSource
-from delaymq_spark.source_options import OptionError, parse_options
-from delaymq_spark.source_schema import spark_schema
-from delaymq_spark.store_address import StorePathError
+from delaymq_spark.source.data_source import RocketMqStoreSource
+from delaymq_spark.source.options import OptionError, parse_options
+from delaymq_spark.source.schema import spark_schema
+from delaymq_spark.store.address import StorePathError
 from pyspark.sql import SparkSession
 from spark_fake_broker import fake_broker
 from spark_running_broker import write_store

@@ -13,11 +13,12 @@ from delaymq.store.message_store import MessageStore
 from delaymq.store.model import NewRecord
 from delaymq.store.options import StoreOptions
 from delaymq.store.reader import SegmentInfo, StoreReader
-from delaymq_spark import segments_times, store_http
-from delaymq_spark.segments_plan import plan
-from delaymq_spark.segments_times import CLOCK_MARGIN_MS, FirstTimes, left_out
-from delaymq_spark.source import RocketMqStoreSource
-from delaymq_spark.store_client import NoAnswerError
+from delaymq_spark.planning import time_range
+from delaymq_spark.planning.parts import plan
+from delaymq_spark.planning.time_range import CLOCK_MARGIN_MS, FirstTimes, left_out
+from delaymq_spark.source.data_source import RocketMqStoreSource
+from delaymq_spark.store import remote
+from delaymq_spark.store.http_client import NoAnswerError
 from pyspark.sql.datasource import GreaterThanOrEqual, LessThan
 from spark_fake_broker import fake_broker, reset
 
@@ -156,7 +157,7 @@ def test_a_segment_without_a_sound_first_record_is_read() -> None:
 
 
 def test_without_times_no_segment_is_looked_at(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments_times, "open_segment", None)
+    monkeypatch.setattr(time_range, "open_segment", None)
     assert len(plan(str(store), 1 << 27).parts) == len(StoreReader(store).segments())
 
 
@@ -164,17 +165,17 @@ def test_without_times_no_segment_is_looked_at(store: Path, monkeypatch: pytest.
 def impatient(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How often a reader of segments gave up."""
     gave_up: list[int] = []
-    monkeypatch.setattr(store_http, "READ_PATIENCE_S", 0.2)
-    look = store_http.RemoteSegmentFile.read_into
+    monkeypatch.setattr(remote, "READ_PATIENCE_S", 0.2)
+    look = remote.RemoteSegmentFile.read_into
 
-    def counted(file: store_http.RemoteSegmentFile, position: int, buffer: memoryview) -> int:
+    def counted(file: remote.RemoteSegmentFile, position: int, buffer: memoryview) -> int:
         try:
             return look(file, position, buffer)
         except NoAnswerError:
             gave_up.append(position)
             raise
 
-    monkeypatch.setattr(store_http.RemoteSegmentFile, "read_into", counted)
+    monkeypatch.setattr(remote.RemoteSegmentFile, "read_into", counted)
     return gave_up
 
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from delaymq_spark import status
+from delaymq_spark.command import status
 
 pytestmark = pytest.mark.core
 

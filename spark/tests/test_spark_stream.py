@@ -15,8 +15,8 @@ from delaymq.store.message_store import MessageStore
 from delaymq.store.model import NewRecord
 from delaymq.store.options import StoreOptions
 from delaymq_spark import register
-from delaymq_spark.source import RocketMqStoreSource
-from delaymq_spark.source_stream import DataLossError, StoreStreamReader
+from delaymq_spark.source.data_source import RocketMqStoreSource
+from delaymq_spark.source.stream import DataLossError, StoreStreamReader
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.streaming.query import StreamingQuery

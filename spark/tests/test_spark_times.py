@@ -6,9 +6,9 @@ import subprocess
 import sys
 
 import pytest
-from delaymq_spark.arguments import UsageError, parse
-from delaymq_spark.source_options import OptionError, parse_options
-from delaymq_spark.times import parse_time_ms
+from delaymq_spark.command.arguments import UsageError, parse
+from delaymq_spark.source.options import OptionError, parse_options
+from delaymq_spark.source.times import parse_time_ms
 
 pytestmark = pytest.mark.core
 
@@ -47,6 +47,6 @@ def test_without_a_time_a_run_is_as_of_now_and_a_read_of_all() -> None:
 
 
 def test_arguments_are_read_before_spark_is_loaded() -> None:
-    program = "import sys, delaymq_spark.arguments; print('pyspark' in sys.modules)"
+    program = "import sys, delaymq_spark.command.arguments; print('pyspark' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert found.stdout.strip() == "False"

@@ -11,7 +11,7 @@ from pathlib import Path
 from zipimport import zipimporter
 
 import pytest
-from delaymq_spark.source_worker import begin_tasks_at_once
+from delaymq_spark.source.worker import begin_tasks_at_once
 
 pytestmark = pytest.mark.core
 

@@ -18,7 +18,7 @@ NOW_MS = 1_790_000_000_000
 def command(monkeypatch):
     """Modules of the command that need no Spark, by name."""
     monkeypatch.syspath_prepend(str(SPARK_PATH))
-    return lambda name: importlib.import_module(f"delaymq_spark.{name}")
+    return lambda name: importlib.import_module(f"delaymq_spark.command.{name}")
 
 
 def arguments(read="HTTP", settings=None, **analytics):

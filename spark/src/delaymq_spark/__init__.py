@@ -2,6 +2,9 @@
 
 Here: `register` (the format's name for a session), `skipped` (what of a store gives no rows), `read_positions` (what
 consumers and the scheduler have reached). Stores are only ever read. Layout: docs/formats/store.md.
+
+`cli` → `jobs` → `source` → `planning` → `scan` → `store`: each room imports those behind it only. `command` and
+`report` are what `cli` and `jobs` need beside them. SparkApplications name `cli.py` by its path: it stays here.
 """
 
 from __future__ import annotations
@@ -9,10 +12,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from delaymq_spark.positions import Positions, read_positions
-    from delaymq_spark.segments import Skipped, StorePathError
-    from delaymq_spark.source import register
-    from delaymq_spark.source_skipped import skipped
+    from delaymq_spark.source.data_source import register
+    from delaymq_spark.source.skipped import skipped
+    from delaymq_spark.store.positions import Positions, read_positions
+    from delaymq_spark.store.segments import Skipped, StorePathError
 
 __all__ = ["Positions", "Skipped", "StorePathError", "read_positions", "register", "skipped"]
 
@@ -20,19 +23,19 @@ __all__ = ["Positions", "Skipped", "StorePathError", "read_positions", "register
 def __getattr__(name: str) -> Any:
     # The command line says what is wrong with its arguments before it takes seconds to load Spark.
     if name in ("Positions", "read_positions"):
-        from delaymq_spark import positions
+        from delaymq_spark.store import positions
 
         return getattr(positions, name)
     if name in ("Skipped", "StorePathError"):
-        from delaymq_spark import segments
+        from delaymq_spark.store import segments
 
         return getattr(segments, name)
     if name == "register":
-        from delaymq_spark.source import register
+        from delaymq_spark.source.data_source import register
 
         return register
     if name == "skipped":
-        from delaymq_spark.source_skipped import skipped
+        from delaymq_spark.source.skipped import skipped
 
         return skipped
     raise AttributeError(name)

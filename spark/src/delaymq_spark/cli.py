@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING, NoReturn
 from delaymq.message.errors import LevelTableError
 from delaymq.message.levels import DEFAULT_LEVELS, DelayLevels
 
-from delaymq_spark import status
-from delaymq_spark.arguments import DEFAULT_RETENTION_HOURS, UsageError, Wanted, parse
-from delaymq_spark.folders import store_around
-from delaymq_spark.old_runs import remove_old_runs
-from delaymq_spark.problems import sentence_of
-from delaymq_spark.publish import ApiServer, PublishError, in_cluster, pack, publish
-from delaymq_spark.report_text import printable
-from delaymq_spark.segments import list_segments
-from delaymq_spark.store_address import StorePathError, check_store_path, is_address
-from delaymq_spark.store_http import describe_store
+from delaymq_spark.command import status
+from delaymq_spark.command.arguments import DEFAULT_RETENTION_HOURS, UsageError, Wanted, parse
+from delaymq_spark.command.old_runs import remove_old_runs
+from delaymq_spark.command.problems import sentence_of
+from delaymq_spark.command.publish import ApiServer, PublishError, in_cluster, pack, publish
+from delaymq_spark.report.text import printable
+from delaymq_spark.store.address import StorePathError, check_store_path, is_address
+from delaymq_spark.store.folders import store_around
+from delaymq_spark.store.remote import describe_store
+from delaymq_spark.store.segments import list_segments
 
 if TYPE_CHECKING:
     from delaymq_spark.jobs.pipeline import Result
@@ -221,7 +221,7 @@ def _tell(wanted: Wanted, result: Result) -> int:
     if wanted.as_json:
         print(json.dumps(summary, ensure_ascii=False, allow_nan=False))
     else:
-        from delaymq_spark.report_text import lines
+        from delaymq_spark.report.text import lines
 
         print("\n".join(lines(summary, wanted.out)))
     for each in [each for each in summary["skipped"] if not each["atEnd"]][:SHOWN_SKIPPED]:

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from delaymq_spark.publish import ApiServer
+from delaymq_spark.command.publish import ApiServer
 
 TOKEN = "eyJhbGciOi.test.token"
 

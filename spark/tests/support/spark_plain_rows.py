@@ -13,7 +13,7 @@ from delaymq.message.marks import parse_due, parse_mark
 from delaymq.message.record import Record
 from delaymq.store.reader import StoreReader
 from delaymq.store.tools.record_kinds import Kind, kind_of
-from delaymq_spark.source_schema import arrow_schema
+from delaymq_spark.source.schema import arrow_schema
 
 COLUMNS = (
     "topic", "queue_id", "queue_offset", "physical_offset", "segment", "size", "store_time", "born_time", "sys_flag",

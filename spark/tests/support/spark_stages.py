@@ -17,8 +17,8 @@ from delaymq_spark.jobs.compaction import CompactionOptions, Readers
 from delaymq_spark.jobs.facts import Facts, SkippedParts
 from delaymq_spark.jobs.results import Added
 from delaymq_spark.jobs.tasks import Question
-from delaymq_spark.positions import Positions
-from delaymq_spark.segments import Skipped
+from delaymq_spark.store.positions import Positions
+from delaymq_spark.store.segments import Skipped
 
 SECTIONS = frozenset({"compaction", "delay", "traffic"})
 

@@ -16,11 +16,11 @@ from delaymq.message.marks import parse_due, parse_mark
 from delaymq.message.record import Record
 from delaymq.store.reader import Damage, LogEnd, StoreReader
 from delaymq.store.tools.record_kinds import Kind, kind_of
-from delaymq_spark.segments import Skipped
-from delaymq_spark.segments_plan import plan
-from delaymq_spark.source_options import parse_options
-from delaymq_spark.source_read import batches
-from delaymq_spark.source_schema import COLUMNS
+from delaymq_spark.planning.parts import plan
+from delaymq_spark.source.options import parse_options
+from delaymq_spark.source.read import batches
+from delaymq_spark.source.schema import COLUMNS
+from delaymq_spark.store.segments import Skipped
 
 GOLDEN = Path(__file__).parents[3] / "broker_image" / "tests" / "golden"
 _KINDS = {

@@ -1,7 +1,7 @@
 """What the analyses compute: three stages of tasks over Arrow tables, which Spark runs, and a summary of their sums.
 
 - `columns`, `sums`: tables of records and of sums, packed for the way between tasks
-- `progress_of_groups`: what every reader is done with, by the positions beside the log
+- `group_progress`: what every reader is done with, by the positions beside the log
 - `settlements`: which delayed record was delivered, by which copy, and which is pending or lost
 - `compaction`, `plan`: what is dead and why, and what to do about it
 - `delay`: how punctual the delays were

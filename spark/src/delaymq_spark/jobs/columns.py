@@ -1,6 +1,6 @@
 """Tables of records as tasks see them: which columns are read, masks over their rows, and packing them for a shuffle.
 
-Tables are Arrow's, with the columns of the data source (source_schema). Nothing here needs Spark.
+Tables are Arrow's, with the columns of the data source (source/schema.py). Nothing here needs Spark.
 """
 
 from __future__ import annotations

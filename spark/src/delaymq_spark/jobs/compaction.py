@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -12,11 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from delaymq.message.names import OP_HALF_TOPIC, SCHEDULE_TOPIC, is_system_topic
 
-from delaymq_spark.jobs import progress_of_groups
+from delaymq_spark.jobs import group_progress
 from delaymq_spark.jobs.columns import TIME, Integers, Mask, codes, integers, mask_of
 from delaymq_spark.jobs.sums import Sums
-from delaymq_spark.positions import Positions
-from delaymq_spark.source_schema import TYPES
+from delaymq_spark.source.schema import TYPES
+from delaymq_spark.store.positions import Positions
 
 DEAD_REASONS = (
     "filler", "delivered", "withdrawn", "transaction_settled", "mark_obsolete", "topic_deleted", "consumed",
@@ -84,7 +83,7 @@ class Readers:
     """What the positions beside the log free and hold; small, since each task gets it."""
 
     read_to: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
-    """As `progress_of_groups.read_by_all` has it."""
+    """As `group_progress.read_by_all` has it."""
     deleted_at: Mapping[str, int] = field(default_factory=dict)
     """Topic → physical offset below which its records were deleted."""
     known_topics: frozenset[str] | None = None
@@ -98,12 +97,12 @@ class Readers:
     def of(positions: Positions) -> Readers:
         """Those of a store."""
         return Readers(
-            read_to=progress_of_groups.read_by_all(positions),
+            read_to=group_progress.read_by_all(positions),
             deleted_at=dict(positions.deleted_topics),
             known_topics=positions.known_topics,
             known_to=positions.known_to,
-            settled_halves=progress_of_groups.settled_halves(positions),
-            settled_operations=progress_of_groups.settled_operations(positions),
+            settled_halves=group_progress.settled_halves(positions),
+            settled_operations=group_progress.settled_operations(positions),
             delay_offsets=dict(positions.delay_offsets),
         )
 
@@ -262,14 +261,3 @@ def of_naming(
 
 def _numbers(reasons: pa.ChunkedArray) -> Integers:
     return integers(pc.index_in(reasons, pa.array(REASONS)))
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """`delaymq-spark compaction …`; also what a SparkApplication runs. The exit code."""
-    from delaymq_spark.cli import run
-
-    return run(["compaction", *(sys.argv[1:] if argv is None else argv)])
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -173,14 +171,3 @@ def offenders(delayed: pa.Table, limit: int) -> pa.Table:
     found = where(delayed.append_column("rank", pa.array(rank)), rank >= 0)
     found = found.append_column("broken", kinds.take(found["rank"]))
     return first(found.select([*OFFENDERS, "rank"]), limit, *WORST_FIRST)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """`delaymq-spark delay …`; also what a SparkApplication runs. The exit code."""
-    from delaymq_spark.cli import run
-
-    return run(["delay", *(sys.argv[1:] if argv is None else argv)])
-
-
-if __name__ == "__main__":
-    sys.exit(main())

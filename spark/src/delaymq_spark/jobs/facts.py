@@ -9,7 +9,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delaymq_spark.segments import Skipped
+from delaymq_spark.store.segments import Skipped
 
 MAX_SKIPPED: Final = 100
 """Of parts that are named; all are counted."""

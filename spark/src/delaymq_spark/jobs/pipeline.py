@@ -20,12 +20,12 @@ from delaymq_spark.jobs.facts import Facts
 from delaymq_spark.jobs.results import Added, part_name
 from delaymq_spark.jobs.running import JobOptions, Progress, write_summary, write_text
 from delaymq_spark.jobs.tasks import Item, Question
-from delaymq_spark.positions import read_positions
-from delaymq_spark.segments import Skipped
-from delaymq_spark.segments_plan import Part, Plan, plan
-from delaymq_spark.source_options import SourceOptions
-from delaymq_spark.source_read import batches, log_skipped
-from delaymq_spark.source_worker import begin_tasks_at_once
+from delaymq_spark.planning.parts import Part, Plan, plan
+from delaymq_spark.source.options import SourceOptions
+from delaymq_spark.source.read import batches, log_skipped
+from delaymq_spark.source.worker import begin_tasks_at_once
+from delaymq_spark.store.positions import read_positions
+from delaymq_spark.store.segments import Skipped
 
 SECTIONS: Final = {"compaction": ("compaction",), "delay": ("delay",), "traffic": ("traffic",),
                    "report": ("compaction", "delay", "traffic")}  # fmt: skip
@@ -93,7 +93,7 @@ def run_job(spark: SparkContext, options: JobOptions, progress: Progress) -> Res
     page = None
     if options.page:
         with progress.step("drawing"):
-            from delaymq_spark.report import render
+            from delaymq_spark.report.page import render
 
             page = render(result)
             if options.out is not None:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from delaymq.message.names import HALF_TOPIC, MARKS_TOPIC, SCHEDULE_DLQ_TOPIC
 
 from delaymq_spark.jobs.columns import TIME, Integers, Mask, integers, mask_of, where
-from delaymq_spark.source_schema import TYPES
+from delaymq_spark.source.schema import TYPES
 
 DELIVERED, WITHDRAWN, PENDING, LOST = OUTCOMES = ("delivered", "withdrawn", "pending", "lost")
 

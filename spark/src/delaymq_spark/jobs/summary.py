@@ -13,11 +13,11 @@ from typing import Any
 from delaymq_spark.jobs import compaction
 from delaymq_spark.jobs.delay import LATENESS_EDGES_MS, OFFENDERS
 from delaymq_spark.jobs.facts import SkippedParts
+from delaymq_spark.jobs.group_progress import lags
 from delaymq_spark.jobs.plan import Plan, PlannedSegment, Proof, Sum, make_plan
-from delaymq_spark.jobs.progress_of_groups import lags
 from delaymq_spark.jobs.results import MAX_HOURS, MAX_ROWS, Added
 from delaymq_spark.jobs.settlements import OUTCOMES
-from delaymq_spark.positions import Positions
+from delaymq_spark.store.positions import Positions
 
 FORMAT_VERSION = 1
 MAX_SEGMENTS = 1_000

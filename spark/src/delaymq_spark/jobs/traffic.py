@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -127,14 +125,3 @@ def failures(traffic: pa.Table) -> pa.Table:
     sums = {name: (name, "sum") for name in ("retries", "dead_letters", "bytes")}
     found = by(where(pa.table(columns), retry | dead), ["group"], **sums)
     return first(found, found.num_rows, *MOST_FAILURES_FIRST)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """`delaymq-spark traffic …`; also what a SparkApplication runs. The exit code."""
-    from delaymq_spark.cli import run
-
-    return run(["traffic", *(sys.argv[1:] if argv is None else argv)])
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from delaymq_spark.store_address import TOKEN_VARIABLE, StorePathError, Token
-from delaymq_spark.store_patience import PROGRESS_BYTES, Patience
+from delaymq_spark.store.address import TOKEN_VARIABLE, StorePathError, Token
+from delaymq_spark.store.patience import PROGRESS_BYTES, Patience
 
 CONNECT_TIMEOUT_S: Final = 10.0
 # A cold disk under load answers late; a broker that is gone without a word must not hold a task for ever.

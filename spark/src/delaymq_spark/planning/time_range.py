@@ -12,9 +12,9 @@ from typing import Final
 
 from delaymq.store.reader import SegmentInfo
 
-from delaymq_spark.scan_walk import sound_at
-from delaymq_spark.segments import open_segment
-from delaymq_spark.store_client import NoAnswerError
+from delaymq_spark.scan.walk import sound_at
+from delaymq_spark.store.http_client import NoAnswerError
+from delaymq_spark.store.segments import open_segment
 
 CLOCK_MARGIN_MS: Final = 3_600_000
 _log = logging.getLogger(__name__)

@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 from delaymq.message.levels import DelayLevels
 
-from delaymq_spark.scan import Frames, Window
-from delaymq_spark.scan_columns import Rows
-from delaymq_spark.scan_walk import Walk
-from delaymq_spark.segments import Skipped, open_segment
-from delaymq_spark.segments_plan import Part
-from delaymq_spark.source_options import SourceOptions
-from delaymq_spark.source_schema import SKIPPED, arrow_schema
+from delaymq_spark.planning.parts import Part
+from delaymq_spark.scan.frames import Frames, Window
+from delaymq_spark.scan.walk import Walk
+from delaymq_spark.source.columns import Rows
+from delaymq_spark.source.options import SourceOptions
+from delaymq_spark.source.schema import SKIPPED, arrow_schema
+from delaymq_spark.store.segments import Skipped, open_segment
 
 # Bounds a batch by rows, as the window does by bytes: some 10 MiB of Arrow arrays with all columns.
 MAX_BATCH_ROWS: Final = 16_384

@@ -17,9 +17,12 @@ from delaymq.message.names import topic_problem
 from delaymq.message.record import decode_record
 from delaymq.store.reader import QUEUE_ENTRY, SegmentInfo
 
-from delaymq_spark.scan import MAGIC_BYTES
-from delaymq_spark.scan_walk import Walk, sound_at
-from delaymq_spark.segments import (
+from delaymq_spark.planning.time_range import FirstTimes, left_out
+from delaymq_spark.scan.frames import MAGIC_BYTES
+from delaymq_spark.scan.walk import Walk, sound_at
+from delaymq_spark.store.http_client import NoAnswerError
+from delaymq_spark.store.remote import RemoteSegment, record_starts
+from delaymq_spark.store.segments import (
     NAME_DIGITS,
     SegmentFile,
     Skipped,
@@ -28,9 +31,6 @@ from delaymq_spark.segments import (
     open_segment,
     read_bytes,
 )
-from delaymq_spark.segments_times import FirstTimes, left_out
-from delaymq_spark.store_client import NoAnswerError
-from delaymq_spark.store_http import RemoteSegment, record_starts
 
 # How far behind the wished place a part may begin.
 _SEARCH_BYTES: Final = 8 << 20
@@ -79,7 +79,7 @@ def plan(
 ) -> Plan:
     """Parts of about `split_bytes` of the store at `path`; or of what lies between two ends of earlier plans.
 
-    With store times, segments that hold none of that time have no part (segments_times). StorePathError when nothing
+    With store times, segments that hold none of that time have no part (time_range). StorePathError when nothing
     can be read there.
     """
     listing = list_segments(path)

@@ -12,9 +12,9 @@ from typing import Final
 from delaymq.message.errors import LevelTableError
 from delaymq.message.levels import DEFAULT_LEVELS, DelayLevels
 
-from delaymq_spark.source_schema import COLUMNS, DEFAULT_COLUMNS, SKIPPED, TYPES
-from delaymq_spark.store_address import StorePath, check_store_path, with_token
-from delaymq_spark.times import parse_time_ms
+from delaymq_spark.source.schema import COLUMNS, DEFAULT_COLUMNS, SKIPPED, TYPES
+from delaymq_spark.source.times import parse_time_ms
+from delaymq_spark.store.address import StorePath, check_store_path, with_token
 
 DEFAULT_SPLIT_BYTES: Final = 128 << 20
 # Smaller parts cost more to start than to read.

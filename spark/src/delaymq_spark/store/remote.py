@@ -8,8 +8,7 @@ from typing import Any, Final, TypeVar
 
 from delaymq.store.reader import SegmentInfo
 
-from delaymq_spark.segments import Listing
-from delaymq_spark.store_address import (
+from delaymq_spark.store.address import (
     StoreAddress,
     StorePath,
     StorePathError,
@@ -18,7 +17,8 @@ from delaymq_spark.store_address import (
     is_address,
     token_of,
 )
-from delaymq_spark.store_client import AnswerError, BrokerClient, NoAnswerError
+from delaymq_spark.store.http_client import AnswerError, BrokerClient, NoAnswerError
+from delaymq_spark.store.segment_file import Listing
 
 KNOWN_FORMAT_VERSION: Final = 1
 MAX_OFFSET: Final = (1 << 63) - 1

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from delaymq_spark.segments import Skipped
-from delaymq_spark.segments_plan import Part, Plan
-from delaymq_spark.source_options import SourceOptions
-from delaymq_spark.source_read import batches, log_skipped, skipped_rows
-from delaymq_spark.source_schema import SKIPPED
-from delaymq_spark.source_worker import begin_tasks_at_once
+from delaymq_spark.planning.parts import Part, Plan
+from delaymq_spark.source.options import SourceOptions
+from delaymq_spark.source.read import batches, log_skipped, skipped_rows
+from delaymq_spark.source.schema import SKIPPED
+from delaymq_spark.source.worker import begin_tasks_at_once
+from delaymq_spark.store.segments import Skipped
 
 
 class StorePartition(InputPartition):

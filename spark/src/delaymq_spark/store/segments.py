@@ -1,8 +1,7 @@
 """The files of a commit log, and reading parts of them.
 
-`SegmentFile` is the seam: whatever can give bytes at a position of a segment can be a store's source: a folder here, a
-broker in store_http. Everything is read, nothing mapped: a file that shrinks under a mapping kills the process, a short
-read is only a short read.
+A folder's files are read here, a broker's by `remote`. Everything is read, nothing mapped: a file that shrinks under a
+mapping kills the process, a short read is only a short read.
 """
 
 from __future__ import annotations
@@ -10,13 +9,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
-from typing import Final, Protocol
+from typing import Final
 
 from delaymq.store.reader import SegmentInfo
 
-from delaymq_spark.store_address import StorePath, StorePathError, check_store_path, is_address
+from delaymq_spark.store import remote
+from delaymq_spark.store.address import StorePath, StorePathError, check_store_path, is_address
+from delaymq_spark.store.segment_file import Listing, SegmentFile, Skipped, read_bytes
 
 __all__ = [
     "KNOWN_FORMAT_VERSION", "NAME_DIGITS", "Listing", "LocalSegmentFile", "SegmentFile", "Skipped", "StorePath",
@@ -25,52 +26,6 @@ __all__ = [
 NAME_DIGITS: Final = 20
 # The version of delaymq/state.json that this reader knows (docs/formats/store.md).
 KNOWN_FORMAT_VERSION: Final = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Skipped:
-    """A part of a store that gave no rows."""
-
-    file: str
-    position: int
-    """Byte in that file."""
-    offset: int
-    """Physical offset; -1 where there is none."""
-    lost_bytes: int
-    reason: str
-    at_end: bool = False
-    """Whether it is what a write that was under way, or a crash, left behind the log's last record."""
-
-    def __str__(self) -> str:
-        where = f"{self.file}, byte {self.position}"
-        if self.offset >= 0:
-            where += f" (offset {self.offset})"
-        return f"{where}: {self.lost_bytes} bytes skipped: {self.reason}"
-
-
-class SegmentFile(Protocol):
-    """One file of the log."""
-
-    @property
-    def base(self) -> int:
-        """Physical offset of its first byte."""
-
-    @property
-    def name(self) -> str:
-        """As it is told to people: path or address."""
-
-    @property
-    def file_bytes(self) -> int:
-        """Its size when it was listed."""
-
-    def read_into(self, position: int, buffer: memoryview) -> int:
-        """Fill `buffer` from byte `position` on; how many bytes there were. OSError."""
-
-    def next_data(self, position: int) -> int:
-        """The first byte at or behind `position` that may be other than zero; `file_bytes` when there is none."""
-
-    def close(self) -> None:
-        """Let go of it."""
 
 
 class LocalSegmentFile:
@@ -106,49 +61,17 @@ class LocalSegmentFile:
             self._descriptor = -1
 
 
-def read_bytes(file: SegmentFile, position: int, count: int) -> bytearray:
-    """`count` bytes from `position` on, fewer at the file's end. OSError."""
-    buffer = bytearray(max(0, min(count, file.file_bytes - position)))
-    with memoryview(buffer) as view:
-        filled = file.read_into(position, view)
-    del buffer[filled:]
-    return buffer
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """What a store's folder holds."""
-
-    segments: tuple[SegmentInfo, ...]
-    """In order."""
-    skipped: tuple[Skipped, ...]
-    """Files that are no segments."""
-    gaps: tuple[Skipped, ...]
-    """Between segments: files that were cut, and files that are not there."""
-    end: int | None = None
-    """Physical offset behind the last record, where a broker says it; a folder is to be searched for it."""
-
-    @property
-    def start(self) -> int:
-        """Physical offset of the log's first byte; 0 for an empty folder."""
-        return self.segments[0].base if self.segments else self.end or 0
-
-
 def open_segment(info: SegmentInfo) -> SegmentFile:
     """The segment, by where it is. OSError; StorePathError when a broker refuses it."""
-    from delaymq_spark import store_http  # which needs this module
-
-    if isinstance(info, store_http.RemoteSegment):
-        return store_http.RemoteSegmentFile(info)
+    if isinstance(info, remote.RemoteSegment):
+        return remote.RemoteSegmentFile(info)
     return LocalSegmentFile(info)
 
 
 def list_segments(path: StorePath) -> Listing:
     """The segments of the store at `path`. StorePathError when there is no log, or when it cannot be listed."""
     if is_address(path):
-        from delaymq_spark import store_http
-
-        return store_http.list_segments(path)
+        return remote.list_segments(path)
     return _list_folder(str(path))
 
 

@@ -24,12 +24,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from delaymq_spark.segments_plan import plan
-from delaymq_spark.source_options import OptionError, SourceOptions, parse_options
-from delaymq_spark.source_partition import partitions_of, read_partition
-from delaymq_spark.source_schema import SKIPPED, TYPES, spark_schema
-from delaymq_spark.source_stream import StoreStreamReader
-from delaymq_spark.source_tables import read_options, table_options, with_table_options
+from delaymq_spark.planning.parts import plan
+from delaymq_spark.source.options import OptionError, SourceOptions, parse_options
+from delaymq_spark.source.partition import partitions_of, read_partition
+from delaymq_spark.source.schema import SKIPPED, TYPES, spark_schema
+from delaymq_spark.source.stream import StoreStreamReader
+from delaymq_spark.source.tables import read_options, table_options, with_table_options
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter

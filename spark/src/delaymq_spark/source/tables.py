@@ -13,7 +13,7 @@ from typing import Final
 
 from pyspark.sql.types import StructField, StructType
 
-from delaymq_spark.store_address import StorePathError, check_store_path, is_address
+from delaymq_spark.store.address import StorePathError, check_store_path, is_address
 
 _METADATA: Final = "rocketmq_store.options"
 # Spark's own names for what the statement says; without a catalog nobody gives them.

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delaymq_spark.scan import gather
+from delaymq_spark.scan.frames import gather
 
 _NAME_END: Final = 1
 _PAIR_END: Final = 2

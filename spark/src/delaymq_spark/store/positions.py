@@ -15,9 +15,9 @@ from typing import Any, Final, TypeVar
 
 from delaymq.store.reader import QUEUE_ENTRY, SegmentInfo
 
-from delaymq_spark.segments import NAME_DIGITS, Skipped, StorePath, check_store_path, is_address, list_segments
-from delaymq_spark.store_address import StoreAddress
-from delaymq_spark.store_http import MAX_OFFSET, UNUSABLE, ask_positions
+from delaymq_spark.store.address import StoreAddress
+from delaymq_spark.store.remote import MAX_OFFSET, UNUSABLE, ask_positions
+from delaymq_spark.store.segments import NAME_DIGITS, Skipped, StorePath, check_store_path, is_address, list_segments
 
 # The real broker writes integer keys without quotes: {1:3}. A string is passed over as a whole.
 _BARE_KEY: Final = re.compile(r'"(?:[^"\\]|\\.)*"|(?P<before>[{,]\s*)(?P<key>-?\d+)(?=\s*:)')

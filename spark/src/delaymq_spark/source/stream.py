@@ -11,12 +11,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
-from delaymq_spark.segments import Skipped, list_segments
-from delaymq_spark.segments_ends import find_batch_end, find_log_end
-from delaymq_spark.segments_plan import plan
-from delaymq_spark.source_options import SourceOptions
-from delaymq_spark.source_partition import partitions_of, read_partition
-from delaymq_spark.source_read import log_skipped
+from delaymq_spark.planning.batch_ends import find_batch_end, find_log_end
+from delaymq_spark.planning.parts import plan
+from delaymq_spark.source.options import SourceOptions
+from delaymq_spark.source.partition import partitions_of, read_partition
+from delaymq_spark.source.read import log_skipped
+from delaymq_spark.store.segments import Skipped, list_segments
 
 _ADVICE: Final = "set the option failOnDataLoss to false to go on without it"
 _log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from matplotlib import dates, ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from delaymq_spark.report_text import REASONS, duration, printable, size
+from delaymq_spark.report.text import REASONS, duration, printable, size
 
 LIVE, PINNING, FREE, ALARM, QUIET = "#2f7d5b", "#d9912b", "#c9ccd3", "#c0392b", "#4a6fa5"
 MAX_BARS = 60

@@ -31,9 +31,9 @@ from delaymq.message.names import (
     is_system_topic,
 )
 
-from delaymq_spark.scan import Frames, Window, gather
-from delaymq_spark.scan_properties import Properties, mark_parts, numbers, text
-from delaymq_spark.source_schema import SKIPPED, TYPES
+from delaymq_spark.scan.frames import Frames, Window, gather
+from delaymq_spark.scan.properties import Properties, mark_parts, numbers, text
+from delaymq_spark.source.schema import SKIPPED, TYPES
 
 KINDS: Final = ("normal", "delayed", "delivered", "half", "op", "retry", "dead_letter", "system")
 _NORMAL, _DELAYED, _DELIVERED, _HALF, _OP, _RETRY, _DEAD_LETTER, _SYSTEM = range(len(KINDS))

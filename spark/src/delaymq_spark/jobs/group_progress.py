@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from delaymq.message.names import HALF_TOPIC, OP_HALF_TOPIC, is_system_group
 
-from delaymq_spark.positions import Positions
+from delaymq_spark.store.positions import Positions
 
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 """Its offsets in both topics of transactions say up to where everything is settled."""

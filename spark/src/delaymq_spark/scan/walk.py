@@ -10,8 +10,8 @@ from delaymq.message.errors import RecordError
 from delaymq.message.record import FIXED_BYTES, decode_record
 from delaymq.store.reader import is_torn
 
-from delaymq_spark.scan import MAGIC_BYTES, Frames, Window, frames_of, problem_at
-from delaymq_spark.segments import SegmentFile, Skipped, read_bytes
+from delaymq_spark.scan.frames import MAGIC_BYTES, Frames, Window, frames_of, problem_at
+from delaymq_spark.store.segments import SegmentFile, Skipped, read_bytes
 
 # What an executor holds of the log at once; a batch of rows is made of each window. Stays in the processor's cache.
 WINDOW_BYTES: Final = 4 << 20

@@ -12,10 +12,10 @@ from typing import NoReturn
 from delaymq.message.errors import LevelTableError
 from delaymq.message.levels import DelayLevels
 
-from delaymq_spark.folders import FolderError, output_folder
-from delaymq_spark.old_runs import prefix_of
-from delaymq_spark.publish import ConfigMapName, parse_target
-from delaymq_spark.times import parse_time_ms
+from delaymq_spark.command.old_runs import prefix_of
+from delaymq_spark.command.publish import ConfigMapName, parse_target
+from delaymq_spark.source.times import parse_time_ms
+from delaymq_spark.store.folders import FolderError, output_folder
 
 DEFAULT_OUT = "delaymq-report"
 DEFAULT_RETENTION_HOURS = 72

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from delaymq_spark.segments import StorePath, list_segments
-from delaymq_spark.segments_plan import Planner
+from delaymq_spark.planning.parts import Planner
+from delaymq_spark.store.segments import StorePath, list_segments
 
 # How far before the end that is known a look for a new end begins: a crash may have cut the log there.
 _LOOK_BACK_BYTES: Final = 8 << 20

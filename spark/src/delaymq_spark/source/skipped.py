@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from delaymq_spark.segments import Skipped, check_store_path
-from delaymq_spark.segments_plan import plan
-from delaymq_spark.source_options import DEFAULT_SPLIT_BYTES
-from delaymq_spark.source_read import windows
+from delaymq_spark.planning.parts import plan
+from delaymq_spark.source.options import DEFAULT_SPLIT_BYTES
+from delaymq_spark.source.read import windows
+from delaymq_spark.store.segments import Skipped, check_store_path
 
 
 def skipped(path: str | os.PathLike[str]) -> list[Skipped]:

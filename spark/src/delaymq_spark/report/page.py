@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-from delaymq_spark.report_plots import name_of, plots
-from delaymq_spark.report_text import counted, duration, headline, moment, number, share, size
+from delaymq_spark.report.plots import name_of, plots
+from delaymq_spark.report.text import counted, duration, headline, moment, number, share, size
 
 SHOWN_SEGMENTS = 25
 _CSS = """

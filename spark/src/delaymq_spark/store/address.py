@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
 
-from delaymq_spark.folders import FolderError, folder_of
+from delaymq_spark.store.folders import FolderError, folder_of
 
 TOKEN_VARIABLE: Final = "DELAYMQ_HTTP_TOKEN"
 # Longer ones are nobody's; the broker's HTTP server takes lines of 8 KiB.

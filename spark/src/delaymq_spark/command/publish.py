@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from delaymq_spark.status import MAX_STATUS_BYTES
+from delaymq_spark.command.status import MAX_STATUS_BYTES
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 STATUS, SUMMARY, REPORT = "status.json", "summary.json.gz", "report.html.gz"
