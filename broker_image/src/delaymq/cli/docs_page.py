@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import typer
 from typer.main import get_command
@@ -18,6 +19,8 @@ from delaymq.cli.servers.serve import ABOUT, parser
 
 _BLOCK = re.compile(r"(<!-- (\w+): written by `make docs` -->\n\n).*?(\n<!-- end -->)", re.DOTALL)
 _Row = tuple[str, str]
+WIDTH: Final = 100
+"""Columns of prose."""
 
 
 def with_commands(text: str) -> str:
@@ -72,7 +75,7 @@ def _sections() -> Iterator[str]:
         own = [row for option, row in options.items() if common.get(option) != row]
         shared = [f"`{option}`" for option, row in options.items() if common.get(option) == row]
         help_text = _help(command.help or "")
-        also = f"{'Also' if own else 'Options:'} {', '.join(shared)}.\n" if shared else ""
+        also = _wrapped(f"{'Also' if own else 'Options:'} {', '.join(shared)}.") + "\n" if shared else ""
         yield f"### delaymq {name}\n\n{help_text}\n\n" + _table(own) + ("\n" if own and also else "") + also
 
 
@@ -80,7 +83,11 @@ def _help(text: str) -> str:
     """A command's help as Markdown: its examples as lines to copy."""
     told, _, examples = " ".join(text.split()).replace("Example: ", "Examples: ").partition("Examples: ")
     lines = "\n".join(examples.split("; "))
-    return told.strip() + (f"\n\n```sh\n{lines}\n```" if examples else "")
+    return _wrapped(told.strip()) + (f"\n\n```sh\n{lines}\n```" if examples else "")
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def _server(name: str) -> str:
@@ -89,7 +96,7 @@ def _server(name: str) -> str:
     rows = [
         (f"{', '.join(action.option_strings)} {action.metavar or ''}".strip(), str(action.help)) for action in actions
     ]
-    return f"### delaymq {name}\n\n{ABOUT[name]}\n\n" + _table(rows)
+    return f"### delaymq {name}\n\n{_wrapped(ABOUT[name])}\n\n" + _table(rows)
 
 
 def _table(rows: Any) -> str:
