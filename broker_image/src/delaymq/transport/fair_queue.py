@@ -103,8 +103,10 @@ class FairQueue:
         self._began_at = 0.0
         now = monotonic()
         give_way_at = now + LOOP_TURN_S
-        while self._line and now < give_way_at:
+        while self._line:
             now = self._run_one(now)
+            if now >= give_way_at:
+                break
         if self._line:
             self._schedule()
 
