@@ -69,7 +69,7 @@ RUN /build/bin/pip install -q --require-hashes --no-binary pyspark --no-build-is
 
 # The broker's package, which the operator and the analytics use too.
 FROM build AS package
-COPY broker_image/pyproject.toml broker_image/
+COPY broker_image/pyproject.toml broker_image/README.md broker_image/LICENSE broker_image/NOTICE broker_image/
 COPY broker_image/src broker_image/src
 RUN /build/bin/pip wheel -q --no-build-isolation --no-deps -w /wheels ./broker_image
 
@@ -82,7 +82,7 @@ RUN /build/bin/pip install -q --no-deps --no-index --target /opt/delaymq/lib /wh
 
 FROM package AS build-operator
 ARG SOURCE_DATE_EPOCH
-COPY operator/pyproject.toml operator/
+COPY operator/pyproject.toml operator/README.md operator/LICENSE operator/NOTICE operator/
 COPY operator/src operator/src
 RUN /build/bin/pip wheel -q --no-build-isolation --no-deps -w /wheels ./operator \
     && /build/bin/pip install -q --no-deps --no-index --target /opt/delaymq/lib /wheels/delaymq-*.whl /wheels/delaymq_operator-*.whl \
@@ -91,7 +91,7 @@ RUN /build/bin/pip wheel -q --no-build-isolation --no-deps -w /wheels ./operator
 
 FROM package AS build-spark
 ARG SOURCE_DATE_EPOCH
-COPY spark/pyproject.toml spark/
+COPY spark/pyproject.toml spark/README.md spark/LICENSE spark/NOTICE spark/
 COPY spark/src spark/src
 COPY spark/image/entrypoint.py /opt/delaymq/bin/entrypoint
 RUN /build/bin/pip wheel -q --no-build-isolation --no-deps -w /wheels ./spark \
