@@ -52,13 +52,14 @@ $(SPARK): requirements/spark.txt broker_image/pyproject.toml spark/pyproject.tom
 demo: $(SETUP) ## start a broker, send delayed messages, kill it in between, see them arrive once and on time
 	$(BIN)/delaymq demo
 
-check: $(DEV) ## static checks: ruff, mypy, import contracts
+check: $(DEV) ## static checks: ruff, mypy, import contracts, Biome (the console's JavaScript; needs Node)
 	$(call suite,check) $(MAKE) --no-print-directory check-all
 
 check-all: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	PYTHONPATH=spark/src $(BIN)/lint-imports --no-cache
+	PYTHONPATH=e2e $(BIN)/python .ci/lint_console.py
 
 # Two parts: `make test` runs the first of each suite, `make test-rest` the second.
 test: test-unit test-spark-core test-compat-core ## the tests to run while developing: units, the core of the analytics and of RocketMQ's Java client

@@ -77,7 +77,7 @@ async function ask(path, options, signal) {
     // Leaving a screen is no failure of the broker.
     if (signal?.aborted) throw error;
     lost();
-    throw new UnreachableError("The broker does not answer.");
+    throw new UnreachableError("The broker does not answer.", { cause: error });
   }
   return judged(answer, body);
 }

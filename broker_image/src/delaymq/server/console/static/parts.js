@@ -32,14 +32,14 @@ export function loading() {
   return h("p", { class: "empty loading" }, "Asking the broker …");
 }
 
-/** A figure with its name; `note` says more below it. */
-export function tile(name, figure, note, extra) {
+/** A figure with its name; `remark` says more below it. */
+export function tile(name, figure, remark, extra) {
   return h(
     "div",
     { class: "tile", "data-key": name },
     h("div", { class: "tile-name" }, name),
     h("div", { class: "tile-figure" }, figure),
-    note ? h("div", { class: "tile-note" }, note) : null,
+    remark ? h("div", { class: "tile-note" }, remark) : null,
     extra ?? null,
   );
 }

@@ -109,8 +109,8 @@ function tiles(delay, due, filter) {
   );
 }
 
-function lateTiles(levels, filter) {
-  const used = levels.filter((level) => level.lateness.maxMs > 0 || level.offset > 0);
+function lateTiles(chosen, filter) {
+  const used = chosen.filter((level) => level.lateness.maxMs > 0 || level.offset > 0);
   const worst = used.reduce((found, level) => (found && found.lateness.p99Ms >= level.lateness.p99Ms ? found : level), null);
   const where = worst === null ? "nothing handed over since the start" : filter.level === null ? `highest of all levels: level ${worst.level}` : `of level ${worst.level}`;
   return [

@@ -21,7 +21,7 @@ export function messagesScreen(view, { parameters }) {
   };
   const head = heading("Messages");
   const form = searchForm(view, wanted);
-  const show = (...found) => view.render(head, form, ...found);
+  const show = (...nodes) => view.render(head, form, ...nodes);
   if (!wanted.topic && !wanted.q) {
     show(empty("Enter a topic to see its newest messages, a topic and a key, or a message id. A producer gets both ids of a message with each send:", "delaymq send Orders hello --key order-42"));
     return;
