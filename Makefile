@@ -52,14 +52,24 @@ $(SPARK): requirements/spark.txt broker_image/pyproject.toml spark/pyproject.tom
 demo: $(SETUP) ## start a broker, send delayed messages, kill it in between, see them arrive once and on time
 	$(BIN)/delaymq demo
 
-check: $(DEV) ## static checks: ruff, mypy, import contracts, Biome (the console's JavaScript; needs Node)
+run: $(SETUP) ## run a standalone broker from this tree with its store in build/run; options: make run ARGS="--http-port 8081"
+	@mkdir -p build
+	$(BIN)/delaymq standalone --store-path build/run $(ARGS)
+
+format: $(DEV) ## sort imports and format all Python code
+	$(BIN)/ruff check --select I --fix .
+	$(BIN)/ruff format .
+
+check: $(DEV) ## static checks: ruff (rules and format), mypy, import contracts, Biome (the console's JavaScript; needs Node)
 	$(call suite,check) $(MAKE) --no-print-directory check-all
 
+# The same commands as in .pre-commit-config.yaml; a test compares them.
 check-all: $(DEV)
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	PYTHONPATH=spark/src $(BIN)/lint-imports --no-cache
-	PYTHONPATH=e2e $(BIN)/python .ci/lint_console.py
+	env PYTHONPATH=spark/src $(BIN)/lint-imports --no-cache
+	env PYTHONPATH=e2e $(BIN)/python .ci/lint_console.py
 
 # Two parts: `make test` runs the first of each suite, `make test-rest` the second.
 test: test-unit test-spark-core test-compat-core ## the tests to run while developing: units, the core of the analytics and of RocketMQ's Java client
@@ -153,6 +163,9 @@ screenshots: $(DEV) ## make the pictures of the console in docs/images anew (nee
 pictures-cli: $(DEV) ## make the pictures of the command line in docs/images anew, from a broker that runs
 	$(BIN)/python docs/tools/make_cli_pictures.py
 
+wheels: $(DEV) ## build the three distributions into build/wheels
+	$(BIN)/pip wheel --disable-pip-version-check --no-build-isolation --no-deps -w build/wheels ./broker_image ./operator ./spark
+
 pins: ## write the pins in requirements/ anew from the .in files (needs uv); images get the versions that the tests ran with
 	$(PIN) -o requirements/dev.txt requirements/dev.in
 	$(PIN) -c requirements/dev.txt -o requirements/spark.txt requirements/spark.in
@@ -163,6 +176,6 @@ pins: ## write the pins in requirements/ anew from the .in files (needs uv); ima
 clean: ## remove what the targets made, but for the caches outside the checkout
 	rm -rf $(VENV) .venv-spark build bench/results
 
-.PHONY: help setup setup-dev setup-spark demo check check-all test test-all test-rest test-unit test-api test-spark test-spark-core test-spark-rest
+.PHONY: help setup setup-dev setup-spark demo run format check check-all test test-all test-rest test-unit test-api test-spark test-spark-core test-spark-rest
 .PHONY: test-compat test-compat-core test-compat-rest test-crash cluster e2e test-long $(LONG_PARTS:%=test-long-%)
-.PHONY: bench bench-hostile bench-spark docs screenshots pictures-cli pins clean
+.PHONY: bench bench-hostile bench-spark docs screenshots pictures-cli wheels pins clean
