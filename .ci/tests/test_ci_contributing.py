@@ -1,0 +1,25 @@
+"""The recipes of CONTRIBUTING.md lead to files and targets that are there."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "CONTRIBUTING.md").read_text()
+MADE = ("build/",)
+"""Folders that targets make."""
+
+
+def test_every_path_that_is_named_exists() -> None:
+    quoted = re.findall(r"`([\w.-]+(?:/[\w.*-]*)+)`", PAGE)
+    shown = re.findall(r"(?<= )((?:broker_image|e2e|operator|spark)/[\w./-]+)", PAGE)
+    # Below src/ folders are named as the page on the architecture names them.
+    named = {path for path in quoted + shown if (ROOT / path.split("/")[0]).exists() and not path.startswith(MADE)}
+    assert len(named) > 30
+    assert sorted(path for path in named if not (ROOT / path).exists()) == []
+
+
+def test_every_target_that_is_named_is_in_the_makefile() -> None:
+    named = set(re.findall(r"`(?:\w+=\w+ )?make ([a-z-]+)`", PAGE))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert named >= {"setup-dev", "run", "format", "check", "test"}
+    assert named <= targets
