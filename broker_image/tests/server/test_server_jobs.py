@@ -26,7 +26,7 @@ class SlowStore:
 def write_behind_job(store: SlowStore) -> Job:
     delivery = SimpleNamespace(save_task=None)
     broker = SimpleNamespace(store=store, delivery=delivery, config=SimpleNamespace(read_only=False))
-    jobs = broker_jobs.jobs_of(broker, None, None)  # type: ignore[arg-type]
+    jobs = broker_jobs.BrokerJobs(broker, None, None).jobs()  # type: ignore[arg-type]
     return next(job for job in jobs if job.name == "write behind")
 
 

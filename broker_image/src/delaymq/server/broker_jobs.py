@@ -1,4 +1,4 @@
-"""What a broker does at intervals."""
+"""Periodic jobs of a broker: each with its interval and what it calls."""
 
 import logging
 import time
@@ -48,86 +48,94 @@ TRANSACTIONS_TURN_S: Final = 0.004
 _logger = logging.getLogger(__name__)
 
 
-def jobs_of(broker: "Broker", held_pulls: "HeldPulls", sessions: "Sessions") -> list[Job]:
-    """The jobs of one broker."""
-    store = broker.store
+class BrokerJobs:
+    """What one broker does at intervals, and what of it is left for the next turn."""
 
-    unwritten = False
+    def __init__(self, broker: "Broker", held_pulls: "HeldPulls", sessions: "Sessions") -> None:
+        self._broker = broker
+        self._held_pulls = held_pulls
+        self._sessions = sessions
+        self._unwritten = False
+        self._offsets_due_ms = 0
 
-    def write_behind() -> None:
-        nonlocal unwritten
+    def jobs(self) -> list[Job]:
+        """All of them, or for a broker that only reads those that write nothing."""
+        broker = self._broker
+        store = broker.store
+        read = [
+            _job("held pulls' deadlines", HELD_DEADLINE_INTERVAL_MS, self._expire_pulls),
+            _job("statistics", SAMPLE_INTERVAL_MS, self._sample),
+            _job("held pulls", RECHECK_SLICE_INTERVAL_MS, self._recheck),
+            _job("changed groups", TELL_INTERVAL_MS, self._tell_members),
+            _job("silent clients", EXPIRE_INTERVAL_MS, self._expire_clients),
+            _job("rules of access", RULES_INTERVAL_MS, self._reload_rules),
+        ]
+        if broker.config.read_only:
+            return read
+        return [
+            _job("allocation", ALLOCATION_INTERVAL_MS, store.allocation_task),
+            Job(name="write behind", interval_ms=self._write_behind_interval_ms, run=self._write_behind),
+            _job("snapshot", SNAPSHOT_INTERVAL_MS, store.snapshot_task),
+            _job("delay offsets", DELAY_OFFSET_INTERVAL_MS, broker.delivery.save_task),
+            _job("transactions", TRANSACTIONS_INTERVAL_MS, self._check_transactions),
+            _job("tables", TABLES_INTERVAL_MS, self._persist),
+            _job("retention", CLEAN_INTERVAL_MS, self._clean),
+            *read,
+        ]
+
+    def _write_behind(self) -> None:
         give_way_at = time.monotonic() + WRITE_BEHIND_TURN_S
-        unwritten = True
-        while unwritten and time.monotonic() < give_way_at:
-            unwritten = store.write_behind(WRITE_BEHIND_ROUND_FILES)
+        self._unwritten = True
+        while self._unwritten and time.monotonic() < give_way_at:
+            self._unwritten = self._broker.store.write_behind(WRITE_BEHIND_ROUND_FILES)
 
-    def write_behind_interval_ms() -> int:
-        return WRITE_BEHIND_BUSY_INTERVAL_MS if unwritten else WRITE_BEHIND_INTERVAL_MS
+    def _write_behind_interval_ms(self) -> int:
+        return WRITE_BEHIND_BUSY_INTERVAL_MS if self._unwritten else WRITE_BEHIND_INTERVAL_MS
 
-    def clean() -> None:
-        for deleted in store.clean(broker.now_ms()):
+    def _clean(self) -> None:
+        for deleted in self._broker.store.clean(self._broker.now_ms()):
             _logger.info("deleted %s", deleted)
 
-    def expire_clients() -> None:
-        for session in broker.expire_clients(broker.now_ms()):
-            sessions.close(session.id)
+    def _expire_clients(self) -> None:
+        for session in self._broker.expire_clients(self._broker.now_ms()):
+            self._sessions.close(session.id)
 
-    def recheck() -> None:
-        config = broker.config
+    def _recheck(self) -> None:
+        config = self._broker.config
         every_ms = LONG_POLLING_RECHECK_MS if config.long_polling_enable else config.short_polling_time_mills
-        held_pulls.recheck(broker.now_ms(), every_ms, RECHECK_SLICE_INTERVAL_MS)
+        self._held_pulls.recheck(self._broker.now_ms(), every_ms, RECHECK_SLICE_INTERVAL_MS)
 
-    offsets_due_ms = 0
-
-    def persist() -> Task | None:
+    def _persist(self) -> Task | None:
         # Who is a member of which group must outlive a crash of the next second; offsets change all the time and wait.
-        nonlocal offsets_due_ms
+        broker = self._broker
         now_ms = broker.now_ms()
-        if not (broker.topics.dirty or broker.groups.dirty or broker.clients.dirty or now_ms >= offsets_due_ms):
+        if not (broker.topics.dirty or broker.groups.dirty or broker.clients.dirty or now_ms >= self._offsets_due_ms):
             return None
-        offsets_due_ms = now_ms + broker.config.flush_consumer_offset_interval
+        self._offsets_due_ms = now_ms + broker.config.flush_consumer_offset_interval
         return broker.persist_task(now_ms)
 
-    def check_transactions() -> None:
+    def _check_transactions(self) -> None:
+        broker = self._broker
         give_way_at = time.monotonic() + TRANSACTIONS_TURN_S
         while broker.transactions.check(broker.now_ms(), TRANSACTIONS_AT_ONCE) == TRANSACTIONS_AT_ONCE:
             if time.monotonic() >= give_way_at:
                 break
         broker.announce_arrivals()
 
-    def sample() -> None:
-        broker.stats.sample(broker.now_ms())
+    def _sample(self) -> None:
+        self._broker.stats.sample(self._broker.now_ms())
 
-    def expire_pulls() -> None:
-        if held_pulls:
-            held_pulls.expire(broker.now_ms())
+    def _expire_pulls(self) -> None:
+        if self._held_pulls:
+            self._held_pulls.expire(self._broker.now_ms())
 
-    def reload_rules() -> Task | None:
-        return None if broker.access is None else broker.access.rules.reload_task()
+    def _reload_rules(self) -> Task | None:
+        access = self._broker.access
+        return None if access is None else access.rules.reload_task()
 
-    def tell_members() -> None:
-        broker.clients.tell_members(MEMBERS_TOLD_A_TURN)
+    def _tell_members(self) -> None:
+        self._broker.clients.tell_members(MEMBERS_TOLD_A_TURN)
 
-    def fixed(interval_ms: int) -> Callable[[], int]:
-        return lambda: interval_ms
 
-    read = [
-        Job(name="held pulls' deadlines", interval_ms=fixed(HELD_DEADLINE_INTERVAL_MS), run=expire_pulls),
-        Job(name="statistics", interval_ms=fixed(SAMPLE_INTERVAL_MS), run=sample),
-        Job(name="held pulls", interval_ms=fixed(RECHECK_SLICE_INTERVAL_MS), run=recheck),
-        Job(name="changed groups", interval_ms=fixed(TELL_INTERVAL_MS), run=tell_members),
-        Job(name="silent clients", interval_ms=fixed(EXPIRE_INTERVAL_MS), run=expire_clients),
-        Job(name="rules of access", interval_ms=fixed(RULES_INTERVAL_MS), run=reload_rules),
-    ]
-    if broker.config.read_only:
-        return read
-    return [
-        Job(name="allocation", interval_ms=fixed(ALLOCATION_INTERVAL_MS), run=store.allocation_task),
-        Job(name="write behind", interval_ms=write_behind_interval_ms, run=write_behind),
-        Job(name="snapshot", interval_ms=fixed(SNAPSHOT_INTERVAL_MS), run=store.snapshot_task),
-        Job(name="delay offsets", interval_ms=fixed(DELAY_OFFSET_INTERVAL_MS), run=broker.delivery.save_task),
-        Job(name="transactions", interval_ms=fixed(TRANSACTIONS_INTERVAL_MS), run=check_transactions),
-        Job(name="tables", interval_ms=fixed(TABLES_INTERVAL_MS), run=persist),
-        Job(name="retention", interval_ms=fixed(CLEAN_INTERVAL_MS), run=clean),
-        *read,
-    ]
+def _job(name: str, interval_ms: int, run: Callable[[], Task | None]) -> Job:
+    return Job(name=name, interval_ms=lambda: interval_ms, run=run)

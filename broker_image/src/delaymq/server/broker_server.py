@@ -18,7 +18,7 @@ from delaymq.config import BrokerConfig
 from delaymq.config.running import RunningSettings
 from delaymq.protocol.codes import PULL_CODES
 from delaymq.protocol.command import Command, Response, encode_response
-from delaymq.server.broker_jobs import jobs_of
+from delaymq.server.broker_jobs import BrokerJobs
 from delaymq.server.http.loader import load
 from delaymq.server.jobs.background import Background
 from delaymq.server.jobs.delivery_timer import DeliveryTimer
@@ -137,7 +137,7 @@ class BrokerServer:
         self.clock = DeliveryTimer(broker.delivery, self._hand_over, broker.now_ms)
         self.registration = Registration(broker, config.name_servers)
         self.draining = DrainLease(broker, self.registration.register_soon)
-        self.background = Background([self.flow.job(), *jobs_of(broker, self.held_pulls, self.sessions)])
+        self.background = Background([self.flow.job(), *BrokerJobs(broker, self.held_pulls, self.sessions).jobs()])
         if broker.access is not None:
             broker.access.rules.on_changed = self._rules_changed
         broker.watch_arrivals(self.held_pulls.arrived, self.held_pulls.queues, self.held_pulls.property_queues)

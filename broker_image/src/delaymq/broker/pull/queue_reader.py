@@ -108,13 +108,9 @@ def _collect(broker: Broker, entries: bytes, offset: int, limit: int, wanted: Fi
     """Reads the records of `entries` until a limit is reached; neighbours in the log are read in one go."""
     store = broker.store
     confirmed, oldest = store.confirmed_offset, store.min_offset
-    config = broker.config
     first_offset = ENTRY.unpack_from(entries)[0]
     last_offset, last_size, _ = ENTRY.unpack_from(entries, len(entries) - ENTRY.size)
-    max_bytes = config.max_transfer_bytes_on_message_in_memory
-    if store.end_offset - first_offset > broker.in_memory_bytes:
-        limit = min(limit, config.max_transfer_count_on_message_in_disk)
-        max_bytes = config.max_transfer_bytes_on_message_in_disk
+    limit, max_bytes = _transfer_limits(broker, limit, first_offset)
     matches = wanted.tags
     passes = wanted.properties
     if matches is None and passes is None and len(entries) <= limit * ENTRY.size:
@@ -128,10 +124,7 @@ def _collect(broker: Broker, entries: bytes, offset: int, limit: int, wanted: Fi
     rows: Iterable[Row] = enumerate(ENTRY.iter_unpack(entries))
     if oldest <= first_offset and last_offset + last_size <= confirmed:
         # None of them ends the search: those that cannot match need no look.
-        if properties_of is not None and wanted.needle:
-            rows = properties_of.candidates(entries, wanted.needle)
-        elif wanted.tag:
-            rows = _tagged(entries, wanted.tag)
+        rows = _candidates(entries, wanted, properties_of)
     status = NO_MATCHED
     count = total = 0
     start = end = 0
@@ -180,6 +173,21 @@ def _collect(broker: Broker, entries: bytes, offset: int, limit: int, wanted: Fi
         # Stored, but not on the disk yet: for consumers the queue ends here.
         return Pulled(OVERFLOW_ONE, offset, low, high, b"", 0)
     return Pulled(status, offset + looked_at, low, high, b"", 0, behind)
+
+
+def _transfer_limits(broker: Broker, limit: int, first_offset: int) -> tuple[int, int]:
+    """How many records and bytes one answer carries: fewer where they have probably left the memory."""
+    config = broker.config
+    if broker.store.end_offset - first_offset > broker.in_memory_bytes:
+        return min(limit, config.max_transfer_count_on_message_in_disk), config.max_transfer_bytes_on_message_in_disk
+    return limit, config.max_transfer_bytes_on_message_in_memory
+
+
+def _candidates(entries: bytes, wanted: Filter, properties_of: PropertyReader | None) -> Iterable[Row]:
+    """The entries that may match."""
+    if properties_of is not None and wanted.needle:
+        return properties_of.candidates(entries, wanted.needle)
+    return _tagged(entries, wanted.tag) if wanted.tag else enumerate(ENTRY.iter_unpack(entries))
 
 
 def _tagged(entries: bytes, tag: bytes) -> Iterator[Row]:

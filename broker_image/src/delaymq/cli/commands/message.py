@@ -82,16 +82,7 @@ def find(
     are found by key and unique id. A search by time counts them at each broker whose HTTP interface answers. Examples:
     delaymq message find Orders --key 4711; delaymq message find Orders --from '10m ago' --to now
     """
-    if key is not None and unique_id is not None:
-        raise CommandError("give --key or --id, not both", EXIT_USAGE)
-    if key is None and unique_id is None and since is None:
-        raise CommandError("say what to look for: --key, --id, or --from (and --to)", EXIT_USAGE)
-    begin_ms = 0 if since is None else parse_time(since)
-    end_ms = parse_time("now" if until is None else until)
-    if begin_ms > end_ms:
-        raise CommandError("--from is after --to: turn them round", EXIT_USAGE)
-    if queue is not None and (key or unique_id):
-        raise CommandError("--queue goes with --from and --to only", EXIT_USAGE)
+    begin_ms, end_ms = _search_range(key, unique_id, since, until, queue)
     from delaymq.cli.target.connection import with_client
     from delaymq.cli.views.message_lookup import Unreachable, by_key, found_rows
     from delaymq.cli.views.message_text import stored_data
@@ -128,6 +119,23 @@ def find(
         return 0
 
     raise typer.Exit(with_client(where, work))
+
+
+def _search_range(
+    key: str | None, unique_id: str | None, since: str | None, until: str | None, queue: int | None
+) -> tuple[int, int]:
+    """The store times (ms) that a search covers; CommandError for options that do not go together."""
+    if key is not None and unique_id is not None:
+        raise CommandError("give --key or --id, not both", EXIT_USAGE)
+    if key is None and unique_id is None and since is None:
+        raise CommandError("say what to look for: --key, --id, or --from (and --to)", EXIT_USAGE)
+    begin_ms = 0 if since is None else parse_time(since)
+    end_ms = parse_time("now" if until is None else until)
+    if begin_ms > end_ms:
+        raise CommandError("--from is after --to: turn them round", EXIT_USAGE)
+    if queue is not None and (key or unique_id):
+        raise CommandError("--queue goes with --from and --to only", EXIT_USAGE)
+    return begin_ms, end_ms
 
 
 def life(
