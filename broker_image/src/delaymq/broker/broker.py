@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from delaymq.broker.access.access import Access
     from delaymq.store.untrusted_offsets import NamedHead
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 # How much of an unexpected error's text goes into the answer.
@@ -103,7 +103,7 @@ class Broker:
         self._tables = Tables(store, self.topics, self.groups, self.offsets, self.clients, now_ms)
         self._closed = False
         self._processors = processors_for(read_only=config.read_only, without_offsets=False, guarded=False)
-        self._quiet_log = QuietLog(_log, now_ms)
+        self._quiet_log = QuietLog(_logger, now_ms)
         self.topics.changed = self._topic_changed
         delivery.on_dead_letter = self._make_dead_letter_topic
         delivery.on_delivered = stats.delivered

@@ -23,7 +23,7 @@ from delaymq.store.errors import UnreadableTableError
 if TYPE_CHECKING:
     from delaymq.store.message_store import MessageStore
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
@@ -39,7 +39,7 @@ class Tables:
         clients: ClientRegistry,
         now_ms: Callable[[], int],
     ) -> None:
-        self.log = QuietLog(_log, now_ms)
+        self.log = QuietLog(_logger, now_ms)
         self._store = store
         self._topics = topics
         self._groups = groups
@@ -67,11 +67,11 @@ class Tables:
         if stored_topics is None or not store.recovery.clean:
             adopted = self._topics.adopt(store.queues())
             if adopted:
-                _log.warning("topics.json did not have %d topics that are stored: %s", len(adopted), adopted[:20])
+                _logger.warning("topics.json did not have %d topics that are stored: %s", len(adopted), adopted[:20])
         if not store.recovery.clean:
             count = self._offsets.clamp(lambda topic, queue_id: store.queue_bounds(topic, queue_id)[1])
             if count:
-                _log.warning("consumerOffset.json was ahead of the log in %d queues: set back to their ends", count)
+                _logger.warning("consumerOffset.json was ahead of the log in %d queues: set back to their ends", count)
 
     def _load_offsets(self) -> None:
         load = self._store.config_files.load_or_keep
@@ -79,7 +79,7 @@ class Tables:
             stored = load(offsets.FILE_NAME, _readable(offsets.parse_table), max_bytes=offsets.MAX_FILE_BYTES)
         except UnreadableTableError as error:
             self._offsets.unreadable = tuple(error.paths)
-            _log.error("no consumer is served: %s", offsets.what_to_do(self._offsets.unreadable))
+            _logger.error("no consumer is served: %s", offsets.what_to_do(self._offsets.unreadable))
             return
         if stored is not None:
             self._offsets.restore(stored)

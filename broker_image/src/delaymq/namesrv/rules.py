@@ -43,7 +43,7 @@ _OURS: Final = frozenset({"brokerNames", "unsigned", "addresses"})
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,7 +171,7 @@ class NamesrvRules:
                     accounts[account.entry.access_key] = account
                     counted.add(account.entry.access_key)
                 else:
-                    _log.warning("%s: an account stands in another file too, which counts", path)
+                    _logger.warning("%s: an account stands in another file too, which counts", path)
             if isinstance(file, NamesFile):
                 for key, name in file.names:
                     if key in counted:
@@ -186,19 +186,19 @@ class NamesrvRules:
         self.open_names, self.networks = frozenset(open_names), tuple(networks)
         self.addresses = addresses
         if self.readable and not accounts and not networks:
-            _log.warning("no broker can register until %s has accounts or unsignedBrokers", self.path)
+            _logger.warning("no broker can register until %s has accounts or unsignedBrokers", self.path)
 
     @staticmethod
     def _tell(state: files.FileState) -> None:
         where = about(file=str(state.path))
         if state.problem:
-            _log.error("%s %s; its last good rules stay in force", state.path, state.problem, extra=where)
+            _logger.error("%s %s; its last good rules stay in force", state.path, state.problem, extra=where)
             return
         for note in state.file.notes:
-            _log.warning("%s: %s", state.path, note, extra=where)
+            _logger.warning("%s: %s", state.path, note, extra=where)
         names = len(state.file.names) if isinstance(state.file, NamesFile) else 0
         text = "rules: %s has %d accounts and %d broker names"
-        _log.info(text, state.path, len(state.file.accounts), names, extra=where)
+        _logger.info(text, state.path, len(state.file.accounts), names, extra=where)
 
 
 class ReloadTask:

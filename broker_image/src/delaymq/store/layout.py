@@ -17,7 +17,7 @@ from delaymq.store.model import Correction
 from delaymq.store.options import StoreOptions
 from delaymq.store.segments import SegmentFolder
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 FORMAT_VERSION = 1
 """Of what this program writes. Raised by every change that an older program would not understand."""
 MINIMUM_READER = 1
@@ -123,7 +123,7 @@ def sizes_of_existing(files: Files, path: str, options: StoreOptions) -> StoreOp
     log_bytes = found_log_bytes or options.commit_log_file_bytes
     queue_bytes = found_queue_bytes or options.consume_queue_file_bytes
     if (log_bytes, queue_bytes) != (options.commit_log_file_bytes, options.consume_queue_file_bytes):
-        _log.warning(
+        _logger.warning(
             "the store's files have %d (log) and %d bytes (queues), not the configured %d and %d: theirs hold",
             log_bytes,
             queue_bytes,
@@ -135,7 +135,7 @@ def sizes_of_existing(files: Files, path: str, options: StoreOptions) -> StoreOp
     for name in files.names_in(f"{path}/index"):
         facts = files.facts(f"{path}/index/{name}")
         if is_index_name(name) and facts is not None and facts.file_bytes != index_bytes:
-            _log.warning("index/%s has %d bytes, not the configured %d", name, facts.file_bytes, index_bytes)
+            _logger.warning("index/%s has %d bytes, not the configured %d", name, facts.file_bytes, index_bytes)
             break
     return options
 

@@ -52,7 +52,7 @@ from delaymq.store.untrusted_offsets import NamedHead, named_head
 if TYPE_CHECKING:
     from delaymq.store.read_only import ReadOnlyFiles
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 _DELETED_TOPICS = "deleted_topics.json"
 
 
@@ -425,7 +425,7 @@ class MessageStore:
                 self._files.unlink(f"{self.path}/abort")
                 self._files.sync_folder(self.path)
             else:
-                _log.error("the store could not be written to the end: the next start recovers it")
+                _logger.error("the store could not be written to the end: the next start recovers it")
         finally:
             self._let_go()
 

@@ -24,7 +24,7 @@ from delaymq.store.options import StoreOptions
 from delaymq.store.recovery.recovery import Recovery
 from delaymq.store.segments import SegmentFolder
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 DELETED_TOPICS = "deleted_topics.json"
 Store = TypeVar("Store")
 
@@ -142,8 +142,8 @@ def _deleted_topics(files: Files, path: str, report: RecoveryReport, aside: Asid
 
 def _say(path: str, report: RecoveryReport) -> None:
     for correction in report.corrections:
-        _log.warning("%s at %d: %s", correction.file, correction.offset, correction.detail)
-    _log.info(
+        _logger.warning("%s at %d: %s", correction.file, correction.offset, correction.detail)
+    _logger.info(
         "%s opened in %d ms: %s stop, %s snapshot, %d records (%d bytes) replayed, %d corrections",
         path,
         report.duration_ms,

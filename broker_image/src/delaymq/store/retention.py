@@ -14,7 +14,7 @@ from delaymq.store.index.key_index import KeyIndex
 from delaymq.store.model import DiskState
 from delaymq.store.options import StoreOptions
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 MAX_SEGMENTS_A_PASS = 10
 # Looking at every queue of 80,000 in one pass would hold up the loop.
 MAX_QUEUES_A_PASS = 2_000
@@ -137,7 +137,7 @@ class Retention:
                 break
             removed.append(log.remove_first())
         if removed:
-            _log.info("deleted %d log segments, the log begins at %d", len(removed), log.min_offset)
+            _logger.info("deleted %d log segments, the log begins at %d", len(removed), log.min_offset)
         return removed
 
     def _clean_queues(self) -> list[str]:

@@ -38,7 +38,7 @@ _PIECE_BYTES: Final = 1 << 20
 # Records that are tried; a log without queues is not to be searched through.
 _MAX_TRIES: Final = 64
 _Found = TypeVar("_Found")
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class Planner:
             # It is one part then; a broker that restarts may be back when that is read. One that did not answer is not
             # waited for once more with each segment.
             self._may_ask = not isinstance(error, NoAnswerError)
-            _log.warning("%s is not split: %s", info.path, error.strerror)
+            _logger.warning("%s is not split: %s", info.path, error.strerror)
             return []
 
     def last_segment(self, info: SegmentInfo, begin: int) -> tuple[list[Part], int] | None:

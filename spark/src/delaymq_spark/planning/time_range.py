@@ -17,7 +17,7 @@ from delaymq_spark.store.http_client import NoAnswerError
 from delaymq_spark.store.segments import open_segment
 
 CLOCK_MARGIN_MS: Final = 3_600_000
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class FirstTimes:
@@ -42,7 +42,7 @@ class FirstTimes:
                 file.close()
         except NoAnswerError as error:
             # One segment after the other would wait as long; what is not known is read.
-            _log.warning("segments are not chosen by time: %s", error.strerror)
+            _logger.warning("segments are not chosen by time: %s", error.strerror)
             self._may_ask = False
             return None
         except OSError:

@@ -21,12 +21,12 @@ from delaymq_spark.store.segments import Skipped, open_segment
 
 # Bounds a batch by rows, as the window does by bytes: some 10 MiB of Arrow arrays with all columns.
 MAX_BATCH_ROWS: Final = 16_384
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 def log_skipped(skipped: Skipped) -> None:
     """Into the log of the driver or executor."""
-    _log.warning("%s", skipped)
+    _logger.warning("%s", skipped)
 
 
 def batches(

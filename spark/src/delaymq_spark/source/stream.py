@@ -19,7 +19,7 @@ from delaymq_spark.source.read import log_skipped
 from delaymq_spark.store.segments import Skipped, list_segments
 
 _ADVICE: Final = "set the option failOnDataLoss to false to go on without it"
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class DataLossError(RuntimeError):
@@ -123,7 +123,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _lost(self, what: str) -> None:
         if self.options.fail_on_data_loss:
             raise DataLossError(f"{what}: {_ADVICE}")
-        _log.warning("%s", what)
+        _logger.warning("%s", what)
 
     def _log_end(self) -> int:
         self._end, self._look_from = find_log_end(self._path, self._look_from)

@@ -34,7 +34,7 @@ _LONGEST_PAUSE_S: Final = 3.0
 _LONGEST_ASKED_PAUSE_S: Final = 30.0
 _PIECE_BYTES: Final = 1 << 20
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class SegmentGoneError(FileNotFoundError):
@@ -142,7 +142,7 @@ class BrokerClient:
             tried = f"tried for {self._patience.seconds:.0f} s"
             raise NoAnswerError(errno.ETIMEDOUT, f"{self.url}: {problem}; {tried}") from None
         if pause_s == _FIRST_PAUSE_S:
-            _log.warning("%s: %s; trying again for %.0f s at most", self.url, problem, left_s)
+            _logger.warning("%s: %s; trying again for %.0f s at most", self.url, problem, left_s)
         time.sleep(chosen_s)
         return min(pause_s * 2, _LONGEST_PAUSE_S)
 

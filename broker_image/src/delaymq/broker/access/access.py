@@ -27,7 +27,7 @@ from delaymq.quiet_log import QuietLog
 SHOWN_CHARACTERS: Final = 128
 SHOWN_KEYS: Final = 8
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class Access:
@@ -56,7 +56,7 @@ class Access:
         """The owner says what the record at an offset of the log is about."""
         self.reply_topic = ""
         """The cluster's topic of replies; the owner says which."""
-        self._quiet_log = QuietLog(_log, now_ms)
+        self._quiet_log = QuietLog(_logger, now_ms)
         self._keys_of: dict[int, str] = {}
         """By session: the access key of its last heartbeat."""
         if not admin_needs_tls:
@@ -225,7 +225,7 @@ class Access:
             if account.admin and not account.entry.require_second_signature
         ]
         if open_keys:
-            _log.warning(
+            _logger.warning(
                 "whoever can read along may repeat and change requests of administrators (%s) that do not use TLS: set"
                 " aclAdminNeedsTls=true, or requireSecondSignature: true for these accounts",
                 ", ".join(open_keys[:SHOWN_KEYS]) + (", …" if len(open_keys) > SHOWN_KEYS else ""),

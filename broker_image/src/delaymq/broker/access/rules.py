@@ -16,7 +16,7 @@ from delaymq.access.plain_acl import AclFile, Version
 from delaymq.quiet_log import QuietLog, fields
 from delaymq.steps import Steps
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class Rules:
@@ -32,7 +32,7 @@ class Rules:
         self.on_changed: Callable[[], None] | None = None
         """Called when other rules are in force."""
         self._now_ms = now_ms
-        self._quiet_log = QuietLog(_log, now_ms)
+        self._quiet_log = QuietLog(_logger, now_ms)
         self._changes = 0
         self._states: States = {}
         states = files.look(path, {}, now_ms())
@@ -41,7 +41,7 @@ class Rules:
             raise AccessError(f"access control (aclEnable=true): {'; '.join(broken)}")
         self._take(states)
         if not self.accounts and self.white_list is None:
-            _log.warning("access control knows no account: every request is refused until %s has one", path)
+            _logger.warning("access control knows no account: every request is refused until %s has one", path)
 
     @property
     def problems(self) -> list[str]:
@@ -76,20 +76,20 @@ class Rules:
         for note in notes:
             self._quiet_log.warning("%s", note)
         if had_administrator and not any(account.admin for account in accounts.values()):
-            _log.warning("no account is an administrator any more (admin: true): change the rules in their files")
+            _logger.warning("no account is an administrator any more (admin: true): change the rules in their files")
         if self.on_changed is not None:
             self.on_changed()
 
     def _tell(self, state: FileState, known: FileState | None) -> None:
         about = fields(file=str(state.path))
         if state.problem:
-            _log.error("%s %s; its last good rules stay in force", state.path, state.problem, extra=about)
+            _logger.error("%s %s; its last good rules stay in force", state.path, state.problem, extra=about)
             return
         for note in state.file.notes:
-            _log.warning("%s: %s", state.path, note, extra=about)
+            _logger.warning("%s: %s", state.path, note, extra=about)
         if known is not None or state.file.has_data:
             text = "access control: %s has %d accounts and %d global white addresses"
-            _log.info(text, state.path, len(state.file.accounts), len(state.file.white_addresses), extra=about)
+            _logger.info(text, state.path, len(state.file.accounts), len(state.file.white_addresses), extra=about)
 
     # Administration, one change at a time: AccessError says why nothing was changed.
 

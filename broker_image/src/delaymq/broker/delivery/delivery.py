@@ -36,7 +36,7 @@ from delaymq.store.model import Dispatched
 
 _NEVER_MS = 1 << 62
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class Delivery:
@@ -67,7 +67,7 @@ class Delivery:
         self.on_delivered: Callable[[str, int, int], None] | None = None
         """Called with real topic, queue of the schedule topic and size of each copy; the same."""
         self._now_ms = now_ms
-        self._log = QuietLog(logger, now_ms)
+        self._log = QuietLog(_logger, now_ms)
         self._ingress = DelayIngress(settings, levels, now_ms, self.counters, self._log)
         self.prepare = self._ingress.prepare
         """See DelayIngress.prepare."""
@@ -183,7 +183,7 @@ class Delivery:
         self.pending_topics.load(queue_id, low, max(source.end_offset - low, 0), source.pending)
         queue.foreign.drop_below(low)
         if foreign := sum(offset not in queue.settled for offset in queue.foreign):
-            logger.info(
+            _logger.info(
                 "%d pending messages of delay level %d were stored by another broker: those that it delivered and "
                 "that could not be matched come again",
                 foreign,
@@ -214,11 +214,11 @@ class Delivery:
         try:
             self._offsets_file.save_now()
         except OSError as error:
-            logger.error("delayOffset.json is as old as its last write: %s", error)
+            _logger.error("delayOffset.json is as old as its last write: %s", error)
         for queue_id, source in sorted(self._sources.items()):
             if source.settled.above:
                 above = ", ".join(f"{first}–{end - 1}" for first, end in list(source.settled.above.pairs())[:20])
-                logger.warning(
+                _logger.warning(
                     "delay level %d: delayOffset.json says %d, but %d entries above are settled too (%s): the real "
                     "broker would deliver those again",
                     level_of_queue(queue_id),

@@ -25,7 +25,7 @@ from delaymq.store.model import NewRecord
 _STORE_WIDE = (StoreFullError, StoreClosedError, StoreFailedError, SegmentCreateError, MemoryError)
 _NO_HOST = bytes(8)
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class HandOver:
@@ -69,7 +69,7 @@ class HandOver:
         self._counters = counters
         self._backoff = backoff
         self._now_ms = now_ms
-        self._log = QuietLog(logger, now_ms)
+        self._log = QuietLog(_logger, now_ms)
         self._scheduler = Scheduler()
         self._scheduler.add(self.retries)
         self._pauses = 0

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FILE_NAME: Final = "delivery.json"
 LONGEST_SPREAD_MS: Final = 30 * 86_400_000
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class HoldMode(StrEnum):
@@ -74,7 +74,7 @@ def decode_hold(data: bytes) -> Hold:
             until_ms=None if until_ms is None else int(until_ms),
         )
     except (ValueError, KeyError, TypeError) as error:
-        logger.error("%s cannot be read (%s): deliveries are paused until somebody resumes them", FILE_NAME, error)
+        _logger.error("%s cannot be read (%s): deliveries are paused until somebody resumes them", FILE_NAME, error)
         return Hold(mode=HoldMode.PAUSED, since_ms=0)
 
 
@@ -97,7 +97,7 @@ class Holding:
         if hold is not None:
             self._take(hold)
             if hold.mode is HoldMode.PAUSED:
-                logger.warning("deliveries are paused: resume them with `delaymq delay resume`")
+                _logger.warning("deliveries are paused: resume them with `delaymq delay resume`")
 
     def pause(self) -> None:
         """Nothing is handed over from now on. OSError: it could not be kept, and nothing changed."""
@@ -146,7 +146,7 @@ class Holding:
                 self._remove()
             except OSError as error:
                 # The next start does it again, and finds nothing to do.
-                logger.error("%s could not be removed: %s", FILE_NAME, error)
+                _logger.error("%s could not be removed: %s", FILE_NAME, error)
 
     def as_json(self, now_ms: int) -> dict[str, object] | None:
         """`held` of /api/v1/delay."""

@@ -26,7 +26,7 @@ _TRIM_ENTRIES = 65_536
 # A hole in a queue's offsets (records that were unreadable) is filled up to this; a larger one starts anew.
 _MAX_HOLE_ENTRIES = 1_000_000
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -265,7 +265,7 @@ def start_positions(
             settled.raise_low(known_from)
             if lost := settled.raise_low(first):
                 counters.gone += lost
-                logger.error("%d messages of delay level %d are gone: their log files were deleted", lost, level)
+                _logger.error("%d messages of delay level %d are gone: their log files were deleted", lost, level)
         settled.raise_low(first)
         if settled.low != (position or 0):
             ahead = believed and position is not None and settled.low < position
@@ -275,11 +275,11 @@ def start_positions(
             # The file is written every few seconds: after a kill it is behind what the log proves, as it should be.
             said = logging.INFO if reason == "stale" else logging.WARNING
             text = "delay level %d goes on at %d; delayOffset.json says %s: %s"
-            logger.log(said, text, level, settled.low, position, reason)
+            _logger.log(said, text, level, settled.low, position, reason)
             if ahead and position is not None:
                 text = "%d messages of delay level %d that delayOffset.json calls delivered have no copy in the log: %s"
                 why = "they are delivered now. The log may be older than the file, as in a plain copy of a live store"
-                logger.warning(text, _pending_below(settled, position), level, why)
+                _logger.warning(text, _pending_below(settled, position), level, why)
     return corrections
 
 

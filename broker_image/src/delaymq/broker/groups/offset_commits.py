@@ -20,7 +20,7 @@ NOT_KEPT: Final = (
     " offsets (mqadmin deleteSubGroup -r true)"
 )
 _SHOWN_CHARACTERS: Final = 128
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class OffsetCommits:
@@ -28,7 +28,7 @@ class OffsetCommits:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._quiet_log = QuietLog(_log, broker.now_ms)
+        self._quiet_log = QuietLog(_logger, broker.now_ms)
 
     def commit(self, topic: str, group: str, queue_id: int, offset: int) -> RequestError | None:
         """Keeps an offset, or says why not; then it is counted and logged, since most clients hear no answer.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 # Each is kept in delaymq/deleted_topics.json for as long as the log may have messages of it.
 MAX_DELETED_TOPICS: Final = 100_000
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 def update_and_create_topic(broker: Broker, session: Session, command: Command) -> Response:
@@ -158,7 +158,7 @@ def update_broker_config(broker: Broker, session: Session, command: Command) -> 
     except ConfigError as error:
         raise system_error(str(error)) from error
     broker.apply(change.config)
-    _log.info("settings: %s", change.remark, extra=fields(peer=session.remote_address))
+    _logger.info("settings: %s", change.remark, extra=fields(peer=session.remote_address))
     return Response(remark=change.remark)
 
 

@@ -43,7 +43,7 @@ MAY_BE_HELD: Final = 2
 
 # How long a client may have its pull held; clients ask for 15 s to 30 s.
 MAX_HELD_MS: Final = 120_000
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 _CODES: Final[dict[str, int]] = {
     FOUND: ResponseCode.SUCCESS,
@@ -147,7 +147,7 @@ def _stop_if_slow(broker: Broker, header: PullMessageRequestHeader, behind_bytes
         place, behind_bytes, broker.config.consumer_fallbehind_threshold, broker.now_ms()
     ):
         text = "the group %s reads %d bytes behind the log's end: it may not consume until consumeEnable is set again"
-        _log.warning(text, name, behind_bytes, extra=fields(group=name, topic=header.topic))
+        _logger.warning(text, name, behind_bytes, extra=fields(group=name, topic=header.topic))
         broker.groups.disable_consuming(name)
 
 

@@ -36,7 +36,7 @@ _MOST_CHECKS: Final = 65_535
 _PUT_OFF_A_ROUND: Final = 150
 _PUT_OFF_ON_END: Final = 5
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class CheckSettings(Protocol):
@@ -99,7 +99,7 @@ class Checking:
         self._is_there = is_there
         self._put_to = put_to
         self._make_given_up_topic = make_given_up_topic
-        self._log = QuietLog(logger, now_ms)
+        self._log = QuietLog(_logger, now_ms)
         self._next_round_ms = now_ms() + settings().transaction_check_interval
         self._at: int | None = None
         """Queue offset at which the round goes on; None between two rounds."""

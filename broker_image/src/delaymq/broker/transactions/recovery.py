@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _ENTRIES_AT_ONCE: Final = 4_096
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 def finish(ledger: Ledger, store: MessageStore, stated_half: int | None, stated_op: int | None) -> None:
@@ -42,7 +42,7 @@ def finish(ledger: Ledger, store: MessageStore, stated_half: int | None, stated_
     ledger.half_end = max(ledger.half_end, end)
     dropped = _drop_below(ledger.pending, stated_half if stated_half is not None and stated_half <= end else first)
     if dropped:
-        logger.info("%d half messages lie behind the progress that another broker stated: they are settled", dropped)
+        _logger.info("%d half messages lie behind the progress that another broker stated: they are settled", dropped)
     for physical_offset, offset in list(ledger.unmarked.items()):
         if offset < (stated_half if stated_half is not None and stated_half <= end else first):
             del ledger.unmarked[physical_offset]  # nobody looks for that mark

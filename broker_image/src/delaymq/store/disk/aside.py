@@ -13,7 +13,7 @@ from typing import Final
 from delaymq.store.disk.files import Files, is_shortage
 from delaymq.store.errors import StoreOpenError
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 MAX_BYTES: Final = 2 << 30
 """Largest size of the folder: the oldest files are deleted, those that can be rebuilt before bytes of the log."""
 MAX_FILES: Final = 1_000
@@ -145,7 +145,7 @@ class Aside:
             raise StoreOpenError(
                 f"{what} ({error}): the process needs more descriptors or memory (ulimit -n), then start again"
             ) from error
-        _log.error("%s: %s", what, error)
+        _logger.error("%s: %s", what, error)
 
     def close(self) -> None:
         """Stop keeping anything in this run."""
@@ -161,7 +161,7 @@ class Aside:
         if wanted > self._room or (not moved and wanted > self._free):
             self._look(wanted, name)
         if wanted > self._room or (not moved and wanted > self._free):
-            _log.error("%s and anything larger is not kept aside: there is no room for %d bytes", name, wanted)
+            _logger.error("%s and anything larger is not kept aside: there is no room for %d bytes", name, wanted)
             if not moved:
                 self._refused = wanted
             return False

@@ -20,7 +20,7 @@ CONSUMER_OFFSETS: Final = "config/consumerOffset.json"
 UNREADABLE_OFFSETS: Final = b"the consumer offsets could not be read when the backup was made\n"
 """What stands for them in a backup: a store restored from it serves no consumer before somebody decides."""
 _COPIED_AT_ONCE: Final = 1 << 20
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
@@ -103,12 +103,12 @@ class ConfigFiles:
             self._files.sync_folder(self.folder)
         except OSError as error:
             # It stays where it is, and the next start finds it there.
-            _log.error("%s/%s cannot be renamed: %s", self.folder, name, error)
+            _logger.error("%s/%s cannot be renamed: %s", self.folder, name, error)
 
     def _correct(self, what: str, name: str, detail: str) -> None:
         correction = Correction(what, f"{self._shown}/{name}", 0, detail)
         self._corrections.append(correction)
-        _log.warning("%s: %s", correction.file, correction.detail)
+        _logger.warning("%s: %s", correction.file, correction.detail)
 
     def save(self, name: str, data: bytes, *, max_bytes: int = MAX_FILE_BYTES) -> None:
         """Replace the file; on disk when this returns. OSError leaves the old one in place."""

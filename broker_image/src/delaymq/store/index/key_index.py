@@ -14,7 +14,7 @@ from delaymq.store.disk.files import Files, is_full
 from delaymq.store.index.index_file import HEADER_BYTES, MAX_QUERY, SLOTS_INTERVAL_ENTRIES, IndexFile
 from delaymq.store.model import Dispatched
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 NAME_DIGITS = 17
 # A store time further ahead of both the clock and the one before it is damaged: no checksum covers it.
 _TOLERANCE_MS = 30 * 86_400_000
@@ -106,7 +106,7 @@ class KeyIndex:
             # The record is in the log: whoever comes after the index, the schedule above all, has to see it.
             if not self._incomplete:
                 self._incomplete = True
-                _log.error("keys of new messages are not indexed until a restart, which adds them: %s", error)
+                _logger.error("keys of new messages are not indexed until a restart, which adds them: %s", error)
 
     def _believable(self, stored_ms: int) -> int:
         """A record's store time, or the one before it if damaged: a file's first time dates all of its entries."""

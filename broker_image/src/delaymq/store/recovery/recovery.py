@@ -24,7 +24,7 @@ from delaymq.store.recovery.queue_runs import Key
 from delaymq.store.recovery.run_selection import Start
 from delaymq.store.snapshot.snapshot import NAME, Snapshot, decode_snapshot
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 # Replayed queue entries are written that often: they would otherwise gather in memory.
 _WRITE_INTERVAL_RECORDS = 50_000
 
