@@ -1,0 +1,57 @@
+"""The limits of .ci/tidiness.py: each finds what is beyond it, and nothing else."""
+
+from pathlib import Path
+
+import pytest
+from tidiness import FOLDER_MODULES, FUNCTION_LINES, MODULE_LINES, PROSE_COLUMNS, of_module, problems, too_wide
+
+WIDE = "word " * (PROSE_COLUMNS // 5) + "more"
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_a_function_may_have_70_lines(kind: str) -> None:
+    text = f"\nclass Room:\n    {kind} work(self):\n" + "        pass\n" * (FUNCTION_LINES - 1)
+    assert list(of_module(text)) == []
+    assert list(of_module(text + "        pass\n")) == [":3: work has 71 lines"]
+
+
+def test_a_module_may_have_500_lines() -> None:
+    assert list(of_module("pass\n" * MODULE_LINES)) == []
+    assert list(of_module("pass\n" * (MODULE_LINES + 1))) == [": 501 lines"]
+
+
+@pytest.mark.parametrize("line", ["_log = getLogger(__name__)", "logger: Logger = logging.getLogger(__name__)"])
+def test_a_modules_logger_has_one_name(line: str) -> None:
+    assert list(of_module(line)) == [":1: a module's logger is called _logger"]
+    assert list(of_module("_logger = logging.getLogger(__name__)")) == []
+    assert list(of_module("def main():\n    root = logging.getLogger()")) == []
+
+
+def test_prose_is_wrapped() -> None:
+    assert list(too_wide(WIDE[:PROSE_COLUMNS])) == []
+    assert list(too_wide(f"# Title\n\n{WIDE}\n")) == [(3, len(WIDE))]
+
+
+@pytest.mark.parametrize("text", [f"```sh\n{WIDE}\n```", f"| {WIDE} |", f"[page]({'x' * PROSE_COLUMNS})"])
+def test_code_tables_and_targets_of_links_may_be_wide(text: str) -> None:
+    assert list(too_wide(text)) == []
+    assert list(too_wide(f"{text}\n{WIDE}")) != []
+
+
+def test_folders_have_few_modules_but_for_tests(tmp_path: Path) -> None:
+    for folder in ("room", "tests", ".venv", "build"):
+        (tmp_path / folder).mkdir()
+        for number in range(FOLDER_MODULES + 1):
+            (tmp_path / folder / f"m{number}.py").touch()
+    assert list(problems(tmp_path)) == ["room: 21 modules"]
+    (tmp_path / "room/m0.py").unlink()
+    assert list(problems(tmp_path)) == []
+
+
+def test_what_is_found_names_its_file(tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text(WIDE)
+    (tmp_path / "code.py").write_text("log = logging.getLogger()")
+    assert list(problems(tmp_path)) == [
+        "code.py:1: a module's logger is called _logger",
+        f"page.md:1: prose of {len(WIDE)} columns",
+    ]

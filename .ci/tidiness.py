@@ -1,0 +1,83 @@
+"""Limits that keep the tree readable, held by `make check`: lines of functions and modules, columns of prose."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FUNCTION_LINES = 70
+MODULE_LINES = 500
+FOLDER_MODULES = 20
+PROSE_COLUMNS = 100
+NOT_OURS = frozenset({"__pycache__", "build", "node_modules", "results"})
+TESTS = frozenset({"tests", "e2e"})
+"""Below these, folders may have any number of modules: a test module is found by its name, not by its room."""
+
+_LINK_TARGET = re.compile(r"\]\([^)\s]*\)")
+_FENCE = re.compile(r"\s*(```|~~~)")
+
+
+def problems(root: Path = ROOT) -> Iterator[str]:
+    """What is beyond a limit, a sentence each."""
+    modules: Counter[Path] = Counter()
+    for path in sorted(_files(root)):
+        name = path.relative_to(root)
+        if path.suffix == ".md":
+            yield from (f"{name}:{line}: prose of {wide} columns" for line, wide in too_wide(path.read_text()))
+        elif path.suffix == ".py":
+            modules[name.parent] += not TESTS & set(name.parts)
+            yield from (f"{name}{problem}" for problem in of_module(path.read_text()))
+    yield from (f"{folder}: {count} modules" for folder, count in modules.items() if count > FOLDER_MODULES)
+
+
+def of_module(text: str) -> Iterator[str]:
+    """What is beyond a limit in one module: its place and a few words each."""
+    lines = len(text.splitlines())
+    if lines > MODULE_LINES:
+        yield f": {lines} lines"
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            if length > FUNCTION_LINES:
+                yield f":{node.lineno}: {node.name} has {length} lines"
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign | ast.AnnAssign) and _is_logger(statement.value):
+            target = statement.target if isinstance(statement, ast.AnnAssign) else statement.targets[0]
+            if not isinstance(target, ast.Name) or target.id != "_logger":
+                yield f":{statement.lineno}: a module's logger is called _logger"
+
+
+def too_wide(text: str) -> Iterator[tuple[int, int]]:
+    """Lines of prose that are too wide, with their columns; code, tables and targets of links do not count."""
+    in_code = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if _FENCE.match(line):
+            in_code = not in_code
+        elif not in_code and not line.lstrip().startswith("|"):
+            columns = len(_LINK_TARGET.sub("]()", line))
+            if columns > PROSE_COLUMNS:
+                yield number, columns
+
+
+def _is_logger(value: ast.expr | None) -> bool:
+    return isinstance(value, ast.Call) and ast.unparse(value.func).rpartition(".")[2] == "getLogger"
+
+
+def _files(root: Path) -> Iterator[Path]:
+    for folder, inner, names in os.walk(root):
+        inner[:] = [name for name in inner if name not in NOT_OURS and (name == ".ci" or not name.startswith("."))]
+        yield from (Path(folder) / name for name in names if name.endswith((".py", ".md")))
+
+
+if __name__ == "__main__":
+    found = list(problems())
+    for sentence in found:
+        print(f"FAILED: {sentence}")
+    sys.exit(1 if found else 0)
