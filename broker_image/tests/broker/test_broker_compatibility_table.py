@@ -2,18 +2,20 @@
 
 import re
 from pathlib import Path
+from types import FunctionType
 from typing import NamedTuple
 
 import pytest
 from delaymq.broker.processors.table import NOT_SERVED, refusal
 from delaymq.broker.processors.table import PROCESSORS as BROKER_PROCESSORS
+from delaymq.client.core import inbound_requests
 from delaymq.namesrv.table import PROCESSORS as NAMESRV_PROCESSORS
 from delaymq.protocol.codes import RequestCode, ResponseCode
 
 ROOT = Path(__file__).parents[3]
 DOCUMENT = ROOT / "docs" / "compatibility.md"
 PROOFS = ROOT / "e2e" / "compat"
-ROW = re.compile(r"\| (\d+) \| (\w+) \| (\w+) \| (\w+) \| (.+) \| (.+) \|\Z")
+ROW = re.compile(r"\| (\d+) \| (\w+) \| (\w+) \| ([^|]+) \| (\w+) \| (.+) \| (.+) \|\Z")
 MODULES = re.compile(r"`(test_compat_\w+)`(?:, `(test_compat_\w+)`)*\Z")
 NOTHING = "—"
 
@@ -24,6 +26,7 @@ NOT_PROVEN_YET: set[int] = set()
 class Row(NamedTuple):
     name: str
     server: str
+    module: str
     status: str
     what: str
     proof: str
@@ -44,7 +47,7 @@ def test_the_document_has_every_request_code_by_its_name() -> None:
 
 
 def test_each_status_and_server_is_one_of_those_explained() -> None:
-    for code, (_, server, status, what, _) in rows().items():
+    for code, (_, server, _, status, what, _) in rows().items():
         assert server in ("broker", "NameServer", "client", "nobody"), code
         assert status in ("full", "partial", "refused"), code
         assert what.endswith("."), code
@@ -67,6 +70,22 @@ def test_the_tests_that_prove_a_code_are_there() -> None:
 def test_what_the_document_calls_served_is_what_the_table_serves(server: str, table: dict[int, object]) -> None:
     documented = {code for code, row in rows().items() if row.server == server and row.status != "refused"}
     assert documented == {int(code) for code in table}
+
+
+@pytest.mark.parametrize(
+    ("server", "table"),
+    [("broker", BROKER_PROCESSORS), ("NameServer", NAMESRV_PROCESSORS), ("client", inbound_requests._SERVED)],
+)
+def test_each_code_leads_to_the_module_that_serves_it(server: str, table: dict[int, FunctionType]) -> None:
+    for code, row in rows().items():
+        if row.server == server and row.status != "refused":
+            name = table[code].__module__.replace(".", "/")
+            shown = name.removeprefix("delaymq/")
+            assert row.module == f"[`{shown}`](../broker_image/src/{name}.py)", code
+
+
+def test_no_code_that_is_refused_leads_to_a_module() -> None:
+    assert {row.module for row in rows().values() if row.status == "refused"} == {NOTHING}
 
 
 def test_the_broker_says_what_to_do_about_each_code_of_a_real_broker_that_it_refuses() -> None:
