@@ -124,6 +124,9 @@ def test_the_table_of_a_name_servers_metrics_has_all() -> None:
 def test_the_table_of_http_requests_is_the_routes() -> None:
     rows = rows_of(OPERATIONS / "http.md", "Requests")
     assert [row[0] for row in rows] == [f"{route.method} `{route.path}`" for route in ROUTES]
+    for row, route in zip(rows, ROUTES, strict=True):
+        name = route.handle.__module__.replace(".", "/")
+        assert row[-1] == f"[`{name.removeprefix('delaymq/')}`](../../broker_image/src/{name}.py)"
 
 
 @pytest.mark.parametrize(("title", "kind"), [("Broker", BrokerConfig), ("NameServer", NamesrvConfig)])
