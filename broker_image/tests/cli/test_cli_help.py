@@ -1,6 +1,7 @@
 """Every command's help, the page that lists them all, and how little is loaded for it."""
 
 import inspect
+import re
 import subprocess
 import sys
 import tomllib
@@ -78,6 +79,16 @@ def test_the_page_of_commands_leaves_nothing_out() -> None:
         assert (name, missing) == (name, [])
     for name in ABOUT:
         assert all(word in sections[name] for word in parser(name).format_help().split() if word.startswith("--l"))
+
+
+def test_each_command_of_the_page_leads_to_its_module() -> None:
+    for section in PAGE.read_text().split("### delaymq ")[1:]:
+        (target,) = re.findall(r"^Code: \[`\S+`\]\((\S+)\)$", section, re.MULTILINE)
+        text = (PAGE.parent / target).read_text()
+        name = section.partition("\n")[0]
+        words = tuple(name.split())
+        function = LEAVES[words].target.partition(":")[2] if name not in ABOUT else "parser"
+        assert re.search(rf"^(async )?def {function}\(", text, re.MULTILINE), name
 
 
 def test_what_the_page_tells_of_json_is_what_commands_print() -> None:

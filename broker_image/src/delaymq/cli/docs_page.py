@@ -38,6 +38,16 @@ def commands() -> Iterator[tuple[str, Any]]:
             yield name, load(name, entry)
 
 
+def module_of(name: str) -> str:
+    """The module of a command: `delaymq.cli.commands.group.reset` for `group reset`."""
+    if name in ABOUT:
+        return parser.__module__
+    first, _, inner = name.partition(" ")
+    entry = COMMANDS[first]
+    leaf = entry.commands[inner] if isinstance(entry, Group) else entry
+    return f"delaymq.cli.commands.{leaf.target.partition(':')[0]}"
+
+
 def options_of(command: Any) -> dict[str, _Row]:
     """The command's arguments and options by their longest name, each as it is written and what it does."""
     context = typer.Context(command)
@@ -76,7 +86,8 @@ def _sections() -> Iterator[str]:
         shared = [f"`{option}`" for option, row in options.items() if common.get(option) == row]
         help_text = _help(command.help or "")
         also = _wrapped(f"{'Also' if own else 'Options:'} {', '.join(shared)}.") + "\n" if shared else ""
-        yield f"### delaymq {name}\n\n{help_text}\n\n" + _table(own) + ("\n" if own and also else "") + also
+        text = f"{help_text}\n\n{_module_link(name)}"
+        yield f"### delaymq {name}\n\n{text}\n\n" + _table(own) + ("\n" if own and also else "") + also
 
 
 def _help(text: str) -> str:
@@ -96,7 +107,12 @@ def _server(name: str) -> str:
     rows = [
         (f"{', '.join(action.option_strings)} {action.metavar or ''}".strip(), str(action.help)) for action in actions
     ]
-    return f"### delaymq {name}\n\n{_wrapped(ABOUT[name])}\n\n" + _table(rows)
+    return f"### delaymq {name}\n\n{_wrapped(ABOUT[name])}\n\n{_module_link(name)}\n\n" + _table(rows)
+
+
+def _module_link(name: str) -> str:
+    module = module_of(name).replace(".", "/")
+    return f"Code: [`{module.removeprefix('delaymq/')}`](../../broker_image/src/{module}.py)"
 
 
 def _table(rows: Any) -> str:
