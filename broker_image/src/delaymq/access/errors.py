@@ -1,4 +1,4 @@
-"""What this package raises besides RequestError."""
+"""Errors of rule files; peers get RequestErrors (protocol.errors) instead."""
 
 
 class AccessError(Exception):

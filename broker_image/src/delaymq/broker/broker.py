@@ -1,4 +1,4 @@
-"""The broker: its tables, its store, its delivery, and the one door for requests."""
+"""The broker: its tables, its store, its delivery, and the dispatch of requests to processors."""
 
 from __future__ import annotations
 

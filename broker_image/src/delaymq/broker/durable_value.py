@@ -1,4 +1,4 @@
-"""What holds when the log ends where the disk has it: a loss of power must not take what was counted on."""
+"""A value as of the flushed end of the log: a loss of power takes nothing that was counted on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this layer raises, and the refusals that several processors share.
+"""Errors of the broker, and refusals that several processors share.
 
 A RequestError (protocol.errors) is answered; the functions here only give the common ones one wording.
 """

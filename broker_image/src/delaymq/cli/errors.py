@@ -1,4 +1,4 @@
-"""What this layer raises."""
+"""Errors of commands, with their exit codes."""
 
 import errno
 from typing import Final

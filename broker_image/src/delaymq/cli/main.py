@@ -1,4 +1,4 @@
-"""The entry: servers by the light way, everything else by typer."""
+"""Entry point of the command `delaymq`: starts servers without typer, runs all other commands with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that many commands have, said once."""
+"""Options that many commands share."""
 
 from __future__ import annotations
 

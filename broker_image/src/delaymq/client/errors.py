@@ -1,4 +1,4 @@
-"""What this layer raises. Every error tells what to do; none carries another library's exceptions."""
+"""Errors of the client. Every error tells what to do; none carries another library's exceptions."""
 
 from __future__ import annotations
 

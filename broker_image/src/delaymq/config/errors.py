@@ -1,4 +1,4 @@
-"""What this layer raises."""
+"""Errors of settings and their files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""By what a file that people write is known to have changed since it was read."""
+"""Signature of a file that people edit: tells whether it changed since it was read."""
 
 from __future__ import annotations
 

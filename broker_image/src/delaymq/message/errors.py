@@ -1,4 +1,4 @@
-"""What this layer raises."""
+"""Errors of records, delay levels and messages."""
 
 
 class RecordError(ValueError):

@@ -1,4 +1,4 @@
-"""What this layer raises; refusals to peers are RequestErrors (protocol.errors)."""
+"""Errors of a NameServer; refusals to peers are RequestErrors (protocol.errors)."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The two ways in which a peer's bytes can be wrong."""
+"""Errors in a peer's bytes: a broken stream, or a request to be refused."""
 
 
 class ProtocolError(Exception):

@@ -1,4 +1,4 @@
-"""What waits in a queue, looked at without taking it: how many by due time, for which numbers, what comes next.
+"""Read-only inspection of a queue's pending entries: counts by due time and number, and what comes next.
 
 The queue may change between two steps of a generator here: what was handed over meanwhile is then counted or not.
 """

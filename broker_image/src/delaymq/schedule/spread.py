@@ -1,4 +1,4 @@
-"""What was overdue at one moment, given out evenly over a time and in the order in which it was due."""
+"""Paced release of overdue entries: evenly over a period, in the order of their due times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What keeps a server from starting."""
+"""The error that keeps a server from starting."""
 
 
 class ServerError(Exception):

@@ -1,4 +1,4 @@
-"""Single records of the log, read in threads: nobody's question about an old message may hold the loop for a disk.
+"""Reads single records of the log in threads, so that a query for an old message never blocks the loop on a disk.
 
 Files are opened anew for each task, since the store may close its own meanwhile. Of a large body only the beginning
 is read.

@@ -1,4 +1,4 @@
-"""Requests that take several turns of the loop, and the row of those that fill much memory on their way."""
+"""Requests that take several turns of the loop, and the queue of those that need much memory."""
 
 from __future__ import annotations
 

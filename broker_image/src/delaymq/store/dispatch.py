@@ -1,4 +1,4 @@
-"""The one way of a record from the log to queues, index and observers: live and replayed."""
+"""Dispatch of each record from the log to queues, index and observers, live and replayed alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the store raises. Each text says what to do."""
+"""Errors of the store. Each text says what to do."""
 
 
 class StoreError(Exception):

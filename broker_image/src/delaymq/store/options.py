@@ -1,4 +1,4 @@
-"""What a store can be told."""
+"""Options of a store: sizes of its files, flushing, retention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The connection: bytes to commands, whose turn it is to be handled, and requests of our own with their answers."""
+"""One connection: decodes commands, waits its turn to handle them, matches responses to our own requests."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""What can go wrong between two peers, as far as somebody reacts to it."""
+"""Errors between two peers, as far as callers react to them."""
 
 
 class TransportError(Exception):

@@ -1,4 +1,4 @@
-"""What one connection may cost."""
+"""Limits of one connection."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What the kernel is asked and told about a connection's socket.
+"""What the kernel knows of a connection's socket (TCP_INFO, unsent bytes), and how it is closed.
 
 The loop closes a socket a turn before the connection is told of its end (with TLS it is taken from it that early): each
 of these then finds nothing, and says so quietly.

@@ -1,4 +1,4 @@
-"""What this layer raises."""
+"""The error of a spec that cannot be parsed."""
 
 
 class SpecError(ValueError):

@@ -1,4 +1,4 @@
-"""What manifests need beside the resource."""
+"""Inputs of manifests beside the resource itself."""
 
 from __future__ import annotations
 

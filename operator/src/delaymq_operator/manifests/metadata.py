@@ -1,4 +1,4 @@
-"""What all objects of a Broker have in common."""
+"""Metadata that all objects of a Broker share: names, labels, owner, selectors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the ports raise; adapters turn their libraries' errors into these."""
+"""Errors of the ports; adapters turn their libraries' errors into these."""
 
 from __future__ import annotations
 

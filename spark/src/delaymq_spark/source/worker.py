@@ -1,4 +1,4 @@
-"""What is special about the Python process in which Spark runs a read."""
+"""Start of the Python process in which Spark runs a read."""
 
 from __future__ import annotations
 

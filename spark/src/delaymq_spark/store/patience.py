@@ -1,4 +1,4 @@
-"""How long a broker's answer is waited for."""
+"""How long a broker may go without progress in its answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every ingress (send, send-back, commit) does about delays: read the level, turn the message to its queue."""
+"""Rewrite of delayed messages at each ingress (send, send-back, commit): level read and limited, topic replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was counted for a topic, a group or a queue, under RocketMQ's names (315)."""
+"""Statistics of a topic, a group or a queue under RocketMQ's names (315)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names that have a series of their own in the metrics: the first so many that were active, until they are deleted."""
+"""Cardinality limit of metric labels: the first N active names keep series of their own until they are deleted."""
 
 from __future__ import annotations
 

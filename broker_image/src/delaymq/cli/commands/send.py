@@ -1,4 +1,4 @@
-"""`delaymq send`."""
+"""`delaymq send`: messages at once or delayed, single or line by line from a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The servers as commands among the others, for those who come by typer's way."""
+"""Stand-ins for the servers in typer's list of commands; servers/serve.py starts them."""
 
 from __future__ import annotations
 

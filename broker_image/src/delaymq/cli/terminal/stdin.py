@@ -1,4 +1,4 @@
-"""Input that may let wait: meanwhile what is under way goes on."""
+"""Standard input, read in a thread: work in progress continues while a line is awaited."""
 
 from __future__ import annotations
 

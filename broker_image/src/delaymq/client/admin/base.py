@@ -1,4 +1,4 @@
-"""What all of an administrator's requests share: whom to ask."""
+"""Base of the administration: the NameServers and brokers that a request goes to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Going on elsewhere, and committing by hand: the part of a polled consumer that is about offsets."""
+"""Seeks, lookups of offsets, and manual commits of a polled consumer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The goodbye of a producer or consumer to the brokers that know its group."""
+"""Unregisters a producer or consumer at the brokers that know its group."""
 
 from __future__ import annotations
 

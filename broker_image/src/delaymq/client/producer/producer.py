@@ -1,4 +1,4 @@
-"""Sending messages."""
+"""The producer: sends, batches, one-way sends, requests and replies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forms of the answers that are older than the description: it is made of these, and a test holds them to be true."""
+"""Schemas of answers that handlers build as plain dictionaries; a test compares them with real answers."""
 
 from typing import Annotated, Any, Literal
 

@@ -1,4 +1,4 @@
-"""`delaymq demo`."""
+"""`delaymq demo`: its options, its folder, and one run of the scenario."""
 
 from __future__ import annotations
 
