@@ -157,6 +157,7 @@ bench-spark: .venv-spark/.done ## how fast Spark reads a store, and in how much 
 docs: $(DEV) ## write the tables in docs/ that are made of the code
 	$(BIN)/python -m delaymq.config.page docs/operations/configuration.md
 	$(BIN)/python -m delaymq.cli.docs_page docs/operations/commands.md
+	$(BIN)/python docs/tools/modules_page.py
 
 screenshots: $(DEV) ## make the pictures of the console in docs/images anew (needs Chromium)
 	PYTHONPATH=e2e $(BIN)/python e2e/console/screenshots.py
