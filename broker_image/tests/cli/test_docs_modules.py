@@ -27,6 +27,9 @@ DIAGRAM = re.compile(r"^```mermaid\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 NAMED = re.compile(r"(?<![\w/])[a-z_]+(?:/[a-z_]+)*(?:\.py|/)")
 """A module or a folder in a diagram."""
 
+RESERVED = {"actor", "as", "end", "graph", "left", "loop", "note", "of", "over", "participant", "right", "subgraph"}
+"""Words that Mermaid does not take as names of participants."""
+
 MESSAGE = re.compile(r"    +(\w+)--?>>(\w+): [^;#]+")
 STATEMENT = re.compile(r"    +(?:(?:alt|else|loop|opt) [^;#]+|end|Note over \w+(?:,\w+)?: [^;#]+)")
 DECLARED = re.compile(r"    (?:actor (\w+)|participant (\w+) as \S[^;#]*)")
@@ -114,5 +117,6 @@ def test_a_diagram_can_be_drawn(diagram: str) -> None:
         wrong = [line for line in lines if not any(form.fullmatch(line) for form in (DECLARED, MESSAGE, STATEMENT))]
     assert wrong == []
     assert used <= declared
+    assert not {name.lower() for name in declared} & RESERVED
     opened = sum(line.split()[0] in ("subgraph", "alt", "loop", "opt") for line in lines)
     assert opened == sum(line.split() == ["end"] for line in lines)
