@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from delaymq.broker.delivery.delay_rewrite import MARK_ROOM_BYTES, delay_level
+from delaymq.broker.delivery.delay_rewrite import MARK_ROOM_BYTES, requested_level
 from delaymq.message.errors import IllegalMessageError
 from delaymq.message.properties import MAX_PROPERTIES_BYTES, encode_properties
 from delivery_bench import Bench, Settings
@@ -15,13 +15,13 @@ from delivery_bench import Bench, Settings
     ("text", "level"), [(None, 0), ("0", 0), ("-3", 0), ("3", 3), ("+3", 3), ("007", 7), ("2147483647", 2147483647)]
 )
 def test_a_level_is_read_as_rocketmq_reads_it(text: str | None, level: int) -> None:
-    assert delay_level({} if text is None else {"DELAY": text}) == level
+    assert requested_level({} if text is None else {"DELAY": text}) == level
 
 
 @pytest.mark.parametrize("text", ["", " 3", "3s", "1_0", "2147483648", "-2147483649", "٣", "3" * 5_000])
 def test_a_level_that_is_no_number_is_refused(text: str) -> None:
     with pytest.raises(IllegalMessageError, match="not a delay level"):
-        delay_level({"DELAY": text})
+        requested_level({"DELAY": text})
 
 
 def test_properties_that_would_not_fit_at_delivery_are_refused_at_once_and_left_alone() -> None:

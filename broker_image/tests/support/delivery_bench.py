@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from delaymq.broker.delivery import Delivery
-from delaymq.broker.delivery.delay_rewrite import delay_level, strip_own
+from delaymq.broker.delivery.delay_rewrite import requested_level, strip_own
 from delaymq.message.levels import DelayLevels
 from delaymq.message.names import MARK, MARKS_TOPIC, SCHEDULE_TOPIC
 from delaymq.message.record import Record
@@ -105,7 +105,7 @@ class Bench:
         strip_own(own)
         if level:
             own["DELAY"] = str(level)
-        wanted = delay_level(own)
+        wanted = requested_level(own)
         if wanted:
             topic, queue_id, own = self.delivery.prepare(own, topic, queue_id, wanted)
         return self.append(body, topic=topic, queue_id=queue_id, properties=own, reconsume_times=reconsume_times)

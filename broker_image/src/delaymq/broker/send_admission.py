@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from delaymq.broker.delivery.delay_rewrite import delay_level, strip_own
+from delaymq.broker.delivery.delay_rewrite import requested_level, strip_own
 from delaymq.broker.errors import message_illegal
 from delaymq.broker.transactions.records import CHECK_ROOM_BYTES, DELAY_ROOM_BYTES
 from delaymq.message import names
@@ -89,7 +89,7 @@ def _half(
 def level_of(properties: dict[str, str]) -> int:
     """The delay level that a message asks for, 0 for none; RequestError 13 when it is no number."""
     try:
-        return delay_level(properties)
+        return requested_level(properties)
     except IllegalMessageError as error:
         raise message_illegal(str(error)) from error
 
@@ -109,7 +109,7 @@ def check_copies(broker: Broker, record: NewRecord, topic: str) -> None:
     if record.topic == names.SCHEDULE_TOPIC:
         broker.delivery.check_copies(record, topic)
     elif record.topic == names.HALF_TOPIC:
-        added = CHECK_ROOM_BYTES + (DELAY_ROOM_BYTES if delay_level(record.properties) > 0 else 0)
+        added = CHECK_ROOM_BYTES + (DELAY_ROOM_BYTES if requested_level(record.properties) > 0 else 0)
         topics = names.SCHEDULE_TOPIC, names.TRANS_CHECK_MAX_TOPIC
         broker.delivery.check_copies(record, topic, added_bytes=added, topics=topics)
 

@@ -21,15 +21,13 @@ from delaymq.message.ids import offset_message_id
 from delaymq.message.marks import DUE_WIDTH
 from delaymq.message.names import topic_problem
 from delaymq.message.properties import MAX_PROPERTIES_BYTES, format_properties, is_storable
-from delaymq.message.record import FIXED_BYTES, MESSAGE_MAGIC, SIZE_AND_MAGIC, Record, decode_record
+from delaymq.message.record import FIXED_BYTES, MESSAGE_MAGIC, SIZE_AND_MAGIC, SYS_FLAG_AT, Record, decode_record
 from delaymq.protocol.bodies import MessageQueue
 
 _logger = logging.getLogger(__name__)
 
 INFLATED_HERE_BYTES: Final = 8 * 1024
 """Compressed bodies of more bytes than this, in one answer, are inflated in a thread: 8 KiB may become 8 MiB."""
-_SYS_FLAG_AT: Final = 36
-"""Where a record has its sys flag (docs/formats/store.md, record field 8)."""
 KEY_SEPARATOR: Final = " "
 # What only brokers and this client may set.
 _RESERVED: Final = frozenset(
@@ -218,7 +216,7 @@ def compressed_bytes(data: bytes) -> int:
         size = int.from_bytes(data[at : at + 4], "big", signed=True)
         if size < FIXED_BYTES:
             break
-        if data[at + _SYS_FLAG_AT + 3] & flags.COMPRESSED:
+        if data[at + SYS_FLAG_AT + 3] & flags.COMPRESSED:
             total += size
         at += size
     return total

@@ -31,6 +31,10 @@ class MarkKind(StrEnum):
     DROPPED = "dropped"
 
 
+# The longest kind, a queue, two offsets, and the colons between them.
+MARK_WIDTH: Final = max(map(len, MarkKind)) + 1 + 4 + 1 + 20 + 1 + 20
+
+
 @dataclass(frozen=True, slots=True)
 class Mark:
     """Which record of the schedule topic was settled, and how."""

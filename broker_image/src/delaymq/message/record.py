@@ -18,7 +18,9 @@ BLANK_MAGIC: Final = 0xCBD43194
 BLANK_BYTES: Final = 8
 # Record without body, topic and properties, both hosts IPv4.
 FIXED_BYTES: Final = 91
-_IPV6_EXTRA: Final = 12
+IPV4_HOST_BYTES: Final = 8
+IPV6_EXTRA_BYTES: Final = 12
+"""What an IPv6 host takes beyond an IPv4 one."""
 
 # Everything before the body when both hosts are IPv4, the common case.
 HEAD = struct.Struct(
@@ -44,10 +46,37 @@ _UP_TO_BORN = struct.Struct(">iIIiiqqiq")
 _STORE_TIMESTAMP = struct.Struct(">q")
 _AFTER_STORE = struct.Struct(">iqi")
 assert _UP_TO_BORN.size + 8 + _STORE_TIMESTAMP.size + 8 + _AFTER_STORE.size == HEAD.size
+
+# Where fields begin, in bytes from the beginning of a record, whatever the hosts are.
+MAGIC_AT: Final = struct.calcsize(">i")
+BODY_CRC_AT: Final = struct.calcsize(">iI")
+QUEUE_ID_AT: Final = struct.calcsize(">iII")
+FLAG_AT: Final = struct.calcsize(">iIIi")
+QUEUE_OFFSET_AT: Final = struct.calcsize(">iIIii")
+PHYSICAL_OFFSET_AT: Final = struct.calcsize(">iIIiiq")
+SYS_FLAG_AT: Final = struct.calcsize(">iIIiiqq")
+BORN_TIMESTAMP_AT: Final = struct.calcsize(">iIIiiqqi")
+BORN_HOST_AT: Final = _UP_TO_BORN.size
+# From the end of the born host to that of the store timestamp, and from the end of the store host to the body.
+STORE_TIMESTAMP_BYTES: Final = _STORE_TIMESTAMP.size
+AFTER_STORE_HOST_BYTES: Final = _AFTER_STORE.size
+BODY_LENGTH_BYTES: Final = struct.calcsize(">i")
+"""The last field before the body."""
+PREPARED_OFFSET_BEHIND_STORE_HOST: Final = struct.calcsize(">i")
+
+# A few fields of a head, for those who look at many records.
 SIZE_AND_MAGIC = struct.Struct(">iI")
-LONGEST_HEAD_BYTES: Final = HEAD.size + 2 * _IPV6_EXTRA
+BODY_CRC = struct.Struct(f">{BODY_CRC_AT}xI")
+PLACE = struct.Struct(f">iI{QUEUE_OFFSET_AT - SIZE_AND_MAGIC.size}xq")
+"""Size, magic, queue offset."""
+UP_TO_PHYSICAL_OFFSET = struct.Struct(">iIIiiqq")
+"""Size, magic, CRC, queue id, flag, queue offset, physical offset."""
+OUTLINE = struct.Struct(f">iI{SYS_FLAG_AT - SIZE_AND_MAGIC.size}xi{HEAD.size - SYS_FLAG_AT - 8}xi")
+"""Size, magic, sys flag and, if both hosts are IPv4, the body's length."""
+assert OUTLINE.size == HEAD.size
+LONGEST_HEAD_BYTES: Final = HEAD.size + 2 * IPV6_EXTRA_BYTES
 """Everything before the body, whatever the hosts are."""
-_PROPERTIES_LENGTH = struct.Struct(">h")
+PROPERTIES_LENGTH = struct.Struct(">h")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -170,7 +199,7 @@ def encode_record(
             (reconsume_times, prepared_transaction_offset, body_length),
         )
     return b"".join(
-        (head, body, topic_length.to_bytes(1, "big"), topic, _PROPERTIES_LENGTH.pack(properties_length), properties)
+        (head, body, topic_length.to_bytes(1, "big"), topic, PROPERTIES_LENGTH.pack(properties_length), properties)
     )
 
 
@@ -201,6 +230,22 @@ def _wide_head(
     )
 
 
+def body_at(sys_flag: int) -> int:
+    """Where the body of a record with this sys flag begins: the size of its head."""
+    wide = bool(sys_flag & flags.BORN_HOST_IPV6) + bool(sys_flag & flags.STORE_HOST_IPV6)
+    return HEAD.size + wide * IPV6_EXTRA_BYTES
+
+
+def decode_store_timestamp(head: bytes) -> int | None:
+    """Store timestamp in ms of the record that begins with `head`; None for what is no message or too short for one."""
+    if len(head) < FIXED_BYTES or SIZE_AND_MAGIC.unpack_from(head)[1] != MESSAGE_MAGIC:
+        return None
+    sys_flag = _UP_TO_BORN.unpack_from(head)[7]
+    at = BORN_HOST_AT + (20 if sys_flag & flags.BORN_HOST_IPV6 else 8)
+    timestamp_ms: int = _STORE_TIMESTAMP.unpack_from(head, at)[0]
+    return timestamp_ms
+
+
 def decode_transaction(head: bytes) -> tuple[int, int, int]:
     """CRC of the body, sys flag and prepared transaction offset of the record that begins with `head`.
 
@@ -210,8 +255,7 @@ def decode_transaction(head: bytes) -> tuple[int, int, int]:
         raise RecordError("these are not the first bytes of a message")
     fields = _UP_TO_BORN.unpack_from(head)
     body_crc, sys_flag = fields[2], fields[7]
-    wide = bool(sys_flag & flags.BORN_HOST_IPV6) + bool(sys_flag & flags.STORE_HOST_IPV6)
-    at = HEAD.size - _AFTER_STORE.size + wide * _IPV6_EXTRA
+    at = body_at(sys_flag) - _AFTER_STORE.size
     if len(head) < at + _AFTER_STORE.size:
         raise RecordError("these are too few bytes of a message with IPv6 addresses")
     return body_crc, sys_flag, _AFTER_STORE.unpack_from(head, at)[1]
@@ -257,7 +301,7 @@ def decode_record(data: bytes | memoryview, position: int = 0, *, check_crc: boo
     properties_at = topic_at + 1 + topic_length
     if topic_length > MAX_TOPIC_LENGTH or properties_at + 2 > end:
         raise RecordError(f"the topic's length {topic_length} does not fit a record of {size} bytes")
-    (properties_length,) = _PROPERTIES_LENGTH.unpack_from(data, properties_at)
+    (properties_length,) = PROPERTIES_LENGTH.unpack_from(data, properties_at)
     if properties_length < 0 or properties_at + 2 + properties_length != end:
         raise RecordError(f"the properties' length {properties_length} does not fit a record of {size} bytes")
     body = bytes(data[at:topic_at])

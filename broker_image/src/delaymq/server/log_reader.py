@@ -8,10 +8,20 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from delaymq.message import flags
 from delaymq.message.errors import RecordError
 from delaymq.message.names import REAL_TOPIC
-from delaymq.message.record import FIXED_BYTES, MESSAGE_MAGIC, SIZE_AND_MAGIC, Record, decode_record
+from delaymq.message.record import (
+    BODY_LENGTH_BYTES,
+    FIXED_BYTES,
+    LONGEST_HEAD_BYTES,
+    MESSAGE_MAGIC,
+    SIZE_AND_MAGIC,
+    SYS_FLAG_AT,
+    Record,
+    body_at,
+    decode_record,
+    decode_store_timestamp,
+)
 from delaymq.store.segments import segment_name
 from delaymq.store.untrusted_offsets import LARGEST_NAMED_BYTES, LONGEST_TAIL_BYTES
 
@@ -24,8 +34,6 @@ _WHOLE_BYTES: Final = 96 * 1024
 """Records up to this size are read in one go and their checksum is checked."""
 _PAGE_BYTES: Final = 4096
 _ANY_SIZE: Final = 1 << 31
-WIDEST_HEAD_BYTES: Final = 112
-_BODY_LENGTH_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +97,7 @@ class LogFiles:
         place = self._place(segments, offset)
         if place is None:
             return None
-        head = os.pread(place[0], FIXED_BYTES, place[1])
-        if len(head) < FIXED_BYTES or int.from_bytes(head[4:8], "big") != MESSAGE_MAGIC:
-            return None
-        at = 68 if head[39] & flags.BORN_HOST_IPV6 else 56
-        return int.from_bytes(head[at : at + 8], "big", signed=True)
+        return decode_store_timestamp(os.pread(place[0], FIXED_BYTES, place[1]))
 
     def _record(
         self,
@@ -106,7 +110,7 @@ class LogFiles:
         if place is None:
             return None
         descriptor, position = place
-        head = os.pread(descriptor, WIDEST_HEAD_BYTES, position)
+        head = os.pread(descriptor, LONGEST_HEAD_BYTES, position)
         if len(head) < FIXED_BYTES:
             return None
         size, magic = SIZE_AND_MAGIC.unpack_from(head)
@@ -150,24 +154,23 @@ class _Segments:
 
 def read_cut(descriptor: int, position: int, head: bytes, size: int, shown_bytes: int) -> ReadRecord:
     """A large record with the beginning of its body: decoded as one without a body, which the head is changed for."""
-    sys_flag = int.from_bytes(head[36:40], "big")
-    body_at = 88 + 12 * bool(sys_flag & flags.BORN_HOST_IPV6) + 12 * bool(sys_flag & flags.STORE_HOST_IPV6)
-    body_bytes = int.from_bytes(head[body_at - _BODY_LENGTH_BYTES : body_at], "big", signed=True)
+    at = body_at(int.from_bytes(head[SYS_FLAG_AT : SYS_FLAG_AT + 4], "big"))
+    body_bytes = int.from_bytes(head[at - BODY_LENGTH_BYTES : at], "big", signed=True)
     if not 0 <= body_bytes <= size - FIXED_BYTES:
         raise RecordError(f"the body's length {body_bytes} does not fit a record of {size} bytes")
-    tail_bytes = size - body_at - body_bytes
+    tail_bytes = size - at - body_bytes
     if not 0 <= tail_bytes <= LONGEST_TAIL_BYTES:
         raise RecordError(f"the record has {tail_bytes} bytes behind its body: 3 to {LONGEST_TAIL_BYTES} can be")
-    rest = os.pread(descriptor, tail_bytes, position + body_at + body_bytes)
+    rest = os.pread(descriptor, tail_bytes, position + at + body_bytes)
     without_body = b"".join(
         (
             (size - body_bytes).to_bytes(4, "big"),
-            head[4 : body_at - _BODY_LENGTH_BYTES],
-            bytes(_BODY_LENGTH_BYTES),
+            head[4 : at - BODY_LENGTH_BYTES],
+            bytes(BODY_LENGTH_BYTES),
             rest,
         )
     )
     record = decode_record(without_body, check_crc=False)
-    record.body = os.pread(descriptor, min(body_bytes, shown_bytes), position + body_at)
+    record.body = os.pread(descriptor, min(body_bytes, shown_bytes), position + at)
     record.size = size
     return ReadRecord(record, body_bytes)

@@ -17,6 +17,7 @@ from delaymq.message.record import (
     SIZE_AND_MAGIC,
     Record,
     decode_record,
+    decode_store_timestamp,
 )
 from delaymq.store.disk.files import Files
 from delaymq.store.errors import (
@@ -141,11 +142,7 @@ class CommitLog:
 
     def store_timestamp_at(self, offset: int) -> int | None:
         """The store time of the record at `offset`, from its head alone; None when there is none."""
-        head = self.read_bytes(offset, FIXED_BYTES) if offset >= 0 else b""
-        if len(head) < FIXED_BYTES or int.from_bytes(head[4:8], "big") != MESSAGE_MAGIC:
-            return None
-        position = 68 if head[39] & 0x10 else 56
-        return int.from_bytes(head[position : position + 8], "big", signed=True)
+        return decode_store_timestamp(self.read_bytes(offset, FIXED_BYTES)) if offset >= 0 else None
 
     def flush_task(self) -> FlushTask | None:
         """What brings everything appended so far to disk; None when it is there or on its way."""

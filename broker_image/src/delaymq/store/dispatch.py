@@ -25,7 +25,7 @@ def due_or_tags_code(
 ) -> int:
     """The tags code of a record's queue entry: the due time in ms for a delayed one, else the hash of its tags."""
     if topic == SCHEDULE_TOPIC:
-        level = delay_level(properties)
+        level = recorded_level(properties)
         if level > 0:
             due_text = properties.get(DUE)
             due_ms = parse_due(due_text, queue_id, queue_offset) if due_text is not None else None
@@ -34,8 +34,11 @@ def due_or_tags_code(
     return tags_code(tags) if tags else 0
 
 
-def delay_level(properties: dict[str, str]) -> int:
-    """The property DELAY as a number; 0 without one, or when it is none."""
+def recorded_level(properties: dict[str, str]) -> int:
+    """The delay level that a record of the log states; 0 for none and for what is no number.
+
+    It never fails: a recovery meets records that another broker wrote, or that damage changed.
+    """
     text = properties.get(DELAY)
     if text is None or len(text) > 10:
         return 0

@@ -14,6 +14,7 @@ from delaymq.message.levels import DelayLevels
 from delaymq.message.properties import encode_properties
 from delaymq.message.record import (
     BLANK_BYTES,
+    BODY_CRC,
     Record,
     check_record_parts,
     decode_record,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 _DELETED_TOPICS = "deleted_topics.json"
+_body_crc_of = BODY_CRC.unpack_from
 
 
 class MessageStore:
@@ -228,7 +230,7 @@ class MessageStore:
         at = physical_offset - log.segment_base
         log.mapping[at : at + size] = data
         log.end_offset = physical_offset + size
-        body_crc = int.from_bytes(data[8:12], "big")
+        (body_crc,) = _body_crc_of(data)
         log.last_offset, log.last_crc, log.last_store_timestamp_ms = physical_offset, body_crc, now_ms
         code = due_or_tags_code(topic, queue_id, queue_offset, properties, now_ms, self._dispatcher.levels)
         record = Dispatched(

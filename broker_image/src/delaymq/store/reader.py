@@ -22,6 +22,7 @@ from delaymq.message.record import (
     BLANK_MAGIC,
     FIXED_BYTES,
     MESSAGE_MAGIC,
+    PHYSICAL_OFFSET_AT,
     SIZE_AND_MAGIC,
     Record,
     decode_record,
@@ -299,7 +300,8 @@ def _next_sound(view: mmap.mmap, segment: SegmentInfo, position: int, not_before
 
 
 def _is_sound(view: mmap.mmap, segment: SegmentInfo, position: int, not_before_ms: int) -> bool:
-    if int.from_bytes(view[position + 28 : position + 36], "big") != segment.base + position:
+    stated_at = position + PHYSICAL_OFFSET_AT
+    if int.from_bytes(view[stated_at : stated_at + 8], "big") != segment.base + position:
         return False
     size = int.from_bytes(view[position : position + 4], "big")
     try:

@@ -8,10 +8,16 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from delaymq.message import flags
 from delaymq.message.names import MAX_TOPIC_LENGTH
 from delaymq.message.properties import MAX_PROPERTIES_BYTES
-from delaymq.message.record import FIXED_BYTES, HEAD, LONGEST_HEAD_BYTES, MESSAGE_MAGIC
+from delaymq.message.record import (
+    BODY_LENGTH_BYTES,
+    FIXED_BYTES,
+    HEAD,
+    LONGEST_HEAD_BYTES,
+    MESSAGE_MAGIC,
+    body_at,
+)
 from delaymq.store.commit_log import CommitLog
 from delaymq.store.consume_queue import ConsumeQueues
 
@@ -20,8 +26,6 @@ LARGEST_NAMED_BYTES: Final = (16 << 20) + (64 << 10)
 LONGEST_TAIL_BYTES: Final = 1 + MAX_TOPIC_LENGTH + 2 + MAX_PROPERTIES_BYTES
 """What a record has behind its body."""
 _TOPIC_AND_LENGTHS: Final = 1 + MAX_TOPIC_LENGTH + 2
-_IPV6_EXTRA: Final = 12
-_BODY_LENGTH_BYTES: Final = 4
 
 
 class NamedHead(NamedTuple):
@@ -62,11 +66,10 @@ def _head_at(log: CommitLog, offset: int) -> NamedHead | None:
     size, magic, _, queue_id, _, queue_offset, stated_offset, sys_flag = HEAD.unpack_from(data)[:8]
     if magic != MESSAGE_MAGIC or stated_offset != offset or not FIXED_BYTES <= size <= min(left, LARGEST_NAMED_BYTES):
         return None
-    wide = bool(sys_flag & flags.BORN_HOST_IPV6) + bool(sys_flag & flags.STORE_HOST_IPV6)
-    body_at = HEAD.size + wide * _IPV6_EXTRA
-    body_bytes = int.from_bytes(data[body_at - _BODY_LENGTH_BYTES : body_at], "big", signed=True)
-    topic_at = body_at + body_bytes
-    if len(data) < body_at or body_bytes < 0 or topic_at + 3 > size:
+    head_bytes = body_at(sys_flag)
+    body_bytes = int.from_bytes(data[head_bytes - BODY_LENGTH_BYTES : head_bytes], "big", signed=True)
+    topic_at = head_bytes + body_bytes
+    if len(data) < head_bytes or body_bytes < 0 or topic_at + 3 > size:
         return None
     tail = log.read_bytes(offset + topic_at, min(_TOPIC_AND_LENGTHS, size - topic_at))
     properties_at = topic_at + 3 + tail[0]

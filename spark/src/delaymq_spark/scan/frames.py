@@ -19,7 +19,23 @@ import pyarrow as pa
 from delaymq.message.errors import RecordError
 from delaymq.message.flags import BORN_HOST_IPV6, STORE_HOST_IPV6
 from delaymq.message.names import MAX_TOPIC_LENGTH
-from delaymq.message.record import BLANK_BYTES, BLANK_MAGIC, FIXED_BYTES, MESSAGE_MAGIC, SIZE_AND_MAGIC, decode_record
+from delaymq.message.record import (
+    AFTER_STORE_HOST_BYTES,
+    BLANK_BYTES,
+    BLANK_MAGIC,
+    BODY_LENGTH_BYTES,
+    BORN_HOST_AT,
+    FIXED_BYTES,
+    IPV4_HOST_BYTES,
+    IPV6_EXTRA_BYTES,
+    MAGIC_AT,
+    MESSAGE_MAGIC,
+    PHYSICAL_OFFSET_AT,
+    SIZE_AND_MAGIC,
+    STORE_TIMESTAMP_BYTES,
+    SYS_FLAG_AT,
+    decode_record,
+)
 from delaymq.store.reader import is_torn
 
 STRIPE_BYTES: Final = 32_768
@@ -28,9 +44,6 @@ MAX_RESTARTS: Final = 4
 # Candidates of a stripe that are looked at before it is left to the one before it.
 MAX_CANDIDATES: Final = 8
 MAGIC_BYTES: Final = MESSAGE_MAGIC.to_bytes(4, "big")
-_PHYSICAL_OFFSET_AT: Final = 28
-_SYS_FLAG_AT: Final = 36
-_AFTER_BORN_AT: Final = 48
 
 Positions = npt.NDArray[np.int64]
 Integers = npt.NDArray[np.int64]
@@ -170,7 +183,7 @@ def _lanes(window: Window, start: int) -> Positions:
         for _ in range(MAX_CANDIDATES):
             if at < 0:
                 break
-            if offsets[at - 4 + _PHYSICAL_OFFSET_AT] == window.offset + at - 4:
+            if offsets[at - 4 + PHYSICAL_OFFSET_AT] == window.offset + at - 4:
                 lanes.append(at - 4)
                 break
             at = find(MAGIC_BYTES, at + 1, end)
@@ -221,23 +234,23 @@ def _one_by_one(window: Window, start: int) -> Positions:
 def _checked(window: Window, position: Positions) -> Frames:
     """The records up to the first that is not sound: by the same rules as `delaymq.store.reader`."""
     size = window.i4[position].astype(np.int64)
-    sys_flag = window.i4[position + _SYS_FLAG_AT].astype(np.int64)
-    sound = (window.u4[position + 4] == MESSAGE_MAGIC) & (
-        window.i8[position + _PHYSICAL_OFFSET_AT] == position + window.offset
+    sys_flag = window.i4[position + SYS_FLAG_AT].astype(np.int64)
+    sound = (window.u4[position + MAGIC_AT] == MESSAGE_MAGIC) & (
+        window.i8[position + PHYSICAL_OFFSET_AT] == position + window.offset
     )
     if np.any(sys_flag & (BORN_HOST_IPV6 | STORE_HOST_IPV6)):
-        born_extra = np.where(sys_flag & BORN_HOST_IPV6, 12, 0)
-        store_extra = np.where(sys_flag & STORE_HOST_IPV6, 12, 0)
+        born_extra = np.where(sys_flag & BORN_HOST_IPV6, IPV6_EXTRA_BYTES, 0)
+        store_extra = np.where(sys_flag & STORE_HOST_IPV6, IPV6_EXTRA_BYTES, 0)
         sound &= size >= FIXED_BYTES + born_extra + store_extra
-        store_time_at = position + (_AFTER_BORN_AT + 8) + born_extra
-        body_at = store_time_at + (8 + 8 + 16) + store_extra
+        store_time_at = position + (BORN_HOST_AT + IPV4_HOST_BYTES) + born_extra
+        body_at = store_time_at + (STORE_TIMESTAMP_BYTES + IPV4_HOST_BYTES + AFTER_STORE_HOST_BYTES) + store_extra
     else:
-        store_time_at = position + (_AFTER_BORN_AT + 8)
-        body_at = store_time_at + (8 + 8 + 16)
+        store_time_at = position + (BORN_HOST_AT + IPV4_HOST_BYTES)
+        body_at = store_time_at + (STORE_TIMESTAMP_BYTES + IPV4_HOST_BYTES + AFTER_STORE_HOST_BYTES)
     end = position + size
     # Places that a wrong length leads to are brought back inside; the record is not sound then anyway.
     last = window.used_bytes - 2
-    body_bytes = window.i4[np.minimum(body_at - 4, last - 2)].astype(np.int64)
+    body_bytes = window.i4[np.minimum(body_at - BODY_LENGTH_BYTES, last - 2)].astype(np.int64)
     topic_at = body_at + body_bytes + 1
     sound &= (body_bytes >= 0) & (topic_at + 2 <= end)
     topic_bytes = window.u1[np.clip(topic_at - 1, 0, last)].astype(np.int64)

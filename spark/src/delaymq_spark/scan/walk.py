@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from delaymq.message.errors import RecordError
-from delaymq.message.record import FIXED_BYTES, decode_record
+from delaymq.message.record import FIXED_BYTES, PHYSICAL_OFFSET_AT, decode_record
 from delaymq.store.reader import is_torn
 
 from delaymq_spark.scan.frames import MAGIC_BYTES, Frames, Window, frames_of, problem_at
@@ -19,8 +19,6 @@ WINDOW_BYTES: Final = 4 << 20
 MAX_RECORD_BYTES: Final = 256 << 20
 _PIECE_BYTES: Final = 1 << 20
 _ZEROS: Final = memoryview(bytes(_PIECE_BYTES))
-_PHYSICAL_OFFSET_AT: Final = 28
-_SIZE_AT: Final = 0
 
 
 @dataclass(slots=True)
@@ -91,11 +89,11 @@ class Walk:
         if short:
             return "the file was cut while it was read"
         available = window.used_bytes - stop
-        if available < _PHYSICAL_OFFSET_AT + 8:
+        if available < PHYSICAL_OFFSET_AT + 8:
             return "only a part of a record" if end - position <= available else None
-        size = int(window.u4[stop + _SIZE_AT])
-        if int(window.i8[stop + _PHYSICAL_OFFSET_AT]) != window.offset + stop:
-            return f"the record says that it stands at {int(window.i8[stop + _PHYSICAL_OFFSET_AT])}"
+        size = int(window.u4[stop])
+        if int(window.i8[stop + PHYSICAL_OFFSET_AT]) != window.offset + stop:
+            return f"the record says that it stands at {int(window.i8[stop + PHYSICAL_OFFSET_AT])}"
         if size > MAX_RECORD_BYTES:
             return f"a record of {size} bytes is more than this program takes at once ({MAX_RECORD_BYTES})"
         if position + size > end:
@@ -139,10 +137,10 @@ def sound_at(file: SegmentFile, position: int) -> int | None:
     """The store time in ms of the sound record at byte `position`; None when there is none."""
     if position < 0:
         return None
-    head = read_bytes(file, position, _PHYSICAL_OFFSET_AT + 8)
-    if len(head) < _PHYSICAL_OFFSET_AT + 8:
+    head = read_bytes(file, position, PHYSICAL_OFFSET_AT + 8)
+    if len(head) < PHYSICAL_OFFSET_AT + 8:
         return None
-    if int.from_bytes(head[_PHYSICAL_OFFSET_AT:], "big") != file.base + position:
+    if int.from_bytes(head[PHYSICAL_OFFSET_AT:], "big") != file.base + position:
         return None
     size = int.from_bytes(head[:4], "big")
     if not FIXED_BYTES <= size <= min(file.file_bytes - position, MAX_RECORD_BYTES):

@@ -30,6 +30,16 @@ from delaymq.message.names import (
     UNIQUE_KEY,
     is_system_topic,
 )
+from delaymq.message.record import (
+    BODY_CRC_AT,
+    BORN_HOST_AT,
+    BORN_TIMESTAMP_AT,
+    FLAG_AT,
+    PREPARED_OFFSET_BEHIND_STORE_HOST,
+    QUEUE_ID_AT,
+    QUEUE_OFFSET_AT,
+    STORE_TIMESTAMP_BYTES,
+)
 
 from delaymq_spark.scan.frames import Frames, Window, gather
 from delaymq_spark.scan.properties import Properties, mark_parts, numbers, text
@@ -78,11 +88,11 @@ class Rows:
 
     @cached_property
     def queue_id(self) -> npt.NDArray[np.int32]:
-        return self.window.i4[self.frames.position + 12].astype(np.int32)
+        return self.window.i4[self.frames.position + QUEUE_ID_AT].astype(np.int32)
 
     @cached_property
     def queue_offset(self) -> npt.NDArray[np.int64]:
-        return self.window.i8[self.frames.position + 20].astype(np.int64)
+        return self.window.i8[self.frames.position + QUEUE_OFFSET_AT].astype(np.int64)
 
     @cached_property
     def store_ms(self) -> npt.NDArray[np.int64]:
@@ -108,7 +118,7 @@ class Rows:
 
     def int_after_store_host(self, skip: int) -> npt.NDArray[np.int64]:
         """Where the fields behind the store host stand, `skip` bytes further."""
-        return self.frames.store_time_at + 8 + self.store_host_bytes + skip
+        return self.frames.store_time_at + STORE_TIMESTAMP_BYTES + self.store_host_bytes + skip
 
     # -- what stands in the properties --------------------------------------------------------------------------------
 
@@ -233,7 +243,7 @@ def _crc_ok(rows: Rows) -> pa.Array:
     if not rows.verify:
         return pa.nulls(len(rows.frames), pa.bool_())
     data, frames = memoryview(rows.window.data), rows.frames
-    stored = rows.window.u4[frames.position + 8].astype(np.int64)
+    stored = rows.window.u4[frames.position + BODY_CRC_AT].astype(np.int64)
     ends = frames.body_at + frames.body_bytes
     computed = [crc32(data[a:b]) & 0x7FFFFFFF for a, b in zip(frames.body_at.tolist(), ends.tolist(), strict=True)]
     return pa.array(np.array(computed, np.int64) == stored)
@@ -247,13 +257,13 @@ _BUILDERS: Final[dict[str, Callable[[Rows], pa.Array]]] = {
     "segment": lambda rows: pa.array(np.full(len(rows.frames), rows.window.segment_base)),
     "size": lambda rows: pa.array(rows.frames.size.astype(np.int32)),
     "store_time": lambda rows: _time(rows.store_ms),
-    "born_time": lambda rows: _time(rows.window.i8[rows.frames.position + 40].astype(np.int64)),
-    "flag": lambda rows: _int32(rows, rows.frames.position + 16),
+    "born_time": lambda rows: _time(rows.window.i8[rows.frames.position + BORN_TIMESTAMP_AT].astype(np.int64)),
+    "flag": lambda rows: _int32(rows, rows.frames.position + FLAG_AT),
     "sys_flag": lambda rows: pa.array(rows.frames.sys_flag.astype(np.int32)),
     "reconsume_times": lambda rows: _int32(rows, rows.int_after_store_host(0)),
-    "prepared_offset": lambda rows: _int64(rows, rows.int_after_store_host(4)),
-    "born_host": lambda rows: _hosts(rows, rows.frames.position + 48, BORN_HOST_IPV6),
-    "store_host": lambda rows: _hosts(rows, rows.frames.store_time_at + 8, STORE_HOST_IPV6),
+    "prepared_offset": lambda rows: _int64(rows, rows.int_after_store_host(PREPARED_OFFSET_BEHIND_STORE_HOST)),
+    "born_host": lambda rows: _hosts(rows, rows.frames.position + BORN_HOST_AT, BORN_HOST_IPV6),
+    "store_host": lambda rows: _hosts(rows, rows.frames.store_time_at + STORE_TIMESTAMP_BYTES, STORE_HOST_IPV6),
     "body_bytes": lambda rows: pa.array(rows.frames.body_bytes.astype(np.int32)),
     "kind": _kind,
     "real_topic": lambda rows: rows.real_topic,

@@ -10,14 +10,14 @@ from delaymq.broker.delivery.status import DeliveryCounters
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
 from delaymq.message.levels import DelayLevels, queue_of_level
-from delaymq.message.marks import DUE_WIDTH, format_due
+from delaymq.message.marks import DUE_WIDTH, MARK_WIDTH, format_due
 from delaymq.message.properties import MAX_PROPERTIES_BYTES, encode_properties
 from delaymq.message.record import record_bytes
 from delaymq.quiet_log import QuietLog, about_message
 from delaymq.store.model import NewRecord
 
-# The longest mark with its name and separators: kind 11, queue 4, two offsets of 20 digits, three colons.
-MARK_ROOM_BYTES = 1 + len(names.MARK) + 1 + 11 + 1 + 4 + 1 + 20 + 1 + 20
+# The longest mark with its name and separators.
+MARK_ROOM_BYTES = 1 + len(names.MARK) + 1 + MARK_WIDTH
 # The largest record apart from its body: fixed fields, topic, properties.
 _MOST_BESIDE_BODY_BYTES = 128 + names.MAX_TOPIC_LENGTH + MAX_PROPERTIES_BYTES
 _INTEGER = re.compile(r"[+-]?[0-9]{1,10}\Z")
@@ -45,8 +45,11 @@ def strip_own(properties: dict[str, str]) -> None:
             del properties[name]
 
 
-def delay_level(properties: dict[str, str]) -> int:
-    """The level that a message asks for, 0 when it is not delayed; IllegalMessageError when DELAY is no number."""
+def requested_level(properties: dict[str, str]) -> int:
+    """The delay level that a client requests, 0 for none; IllegalMessageError when DELAY is no whole number.
+
+    Stricter than `store.dispatch.recorded_level`: a client can be told to send something else.
+    """
     text = properties.get(names.DELAY)
     if text is None:
         return 0

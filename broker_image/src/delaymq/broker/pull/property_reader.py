@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from delaymq.message import flags
-from delaymq.message.record import HEAD, MESSAGE_MAGIC
+from delaymq.message.record import BODY_LENGTH_BYTES, HEAD, LONGEST_HEAD_BYTES, MESSAGE_MAGIC, OUTLINE, body_at
 from delaymq.store.consume_queue import ENTRY
 
 # What is read at a time where a queue's records follow each other; between those of other queues single ones cost less.
@@ -16,15 +16,11 @@ WINDOW_BYTES: Final = 16 * 1024
 LARGE_RECORD_BYTES: Final = 8 * 1024
 # Longer properties are not searched for a needle: they are looked at by the filter, which counts their length as work.
 MAX_SEARCHED_BYTES: Final = 1_024
-_IPV6_EXTRA_BYTES: Final = 12
 
 Row = tuple[int, tuple[int, int, int]]
 """An entry of a queue behind its place among those that were read: physical offset, size, tags code."""
 
-# Size and magic, the sys flag behind five fields, and behind five more the body's length, with both hosts IPv4.
-_HEAD: Final = struct.Struct(">iI28xi44xi")
-assert _HEAD.size == HEAD.size
-_HEAD_AT: Final = _HEAD.unpack_from
+_HEAD_AT: Final = OUTLINE.unpack_from
 _BODY_LENGTH: Final = struct.Struct(">i")
 
 
@@ -104,7 +100,7 @@ class PropertyReader:
         return self._window
 
     def _of_large(self, physical_offset: int, size: int) -> bytes | None:
-        head = self._read(physical_offset, HEAD.size + 2 * _IPV6_EXTRA_BYTES)
+        head = self._read(physical_offset, LONGEST_HEAD_BYTES)
         if len(head) < HEAD.size:
             return None
         stated, magic, sys_flag, body_length = _HEAD_AT(head)
@@ -119,13 +115,11 @@ class PropertyReader:
 
 def _topic_behind_wide_head(data: bytes, at: int, end: int, sys_flag: int) -> int:
     """Where the length of the topic stands when a host is IPv6; -1 when `data` ends before that is known."""
-    body_at = at + HEAD.size
-    for host in (flags.BORN_HOST_IPV6, flags.STORE_HOST_IPV6):
-        body_at += _IPV6_EXTRA_BYTES if sys_flag & host else 0
-    if body_at > end:
+    begin = at + body_at(sys_flag)
+    if begin > end:
         return -1
-    body_length: int = _BODY_LENGTH.unpack_from(data, body_at - 4)[0]
-    return body_at + body_length if body_length >= 0 else -1
+    body_length: int = _BODY_LENGTH.unpack_from(data, begin - BODY_LENGTH_BYTES)[0]
+    return begin + body_length if body_length >= 0 else -1
 
 
 def _last_part(data: bytes, topic_at: int, end: int) -> bytes | None:

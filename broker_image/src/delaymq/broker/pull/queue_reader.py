@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from delaymq import clock
 from delaymq.broker.filters import Filter
 from delaymq.broker.pull.property_reader import PropertyReader, Row
-from delaymq.message.record import FIXED_BYTES, MESSAGE_MAGIC
+from delaymq.message.record import FIXED_BYTES, MESSAGE_MAGIC, PLACE, QUEUE_OFFSET_AT
 from delaymq.quiet_log import QuietLog
 from delaymq.store.consume_queue import BLANK_SIZE, ENTRY
 
@@ -33,9 +32,7 @@ _BYTES_A_UNIT: Final = 1_024
 
 # Where the low 32 bits of an entry's tags code stand.
 _TAG_AT: Final = ENTRY.size - 4
-# Size, magic and queue offset of a record.
-_PLACE_AT: Final = Struct(">iI12xq").unpack_from
-_NUMBER_AT: Final = 20
+_PLACE_AT: Final = PLACE.unpack_from
 
 FOUND: Final = "FOUND"
 NO_MATCHED: Final = "NO_MATCHED_MESSAGE"
@@ -262,6 +259,6 @@ def _sound_ones(broker: Broker, entries: bytes, offset: int, wanted: Filter) -> 
         elif wanted.properties is None or wanted.properties(record.raw_properties):
             data = store.read_bytes(physical_offset, size)
             if record.queue_offset != number:
-                data = data[:_NUMBER_AT] + number.to_bytes(8, "big") + data[_NUMBER_AT + 8 :]
+                data = data[:QUEUE_OFFSET_AT] + number.to_bytes(8, "big") + data[QUEUE_OFFSET_AT + 8 :]
             parts.append(data)
     return b"".join(parts), len(parts)

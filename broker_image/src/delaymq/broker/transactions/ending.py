@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
-from delaymq.broker.delivery.delay_rewrite import delay_level
+from delaymq.broker.delivery.delay_rewrite import requested_level
 from delaymq.broker.delivery.settlement import real_queue_id
 from delaymq.broker.errors import system_error
 from delaymq.broker.transactions.ledger import Ledger
@@ -70,7 +70,7 @@ class Ending:
         topic, queue_id = properties.get(names.REAL_TOPIC, ""), real_queue_id(properties)
         if names.topic_problem(topic) is not None or topic in names.CLOSED_TO_CLIENTS or queue_id < 0:
             raise system_error("The half message has no real topic that can be written to")
-        level = delay_level(properties)
+        level = requested_level(properties)
         if level > 0:
             # Checked when the half message came: a table that got shorter since then must not fail the commit.
             topic, queue_id, properties = self._delivery.prepare(properties, topic, queue_id, level, retry=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from mmap import mmap
-from struct import Struct
 from typing import NamedTuple, Protocol
 from zlib import crc32
 
@@ -20,7 +19,9 @@ from delaymq.message.record import (
     FIXED_BYTES,
     HEAD,
     MESSAGE_MAGIC,
+    PROPERTIES_LENGTH,
     SIZE_AND_MAGIC,
+    UP_TO_PHYSICAL_OFFSET,
     decode_record,
 )
 from delaymq.store.disk.files import Files
@@ -28,9 +29,6 @@ from delaymq.store.dispatch import due_or_tags_code
 from delaymq.store.model import Dispatched
 from delaymq.store.reader import is_torn
 
-_PROPERTIES_LENGTH = Struct(">h")
-# Size, magic, CRC, queue id, flag, queue offset, physical offset.
-_UP_TO_PHYSICAL_OFFSET = Struct(">iIIiiqq")
 _MAGIC_BYTES = MESSAGE_MAGIC.to_bytes(4, "big")
 
 
@@ -160,7 +158,7 @@ def walk_segment(data: mmap | memoryview, base: int, at: ScanPosition, take: Hea
                 properties_at = topic_at + 1 + view[topic_at]
                 if properties_at - topic_at - 1 > MAX_TOPIC_LENGTH or properties_at + 2 > stop:
                     return False
-                if properties_at + 2 + _PROPERTIES_LENGTH.unpack_from(view, properties_at)[0] != stop:
+                if properties_at + 2 + PROPERTIES_LENGTH.unpack_from(view, properties_at)[0] != stop:
                     return False
                 if check_crc and crc32(view[position + HEAD.size : topic_at]) & 0x7FFFFFFF != body_crc:
                     return False
@@ -206,7 +204,7 @@ def is_sound(data: mmap, position: int, base: int, not_before_ms: int) -> bool:
     """
     if len(data) - position < FIXED_BYTES:
         return False
-    size, magic, _, _, _, _, physical_offset = _UP_TO_PHYSICAL_OFFSET.unpack_from(data, position)
+    size, magic, _, _, _, _, physical_offset = UP_TO_PHYSICAL_OFFSET.unpack_from(data, position)
     if magic != MESSAGE_MAGIC or physical_offset != base + position or not FIXED_BYTES <= size <= len(data) - position:
         return False
     try:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from delaymq.message.errors import RecordError
 from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from delaymq.message.names import DUE, MARK, REAL_QUEUE_ID, REAL_TOPIC, SCHEDULE_TOPIC
-from delaymq.message.record import FIXED_BYTES, Record, decode_record
+from delaymq.message.record import BORN_HOST_AT, FIXED_BYTES, QUEUE_ID_AT, QUEUE_OFFSET_AT, Record, decode_record
 from delaymq.store.commit_log import CommitLog
 from delaymq.store.consume_queue import BLANK_SIZE, ConsumeQueues
 from delaymq.store.disk.aside import Aside
@@ -20,10 +20,6 @@ from delaymq.store.recovery.numbering import Place
 from delaymq.store.recovery.queue_runs import Key, Run
 from delaymq.store.segments import Segment, segment_name
 
-_QUEUE_ID_AT: Final = 12
-_QUEUE_OFFSET_AT: Final = 20
-# With the born host in front of it, which has 8 bytes or 20.
-_STORE_TIMESTAMP_AT: Final = 48
 _DUE_PLACE = re.compile(r"\d{16}:(\d{4}):(\d{20})\Z", re.ASCII)
 
 
@@ -105,8 +101,8 @@ class Placing:
         self._aside.keep_log(segment.descriptor, segment.base, place.at, place.at + record.size)
         position = place.at - segment.base
         topic, queue_id = place.key
-        self._write(segment, position + _QUEUE_ID_AT, queue_id.to_bytes(4, "big", signed=True))
-        self._write(segment, position + _QUEUE_OFFSET_AT, place.number.to_bytes(8, "big"))
+        self._write(segment, position + QUEUE_ID_AT, queue_id.to_bytes(4, "big", signed=True))
+        self._write(segment, position + QUEUE_OFFSET_AT, place.number.to_bytes(8, "big"))
         if topic != place.said[0]:
             topic_at = record.size - len(record.raw_properties) - 2 - len(topic)
             self._write(segment, position + topic_at, topic)
@@ -124,7 +120,7 @@ class Placing:
         assert segment is not None
         assert record is not None
         self._aside.keep_log(segment.descriptor, segment.base, at, at + record.size)
-        position = at - segment.base + _STORE_TIMESTAMP_AT + len(record.born_host)
+        position = at - segment.base + BORN_HOST_AT + len(record.born_host)
         self._write(segment, position, store_timestamp_ms.to_bytes(8, "big"))
         self._files.fdatasync(segment.descriptor)
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from delaymq.message.errors import RecordError
-from delaymq.message.record import FIXED_BYTES, MESSAGE_MAGIC
-from delaymq.server.log_reader import WIDEST_HEAD_BYTES, read_cut
+from delaymq.message.record import FIXED_BYTES, LONGEST_HEAD_BYTES, MESSAGE_MAGIC, PHYSICAL_OFFSET_AT
+from delaymq.server.log_reader import read_cut
 from delaymq.store.reader import is_torn
 from delaymq.store.untrusted_offsets import LARGEST_NAMED_BYTES
 
@@ -19,7 +19,6 @@ CHUNK_BYTES: Final = 256 * 1024
 SEARCH_BYTES: Final = 8 * 1024 * 1024
 """How far a place at which a record begins is searched for."""
 _MAGIC_BYTES: Final = MESSAGE_MAGIC.to_bytes(4, "big")
-_PHYSICAL_OFFSET_AT: Final = 28
 _RANGE: Final = re.compile(r"bytes=(\d{0,19})-(\d{0,19})", re.ASCII)
 
 
@@ -89,9 +88,9 @@ def records_behind(descriptor: int, base: int, position: int, end: int, count: i
 
 
 def _record_at(descriptor: int, base: int, position: int, end: int) -> Found | None:
-    head = os.pread(descriptor, WIDEST_HEAD_BYTES, position)
+    head = os.pread(descriptor, LONGEST_HEAD_BYTES, position)
     size = int.from_bytes(head[:4], "big")
-    stated_offset = int.from_bytes(head[_PHYSICAL_OFFSET_AT : _PHYSICAL_OFFSET_AT + 8], "big")
+    stated_offset = int.from_bytes(head[PHYSICAL_OFFSET_AT : PHYSICAL_OFFSET_AT + 8], "big")
     if stated_offset != base + position or not FIXED_BYTES <= size <= min(end - position, LARGEST_NAMED_BYTES):
         return None
     try:
