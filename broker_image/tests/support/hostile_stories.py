@@ -59,6 +59,11 @@ _BY_KEY: Final[Step] = (
 )
 _MEMBER: Final = {"consumerGroup": "readers", "clientId": "c"}
 _REPLY: Final = {"REPLY_TO_CLIENT": "c"}
+_PULL: Final = {
+    "consumerGroup": "readers", "topic": "Orders", "queueId": "0", "queueOffset": "{number}", "maxMsgNums": "3",
+    "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "1",
+    "expressionType": "TAG",
+}  # fmt: skip
 _RESET: Final[Step] = (222, {"topic": "Orders", "group": "readers", "timestamp": "-1", "isForce": "true"}, b"")
 _ACCOUNT: Final[Step] = (50, {"accessKey": "new-account", "secretKey": "hostile-secret", "topicPerms": "New=SUB"}, b"")
 _NO_ACCOUNT: Final[Step] = (51, {"accessKey": "new-account"}, b"")
@@ -71,6 +76,7 @@ STORIES: Final[list[list[Step]]] = [
     [_ORDERS, _HALF, _ROLL_BACK, _ROLL_BACK, _ASK_AGAIN],
     [_ORDERS, _HALF, _ASK_AGAIN, _ASK_AGAIN, _COMMIT],
     [_ORDERS, _send(310, KEYS="k"), _JOIN, _BACK, _BACK, _BY_KEY],
+    [_ORDERS, _send(310), (11, _PULL, b""), (361, _PULL, b"")],
     [_ORDERS, _JOIN, *_COMMITS, (223, {"topic": "Orders", "group": "readers"}, b""), _RESET],
     [_ORDERS, _JOIN, (307, _MEMBER, b""), _send(10, KEYS="k"), (309, _MEMBER | {"msgId": "{id}"}, b"")],
     [_ORDERS, _JOIN, _send(324, **_REPLY), _send(325, **_REPLY)],
