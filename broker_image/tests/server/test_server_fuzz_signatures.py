@@ -118,7 +118,7 @@ class Attacked:
         assert accepted == expected, f"input {number} of DELAYMQ_SEED={SEED}: {answer.remark!r}: {frame!r}"
         is_second = "DmqSignature" in command.fields
         self.found[f"{'second' if is_second else 'other'} {'accepted' if accepted else 'refused'}"] += 1
-        if accepted and is_second:
+        if accepted and is_second and "AccessKey" in command.fields:  # without it anybody may ask for a challenge
             self.counted.append((self.rule.challenges[wire.number].nonce, frame))
         if answer.code == 0 and "server" in answer.fields:
             nonce, value = command.fields["nonce"], answer.fields["value"]
