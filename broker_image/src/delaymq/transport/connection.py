@@ -155,8 +155,11 @@ class RemotingConnection(SendingProtocol):
         if not self._limits.read_while_behind and not self.closing:
             if self._put_off or self._unfinished is not None:
                 self._wait_for_turn()
-            elif not self._deaf:
-                self._transport.resume_reading()
+            else:
+                # A request that took several turns may have ended while the peer was behind.
+                self.put_off_at = 0.0
+                if not self._deaf:
+                    self._transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
