@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 from delaymq.config import NamesrvConfig
-from delaymq.message.ids import pack_host
+from delaymq.message.ids import network_of, pack_host
 from delaymq.namesrv.links import Links
-from delaymq.namesrv.shares import SIGNED, Shares, payer_of
+from delaymq.namesrv.shares import SIGNED, Shares
 from delaymq.protocol.bodies import TopicConfig
 from namesrv_world import BrokerPeer, World, limited
 
@@ -136,7 +136,7 @@ def test_signed_registrations_have_room_of_their_own(ruled: World, shares: str) 
     ],
 )
 def test_a_host_is_an_ipv4_address_or_a_network_of_ipv6(one: str, another: str, same: bool) -> None:
-    assert (payer_of(pack_host(one, 1)) == payer_of(pack_host(another, 2))) is same
+    assert (network_of(pack_host(one, 1)) == network_of(pack_host(another, 2))) is same
 
 
 def test_a_host_s_connections_take_a_share_of_what_is_remembered() -> None:

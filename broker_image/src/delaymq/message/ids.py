@@ -13,7 +13,8 @@ _PORT = struct.Struct(">i")
 _OFFSET = struct.Struct(">q")
 _IPV4_LOOPBACK = b"\x7f"
 _IPV6_LOOPBACK = bytes(15) + b"\x01"
-_IPV4_IN_IPV6_LOOPBACK = bytes(10) + b"\xff\xff\x7f"
+_IPV4_IN_IPV6 = bytes(10) + b"\xff\xff"
+_IPV6_NETWORK_BYTES = 8
 
 
 def pack_host(address: str, port: int) -> bytes:
@@ -23,9 +24,18 @@ def pack_host(address: str, port: int) -> bytes:
 
 def is_loopback(host: bytes) -> bool:
     """Whether a packed host is of this machine itself."""
-    if len(host) == 20:
-        return host[:16] == _IPV6_LOOPBACK or host[:13] == _IPV4_IN_IPV6_LOOPBACK
-    return host[:1] == _IPV4_LOOPBACK
+    address = address_of(host)
+    return address == _IPV6_LOOPBACK or (len(address) == 4 and address[:1] == _IPV4_LOOPBACK)
+
+
+def address_of(host: bytes) -> bytes:
+    """The IP address of a packed host: 4 bytes, also for IPv4 in IPv6, or 16."""
+    return host[: -_PORT.size].removeprefix(_IPV4_IN_IPV6)
+
+
+def network_of(host: bytes) -> bytes:
+    """Whom a packed host is counted with: its IPv4 address, or the /64 network of IPv6, which one machine may fill."""
+    return address_of(host)[:_IPV6_NETWORK_BYTES]
 
 
 def unpack_host(host: bytes) -> tuple[str, int]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from delaymq.message.ids import address_of, network_of
 from delaymq.message.names import topic_problem
 from delaymq.namesrv.brokers import Registration
 from delaymq.namesrv.kv import ORDER_TOPIC_CONFIG
 from delaymq.namesrv.ownership import Claim, OwnedError
-from delaymq.namesrv.shares import SIGNED, address_of, payer_of
+from delaymq.namesrv.shares import SIGNED
 from delaymq.protocol.bodies import DataVersion, KVTable, RegisterBody, TopicConfig, TopicTable
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import Command, Response
@@ -41,7 +42,7 @@ def register_broker(server: NameServer, session: NamesrvSession, command: Comman
         signed=vouched,
         epoch=(header.epoch or 0) if vouched else 0,
         seen_ms=server.steady_ms(),
-        payer=SIGNED if vouched else payer_of(session.remote_host),
+        payer=SIGNED if vouched else network_of(session.remote_host),
     )
     try:
         server.ownership.check(claim)

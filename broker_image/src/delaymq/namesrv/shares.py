@@ -13,19 +13,6 @@ SIGNED: Final = b""
 """The payer of what an account vouched for."""
 HOSTS_A_TABLE: Final = 4
 """One host may take this fraction of a table."""
-_PORT_BYTES: Final = 4
-_IPV6_NETWORK_BYTES: Final = 8
-_IPV4_IN_IPV6: Final = bytes(10) + b"\xff\xff"
-
-
-def address_of(remote_host: bytes) -> bytes:
-    """The IP address of a peer (packed as message.ids.pack_host does it): 4 or 16 bytes."""
-    return remote_host[:-_PORT_BYTES].removeprefix(_IPV4_IN_IPV6)
-
-
-def payer_of(remote_host: bytes) -> bytes:
-    """Who is charged for what a peer brings: an IPv4 address, or a /64 network of IPv6, which one machine may fill."""
-    return address_of(remote_host)[:_IPV6_NETWORK_BYTES]
 
 
 class Shares:

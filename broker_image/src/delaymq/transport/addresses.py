@@ -12,8 +12,3 @@ def end_of(transport: asyncio.BaseTransport, end: str) -> tuple[str, int]:
     """Host and port of one end of a connection, `peername` or `sockname`; zeros when the socket is gone."""
     name = transport.get_extra_info(end) or ("0.0.0.0", 0)
     return str(name[0]).removeprefix("::ffff:"), name[1]  # IPv4 over a socket that takes both
-
-
-def network_of(host: bytes) -> bytes:
-    """A packed host's IPv4 address, or the 64 bits of an IPv6 address of which each host has all that follow."""
-    return host[:4] if len(host) == 8 else host[:8]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from delaymq.transport.addresses import network_of
+from delaymq.message.ids import network_of
 
 if TYPE_CHECKING:
     from delaymq.transport.tls_upgrade import UpgradableConnection
