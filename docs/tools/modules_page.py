@@ -14,7 +14,6 @@ PAGE: Final = ROOT / "docs" / "architecture-modules.md"
 SOURCES: Final = ("broker_image/src", "operator/src", "spark/src")
 WIDTH: Final = 100
 _BLOCK: Final = re.compile(r"(<!-- (\S+): written by `make docs` -->\n).*?(\n<!-- end -->)", re.DOTALL)
-_LINK: Final = "\0" * len("[`__init__`]()")
 
 
 def with_modules(text: str) -> str:
@@ -39,8 +38,7 @@ def _packages(source: str) -> Iterator[str]:
     for package in sorted({module.parent for module in modules(source)}):
         init = package / "__init__.py"
         name = ".".join(package.relative_to(ROOT / source).parts)
-        text = textwrap.fill(f"{purpose(init)} {_LINK}", WIDTH)
-        yield f"### {name}\n\n{text.replace(_LINK, _link(init))}\n"
+        yield f"### {name}\n\n{textwrap.fill(purpose(init), WIDTH)}\n{_link(init)}\n"
         rows = [f"| {_link(module)} | {_cell(module)} |\n" for module in modules(source) if _is_in(package, module)]
         if rows:
             yield "| | |\n|---|---|\n" + "".join(rows)
