@@ -110,9 +110,9 @@ def op_marked(reached: Reached) -> None:
 
 def checked(reached: Reached) -> None:
     """A producer was asked about its transaction."""
-    from delaymq.broker.transactions import Transactions
+    from delaymq.broker.transactions.producers import Producers
 
-    _after(Transactions, "_put_to", reached)
+    _after(Producers, "put_to", reached)
 
 
 def _after_appends(reached: Reached, is_meant: Callable[[Any], bool]) -> None:

@@ -95,7 +95,7 @@ def test_tools_find_the_keys_that_they_fail_without(harness: Harness) -> None:
 
 def test_a_made_topic_is_on_disk_when_it_is_answered_and_name_servers_are_told(harness: Harness) -> None:
     told: list[TopicConfig] = []
-    harness.broker.topics_changed = told.append
+    harness.broker.topics.changed = told.append
     before = harness.broker.topics.version
     assert create(harness, "Orders").code == ResponseCode.SUCCESS
     assert [topic.topic_name for topic in told] == ["Orders"]
@@ -243,7 +243,7 @@ def test_without_write_permission_all_topics_are_registered_with_what_the_broker
 
 def test_a_changed_permission_is_told_for_all_topics_with_a_new_version(harness: Harness) -> None:
     told: list[TopicConfig] = []
-    harness.broker.topics_changed = told.append
+    harness.broker.topics.changed = told.append
     version = harness.broker.topics.version
     for permission, counter in ((b"4", 1), (b"6", 2)):
         told.clear()

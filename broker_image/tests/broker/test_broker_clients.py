@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 from broker_harness import FakeSession, Harness
-from delaymq.broker.broker import Broker
 from delaymq.broker.groups.change_notifier import MAX_TOLD_AT_ONCE
 from delaymq.broker.groups.client_snapshot import BELIEVED_MS, REFRESH_MS, REMEMBER_MS
+from delaymq.broker.opening import open_broker
 from delaymq.protocol.bodies import (
     CheckClient,
     ConsumerConnection,
@@ -208,7 +208,7 @@ def test_after_a_long_pause_nobody_is_remembered(harness: Harness) -> None:
     harness.broker.freeze()
     harness.broker.close()
     harness.clock.advance(BELIEVED_MS + 1)
-    harness.broker = Broker.open(harness.config, harness.clock)
+    harness.broker = open_broker(harness.config, harness.clock)
     assert members(harness) == []
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from broker_harness import Harness, records_of, response_of
+from delaymq.broker.opening import open_broker
 from delaymq.broker.results import Held
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import Response
@@ -43,7 +44,7 @@ def test_a_consumer_gets_past_a_hole_that_a_start_has_bridged(harness: Harness) 
     (Path(harness.broker.store.path) / "delaymq" / "snapshot.json").unlink(missing_ok=True)
     offset, size = places[2]
     damage(harness, offset, bytes(size))
-    harness.broker = type(harness.broker).open(harness.config, harness.clock)
+    harness.broker = open_broker(harness.config, harness.clock)
     assert [each.what for each in harness.broker.store.recovery.corrections].count("log-hole") == 1
     assert bodies_to_the_end(harness) == [b"0", b"1", b"3", b"4", b"5"]
 
@@ -53,7 +54,7 @@ def test_a_pull_that_finds_only_lost_messages_goes_on_behind_them(harness: Harne
     harness.broker.store.abandon()
     offset, size = places[1]
     damage(harness, offset, bytes(size))
-    harness.broker = type(harness.broker).open(harness.config, harness.clock)
+    harness.broker = open_broker(harness.config, harness.clock)
     response = harness.pull(offset=1, maxMsgNums=1, sysFlag=2 | 4)
     assert not isinstance(response, Held)
     assert response.code == ResponseCode.PULL_RETRY_IMMEDIATELY

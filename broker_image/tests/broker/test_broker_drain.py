@@ -25,7 +25,7 @@ def test_a_withdrawn_broker_is_read_only_in_routes_and_takes_sends(harness: Harn
     harness.send()
     harness.broker.topics.put(TopicConfig("WriteOnly", 1, 1, 2))
     told: list[TopicConfig] = []
-    harness.broker.topics_changed = told.append
+    harness.broker.topics.changed = told.append
     assert harness.broker.hold_off(DrainMode.WITHDRAW, LEASE_MS)
     permissions = registered(harness)
     assert (permissions["Orders"], permissions["TBW102"], permissions["WriteOnly"]) == (4, 5, 0)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from broker_harness import Harness, broker_config
-from delaymq.broker.broker import Broker
 from delaymq.broker.groups import consumer_offsets as offsets_module
+from delaymq.broker.opening import open_broker
 from delaymq.protocol.bodies import (
     ConsumerOffsets,
     ConsumeStats,
@@ -257,7 +257,7 @@ def test_after_an_unclean_stop_offsets_ahead_of_the_log_come_back_to_its_end(har
     store = Path(harness.config.store_path_root_dir)
     harness.broker.close()
     (store / "abort").touch()
-    harness.broker = Broker.open(broker_config(tmp_path / "0"), harness.clock)
+    harness.broker = open_broker(broker_config(tmp_path / "0"), harness.clock)
     assert not harness.broker.store.recovery.clean
     assert offset_of(harness, RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="readers") == 1
     assert offset_of(harness, RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="honest") == 1

@@ -14,7 +14,7 @@ from delivery_bench import HOST, START_MS, Bench
 def test_the_copy_keeps_everything_and_names_what_it_settles() -> None:
     bench = Bench("1s 5s")
     properties = {"KEYS": "k", "TAGS": "t", "WAIT": "false", "color": "rot", "DELAY": "2"}
-    topic, queue_id, prepared = bench.delivery.prepare(properties, "orders", 3, 2)
+    topic, queue_id, prepared = bench.delivery.ingress.prepare(properties, "orders", 3, 2)
     waiting = bench.store.append(
         NewRecord(topic, queue_id, b"body", prepared, 7, 1, 123, b"\x01" * 20, HOST, reconsume_times=2)
     )

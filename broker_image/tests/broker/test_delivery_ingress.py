@@ -30,11 +30,11 @@ def test_properties_that_would_not_fit_at_delivery_are_refused_at_once_and_left_
     for length in range(MAX_PROPERTIES_BYTES - 400, MAX_PROPERTIES_BYTES):
         properties = {"UNIQ_KEY": "a", "long": "x" * length}
         try:
-            _, _, fitting = bench.delivery.prepare(dict(properties), "orders", 0, 1)
+            _, _, fitting = bench.delivery.ingress.prepare(dict(properties), "orders", 0, 1)
         except IllegalMessageError:
             refused = dict(properties)
             with pytest.raises(IllegalMessageError, match="fit"):
-                bench.delivery.prepare(refused, "orders", 0, 1)
+                bench.delivery.ingress.prepare(refused, "orders", 0, 1)
             assert refused == properties
             break
     else:
@@ -50,15 +50,15 @@ def test_properties_that_would_not_fit_at_delivery_are_refused_at_once_and_left_
 def test_wide_characters_count_with_their_bytes() -> None:
     bench = Bench("1s")
     with pytest.raises(IllegalMessageError, match="fit"):
-        bench.delivery.prepare({"long": "€" * 11_000}, "orders", 0, 1)
-    bench.delivery.prepare({"long": "€" * 10_000}, "orders", 0, 1)
+        bench.delivery.ingress.prepare({"long": "€" * 11_000}, "orders", 0, 1)
+    bench.delivery.ingress.prepare({"long": "€" * 10_000}, "orders", 0, 1)
 
 
 def test_retries_are_clamped_where_producers_are_refused() -> None:
     bench = Bench("1s 5s", Settings(delay_level_overflow="reject"))
     with pytest.raises(IllegalMessageError, match="above the highest"):
-        bench.delivery.prepare({}, "orders", 0, 18)
-    topic, queue_id, properties = bench.delivery.prepare({}, "%RETRY%group", 0, 18, retry=True)
+        bench.delivery.ingress.prepare({}, "orders", 0, 18)
+    topic, queue_id, properties = bench.delivery.ingress.prepare({}, "%RETRY%group", 0, 18, retry=True)
     assert (topic, queue_id, properties["DELAY"]) == ("SCHEDULE_TOPIC_XXXX", 1, "2")
     assert bench.delivery.counters.clamped == 1
 
@@ -67,9 +67,9 @@ def test_clamping_is_logged_once_a_minute_with_the_number_left_out(caplog: pytes
     bench = Bench("1s")
     with caplog.at_level(logging.WARNING):
         for _ in range(5):
-            bench.delivery.prepare({}, "orders", 0, 9)
+            bench.delivery.ingress.prepare({}, "orders", 0, 9)
         bench.now_ms += 60_000
-        bench.delivery.prepare({}, "orders", 0, 9)
+        bench.delivery.ingress.prepare({}, "orders", 0, 9)
     assert [record.getMessage() for record in caplog.records] == [
         "delay level 9 is above the highest and was clamped to 1",
         "delay level 9 is above the highest and was clamped to 1 (4 more since the last time)",

@@ -116,6 +116,6 @@ def test_there_is_no_state_before_the_log_is_understood() -> None:
     with pytest.raises(RuntimeError, match="attached"):
         delivery.state()
     with pytest.raises(RuntimeError, match="attach"):
-        delivery.prepare({}, "orders", 0, 1)
+        delivery.ingress.prepare({}, "orders", 0, 1)
     with pytest.raises(RuntimeError, match="already"):
         bench.delivery.attach(bench.store)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from broker_harness import Harness
-from delaymq.broker.broker import Broker
 from delaymq.broker.delivery.pending_topics import QueueTopics
+from delaymq.broker.opening import open_broker
 from delaymq.message.names import REAL_TOPIC, SCHEDULE_TOPIC
 from delaymq.protocol.codes import RequestCode
 from delaymq.schedule import LevelQueue, Settled
@@ -22,7 +22,7 @@ LEVELS = "1s 5s 10s 1m"
 def kill(harness: Harness) -> None:
     """What the kernel keeps is there at the next start, as after kill -9."""
     harness.broker.store.abandon()
-    harness.broker = Broker.open(harness.config, harness.clock)
+    harness.broker = open_broker(harness.config, harness.clock)
 
 
 def set_levels(harness: Harness, table: str) -> None:

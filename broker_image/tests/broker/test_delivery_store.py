@@ -60,7 +60,7 @@ class Opened:
         self.is_open = False
 
     def send(self, body: str, level: int) -> None:
-        topic, queue_id, properties = self.delivery.prepare({"UNIQ_KEY": body}, "orders", 0, level)
+        topic, queue_id, properties = self.delivery.ingress.prepare({"UNIQ_KEY": body}, "orders", 0, level)
         self.store.append(NewRecord(topic, queue_id, body.encode(), properties, 0, 0, self.now_ms, HOST, HOST))
 
     def flush(self) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from cli_running import COMMAND_TIMEOUT_S, Standalone, called
 from delaymq import clock
+from delaymq.broker import opening
 from delaymq.broker.broker import Broker
 from delaymq.broker.delivery import hold
 from delaymq.cli import overdue_policy
@@ -33,13 +34,13 @@ PENDING, OVERDUE, PLAIN = 7, 5, 40
 
 def open_broker(path: Path, now_ms: int | None = None) -> Broker:
     config = BrokerConfig(store_path_root_dir=str(path), message_delay_level="1s 60m", **SMALL)
-    return Broker.open(config, clock.now_ms if now_ms is None else lambda: now_ms)
+    return opening.open_broker(config, clock.now_ms if now_ms is None else lambda: now_ms)
 
 
 def store_one(broker: Broker, body: str, level: int = 0) -> None:
     topic, queue_id, properties = "Orders", 1, {"UNIQ_KEY": body, "KEYS": f"k-{body}", "TAGS": "paid"}
     if level:
-        topic, queue_id, properties = broker.delivery.prepare(properties, topic, queue_id, level)
+        topic, queue_id, properties = broker.delivery.ingress.prepare(properties, topic, queue_id, level)
     born_ms = broker.now_ms()
     broker.store.append(NewRecord(topic, queue_id, body.encode(), properties, 0, 0, born_ms, HOST, HOST))
 
@@ -160,7 +161,7 @@ def test_a_restore_and_a_clone_tell_how_many_transactions_are_open(tmp_path: Pat
     assert json.loads(called(*words).out)["openTransactions"] == 3
     # The broker that is started there goes on with as many.
     config = replace(transacting.config, store_path_root_dir=str(tmp_path / "again"))
-    broker = Broker.open(config, transacting.clock)
+    broker = opening.open_broker(config, transacting.clock)
     assert broker.transactions.totals().pending == 3
     broker.close()
 

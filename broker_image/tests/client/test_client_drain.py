@@ -41,8 +41,8 @@ async def two_brokers(path: Path) -> AsyncIterator[tuple[NamesrvServer, dict[str
 
 async def start_broker(path: Path, name: str, namesrv_port: int, port: int = 0) -> BrokerServer:
     fields = BROKER_FIELDS | {"listen_port": port, "broker_name": name, "namesrv_addr": f"{HOST}:{namesrv_port}"}
-    server = BrokerServer(broker_config(path / name, **fields))
-    await server.start(http=False)
+    server = BrokerServer.open(broker_config(path / name, **fields), http=False)
+    await server.start()
     await until(lambda: server.registration.is_registered)
     return server
 

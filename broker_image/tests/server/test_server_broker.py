@@ -248,8 +248,8 @@ def test_a_stop_for_a_restart_keeps_the_routes_and_a_decommission_drops_them(tmp
         await namesrv.start(http=False)
         config = broker_config(tmp_path, **BROKER_FIELDS, namesrv_addr=f"{HOST}:{namesrv.port}")
         for decommissioned in (False, True):
-            server = BrokerServer(config)
-            await server.start(http=False)
+            server = BrokerServer.open(config, http=False)
+            await server.start()
             await until(lambda: server.registration.is_registered)  # noqa: B023 - called before the next round
             peer = await BrokerPeer.connect(server.port)
             if decommissioned:
@@ -270,8 +270,8 @@ def test_a_broker_registers_again_when_its_name_server_comes_back(tmp_path: Path
         await first.start(http=False)
         port = first.port
         await first.stop()
-        server = BrokerServer(broker_config(tmp_path, **BROKER_FIELDS, namesrv_addr=f"{HOST}:{port}"))
-        await server.start(http=False)
+        server = BrokerServer.open(broker_config(tmp_path, **BROKER_FIELDS, namesrv_addr=f"{HOST}:{port}"), http=False)
+        await server.start()
         await until(lambda: "cannot connect" in "".join(server.not_ready()))
         for _ in range(2):
             namesrv = NamesrvServer(NamesrvConfig(listen_port=port, kv_config_path=""))
@@ -363,7 +363,7 @@ def test_one_port_for_two_purposes_is_refused(tmp_path: Path) -> None:
         for listen_port, http_host in ((port, HOST), (port + FAST_PORT_DISTANCE, HOST), (port, "0.0.0.0")):
             config = broker_config(tmp_path, listen_port=listen_port, http_host=http_host, http_port=port)
             with pytest.raises(ServerError, match=f"the HTTP port .*{port} is in use: .* choose another port"):
-                await BrokerServer(config).start()
+                BrokerServer.open(config)
         config = NamesrvConfig(listen_port=port, http_host=HOST, http_port=port, kv_config_path="")
         with pytest.raises(ServerError, match=f"the NameServer's HTTP port .*{port} is in use"):
             await NamesrvServer(config).start()
@@ -384,10 +384,9 @@ def test_a_port_or_store_in_use_is_refused_and_leaves_nothing_open(tmp_path: Pat
             with pytest.raises(ConnectError):
                 await connect(HOST, other.namesrv.port)
             with pytest.raises(ServerError, match=r"fast port .* is in use.*fastPortEnable=false"):
-                await BrokerServer(broker_config(tmp_path, listen_port=port + 2)).start(http=False)
-            again = BrokerServer(broker_config(tmp_path, **BROKER_FIELDS))
+                BrokerServer.open(broker_config(tmp_path, listen_port=port + 2), http=False)
             with pytest.raises(StoreLockedError):
-                await again.start(http=False)
+                BrokerServer.open(broker_config(tmp_path, **BROKER_FIELDS), http=False)
             peer = await BrokerPeer.connect(port)
             assert (await peer.send("T")).code == 0
 

@@ -12,8 +12,8 @@ from delaymq.broker.results import Deferred
 from delaymq.protocol.command import Command, Response
 from delaymq.quiet_log import QuietLog
 from delaymq.server.requests import flushing
+from delaymq.server.requests.client_session import ClientSession
 from delaymq.server.requests.flushing import FLUSH_BUCKETS_S, Flushing, FlushTimes
-from delaymq.server.requests.sessions import ClientSession
 
 BOUND_S = 10
 

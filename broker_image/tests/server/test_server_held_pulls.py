@@ -6,6 +6,7 @@ from typing import Any, cast
 import pytest
 from delaymq.broker.results import Held
 from delaymq.protocol.command import Command, Response
+from delaymq.server.requests.client_session import ClientSession
 from delaymq.server.requests.long_polling import (
     BUCKET_MS,
     DROP_UNITS,
@@ -15,7 +16,6 @@ from delaymq.server.requests.long_polling import (
     SLICE_UNITS,
     HeldPulls,
 )
-from delaymq.server.requests.sessions import ClientSession
 
 WANTED, UNWANTED = 7, 8
 

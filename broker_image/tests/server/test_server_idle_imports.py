@@ -16,7 +16,7 @@ from delaymq.server.broker_server import BrokerServer
 async def idle():
     small = {"mapped_file_size_commit_log": 1 << 20, "max_hash_slot_num": 1_000, "max_index_num": 4_000}
     ports = {"listen_port": 0, "http_port": 0, "fast_port_enable": False}
-    server = BrokerServer(BrokerConfig(store_path_root_dir=sys.argv[1], **small, **ports))
+    server = BrokerServer.open(BrokerConfig(store_path_root_dir=sys.argv[1], **small, **ports))
     await server.start()
     print(*sys.modules)
     await server.stop()

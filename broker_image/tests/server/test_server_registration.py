@@ -24,8 +24,8 @@ def test_a_broker_starts_and_registers_with_those_name_servers_that_are_there(tm
             addresses = [*(f"{HOST}:{port}" for port in ports), "no-such-host.invalid:9876"]
             # A silent peer would hold a start that waited for it for longer than the scenario may take.
             fields = BROKER_FIELDS | {"register_broker_timeout_mills": 60_000, "namesrv_addr": ";".join(addresses)}
-            server = BrokerServer(broker_config(tmp_path, **fields))
-            await server.start(http=False)
+            server = BrokerServer.open(broker_config(tmp_path, **fields), http=False)
+            await server.start()
             await until(lambda: not server.not_ready())
             await (await BrokerPeer.connect(server.port)).send("T")
             await until(lambda: "T" in namesrv.namesrv.routes.topics)
@@ -86,8 +86,8 @@ def test_order_settings_of_the_first_name_server_count_and_come_with_the_next_to
         at_once(servers[0].namesrv.kv.put("ORDER_TOPIC_CONFIG", "Ordered", "broker-a:1"))
         at_once(servers[1].namesrv.kv.put("ORDER_TOPIC_CONFIG", "Elsewhere", "broker-a:1"))
         addresses = ";".join(f"{HOST}:{server.port}" for server in servers)
-        broker = BrokerServer(broker_config(tmp_path, **BROKER_FIELDS | {"namesrv_addr": addresses}))
-        await broker.start(http=False)
+        broker = BrokerServer.open(broker_config(tmp_path, **BROKER_FIELDS | {"namesrv_addr": addresses}), http=False)
+        await broker.start()
         await until(lambda: all(link.registered for link in broker.registration.links))
         peer = await BrokerPeer.connect(broker.port)
         await peer.send("Ordered")

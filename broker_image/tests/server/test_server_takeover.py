@@ -117,8 +117,8 @@ def test_a_broker_without_its_account_says_why_it_is_not_registered(tmp_path: Pa
         await namesrv.start(http=False)
         missing = tmp_path / "account.yml"
         fields = {"namesrv_addr": f"{HOST}:{namesrv.port}", "namesrv_account_file": str(missing)}
-        server = BrokerServer(broker_config(tmp_path, **(BROKER_FIELDS | fields)))
-        await server.start(http=False)
+        server = BrokerServer.open(broker_config(tmp_path, **(BROKER_FIELDS | fields)), http=False)
+        await server.start()
         link = server.registration.links[0]
         await until(lambda: "account.yml cannot be read: No such file" in str(link.problem))
         missing.write_text("accessKey: short\nsecretKey: short\n")

@@ -64,7 +64,7 @@ class DelayWorkload(Workload):
         self.sent += 1
         unique = f"{self.sent:08d}"
         level = self.chance.randint(1, 3)
-        topic, queue_id, properties = self.delivery.prepare({UNIQUE_KEY: unique}, TOPIC, self.sent % 2, level)
+        topic, queue_id, properties = self.delivery.ingress.prepare({UNIQUE_KEY: unique}, TOPIC, self.sent % 2, level)
         record = plain_message(unique, topic=topic, queue_id=queue_id, body=self.chance.randbytes(200), host=HOST)
         record.properties = properties
         self.unflushed.append((unique, self.store.append(record).physical_offset))

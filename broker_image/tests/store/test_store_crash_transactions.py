@@ -11,12 +11,10 @@ from pathlib import Path
 import pytest
 from broker_harness import FakeSession, broker_config, send_fields
 from delaymq.broker.broker import Broker
-from delaymq.broker.delivery import Delivery
 from delaymq.broker.groups.consumer_group import Client
-from delaymq.broker.pull.arrival_notifier import ArrivalNotifier
+from delaymq.broker.opening import assemble
+from delaymq.broker.parts import Parts
 from delaymq.broker.results import Deferred
-from delaymq.broker.statistics.counters import Stats
-from delaymq.broker.transactions import Transactions
 from delaymq.message import names
 from delaymq.message.names import UNIQUE_KEY
 from delaymq.protocol.codes import RequestCode
@@ -38,22 +36,10 @@ CONFIG = broker_config(
 
 
 def open_broker(path: str, clock: Clock, files: QuietFiles | None) -> Broker:
-    """What Broker.open does, over a file layer of the test's."""
-    delivery, transactions, arrivals = (
-        Delivery(CONFIG, CONFIG.levels, clock),
-        Transactions(CONFIG, clock),
-        ArrivalNotifier(),
-    )
-    store = MessageStore.open(
-        path, OPTIONS, now_ms=clock, levels=CONFIG.levels, files=files, observers=[delivery, transactions, arrivals]
-    )
-    broker = Broker(CONFIG, store, delivery, transactions, arrivals, Stats(clock()), clock)
-    broker._tables.load(clock())
-    delivery.attach(store)
-    transactions.attach(broker)
-    store.pins.hold(delivery.name, delivery.pin)
-    store.pins.hold("half messages", transactions.pin)
-    return broker
+    """What `open_broker` does, over a file layer of the test's."""
+    parts = Parts(CONFIG, clock)
+    store = MessageStore.open(path, OPTIONS, now_ms=clock, levels=CONFIG.levels, files=files, observers=parts.observers)
+    return assemble(parts, store)
 
 
 def fate_of(key: str) -> int:

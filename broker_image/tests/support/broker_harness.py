@@ -8,6 +8,7 @@ from types import GeneratorType
 from typing import Any
 
 from delaymq.broker.broker import Broker
+from delaymq.broker.opening import open_broker
 from delaymq.broker.results import Deferred, Held, InTurns
 from delaymq.config import BrokerConfig
 from delaymq.message.ids import pack_host
@@ -81,13 +82,13 @@ class Harness:
     def __init__(self, path: Path, **changes: Any) -> None:
         self.clock = Clock()
         self.config = broker_config(path, **changes)
-        self.broker = Broker.open(self.config, self.clock)
+        self.broker = open_broker(self.config, self.clock)
         self.session = FakeSession()
 
     def restart(self) -> None:
         """A clean stop and a start."""
         self.broker.close()
-        self.broker = Broker.open(self.config, self.clock)
+        self.broker = open_broker(self.config, self.clock)
 
     def flush(self) -> None:
         """Runs the store's flush to its end, as the server does in a thread."""

@@ -15,11 +15,9 @@ from typing import Any
 
 from broker_harness import FakeSession, broker_config, send_fields
 from delaymq.broker.broker import Broker
-from delaymq.broker.delivery import Delivery
 from delaymq.broker.groups.consumer_group import Client
-from delaymq.broker.pull.arrival_notifier import ArrivalNotifier
-from delaymq.broker.statistics.counters import Stats
-from delaymq.broker.transactions import Transactions
+from delaymq.broker.opening import assemble
+from delaymq.broker.parts import Parts
 from delaymq.protocol.batch import BatchMessage, encode_batch
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import request_command
@@ -51,20 +49,10 @@ class Clock:
 
 
 def open_broker(path: Path, clock: Clock, files: Any) -> Broker:
-    """What Broker.open does, over small files that do not wait for the disk."""
-    delivery, transactions, arrivals = (
-        Delivery(CONFIG, CONFIG.levels, clock),
-        Transactions(CONFIG, clock),
-        ArrivalNotifier(),
-    )
-    store = MessageStore.open(
-        path, OPTIONS, now_ms=clock, levels=CONFIG.levels, files=files, observers=[delivery, transactions, arrivals]
-    )
-    broker = Broker(CONFIG, store, delivery, transactions, arrivals, Stats(clock()), clock)
-    broker._tables.load(clock())
-    delivery.attach(store)
-    transactions.attach(broker)
-    return broker
+    """What `open_broker` does, over small files that do not wait for the disk."""
+    parts = Parts(CONFIG, clock)
+    store = MessageStore.open(path, OPTIONS, now_ms=clock, levels=CONFIG.levels, files=files, observers=parts.observers)
+    return assemble(parts, store)
 
 
 @dataclass

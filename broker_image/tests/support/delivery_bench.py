@@ -107,7 +107,7 @@ class Bench:
             own["DELAY"] = str(level)
         wanted = requested_level(own)
         if wanted:
-            topic, queue_id, own = self.delivery.prepare(own, topic, queue_id, wanted)
+            topic, queue_id, own = self.delivery.ingress.prepare(own, topic, queue_id, wanted)
         return self.append(body, topic=topic, queue_id=queue_id, properties=own, reconsume_times=reconsume_times)
 
     def append(

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from broker_harness import FakeSession, Harness, broker_config
-from delaymq.broker.broker import Broker
 from delaymq.broker.groups.consumer_group import Client
+from delaymq.broker.opening import open_broker
 from delaymq.broker.results import Deferred
 from delaymq.message import names
 from delaymq.message.record import Record, decode_record
@@ -45,13 +45,13 @@ class Transacting(Harness):
     def kill(self) -> None:
         """What a kill -9 and a start leave."""
         self.broker.store.abandon()
-        self.broker = Broker.open(self.config, self.clock)
+        self.broker = open_broker(self.config, self.clock)
 
     def reopen(self, **changes: Any) -> None:
         """A clean stop, and a start with other settings."""
         self.broker.close()
         self.config = broker_config(Path(self.config.store_path_root_dir).parent, **changes)
-        self.broker = Broker.open(self.config, self.clock)
+        self.broker = open_broker(self.config, self.clock)
 
     def connect(self, group: str = GROUP, session: FakeSession | None = None) -> FakeSession:
         """A producer of a group."""

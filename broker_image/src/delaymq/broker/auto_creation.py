@@ -5,13 +5,13 @@ With no access control the peers of one address count as one account.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from delaymq.broker.errors import system_error
 from delaymq.protocol.credential_fields import ACCESS_KEY
 
 if TYPE_CHECKING:
-    from delaymq.broker.broker import Broker
+    from delaymq.broker.groups.subscription_groups import Groups
     from delaymq.broker.session import Session
     from delaymq.protocol.bodies import SubscriptionGroupConfig
     from delaymq.protocol.command import Command
@@ -20,26 +20,40 @@ if TYPE_CHECKING:
 _MAX_MAKERS: Final = 20_000
 
 
+class CreationLimits(Protocol):
+    """The part of the broker's configuration that limits creations."""
+
+    @property
+    def auto_create_max_per_connection(self) -> int:
+        """Topics and groups that one connection may make."""
+
+    @property
+    def auto_create_max_per_account(self) -> int:
+        """Topics and groups that one account may make."""
+
+
 class AutoCreation:
     """Counts since the start, by connection and by account."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, limits: CreationLimits, groups: Groups, *, has_accounts: bool) -> None:
+        self.limits = limits
+        self._groups = groups
+        self._has_accounts = has_accounts
         self._of_session: dict[int, int] = {}
         self._of_account: dict[str, int] = {}
 
     def check(self, session: Session, command: Command) -> None:
         """RequestError 1 when this peer made as many as it may."""
-        config = self._broker.config
-        if self._of_session.get(session.id, 0) >= config.auto_create_max_per_connection:
+        limits = self.limits
+        if self._of_session.get(session.id, 0) >= limits.auto_create_max_per_connection:
             raise system_error(
-                f"this connection made {config.auto_create_max_per_connection} topics and groups already by using them"
+                f"this connection made {limits.auto_create_max_per_connection} topics and groups already by using them"
                 " (autoCreateMaxPerConnection): create them with mqadmin updateTopic or updateSubGroup"
             )
         account = self._account(session, command)
-        if self._of_account.get(account, 0) >= config.auto_create_max_per_account:
+        if self._of_account.get(account, 0) >= limits.auto_create_max_per_account:
             raise system_error(
-                f"[{account}] made {config.auto_create_max_per_account} topics and groups already by using them"
+                f"[{account}] made {limits.auto_create_max_per_account} topics and groups already by using them"
                 " (autoCreateMaxPerAccount): create them with mqadmin updateTopic or updateSubGroup"
             )
 
@@ -53,7 +67,7 @@ class AutoCreation:
 
     def find_group(self, session: Session, command: Command, name: str) -> SubscriptionGroupConfig | None:
         """The group, made if it may be, None if there is none; RequestError 1 when this peer may make no more."""
-        groups = self._broker.groups
+        groups = self._groups
         if name in groups.table:
             return groups.table[name]
         self.check(session, command)
@@ -67,5 +81,5 @@ class AutoCreation:
         self._of_session.pop(session.id, None)
 
     def _account(self, session: Session, command: Command) -> str:
-        key = command.fields.get(ACCESS_KEY) if self._broker.access is not None else None
+        key = command.fields.get(ACCESS_KEY) if self._has_accounts else None
         return key or session.remote_address.rpartition(":")[0]

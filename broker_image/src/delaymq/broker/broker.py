@@ -4,49 +4,37 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection, Container
+from collections.abc import Callable, Collection, Container, Mapping
 from types import GeneratorType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from delaymq.broker.admin.drain import Drain, DrainMode
 from delaymq.broker.auto_creation import AutoCreation
 from delaymq.broker.config_tables import PersistTask, Tables
-from delaymq.broker.delivery import Delivery
-from delaymq.broker.delivery.status import DeliveryCounters
 from delaymq.broker.filters import CompileWork
 from delaymq.broker.groups.activity import GroupActivity
-from delaymq.broker.groups.client_registry import ClientRegistry
-from delaymq.broker.groups.consumer_offsets import OffsetTable
 from delaymq.broker.groups.offset_commits import OffsetCommits
 from delaymq.broker.groups.queue_locks import QueueLocks
 from delaymq.broker.groups.slow_readers import SlowReaders
-from delaymq.broker.groups.subscription_groups import Groups
-from delaymq.broker.processors.table import SEND_CODES, processors_for, refusal
-from delaymq.broker.pull.arrival_notifier import ArrivalNotifier, OnArrival
+from delaymq.broker.pull.arrival_notifier import OnArrival
 from delaymq.broker.pull.queue_reader import PropertyWork
 from delaymq.broker.results import Asked, InTurns, Result
 from delaymq.broker.session import Session
-from delaymq.broker.statistics.counters import Stats
 from delaymq.broker.statistics.metric_labels import OTHER, LabelLimiter
-from delaymq.broker.store_settings import looked_at, make_parent, store_options
-from delaymq.broker.topics import Topics
-from delaymq.broker.transactions import Transactions
+from delaymq.broker.store_settings import store_options
 from delaymq.config import BrokerConfig
 from delaymq.config.running import RunningSettings
-from delaymq.message import names
-from delaymq.message.ids import pack_host
-from delaymq.message.properties import decode_properties
-from delaymq.message.record import Record
 from delaymq.protocol.bodies import TopicConfig
-from delaymq.protocol.codes import ResponseCode
+from delaymq.protocol.codes import SEND_CODES, ResponseCode
 from delaymq.protocol.command import FLAG_ONEWAY, Command, Response
 from delaymq.protocol.errors import RequestError
 from delaymq.quiet_log import QuietLog
-from delaymq.store.message_store import MessageStore
 
 if TYPE_CHECKING:
     from delaymq.broker.access.access import Access
-    from delaymq.store.untrusted_offsets import NamedHead
+    from delaymq.broker.parts import Parts
+    from delaymq.broker.stored_records import StoredRecords
+    from delaymq.store.message_store import MessageStore
 
 _logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -56,115 +44,76 @@ _SHOWN_CHARACTERS = 256
 # Results that something is still to be done for, whether or not somebody is told the end.
 _DONE_ALSO_ONE_WAY = (Asked, GeneratorType, InTurns)
 
+Processor = Callable[["Broker", Session, Command], Result]
+"""Answers the requests of one code."""
+
+
+class RequestTable(Protocol):
+    """What brokers serve (processors.table); passed in, since processors know the broker."""
+
+    def processors_for(self, *, read_only: bool, without_offsets: bool, guarded: bool) -> Mapping[int, Processor]:
+        """The processors of a broker that only reads its store, cannot read consumer offsets, or has access control."""
+
+    def refusal(self, code: int) -> Response:
+        """The answer to a request code that is not served."""
+
 
 class Broker:
     """One broker over one open store. Attributes without a comment are what their names say, for the processors."""
 
     def __init__(
         self,
-        config: BrokerConfig,
+        parts: Parts,
         store: MessageStore,
-        delivery: Delivery,
-        transactions: Transactions,
-        arrivals: ArrivalNotifier,
-        stats: Stats,
-        now_ms: Callable[[], int],
+        records: StoredRecords,
+        tables: Tables,
+        requests: RequestTable,
+        access: Access | None = None,
+        settings: RunningSettings[BrokerConfig] | None = None,
     ) -> None:
+        """See `opening.open_broker`."""
+        self.config = config = parts.config
+        self.now_ms = now_ms = parts.now_ms
         self.store = store
-        self.delivery = delivery
-        self.transactions = transactions
-        self.stats = stats
-        self.now_ms = now_ms
-        self.config = config
-        self.settings = RunningSettings(BrokerConfig)
-        """The server says where they are from."""
+        self.records = records
+        self.stats = parts.stats
+        self.topics = parts.topics
+        self.groups = parts.groups
+        self.offsets = parts.offsets
+        self.clients = parts.clients
+        self.delivery = parts.delivery
+        self.transactions = parts.transactions
+        self.topic_series = parts.topic_series
+        self.group_series = LabelLimiter(config.metrics_max_topics)
+        self.access = access
+        """Who may ask for what; None without aclEnable."""
+        self.settings = settings or RunningSettings(BrokerConfig)
+        """Where the configuration is from."""
         self.on_settings: Callable[[BrokerConfig], None] | None = None
         """Called with a configuration that was changed."""
-        self.topics = Topics(config, config.levels.max_level, now_ms)
-        self.groups = Groups(config, now_ms)
-        self.offsets = OffsetTable()
-        self.committing = OffsetCommits(self)
-        self.creations = AutoCreation(self)
-        self.clients = ClientRegistry(self._may_notify)
+        self.address = parts.address
+        """What clients know."""
+        self.store_host = parts.store_host
+        self.message_id_prefix = parts.store_host.hex().upper()
+        self.activity = GroupActivity(parts.stats.boot_ms)
+        self.committing = OffsetCommits(self.offsets, self.topics, self.groups, self.activity, now_ms)
+        self.creations = AutoCreation(config, self.groups, has_accounts=access is not None)
         self.locks = QueueLocks()
         self.slow_readers = SlowReaders()
         self.property_work = PropertyWork()
         self.compile_work = CompileWork(now_ms)
-        self.access: Access | None = None
-        """Who may ask for what; None without aclEnable."""
         self.writable = True
         """False while the broker is being taken out of service: sends are refused, pulls are served."""
-        self.drain = Drain(stats.boot_ms)
+        self.drain = Drain(parts.stats.boot_ms)
         """How far producers are held off while the broker goes on running."""
-        self.activity = GroupActivity(stats.boot_ms)
-        self.topics_changed: Callable[[TopicConfig], None] | None = None
-        """Called when a topic was made or changed: NameServers should be told."""
-        self._arrivals = arrivals
-        self._tables = Tables(store, self.topics, self.groups, self.offsets, self.clients, now_ms)
-        self._closed = False
-        self._processors = processors_for(read_only=config.read_only, without_offsets=False, guarded=False)
-        self._quiet_log = QuietLog(_logger, now_ms)
-        self.topics.changed = self._topic_changed
-        delivery.on_dead_letter = self._make_dead_letter_topic
-        delivery.on_delivered = stats.delivered
-        self.topic_series = LabelLimiter(config.metrics_max_topics)
-        self.group_series = LabelLimiter(config.metrics_max_topics)
         self.waits_for_flush = config.flush_disk_type == "SYNC_FLUSH"
-        self.advertise(config.broker_ip1, config.listen_port)
+        self._arrivals = parts.arrivals
+        self._tables = tables
+        self._closed = False
+        self._quiet_log = QuietLog(_logger, now_ms)
+        self._requests = requests
+        self._processors = self._served()
         self._derive()
-
-    @classmethod
-    def open(cls, config: BrokerConfig, now_ms: Callable[[], int]) -> Broker:
-        """Opens the store at the configured path, recovers, reads the tables.
-
-        StoreError (store.errors) when the store cannot be opened, AccessError (broker.access) when its rules cannot be
-        read; the text says what to do.
-        """
-        levels = config.levels
-        stats = Stats(now_ms())
-        delivery = Delivery(config, levels, now_ms, DeliveryCounters())
-        transactions = Transactions(config, now_ms)
-        arrivals = ArrivalNotifier()
-        access = None
-        if config.acl_enable:
-            from delaymq.broker.access.access import Access  # most brokers run without it
-
-            # The server closes silent connections long before that.
-            max_silence_s = 2.5 * config.channel_idle_ms / 1000
-            needs_tls = config.acl_admin_needs_tls
-            access = Access(config.acl_path, now_ms, admin_needs_tls=needs_tls, max_silence_s=max_silence_s)
-        if config.read_only:
-            config = looked_at(config)
-            open_store = MessageStore.open_read_only
-        else:
-            make_parent(config.store_path)
-            open_store = MessageStore.open
-        store = open_store(
-            config.store_path,
-            store_options(config),
-            now_ms=now_ms,
-            levels=levels,
-            observers=(delivery, transactions, arrivals),
-        )
-        try:
-            broker = cls(config, store, delivery, transactions, arrivals, stats, now_ms)
-            if access is not None:
-                access.topic_at = broker.topic_at
-                access.reply_topic = names.reply_topic(config.broker_cluster_name)
-                broker.access = access
-            broker._tables.load(now_ms())
-            broker._serve()
-            delivery.attach(store)
-            transactions.attach(broker)
-            delivery.topic_lateness.label = broker.topic_series.label
-            if config.read_only:
-                delivery.holding.pause()
-            store.pins.hold(delivery.name, delivery.pin)
-            store.pins.hold("half messages", transactions.pin)
-        except BaseException:
-            store.abandon()  # a half-open broker has no state that a clean stop could keep
-            raise
-        return broker
 
     # Requests
 
@@ -175,7 +124,7 @@ class Broker:
         try:
             if self.access is not None:
                 self.access.check(session, command)
-            result = refusal(command.code) if processor is None else processor(self, session, command)
+            result = self._requests.refusal(command.code) if processor is None else processor(self, session, command)
         except RequestError as error:
             result = self._refused(command, error)
         except Exception as error:
@@ -292,10 +241,10 @@ class Broker:
     def forget_offsets(self) -> None:
         """Gives up offsets that cannot be read: groups begin as new ones do. OSError: nothing changed."""
         self._tables.forget_offsets()
-        self._serve()
+        self._processors = self._served()
 
-    def _serve(self) -> None:
-        self._processors = processors_for(
+    def _served(self) -> Mapping[int, Processor]:
+        return self._requests.processors_for(
             read_only=self.config.read_only,
             without_offsets=bool(self.offsets.unreadable),
             guarded=self.access is not None,
@@ -308,7 +257,7 @@ class Broker:
         self.delivery.forget_topic(topic, heir)
 
     def hold_off(self, mode: DrainMode, lease_ms: int = 0) -> bool:
-        """Begins, renews or ends a drain; whether NameServers have to be told, which `topics_changed` is called for."""
+        """Begins, renews or ends a drain; whether NameServers have to be told, which `topics.changed` is called for."""
         withdrawn = self.drain.withdrawn
         self.drain.take(mode, lease_ms, self.now_ms())
         if self.drain.withdrawn is withdrawn:
@@ -343,12 +292,6 @@ class Broker:
 
     # Configuration
 
-    def advertise(self, address: str, port: int) -> None:
-        """The address that clients know: it goes into message ids and records. The server states the bound port."""
-        self.store_host = pack_host(address, port)
-        self.message_id_prefix = self.store_host.hex().upper()
-        self.address = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-
     def apply(self, config: BrokerConfig) -> None:
         """Takes a changed configuration; keys that need a restart must have their old values in it."""
         if config.levels != self.config.levels:
@@ -359,6 +302,7 @@ class Broker:
         self.store.set_options(store_options(config))
         self.topics.apply(config)
         self.groups.apply(config)
+        self.creations.limits = config
         self.topic_series.set_limit(config.metrics_max_topics)
         self.group_series.set_limit(config.metrics_max_topics)
         self._derive()
@@ -377,57 +321,8 @@ class Broker:
         self.in_memory_bytes = memory_bytes * config.access_message_in_memory_max_ratio // 100
         """How far behind the log's end messages are taken to be in the page cache."""
 
-    # Questions of several processors
-
-    def head_at(self, physical_offset: int) -> NamedHead | None:
-        """The head of the confirmed record at an offset that a client stated.
-
-        None where no record begins, and for one that no queue names: it stands within a body, or its topic was deleted.
-        """
-        store = self.store
-        if not store.min_offset <= physical_offset < store.confirmed_offset:
-            return None
-        head = store.named_head(physical_offset)
-        return head if head is not None and physical_offset + head.size <= store.confirmed_offset else None
-
-    def properties_at(self, head: NamedHead) -> dict[str, str]:
-        """The properties of a record, read without its body."""
-        return decode_properties(self.store.read_bytes(head.properties_at, head.properties_bytes))
-
-    def record_at(self, physical_offset: int) -> Record | None:
-        """As `head_at`, the whole record; None also when it is not sound. For those who may see the body."""
-        return None if self.head_at(physical_offset) is None else self.store.record_at(physical_offset)
-
-    def topic_at(self, physical_offset: int) -> str | None:
-        """The topic of the record at an offset that a client stated, also while it waits in one of the broker's own."""
-        head = self.head_at(physical_offset)
-        if head is None:
-            return None
-        if head.topic in names.INTERNAL_TOPICS:
-            return self.properties_at(head).get(names.REAL_TOPIC, head.topic)
-        return head.topic
-
-    def next_queue_file(self, queue_offset: int) -> int:
-        """Queue offset at which the file behind the one of `queue_offset` begins."""
-        entries = max(self.store.options.consume_queue_file_bytes // 20, 1)
-        return (queue_offset // entries + 1) * entries
-
     def register_body(self, topics: dict[str, TopicConfig] | None = None) -> bytes:
         """What NameServers are told: all topics, or the given ones, as producers and consumers may use them now."""
         return self.topics.register_body(
             self.topics.table if topics is None else topics, withdrawn=self.drain.withdrawn
         )
-
-    def _may_notify(self, group: str) -> bool:
-        if not self.config.notify_consumer_ids_changed_enable:
-            return False
-        config = self.groups.table.get(group)
-        return config is None or config.notify_consumer_ids_changed_enable
-
-    def _make_dead_letter_topic(self, topic: str) -> None:
-        # Without a config nobody could read what the scheduler puts there.
-        self.topics.create_for_group(topic, 1, own=True)
-
-    def _topic_changed(self, topic: TopicConfig) -> None:
-        if self.topics_changed is not None:
-            self.topics_changed(topic)

@@ -6,7 +6,7 @@ more, the next dead letter is another one, which may be sent again too.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from delaymq.broker.delivery.delay_rewrite import strip_own
 from delaymq.broker.errors import group_missing, no_permission, store_refusal, unavailable
@@ -22,7 +22,11 @@ from delaymq.store.errors import StoreError
 from delaymq.store.model import Dispatched, NewRecord
 
 if TYPE_CHECKING:
-    from delaymq.broker.broker import Broker
+    from delaymq.broker.groups.subscription_groups import Groups
+    from delaymq.broker.statistics.counters import Stats
+    from delaymq.broker.topics import Topics
+    from delaymq.config import BrokerConfig
+    from delaymq.store.message_store import MessageStore
 
 # What the earlier tries left: the message begins anew.
 _OF_EARLIER_TRIES: Final = (
@@ -35,7 +39,42 @@ _OF_EARLIER_TRIES: Final = (
 )
 
 
-def resend(broker: Broker, name: str, dead_letter: Record) -> Dispatched:
+class Resending(Protocol):
+    """What a resend needs of the broker."""
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The configuration in force."""
+
+    @property
+    def groups(self) -> Groups:
+        """The groups that exist."""
+
+    @property
+    def stats(self) -> Stats:
+        """Counters of what is stored."""
+
+    @property
+    def store(self) -> MessageStore:
+        """Where the message goes."""
+
+    @property
+    def store_host(self) -> bytes:
+        """The broker's address, packed."""
+
+    @property
+    def topics(self) -> Topics:
+        """The groups' retry topics."""
+
+    @property
+    def writable(self) -> bool:
+        """Whether the broker takes messages."""
+
+    def announce_arrivals(self) -> None:
+        """Tells held pulls about the message."""
+
+
+def resend(broker: Resending, name: str, dead_letter: Record) -> Dispatched:
     """Stores `dead_letter`, a record of the group's dead-letter topic, for the group again, at once.
 
     RequestError when it cannot be stored. Whether it was resent before is the caller's to look (`is_resent_from`).

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from delaymq.broker.delivery.delay_rewrite import requested_level, strip_own
 from delaymq.broker.errors import message_illegal
@@ -13,7 +13,8 @@ from delaymq.message.errors import IllegalMessageError
 from delaymq.message.properties import MAX_PROPERTIES_BYTES, encode_properties, parse_properties
 
 if TYPE_CHECKING:
-    from delaymq.broker.broker import Broker
+    from delaymq.broker.delivery import Delivery
+    from delaymq.broker.transactions import Transactions
     from delaymq.store.model import NewRecord
 
 # Below this many characters the properties fit whatever their letters are (4 bytes each at most) and whatever we add.
@@ -33,8 +34,24 @@ REFUSED: Final[dict[str, Callable[[str], None]]] = dict.fromkeys(names.TIMER_PRO
 _RULED: Final = frozenset((names.DELAY, names.TRANSACTION_PREPARED, *REFUSED))
 
 
+class Admission(Protocol):
+    """What the rules need of the broker."""
+
+    @property
+    def cluster_name(self) -> str:
+        """Property CLUSTER of every message."""
+
+    @property
+    def delivery(self) -> Delivery:
+        """Where delayed messages wait."""
+
+    @property
+    def transactions(self) -> Transactions:
+        """Where half messages wait."""
+
+
 def admit(
-    broker: Broker, topic: str, queue_id: int, text: str, dead_letter: bool
+    broker: Admission, topic: str, queue_id: int, text: str, dead_letter: bool
 ) -> tuple[str, int, dict[str, str], bool]:
     """Topic, queue and properties under which a message is stored, and whether its producer waits for the disk.
 
@@ -76,11 +93,11 @@ def _is_half(properties: dict[str, str]) -> bool:
 
 
 def _half(
-    broker: Broker, properties: dict[str, str], topic: str, queue_id: int, level: int
+    broker: Admission, properties: dict[str, str], topic: str, queue_id: int, level: int
 ) -> tuple[str, int, dict[str, str]]:
     """Where and with which properties a half message waits; RequestError when its commit could not be kept."""
     try:
-        broker.delivery.check_level(level)
+        broker.delivery.ingress.check_level(level)
     except IllegalMessageError as error:
         raise message_illegal(str(error)) from error
     return broker.transactions.prepare(properties, topic, queue_id, delayed=level > 0)
@@ -95,23 +112,23 @@ def level_of(properties: dict[str, str]) -> int:
 
 
 def delay(
-    broker: Broker, properties: dict[str, str], topic: str, queue_id: int, level: int, *, retry: bool
+    broker: Admission, properties: dict[str, str], topic: str, queue_id: int, level: int, *, retry: bool
 ) -> tuple[str, int, dict[str, str]]:
     """Where and with which properties a message of `level` waits; RequestError 13 when it cannot be delayed so."""
     try:
-        return broker.delivery.prepare(properties, topic, queue_id, level, retry=retry)
+        return broker.delivery.ingress.prepare(properties, topic, queue_id, level, retry=retry)
     except IllegalMessageError as error:
         raise message_illegal(str(error)) from error
 
 
-def check_copies(broker: Broker, record: NewRecord, topic: str) -> None:
+def check_copies(broker: Admission, record: NewRecord, topic: str) -> None:
     """IllegalMessageError when `record`, a delayed or half message for `topic`, leaves no room for its copies."""
     if record.topic == names.SCHEDULE_TOPIC:
-        broker.delivery.check_copies(record, topic)
+        broker.delivery.ingress.check_copies(record, topic)
     elif record.topic == names.HALF_TOPIC:
         added = CHECK_ROOM_BYTES + (DELAY_ROOM_BYTES if requested_level(record.properties) > 0 else 0)
         topics = names.SCHEDULE_TOPIC, names.TRANS_CHECK_MAX_TOPIC
-        broker.delivery.check_copies(record, topic, added_bytes=added, topics=topics)
+        broker.delivery.ingress.check_copies(record, topic, added_bytes=added, topics=topics)
 
 
 def admit_batched(shared: dict[str, str], shared_characters: int, raw: bytes) -> dict[str, str]:

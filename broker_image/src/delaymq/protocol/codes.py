@@ -113,6 +113,16 @@ class RequestCode(IntEnum):
 
 PULL_CODES: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 """Pulls with the header of 11."""
+SEND_CODES: Final = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+    }
+)
+"""Requests whose answers carry MSG_REGION and TRACE_ON, also when they are refusals."""
 
 
 class ResponseCode(IntEnum):

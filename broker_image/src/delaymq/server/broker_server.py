@@ -1,18 +1,20 @@
 """A broker on its ports: connections, held pulls, flushing, delivery, background work, registration, HTTP."""
 
+from __future__ import annotations
+
 import asyncio
 import dataclasses
 import logging
 import socket
 import time
 import uuid
-from collections.abc import Callable
 from time import monotonic
 from types import GeneratorType
 from typing import TYPE_CHECKING, Final
 
 from delaymq import clock
 from delaymq.broker.broker import Broker
+from delaymq.broker.opening import open_broker
 from delaymq.broker.results import Asked, Deferred, Held, InTurns
 from delaymq.config import BrokerConfig
 from delaymq.config.running import RunningSettings
@@ -23,17 +25,18 @@ from delaymq.server.http.loader import load
 from delaymq.server.jobs.background import Background
 from delaymq.server.jobs.delivery_timer import DeliveryTimer
 from delaymq.server.jobs.drain_lease import DrainLease
-from delaymq.server.listening import BACKLOG, bind, bind_broker_ports, port_of
+from delaymq.server.listening import BACKLOG, Ports, port_of
 from delaymq.server.logs.output import LevelFollower
 from delaymq.server.long_requests import LongRequests
 from delaymq.server.registration import Registration
 from delaymq.server.requests.client_requests import ClientRequests
+from delaymq.server.requests.client_session import ClientSession
 from delaymq.server.requests.file_writes import FileWriter
 from delaymq.server.requests.flow_control import FlowControl
 from delaymq.server.requests.flushing import Flushing
 from delaymq.server.requests.long_polling import HeldPulls
 from delaymq.server.requests.replies import reply, unsendable
-from delaymq.server.requests.sessions import SERVER_LIMITS, ClientSession, Sessions
+from delaymq.server.requests.sessions import SERVER_LIMITS, Sessions
 from delaymq.server.resources import descriptor_end, raise_descriptor_limit
 from delaymq.server.tls.server_tls import ServerTls
 from delaymq.transport import RemotingConnection
@@ -52,71 +55,20 @@ _logger = logging.getLogger(__name__)
 
 
 class BrokerServer:
-    """One broker process, or its half of a standalone one. `start`, then `stop` once."""
+    """One broker process, or its half of a standalone one. `open`, `start`, then `stop` once."""
 
-    def __init__(self, config: BrokerConfig, settings: RunningSettings[BrokerConfig] | None = None) -> None:
-        self.config = config
-        self._settings = settings or RunningSettings(BrokerConfig)
-        self.broker: Broker
-        """Set by `start`."""
+    def __init__(self, broker: Broker, tls: ServerTls, ports: Ports, descriptor_limit: int) -> None:
+        """Use `open`."""
+        self.config = config = broker.config
+        self.broker = broker
+        self.tls = tls
+        self.port = port_of(ports.main)
+        self.fast_port = port_of(ports.fast) if ports.fast is not None else None
         self.ports_open = False
         self.decommissioned = False
         self.boot_id = uuid.uuid4().hex
         """Another one at each start."""
         self.start_seconds = 0.0
-        self.tls: ServerTls
-        """Set by `start`."""
-        self._http: HttpServer | None = None
-        self._servers: list[asyncio.AbstractServer] = []
-
-    # Life
-
-    async def start(self, *, http: bool = True) -> None:
-        """Binds, recovers, listens, registers. ServerError, StoreError: nothing is left open then."""
-        began = time.monotonic()
-        loop = asyncio.get_running_loop()
-        config = self.config
-        main, fast = bind_broker_ports(config.listen_host, config.listen_port, fast=config.fast_port_enable)
-        http_bound = None
-        try:
-            if http:
-                http_bound = bind(config.http_host, config.http_port, "the HTTP port", beside=(main, fast))
-            descriptor_limit = raise_descriptor_limit()
-            self.tls = ServerTls(config, (config.broker_ip1,))
-            self.broker = Broker.open(config, clock.now_ms)
-            self.broker.settings = self._settings
-            self.broker.on_settings = self._follow(LevelFollower(config.log_level))
-        except BaseException:
-            _close_sockets(main, fast, http_bound)
-            raise
-        self.port = port_of(main)
-        self.fast_port = port_of(fast) if fast is not None else None
-        self.broker.advertise(config.broker_ip1, self.port)
-        try:
-            self._prepare(self.broker, descriptor_limit)
-        except BaseException:
-            self.broker.store.abandon()
-            _close_sockets(main, fast, http_bound)
-            raise
-        await self._listen(loop, main, self._on_commands)
-        if fast is not None:
-            await self._listen(loop, fast, self._on_fast_commands)
-        self.ports_open = True
-        self.start_seconds = time.monotonic() - began
-        self.tls.start()
-        self.sessions.start()
-        self.flushing.start()
-        self.clock.start()
-        self.background.start()
-        self.registration.start()
-        if http_bound is not None:
-            # HTTP's libraries are loaded when clients are served already.
-            module = await load("delaymq.server.api.app")
-            self._http = await module.broker_http(self, http_bound)
-        self.flow.begin()
-
-    def _prepare(self, broker: Broker, descriptor_limit: int) -> None:
-        config = self.config
         self.sessions = Sessions(
             config.max_connections,
             config.channel_idle_ms,
@@ -125,29 +77,75 @@ class BrokerServer:
             descriptor_end=descriptor_end(descriptor_limit, config.max_connections),
         )
         self.buffers = BufferBudget(config.max_buffered_bytes)
-        self._turns = FairQueue()
         self.held_pulls = HeldPulls(reply, max_bytes=config.max_held_pull_bytes, access=broker.access)
         self.flushing = Flushing(
             broker.store, lambda: broker.config.flush_interval_commit_log, reply, broker.announce_arrivals
         )
         self.asking = ClientRequests(reply, self.flushing.wait)
-        self._changes = FileWriter(reply, broker.guarded)
         self.long_requests = LongRequests(broker, self.flushing.wait)
         self.flow = FlowControl(broker, self.flushing, reply)
         self.clock = DeliveryTimer(broker.delivery, self._hand_over, broker.now_ms)
         self.registration = Registration(broker, config.name_servers)
         self.draining = DrainLease(broker, self.registration.register_soon)
         self.background = Background([self.flow.job(), *BrokerJobs(broker, self.held_pulls, self.sessions).jobs()])
+        self._ports = ports
+        self._turns = FairQueue()
+        self._changes = FileWriter(reply, broker.guarded)
+        self._log_level = LevelFollower(config.log_level)
+        self._http: HttpServer | None = None
+        self._servers: list[asyncio.AbstractServer] = []
+        broker.on_settings = self._settings_changed
         if broker.access is not None:
             broker.access.rules.on_changed = self._rules_changed
         broker.watch_arrivals(self.held_pulls.arrived, self.held_pulls.queues, self.held_pulls.property_queues)
 
-    def _follow(self, levels: LevelFollower) -> Callable[[BrokerConfig], None]:
-        def changed(config: BrokerConfig) -> None:
-            levels(config)
-            self.flow.apply(config)
+    # Life
 
-        return changed
+    @classmethod
+    def open(
+        cls, config: BrokerConfig, settings: RunningSettings[BrokerConfig] | None = None, *, http: bool = True
+    ) -> BrokerServer:
+        """Binds and recovers. ServerError, StoreError, AccessError: nothing is left open then."""
+        began = time.monotonic()
+        ports = Ports.bind(config, http=http)
+        broker = None
+        try:
+            descriptor_limit = raise_descriptor_limit()
+            tls = ServerTls(config, (config.broker_ip1,))
+            broker = open_broker(config, clock.now_ms, port=port_of(ports.main), settings=settings)
+            server = cls(broker, tls, ports, descriptor_limit)
+        except BaseException:
+            if broker is not None:
+                broker.store.abandon()
+            ports.close()
+            raise
+        server.start_seconds = time.monotonic() - began
+        return server
+
+    async def start(self) -> None:
+        """Listens and registers."""
+        began = time.monotonic()
+        loop = asyncio.get_running_loop()
+        await self._listen(loop, self._ports.main, self._on_commands)
+        if self._ports.fast is not None:
+            await self._listen(loop, self._ports.fast, self._on_fast_commands)
+        self.ports_open = True
+        self.start_seconds += time.monotonic() - began
+        self.tls.start()
+        self.sessions.start()
+        self.flushing.start()
+        self.clock.start()
+        self.background.start()
+        self.registration.start()
+        if self._ports.http is not None:
+            # HTTP's libraries are loaded when clients are served already.
+            module = await load("delaymq.server.api.app")
+            self._http = await module.broker_http(self, self._ports.http)
+        self.flow.begin()
+
+    def _settings_changed(self, config: BrokerConfig) -> None:
+        self._log_level(config)
+        self.flow.apply(config)
 
     def _rules_changed(self) -> None:
         self.held_pulls.review()
@@ -281,9 +279,3 @@ class BrokerServer:
     def _session_closed(self, session: ClientSession) -> None:
         self.held_pulls.session_closed(session)
         self.broker.session_closed(session)
-
-
-def _close_sockets(*sockets: socket.socket | None) -> None:
-    for each in sockets:
-        if each is not None:
-            each.close()

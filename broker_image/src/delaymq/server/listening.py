@@ -4,11 +4,15 @@ import errno
 import ipaddress
 import socket
 from collections.abc import Iterable
-from typing import Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from delaymq.server.errors import ServerError
 from delaymq.transport.addresses import host_and_port
 from delaymq.transport.tcp_socket import LINGER_RESET
+
+if TYPE_CHECKING:
+    from delaymq.config import BrokerConfig
 
 BACKLOG: Final = 1_024
 """Connections that wait to be accepted; after a restart all clients come at once."""
@@ -81,6 +85,34 @@ def bind_broker_ports(host: str, port: int, *, fast: bool) -> tuple[socket.socke
         except ServerError:
             main.close()
     raise ServerError(f"no two free ports were found on {host}: set listenPort")
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The bound sockets of one broker; `fast` and `http` are None where they are off."""
+
+    main: socket.socket
+    fast: socket.socket | None
+    http: socket.socket | None
+
+    @classmethod
+    def bind(cls, config: "BrokerConfig", *, http: bool) -> "Ports":
+        """Binds all of them, or raises ServerError and leaves none open."""
+        main, fast = bind_broker_ports(config.listen_host, config.listen_port, fast=config.fast_port_enable)
+        ports = cls(main, fast, None)
+        if not http:
+            return ports
+        try:
+            return cls(main, fast, bind(config.http_host, config.http_port, "the HTTP port", beside=(main, fast)))
+        except BaseException:
+            ports.close()
+            raise
+
+    def close(self) -> None:
+        """Gives the ports up."""
+        for each in (self.main, self.fast, self.http):
+            if each is not None:
+                each.close()
 
 
 def port_of(bound: socket.socket) -> int:

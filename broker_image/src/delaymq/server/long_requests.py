@@ -10,8 +10,8 @@ from typing import Final
 from delaymq.broker.broker import Broker
 from delaymq.broker.results import Deferred, InTurns
 from delaymq.protocol.command import Command, Response
+from delaymq.server.requests.client_session import ClientSession
 from delaymq.server.requests.replies import reply
-from delaymq.server.requests.sessions import ClientSession
 from delaymq.transport import RemotingConnection
 
 AT_ONCE: Final = 2

@@ -6,7 +6,7 @@ import gc
 import logging
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Protocol
 
@@ -33,13 +33,13 @@ _logger = logging.getLogger("delaymq")
 
 
 class _Server(Protocol):
-    async def start(self, *, http: bool = True) -> None: ...
-
     async def stop(self) -> None: ...
 
 
 Event = tuple[str, dict[str, object]]
 """Text and fields of a line in the log."""
+Started = tuple[_Server, Callable[[], list[Event]]]
+"""A server that answers, and what the log says of it."""
 
 
 def run_broker(
@@ -54,8 +54,12 @@ def run_broker(
     logs.start_logs(config.log_format, config.log_level)
     from delaymq.server.broker_server import BrokerServer  # what a command does not need, it does not load
 
-    server = BrokerServer(config, settings)
-    return _run(server, lambda: _broker_events(server), http, notes, facts)
+    async def start() -> Started:
+        server = BrokerServer.open(config, settings, http=http)
+        await server.start()
+        return server, lambda: _broker_events(server)
+
+    return _run(start, notes, facts)
 
 
 def run_namesrv(
@@ -69,8 +73,12 @@ def run_namesrv(
     logs.start_logs(config.log_format, config.log_level)
     from delaymq.server.namesrv_server import NamesrvServer
 
-    server = NamesrvServer(config, settings)
-    return _run(server, lambda: _namesrv_events(server), http, notes)
+    async def start() -> Started:
+        server = NamesrvServer(config, settings)
+        await server.start(http=http)
+        return server, lambda: _namesrv_events(server)
+
+    return _run(start, notes)
 
 
 def run_standalone(
@@ -87,21 +95,15 @@ def run_standalone(
     logs.start_logs(broker_config.log_format, broker_config.log_level)
     from delaymq.server.standalone import Standalone
 
-    server = Standalone(broker_config, namesrv_config, settings, namesrv_settings)
+    async def start() -> Started:
+        server = Standalone(broker_config, namesrv_config, settings, namesrv_settings)
+        await server.start(http=http)
+        return server, lambda: _namesrv_events(server.namesrv) + _broker_events(server.broker)
 
-    def events() -> list[Event]:
-        return _namesrv_events(server.namesrv) + _broker_events(server.broker)
-
-    return _run(server, events, http, notes, facts)
+    return _run(start, notes, facts)
 
 
-def _run(
-    server: _Server,
-    events: Callable[[], list[Event]],
-    http: bool,
-    notes: Sequence[str],
-    facts: Sequence[str] = (),
-) -> int:
+def _run(start: Callable[[], Awaitable[Started]], notes: Sequence[str], facts: Sequence[str] = ()) -> int:
     try:
         for note in notes:
             _logger.warning("%s", note)
@@ -109,7 +111,7 @@ def _run(
             _logger.info("%s", fact)
         runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         try:
-            runner.run(_serve(server, events, http))
+            runner.run(_serve(start))
         finally:
             # It waits for threads in one more, which there may not be; the loop is closed in any case.
             with contextlib.suppress(RuntimeError):
@@ -135,7 +137,7 @@ def _refusals_to_start() -> tuple[type[Exception], ...]:
     return ServerError, StoreError, NamesrvError, AccessError
 
 
-async def _serve(server: _Server, events: Callable[[], list[Event]], http: bool) -> None:
+async def _serve(start: Callable[[], Awaitable[Started]]) -> None:
     from delaymq.server.resources import started
 
     loop = asyncio.get_running_loop()
@@ -144,7 +146,7 @@ async def _serve(server: _Server, events: Callable[[], list[Event]], http: bool)
         loop.add_signal_handler(number, _on_signal, stop, number)
     # HTTP is loaded in its thread, when the server answers already: without one the start must fail before.
     loop.set_default_executor(started(ThreadPoolExecutor(thread_name_prefix="default"), 1))
-    await server.start(http=http)
+    server, events = await start()
     from delaymq.interpreter import about_interpreter  # takes milliseconds; by now the server answers
 
     interpreter = about_interpreter()

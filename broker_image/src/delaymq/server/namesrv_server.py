@@ -13,9 +13,10 @@ from delaymq.server.http.loader import load
 from delaymq.server.jobs.background import Background, Job
 from delaymq.server.listening import BACKLOG, bind, port_of
 from delaymq.server.logs.output import LevelFollower
+from delaymq.server.requests.client_session import ClientSession
 from delaymq.server.requests.file_writes import FileWriter
 from delaymq.server.requests.replies import reply
-from delaymq.server.requests.sessions import SERVER_LIMITS, ClientSession, Sessions
+from delaymq.server.requests.sessions import SERVER_LIMITS, Sessions
 from delaymq.server.resources import descriptor_end, raise_descriptor_limit
 from delaymq.server.tls.server_tls import ServerTls
 from delaymq.transport import RemotingConnection

@@ -224,7 +224,7 @@ class Registration:
     def start(self) -> None:
         """Begins to register, and listens for topics that change."""
         self._tasks = [asyncio.create_task(link.run(), name=f"register {link.address}") for link in self.links]
-        self._broker.topics_changed = self.topic_changed
+        self._broker.topics.changed = self.topic_changed
 
     @property
     def is_registered(self) -> bool:
@@ -260,7 +260,7 @@ class Registration:
 
     async def stop(self) -> None:
         """Ends the registrations and the connections, without unregistering: the routes stay for their grace."""
-        self._broker.topics_changed = None
+        self._broker.topics.changed = None
         self._cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for link in self.links:

@@ -35,8 +35,8 @@ class Standalone:
             own = host_and_port(_ANY_ADDRESS.get(host, host), self.namesrv.port)
             others = [word for word in self._broker_config.namesrv_addr.split(";") if word.strip() not in ("", own)]
             config = dataclasses.replace(self._broker_config, namesrv_addr=";".join([own, *others]))
-            self.broker = BrokerServer(config, self._settings)
-            await self.broker.start(http=http)
+            self.broker = BrokerServer.open(config, self._settings, http=http)
+            await self.broker.start()
             # Both share the descriptors, and only now the store has its own.
             self.namesrv.sessions.descriptor_end = self.broker.sessions.descriptor_end
         except BaseException:

@@ -209,7 +209,7 @@ def test_a_record_is_judged_by_its_topic_wherever_it_waits(guarded: Guarded) -> 
         offsets[topic] = guarded.broker.store.end_offset
         answer = response_of(guarded.ask(310, send_fields(topic, properties), b"x", key="operators"))
         assert answer.code == 0, answer
-    assert sent.broker.record_at(offsets["Later"]).topic == "SCHEDULE_TOPIC_XXXX"  # type: ignore[union-attr]
+    assert sent.broker.records.record_at(offsets["Later"]).topic == "SCHEDULE_TOPIC_XXXX"  # type: ignore[union-attr]
     for topic, missing in (("Orders", ""), ("Other", MISSING + "topic:Other"), ("Later", MISSING + "topic:Later")):
         at = offsets[topic]
         assert guarded.refusal(33, {"offset": at}) == missing

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from broker_harness import START_MS, FakeSession
 from delaymq.broker.access.access import Access
+from delaymq.broker.access.rules import Rules
 from delaymq.broker.processors.table import PROCESSORS, PROCESSORS_OF_ACCESS
 from delaymq.protocol.command import Command
 from delaymq.protocol.errors import ProtocolError, RequestError
@@ -46,7 +47,9 @@ class Server:
         rules = path / "plain_acl.yml"
         rules.write_text(RULES)
         self.now_s = 0.0
-        self.access = Access(rules, lambda: START_MS)
+        self.access = Access(
+            Rules(rules, lambda: START_MS), lambda: START_MS, topic_at=lambda offset: None, reply_topic=""
+        )
         self.access.channels = Channels(MAX_SILENCE_S, clock=lambda: self.now_s)
 
     def reason(self, session: FakeSession, command: Command) -> str:

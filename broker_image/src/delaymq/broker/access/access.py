@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 from delaymq.access import EXCEPTION
@@ -35,27 +34,27 @@ class Access:
 
     def __init__(
         self,
-        path: Path,
+        rules: Rules,
         now_ms: Callable[[], int],
         *,
+        topic_at: TopicAt,
+        reply_topic: str,
         admin_needs_tls: bool = False,
         max_silence_s: float = MAX_SILENCE_S,
     ) -> None:
-        """Reads the rules. AccessError for files that cannot be used: nobody may be let in by an accident.
+        """`topic_at` says what the record at an offset of the log is about; `reply_topic` is the cluster's.
 
         `admin_needs_tls`: administrative requests need TLS, a peer on loopback, or the second signature.
         `max_silence_s`: how long a challenge lasts without a request that is signed for it.
         """
-        self.rules = Rules(path, now_ms)
+        self.rules = rules
         self.channels = Channels(max_silence_s)
         """Challenges that were given to connections."""
         self._admin_needs_tls = admin_needs_tls
         self.refused: dict[str, int] = dict.fromkeys(REASONS, 0)
         """Refused requests by reason."""
-        self.topic_at: TopicAt = lambda offset: None
-        """The owner says what the record at an offset of the log is about."""
-        self.reply_topic = ""
-        """The cluster's topic of replies; the owner says which."""
+        self._topic_at = topic_at
+        self._reply_topic = reply_topic
         self._quiet_log = QuietLog(_logger, now_ms)
         self._keys_of: dict[int, str] = {}
         """By session: the access key of its last heartbeat."""
@@ -102,7 +101,7 @@ class Access:
             return False
         if account.admin or (account.white_list is not None and account.white_list.matches(session.remote_host)):
             return True
-        return bool(owned(account, topic, self.reply_topic) & PUB)
+        return bool(owned(account, topic, self._reply_topic) & PUB)
 
     def orphans(self) -> list[int]:
         """Connections whose account, by its last heartbeat, is none any more."""
@@ -211,9 +210,9 @@ class Access:
             return
         if requirement.resources is None or (account.admin and (requirement.own or not account.permissions)):
             return
-        needed = requirement.resources(command, self.topic_at)
+        needed = requirement.resources(command, self._topic_at)
         for resource, permission in needed:
-            if not owned(account, resource, self.reply_topic) & permission:
+            if not owned(account, resource, self._reply_topic) & permission:
                 if (names.TRACE_TOPIC, PUB) in needed:
                     return  # every client may write its trace
                 raise self._refusal(session, command, "permission", f"No default permission for {_named(resource)}")

@@ -10,16 +10,49 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import nlargest
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from delaymq.message import names
 
 if TYPE_CHECKING:
-    from delaymq.broker.broker import Broker
+    from delaymq.broker.groups.activity import GroupActivity
+    from delaymq.broker.groups.client_registry import ClientRegistry
+    from delaymq.broker.groups.consumer_offsets import OffsetTable
+    from delaymq.broker.groups.subscription_groups import Groups
+    from delaymq.broker.topics import Topics
+    from delaymq.store.message_store import MessageStore
 
 # How much of it is named in an answer; the sums count all.
 MAX_SHOWN: Final = 100
 _BROADCASTING: Final = "BROADCASTING"
+
+
+class Consumption(Protocol):
+    """Who consumes what, and how far they are."""
+
+    @property
+    def activity(self) -> GroupActivity:
+        """When groups were heard of."""
+
+    @property
+    def clients(self) -> ClientRegistry:
+        """The members of groups."""
+
+    @property
+    def groups(self) -> Groups:
+        """The groups that exist."""
+
+    @property
+    def offsets(self) -> OffsetTable:
+        """The groups' positions."""
+
+    @property
+    def store(self) -> MessageStore:
+        """The queues' bounds."""
+
+    @property
+    def topics(self) -> Topics:
+        """The topics that exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +86,7 @@ class Remaining:
         return nlargest(MAX_SHOWN, self._largest, key=lambda row: row.messages)
 
 
-def scan(broker: Broker, now_ms: int) -> Iterator[Unconsumed]:
+def scan(broker: Consumption, now_ms: int) -> Iterator[Unconsumed]:
     """A row for each topic of each active group. The broker may go on between two rows."""
     active: dict[str, bool] = {}
 
@@ -78,7 +111,7 @@ def scan(broker: Broker, now_ms: int) -> Iterator[Unconsumed]:
                 yield Unconsumed(group, topic, _behind(broker, topic, group))
 
 
-def _is_active(broker: Broker, group: str, now_ms: int) -> bool:
+def _is_active(broker: Consumption, group: str, now_ms: int) -> bool:
     if names.is_system_group(group):
         return False
     member = broker.clients.group(group, now_ms)
@@ -88,7 +121,7 @@ def _is_active(broker: Broker, group: str, now_ms: int) -> bool:
     return group in broker.groups.table and broker.activity.is_recent(group, now_ms)
 
 
-def _counts(broker: Broker, topic: str, group: str, now_ms: int) -> bool:
+def _counts(broker: Consumption, topic: str, group: str, now_ms: int) -> bool:
     if topic.startswith(names.DLQ_PREFIX) or topic not in broker.topics.table or broker.topics.is_system(topic):
         return False
     member = broker.clients.group(group, now_ms)
@@ -98,7 +131,7 @@ def _counts(broker: Broker, topic: str, group: str, now_ms: int) -> bool:
     )
 
 
-def _behind(broker: Broker, topic: str, group: str) -> int:
+def _behind(broker: Consumption, topic: str, group: str) -> int:
     config = broker.topics.table[topic]
     offsets = broker.offsets.queues_of(topic, group)
     behind = 0

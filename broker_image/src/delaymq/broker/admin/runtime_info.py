@@ -7,14 +7,18 @@ lock on a page cache, no transient pool. Times of puts are those of storing; how
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from delaymq.message import names
 from delaymq.message.levels import queue_of_level
 from delaymq.protocol.codes import VERSION
 
 if TYPE_CHECKING:
-    from delaymq.broker.broker import Broker
+    from delaymq.broker.delivery import Delivery
+    from delaymq.broker.statistics.counters import Stats
+    from delaymq.broker.stored_records import StoredRecords
+    from delaymq.config import BrokerConfig
+    from delaymq.store.message_store import MessageStore
 
 VERSION_TEXT: Final = "V4_9_7"
 _IDLE: Final = {
@@ -35,13 +39,40 @@ _IDLE: Final = {
 }
 
 
-def runtime_info(broker: Broker) -> dict[str, str]:
+class Figures(Protocol):
+    """Where the figures come from."""
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The configuration in force."""
+
+    @property
+    def delivery(self) -> Delivery:
+        """The levels' positions."""
+
+    @property
+    def records(self) -> StoredRecords:
+        """The oldest record."""
+
+    @property
+    def stats(self) -> Stats:
+        """Counters since the start."""
+
+    @property
+    def store(self) -> MessageStore:
+        """The log's bounds and the disk."""
+
+    def now_ms(self) -> int:
+        """The wall clock."""
+
+
+def runtime_info(broker: Figures) -> dict[str, str]:
     """All keys with their values."""
     store, stats = broker.store, broker.stats
     now_ms = broker.now_ms()
     ratio = f"{store.disk_state().used_ratio:.4f}"
     usage = shutil.disk_usage(broker.config.store_path)
-    oldest = broker.record_at(store.min_offset)
+    oldest = broker.records.record_at(store.min_offset)
     table = dict(_IDLE)
     table |= {
         "bootTimestamp": str(stats.boot_ms),

@@ -54,27 +54,30 @@ class Delivery:
         now_ms: Callable[[], int],
         counters: DeliveryCounters | None = None,
         backoff: Backoff | None = None,
+        *,
+        topic_label: Callable[[str], str] = lambda topic: "",
+        on_dead_letter: Callable[[str], object] | None = None,
+        on_delivered: Callable[[str, int, int], None] | None = None,
     ) -> None:
+        """`topic_label` says under which name a topic's lateness is counted.
+
+        `on_dead_letter` is called with the dead-letter topic before it is written to, so that it can be made readable;
+        `on_delivered` with real topic, queue of the schedule topic and size of each copy.
+        """
         self.settings = settings
         self.levels = levels
         self.counters = counters or DeliveryCounters()
         self.corrected: list[Correction] = []
         self.on_wakeup_earlier: Callable[[], None] | None = None
         """Called when a new message is due before what `next_wakeup_ms` last told; it may only take a note."""
-        self.on_dead_letter: Callable[[str], None] | None = None
-        """Called with the dead-letter topic before it is written to, so that it can be made readable. Set it before
-        `attach`."""
-        self.on_delivered: Callable[[str, int, int], None] | None = None
-        """Called with real topic, queue of the schedule topic and size of each copy; the same."""
+        self.topic_lateness = TopicLateness(topic_label)
+        """How late messages were, by real topic."""
+        self.on_dead_letter = on_dead_letter
+        self._on_delivered = on_delivered
         self._now_ms = now_ms
         self._log = QuietLog(_logger, now_ms)
-        self._ingress = DelayIngress(settings, levels, now_ms, self.counters, self._log)
-        self.prepare = self._ingress.prepare
-        """See DelayIngress.prepare."""
-        self.check_copies = self._ingress.check_copies
-        """See DelayIngress.check_copies."""
-        self.check_level = self._ingress.check_level
-        """See DelayIngress.check_level."""
+        self.ingress = DelayIngress(settings, levels, now_ms, self.counters, self._log)
+        """Turns delayed messages to the schedule topic."""
         self._backoff = backoff or Backoff()
         self._sources: dict[int, LevelQueue] = {}
         self.pending_topics = PendingTopics()
@@ -148,10 +151,17 @@ class Delivery:
         self._store = store
         self._reader = ScheduleReader(store)
         self._hand_over = HandOver(
-            store, self._reader, self._sources, self.pending_topics, self.counters, self._now_ms, self._backoff
+            store,
+            self._reader,
+            self._sources,
+            self.pending_topics,
+            self.counters,
+            self._now_ms,
+            self._backoff,
+            self.topic_lateness,
+            self.on_dead_letter,
+            self._on_delivered,
         )
-        self._hand_over.on_dead_letter = self.on_dead_letter
-        self._hand_over.on_delivered = self.on_delivered
         self._replay.finish(self._reader)
         self._replay = None
         stated = read_offsets(store)
@@ -166,8 +176,8 @@ class Delivery:
         for queue_id in sorted(there):
             self._load(queue_id, self._queues[queue_id])
         self._queues = {queue_id: queue for queue_id, queue in self._queues.items() if queue_id in there}
-        self._ingress.next_queue_offset = store.next_queue_offset
-        self._ingress.largest_record_bytes = store.largest_record_bytes
+        self.ingress.next_queue_offset = store.next_queue_offset
+        self.ingress.largest_record_bytes = store.largest_record_bytes
         self._offsets_file = OffsetsFile(store, self.delay_offsets, self._log)
         self._pin = DeliveryPin(store, self._reader, self._sources)
         self.holding = Holding(store, self._sources, self._hand_over, self._now_ms)
@@ -231,12 +241,12 @@ class Delivery:
 
     def set_levels(self, levels: DelayLevels) -> None:
         """A new level table: pending messages keep their due time, new ones get theirs from it."""
-        self.levels = self._ingress.levels = levels
+        self.levels = self.ingress.levels = levels
         self._store.levels = levels
 
     def set_settings(self, settings: DelaySettings) -> None:
         """A changed configuration."""
-        self.settings = self._ingress.settings = settings
+        self.settings = self.ingress.settings = settings
 
     def status(self) -> dict[str, object]:
         """The structure of `/api/v1/delay`."""
@@ -283,11 +293,6 @@ class Delivery:
             if (due := source.next_due_ms()) is not None:
                 next_ms[queue_id] = min(due, next_ms.get(queue_id, due))
         return next_ms
-
-    @property
-    def topic_lateness(self) -> TopicLateness:
-        """How late messages were, by real topic."""
-        return self._hand_over.topic_lateness
 
     @property
     def lateness(self) -> dict[int, LatenessHistogram]:

@@ -43,13 +43,13 @@ class HandOver:
         counters: DeliveryCounters,
         now_ms: Callable[[], int],
         backoff: Backoff,
+        topic_lateness: TopicLateness,
+        on_dead_letter: Callable[[str], object] | None,
+        on_delivered: Callable[[str, int, int], None] | None,
     ) -> None:
+        """See `Delivery` for the last three."""
         self.lateness: dict[int, LatenessHistogram] = {}
         """By queue of the schedule topic."""
-        self.topic_lateness = TopicLateness()
-        self.on_dead_letter: Callable[[str], None] | None = None
-        self.on_delivered: Callable[[str, int, int], None] | None = None
-        """Called with real topic, queue of the schedule topic and size of each copy."""
         self.running = False
         """Whether what the store dispatches now is our own copy."""
         self.copy_seen = False
@@ -62,6 +62,9 @@ class HandOver:
         self.spread: SpreadQueue | None = None
         """What was overdue and goes out evenly over a time."""
         self._spread_up_to_ms = 0
+        self._topic_lateness = topic_lateness
+        self._on_dead_letter = on_dead_letter
+        self._on_delivered = on_delivered
         self._store = store
         self._reader = reader
         self._sources = sources
@@ -166,16 +169,16 @@ class HandOver:
         known_due_ms = due_ms if own_due_ms is None else own_due_ms
         refused = self.drop_up_to_ms is not None and known_due_ms <= self.drop_up_to_ms
         fate, copy = copy_of(record, properties, refused=refused)
-        if fate is Fate.DEAD and self.on_dead_letter is not None:
-            self.on_dead_letter(copy.topic)
+        if fate is Fate.DEAD and self._on_dead_letter is not None:
+            self._on_dead_letter(copy.topic)
         store_timestamp_ms, size = self._append(copy, now_ms, record.size)
         self._settle(source, offset)
         if fate is Fate.DELIVERED:
             lateness_ms = store_timestamp_ms - known_due_ms
             self.lateness[queue_id].add(lateness_ms)
-            self.topic_lateness.add(copy.topic, lateness_ms)
-            if self.on_delivered is not None:
-                self.on_delivered(copy.topic, queue_id, size)
+            self._topic_lateness.add(copy.topic, lateness_ms)
+            if self._on_delivered is not None:
+                self._on_delivered(copy.topic, queue_id, size)
         self._count(fate, record, copy, own_due_ms is None)
 
     def _settle(self, source: LevelQueue, offset: int) -> None:

@@ -32,15 +32,15 @@ class LatenessCounts:
 class TopicLateness:
     """`label` says under which name a topic is counted; what it answers for a topic must not grow without end."""
 
-    def __init__(self) -> None:
-        self.label: Callable[[str], str] = lambda topic: ""
+    def __init__(self, label: Callable[[str], str]) -> None:
+        self._label = label
         self._table: dict[str, LatenessCounts] = {}
 
     def add(self, topic: str, lateness_ms: int) -> None:
         """Counts one message of a topic."""
         counts = self._table.get(topic)
         if counts is None:
-            label = self.label(topic)
+            label = self._label(topic)
             counts = self._table.get(label)
             if counts is None:
                 counts = self._table[label] = LatenessCounts()

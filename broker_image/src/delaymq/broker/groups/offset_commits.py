@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from delaymq.broker.errors import system_error, topic_missing
@@ -11,7 +12,10 @@ from delaymq.message import names
 from delaymq.quiet_log import QuietLog
 
 if TYPE_CHECKING:
-    from delaymq.broker.broker import Broker
+    from delaymq.broker.groups.activity import GroupActivity
+    from delaymq.broker.groups.consumer_offsets import OffsetTable
+    from delaymq.broker.groups.subscription_groups import Groups
+    from delaymq.broker.topics import Topics
     from delaymq.protocol.errors import RequestError
 
 NOT_KEPT: Final = (
@@ -26,9 +30,15 @@ _logger = logging.getLogger(__name__)
 class OffsetCommits:
     """Commits of one broker's clients."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._quiet_log = QuietLog(_logger, broker.now_ms)
+    def __init__(
+        self, offsets: OffsetTable, topics: Topics, groups: Groups, activity: GroupActivity, now_ms: Callable[[], int]
+    ) -> None:
+        self._offsets = offsets
+        self._topics = topics
+        self._groups = groups
+        self._activity = activity
+        self._now_ms = now_ms
+        self._quiet_log = QuietLog(_logger, now_ms)
 
     def commit(self, topic: str, group: str, queue_id: int, offset: int) -> RequestError | None:
         """Keeps an offset, or says why not; then it is counted and logged, since most clients hear no answer.
@@ -36,14 +46,13 @@ class OffsetCommits:
         An offset of an unknown topic comes from a consumer that has not heard yet that the topic was deleted, or from
         somebody who fills the table.
         """
-        broker = self._broker
         problem = self._problem(topic, group, queue_id)
         if problem is None:
-            if broker.offsets.commit(topic, group, queue_id, offset):
-                broker.activity.seen(group, broker.now_ms())
+            if self._offsets.commit(topic, group, queue_id, offset):
+                self._activity.seen(group, self._now_ms())
                 return None
             problem = system_error(NOT_KEPT)
-        broker.offsets.ignored += 1
+        self._offsets.ignored += 1
         self._quiet_log.warning(
             "a commit was ignored: %s",
             problem.remark,
@@ -53,14 +62,13 @@ class OffsetCommits:
         return problem
 
     def _problem(self, topic: str, group: str, queue_id: int) -> RequestError | None:
-        broker = self._broker
-        config = broker.topics.table.get(topic)
+        config = self._topics.table.get(topic)
         if config is not None:
             count = max(config.read_queue_nums, config.write_queue_nums)
         else:
             count = self._queues_of_a_group(topic)
         # A topic may have lost queues that a consumer still finishes.
-        if 0 <= queue_id < count or broker.offsets.get(topic, group, queue_id) is not None:
+        if 0 <= queue_id < count or self._offsets.get(topic, group, queue_id) is not None:
             return None
         if count == 0 and config is None:
             return topic_missing(topic)
@@ -70,8 +78,8 @@ class OffsetCommits:
     def _queues_of_a_group(self, topic: str) -> int:
         """Queues of a group's retry or dead-letter topic, which comes into being with its first message."""
         if topic.startswith(names.RETRY_PREFIX):
-            group = self._broker.groups.table.get(topic[len(names.RETRY_PREFIX) :])
+            group = self._groups.table.get(topic[len(names.RETRY_PREFIX) :])
             return 0 if group is None else max(group.retry_queue_nums, 1)
-        if topic.startswith(names.DLQ_PREFIX) and topic[len(names.DLQ_PREFIX) :] in self._broker.groups.table:
+        if topic.startswith(names.DLQ_PREFIX) and topic[len(names.DLQ_PREFIX) :] in self._groups.table:
             return 1
         return 0

@@ -72,6 +72,13 @@ class Groups:
         self._count_up()
         return config
 
+    def may_notify(self, group: str) -> bool:
+        """Whether the members of a group want to be told when others come and go."""
+        if not self._config.notify_consumer_ids_changed_enable:
+            return False
+        config = self.table.get(group)
+        return config is None or config.notify_consumer_ids_changed_enable
+
     def put(self, group: SubscriptionGroupConfig) -> None:
         """Adds or replaces a group; RequestError 1 says what is wrong with it."""
         problem = names.group_problem(group.group_name)

@@ -53,7 +53,7 @@ def consume_directly(broker: Broker, session: Session, command: Command) -> Aske
     except ValueError as error:
         raise system_error(f"msgId={(header.msg_id or '')[:64]!r} is no offset message id: {error}") from error
     _member(broker, header.consumer_group, header.client_id or "")  # before a body is read for nobody
-    record = broker.record_at(offset)
+    record = broker.records.record_at(offset)
     if record is None:
         raise system_error(f"can not find message by the offset, {offset}")
     fields = _passed_on(command) | {"brokerName": broker.config.broker_name}

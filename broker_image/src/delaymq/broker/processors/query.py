@@ -76,8 +76,8 @@ def _queried(
                 break
             yield
             continue
-        head = broker.head_at(offset)
-        if head is not None and head.topic == header.topic and _has_key(broker.properties_at(head), header.key):
+        head = broker.records.head_at(offset)
+        if head is not None and head.topic == header.topic and _has_key(broker.records.properties_of(head), header.key):
             found.append(head)
             if len(found) >= count:
                 break
@@ -110,7 +110,7 @@ def _has_key(properties: dict[str, str], key: str) -> bool:
 def view_message_by_id(broker: Broker, session: Session, command: Command) -> Response:
     """33: the record at an offset of the log, as a message id names it."""
     header = ViewMessageRequestHeader.from_fields(command.fields)
-    record = broker.record_at(header.offset)
+    record = broker.records.record_at(header.offset)
     if record is None:
         raise system_error(f"can not find message by the offset, {header.offset}")
     return Response(body=broker.store.read_bytes(header.offset, record.size))
@@ -172,5 +172,5 @@ def _takes(broker: Broker, wanted: Filter, physical_offset: int, tags_code: int)
         return False
     if wanted.properties is None:
         return True
-    record = broker.record_at(physical_offset)
+    record = broker.records.record_at(physical_offset)
     return record is not None and wanted.properties(record.raw_properties)

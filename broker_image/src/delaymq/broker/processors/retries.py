@@ -53,7 +53,7 @@ def send_back(broker: Broker, session: Session, command: Command) -> Response | 
     config = broker.topics.create_for_group(topic, group.retry_queue_nums, unit_mode=bool(header.unit_mode))
     if not config.perm & WRITE:
         raise no_permission(f"the topic[{topic}] sending message is forbidden")
-    head = broker.head_at(header.offset)
+    head = broker.records.head_at(header.offset)
     record = None if head is None or head.topic in _NEVER_CONSUMED else broker.store.record_at(header.offset)
     if record is None:
         raise system_error(f"look message by offset failed, {header.offset}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from delaymq.broker.errors import unavailable
@@ -29,10 +29,8 @@ from delaymq.protocol.command import Command, Response
 from delaymq.protocol.errors import RequestError
 
 if TYPE_CHECKING:
-    from delaymq.broker.broker import Broker
+    from delaymq.broker.broker import Broker, Processor
     from delaymq.broker.session import Session
-
-Processor = Callable[["Broker", "Session", Command], Result]
 
 PROCESSORS: Final[dict[int, Processor]] = {
     RequestCode.SEND_MESSAGE: send.send_message,
@@ -168,18 +166,6 @@ def processors_for(*, read_only: bool, without_offsets: bool, guarded: bool) -> 
     if guarded:
         served = served | PROCESSORS_OF_ACCESS
     return served | dict.fromkeys(_NEEDS_OFFSETS, _without_offsets) if without_offsets else served
-
-
-# Answers to these carry two fields more, also when they are refusals.
-SEND_CODES: Final = frozenset(
-    {
-        RequestCode.SEND_MESSAGE,
-        RequestCode.SEND_MESSAGE_V2,
-        RequestCode.SEND_BATCH_MESSAGE,
-        RequestCode.SEND_REPLY_MESSAGE,
-        RequestCode.SEND_REPLY_MESSAGE_V2,
-    }
-)
 
 
 # What to do instead, for codes that RocketMQ's broker serves and this one does not.

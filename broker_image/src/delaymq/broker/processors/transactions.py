@@ -46,10 +46,10 @@ def end_transaction(broker: Broker, session: Session, command: Command) -> Respo
 
 def _half_message(broker: Broker, header: EndTransactionRequestHeader) -> Record:
     """The half message that the request names; RequestError with RocketMQ's remarks when something is not its own."""
-    head = broker.head_at(header.commit_log_offset)
+    head = broker.records.head_at(header.commit_log_offset)
     if head is None or head.topic != names.HALF_TOPIC:
         raise system_error(_NOT_FOUND)
-    if broker.properties_at(head).get(names.PRODUCER_GROUP) != header.producer_group:
+    if broker.records.properties_of(head).get(names.PRODUCER_GROUP) != header.producer_group:
         raise system_error("The producer group wrong")
     if head.queue_offset != header.tran_state_table_offset:
         raise system_error("The transaction state table offset wrong")
@@ -66,7 +66,7 @@ def resume_check(broker: Broker, session: Session, command: Command) -> Response
         _, _, physical_offset = parse_offset_message_id(header.msg_id or "")
     except ValueError as error:
         raise system_error(f"{_NOT_RESUMED} {error}") from error
-    head = broker.head_at(physical_offset)
+    head = broker.records.head_at(physical_offset)
     is_half = head is not None and head.topic in (names.HALF_TOPIC, names.TRANS_CHECK_MAX_TOPIC)
     record = broker.store.record_at(physical_offset) if is_half else None
     if record is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from delaymq.broker.errors import no_permission, system_error
 from delaymq.broker.filters import SQL_TYPE, Filter, compile_expression, is_tag_type
@@ -12,7 +12,10 @@ from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.errors import RequestError
 
 if TYPE_CHECKING:
-    from delaymq.broker.broker import Broker
+    from delaymq.broker.filters import CompileWork
+    from delaymq.broker.groups.client_registry import ClientRegistry
+    from delaymq.broker.groups.subscription_groups import Groups
+    from delaymq.config import BrokerConfig
     from delaymq.protocol.bodies import SubscriptionData
     from delaymq.protocol.headers import PullMessageRequestHeader
 
@@ -21,7 +24,30 @@ HAS_SUBSCRIPTION: Final = 4
 _RETRY_TOPIC: Final = names.RETRY_TOPIC.encode()
 
 
-def filter_of_pull(broker: Broker, header: PullMessageRequestHeader, asker: int) -> Filter:
+class Subscribers(Protocol):
+    """What resolving a filter needs of the broker."""
+
+    @property
+    def clients(self) -> ClientRegistry:
+        """What heartbeats stated."""
+
+    @property
+    def compile_work(self) -> CompileWork:
+        """What new expressions may cost."""
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The configuration in force."""
+
+    @property
+    def groups(self) -> Groups:
+        """The groups that exist."""
+
+    def now_ms(self) -> int:
+        """The wall clock."""
+
+
+def filter_of_pull(broker: Subscribers, header: PullMessageRequestHeader, asker: int) -> Filter:
     """The filter of a pull of the connection `asker`. RequestError says by its code what is wrong with it."""
     if header.sys_flag & HAS_SUBSCRIPTION:
         wanted = checked_filter(broker, header.expression_type, header.subscription or "", asker)
@@ -33,7 +59,7 @@ def filter_of_pull(broker: Broker, header: PullMessageRequestHeader, asker: int)
     return wanted
 
 
-def checked_filter(broker: Broker, expression_type: str | None, text: str, asker: int) -> Filter:
+def checked_filter(broker: Subscribers, expression_type: str | None, text: str, asker: int) -> Filter:
     """The filter of a subscription; RequestError 1 where SQL92 is switched off, 23 for what is no expression.
 
     NotNowError when peers came with too many new ones just now.
@@ -46,7 +72,7 @@ def checked_filter(broker: Broker, expression_type: str | None, text: str, asker
     return compile_expression(expression_type, text, broker.compile_work, asker)
 
 
-def _filter_of_group(broker: Broker, subscription: SubscriptionData, asker: int) -> Filter:
+def _filter_of_group(broker: Subscribers, subscription: SubscriptionData, asker: int) -> Filter:
     if subscription.class_filter_mode:
         # Filtered by the client, which once sent its classes to filter servers.
         return Filter()
@@ -61,7 +87,7 @@ def _filter_of_group(broker: Broker, subscription: SubscriptionData, asker: int)
         ) from error
 
 
-def _stated(broker: Broker, header: PullMessageRequestHeader) -> SubscriptionData:
+def _stated(broker: Subscribers, header: PullMessageRequestHeader) -> SubscriptionData:
     """What the group's members said that they want of the topic."""
     now_ms = broker.now_ms()
     name = header.consumer_group
@@ -90,7 +116,7 @@ class _RetryFilter:
 
     __slots__ = ("_asker", "_broker", "_group", "_tests")
 
-    def __init__(self, broker: Broker, group: str, asker: int) -> None:
+    def __init__(self, broker: Subscribers, group: str, asker: int) -> None:
         self._broker = broker
         self._asker = asker
         self._group = group

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from delaymq import clock
 from delaymq.broker.filters import Filter
@@ -14,7 +14,7 @@ from delaymq.quiet_log import QuietLog
 from delaymq.store.consume_queue import BLANK_SIZE, ENTRY
 
 if TYPE_CHECKING:
-    from delaymq.broker.broker import Broker
+    from delaymq.config import BrokerConfig
     from delaymq.store.message_store import MessageStore
 
 # Entries looked at for one pull of a filtering consumer: bounds the time that a rare tag costs the others.
@@ -67,6 +67,33 @@ class PropertyWork:
         self._spent += units
 
 
+class PullLimits(Protocol):
+    """What reading a queue needs of the broker: its store, and the limits of one pull."""
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The configuration in force."""
+
+    @property
+    def in_memory_bytes(self) -> int:
+        """How far behind the log's end messages are taken to be in the page cache."""
+
+    @property
+    def max_pull_count(self) -> int:
+        """Messages of one answer."""
+
+    @property
+    def property_work(self) -> PropertyWork:
+        """What all pulls together may spend on properties."""
+
+    @property
+    def store(self) -> MessageStore:
+        """The queues and the log."""
+
+    def now_ms(self) -> int:
+        """The wall clock."""
+
+
 class Pulled(NamedTuple):
     """What a queue holds at an offset."""
 
@@ -80,7 +107,7 @@ class Pulled(NamedTuple):
     """From the last record that was looked at to the log's end."""
 
 
-def read_queue(broker: Broker, topic: str, queue_id: int, offset: int, max_count: int, wanted: Filter) -> Pulled:
+def read_queue(broker: PullLimits, topic: str, queue_id: int, offset: int, max_count: int, wanted: Filter) -> Pulled:
     """Records from `offset` on, as RocketMQ would hand them out; only what the store has confirmed is seen."""
     store = broker.store
     low, high = store.queue_bounds(topic, queue_id)
@@ -97,11 +124,13 @@ def read_queue(broker: Broker, topic: str, queue_id: int, offset: int, max_count
         count = min(max(MIN_ENTRIES_LOOKED_AT, max_count), MAX_ENTRIES_LOOKED_AT)
     entries = store.read_entries(topic, queue_id, offset, count)
     if not entries:
-        return Pulled(FOUND_NULL, min(max(broker.next_queue_file(offset), low), high), low, high, b"", 0)
+        return Pulled(FOUND_NULL, min(max(_next_queue_file(store, offset), low), high), low, high, b"", 0)
     return _collect(broker, entries, offset, limit, wanted, low, high)
 
 
-def _collect(broker: Broker, entries: bytes, offset: int, limit: int, wanted: Filter, low: int, high: int) -> Pulled:
+def _collect(
+    broker: PullLimits, entries: bytes, offset: int, limit: int, wanted: Filter, low: int, high: int
+) -> Pulled:
     """Reads the records of `entries` until a limit is reached; neighbours in the log are read in one go."""
     store = broker.store
     confirmed, oldest = store.confirmed_offset, store.min_offset
@@ -172,7 +201,7 @@ def _collect(broker: Broker, entries: bytes, offset: int, limit: int, wanted: Fi
     return Pulled(status, offset + looked_at, low, high, b"", 0, behind)
 
 
-def _transfer_limits(broker: Broker, limit: int, first_offset: int) -> tuple[int, int]:
+def _transfer_limits(broker: PullLimits, limit: int, first_offset: int) -> tuple[int, int]:
     """How many records and bytes one answer carries: fewer where they have probably left the memory."""
     config = broker.config
     if broker.store.end_offset - first_offset > broker.in_memory_bytes:
@@ -185,6 +214,12 @@ def _candidates(entries: bytes, wanted: Filter, properties_of: PropertyReader | 
     if properties_of is not None and wanted.needle:
         return properties_of.candidates(entries, wanted.needle)
     return _tagged(entries, wanted.tag) if wanted.tag else enumerate(ENTRY.iter_unpack(entries))
+
+
+def _next_queue_file(store: MessageStore, queue_offset: int) -> int:
+    """Queue offset at which the file behind the one of `queue_offset` begins."""
+    entries = max(store.options.consume_queue_file_bytes // ENTRY.size, 1)
+    return (queue_offset // entries + 1) * entries
 
 
 def _tagged(entries: bytes, tag: bytes) -> Iterator[Row]:
@@ -239,7 +274,7 @@ def _is_whole(records: bytes, numbers: list[int]) -> bool:
     return at == len(records)
 
 
-def _sound_ones(broker: Broker, entries: bytes, offset: int, wanted: Filter) -> tuple[bytes, int]:
+def _sound_ones(broker: PullLimits, entries: bytes, offset: int, wanted: Filter) -> tuple[bytes, int]:
     """The sound records that matching `entries`, the first at `offset` of the queue, name; and how many.
 
     A client stops reading an answer at its first bad record: that one would cost all behind it, or hold them up. It

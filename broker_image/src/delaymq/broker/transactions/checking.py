@@ -25,6 +25,7 @@ from delaymq.protocol.command import Command, request_command
 from delaymq.quiet_log import QuietLog, about_message
 
 if TYPE_CHECKING:
+    from delaymq.broker.transactions.producers import Producers
     from delaymq.store.message_store import MessageStore
 
 # Half messages that are passed over in one call: some 2 ms.
@@ -86,8 +87,7 @@ class Checking:
         store: MessageStore,
         ending: Ending,
         settings: Callable[[], CheckSettings],
-        is_there: Callable[[str, str | None], bool],
-        put_to: Callable[[str, str, Command], bool],
+        producers: Producers,
         make_given_up_topic: Callable[[], None],
         now_ms: Callable[[], int],
     ) -> None:
@@ -96,8 +96,7 @@ class Checking:
         self._store = store
         self._ending = ending
         self._settings = settings
-        self._is_there = is_there
-        self._put_to = put_to
+        self._producers = producers
         self._make_given_up_topic = make_given_up_topic
         self._log = QuietLog(_logger, now_ms)
         self._next_round_ms = now_ms() + settings().transaction_check_interval
@@ -154,7 +153,7 @@ class Checking:
             group = chunk.groups[index]
             nobody_there = absent.get(group)
             if nobody_there is None:
-                nobody_there = absent[group] = group in self._left_out or not self._is_there(
+                nobody_there = absent[group] = group in self._left_out or not self._producers.is_there(
                     self._ledger.groups.names[group], None
                 )
             if chunk.due_s[index] > now_s or (nobody_there and chunk.checks[index] < most_checks):
@@ -209,9 +208,9 @@ class Checking:
         immune_ms = immunity_ms(properties, settings.transaction_time_out)
         topic = properties.get(names.REAL_TOPIC, names.HALF_TOPIC)
         immune_until_ms = min(record.born_timestamp_ms, record.store_timestamp_ms) + immune_ms
-        if immune_until_ms > now_ms or not self._is_there(group, topic):
+        if immune_until_ms > now_ms or not self._producers.is_there(group, topic):
             return _Looked.OPEN
-        if not self._put_to(group, topic, _question(record, properties, checks + 1)):
+        if not self._producers.put_to(group, topic, _question(record, properties, checks + 1)):
             return _Looked.NOT_TAKEN
         chunk.checks[index] = min(checks + 1, _MOST_CHECKS)
         self.counters.checked += 1

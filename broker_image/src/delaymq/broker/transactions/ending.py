@@ -25,10 +25,9 @@ from delaymq.message.record import BLANK_MAGIC, LONGEST_HEAD_BYTES, SIZE_AND_MAG
 from delaymq.store.model import Dispatched, NewRecord
 
 if TYPE_CHECKING:
-    from delaymq.broker.delivery import Delivery
+    from delaymq.broker.delivery.delay_rewrite import DelayIngress
     from delaymq.store.message_store import MessageStore
 
-_NO_HOST: Final = bytes(8)
 # Records with one unique key that are looked at to find a committed copy; more are a flood of equal keys.
 _MAX_LOOKED_AT: Final = 64
 
@@ -45,14 +44,21 @@ class Ended(Enum):
 class Ending:
     """Appends what ends a transaction. Whatever is in the log counts, also when the append raised after it."""
 
-    def __init__(self, ledger: Ledger, store: MessageStore, delivery: Delivery) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        store: MessageStore,
+        ingress: DelayIngress,
+        store_host: bytes,
+        on_committed: Callable[[str, int, int], None],
+    ) -> None:
+        """`store_host` is the broker's address, as RocketMQ writes it into op marks. `on_committed` is called with
+        topic, queue and size of each copy that makes a message visible."""
         self._ledger = ledger
         self._store = store
-        self._delivery = delivery
-        self.store_host = _NO_HOST
-        """The broker's address, as RocketMQ writes it into op marks."""
-        self.on_committed: Callable[[str, int, int], None] | None = None
-        """Called with topic, queue and size of each copy that makes a message visible."""
+        self._ingress = ingress
+        self._store_host = store_host
+        self._on_committed = on_committed
 
     def commit(self, record: Record, now_ms: int) -> Ended:
         """Makes the message of a half message visible, once; RequestError when it cannot be.
@@ -73,11 +79,11 @@ class Ending:
         level = requested_level(properties)
         if level > 0:
             # Checked when the half message came: a table that got shorter since then must not fail the commit.
-            topic, queue_id, properties = self._delivery.prepare(properties, topic, queue_id, level, retry=True)
+            topic, queue_id, properties = self._ingress.prepare(properties, topic, queue_id, level, retry=True)
         appended = self._append(committed_copy(record, properties, topic, queue_id))
         self._ledger.committed(place)
-        if appended is not None and self.on_committed is not None:
-            self.on_committed(topic, queue_id, appended.size)
+        if appended is not None:
+            self._on_committed(topic, queue_id, appended.size)
         self.mark(place, now_ms)
         return Ended.COMMITTED
 
@@ -88,7 +94,7 @@ class Ending:
             if self.is_committed(record):
                 raise system_error("The transaction has been committed already")
             return Ended.AGAIN
-        self._append(op_mark(record.queue_offset, place, now_ms, self.store_host, copied=False))
+        self._append(op_mark(record.queue_offset, place, now_ms, self._store_host, copied=False))
         self._ledger.rolled_back(place)
         return Ended.ROLLED_BACK
 
@@ -109,7 +115,7 @@ class Ending:
         if offset is None:
             return
         try:
-            self._append(op_mark(offset, place, now_ms, self.store_host, copied=True))
+            self._append(op_mark(offset, place, now_ms, self._store_host, copied=True))
         except Exception:
             return  # the copy is the proof; only RocketMQ's own broker would miss the mark
         self._ledger.unmarked.pop(place, None)

@@ -18,15 +18,16 @@ from delaymq.message.record import Record
 from delaymq.store.model import Dispatched
 
 if TYPE_CHECKING:
-    from delaymq.broker.broker import Broker
-    from delaymq.protocol.command import Command
+    from delaymq.broker.delivery.delay_rewrite import DelayIngress
+    from delaymq.broker.groups.consumer_offsets import OffsetTable
+    from delaymq.broker.topics import Topics
+    from delaymq.broker.transactions.producers import Producers
+    from delaymq.store.message_store import MessageStore
 
 PROGRESS_GROUP: Final = "CID_RMQ_SYS_TRANS"
 """Its consumer offsets in both topics say up to where everything is settled."""
 # Op marks that an append failed for, tried again in one call.
 _MARKS_AT_ONCE: Final = 64
-# Producers of a group that are tried for one question: those that do not read must not cost a look at thousands.
-_MOST_TRIED: Final = 16
 
 
 class TransactionSettings(CheckSettings, Protocol):
@@ -60,19 +61,34 @@ class Transactions:
 
     name = "transactions"
 
-    def __init__(self, settings: TransactionSettings, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        settings: TransactionSettings,
+        now_ms: Callable[[], int],
+        topics: Topics,
+        offsets: OffsetTable,
+        store_host: bytes,
+        on_committed: Callable[[str, int, int], None],
+    ) -> None:
+        """`store_host` is the broker's address, packed. `on_committed` is called with topic, queue and size of each
+        copy that makes a message visible."""
         self.settings = settings
         self.committed = 0
         self.rolled_back = 0
         self._now_ms = now_ms
-        self._asked = 0
-        self._broker: Broker | None = None
+        self._topics = topics
+        self._offsets = offsets
+        self._store_host = store_host
+        self._on_committed = on_committed
         self._checking: Checking | None = None
         self.ledger = Ledger(lambda: self.settings.transaction_time_out)
-        self.dispatch: Callable[[Dispatched], None] = self.ledger.dispatch
-        """One record of the log."""
 
     # The observer: what the log says.
+
+    @property
+    def dispatch(self) -> Callable[[Dispatched], None]:
+        """Takes one record of the log; whoever calls it for each keeps it, which saves a call."""
+        return self.ledger.dispatch
 
     def restore(self, state: object | None) -> None:
         """Begins the replay, after what a snapshot keeps. ValueError when that is nothing this version knows."""
@@ -84,23 +100,20 @@ class Transactions:
             raise RuntimeError("transactions have no state before they are attached: make snapshots later")
         return self.ledger.state()
 
-    def attach(self, broker: Broker) -> None:
+    def attach(self, store: MessageStore, ingress: DelayIngress, producers: Producers) -> None:
         """Takes up an open store whose consumer offsets are read: decides what the replay left open."""
-        store, offsets = broker.store, broker.offsets
+        offsets = self._offsets
         half = offsets.get(names.HALF_TOPIC, PROGRESS_GROUP, 0)
         op = offsets.get(names.OP_HALF_TOPIC, PROGRESS_GROUP, 0)
         finish(self.ledger, store, half, op)
-        self._broker = broker
-        self._ending = Ending(self.ledger, store, broker.delivery)
-        self._ending.on_committed = broker.stats.committed
+        self._ending = Ending(self.ledger, store, ingress, self._store_host, self._on_committed)
         self._kept = Kept(self.ledger, store, half, op)
         self._checking = Checking(
             self.ledger,
             store,
             self._ending,
             lambda: self.settings,
-            self._is_there,
-            self._put_to,
+            producers,
             lambda: self._make_topic(names.TRANS_CHECK_MAX_TOPIC),
             self._now_ms,
         )
@@ -121,14 +134,12 @@ class Transactions:
 
     def commit(self, record: Record) -> Ended:
         """Commits a half message. RequestError; StoreError, IllegalMessageError: nothing changed."""
-        self._ending.store_host = self._attached.store_host
         ended = self._ending.commit(record, self._now_ms())
         self.committed += ended is Ended.COMMITTED
         return ended
 
     def roll_back(self, record: Record) -> Ended:
         """Rolls a half message back. RequestError; StoreError: nothing changed."""
-        self._ending.store_host = self._attached.store_host
         ended = self._ending.roll_back(record, self._now_ms())
         self.rolled_back += ended is Ended.ROLLED_BACK
         return ended
@@ -178,7 +189,6 @@ class Transactions:
         """
         if self._checking is None:
             return 0
-        self._ending.store_host = self._attached.store_host
         if self.ledger.unmarked:
             for place in list(self.ledger.unmarked)[:_MARKS_AT_ONCE]:
                 self._ending.mark(place, now_ms)
@@ -186,9 +196,9 @@ class Transactions:
 
     def state_progress(self) -> None:
         """Has consumerOffset.json say how far everything is settled, as RocketMQ's check-back reads it."""
-        if self._broker is None or not (self.ledger.half_end or self.ledger.op_end):
+        if self._checking is None or not (self.ledger.half_end or self.ledger.op_end):
             return
-        offsets = self._broker.offsets
+        offsets = self._offsets
         for topic, offset in zip((names.HALF_TOPIC, names.OP_HALF_TOPIC), self._kept.progress(), strict=True):
             # Whatever a client committed for this group: only what is settled counts.
             if offset is not None and offsets.get(topic, PROGRESS_GROUP, 0) != offset:
@@ -206,32 +216,6 @@ class Transactions:
         pending = len(self.ledger.pending)
         return TransactionTotals(pending, self.committed, self.rolled_back, counters.checked, counters.given_up)
 
-    @property
-    def _attached(self) -> Broker:
-        if self._broker is None:
-            raise RuntimeError("attach a broker before transactions end")
-        return self._broker
-
     def _make_topic(self, topic: str) -> None:
-        topics = self._attached.topics
-        if topic not in topics.table:
-            topics.create_for_group(topic, 1, own=True)
-
-    def _is_there(self, group: str, topic: str | None) -> bool:
-        """Whether a producer of a group is connected, and may see messages for a topic; None: for any."""
-        members, access = self._attached.clients.producers.get(group), self._attached.access
-        if not members or access is None or topic is None:
-            return bool(members)
-        return any(access.may_publish(client.session, topic) for client in members.values())
-
-    def _put_to(self, group: str, topic: str, question: Command) -> bool:
-        """Puts a question to a connected producer of a group, each in its turn; False when none of them takes it."""
-        members, access = self._attached.clients.producers.get(group, {}), self._attached.access
-        sessions = [client.session for client in members.values()]
-        if access is not None:
-            sessions = [session for session in sessions if access.may_publish(session, topic)]
-        for _ in range(min(len(sessions), _MOST_TRIED)):
-            self._asked += 1
-            if sessions[self._asked % len(sessions)].notify(question):
-                return True
-        return False
+        if topic not in self._topics.table:
+            self._topics.create_for_group(topic, 1, own=True)

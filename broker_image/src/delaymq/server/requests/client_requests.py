@@ -8,7 +8,7 @@ from typing import Final
 from delaymq.broker.results import Asked, Deferred
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import MAX_FRAME_BYTES, Command, Response
-from delaymq.server.requests.sessions import ClientSession
+from delaymq.server.requests.client_session import ClientSession
 from delaymq.transport import TransportError
 
 MAX_OPEN_PER_ASKER: Final = 1_000

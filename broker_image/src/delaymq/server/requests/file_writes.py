@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import Command, Response
-from delaymq.server.requests.sessions import ClientSession
+from delaymq.server.requests.client_session import ClientSession
 from delaymq.server.resources import started
 from delaymq.steps import Steps
 

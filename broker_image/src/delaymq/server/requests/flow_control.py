@@ -22,8 +22,8 @@ from delaymq.protocol.codes import PULL_CODES, RequestCode, ResponseCode
 from delaymq.protocol.command import Command, Response
 from delaymq.quiet_log import QuietLog
 from delaymq.server.jobs.background import Job
+from delaymq.server.requests.client_session import ClientSession
 from delaymq.server.requests.flushing import Flushing, Reply
-from delaymq.server.requests.sessions import ClientSession
 from delaymq.transport import RemotingConnection
 
 if TYPE_CHECKING:

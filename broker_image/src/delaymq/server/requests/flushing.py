@@ -12,7 +12,7 @@ from delaymq.broker.results import Deferred
 from delaymq.clock import now_ms
 from delaymq.protocol.command import Command, Response
 from delaymq.quiet_log import QuietLog
-from delaymq.server.requests.sessions import ClientSession
+from delaymq.server.requests.client_session import ClientSession
 from delaymq.server.resources import started
 
 if TYPE_CHECKING:

@@ -15,19 +15,16 @@ from delaymq.broker.results import Held
 from delaymq.clock import now_ms
 from delaymq.protocol.command import Command, Response
 from delaymq.quiet_log import QuietLog
-from delaymq.server.requests.sessions import ClientSession
+from delaymq.server.requests.client_session import BUCKET_MS, ClientSession, HeldPull
 from delaymq.server.requests.sliced_work import SlicedWork
 
 if TYPE_CHECKING:
-    from delaymq.access.accounts import Account
     from delaymq.broker.access.access import Access
 
 MAX_BYTES: Final = 64 << 20
 """What all pulls may take, until a configuration says another number (maxHeldPullBytes)."""
 PULL_BYTES: Final = 1_280
 """What one takes beside its strings."""
-BUCKET_MS: Final = 500
-"""Deadlines are kept in buckets this wide: a pull waits at most this much longer than it asked for."""
 RESUME_UNITS: Final = 64
 """Running a pull again and answering it, in units of about 1 µs; a test of a tags code is one."""
 DROP_UNITS: Final = 2
@@ -45,28 +42,6 @@ Reply = Callable[[ClientSession, Command, Response], None]
 
 _logger = logging.getLogger(__name__)
 _refused = QuietLog(_logger, now_ms)
-
-
-class HeldPull:
-    """One pull that waits; compared by identity."""
-
-    __slots__ = ("account", "bucket", "bytes", "held", "request", "session", "units")
-
-    def __init__(self, session: ClientSession, request: Command, held: Held, taken: int) -> None:
-        self.session = session
-        self.request = request
-        self.held = held
-        self.bytes = taken
-        self.bucket = held.deadline_ms // BUCKET_MS
-        self.units = 1 if held.properties is None else 2 + held.cost
-        """What a test of a message costs."""
-        self.account: Account | None = None
-        """By whose signature it was let in."""
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether it was neither answered nor dropped."""
-        return self in self.session.held
 
 
 class _Queue:

@@ -2,7 +2,7 @@
 
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import FLAG_ONEWAY, Command, Response, encode_response
-from delaymq.server.requests.sessions import ClientSession
+from delaymq.server.requests.client_session import ClientSession
 
 
 def reply(session: ClientSession, request: Command, response: Response) -> None:

@@ -5,16 +5,12 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from delaymq.clock import now_ms
-from delaymq.message.ids import is_loopback
-from delaymq.protocol.command import Command
 from delaymq.quiet_log import QuietLog
-from delaymq.transport import ConnectionLimits, RemotingConnection, TransportError
-
-if TYPE_CHECKING:
-    from delaymq.server.requests.long_polling import HeldPull
+from delaymq.server.requests.client_session import ClientSession
+from delaymq.transport import ConnectionLimits, RemotingConnection
 
 SERVER_LIMITS: Final = ConnectionLimits(read_while_behind=False)
 SWEEPS_A_TIMEOUT: Final = 4
@@ -23,41 +19,6 @@ DRAIN_STEP_S: Final = 0.005
 
 _logger = logging.getLogger(__name__)
 _refused = QuietLog(_logger, now_ms)
-
-
-class ClientSession:
-    """One connection as broker and NameServer see it."""
-
-    __slots__ = ("client_id", "connection", "held", "held_bytes", "id", "idle_sweeps", "remote_address", "remote_host")
-
-    def __init__(self, connection: RemotingConnection) -> None:
-        self.connection = connection
-        self.id = connection.id
-        self.remote_host = connection.remote_host
-        self.remote_address = connection.remote_address
-        self.client_id: str | None = None
-        self.held: set[HeldPull] = set()
-        """Its pulls that wait for messages."""
-        self.held_bytes = 0
-        """What they take."""
-        self.idle_sweeps = 0
-
-    @property
-    def is_private(self) -> bool:
-        """Whether nobody in between can read along: TLS, or a peer on this machine."""
-        return self.connection.is_tls or is_loopback(self.remote_host)
-
-    def signed_by(self, account: str) -> None:
-        """Its requests share the server's time with this account's other connections."""
-        self.connection.use_share(account)
-
-    def notify(self, command: Command) -> bool:
-        """Sends a one-way request; False: the connection is gone or behind, or it fits no frame."""
-        try:
-            self.connection.send_oneway(command)
-        except (TransportError, ValueError):
-            return False
-        return True
 
 
 class Sessions:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from delaymq.broker.broker import Broker
 from delaymq.broker.delivery.hold import FILE_NAME, Hold, HoldMode, encode_hold
+from delaymq.broker.opening import open_broker
 from delaymq.cli.overdue_policy import OverduePolicy
 from delaymq.clock import now_ms
 from delaymq.config import BrokerConfig
@@ -51,7 +51,7 @@ def reopen(
     """Open the store, do what `overdue` says, and stop cleanly. `may_drop` is asked with the number before any goes."""
     # The terminal is told in the end; what a start logs is for servers.
     logging.getLogger("delaymq").setLevel(logging.ERROR)
-    broker = Broker.open(_config(store, manifest, options), now_ms)
+    broker = open_broker(_config(store, manifest, options), now_ms)
     delivery = broker.delivery
     report = broker.store.recovery
     at_ms = now_ms()

@@ -1,0 +1,94 @@
+"""Puts a broker together: its parts, its store, and the table of what it serves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from delaymq.broker.broker import Broker
+from delaymq.broker.config_tables import Tables
+from delaymq.broker.parts import Parts
+from delaymq.broker.processors import table
+from delaymq.broker.store_settings import looked_at, make_parent, store_options
+from delaymq.broker.stored_records import StoredRecords
+from delaymq.broker.transactions.producers import Producers
+from delaymq.config import BrokerConfig
+from delaymq.config.running import RunningSettings
+from delaymq.message import names
+from delaymq.store.message_store import MessageStore
+
+if TYPE_CHECKING:
+    from delaymq.broker.access.rules import Rules
+
+
+def open_broker(
+    config: BrokerConfig,
+    now_ms: Callable[[], int],
+    *,
+    port: int | None = None,
+    settings: RunningSettings[BrokerConfig] | None = None,
+) -> Broker:
+    """Opens the store at the configured path, recovers, reads the tables.
+
+    `port` is the one that clients know (None: the configured one), `settings` where the configuration is from.
+    StoreError (store.errors) when the store cannot be opened, AccessError (broker.access) when its rules cannot be
+    read; the text says what to do.
+    """
+    rules = None
+    if config.acl_enable:
+        from delaymq.broker.access.rules import Rules  # most brokers run without it
+
+        rules = Rules(config.acl_path, now_ms)
+    if config.read_only:
+        config = looked_at(config)
+        open_store = MessageStore.open_read_only
+    else:
+        make_parent(config.store_path)
+        open_store = MessageStore.open
+    parts = Parts(config, now_ms, port)
+    store = open_store(
+        config.store_path,
+        store_options(config),
+        now_ms=now_ms,
+        levels=config.levels,
+        observers=parts.observers,
+    )
+    try:
+        return assemble(parts, store, rules, settings)
+    except BaseException:
+        store.abandon()  # a half-open broker has no state that a clean stop could keep
+        raise
+
+
+def assemble(
+    parts: Parts,
+    store: MessageStore,
+    rules: Rules | None = None,
+    settings: RunningSettings[BrokerConfig] | None = None,
+) -> Broker:
+    """The broker of an open store, which was opened with the parts' observers. Takes up what its recovery found."""
+    config, now_ms = parts.config, parts.now_ms
+    delivery, transactions = parts.delivery, parts.transactions
+    records = StoredRecords(store)
+    access = None
+    if rules is not None:
+        from delaymq.broker.access.access import Access
+
+        access = Access(
+            rules,
+            now_ms,
+            topic_at=records.topic_at,
+            reply_topic=names.reply_topic(config.broker_cluster_name),
+            admin_needs_tls=config.acl_admin_needs_tls,
+            # The server closes silent connections long before that.
+            max_silence_s=2.5 * config.channel_idle_ms / 1000,
+        )
+    tables = Tables(store, parts.topics, parts.groups, parts.offsets, parts.clients, now_ms)
+    tables.load(now_ms())
+    delivery.attach(store)
+    transactions.attach(store, delivery.ingress, Producers(parts.clients, access))
+    if config.read_only:
+        delivery.holding.pause()
+    store.pins.hold(delivery.name, delivery.pin)
+    store.pins.hold("half messages", transactions.pin)
+    return Broker(parts, store, records, tables, table, access, settings)

@@ -1,0 +1,56 @@
+"""What a broker has beside its store: tables, counters, and the three that follow the store's log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from delaymq.broker.delivery import Delivery, DeliveryCounters
+from delaymq.broker.groups.client_registry import ClientRegistry
+from delaymq.broker.groups.consumer_offsets import OffsetTable
+from delaymq.broker.groups.subscription_groups import Groups
+from delaymq.broker.pull.arrival_notifier import ArrivalNotifier
+from delaymq.broker.statistics.counters import Stats
+from delaymq.broker.statistics.metric_labels import LabelLimiter
+from delaymq.broker.topics import Topics
+from delaymq.broker.transactions import Transactions
+from delaymq.config import BrokerConfig
+from delaymq.message.ids import pack_host
+
+
+class Parts:
+    """Made before the store is opened: its recovery tells the observers what the log holds."""
+
+    def __init__(self, config: BrokerConfig, now_ms: Callable[[], int], port: int | None = None) -> None:
+        """`port` is the one that clients know; None: the configured one."""
+        host, port = config.broker_ip1, config.listen_port if port is None else port
+        self.config = config
+        self.now_ms = now_ms
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        """What clients are told."""
+        self.store_host = pack_host(host, port)
+        """The same, packed, as it goes into message ids and records."""
+        self.stats = Stats(now_ms())
+        self.topics = Topics(config, config.levels.max_level, now_ms)
+        self.groups = Groups(config, now_ms)
+        self.offsets = OffsetTable()
+        self.clients = ClientRegistry(self.groups.may_notify)
+        self.topic_series = LabelLimiter(config.metrics_max_topics)
+        self.delivery = Delivery(
+            config,
+            config.levels,
+            now_ms,
+            DeliveryCounters(),
+            topic_label=self.topic_series.label,
+            # Without a config nobody could read what the scheduler puts there.
+            on_dead_letter=lambda topic: self.topics.create_for_group(topic, 1, own=True),
+            on_delivered=self.stats.delivered,
+        )
+        self.transactions = Transactions(
+            config, now_ms, self.topics, self.offsets, self.store_host, self.stats.committed
+        )
+        self.arrivals = ArrivalNotifier()
+
+    @property
+    def observers(self) -> tuple[Delivery, Transactions, ArrivalNotifier]:
+        """Those that the store is opened with."""
+        return self.delivery, self.transactions, self.arrivals

@@ -1,0 +1,48 @@
+"""The connected producers that are asked about half messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from delaymq.broker.groups.client_registry import ClientRegistry
+    from delaymq.broker.session import Session
+    from delaymq.protocol.command import Command
+
+# Producers of a group that are tried for one question: those that do not read must not cost a look at thousands.
+_MOST_TRIED: Final = 16
+
+
+class Readers(Protocol):
+    """Access control, as far as questions need it: they carry the whole message."""
+
+    def may_publish(self, session: Session, topic: str) -> bool:
+        """Whether the client on this connection may see messages for a topic."""
+
+
+class Producers:
+    """The producers of one broker's clients; `access` is None without access control."""
+
+    def __init__(self, clients: ClientRegistry, access: Readers | None) -> None:
+        self._clients = clients
+        self._access = access
+        self._asked = 0
+
+    def is_there(self, group: str, topic: str | None) -> bool:
+        """Whether a producer of a group is connected, and may see messages for a topic; None: for any."""
+        members, access = self._clients.producers.get(group), self._access
+        if not members or access is None or topic is None:
+            return bool(members)
+        return any(access.may_publish(client.session, topic) for client in members.values())
+
+    def put_to(self, group: str, topic: str, question: Command) -> bool:
+        """Puts a question to a connected producer of a group, each in its turn; False when none of them takes it."""
+        members, access = self._clients.producers.get(group, {}), self._access
+        sessions = [client.session for client in members.values()]
+        if access is not None:
+            sessions = [session for session in sessions if access.may_publish(session, topic)]
+        for _ in range(min(len(sessions), _MOST_TRIED)):
+            self._asked += 1
+            if sessions[self._asked % len(sessions)].notify(question):
+                return True
+        return False
