@@ -187,7 +187,7 @@ def test_more_ranges_than_a_snapshot_tells_are_found_by_their_op_marks(
 )
 def test_a_state_that_is_none_is_refused(state: object) -> None:
     with pytest.raises(ValueError, match=r"transactions|unpack"):
-        ledger.Ledger(lambda: 6_000).restore(state)
+        ledger.Ledger(6_000).restore(state)
 
 
 def test_a_commit_that_crashed_before_its_op_mark_gets_it_after_the_start(harness: Transacting) -> None:

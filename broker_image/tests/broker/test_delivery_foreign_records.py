@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from delaymq.broker.delivery.delay_rewrite import strip_own
+from delaymq.broker.delivery.recovery import Replay
 from delaymq.message.properties import MAX_PROPERTIES_BYTES, encode_properties
 from delaymq.store.model import NewRecord
 from delivery_bench import HOST, START_MS, Bench
@@ -161,9 +162,9 @@ def test_a_queue_rebuilt_by_another_table_brings_nothing_early() -> None:
     key = ("SCHEDULE_TOPIC_XXXX", 0)
     (entry,) = bench.store.entries[key]
     bench.store.entries[key] = [(entry[0], entry[1], START_MS)]
-    bench.delivery = type(bench.delivery)(bench.settings, bench.levels, bench.clock)
-    bench.delivery.restore({"version": 1, "queues": {}})
-    bench.delivery.attach(bench.store)
+    replay = Replay()
+    replay.restore({"version": 1, "queues": {}})
+    bench.delivery = type(bench.delivery)(bench.store, replay, bench.settings, bench.levels, bench.clock)
     assert bench.delivery.next_wakeup_ms() == START_MS
     assert bench.hand_over() == []
     assert bench.delivery.next_wakeup_ms() == START_MS + 1_000
@@ -177,9 +178,9 @@ def test_addresses_of_a_queue_extension_are_not_taken_for_times() -> None:
     bench.foreign_send("b", 2)
     key = ("SCHEDULE_TOPIC_XXXX", 1)
     bench.store.entries[key] = [(offset, size, -(2**31) - 7) for offset, size, _ in bench.store.entries[key]]
-    bench.delivery = type(bench.delivery)(bench.settings, bench.levels, bench.clock)
-    bench.delivery.restore({"version": 1, "queues": {}})
-    bench.delivery.attach(bench.store)
+    replay = Replay()
+    replay.restore({"version": 1, "queues": {}})
+    bench.delivery = type(bench.delivery)(bench.store, replay, bench.settings, bench.levels, bench.clock)
     assert bench.delivery.next_wakeup_ms() == START_MS + 5_000
     bench.now_ms += 5_000
     assert bench.hand_over() == ["a", "b"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from delaymq.broker.delivery.recovery import Replay
+from delaymq.broker.transactions.ledger import Ledger
 from delaymq.message.levels import DelayLevels
 from delivery_bench import Bench, Settings
 
@@ -105,17 +107,12 @@ def test_a_stop_names_what_the_real_broker_would_repeat(caplog: pytest.LogCaptur
 
 @pytest.mark.parametrize("state", [7, {}, {"version": 2, "queues": {}}, {"version": 1, "queues": {"x": {}}}])
 def test_a_state_of_another_version_is_refused(state: object) -> None:
-    bench = Bench()
     with pytest.raises(ValueError, match=r"version|queue|int"):
-        bench.delivery.restore(state)
+        Replay().restore(state)
 
 
 def test_there_is_no_state_before_the_log_is_understood() -> None:
-    bench = Bench()
-    delivery = type(bench.delivery)(bench.settings, bench.levels, bench.clock)
-    with pytest.raises(RuntimeError, match="attached"):
-        delivery.state()
-    with pytest.raises(RuntimeError, match="attach"):
-        delivery.ingress.prepare({}, "orders", 0, 1)
-    with pytest.raises(RuntimeError, match="already"):
-        bench.delivery.attach(bench.store)
+    with pytest.raises(RuntimeError, match="schedule has no state"):
+        Replay().state()
+    with pytest.raises(RuntimeError, match="transactions have no state"):
+        Ledger(6_000).state()

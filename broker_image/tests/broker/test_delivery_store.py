@@ -11,6 +11,7 @@ from random import Random
 
 import pytest
 from delaymq.broker.delivery import Delivery
+from delaymq.broker.delivery.recovery import Replay
 from delaymq.message.levels import DelayLevels
 from delaymq.message.names import SCHEDULE_TOPIC
 from delaymq.message.record import BLANK_MAGIC, SIZE_AND_MAGIC, Record, decode_record
@@ -43,12 +44,13 @@ class Opened:
         self.start()
 
     def start(self) -> None:
-        self.delivery = Delivery(Settings(), self.levels, lambda: self.now_ms)
+        replay = Replay()
         self.store = MessageStore.open(
-            self.path, OPTIONS, now_ms=lambda: self.now_ms, levels=self.levels, observers=[self.delivery]
+            self.path, OPTIONS, now_ms=lambda: self.now_ms, levels=self.levels, observers=[replay]
         )
         self.is_open = True
-        self.delivery.attach(self.store)
+        self.delivery = Delivery(self.store, replay, Settings(), self.levels, lambda: self.now_ms)
+        self.store.hand_on([self.delivery])
 
     def kill(self) -> None:
         self.store.abandon()

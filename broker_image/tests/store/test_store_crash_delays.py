@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from delaymq.broker.delivery import Delivery
+from delaymq.broker.delivery.recovery import Replay
 from delaymq.message.levels import DelayLevels
 from delaymq.message.names import SCHEDULE_TOPIC, UNIQUE_KEY
 from delaymq.store.message_store import MessageStore
@@ -32,9 +33,10 @@ class Settings:
 
 
 def open_with_delivery(path: str, clock: Clock, files: QuietFiles | None) -> tuple[MessageStore, Delivery]:
-    delivery = Delivery(Settings(), LEVELS, clock)
-    store = MessageStore.open(path, OPTIONS, now_ms=clock, levels=LEVELS, files=files, observers=[delivery])
-    delivery.attach(store)
+    replay = Replay()
+    store = MessageStore.open(path, OPTIONS, now_ms=clock, levels=LEVELS, files=files, observers=[replay])
+    delivery = Delivery(store, replay, Settings(), LEVELS, clock)
+    store.hand_on([delivery])
     return store, delivery
 
 

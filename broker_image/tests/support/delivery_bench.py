@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from delaymq.broker.delivery import Delivery
 from delaymq.broker.delivery.delay_rewrite import requested_level, strip_own
+from delaymq.broker.delivery.recovery import Replay
 from delaymq.message.levels import DelayLevels
 from delaymq.message.names import MARK, MARKS_TOPIC, SCHEDULE_TOPIC
 from delaymq.message.record import Record
@@ -42,19 +43,20 @@ class Bench:
 
     def start(self) -> None:
         """Opens what is there."""
-        self.delivery = Delivery(self.settings, self.levels, self.clock)
-        self.wakeups = 0
-        self.delivery.on_wakeup_earlier = self._note_wakeup
+        replay = Replay()
         self.store = MemoryStore(
             now_ms=self.clock,
             levels=self.levels,
-            observers=[self.delivery],
+            observers=[replay],
             log=self.log,
             files=self.files,
             snapshot=self.snapshot,
             min_offset=self.min_offset,
         )
-        self.delivery.attach(self.store)
+        self.delivery = Delivery(self.store, replay, self.settings, self.levels, self.clock)
+        self.wakeups = 0
+        self.delivery.on_wakeup_earlier = self._note_wakeup
+        self.store.observers = [self.delivery]
 
     def _note_wakeup(self) -> None:
         self.wakeups += 1

@@ -32,8 +32,10 @@ from delaymq.quiet_log import QuietLog
 
 if TYPE_CHECKING:
     from delaymq.broker.access.access import Access
+    from delaymq.broker.delivery import Delivery
     from delaymq.broker.parts import Parts
     from delaymq.broker.stored_records import StoredRecords
+    from delaymq.broker.transactions import Transactions
     from delaymq.store.message_store import MessageStore
 
 _logger = logging.getLogger(__name__)
@@ -65,6 +67,8 @@ class Broker:
         self,
         parts: Parts,
         store: MessageStore,
+        delivery: Delivery,
+        transactions: Transactions,
         records: StoredRecords,
         tables: Tables,
         requests: RequestTable,
@@ -81,8 +85,8 @@ class Broker:
         self.groups = parts.groups
         self.offsets = parts.offsets
         self.clients = parts.clients
-        self.delivery = parts.delivery
-        self.transactions = parts.transactions
+        self.delivery = delivery
+        self.transactions = transactions
         self.topic_series = parts.topic_series
         self.group_series = LabelLimiter(config.metrics_max_topics)
         self.access = access
@@ -298,7 +302,7 @@ class Broker:
             self.delivery.set_levels(config.levels)
         self.config = config
         self.delivery.set_settings(config)
-        self.transactions.settings = config
+        self.transactions.apply(config)
         self.store.set_options(store_options(config))
         self.topics.apply(config)
         self.groups.apply(config)

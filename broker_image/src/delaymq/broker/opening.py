@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from delaymq.broker.broker import Broker
 from delaymq.broker.config_tables import Tables
+from delaymq.broker.delivery import Delivery
 from delaymq.broker.parts import Parts
 from delaymq.broker.processors import table
 from delaymq.broker.store_settings import looked_at, make_parent, store_options
 from delaymq.broker.stored_records import StoredRecords
+from delaymq.broker.transactions import Transactions
 from delaymq.broker.transactions.producers import Producers
 from delaymq.config import BrokerConfig
 from delaymq.config.running import RunningSettings
@@ -68,7 +70,6 @@ def assemble(
 ) -> Broker:
     """The broker of an open store, which was opened with the parts' observers. Takes up what its recovery found."""
     config, now_ms = parts.config, parts.now_ms
-    delivery, transactions = parts.delivery, parts.transactions
     records = StoredRecords(store)
     access = None
     if rules is not None:
@@ -85,10 +86,32 @@ def assemble(
         )
     tables = Tables(store, parts.topics, parts.groups, parts.offsets, parts.clients, now_ms)
     tables.load(now_ms())
-    delivery.attach(store)
-    transactions.attach(store, delivery.ingress, Producers(parts.clients, access))
+    delivery = Delivery(
+        store,
+        parts.replay,
+        config,
+        config.levels,
+        now_ms,
+        topic_label=parts.topic_series.label,
+        # Without a config nobody could read what the scheduler puts there.
+        on_dead_letter=lambda topic: parts.topics.create_for_group(topic, 1, own=True),
+        on_delivered=parts.stats.delivered,
+    )
+    transactions = Transactions(
+        store,
+        parts.ledger,
+        config,
+        now_ms,
+        parts.topics,
+        parts.offsets,
+        delivery.ingress,
+        Producers(parts.clients, access),
+        parts.store_host,
+        parts.stats.committed,
+    )
+    store.hand_on((delivery, parts.ledger, parts.arrivals))
     if config.read_only:
         delivery.holding.pause()
     store.pins.hold(delivery.name, delivery.pin)
     store.pins.hold("half messages", transactions.pin)
-    return Broker(parts, store, records, tables, table, access, settings)
+    return Broker(parts, store, delivery, transactions, records, tables, table, access, settings)

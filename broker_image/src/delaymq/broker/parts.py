@@ -1,10 +1,10 @@
-"""What a broker has beside its store: tables, counters, and the three that follow the store's log."""
+"""What exists before a broker's store: tables, counters, and those that follow the recovery of its log."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from delaymq.broker.delivery import Delivery, DeliveryCounters
+from delaymq.broker.delivery.recovery import Replay
 from delaymq.broker.groups.client_registry import ClientRegistry
 from delaymq.broker.groups.consumer_offsets import OffsetTable
 from delaymq.broker.groups.subscription_groups import Groups
@@ -12,7 +12,7 @@ from delaymq.broker.pull.arrival_notifier import ArrivalNotifier
 from delaymq.broker.statistics.counters import Stats
 from delaymq.broker.statistics.metric_labels import LabelLimiter
 from delaymq.broker.topics import Topics
-from delaymq.broker.transactions import Transactions
+from delaymq.broker.transactions.ledger import Ledger
 from delaymq.config import BrokerConfig
 from delaymq.message.ids import pack_host
 
@@ -35,22 +35,11 @@ class Parts:
         self.offsets = OffsetTable()
         self.clients = ClientRegistry(self.groups.may_notify)
         self.topic_series = LabelLimiter(config.metrics_max_topics)
-        self.delivery = Delivery(
-            config,
-            config.levels,
-            now_ms,
-            DeliveryCounters(),
-            topic_label=self.topic_series.label,
-            # Without a config nobody could read what the scheduler puts there.
-            on_dead_letter=lambda topic: self.topics.create_for_group(topic, 1, own=True),
-            on_delivered=self.stats.delivered,
-        )
-        self.transactions = Transactions(
-            config, now_ms, self.topics, self.offsets, self.store_host, self.stats.committed
-        )
+        self.replay = Replay()
+        self.ledger = Ledger(config.transaction_time_out)
         self.arrivals = ArrivalNotifier()
 
     @property
-    def observers(self) -> tuple[Delivery, Transactions, ArrivalNotifier]:
+    def observers(self) -> tuple[Replay, Ledger, ArrivalNotifier]:
         """Those that the store is opened with."""
-        return self.delivery, self.transactions, self.arrivals
+        return self.replay, self.ledger, self.arrivals

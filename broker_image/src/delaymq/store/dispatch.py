@@ -12,7 +12,7 @@ from delaymq.message.marks import parse_due
 from delaymq.message.names import DELAY, DUE, SCHEDULE_TOPIC, TAGS
 from delaymq.store.consume_queue import ConsumeQueues
 from delaymq.store.index.key_index import KeyIndex
-from delaymq.store.model import Dispatched, DispatchObserver
+from delaymq.store.model import Dispatched, DispatchObserver, LiveObserver
 
 
 def due_or_tags_code(
@@ -56,12 +56,16 @@ class Dispatcher:
     ) -> None:
         self._queues = queues
         self._index = index
-        self._observers = [observer.dispatch for observer in observers]
+        self.observed_by(observers)
         self.levels = levels
         self.deleted_topics: dict[str, int] = {}
         """Log end at which a topic was deleted: its older records have no place in queues."""
         self.refused_entries = 0
         """Records that got no queue entry: an illegal topic or queue, or an offset out of all reason."""
+
+    def observed_by(self, observers: Sequence[LiveObserver]) -> None:
+        """Replaces the observers."""
+        self._observers = [observer.dispatch for observer in observers]
 
     def dispatch(self, record: Dispatched) -> None:
         """One record: its queue entry, its keys, then each observer."""

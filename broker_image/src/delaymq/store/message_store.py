@@ -40,6 +40,7 @@ from delaymq.store.model import (
     DiskState,
     Dispatched,
     DispatchObserver,
+    LiveObserver,
     NewRecord,
     RecoveryReport,
     StoreTask,
@@ -134,6 +135,17 @@ class MessageStore:
     ) -> MessageStore:
         """Take the lock, recover, be ready. StoreLockedError, NotAStoreError; damage is put right and reported."""
         return opening.open_store(cls, os.fspath(path), options, now_ms, levels, files or Files(), observers)
+
+    def hand_on(self, observers: Sequence[LiveObserver]) -> None:
+        """Has `observers` see the records from now on, instead of those that followed the recovery.
+
+        They have the same names: what one followed of the log, the other goes on from.
+        """
+        names = [observer.name for observer in self._snapshots.observers]
+        if names != [observer.name for observer in observers]:
+            raise ValueError(f"the observers of this store are {names}, in this order")
+        self._dispatcher.observed_by(observers)
+        self._snapshots.observers = observers
 
     # -- where things stand ---------------------------------------------------------------------------------------
 

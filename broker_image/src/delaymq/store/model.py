@@ -46,23 +46,27 @@ class Dispatched:
     """Hash of the tags; the due time in ms for a delayed record of the schedule topic."""
 
 
-class DispatchObserver(Protocol):
-    """Sees every record in log order, live and replayed; its state is kept in snapshots."""
+class LiveObserver(Protocol):
+    """Sees every record that is appended; its state is kept in snapshots."""
 
     name: str
     """Key of its state."""
-
-    def restore(self, state: object | None) -> None:
-        """Called before the replay; None: no valid snapshot, the whole log is replayed.
-
-        ValueError for a state that is none of this observer's: then it is called again, with None.
-        """
 
     def dispatch(self, record: Dispatched) -> None:
         """One record."""
 
     def state(self) -> object:
         """What a snapshot keeps, as JSON can hold it."""
+
+
+class DispatchObserver(LiveObserver, Protocol):
+    """Sees every record in log order, live and replayed."""
+
+    def restore(self, state: object | None) -> None:
+        """Called before the replay; None: no valid snapshot, the whole log is replayed.
+
+        ValueError for a state that is none of this observer's: then it is called again, with None.
+        """
 
 
 class StoreTask(Protocol):

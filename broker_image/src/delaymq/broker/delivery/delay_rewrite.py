@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from delaymq.broker.delivery.status import DeliveryCounters
 from delaymq.message import names
@@ -15,6 +15,9 @@ from delaymq.message.properties import MAX_PROPERTIES_BYTES, encode_properties
 from delaymq.message.record import record_bytes
 from delaymq.quiet_log import QuietLog, about_message
 from delaymq.store.model import NewRecord
+
+if TYPE_CHECKING:
+    from delaymq.broker.delivery.reader import DeliveryStore
 
 # The longest mark with its name and separators.
 MARK_ROOM_BYTES = 1 + len(names.MARK) + 1 + MARK_WIDTH
@@ -68,13 +71,12 @@ class DelayIngress:
         now_ms: Callable[[], int],
         counters: DeliveryCounters,
         log: QuietLog,
+        store: DeliveryStore,
     ) -> None:
         self.settings = settings
         self.levels = levels
-        self.next_queue_offset: Callable[[str, int], int] | None = None
-        """The store's; set when there is a store."""
-        self.largest_record_bytes = 0
-        """The same."""
+        self._next_queue_offset = store.next_queue_offset
+        self._largest_record_bytes = store.largest_record_bytes
         self._now_ms = now_ms
         self._counters = counters
         self._log = log
@@ -93,14 +95,13 @@ class DelayIngress:
             self._overflow(level, retry, topic, properties)
             level = levels.max_level
         schedule_queue = queue_of_level(level)
-        if self.next_queue_offset is None:
-            raise RuntimeError("attach a store before messages are delayed")
         due_ms = self._now_ms() + levels.delays_ms[level - 1]
+        queue_offset = self._next_queue_offset(names.SCHEDULE_TOPIC, schedule_queue)
         added = {
             names.DELAY: str(level),
             names.REAL_TOPIC: topic,
             names.REAL_QUEUE_ID: str(queue_id),
-            names.DUE: format_due(due_ms, schedule_queue, self.next_queue_offset(names.SCHEDULE_TOPIC, schedule_queue)),
+            names.DUE: format_due(due_ms, schedule_queue, queue_offset),
         }
         characters = sum(map(len, properties)) + sum(map(len, properties.values())) + 2 * len(properties)
         if characters * _WIDEST_CHARACTER_BYTES + len(topic) + DUE_WIDTH + 128 > MAX_PROPERTIES_BYTES - MARK_ROOM_BYTES:
@@ -116,14 +117,15 @@ class DelayIngress:
         `record` is what is stored now, `topic` where it is delivered. Copies have up to `added_bytes` more properties,
         and one of these topics, of the dead letters, or of `topics`.
         """
-        if len(record.body) + _MOST_BESIDE_BODY_BYTES + added_bytes < self.largest_record_bytes:
+        if len(record.body) + _MOST_BESIDE_BODY_BYTES + added_bytes < self._largest_record_bytes:
             return
         longest_topic = max(len(each.encode()) for each in (topic, names.SCHEDULE_DLQ_TOPIC, *topics, record.topic))
         properties_bytes = len(encode_properties(record.properties)) + added_bytes
         size = record_bytes(longest_topic, len(record.body), properties_bytes, record.born_host, record.store_host)
-        if size > self.largest_record_bytes:
+        most = self._largest_record_bytes
+        if size > most:
             raise IllegalMessageError(
-                f"the message takes up to {size} bytes when it is delivered, at most {self.largest_record_bytes} fit a "
+                f"the message takes up to {size} bytes when it is delivered, at most {most} fit a "
                 "log segment (mappedFileSizeCommitLog): send less"
             )
 

@@ -21,12 +21,11 @@ from delaymq.broker.delivery.recovery import (
     QueueState,
     Replay,
     is_settled_by,
-    queues_from,
     start_positions,
     state_of,
 )
 from delaymq.broker.delivery.settlement import claim_of
-from delaymq.broker.delivery.status import Correction, DeliveryCounters, LatenessHistogram, status_of
+from delaymq.broker.delivery.status import LatenessHistogram, status_of
 from delaymq.broker.delivery.topic_lateness import TopicLateness
 from delaymq.message import names
 from delaymq.message.levels import MAX_LEVELS, DelayLevels, level_of_queue, queue_of_level
@@ -40,65 +39,83 @@ _logger = logging.getLogger(__name__)
 
 
 class Delivery:
-    """The delay half of a broker, and a dispatch observer of its store named `schedule`.
+    """The delay half of a broker, and the observer of its store named `schedule` once the log is replayed."""
 
-    Order of calls: the constructor; the store's `restore` and `dispatch` during recovery; `attach`; then anything.
-    """
-
-    name = "schedule"
+    name = Replay.name
 
     def __init__(
         self,
+        store: DeliveryStore,
+        replay: Replay,
         settings: DelaySettings,
         levels: DelayLevels,
         now_ms: Callable[[], int],
-        counters: DeliveryCounters | None = None,
         backoff: Backoff | None = None,
         *,
         topic_label: Callable[[str], str] = lambda topic: "",
         on_dead_letter: Callable[[str], object] | None = None,
         on_delivered: Callable[[str, int, int], None] | None = None,
     ) -> None:
-        """`topic_label` says under which name a topic's lateness is counted.
+        """Takes up the schedule of an open store: decides what `replay`, which followed its recovery, left open.
 
-        `on_dead_letter` is called with the dead-letter topic before it is written to, so that it can be made readable;
-        `on_delivered` with real topic, queue of the schedule topic and size of each copy.
+        `topic_label` says under which name a topic's lateness is counted. `on_dead_letter` is called with the
+        dead-letter topic before it is written to, so that it can be made readable; `on_delivered` with real topic,
+        queue of the schedule topic and size of each copy.
         """
         self.settings = settings
         self.levels = levels
-        self.counters = counters or DeliveryCounters()
-        self.corrected: list[Correction] = []
+        self.counters = replay.counters
         self.on_wakeup_earlier: Callable[[], None] | None = None
         """Called when a new message is due before what `next_wakeup_ms` last told; it may only take a note."""
+        self.on_dead_letter = on_dead_letter
         self.topic_lateness = TopicLateness(topic_label)
         """How late messages were, by real topic."""
-        self.on_dead_letter = on_dead_letter
-        self._on_delivered = on_delivered
-        self._now_ms = now_ms
-        self._log = QuietLog(_logger, now_ms)
-        self.ingress = DelayIngress(settings, levels, now_ms, self.counters, self._log)
-        """Turns delayed messages to the schedule topic."""
-        self._backoff = backoff or Backoff()
-        self._sources: dict[int, LevelQueue] = {}
         self.pending_topics = PendingTopics()
         """For which topics messages wait; what waited at the start is learned by `PendingTopicsLoader`."""
+        self._store = store
+        self._now_ms = now_ms
+        self._log = QuietLog(_logger, now_ms)
+        self._reader = ScheduleReader(store)
+        self._sources: dict[int, LevelQueue] = {}
         self._announced_ms = _NEVER_MS
-        self._queues: dict[int, QueueState] = {}
-        self._replay: Replay | None = None
-        self.restore(None)
+        self.ingress = DelayIngress(settings, levels, now_ms, self.counters, self._log, store)
+        """Turns delayed messages to the schedule topic."""
+        self._hand_over = HandOver(
+            store,
+            self._reader,
+            self._sources,
+            self.pending_topics,
+            self.counters,
+            now_ms,
+            backoff or Backoff(),
+            self.topic_lateness,
+            on_dead_letter,
+            on_delivered,
+        )
+        replay.finish(self._reader)
+        stated = read_offsets(store)
+        there = {queue_id for topic, queue_id in store.queues() if topic == names.SCHEDULE_TOPIC}
+        stated_only = {
+            queue_of_level(level) for level, offset in stated.table.items() if offset and 0 < level <= MAX_LEVELS
+        }
+        bounds = (
+            (queue_id, *store.queue_bounds(names.SCHEDULE_TOPIC, queue_id)) for queue_id in sorted(there | stated_only)
+        )
+        self.corrected = start_positions(replay.queues, bounds, stated, self.counters)
+        self._queues = {queue_id: queue for queue_id, queue in replay.queues.items() if queue_id in there}
+        for queue_id in sorted(there):
+            self._load(queue_id, self._queues[queue_id])
+        self._offsets_file = OffsetsFile(store, self.delay_offsets, self._log)
+        self._pin = DeliveryPin(store, self._reader, self._sources)
+        self.holding = Holding(store, self._sources, self._hand_over, now_ms)
+        """What holds deliveries back beyond their due time. Whoever changes it calls `wake`."""
+        self.holding.load()
 
     # The observer: what the log says.
 
-    def restore(self, state: object | None) -> None:
-        """Begins the replay, after what a snapshot keeps. ValueError when that is nothing this version knows."""
-        self._queues = queues_from(state) if state is not None else {}
-        self._replay = Replay(self._queues, whole_log=state is None, counters=self.counters)
-
     def dispatch(self, record: Dispatched) -> None:
         """One record: a new entry, something that settles one, or neither."""
-        if self._replay is not None:
-            self._replay.dispatch(record)
-        elif record.topic == names.SCHEDULE_TOPIC:
+        if record.topic == names.SCHEDULE_TOPIC:
             self._add(record)
         elif self._hand_over.running:
             self._hand_over.copy_seen = True
@@ -107,8 +124,6 @@ class Delivery:
 
     def state(self) -> dict[str, object]:
         """What a snapshot keeps; true for the log's end at this moment."""
-        if self._replay is not None:
-            raise RuntimeError("the schedule has no state before it is attached: make snapshots later")
         return state_of(self._queues)
 
     def _add(self, record: Dispatched) -> None:
@@ -143,46 +158,6 @@ class Delivery:
         return source
 
     # Start and stop.
-
-    def attach(self, store: DeliveryStore) -> None:
-        """Takes up the schedule of an open store: decides what the replay left open, corrects, loads what waits."""
-        if self._replay is None:
-            raise RuntimeError("a store is attached already")
-        self._store = store
-        self._reader = ScheduleReader(store)
-        self._hand_over = HandOver(
-            store,
-            self._reader,
-            self._sources,
-            self.pending_topics,
-            self.counters,
-            self._now_ms,
-            self._backoff,
-            self.topic_lateness,
-            self.on_dead_letter,
-            self._on_delivered,
-        )
-        self._replay.finish(self._reader)
-        self._replay = None
-        stated = read_offsets(store)
-        there = {queue_id for topic, queue_id in store.queues() if topic == names.SCHEDULE_TOPIC}
-        stated_only = {
-            queue_of_level(level) for level, offset in stated.table.items() if offset and 0 < level <= MAX_LEVELS
-        }
-        bounds = (
-            (queue_id, *store.queue_bounds(names.SCHEDULE_TOPIC, queue_id)) for queue_id in sorted(there | stated_only)
-        )
-        self.corrected = start_positions(self._queues, bounds, stated, self.counters)
-        for queue_id in sorted(there):
-            self._load(queue_id, self._queues[queue_id])
-        self._queues = {queue_id: queue for queue_id, queue in self._queues.items() if queue_id in there}
-        self.ingress.next_queue_offset = store.next_queue_offset
-        self.ingress.largest_record_bytes = store.largest_record_bytes
-        self._offsets_file = OffsetsFile(store, self.delay_offsets, self._log)
-        self._pin = DeliveryPin(store, self._reader, self._sources)
-        self.holding = Holding(store, self._sources, self._hand_over, self._now_ms)
-        """What holds deliveries back beyond their due time. Whoever changes it calls `wake`."""
-        self.holding.load()
 
     def _load(self, queue_id: int, queue: QueueState) -> None:
         source = self._new_source(queue_id, queue)

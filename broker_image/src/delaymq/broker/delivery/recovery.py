@@ -99,18 +99,28 @@ class _Seen:
 
 
 class Replay:
-    """Follows the replay of the log; `finish` decides what had to wait."""
+    """The observer named `schedule` while the log is replayed; `finish` decides what had to wait."""
 
-    def __init__(self, queues: dict[int, QueueState], *, whole_log: bool, counters: DeliveryCounters) -> None:
-        self.queues = queues
-        self._whole_log = whole_log
-        self._counters = counters
+    name = "schedule"
+
+    def __init__(self, counters: DeliveryCounters | None = None) -> None:
+        self.counters = counters or DeliveryCounters()
+        self.restore(None)
+
+    def restore(self, state: object | None) -> None:
+        """Begins the replay, after what a snapshot keeps. ValueError when that is nothing this version knows."""
+        self.queues = queues_from(state) if state is not None else {}
+        self._whole_log = state is None
         self._first_physical_offset: int | None = None
         self._seen: dict[int, _Seen] = {}
         # Foreign entries that wait for their copy, by what both have in common: (queue, offset), or several.
         self._foreign: dict[int, list[tuple[int, int]]] = {}
-        self._foreign_before = any(queue.foreign for queue in queues.values())
+        self._foreign_before = any(queue.foreign for queue in self.queues.values())
         self._waiting: list[Claim] = []
+
+    def state(self) -> dict[str, object]:
+        """There is none: RuntimeError."""
+        raise RuntimeError("the schedule has no state before its replay is over: make snapshots later")
 
     def dispatch(self, record: Dispatched) -> None:
         """One record of the log, in order."""
@@ -156,7 +166,7 @@ class Replay:
                 return True
             if self._foreign_before:
                 return False
-        self._counters.disbelieved += claim.by_mark and not names_settled
+        self.counters.disbelieved += claim.by_mark and not names_settled
         return True
 
     def _is_gone(self, queue_id: int, offset: int, physical_offset: int) -> bool:
@@ -186,7 +196,7 @@ class Replay:
             if not any(self._settle_named(reader, claim, *named) for named in claim.named) and not (
                 claim.delay is not None and self._settle_foreign(claim)
             ):
-                self._counters.disbelieved += claim.by_mark
+                self.counters.disbelieved += claim.by_mark
         self._waiting.clear()
         self._seen.clear()
         self._foreign.clear()

@@ -8,7 +8,6 @@ body, which a replay does not show: those are read when the store is open.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
 from typing import Final
 from zlib import crc32
 
@@ -84,10 +83,13 @@ class OpProgress:
 
 
 class Ledger:
-    """The observer's part that holds facts. `restore`, then `dispatch` in log order; `Recovery` finishes a replay."""
+    """The observer named `transactions`. `restore`, then `dispatch` in log order; `recovery.finish` ends a replay."""
 
-    def __init__(self, timeout_ms: Callable[[], int]) -> None:
-        self._timeout_ms = timeout_ms
+    name = "transactions"
+
+    def __init__(self, timeout_ms: int) -> None:
+        self.timeout_ms = timeout_ms
+        """After this time a producer is asked."""
         self.restore(None)
 
     def restore(self, state: object | None) -> None:
@@ -122,7 +124,9 @@ class Ledger:
             self.op_progress.seen(told.op_end - 1, told.half_end)
 
     def state(self) -> dict[str, object]:
-        """What a snapshot keeps; bounded, whatever is pending."""
+        """What a snapshot keeps, true for the log's end at this moment; bounded, whatever is pending."""
+        if self.replaying:
+            raise RuntimeError("transactions have no state before their replay is over: make snapshots later")
         runs, known_to = self.pending.runs(MAX_RUNS)
         return {
             "version": STATE_VERSION,
@@ -174,7 +178,7 @@ class Ledger:
 
     def due_s(self, born_ms: int, store_ms: int, properties: dict[str, str]) -> int:
         """Unix time from which a half message may be asked about. A birth in the future is a wrong clock's."""
-        due_ms = min(born_ms, store_ms) + immunity_ms(properties, self._timeout_ms())
+        due_ms = min(born_ms, store_ms) + immunity_ms(properties, self.timeout_ms)
         return min(max(-(-due_ms // 1_000), 1), _LAST_SECOND)
 
     def _copy(self, record: Dispatched) -> None:

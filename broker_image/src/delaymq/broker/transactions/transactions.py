@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from delaymq.broker.errors import no_permission
-from delaymq.broker.transactions.checking import CheckCounters, Checking, CheckSettings
+from delaymq.broker.transactions.checking import Checking, CheckSettings
 from delaymq.broker.transactions.ending import Ended, Ending
 from delaymq.broker.transactions.ledger import Ledger
 from delaymq.broker.transactions.progress import Kept
@@ -15,7 +15,6 @@ from delaymq.broker.transactions.records import make_half
 from delaymq.broker.transactions.recovery import finish
 from delaymq.message import names
 from delaymq.message.record import Record
-from delaymq.store.model import Dispatched
 
 if TYPE_CHECKING:
     from delaymq.broker.delivery.delay_rewrite import DelayIngress
@@ -54,69 +53,52 @@ class TransactionTotals:
 
 
 class Transactions:
-    """A dispatch observer named `transactions`.
-
-    Order of calls: the constructor; the store's `restore` and `dispatch` during recovery; `attach`; then anything.
-    """
-
-    name = "transactions"
+    """What the end of a half message needs, once the log is replayed; the observer of the store is the ledger."""
 
     def __init__(
         self,
+        store: MessageStore,
+        ledger: Ledger,
         settings: TransactionSettings,
         now_ms: Callable[[], int],
         topics: Topics,
         offsets: OffsetTable,
+        ingress: DelayIngress,
+        producers: Producers,
         store_host: bytes,
         on_committed: Callable[[str, int, int], None],
     ) -> None:
-        """`store_host` is the broker's address, packed. `on_committed` is called with topic, queue and size of each
-        copy that makes a message visible."""
+        """Takes up an open store whose consumer offsets are read: decides what the ledger's replay left open.
+
+        `store_host` is the broker's address, packed. `on_committed` is called with topic, queue and size of each copy
+        that makes a message visible.
+        """
         self.settings = settings
+        self.ledger = ledger
         self.committed = 0
         self.rolled_back = 0
         self._now_ms = now_ms
         self._topics = topics
         self._offsets = offsets
-        self._store_host = store_host
-        self._on_committed = on_committed
-        self._checking: Checking | None = None
-        self.ledger = Ledger(lambda: self.settings.transaction_time_out)
-
-    # The observer: what the log says.
-
-    @property
-    def dispatch(self) -> Callable[[Dispatched], None]:
-        """Takes one record of the log; whoever calls it for each keeps it, which saves a call."""
-        return self.ledger.dispatch
-
-    def restore(self, state: object | None) -> None:
-        """Begins the replay, after what a snapshot keeps. ValueError when that is nothing this version knows."""
-        self.ledger.restore(state)
-
-    def state(self) -> dict[str, object]:
-        """What a snapshot keeps; true for the log's end at this moment."""
-        if self.ledger.replaying:
-            raise RuntimeError("transactions have no state before they are attached: make snapshots later")
-        return self.ledger.state()
-
-    def attach(self, store: MessageStore, ingress: DelayIngress, producers: Producers) -> None:
-        """Takes up an open store whose consumer offsets are read: decides what the replay left open."""
-        offsets = self._offsets
         half = offsets.get(names.HALF_TOPIC, PROGRESS_GROUP, 0)
         op = offsets.get(names.OP_HALF_TOPIC, PROGRESS_GROUP, 0)
-        finish(self.ledger, store, half, op)
-        self._ending = Ending(self.ledger, store, ingress, self._store_host, self._on_committed)
-        self._kept = Kept(self.ledger, store, half, op)
+        finish(ledger, store, half, op)
+        self._ending = Ending(ledger, store, ingress, store_host, on_committed)
+        self._kept = Kept(ledger, store, half, op)
         self._checking = Checking(
-            self.ledger,
+            ledger,
             store,
             self._ending,
             lambda: self.settings,
             producers,
             lambda: self._make_topic(names.TRANS_CHECK_MAX_TOPIC),
-            self._now_ms,
+            now_ms,
         )
+
+    def apply(self, settings: TransactionSettings) -> None:
+        """Takes a changed configuration."""
+        self.settings = settings
+        self.ledger.timeout_ms = settings.transaction_time_out
 
     # Sends
 
@@ -187,8 +169,6 @@ class Transactions:
         Keeps its own rounds (transactionCheckInterval): to be called some times a second. Call again at once while it
         answers `budget`, but let others run in between.
         """
-        if self._checking is None:
-            return 0
         if self.ledger.unmarked:
             for place in list(self.ledger.unmarked)[:_MARKS_AT_ONCE]:
                 self._ending.mark(place, now_ms)
@@ -196,7 +176,7 @@ class Transactions:
 
     def state_progress(self) -> None:
         """Has consumerOffset.json say how far everything is settled, as RocketMQ's check-back reads it."""
-        if self._checking is None or not (self.ledger.half_end or self.ledger.op_end):
+        if not (self.ledger.half_end or self.ledger.op_end):
             return
         offsets = self._offsets
         for topic, offset in zip((names.HALF_TOPIC, names.OP_HALF_TOPIC), self._kept.progress(), strict=True):
@@ -212,7 +192,7 @@ class Transactions:
 
     def totals(self) -> TransactionTotals:
         """How many are pending, and what became of the others."""
-        counters = self._checking.counters if self._checking is not None else CheckCounters()
+        counters = self._checking.counters
         pending = len(self.ledger.pending)
         return TransactionTotals(pending, self.committed, self.rolled_back, counters.checked, counters.given_up)
 

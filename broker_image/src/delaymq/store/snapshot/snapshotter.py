@@ -9,7 +9,7 @@ from delaymq.store.commit_log import CommitLog
 from delaymq.store.consume_queue import ConsumeQueues
 from delaymq.store.disk.files import Files
 from delaymq.store.index.key_index import KeyIndex
-from delaymq.store.model import DispatchObserver, StoreTask
+from delaymq.store.model import LiveObserver, StoreTask
 from delaymq.store.snapshot.snapshot import SnapshotTask
 
 WRITTEN_AT_ONCE: Final = 64
@@ -27,7 +27,7 @@ class Snapshotter:
         log: CommitLog,
         queues: ConsumeQueues,
         index: KeyIndex | None,
-        observers: Sequence[DispatchObserver],
+        observers: Sequence[LiveObserver],
         end: int,
     ) -> None:
         self._files = files
@@ -35,7 +35,8 @@ class Snapshotter:
         self._log = log
         self._queues = queues
         self._index = index
-        self._observers = observers
+        self.observers = observers
+        """Whose states are kept."""
         self._end = end
         self.is_running = False
         """Whether one is captured and not finished: files that it syncs must stay."""
@@ -104,7 +105,7 @@ class Snapshotter:
             self._log,
             self._queues,
             self._index,
-            {observer.name: observer.state() for observer in self._observers},
+            {observer.name: observer.state() for observer in self.observers},
             write_slots=write_slots,
         )
 
