@@ -152,8 +152,7 @@ def _collect(
         # None of them ends the search: those that cannot match need no look.
         rows = _candidates(entries, wanted, properties_of)
     status = NO_MATCHED
-    count = total = 0
-    start = end = 0
+    count = total = start = end = 0
     parts = []
     for looked_at, (physical_offset, size, tags_code) in rows:
         record_end = physical_offset + size
