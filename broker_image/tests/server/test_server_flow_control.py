@@ -19,7 +19,7 @@ class World:
     def __init__(self, *, sync: bool = False, **settings: Any) -> None:
         self.now_s = ENOUGH_S
         self.age_s = 0.0
-        self.connection = SimpleNamespace(put_off_at=0.0)
+        self.connection = SimpleNamespace(deferred_since=0.0)
         self.session: Any = SimpleNamespace(connection=self.connection, remote_address="10.0.0.2:5")
         self.flushing: Any = SimpleNamespace(waiting=0, busy_at=float("inf"), busy_after_s=0.0, capacity=0)
         self.broker: Any = SimpleNamespace(
@@ -54,7 +54,7 @@ class World:
             self.now_s >= self.flow.suspicious_at
             or self.now_s >= self.flushing.busy_at
             or self.flushing.waiting + 1 > self.flushing.capacity
-            or (self.connection.put_off_at and self.now_s >= self.connection.put_off_at + self.flow.patience_s)
+            or (self.connection.deferred_since and self.now_s >= self.connection.deferred_since + self.flow.patience_s)
         )
 
 
@@ -169,7 +169,7 @@ def test_a_long_question_does_not_count_as_the_store_being_busy() -> None:
 
 def test_requests_that_a_connection_put_off_count_from_then() -> None:
     world = World()
-    world.connection.put_off_at = world.now_s
+    world.connection.deferred_since = world.now_s
     assert world.remark() is None
     world.now_s += 0.3
     assert "period in queue: 300ms" in str(world.remark())

@@ -226,7 +226,7 @@ def test_what_is_put_off_says_since_when_and_a_connection_that_has_caught_up_doe
 
     def note(connection: RemotingConnection, commands: list[Command]) -> None:
         connections.append(connection)
-        seen.extend([connection.put_off_at] * len(commands))
+        seen.extend([connection.deferred_since] * len(commands))
 
     async def scenario() -> None:
         began = time.monotonic()
@@ -236,7 +236,7 @@ def test_what_is_put_off_says_since_when_and_a_connection_that_has_caught_up_doe
             await until(lambda: len(seen) == 50)
             assert seen[0] == 0.0
             assert began <= seen[-1] <= time.monotonic()
-            await until(lambda: connections[0].put_off_at == 0.0)
+            await until(lambda: connections[0].deferred_since == 0.0)
             writer.write(encode_command(Command(10, 51)))
             await until(lambda: len(seen) == 51)
             assert seen[50] == 0.0

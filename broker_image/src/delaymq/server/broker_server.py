@@ -202,7 +202,7 @@ class BrokerServer:
         """Drains and closes everything: the log is flushed, what waits for that is answered, files are written."""
         broker = self.broker
         broker.freeze()
-        self.sessions.hear_no_more()
+        self.sessions.stop_reading()
         self.draining.stop()
         self.clock.stop()
         for server in self._servers:
@@ -236,7 +236,7 @@ class BrokerServer:
             began >= flow.suspicious_at
             or began >= flushing.busy_at
             or (broker.waits_for_flush and flushing.waiting + len(commands) > flushing.capacity)
-            or (connection.put_off_at and began >= connection.put_off_at + flow.patience_s)
+            or (connection.deferred_since and began >= connection.deferred_since + flow.patience_s)
         ):
             commands = flow.sift(session, commands, began)
         handle = broker.handle

@@ -117,7 +117,7 @@ class NamesrvServer:
             await self._background.stop()
         self._server.close()
         self.tls.stop()
-        self.sessions.hear_no_more()
+        self.sessions.stop_reading()
         await self._changes.stop()
         await self.sessions.close_all(DRAIN_TIMEOUT_S)
         if self._http is not None:

@@ -49,21 +49,21 @@ class RemotingConnection(SendingProtocol):
     """One connection. `on_commands` gets the requests of each read as a list; what it sends goes out in one write."""
 
     __slots__ = (
-        "_deaf",
+        "_deferred",
         "_is_parked",
         "_on_closed",
         "_on_commands",
         "_on_opened",
-        "_put_off",
+        "_reading_stopped",
         "_receiver",
         "_requests",
         "_tls",
         "_turns",
         "_unfinished",
+        "deferred_since",
         "id",
         "is_waiting",
         "local_address",
-        "put_off_at",
         "remote_host",
         "session",
         "share",
@@ -86,7 +86,7 @@ class RemotingConnection(SendingProtocol):
         self.id = next(_ids)
         self.remote_host = b""
         self.local_address = ""
-        self.put_off_at = 0.0
+        self.deferred_since = 0.0
         """Since when requests that were read wait: for their turn, or for the peer to take answers; 0.0: none do."""
         self.session: object = None
         """For the owner of the connection."""
@@ -103,10 +103,10 @@ class RemotingConnection(SendingProtocol):
         """Whether it is queued in `turns`, which sets `used_s` too."""
         self._tls = tls
         self._receiver = self._first_receiver()
-        self._put_off: list[Command] = []
+        self._deferred: list[Command] = []
         self._unfinished: Callable[[], bool] | None = None
         self._is_parked = False
-        self._deaf = False
+        self._reading_stopped = False
 
     def _first_receiver(self) -> FrameReceiver:
         kind = HandshakeReceiver if self._tls is not None and self._tls.enforcing else FrameReceiver
@@ -153,17 +153,17 @@ class RemotingConnection(SendingProtocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         if not self._limits.read_while_behind and not self.closing:
-            if self._put_off or self._unfinished is not None:
+            if self._deferred or self._unfinished is not None:
                 self._wait_for_turn()
             else:
                 # A request that took several turns may have ended while the peer was behind.
-                self.put_off_at = 0.0
-                if not self._deaf:
+                self.deferred_since = 0.0
+                if not self._reading_stopped:
                     self._transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._put_off.clear()
+        self._deferred.clear()
         self._receiver.drop()
         if self._below is not None and self._tls is not None:
             self._tls.closed()
@@ -200,7 +200,7 @@ class RemotingConnection(SendingProtocol):
         self._receiver = FrameReceiver(None if self._budget is None else self)
         self._corked = False
         self.is_active = True
-        if self._deaf:
+        if self._reading_stopped:
             transport.pause_reading()
         for data in early:
             self._take_early(memoryview(data))
@@ -297,7 +297,7 @@ class RemotingConnection(SendingProtocol):
         """
         self._unfinished = step
         self._is_parked = parked
-        self._put_off_rest(behind)
+        self._defer(behind)
 
     def use_share(self, account: str) -> None:
         """Counts what its requests cost as this account's, which has signed one of them."""
@@ -310,10 +310,10 @@ class RemotingConnection(SendingProtocol):
         self._is_parked = False
         self._wait_for_turn()
 
-    def hear_no_more(self) -> None:
+    def stop_reading(self) -> None:
         """Takes no further requests: before the end, so that no answer is written any more while others go out."""
-        self._deaf = True
-        self._put_off = []
+        self._reading_stopped = True
+        self._deferred = []
         if not self.closing:
             self._transport.pause_reading()
 
@@ -327,18 +327,18 @@ class RemotingConnection(SendingProtocol):
                 self._requests.answer(command)
             else:
                 requests.append(command)
-        if self._put_off or self._unfinished is not None:
-            self._put_off += requests
+        if self._deferred or self._unfinished is not None:
+            self._deferred += requests
         elif len(requests) > 1 and self._turns is not None and self._turns.is_exhausted():
-            self._put_off_rest(requests)
+            self._defer(requests)
             self._wait_for_turn()
         elif requests:
             self._handle(requests)
-            if self._unfinished is not None or (self._put_off and self._drained is None):
+            if self._unfinished is not None or (self._deferred and self._drained is None):
                 self._wait_for_turn()
 
     def _handle(self, requests: list[Command]) -> None:
-        """Has `requests` handled; a server puts off what exceeds a slice, or when the peer does not take answers."""
+        """Has `requests` handled; a server defers what exceeds a slice, or when the peer does not take answers."""
         self._corked = True
         try:
             if len(requests) <= TAKEN_AT_ONCE or self._limits.read_while_behind:
@@ -349,11 +349,11 @@ class RemotingConnection(SendingProtocol):
                 if self.closing:
                     return
                 if self._drained is not None or (at and time.monotonic() >= give_way_at):
-                    self._put_off_rest(requests[at:])
+                    self._defer(requests[at:])
                     return
                 self._on_commands(self, requests[at : at + TAKEN_AT_ONCE])
                 if self._unfinished is not None:
-                    self._put_off_rest(self._put_off + requests[at + TAKEN_AT_ONCE :])
+                    self._defer(self._deferred + requests[at + TAKEN_AT_ONCE :])
                     return
                 if sum(map(len, self._pieces)) > self._limits.write_pause_bytes:
                     self._flush()
@@ -365,12 +365,12 @@ class RemotingConnection(SendingProtocol):
             self._corked = False
             self._flush()
 
-    def _put_off_rest(self, requests: list[Command]) -> None:
-        self._put_off = requests
-        self.put_off_at = self.put_off_at or time.monotonic()
+    def _defer(self, requests: list[Command]) -> None:
+        self._deferred = requests
+        self.deferred_since = self.deferred_since or time.monotonic()
 
     def _wait_for_turn(self) -> None:
-        """Goes on with what was put off when others have had their turn; until then nothing more is read."""
+        """Goes on with what was deferred when others have had their turn; until then nothing more is read."""
         if not self.closing:
             self._transport.pause_reading()
         if self._turns is None:
@@ -378,20 +378,20 @@ class RemotingConnection(SendingProtocol):
         self._turns.wait(self)
 
     def run_slice(self) -> bool:
-        """Handles a slice of what was put off, then reads on; True: more is left, and the peer takes its answers."""
+        """Handles a slice of what was deferred, then reads on; True: more is left, and the peer takes its answers."""
         if self._is_parked:
             return False
         if self._unfinished is not None and not self._run_unfinished():
             return True
         if self.closing or self._drained is not None:
             return False
-        if self._put_off:
-            requests, self._put_off = self._put_off, []
+        if self._deferred:
+            requests, self._deferred = self._deferred, []
             self._handle(requests)
-            if self._put_off or self._unfinished is not None:
+            if self._deferred or self._unfinished is not None:
                 return self._unfinished is not None or self._drained is None
-        self.put_off_at = 0.0
-        if self._drained is None and not self.closing and not self._deaf:
+        self.deferred_since = 0.0
+        if self._drained is None and not self.closing and not self._reading_stopped:
             self._transport.resume_reading()
         return False
 

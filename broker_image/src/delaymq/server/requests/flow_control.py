@@ -136,13 +136,13 @@ class FlowControl:
 
     def sift(self, session: ClientSession, commands: list[Command], now: float) -> list[Command]:
         """Those of `commands` that are still handled; the others have been answered with 2 (SYSTEM_BUSY)."""
-        in_kernel_s = put_off_s = 0.0
+        in_kernel_s = deferred_s = 0.0
         if self._cleans:
             connection = session.connection
             if now >= self.suspicious_at:
                 in_kernel_s = self._age_s(connection)
-            if connection.put_off_at:
-                put_off_s = now - connection.put_off_at
+            if connection.deferred_since:
+                deferred_s = now - connection.deferred_since
         flushing = self._flushing
         disk_hangs = now >= flushing.busy_at
         room = self._capacity - flushing.waiting if self._broker.waits_for_flush else len(commands)
@@ -150,9 +150,9 @@ class FlowControl:
         for index, command in enumerate(commands):
             sends = command.code in _SENDS
             limit_s = self._limits_s.get(command.code, math.inf)
-            if put_off_s >= limit_s or in_kernel_s >= max(limit_s, self.blocked_s):
+            if deferred_s >= limit_s or in_kernel_s >= max(limit_s, self.blocked_s):
                 queued = len(commands) - index - 1 + flushing.waiting
-                self._refuse_old(session, command, max(in_kernel_s, put_off_s), queued)
+                self._refuse_old(session, command, max(in_kernel_s, deferred_s), queued)
             elif sends and disk_hangs:
                 self._refuse(session, command, "rejectrequest", REJECTED)
             elif sends and room <= 0:

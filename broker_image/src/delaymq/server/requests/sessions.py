@@ -46,7 +46,7 @@ class Sessions:
         self._on_closed = on_closed
         self._sessions: dict[int, ClientSession] = {}
         self._sweep_timer: asyncio.TimerHandle | None = None
-        self._deaf = False
+        self._reading_stopped = False
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -80,8 +80,8 @@ class Sessions:
         session = ClientSession(connection)
         connection.session = session
         self._sessions[session.id] = session
-        if self._deaf:
-            connection.hear_no_more()
+        if self._reading_stopped:
+            connection.stop_reading()
 
     def closed(self, connection: RemotingConnection, error: Exception | None) -> None:
         """A connection ended."""
@@ -100,11 +100,11 @@ class Sessions:
         if session is not None:
             session.connection.close()
 
-    def hear_no_more(self) -> None:
+    def stop_reading(self) -> None:
         """Takes no requests any more, on no connection."""
-        self._deaf = True
+        self._reading_stopped = True
         for session in self._sessions.values():
-            session.connection.hear_no_more()
+            session.connection.stop_reading()
 
     async def close_all(self, timeout_s: float) -> None:
         """Ends all connections by a reset, after their peers have taken what was written.
@@ -112,7 +112,7 @@ class Sessions:
         A reset and not an ordinary end: only that makes clients fail their open requests at once and come back.
         """
         # A producer that goes on sending acknowledges each answer with its next request: there would be no end.
-        self.hear_no_more()
+        self.stop_reading()
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
         loop = asyncio.get_running_loop()
