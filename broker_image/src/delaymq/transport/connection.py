@@ -1,4 +1,7 @@
-"""One connection: decodes commands, waits its turn to handle them, matches responses to our own requests."""
+"""Decodes incoming bytes, dispatches requests, and correlates this side's own requests with their responses.
+
+The states of a connection and what connects them are described in `states`.
+"""
 
 import asyncio
 import itertools
@@ -9,19 +12,32 @@ from collections.abc import Callable, Hashable
 from typing import Final
 
 from delaymq.clock import now_ms
-from delaymq.message.ids import network_of, pack_host
+from delaymq.message.ids import pack_host
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, Response, encode_command, encode_response
 from delaymq.protocol.errors import ProtocolError, TlsHandshakeError
 from delaymq.protocol.frame import FrameReceiver
 from delaymq.quiet_log import QuietLog
-from delaymq.transport.addresses import end_of, host_and_port
+from delaymq.transport.addresses import end_of, host_and_port, network_of
 from delaymq.transport.buffer_budget import BufferBudget
 from delaymq.transport.errors import ConnectionClosedError, TooManyRequestsError
 from delaymq.transport.fair_queue import SLICE_S, FairQueue
 from delaymq.transport.limits import ConnectionLimits
 from delaymq.transport.open_requests import OpenRequests
 from delaymq.transport.outbound import SendingProtocol
+from delaymq.transport.states import (
+    INTAKES,
+    LONG_REQUESTS,
+    TRANSFERRING,
+    Intake,
+    IntakeEvent,
+    LongRequest,
+    LongRequestEvent,
+    Phase,
+    PhaseEvent,
+    reads,
+    wants_turn,
+)
 from delaymq.transport.tcp_socket import last_bytes_age_s, peer_has_left
 from delaymq.transport.tls_acceptor import HandshakeReceiver, TlsAcceptor
 from delaymq.transport.tls_errors import sentence
@@ -35,6 +51,9 @@ pulls, each with an answer of up to 4 MiB: all at once they would take gigabytes
 
 BELOW_TLS_BYTES: Final = 64 * 1024
 """Encrypted bytes that wait for the socket before those above count as unsent."""
+
+_OPEN: Intake = Intake.OPEN
+"""Looked at for each read: a global is found faster than a member. Not Final: mypy would narrow across calls."""
 
 _logger = logging.getLogger(__name__)
 _bad_peers = QuietLog(_logger, now_ms)
@@ -50,16 +69,17 @@ class RemotingConnection(SendingProtocol):
 
     __slots__ = (
         "_deferred",
-        "_is_parked",
+        "_intake",
+        "_is_reading",
+        "_long_request",
         "_on_closed",
         "_on_commands",
         "_on_opened",
-        "_reading_stopped",
         "_receiver",
         "_requests",
+        "_step",
         "_tls",
         "_turns",
-        "_unfinished",
         "deferred_since",
         "id",
         "is_waiting",
@@ -87,7 +107,7 @@ class RemotingConnection(SendingProtocol):
         self.remote_host = b""
         self.local_address = ""
         self.deferred_since = 0.0
-        """Since when requests that were read wait: for their turn, or for the peer to take answers; 0.0: none do."""
+        """Since when its intake is DEFERRING, as `time.monotonic` tells it; 0.0: it is not."""
         self.session: object = None
         """For the owner of the connection."""
         self.sign: Callable[[Command], None] | None = None
@@ -103,10 +123,13 @@ class RemotingConnection(SendingProtocol):
         """Whether it is queued in `turns`, which sets `used_s` too."""
         self._tls = tls
         self._receiver = self._first_receiver()
+        self._intake = Intake.OPEN
         self._deferred: list[Command] = []
-        self._unfinished: Callable[[], bool] | None = None
-        self._is_parked = False
-        self._reading_stopped = False
+        self._long_request = LongRequest.NONE
+        self._step: Callable[[], bool] | None = None
+        """The next step of the long request."""
+        self._is_reading = True
+        """Whether the transport was told so last."""
 
     def _first_receiver(self) -> FrameReceiver:
         kind = HandshakeReceiver if self._tls is not None and self._tls.enforcing else FrameReceiver
@@ -147,23 +170,16 @@ class RemotingConnection(SendingProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        if not self._limits.read_while_behind and not self.closing:
-            self._transport.pause_reading()
+        self._settle()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if not self._limits.read_while_behind and not self.closing:
-            if self._deferred or self._unfinished is not None:
-                self._wait_for_turn()
-            else:
-                # A request that took several turns may have ended while the peer was behind.
-                self.deferred_since = 0.0
-                if not self._reading_stopped:
-                    self._transport.resume_reading()
+        self._settle()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._phase is Phase.LOST:
+            return
         super().connection_lost(exc)
-        self._deferred.clear()
         self._receiver.drop()
         if self._below is not None and self._tls is not None:
             self._tls.closed()
@@ -186,13 +202,20 @@ class RemotingConnection(SendingProtocol):
     # TLS on a connection that is there already: see tls_upgrade.
 
     def begin_upgrade(self) -> asyncio.Transport:
-        """Nothing is read or written from now on, until the connection is secured; the transport below TLS."""
+        """Nothing is read or written from now on, until the connection is secured; the transport below TLS.
+
+        ConnectionResetError when the connection has ended.
+        """
+        if self.closing:
+            raise ConnectionResetError("the connection ended before the handshake")
+        self._enter(PhaseEvent.UPGRADE)
         self._corked = True
         self._transport.pause_reading()
         return self._transport
 
     def secured(self, transport: asyncio.Transport, early: list[bytes]) -> None:
         """Goes on with TLS by `transport`; `early` is what the peer has sent behind the handshake."""
+        self._enter(PhaseEvent.SECURED)
         self._below, self._transport = self._transport, transport
         self._below.set_write_buffer_limits(high=BELOW_TLS_BYTES)
         transport.set_protocol(self)
@@ -200,8 +223,8 @@ class RemotingConnection(SendingProtocol):
         self._receiver = FrameReceiver(None if self._budget is None else self)
         self._corked = False
         self.is_active = True
-        if self._reading_stopped:
-            transport.pause_reading()
+        self._is_reading = True
+        self._settle()
         for data in early:
             self._take_early(memoryview(data))
         self._flush()
@@ -295,8 +318,9 @@ class RemotingConnection(SendingProtocol):
         To be called within `on_commands`, once. It is called to the end also when the connection ends before. `parked`:
         the first call waits for `unpark`, which has to be called in any case.
         """
-        self._unfinished = step
-        self._is_parked = parked
+        event = LongRequestEvent.PARK if parked else LongRequestEvent.BEGIN
+        self._long_request = LONG_REQUESTS.after(self._long_request, event)
+        self._step = step
         self._defer(behind)
 
     def use_share(self, account: str) -> None:
@@ -307,17 +331,64 @@ class RemotingConnection(SendingProtocol):
 
     def unpark(self) -> None:
         """Begins with what was parked."""
-        self._is_parked = False
-        self._wait_for_turn()
+        self._long_request = LONG_REQUESTS.after(self._long_request, LongRequestEvent.UNPARK)
+        self._settle()
 
     def stop_reading(self) -> None:
         """Takes no further requests: before the end, so that no answer is written any more while others go out."""
-        self._reading_stopped = True
-        self._deferred = []
-        if not self.closing:
-            self._transport.pause_reading()
+        self._stop_intake()
+        self._settle()
 
-    # Inside.
+    # Inside: its states.
+
+    @property
+    def intake(self) -> Intake:
+        """What becomes of a request that is read."""
+        return self._intake
+
+    @property
+    def long_request(self) -> LongRequest:
+        """The request that takes several turns of the loop."""
+        return self._long_request
+
+    @property
+    def _is_held_back(self) -> bool:
+        return self._drained is not None and not self._limits.read_while_behind
+
+    def _enter(self, event: PhaseEvent) -> None:
+        super()._enter(event)
+        if self.closing:
+            self._stop_intake()
+
+    def _stop_intake(self) -> None:
+        self._intake = INTAKES.after(self._intake, IntakeEvent.STOP)
+        self._deferred = []
+        self.deferred_since = 0.0
+
+    def _defer(self, requests: list[Command]) -> None:
+        """Has `requests` wait behind those that wait already."""
+        self._intake = INTAKES.after(self._intake, IntakeEvent.DEFER)
+        if self._intake is Intake.DEFERRING:
+            self._deferred += requests
+            self.deferred_since = self.deferred_since or time.monotonic()
+
+    def _settle(self) -> None:
+        """Reads, and waits for a turn, exactly if its states say so."""
+        held_back = self._is_held_back
+        if self._phase in TRANSFERRING:
+            is_reading = reads(self._intake, held_back=held_back)
+            if is_reading is not self._is_reading:
+                self._is_reading = is_reading
+                if is_reading:
+                    self._transport.resume_reading()
+                else:
+                    self._transport.pause_reading()
+        if wants_turn(self._intake, self._long_request, held_back=held_back):
+            if self._turns is None:
+                self._turns = FairQueue()
+            self._turns.wait(self)
+
+    # Inside: requests.
 
     def _take(self, commands: list[Command]) -> None:
         # Nearly always all are requests (a server) or all are responses (a client).
@@ -327,15 +398,17 @@ class RemotingConnection(SendingProtocol):
                 self._requests.answer(command)
             else:
                 requests.append(command)
-        if self._deferred or self._unfinished is not None:
-            self._deferred += requests
+        if not requests:
+            return
+        if self._intake is not _OPEN:
+            self._defer(requests)
         elif len(requests) > 1 and self._turns is not None and self._turns.is_exhausted():
             self._defer(requests)
-            self._wait_for_turn()
-        elif requests:
+            self._settle()
+        else:
             self._handle(requests)
-            if self._unfinished is not None or (self._deferred and self._drained is None):
-                self._wait_for_turn()
+            if self._intake is not _OPEN:
+                self._settle()
 
     def _handle(self, requests: list[Command]) -> None:
         """Has `requests` handled; a server defers what exceeds a slice, or when the peer does not take answers."""
@@ -346,14 +419,14 @@ class RemotingConnection(SendingProtocol):
                 return
             give_way_at = time.monotonic() + SLICE_S
             for at in range(0, len(requests), TAKEN_AT_ONCE):
-                if self.closing:
+                if self._intake is Intake.STOPPED:
                     return
                 if self._drained is not None or (at and time.monotonic() >= give_way_at):
                     self._defer(requests[at:])
                     return
                 self._on_commands(self, requests[at : at + TAKEN_AT_ONCE])
-                if self._unfinished is not None:
-                    self._defer(self._deferred + requests[at + TAKEN_AT_ONCE :])
+                if self._step is not None:
+                    self._defer(requests[at + TAKEN_AT_ONCE :])
                     return
                 if sum(map(len, self._pieces)) > self._limits.write_pause_bytes:
                     self._flush()
@@ -365,49 +438,34 @@ class RemotingConnection(SendingProtocol):
             self._corked = False
             self._flush()
 
-    def _defer(self, requests: list[Command]) -> None:
-        self._deferred = requests
-        self.deferred_since = self.deferred_since or time.monotonic()
-
-    def _wait_for_turn(self) -> None:
-        """Goes on with what was deferred when others have had their turn; until then nothing more is read."""
-        if not self.closing:
-            self._transport.pause_reading()
-        if self._turns is None:
-            self._turns = FairQueue()
-        self._turns.wait(self)
-
     def run_slice(self) -> bool:
-        """Handles a slice of what was deferred, then reads on; True: more is left, and the peer takes its answers."""
-        if self._is_parked:
-            return False
-        if self._unfinished is not None and not self._run_unfinished():
+        """Takes steps of a long request or handles a slice of what was deferred; whether it waits for another turn."""
+        if self._long_request is LongRequest.RUNNING and not self._take_steps():
             return True
-        if self.closing or self._drained is not None:
-            return False
-        if self._deferred:
+        if self._long_request is LongRequest.NONE and not self._is_held_back:
             requests, self._deferred = self._deferred, []
-            self._handle(requests)
-            if self._deferred or self._unfinished is not None:
-                return self._unfinished is not None or self._drained is None
+            if requests:
+                self._handle(requests)
+        if self._deferred or self._long_request is not LongRequest.NONE:
+            return wants_turn(self._intake, self._long_request, held_back=self._is_held_back)
+        self._intake = INTAKES.after(self._intake, IntakeEvent.CATCH_UP)
         self.deferred_since = 0.0
-        if self._drained is None and not self.closing and not self._reading_stopped:
-            self._transport.resume_reading()
+        self._settle()
         return False
 
-    def _run_unfinished(self) -> bool:
-        """A slice of a request that takes several turns; whether it is done."""
+    def _take_steps(self) -> bool:
+        """A slice of the long request's steps; whether it is done."""
+        step = self._step
         give_way_at = time.monotonic() + SLICE_S
         try:
-            while self._unfinished is not None:
-                if self._unfinished():
-                    self._unfinished = None
-                elif time.monotonic() >= give_way_at:
+            while step is not None and not step():
+                if time.monotonic() >= give_way_at:
                     return False
         except Exception:
             _logger.exception("a command of %s could not be finished", self.remote_address)
-            self._unfinished = None
             self.abort()
+        self._step = None
+        self._long_request = LONG_REQUESTS.after(self._long_request, LongRequestEvent.FINISH)
         return True
 
     def _cut_off(self, error: ProtocolError) -> None:
@@ -416,7 +474,7 @@ class RemotingConnection(SendingProtocol):
             return
         if self._tls is not None:
             # Within TLS none begins: a peer could nest it without end.
-            if self._below is None and self._tls.take(self, error):
+            if self._phase is Phase.PLAIN and self._tls.take(self, error):
                 return
             if isinstance(error, TlsHandshakeError):
                 error = ProtocolError("it starts TLS behind other bytes: TLS begins with the connection, or not at all")

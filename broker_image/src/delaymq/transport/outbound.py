@@ -12,6 +12,7 @@ from delaymq.clock import now_ms
 from delaymq.quiet_log import QuietLog
 from delaymq.transport.buffer_budget import BufferBudget
 from delaymq.transport.limits import ConnectionLimits
+from delaymq.transport.states import ENDED, PHASES, Peer, Phase, PhaseEvent
 from delaymq.transport.tcp_socket import descriptor_of, reset_at_close, unsent_in_kernel
 
 GATHERED_BYTES: Final = 64 * 1024
@@ -45,11 +46,13 @@ class SendingProtocol(asyncio.BufferedProtocol):
     __slots__ = (
         "_below",
         "_budget",
+        "_close_timer",
         "_corked",
         "_drained",
         "_gathered_bytes",
         "_limits",
         "_loop",
+        "_phase",
         "_pieces",
         "_stall_timer",
         "_transport",
@@ -60,7 +63,9 @@ class SendingProtocol(asyncio.BufferedProtocol):
 
     def __init__(self, limits: ConnectionLimits, budget: BufferBudget | None) -> None:
         self.remote_address = "not connected"
+        self._phase = Phase.PLAIN
         self.closing = False
+        """Whether its phase is CLOSING or LOST."""
         self.is_active = True
         """Set by every whole request or answer and every write, cleared by whoever looks for idle connections."""
         self._limits = limits
@@ -71,8 +76,9 @@ class SendingProtocol(asyncio.BufferedProtocol):
         self._gathered_bytes = 0
         self._corked = False
         self._stall_timer: asyncio.TimerHandle | None = None
+        self._close_timer: asyncio.TimerHandle | None = None
         self._drained: asyncio.Event | None = None
-        """Only while the peer is behind."""
+        """Only while the peer is BEHIND."""
 
     # What asyncio calls.
 
@@ -82,7 +88,9 @@ class SendingProtocol(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=self._limits.write_pause_bytes)
 
     def pause_writing(self) -> None:
-        self._drained = self._drained or asyncio.Event()
+        if self._drained is not None:
+            return
+        self._drained = asyncio.Event()
         if self._budget is not None:
             self._budget.sends(self, self.unwritten_bytes())
         self._stall_timer = self._loop.call_later(self._limits.write_stall_ms / 1000, self._stalled)
@@ -98,11 +106,14 @@ class SendingProtocol(asyncio.BufferedProtocol):
             drained.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.closing = True
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
-        if self._drained is not None:
-            self._drained.set()
+        self._enter(PhaseEvent.LOSE)
+        for timer in (self._stall_timer, self._close_timer):
+            if timer is not None:
+                timer.cancel()
+        self._stall_timer = self._close_timer = None
+        drained, self._drained = self._drained, None
+        if drained is not None:
+            drained.set()
         if self._budget is not None:
             self._budget.forget(self)
         self._pieces.clear()
@@ -114,6 +125,16 @@ class SendingProtocol(asyncio.BufferedProtocol):
         self._below = None
 
     # What the owner calls.
+
+    @property
+    def phase(self) -> Phase:
+        """Whether bytes pass, and how."""
+        return self._phase
+
+    @property
+    def peer(self) -> Peer:
+        """Whether the peer takes what it is sent as fast as it is sent."""
+        return Peer.KEEPING_UP if self._drained is None else Peer.BEHIND
 
     @property
     def is_behind(self) -> bool:
@@ -158,13 +179,14 @@ class SendingProtocol(asyncio.BufferedProtocol):
         if self.closing:
             return
         self._flush()
-        self.closing = True
+        self._enter(PhaseEvent.CLOSE)
         # With a linger time of 0 the kernel would discard what it has not sent yet.
         self.reset_at_close(False)
         is_unwritten = self._transport.get_write_buffer_size()  # asked now: a closed one may not know it any more
         self._transport.close()
         if is_unwritten:
-            self._loop.call_later(self._limits.close_timeout_ms / 1000, self._transport.abort)
+            timeout_s = self._limits.close_timeout_ms / 1000
+            self._close_timer = self._loop.call_later(timeout_s, self._transport.abort)
 
     def reset_at_close(self, reset: bool) -> None:
         """Whether the socket's end, also by the process's, resets the connection and drops what is unsent."""
@@ -172,12 +194,19 @@ class SendingProtocol(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         """Ends the connection at once; unsent bytes are lost."""
-        self.closing = True
+        self._enter(PhaseEvent.CLOSE)
         if self._budget is not None:
             self._budget.caught_up(self)
         self._transport.abort()
 
     # Inside.
+
+    def _enter(self, event: PhaseEvent) -> None:
+        self._phase = PHASES.after(self._phase, event)
+        if self._phase in ENDED:
+            self.closing = True
+            # Nobody will flush what a handshake kept waiting.
+            self._corked = False
 
     def _gather(self, data: bytes) -> None:
         """Sends what all tasks that run now ask in one write: a system call costs more than a small request's bytes."""
@@ -192,7 +221,7 @@ class SendingProtocol(asyncio.BufferedProtocol):
 
     def _flush(self) -> None:
         pieces = self._pieces
-        if pieces:
+        if pieces and self._phase is not Phase.UPGRADING:
             self._pieces = []
             self._gathered_bytes = 0
             if not self.closing:

@@ -20,7 +20,7 @@ class UpgradableConnection(Protocol):
     closing: bool
 
     def begin_upgrade(self) -> asyncio.Transport:
-        """Stops reading; the plain transport."""
+        """Stops reading; the plain transport. ConnectionResetError when the connection has ended."""
 
     def secured(self, transport: asyncio.Transport, early: list[bytes]) -> None:
         """Goes on over TLS, with what came early."""
