@@ -28,7 +28,6 @@ from delaymq.transport.outbound import SendingProtocol
 from delaymq.transport.states import (
     INTAKES,
     LONG_REQUESTS,
-    TRANSFERRING,
     Intake,
     IntakeEvent,
     LongRequest,
@@ -53,7 +52,8 @@ BELOW_TLS_BYTES: Final = 64 * 1024
 """Encrypted bytes that wait for the socket before those above count as unsent."""
 
 _OPEN: Intake = Intake.OPEN
-"""Looked at for each read: a global is found faster than a member. Not Final: mypy would narrow across calls."""
+"""For each read: a global is found much faster than a member. Not Final: mypy would narrow across calls."""
+_STOPPED: Final = Intake.STOPPED
 
 _logger = logging.getLogger(__name__)
 _bad_peers = QuietLog(_logger, now_ms)
@@ -375,7 +375,7 @@ class RemotingConnection(SendingProtocol):
     def _settle(self) -> None:
         """Reads, and waits for a turn, exactly if its states say so."""
         held_back = self._is_held_back
-        if self._phase in TRANSFERRING:
+        if self._transfers:
             is_reading = reads(self._intake, held_back=held_back)
             if is_reading is not self._is_reading:
                 self._is_reading = is_reading
@@ -398,14 +398,12 @@ class RemotingConnection(SendingProtocol):
                 self._requests.answer(command)
             else:
                 requests.append(command)
-        if not requests:
-            return
         if self._intake is not _OPEN:
             self._defer(requests)
         elif len(requests) > 1 and self._turns is not None and self._turns.is_exhausted():
             self._defer(requests)
             self._settle()
-        else:
+        elif requests:
             self._handle(requests)
             if self._intake is not _OPEN:
                 self._settle()
@@ -419,7 +417,7 @@ class RemotingConnection(SendingProtocol):
                 return
             give_way_at = time.monotonic() + SLICE_S
             for at in range(0, len(requests), TAKEN_AT_ONCE):
-                if self._intake is Intake.STOPPED:
+                if self._intake is _STOPPED:
                     return
                 if self._drained is not None or (at and time.monotonic() >= give_way_at):
                     self._defer(requests[at:])

@@ -12,7 +12,7 @@ from delaymq.clock import now_ms
 from delaymq.quiet_log import QuietLog
 from delaymq.transport.buffer_budget import BufferBudget
 from delaymq.transport.limits import ConnectionLimits
-from delaymq.transport.states import ENDED, PHASES, Peer, Phase, PhaseEvent
+from delaymq.transport.states import ENDED, PHASES, TRANSFERRING, Peer, Phase, PhaseEvent
 from delaymq.transport.tcp_socket import descriptor_of, reset_at_close, unsent_in_kernel
 
 GATHERED_BYTES: Final = 64 * 1024
@@ -55,6 +55,7 @@ class SendingProtocol(asyncio.BufferedProtocol):
         "_phase",
         "_pieces",
         "_stall_timer",
+        "_transfers",
         "_transport",
         "closing",
         "is_active",
@@ -65,7 +66,9 @@ class SendingProtocol(asyncio.BufferedProtocol):
         self.remote_address = "not connected"
         self._phase = Phase.PLAIN
         self.closing = False
-        """Whether its phase is CLOSING or LOST."""
+        """Whether its phase is one of ENDED."""
+        self._transfers = True
+        """Whether its phase is one of TRANSFERRING."""
         self.is_active = True
         """Set by every whole request or answer and every write, cleared by whoever looks for idle connections."""
         self._limits = limits
@@ -203,6 +206,7 @@ class SendingProtocol(asyncio.BufferedProtocol):
 
     def _enter(self, event: PhaseEvent) -> None:
         self._phase = PHASES.after(self._phase, event)
+        self._transfers = self._phase in TRANSFERRING
         if self._phase in ENDED:
             self.closing = True
             # Nobody will flush what a handshake kept waiting.
@@ -221,11 +225,13 @@ class SendingProtocol(asyncio.BufferedProtocol):
 
     def _flush(self) -> None:
         pieces = self._pieces
-        if pieces and self._phase is not Phase.UPGRADING:
-            self._pieces = []
-            self._gathered_bytes = 0
-            if not self.closing:
+        if pieces:
+            if self._transfers:
+                self._pieces = []
+                self._gathered_bytes = 0
                 self._write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            elif self.closing:
+                self._pieces = []
 
     def _write(self, data: bytes) -> None:
         self.is_active = True
