@@ -15,8 +15,7 @@ from delaymq.protocol.bodies import TopicConfig
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, request_command
 from delaymq.server.standalone import Standalone
-from delaymq.transport import TransportError
-from delaymq.transport import connection as connection_module
+from delaymq.transport import TransportError, inbound
 from delaymq.transport import fair_queue as turns_module
 from running_server import BrokerPeer, run, standalone, until
 
@@ -28,7 +27,7 @@ READERS = {"consumerGroup": "readers"}
 
 @pytest.fixture(autouse=True)
 def _smallest_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "SLICE_S", 0.0)
+    monkeypatch.setattr(inbound, "SLICE_S", 0.0)
     monkeypatch.setattr(turns_module, "LOOP_TURN_S", 0.0)
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 from delaymq.protocol.command import Command, Response, encode_response, request_command
-from delaymq.transport import ConnectionLimits, RemotingConnection
-from delaymq.transport import connection as connection_module
+from delaymq.transport import ConnectionLimits, RemotingConnection, inbound
 from memory_transport import LARGE, SERVER, MemoryTransport, fall_behind, opened, requests, run, turns, until
 
 
@@ -95,7 +94,7 @@ def test_a_second_long_request_does_not_replace_the_first() -> None:
 
 
 def test_no_request_is_handled_after_reading_was_stopped_within_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "SLICE_S", 0.0)
+    monkeypatch.setattr(inbound, "SLICE_S", 0.0)
     handled = Handled()
 
     def stop_at_six(connection: RemotingConnection, commands: list[Command]) -> None:
@@ -127,7 +126,7 @@ def test_no_request_is_handled_after_a_close() -> None:
 
 
 def test_reading_stays_paused_when_the_peer_catches_up_within_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "SLICE_S", 0.0)
+    monkeypatch.setattr(inbound, "SLICE_S", 0.0)
     handled = Handled()
     is_reading: list[bool] = []
 

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from delaymq.protocol.command import Command, Response, encode_command, encode_response, request_command
-from delaymq.transport import ConnectionLimits, RemotingConnection
-from delaymq.transport import connection as connection_module
+from delaymq.transport import ConnectionLimits, RemotingConnection, inbound
 from delaymq.transport.fair_queue import FairQueue
 from delaymq.transport.states import Intake, LongRequest, Peer, Phase
 from hypothesis import given, settings
@@ -211,8 +210,8 @@ class Walk:
 @pytest.fixture(scope="module", autouse=True)
 def _smallest_slices() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(connection_module, "SLICE_S", 0.0)
-        patched.setattr(connection_module._logger, "disabled", True)
+        patched.setattr(inbound, "SLICE_S", 0.0)
+        patched.setattr(inbound._logger, "disabled", True)
         yield
 
 

@@ -12,8 +12,7 @@ import pytest
 from delaymq.protocol.command import Command, Response, encode_command, encode_response, request_command
 from delaymq.protocol.errors import ProtocolError
 from delaymq.protocol.frame import IDLE_BUFFER_BYTES, FrameReceiver
-from delaymq.transport import ConnectionLimits, RemotingConnection, connect
-from delaymq.transport import connection as connection_module
+from delaymq.transport import ConnectionLimits, RemotingConnection, connect, inbound
 from delaymq.transport.buffer_budget import BufferBudget
 from delaymq.transport.fair_queue import FairQueue
 
@@ -184,7 +183,7 @@ async def server(on_commands: Callable[[RemotingConnection, list[Command]], None
 def test_a_flood_is_handled_in_slices_with_others_in_between_and_every_request_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connection_module, "SLICE_S", 0.0)  # each slice is the smallest one
+    monkeypatch.setattr(inbound, "SLICE_S", 0.0)  # each slice is the smallest one
     order: list[tuple[int, int]] = []
 
     def answer(connection: RemotingConnection, commands: list[Command]) -> None:
@@ -220,7 +219,7 @@ def test_a_flood_is_handled_in_slices_with_others_in_between_and_every_request_o
 def test_what_is_put_off_says_since_when_and_a_connection_that_has_caught_up_does_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connection_module, "SLICE_S", 0.0)
+    monkeypatch.setattr(inbound, "SLICE_S", 0.0)
     seen: list[float] = []
     connections: list[RemotingConnection] = []
 

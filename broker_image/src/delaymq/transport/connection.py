@@ -7,36 +7,24 @@ import asyncio
 import itertools
 import logging
 import ssl
-import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Final
 
 from delaymq.clock import now_ms
 from delaymq.message.ids import pack_host
 from delaymq.protocol.codes import ResponseCode
-from delaymq.protocol.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, Response, encode_command, encode_response
+from delaymq.protocol.command import FLAG_ONEWAY, Command, Response, encode_command, encode_response
 from delaymq.protocol.errors import ProtocolError, TlsHandshakeError
 from delaymq.protocol.frame import FrameReceiver
 from delaymq.quiet_log import QuietLog
 from delaymq.transport.addresses import end_of, host_and_port, network_of
 from delaymq.transport.buffer_budget import BufferBudget
 from delaymq.transport.errors import ConnectionClosedError, TooManyRequestsError
-from delaymq.transport.fair_queue import SLICE_S, FairQueue
+from delaymq.transport.fair_queue import FairQueue
+from delaymq.transport.inbound import HandlingProtocol
 from delaymq.transport.limits import ConnectionLimits
 from delaymq.transport.open_requests import OpenRequests
-from delaymq.transport.outbound import SendingProtocol
-from delaymq.transport.states import (
-    INTAKES,
-    LONG_REQUESTS,
-    Intake,
-    IntakeEvent,
-    LongRequest,
-    LongRequestEvent,
-    Phase,
-    PhaseEvent,
-    reads,
-    wants_turn,
-)
+from delaymq.transport.states import Phase, PhaseEvent
 from delaymq.transport.tcp_socket import last_bytes_age_s, peer_has_left
 from delaymq.transport.tls_acceptor import HandshakeReceiver, TlsAcceptor
 from delaymq.transport.tls_errors import sentence
@@ -44,16 +32,8 @@ from delaymq.transport.tls_errors import sentence
 DEFAULT_TIMEOUT_MS: Final = 3_000
 """RocketMQ's clients give an ordinary request this long."""
 
-TAKEN_AT_ONCE: Final = 4
-"""Pipelined requests that are handled before it is looked how much the peer has been sent. One read holds hundreds of
-pulls, each with an answer of up to 4 MiB: all at once they would take gigabytes and seconds."""
-
 BELOW_TLS_BYTES: Final = 64 * 1024
 """Encrypted bytes that wait for the socket before those above count as unsent."""
-
-_OPEN: Intake = Intake.OPEN
-"""For each read: a global is found much faster than a member. Not Final: mypy would narrow across calls."""
-_STOPPED: Final = Intake.STOPPED
 
 _logger = logging.getLogger(__name__)
 _bad_peers = QuietLog(_logger, now_ms)
@@ -64,31 +44,19 @@ OnClosed = Callable[["RemotingConnection", Exception | None], None]
 OnOpened = Callable[["RemotingConnection"], None]
 
 
-class RemotingConnection(SendingProtocol):
+class RemotingConnection(HandlingProtocol):
     """One connection. `on_commands` gets the requests of each read as a list; what it sends goes out in one write."""
 
     __slots__ = (
-        "_deferred",
-        "_intake",
-        "_is_reading",
-        "_long_request",
         "_on_closed",
-        "_on_commands",
         "_on_opened",
         "_receiver",
-        "_requests",
-        "_step",
         "_tls",
-        "_turns",
-        "deferred_since",
         "id",
-        "is_waiting",
         "local_address",
         "remote_host",
         "session",
-        "share",
         "sign",
-        "used_s",
     )
 
     def __init__(
@@ -102,12 +70,10 @@ class RemotingConnection(SendingProtocol):
         turns: FairQueue | None = None,
         tls: TlsAcceptor | None = None,
     ) -> None:
-        super().__init__(limits or ConnectionLimits(), budget)
+        super().__init__(limits or ConnectionLimits(), budget, turns)
         self.id = next(_ids)
         self.remote_host = b""
         self.local_address = ""
-        self.deferred_since = 0.0
-        """Since when its intake is DEFERRING, as `time.monotonic` tells it; 0.0: it is not."""
         self.session: object = None
         """For the owner of the connection."""
         self.sign: Callable[[Command], None] | None = None
@@ -115,21 +81,8 @@ class RemotingConnection(SendingProtocol):
         self._on_commands = on_commands or refuse_all
         self._on_opened = on_opened
         self._on_closed = on_closed
-        self._turns = turns
-        self.share: Hashable = b""
-        """Whose part of the server's time its requests use: its host's, until `use_share`."""
-        self.used_s = 0.0
-        self.is_waiting = False
-        """Whether it is queued in `turns`, which sets `used_s` too."""
         self._tls = tls
         self._receiver = self._first_receiver()
-        self._intake = Intake.OPEN
-        self._deferred: list[Command] = []
-        self._long_request = LongRequest.NONE
-        self._step: Callable[[], bool] | None = None
-        """The next step of the long request."""
-        self._is_reading = True
-        """Whether the transport was told so last."""
 
     def _first_receiver(self) -> FrameReceiver:
         kind = HandshakeReceiver if self._tls is not None and self._tls.enforcing else FrameReceiver
@@ -167,14 +120,6 @@ class RemotingConnection(SendingProtocol):
 
     def eof_received(self) -> bool:
         return False
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._settle()
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._settle()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._phase is Phase.LOST:
@@ -312,159 +257,7 @@ class RemotingConnection(SendingProtocol):
         if self._budget is not None:
             self._budget.receives(self, buffer_bytes)
 
-    def finish_in_turns(self, step: Callable[[], bool], behind: list[Command], *, parked: bool = False) -> None:
-        """Has `step` called until it says that it is done, others' requests in between; `behind` is handled then.
-
-        To be called within `on_commands`, once. It is called to the end also when the connection ends before. `parked`:
-        the first call waits for `unpark`, which has to be called in any case.
-        """
-        event = LongRequestEvent.PARK if parked else LongRequestEvent.BEGIN
-        self._long_request = LONG_REQUESTS.after(self._long_request, event)
-        self._step = step
-        self._defer(behind)
-
-    def use_share(self, account: str) -> None:
-        """Counts what its requests cost as this account's, which has signed one of them."""
-        if self.share != account:
-            self.share = account
-            self.used_s = 0.0
-
-    def unpark(self) -> None:
-        """Begins with what was parked."""
-        self._long_request = LONG_REQUESTS.after(self._long_request, LongRequestEvent.UNPARK)
-        self._settle()
-
-    def stop_reading(self) -> None:
-        """Takes no further requests: before the end, so that no answer is written any more while others go out."""
-        self._stop_intake()
-        self._settle()
-
-    # Inside: its states.
-
-    @property
-    def intake(self) -> Intake:
-        """What becomes of a request that is read."""
-        return self._intake
-
-    @property
-    def long_request(self) -> LongRequest:
-        """The request that takes several turns of the loop."""
-        return self._long_request
-
-    @property
-    def _is_held_back(self) -> bool:
-        return self._drained is not None and not self._limits.read_while_behind
-
-    def _enter(self, event: PhaseEvent) -> None:
-        super()._enter(event)
-        if self.closing:
-            self._stop_intake()
-
-    def _stop_intake(self) -> None:
-        self._intake = INTAKES.after(self._intake, IntakeEvent.STOP)
-        self._deferred = []
-        self.deferred_since = 0.0
-
-    def _defer(self, requests: list[Command]) -> None:
-        """Has `requests` wait behind those that wait already."""
-        self._intake = INTAKES.after(self._intake, IntakeEvent.DEFER)
-        if self._intake is Intake.DEFERRING:
-            self._deferred += requests
-            self.deferred_since = self.deferred_since or time.monotonic()
-
-    def _settle(self) -> None:
-        """Reads, and waits for a turn, exactly if its states say so."""
-        held_back = self._is_held_back
-        if self._transfers:
-            is_reading = reads(self._intake, held_back=held_back)
-            if is_reading is not self._is_reading:
-                self._is_reading = is_reading
-                if is_reading:
-                    self._transport.resume_reading()
-                else:
-                    self._transport.pause_reading()
-        if wants_turn(self._intake, self._long_request, held_back=held_back):
-            if self._turns is None:
-                self._turns = FairQueue()
-            self._turns.wait(self)
-
-    # Inside: requests.
-
-    def _take(self, commands: list[Command]) -> None:
-        # Nearly always all are requests (a server) or all are responses (a client).
-        requests: list[Command] = []
-        for command in commands:
-            if command.flag & FLAG_RESPONSE:
-                self._requests.answer(command)
-            else:
-                requests.append(command)
-        if self._intake is not _OPEN:
-            self._defer(requests)
-        elif len(requests) > 1 and self._turns is not None and self._turns.is_exhausted():
-            self._defer(requests)
-            self._settle()
-        elif requests:
-            self._handle(requests)
-            if self._intake is not _OPEN:
-                self._settle()
-
-    def _handle(self, requests: list[Command]) -> None:
-        """Has `requests` handled; a server defers what exceeds a slice, or when the peer does not take answers."""
-        self._corked = True
-        try:
-            if len(requests) <= TAKEN_AT_ONCE or self._limits.read_while_behind:
-                self._on_commands(self, requests)
-                return
-            give_way_at = time.monotonic() + SLICE_S
-            for at in range(0, len(requests), TAKEN_AT_ONCE):
-                if self._intake is _STOPPED:
-                    return
-                if self._drained is not None or (at and time.monotonic() >= give_way_at):
-                    self._defer(requests[at:])
-                    return
-                self._on_commands(self, requests[at : at + TAKEN_AT_ONCE])
-                if self._step is not None:
-                    self._defer(requests[at + TAKEN_AT_ONCE :])
-                    return
-                if sum(map(len, self._pieces)) > self._limits.write_pause_bytes:
-                    self._flush()
-        except Exception:
-            # The domain answers its own errors; what still gets here is a defect, and costs one connection.
-            _logger.exception("a command of %s could not be handled", self.remote_address)
-            self.abort()
-        finally:
-            self._corked = False
-            self._flush()
-
-    def run_slice(self) -> bool:
-        """Takes steps of a long request or handles a slice of what was deferred; whether it waits for another turn."""
-        if self._long_request is LongRequest.RUNNING and not self._take_steps():
-            return True
-        if self._long_request is LongRequest.NONE and not self._is_held_back:
-            requests, self._deferred = self._deferred, []
-            if requests:
-                self._handle(requests)
-        if self._deferred or self._long_request is not LongRequest.NONE:
-            return wants_turn(self._intake, self._long_request, held_back=self._is_held_back)
-        self._intake = INTAKES.after(self._intake, IntakeEvent.CATCH_UP)
-        self.deferred_since = 0.0
-        self._settle()
-        return False
-
-    def _take_steps(self) -> bool:
-        """A slice of the long request's steps; whether it is done."""
-        step = self._step
-        give_way_at = time.monotonic() + SLICE_S
-        try:
-            while step is not None and not step():
-                if time.monotonic() >= give_way_at:
-                    return False
-        except Exception:
-            _logger.exception("a command of %s could not be finished", self.remote_address)
-            self.abort()
-        self._step = None
-        self._long_request = LONG_REQUESTS.after(self._long_request, LongRequestEvent.FINISH)
-        return True
+    # Inside.
 
     def _cut_off(self, error: ProtocolError) -> None:
         error.__traceback__ = None  # the receiver keeps the error, whose frames keep the receiver
