@@ -60,7 +60,8 @@ class World:
         self.handled += [command.opaque for command in commands]
 
     def begin(self, event: LongRequestEvent) -> None:
-        self.connection.finish_in_turns(self._step, [], parked=event is LongRequestEvent.PARK)
+        behind = [Command(10, 99)]
+        self.connection.finish_in_turns(self._step, behind, parked=event is LongRequestEvent.PARK)
 
     def _step(self) -> bool:
         self.steps += 1
@@ -208,6 +209,7 @@ def test_long_requests(state: LongRequest, event: LongRequestEvent) -> None:
             # No caller can ask for it: it is the end of a slice in which the last step was done.
             connection.run_slice()
             assert world.steps == (0 if isinstance(cell, Impossible) else 1)
+            assert world.handled == ([] if isinstance(cell, Impossible) else [99])
             assert connection.long_request is (state if isinstance(cell, Impossible) else cell)
         else:
 
@@ -230,9 +232,10 @@ def test_long_requests(state: LongRequest, event: LongRequestEvent) -> None:
         if connection.long_request is LongRequest.PARKED:
             connection.unpark()
         await turns()
-        # It is taken to its end once, and others are read after it.
+        # It is taken to its end once, before the request behind it, and others are read after it.
         assert connection.long_request is LongRequest.NONE
         assert world.steps == (0 if state is LongRequest.NONE and isinstance(cell, Impossible) else 1)
+        assert world.handled == [99] * world.steps
         assert connection.intake is Intake.OPEN
         assert world.transport.is_reading_
         connection.abort()

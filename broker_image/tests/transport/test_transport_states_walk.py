@@ -14,19 +14,25 @@ from memory_transport import LARGE, MemoryTransport, opened, turns
 
 ANSWER, LARGE_ANSWER, LONG, PARK, CLOSE, STOP, FAIL = range(10, 17)
 """Codes of requests, by what the owner of the connection does with one."""
-KINDS = st.sampled_from([ANSWER] * 8 + [LARGE_ANSWER] * 2 + [LONG] * 2 + [PARK, CLOSE, STOP, FAIL])
+KINDS = st.sampled_from([ANSWER] * 30 + [LARGE_ANSWER] * 6 + [LONG] * 4 + [PARK] * 2 + [CLOSE, STOP, FAIL])
 """Weighted, so that most walks last."""
 MOVES = st.one_of(
-    st.tuples(st.just("receive"), st.lists(KINDS, min_size=1, max_size=12)),
+    st.tuples(st.just("receive"), st.lists(KINDS, min_size=1, max_size=16)),
     st.tuples(
         st.sampled_from(
-            ["turn"] * 3
-            + ["hold", "take", "take", "unpark", "unpark", "ask", "upgrade", "secured", "secured"]
+            ["turn"] * 6
+            + ["hold", "take", "unpark", "ask", "secured"] * 3
             + ["stop", "close", "abort", "lose", "handshake fails"]
         ),
         st.just([]),
     ),
 )
+
+STARTS = [[], ["hold"], ["hold"], ["upgrade"], ["upgrade", "secured"], ["upgrade", "secured", "hold"]]
+"""Moves that few walks would begin with by chance."""
+SLICES_S = [0.0, 60.0]
+"""The smallest ones, and such as never end."""
+_slices = pytest.MonkeyPatch()
 
 
 class Walk:
@@ -208,22 +214,22 @@ class Walk:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _smallest_slices() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(inbound, "SLICE_S", 0.0)
-        patched.setattr(inbound._logger, "disabled", True)
-        yield
+def _undone() -> Iterator[None]:
+    _slices.setattr(inbound._logger, "disabled", True)
+    yield
+    _slices.undo()
 
 
-@settings(max_examples=150)
-@given(st.booleans(), st.lists(MOVES, max_size=30))
+@settings(max_examples=600)
+@given(st.sampled_from(SLICES_S), st.booleans(), st.sampled_from(STARTS), st.lists(MOVES, min_size=4, max_size=30))
 def test_what_holds_in_every_state_holds_on_every_way(
-    read_while_behind: bool, moves: list[tuple[str, list[int]]]
+    slice_s: float, read_while_behind: bool, start: list[str], moves: list[tuple[str, list[int]]]
 ) -> None:
     async def scenario() -> None:
+        _slices.setattr(inbound, "SLICE_S", slice_s)
         walk = Walk(read_while_behind=read_while_behind)
         walk.check()
-        for name, kinds in moves:
+        for name, kinds in [(name, []) for name in start] + moves:
             await walk.move(name, kinds)
         await walk.end()
 
