@@ -5,10 +5,15 @@ import logging
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import aiohttp
 import pytest
+from aiohttp import web
+from delaymq.api_types import config as api_config
+from delaymq.api_types import delay as api_delay
+from delaymq.broker.delivery import hold
+from delaymq.config import log_levels
 from delaymq.server.api.openapi import description
 from delaymq.server.api.routes import ROUTES
 from delaymq.server.console import is_console_path
@@ -69,6 +74,33 @@ def test_open_paths_are_those_that_the_guard_lets_through() -> None:
     from delaymq.server.http.guard import OPEN_PATHS
 
     assert {route.path for route in ROUTES if route.is_open} == OPEN_PATHS
+
+
+def test_a_handler_returns_the_type_that_its_route_describes() -> None:
+    streamed = set()
+    for route in ROUTES:
+        returned = get_type_hints(route.handle)["return"]
+        if route.answer in (None, dict):
+            continue
+        if returned in (web.Response, web.StreamResponse):
+            streamed.add(route.path)
+        else:
+            assert route.answer in (returned, *get_args(returned)), route.path
+    # One is shared with NameServers, the others are made piece by piece.
+    assert streamed == {"/readyz", "/api/v1/store/positions", "/api/v1/store/files"}
+
+
+def test_members_of_answers_are_all_described_as_sent() -> None:
+    schemas = description(ROUTES)["components"]["schemas"]
+    for name in ("About", "Delay", "DelayLevel", "Drain", "LifeEvent", "Pending", "Remaining"):
+        assert sorted(schemas[name]["required"]) == sorted(schemas[name]["properties"]), name
+        assert not any("default" in each for each in schemas[name]["properties"].values()), name
+    assert schemas["PendingRow"]["required"] == ["pending", "nextDueMs"]
+
+
+def test_described_limits_are_those_of_the_broker() -> None:
+    assert api_config.MAX_LOGGERS == log_levels.MAX_LOGGERS
+    assert api_delay.LONGEST_SPREAD_MS == hold.LONGEST_SPREAD_MS
 
 
 @pytest.mark.timeout(180)

@@ -155,7 +155,7 @@ class Holding:
             return None
         spread = self._hand_over.spread
         return {
-            "mode": hold.mode,
+            "mode": hold.mode.value,
             "sinceMs": hold.since_ms,
             "overdue": self.overdue(now_ms),
             "upToMs": hold.up_to_ms,

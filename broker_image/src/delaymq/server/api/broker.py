@@ -3,33 +3,43 @@
 import asyncio
 import importlib
 import time
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from aiohttp import web
 
 from delaymq import __version__
+from delaymq.api_types.base import LeaseMs, Problem
+from delaymq.api_types.broker import (
+    About,
+    Alive,
+    Decommissioned,
+    Drain,
+    NotAlive,
+    Remaining,
+    Transactions,
+    UnconsumedRow,
+)
+from delaymq.api_types.delay import Delay
 from delaymq.broker.admin import remaining
 from delaymq.broker.admin.drain import DrainMode
 from delaymq.config import to_settings
-from delaymq.server.http.responses import decode_json, error_response, readiness
+from delaymq.server.api.routing import ApiError
+from delaymq.server.http.responses import decode_json, json_response, readiness
 from delaymq.server.metrics.gather import gather
 
 if TYPE_CHECKING:
     from delaymq.server.broker_server import BrokerServer
 
-LEAST_LEASE_MS: Final = 1_000
-LONGEST_LEASE_MS: Final = 600_000
-"""A broker that nobody looks after any more takes writes again after this long at the latest."""
 SCAN_TURN_S: Final = 0.005
 """How long a scan of all groups and topics holds the loop before others have their turn."""
 
 
 class DrainRequest(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """Body of POST /api/v1/drain."""
+    """Body of POST /api/v1/drain; `DrainChange` says it as the description has it."""
 
     mode: DrainMode
-    lease_ms: Annotated[int, msgspec.Meta(ge=LEAST_LEASE_MS, le=LONGEST_LEASE_MS)] | None = None
+    lease_ms: LeaseMs | None = None
 
 
 class BrokerHttp:
@@ -40,13 +50,13 @@ class BrokerHttp:
         self._scraping = asyncio.Lock()
         """One scrape at a time: nobody who asks again and again gets more than one core's share."""
 
-    async def alive(self, request: web.Request) -> web.Response:
+    async def alive(self, request: web.Request) -> Alive | web.Response:
         """/livez: the event loop runs, or there would be no answer; 503 in a state that only a restart ends."""
         failure = self._server.broker.store.failure
         if failure is None:
-            return web.json_response({"alive": True})
-        error = {"code": "store_failed", "message": str(failure)}
-        return web.json_response({"alive": False, "error": error}, status=503)
+            return Alive(alive=True)
+        error = Problem(code="store_failed", message=str(failure))
+        return json_response(NotAlive(alive=False, error=error), 503)
 
     async def ready(self, request: web.Request) -> web.Response:
         """/readyz."""
@@ -63,49 +73,50 @@ class BrokerHttp:
             text = await loop.run_in_executor(None, module.Snapshot(gathered).text)
         return web.Response(body=text, headers={"Content-Type": module.CONTENT_TYPE})
 
-    async def delay(self, request: web.Request) -> web.Response:
+    async def delay(self, request: web.Request) -> Delay:
         """/api/v1/delay."""
-        return web.json_response(self._server.broker.delivery.status())
+        return self._delay()
 
-    async def about(self, request: web.Request) -> web.Response:
+    def _delay(self) -> Delay:
+        return msgspec.convert(self._server.broker.delivery.status(), Delay)
+
+    async def about(self, request: web.Request) -> About:
         """/api/v1/broker: what it is, how it stands, its settings and delays, in one answer."""
         server, broker = self._server, self._server.broker
         not_ready = server.not_ready()
-        return web.json_response(
-            {
-                "asOfMs": broker.now_ms(),
-                "version": __version__,
-                "brokerName": broker.config.broker_name,
-                "clusterName": broker.config.broker_cluster_name,
-                "storeId": broker.store.store_id,
-                "bootId": server.boot_id,
-                "startedAtMs": broker.stats.boot_ms,
-                "ready": not not_ready,
-                "notReady": not_ready,
-                "address": broker.address,
-                "drain": self._drain(),
-                "decommissioned": server.decommissioned,
-                "settings": to_settings(broker.config),
-                "delay": broker.delivery.status(),
-                "transactions": self._transactions(),
-            }
+        return About(
+            as_of_ms=broker.now_ms(),
+            version=__version__,
+            broker_name=broker.config.broker_name,
+            cluster_name=broker.config.broker_cluster_name,
+            store_id=broker.store.store_id,
+            boot_id=server.boot_id,
+            started_at_ms=broker.stats.boot_ms,
+            ready=not not_ready,
+            not_ready=tuple(not_ready),
+            address=broker.address,
+            drain=self._drain(),
+            decommissioned=server.decommissioned,
+            settings=to_settings(broker.config),
+            delay=self._delay(),
+            transactions=self._transactions(),
         )
 
-    def _transactions(self) -> dict[str, int]:
+    def _transactions(self) -> Transactions:
         totals = self._server.broker.transactions.totals()
-        return {
-            "pending": totals.pending,
-            "committed": totals.committed,
-            "rolledBack": totals.rolled_back,
-            "checked": totals.checked,
-            "givenUp": totals.given_up,
-        }
+        return Transactions(
+            pending=totals.pending,
+            committed=totals.committed,
+            rolled_back=totals.rolled_back,
+            checked=totals.checked,
+            given_up=totals.given_up,
+        )
 
-    async def drain(self, request: web.Request) -> web.Response:
+    async def drain(self, request: web.Request) -> Drain:
         """GET /api/v1/drain."""
-        return web.json_response(self._drain())
+        return self._drain()
 
-    async def set_drain(self, request: web.Request) -> web.Response:
+    async def set_drain(self, request: web.Request) -> Drain:
         """POST /api/v1/drain: holds producers off until the lease ends, or lets them come again."""
         try:
             wanted = decode_json(await request.read(), DrainRequest)
@@ -113,21 +124,22 @@ class BrokerHttp:
                 raise msgspec.ValidationError(f"{wanted.mode} needs leaseMs, after which writes are taken again")
         except msgspec.DecodeError as error:
             example = '{"mode": "withdraw", "leaseMs": 30000}'
-            return error_response(400, "bad_request", f"{error}: send {example}; modes are none, withdraw, refuse")
+            sentence = f"{error}: send {example}; modes are none, withdraw, refuse"
+            raise ApiError(400, "bad_request", sentence) from None
         self._server.draining.set(wanted.mode, wanted.lease_ms or 0)
-        return web.json_response(self._drain())
+        return self._drain()
 
-    def _drain(self) -> dict[str, object]:
+    def _drain(self) -> Drain:
         broker = self._server.broker
-        return {
-            "mode": broker.drain.mode,
-            "sinceMs": broker.drain.since_ms,
-            "leaseEndsMs": broker.drain.lease_ends_ms,
-            "lastSendMs": broker.stats.last_send_ms,
-            "sends": broker.stats.sends,
-        }
+        return Drain(
+            mode=broker.drain.mode.value,
+            since_ms=broker.drain.since_ms,
+            lease_ends_ms=broker.drain.lease_ends_ms,
+            last_send_ms=broker.stats.last_send_ms,
+            sends=broker.stats.sends,
+        )
 
-    async def remaining(self, request: web.Request) -> web.Response:
+    async def remaining(self, request: web.Request) -> Remaining:
         """/api/v1/remaining: what consumers would miss if this broker and its store were gone now."""
         broker = self._server.broker
         now_ms = broker.now_ms()
@@ -139,23 +151,21 @@ class BrokerHttp:
             if time.monotonic() >= give_way_at:
                 await asyncio.sleep(0)
                 give_way_at = time.monotonic() + SCAN_TURN_S
-        return web.json_response(
-            {
-                "asOfMs": now_ms,
-                # What was handed over or sent back meanwhile is in one of the two.
-                "pendingDelays": max(pending, self._pending()),
-                "unconsumed": [
-                    {"group": row.group, "topic": row.topic, "messages": row.messages} for row in found.largest()
-                ],
-                "unconsumedMessages": found.messages,
-                "activeGroups": sorted(found.groups)[: remaining.MAX_SHOWN],
-            }
+        return Remaining(
+            as_of_ms=now_ms,
+            # What was handed over or sent back meanwhile is in one of the two.
+            pending_delays=max(pending, self._pending()),
+            unconsumed=tuple(
+                UnconsumedRow(group=row.group, topic=row.topic, messages=row.messages) for row in found.largest()
+            ),
+            unconsumed_messages=found.messages,
+            active_groups=tuple(sorted(found.groups)[: remaining.MAX_SHOWN]),
         )
 
-    async def decommission(self, request: web.Request) -> web.Response:
+    async def decommission(self, request: web.Request) -> Decommissioned:
         """POST /api/v1/decommission: no more writes; the next stop unregisters the broker. May be repeated."""
         self._server.decommission()
-        return web.json_response({"decommissioned": True, "pendingDelays": self._pending()}, status=202)
+        return Decommissioned(decommissioned=True, pending_delays=self._pending())
 
     def _pending(self) -> int:
         """Delayed messages, and those whose transaction is open: only this broker can make them visible."""

@@ -1,10 +1,11 @@
 """GET /api/v1/cluster: which brokers there are, as NameServers tell, and how this one stands with them."""
 
+from delaymq.api_types.cluster import BrokerRow, Cluster, NameServerRow
 from delaymq.protocol.bodies import ClusterInfo
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import request_command
 from delaymq.protocol.errors import RequestError
-from delaymq.server.api.routing import Answer, Api
+from delaymq.server.api.routing import Api
 from delaymq.server.registration import NameServerLink
 from delaymq.transport import TransportError
 
@@ -12,33 +13,6 @@ ASK_TIMEOUT_MS = 2_000
 """A NameServer that does not answer must not hold up a page: the next is asked."""
 MAX_BROKERS = 1_000
 """Shown of a cluster."""
-
-
-class BrokerRow(Answer):
-    """One broker."""
-
-    broker_name: str
-    broker_id: int
-    """0 is the master."""
-    address: str
-    cluster: str
-
-
-class NameServerRow(Answer):
-    """One NameServer of this broker."""
-
-    address: str
-    registered: bool
-    problem: str | None
-
-
-class Cluster(Answer):
-    """The cluster."""
-
-    as_of_ms: int
-    cluster_name: str
-    brokers: list[BrokerRow]
-    name_servers: list[NameServerRow]
 
 
 async def cluster(api: Api) -> Cluster:

@@ -1,30 +1,8 @@
 """GET /api/v1/config: every setting of the running broker, where it is from, and what waits for a restart."""
 
+from delaymq.api_types.config import Setting, Settings
 from delaymq.config.describe import describe
-from delaymq.server.api.routing import Answer, Api
-
-
-class Setting(Answer):
-    """One key."""
-
-    key: str
-    value: str | None
-    """None of a secret, which is never shown."""
-    is_set: bool
-    origin: str
-    """`default`, `broker.conf:12`, `variable …`, `flag …`, `changed at … by …`."""
-    default: str
-    change: str
-    """`hot`: a change counts at once; `restart`: from the next start on."""
-    waiting: str | None
-    """The value that counts from the next start on, where it was changed meanwhile."""
-
-
-class Settings(Answer):
-    """All keys, in the order of the page of all settings."""
-
-    as_of_ms: int
-    settings: list[Setting]
+from delaymq.server.api.routing import Api
 
 
 async def config(api: Api) -> Settings:

@@ -1,13 +1,14 @@
 """Pausing and resuming deliveries over HTTP: POST /api/v1/delay/pause and /api/v1/delay/resume."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 from aiohttp import web
 
-from delaymq.broker.delivery.hold import LONGEST_SPREAD_MS
-from delaymq.server.http.responses import decode_json, error_response
+from delaymq.api_types.delay import Held, Hold, SpreadMs, UpToMs
+from delaymq.server.api.routing import ApiError
+from delaymq.server.http.responses import decode_json
 
 if TYPE_CHECKING:
     from delaymq.server.broker_server import BrokerServer
@@ -18,12 +19,12 @@ _EXAMPLES: Final = (
 
 
 class ResumeRequest(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """Body of POST /api/v1/delay/resume: what becomes of the messages that are overdue."""
+    """Body of POST /api/v1/delay/resume: what becomes of overdue messages; the description has it as `Resume`."""
 
     overdue: Literal["deliver", "spread", "drop"]
-    over_ms: Annotated[int, msgspec.Meta(ge=1, le=LONGEST_SPREAD_MS)] | None = None
+    over_ms: SpreadMs | None = None
     """Of `spread`: how long it takes."""
-    up_to_ms: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)] | None = None
+    up_to_ms: UpToMs | None = None
     """Of `drop`: what is due at or before this time is dropped, as it was looked at before."""
 
 
@@ -33,44 +34,43 @@ class DelayHttp:
     def __init__(self, server: "BrokerServer") -> None:
         self._server = server
 
-    async def pause(self, request: web.Request) -> web.Response:
+    async def pause(self, request: web.Request) -> Held:
         """POST /api/v1/delay/pause: nothing is delivered until somebody resumes, also after a restart."""
         return self._change(self._server.broker.delivery.holding.pause)
 
-    async def resume(self, request: web.Request) -> web.Response:
+    async def resume(self, request: web.Request) -> Held:
         """POST /api/v1/delay/resume: deliveries go on; the body says what becomes of what is overdue."""
         holding = self._server.broker.delivery.holding
         try:
             wanted = decode_json(await request.read(), ResumeRequest)
         except msgspec.DecodeError as error:
-            return error_response(400, "bad_request", f"{error}: send {_EXAMPLES}")
+            raise ApiError(400, "bad_request", f"{error}: send {_EXAMPLES}") from None
         if wanted.overdue == "spread":
             if wanted.over_ms is None:
-                return error_response(400, "bad_request", "overMs is missing: over how many ms are they spread?")
+                raise ApiError(400, "bad_request", "overMs is missing: over how many ms are they spread?")
             over_ms = wanted.over_ms
             return self._change(lambda: holding.spread(over_ms))
         if wanted.overdue == "drop":
             if wanted.up_to_ms is None:
-                return error_response(
+                raise ApiError(
                     400, "bad_request", "upToMs is missing: look at /api/v1/delay first, and state its asOfMs"
                 )
             up_to_ms = wanted.up_to_ms
             return self._change(lambda: holding.drop(up_to_ms))
         return self._change(holding.deliver)
 
-    def _change(self, change: Callable[[], None]) -> web.Response:
+    def _change(self, change: Callable[[], None]) -> Held:
         broker = self._server.broker
         if broker.config.read_only:
-            return error_response(409, "read_only", "the broker was started read-only: it delivers nothing")
+            raise ApiError(409, "read_only", "the broker was started read-only: it delivers nothing")
         now_ms = broker.now_ms()
         overdue = broker.delivery.holding.overdue(now_ms)
         try:
             change()
         except OSError as error:
-            return error_response(
+            raise ApiError(
                 503, "not_kept", f"delaymq/delivery.json cannot be written ({error}): nothing changed"
-            )
+            ) from None
         broker.delivery.wake()
-        return web.json_response(
-            {"asOfMs": now_ms, "overdue": overdue, "held": broker.delivery.holding.as_json(now_ms)}, status=202
-        )
+        held = msgspec.convert(broker.delivery.holding.as_json(now_ms), Hold | None)
+        return Held(as_of_ms=now_ms, overdue=overdue, held=held)

@@ -2,8 +2,9 @@
 
 from typing import TYPE_CHECKING, Final
 
+from delaymq.api_types.groups import GroupBase, GroupDetails, GroupRow, Groups, Member, Progress, Subscription
 from delaymq.message import names
-from delaymq.server.api.routing import Answer, Api, ApiError, Limit, Name, Query
+from delaymq.server.api.routing import Api, ApiError, Limit, Name, Query
 from delaymq.server.api.topics import page_of
 from delaymq.server.group_lag import queue_count, topics_and_lag
 from delaymq.server.time_slices import TimeSlices
@@ -27,79 +28,10 @@ class GroupsQuery(Query):
     after: Name = ""
 
 
-class _Group(Answer):
-    group: str
-    model: str | None
-    """Known while it has members."""
-    consume_type: str | None
-    topics: list[str]
-    lag: int
-    """Messages before it; 0 for broadcasting groups, which keep their offsets themselves."""
-    dead_letters: int
-
-
-class GroupRow(_Group):
-    """One group."""
-
-    members: int
-
-
-class Groups(Answer):
-    """A page of groups by name."""
-
-    as_of_ms: int
-    groups: list[GroupRow]
-    total: int
-    """Matching ones on all pages."""
-    next: str | None
-
-
 class GroupQuery(Query):
     """Which group."""
 
     group: Name
-
-
-class Member(Answer):
-    """One consumer; one that is expected back after a restart has an id only."""
-
-    client_id: str
-    address: str | None
-    language: str | None
-    version: int | None
-
-
-class Subscription(Answer):
-    """What a group wants of a topic."""
-
-    topic: str
-    expression: str
-    type: str
-
-
-class Progress(Answer):
-    """How far a group is in one queue."""
-
-    topic: str
-    queue_id: int
-    min_offset: int
-    max_offset: int
-    consumer_offset: int | None
-    """The next one that it consumes; None: it has committed none."""
-    lag: int
-    last_consumed_ms: int | None
-    """When the message before that offset was stored."""
-
-
-class GroupDetails(_Group):
-    """One group with its members and its progress."""
-
-    as_of_ms: int
-    members: list[Member]
-    subscriptions: list[Subscription]
-    progress: list[Progress]
-    truncated: bool
-    """Whether there are more rows than shown."""
 
 
 async def groups(api: Api, query: GroupsQuery) -> Groups:
@@ -144,7 +76,7 @@ async def group(api: Api, query: GroupQuery) -> GroupDetails:
         ],
         progress=progress,
         truncated=truncated or max(len(subscriptions), len(row.topics)) >= MAX_SHOWN_TOPICS,
-        **{field: getattr(row, field) for field in _Group.__struct_fields__},
+        **{field: getattr(row, field) for field in GroupBase.__struct_fields__},
     )
 
 

@@ -6,23 +6,13 @@ from typing import Annotated
 
 import msgspec
 
+from delaymq.api_types.base import Body
+from delaymq.api_types.config import MAX_LOGGERS, LevelName, LoggerName, LogLevel
 from delaymq.config.errors import ConfigError
-from delaymq.config.log_levels import MAX_LOGGERS, format_log_levels, parse_log_levels
-from delaymq.server.api.routing import Answer, Api, ApiError, Body
-
-LevelName = Annotated[str, msgspec.Meta(max_length=16, description="debug, info, warning or error")]
-LoggerName = Annotated[str, msgspec.Meta(max_length=255, description="such as delaymq.store")]
+from delaymq.config.log_levels import format_log_levels, parse_log_levels
+from delaymq.server.api.routing import Api, ApiError
 
 _logger = logging.getLogger(__name__)
-
-
-class LogLevel(Answer):
-    """Which events are written to the log."""
-
-    level: LevelName
-    """Of all loggers that have none of their own."""
-    loggers: dict[LoggerName, LevelName]
-    """Of single ones and what is below them."""
 
 
 class LogLevelChange(Body):

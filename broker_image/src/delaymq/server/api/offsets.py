@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from delaymq.server.http.responses import error_response
+from delaymq.api_types.broker import OffsetsForgotten
+from delaymq.server.api.routing import ApiError
 
 if TYPE_CHECKING:
     from delaymq.server.broker_server import BrokerServer
@@ -16,16 +17,16 @@ class OffsetsHttp:
     def __init__(self, server: "BrokerServer") -> None:
         self._server = server
 
-    async def forget(self, request: web.Request) -> web.Response:
+    async def forget(self, request: web.Request) -> OffsetsForgotten:
         """Consumers are served again; groups begin as new ones do."""
         broker = self._server.broker
         kept = broker.offsets.unreadable
         if not kept:
-            return error_response(409, "readable", "the consumer offsets can be read: there is nothing to give up")
+            raise ApiError(409, "readable", "the consumer offsets can be read: there is nothing to give up")
         try:
             broker.forget_offsets()
         except OSError as error:
-            return error_response(
+            raise ApiError(
                 503, "not_kept", f"config/consumerOffset.json cannot be written ({error}): nothing changed"
-            )
-        return web.json_response({"asOfMs": broker.now_ms(), "kept": list(kept)})
+            ) from None
+        return OffsetsForgotten(as_of_ms=broker.now_ms(), kept=tuple(kept))

@@ -7,7 +7,8 @@ from typing import Any, Final
 import msgspec
 
 from delaymq import __version__
-from delaymq.server.api.routing import JSON, Api, Query, Refusal, Route
+from delaymq.api_types.base import Answer, FrozenAnswer, Refusal
+from delaymq.server.api.routing import JSON, Api, Query, Route
 
 _TEMPLATE: Final = "#/components/schemas/{name}"
 _ABOUT: Final = (
@@ -44,6 +45,9 @@ def description(routes: tuple[Route, ...]) -> dict[str, Any]:
     types = [each for route in routes for each in (route.answer, _body(route)) if each not in (None, dict, object)]
     types += [Refusal]
     schemas, components = msgspec.json.schema_components(types, ref_template=_TEMPLATE)
+    for name, kind in (_forms(Answer) | _forms(FrozenAnswer)).items():
+        if name in components and not kind.__struct_config__.omit_defaults:
+            _always_sent(components[name])
     by_type = {id(kind): schema for kind, schema in zip(types, schemas, strict=True)}
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
@@ -57,6 +61,22 @@ def description(routes: tuple[Route, ...]) -> dict[str, Any]:
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "description": "httpToken"}},
         },
     }
+
+
+def _forms(base: type[msgspec.Struct]) -> dict[str, type[msgspec.Struct]]:
+    """All answers by name."""
+    found: dict[str, type[msgspec.Struct]] = {}
+    for kind in base.__subclasses__():
+        found |= {kind.__name__: kind} | _forms(kind)
+    return found
+
+
+def _always_sent(schema: dict[str, Any]) -> None:
+    """Defaults of an answer are for readers; brokers send every member."""
+    properties = schema["properties"]
+    for each in properties.values():
+        each.pop("default", None)
+    schema["required"] = list(properties)
 
 
 def _operation(route: Route, by_type: dict[int, dict[str, Any]]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import msgspec
 from aiohttp import web
 
-from delaymq.server.http.responses import decode_json, error_response
+from delaymq.server.http.responses import decode_json, error_response, json_response
 from delaymq.server.log_reader import LogFiles
 
 if TYPE_CHECKING:
@@ -38,27 +38,6 @@ class Query(msgspec.Struct, rename="camel", kw_only=True, forbid_unknown_fields=
     """Parameters of a request, from its path and its query string."""
 
 
-class Body(msgspec.Struct, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    """The JSON body of a request."""
-
-
-class Answer(msgspec.Struct, rename="camel", kw_only=True):
-    """The JSON of an answer."""
-
-
-class Problem(Answer):
-    """What went wrong."""
-
-    code: str
-    message: str
-
-
-class Refusal(Answer):
-    """The one form of errors."""
-
-    error: Problem
-
-
 class ApiError(Exception):
     """A request that is answered with an error: its status, a code for programs and a sentence for people."""
 
@@ -79,7 +58,7 @@ class Route:
     handle: Callable[..., Awaitable[Any]]
     """`handle(api)`, with the parsed `query` and `body` behind it if there are such, returns an `answer`.
 
-    A method of a class that is made with the server gets the request instead and returns a whole response.
+    A method of a class that is made with the server gets the request instead, and may return a whole response.
     """
     answer: Any
     """Type of the JSON that is answered; None: not JSON."""
@@ -173,7 +152,7 @@ def add_routes(app: web.Application, api: Api, routes: tuple[Route, ...]) -> Non
                 owners[route.owner] = owner = _made(route, api.server)
                 if hasattr(owner, "close"):
                     app.on_cleanup.append(owner.close)
-            handler = getattr(owners[route.owner], route.handle.__name__)
+            handler = _method_handler(route, getattr(owners[route.owner], route.handle.__name__))
         if route.method == "GET":
             app.router.add_get(route.path, handler)  # and HEAD
         else:
@@ -195,7 +174,20 @@ def _handler(api: Api, route: Route) -> Callable[[web.Request], Awaitable[web.St
             answer = await route.handle(api, *arguments)
         except ApiError as error:
             return error_response(error.status, error.code, error.message)
-        return web.Response(body=msgspec.json.encode(answer), status=route.status, content_type=route.content)
+        return json_response(answer, route.status)
+
+    return handle
+
+
+def _method_handler(
+    route: Route, method: Callable[[web.Request], Awaitable[object]]
+) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        try:
+            answer = await method(request)
+        except ApiError as error:
+            return error_response(error.status, error.code, error.message)
+        return answer if isinstance(answer, web.StreamResponse) else json_response(answer, route.status)
 
     return handle
 

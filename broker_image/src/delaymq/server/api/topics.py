@@ -3,10 +3,11 @@
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Literal
 
+from delaymq.api_types.topics import Kind, QueueRow, TopicDetails, TopicRow, Topics
 from delaymq.broker.topics import READ, WRITE
 from delaymq.message import names
 from delaymq.protocol.bodies import TopicConfig
-from delaymq.server.api.routing import Answer, Api, ApiError, Limit, Name, Query
+from delaymq.server.api.routing import Api, ApiError, Limit, Name, Query
 from delaymq.server.group_lag import queue_count
 from delaymq.server.time_slices import TimeSlices
 from delaymq.store.reader import QUEUE_ENTRY
@@ -14,7 +15,7 @@ from delaymq.store.reader import QUEUE_ENTRY
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
 
-Kind = Literal["normal", "retry", "deadLetter", "system"]
+
 MAX_SHOWN_QUEUES = 16_384
 """Of one topic: as many as it can have."""
 MAX_SHOWN_GROUPS = 1_000
@@ -30,56 +31,10 @@ class TopicsQuery(Query):
     after: Name = ""
 
 
-class TopicRow(Answer):
-    """One topic."""
-
-    topic: str
-    kind: Kind
-    permission: Literal["", "r", "w", "rw"]
-    read_queues: int
-    write_queues: int
-    messages: int
-    """That can be read."""
-    stored: int
-    """By producers since the start."""
-    delivered: int
-    """Delayed ones since the start."""
-    pending: int | None
-    """Delayed ones that wait; None: not counted yet."""
-    last_stored_ms: int | None
-
-
-class Topics(Answer):
-    """A page of topics by name."""
-
-    as_of_ms: int
-    topics: list[TopicRow]
-    total: int
-    """Matching ones on all pages."""
-    next: str | None
-
-
 class TopicQuery(Query):
     """Which topic."""
 
     topic: Name
-
-
-class QueueRow(Answer):
-    """One queue."""
-
-    queue_id: int
-    min_offset: int
-    max_offset: int
-    last_stored_ms: int | None
-
-
-class TopicDetails(TopicRow):
-    """One topic with its queues, and groups that have offsets or members for it."""
-
-    as_of_ms: int
-    queues: list[QueueRow]
-    groups: list[str]
 
 
 def kind_of(broker: "Broker", topic: str) -> Kind:

@@ -1,12 +1,15 @@
 """What all answers have in common: one form of errors, and headers that keep browsers from guessing."""
 
 import logging
+from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from delaymq.api_types.base import Problem, Refusal
+from delaymq.api_types.broker import NotReady, Ready
 from delaymq.store.disk.files import is_shortage
 
 SECURITY_HEADERS: Final = {
@@ -51,18 +54,25 @@ def _with_integers(value: Any) -> Any:
     return value
 
 
+def json_response(answer: object, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
+    """An answer of /api/v1."""
+    return web.Response(
+        body=msgspec.json.encode(answer), status=status, headers=headers, content_type="application/json"
+    )
+
+
 def error_response(status: int, code: str, message: str) -> web.Response:
     """The one form of errors. 503 says when to repeat the request."""
     headers = {"Retry-After": str(RETRY_AFTER_S)} if status == 503 else None
-    return web.json_response({"error": {"code": code, "message": message}}, status=status, headers=headers)
+    return json_response(Refusal(error=Problem(code=code, message=message)), status, headers)
 
 
 def readiness(problems: list[str]) -> web.Response:
     """The answer of /readyz."""
     if problems:
-        body = {"ready": False, "notReady": problems, "error": {"code": "not_ready", "message": "; ".join(problems)}}
-        return web.json_response(body, status=503)
-    return web.json_response({"ready": True, "notReady": []})
+        error = Problem(code="not_ready", message="; ".join(problems))
+        return json_response(NotReady(ready=False, not_ready=tuple(problems), error=error), 503)
+    return json_response(Ready(ready=True, not_ready=()))
 
 
 @web.middleware

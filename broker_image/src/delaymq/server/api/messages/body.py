@@ -3,29 +3,16 @@
 import base64
 from typing import Final
 
+from delaymq.api_types.messages import MessageBody
 from delaymq.message import flags
 from delaymq.message.compression import inflate_beginning
 from delaymq.message.errors import RecordError
-from delaymq.server.api.routing import Answer, Api
+from delaymq.server.api.routing import Api
 from delaymq.server.log_reader import SHOWN_BODY_BYTES, LogFiles, ReadRecord
 
 MAX_PACKED_BYTES: Final = 16 << 20
 """A compressed body is read whole up to this: LZ4 packs up to 4 MiB as one piece, and of a part of it nothing comes
 out. Of larger ones the beginning is tried."""
-
-
-class MessageBody(Answer):
-    """A body, or its beginning."""
-
-    text: str | None
-    """When it is UTF-8."""
-    base64: str | None
-    """When it is not."""
-    bytes: int
-    """Of the whole body: as it is shown if all of it is, else as it is stored."""
-    truncated: bool
-    not_unpacked: str | None
-    """Why a body that the producer compressed is shown as it is stored."""
 
 
 async def body_of(api: Api, read: ReadRecord) -> MessageBody:

@@ -1,10 +1,8 @@
 """Dead letters: POST /api/v1/deadletters/{group}/resend, and which of them were sent again."""
 
 import asyncio
-from typing import Annotated, Final
 
-import msgspec
-
+from delaymq.api_types.dead_letters import NotResent, ResendBody, Resends, Resent
 from delaymq.broker.dead_letter_resend import resend
 from delaymq.message import names
 from delaymq.message.ids import offset_message_id
@@ -12,53 +10,13 @@ from delaymq.message.record import Record
 from delaymq.protocol.errors import RequestError
 from delaymq.server.api.messages.resent import resent_as
 from delaymq.server.api.messages.search import named, parse_id
-from delaymq.server.api.routing import Answer, Api, ApiError, Body, Name, Query
-
-MAX_RESENT: Final = 64
-"""Messages of one request."""
-
-OffsetMessageId = Annotated[str, msgspec.Meta(pattern="^([0-9A-Fa-f]{32}|[0-9A-Fa-f]{56})$")]
+from delaymq.server.api.routing import Api, ApiError, Name, Query
 
 
 class ResendQuery(Query):
     """Whose dead letters."""
 
     group: Name
-
-
-class DeadLetter(Body):
-    """One of them."""
-
-    offset_message_id: OffsetMessageId
-
-
-class ResendBody(Body):
-    """Which dead letters; those sent again before are refused, unless `again` says otherwise."""
-
-    messages: Annotated[list[DeadLetter], msgspec.Meta(min_length=1, max_length=MAX_RESENT)]
-    again: bool = False
-
-
-class Resent(Answer):
-    """A dead letter that was sent again, and as what."""
-
-    offset_message_id: str
-    new_offset_message_id: str
-
-
-class NotResent(Answer):
-    """A dead letter that was not, and why."""
-
-    offset_message_id: str
-    code: str
-    message: str
-
-
-class Resends(Answer):
-    """What became of each."""
-
-    resent: list[Resent]
-    failed: list[NotResent]
 
 
 async def resend_dead_letters(api: Api, query: ResendQuery, body: ResendBody) -> Resends:

@@ -4,23 +4,23 @@ Stored, due and delivered are records with times. That a group consumed somethin
 has no time; retries and dead letters are found by the unique id, which clients keep.
 """
 
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
+from delaymq.api_types.messages import Event, LifeEvent, MessageDetails, MessageRow
 from delaymq.broker.filters import tag_matcher
 from delaymq.message import names
 from delaymq.message.hashing import tags_code
 from delaymq.message.marks import parse_mark
 from delaymq.message.properties import decode_properties
-from delaymq.server.api.messages.body import MessageBody, body_of
+from delaymq.server.api.messages.body import body_of
 from delaymq.server.api.messages.index_search import search_index
 from delaymq.server.api.messages.search import (
     MAX_FOUND,
-    MessageRow,
     find,
     row_of,
     rows_of,
 )
-from delaymq.server.api.routing import Answer, Api, Name, Query
+from delaymq.server.api.routing import Api, Name, Query
 from delaymq.server.api.topics import groups_of
 from delaymq.server.log_reader import ReadRecord
 from delaymq.server.time_slices import TimeSlices
@@ -31,32 +31,12 @@ if TYPE_CHECKING:
 MAX_GROUPS: Final = 64
 """Whose progress is told of one message."""
 
-Event = Literal["stored", "due", "delivered", "consumed", "retried", "deadLettered", "dropped", "pending"]
-
 
 class MessageQuery(Query):
     """An offset message id, or with `topic` a unique id."""
 
     id: Name
     topic: Name = ""
-
-
-class LifeEvent(Answer):
-    """One thing that happened to a message."""
-
-    event: Event
-    at_ms: int | None
-    """None where no record tells the time."""
-    detail: str
-    group: str | None = None
-
-
-class MessageDetails(MessageRow):
-    """One message."""
-
-    as_of_ms: int
-    body: MessageBody
-    life: list[LifeEvent]
 
 
 async def message(api: Api, query: MessageQuery) -> MessageDetails:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
 
+from delaymq.api_types.pending import NextMessages, Pending, PendingRow
 from delaymq.message import names
 from delaymq.message.levels import MAX_LEVELS, level_of_queue, queue_of_level
 from delaymq.schedule.outlook import MAX_LOOKED_AT, Buckets, count_by_due, entries_of, first_by_number, next_entries
-from delaymq.server.api.messages.search import MAX_FOUND, MessageRow, row_of
-from delaymq.server.api.routing import Answer, Api, Limit, Name, Query, TimeMs
+from delaymq.server.api.messages.search import MAX_FOUND, row_of
+from delaymq.server.api.routing import Api, Limit, Name, Query, TimeMs
 from delaymq.server.time_slices import TimeSlices
 from delaymq.store.reader import QUEUE_ENTRY
 
@@ -46,31 +47,6 @@ class PendingQuery(Query):
     """By topic: the topics for which most waits."""
 
 
-class PendingRow(Answer, omit_defaults=True):
-    """What waits at one level, for one topic, or until a time."""
-
-    pending: int
-    next_due_ms: int | None
-    level: int | None = None
-    topic: str | None = None
-    from_ms: int | None = None
-    to_ms: int | None = None
-
-
-class Pending(Answer):
-    """What waits."""
-
-    as_of_ms: int
-    by: Literal["level", "topic", "due"]
-    rows: list[PendingRow]
-    total: int
-    complete: bool
-    """False: the topics of what waited at the start are still being read, and rows by topic count only the rest."""
-    truncated: bool
-    """Whether there are more topics than rows; `total` counts all."""
-    bucket_ms: int | None = None
-
-
 class NextQuery(Query):
     """Of which level and for which topic, and how many."""
 
@@ -78,21 +54,6 @@ class NextQuery(Query):
     topic: Name | None = None
     limit: Limit = MAX_FOUND
     """At most 64 are answered."""
-
-
-class NextMessages(Answer):
-    """The messages that are due next, the first first."""
-
-    as_of_ms: int
-    messages: list[MessageRow]
-    total: int
-    """Number of all waiting messages of this level and topic."""
-    truncated: bool
-    """Whether more messages wait than the answer has."""
-    limit: int
-    """Limit of the answer: the requested one, or 64."""
-    complete: bool
-    """False: the topics of what waited at the start are still being read, and a topic has only what is known."""
 
 
 async def pending(api: Api, query: PendingQuery) -> Pending:

@@ -1,9 +1,10 @@
 """Messages as people look at them, and the search for them by key, unique id and store time."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
+from delaymq.api_types.messages import MessageRow, Messages, State
 from delaymq.message import names
 from delaymq.message.ids import offset_message_id, parse_offset_message_id, unpack_host
 from delaymq.message.levels import level_of_queue
@@ -12,7 +13,7 @@ from delaymq.message.properties import decode_properties
 from delaymq.message.record import Record
 from delaymq.server.api.messages.index_search import search_index
 from delaymq.server.api.messages.resent import resent_times_ms
-from delaymq.server.api.routing import Answer, Api, ApiError, Name, Query, TimeMs
+from delaymq.server.api.routing import Api, ApiError, Name, Query, TimeMs
 from delaymq.server.api.topics import no_topic
 from delaymq.server.group_lag import queue_count
 from delaymq.server.log_reader import ReadRecord, clean_text
@@ -27,8 +28,6 @@ MAX_FOUND: Final = 64
 _LATEST_MS: Final = 1 << 53
 _BLANK_SIZE: Final = 1 << 30
 
-State = Literal["stored", "pending", "delivered", "retried", "deadLettered", "dropped"]
-
 
 class MessagesQuery(Query):
     """By key or unique id (`key`), else by store time, newest first."""
@@ -38,46 +37,6 @@ class MessagesQuery(Query):
     from_ms: TimeMs = 0
     to_ms: TimeMs = _LATEST_MS
     queue_id: Annotated[int, msgspec.Meta(ge=0, le=1 << 30)] | None = None
-
-
-class MessageRow(Answer):
-    """One message."""
-
-    message_id: str
-    """The unique id that its producer gave it; without one the offset message id."""
-    offset_message_id: str
-    topic: str
-    """For a delayed one the topic that it is for."""
-    queue_id: int
-    queue_offset: int | None
-    """None while it is delayed."""
-    physical_offset: int
-    tags: str | None
-    keys: list[str]
-    born_ms: int
-    born_host: str
-    stored_ms: int
-    """Of the copy for a delayed one that was delivered."""
-    delay_level: int
-    due_ms: int | None
-    state: State
-    reconsume_times: int
-    bytes: int
-    """Of the stored body."""
-    properties: dict[str, str]
-    resent_ms: int | None
-    """When a dead letter was last sent to its group again."""
-
-
-class Messages(Answer):
-    """What was found, the newest first."""
-
-    as_of_ms: int
-    messages: list[MessageRow]
-    truncated: bool
-    """Whether there are more."""
-    pending: int | None
-    """Delayed messages for the topic that still wait: only a search by key finds them. None: not counted yet."""
 
 
 def row_of(broker: "Broker", read: ReadRecord) -> MessageRow:

@@ -12,10 +12,13 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self, TypeVar
 
+import msgspec
 from aiohttp import web
 
+from delaymq.api_types.store import Segment, Starts, Store
+from delaymq.server.api.routing import ApiError, Query
 from delaymq.server.api.store.files import file_sizes, small_files
 from delaymq.server.api.store.segments import (
     RangeError,
@@ -56,6 +59,22 @@ _TRIES_AT_ONCE: Final = 8
 T = TypeVar("T")
 
 
+SegmentName = Annotated[str, msgspec.Meta(max_length=64)]
+
+
+class SegmentQuery(Query):
+    """Which segment."""
+
+    name: SegmentName
+
+
+class StartsQuery(Query):
+    """Which segment, and how far the starts are apart."""
+
+    name: SegmentName
+    every: Annotated[int, msgspec.Meta(ge=MIN_EVERY_BYTES, le=10**18 - 1)]
+
+
 class StoreHttp:
     """Handlers over the store of one broker."""
 
@@ -69,35 +88,31 @@ class StoreHttp:
         """Ends the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def store(self, request: web.Request) -> web.Response:
+    async def store(self, request: web.Request) -> Store:
         """/api/v1/store: what there is, and how far the log may be read."""
         broker = self._server.broker
         store, config = broker.store, broker.config
         end = store.confirmed_offset
-        return web.json_response(
-            {
-                "formatVersion": FORMAT_VERSION,
-                "asOfMs": broker.now_ms(),
-                "storeId": store.store_id,
-                "brokerName": config.broker_name,
-                "inUse": True,
-                "messageDelayLevel": config.message_delay_level,
-                "fileReservedTimeHours": config.file_reserved_time,
-                "files": file_sizes(store),
-                "startOffset": store.min_offset,
-                "endOffset": end,
-                "segments": [
-                    {"name": segment_name(base), "offset": base, "bytes": self._readable_end(base) - base}
-                    for base in range(store.min_offset, end, store.options.commit_log_file_bytes)
-                ],
-            }
+        return Store(
+            format_version=FORMAT_VERSION,
+            as_of_ms=broker.now_ms(),
+            store_id=store.store_id,
+            broker_name=config.broker_name,
+            in_use=True,
+            message_delay_level=config.message_delay_level,
+            file_reserved_time_hours=config.file_reserved_time,
+            files=file_sizes(store),
+            start_offset=store.min_offset,
+            end_offset=end,
+            segments=[
+                Segment(name=segment_name(base), offset=base, bytes=self._readable_end(base) - base)
+                for base in range(store.min_offset, end, store.options.commit_log_file_bytes)
+            ],
         )
 
     async def segment(self, request: web.Request) -> web.StreamResponse:
         """/api/v1/store/segments/NAME: its bytes, or a range of them."""
-        base, refusal = self._find(request)
-        if refusal is not None:
-            return refusal
+        base = self._find(request)
         readable_bytes = self._readable_end(base) - base
         is_head = request.method == "HEAD"
         try:
@@ -122,31 +137,24 @@ class StoreHttp:
         if is_head:
             await answer.prepare(request)
             return answer
-        async with self._reading_segment(base) as descriptor:
-            if not isinstance(descriptor, int):
-                return descriptor
-            async with _Sending(request, answer) as sending:
-                while start < end:
-                    chunk = await self._in_thread(read_chunk, descriptor, start, end)
-                    if not chunk or not await sending.send(chunk):
-                        sending.cut_off()
-                        break
-                    start += len(chunk)
+        async with self._reading_segment(base) as descriptor, _Sending(request, answer) as sending:
+            while start < end:
+                chunk = await self._in_thread(read_chunk, descriptor, start, end)
+                if not chunk or not await sending.send(chunk):
+                    sending.cut_off()
+                    break
+                start += len(chunk)
         return answer
 
-    async def starts(self, request: web.Request) -> web.StreamResponse:
+    async def starts(self, request: web.Request) -> Starts:
         """/api/v1/store/segments/NAME/starts?every=BYTES: where its records begin, about so far apart."""
-        base, refusal = self._find(request)
-        if refusal is not None:
-            return refusal
+        base = self._find(request)
         stated = request.query.get("every", "")
         if not (stated.isascii() and stated.isdigit() and len(stated) < 19 and int(stated) >= MIN_EVERY_BYTES):
-            return error_response(400, "bad_request", f"every is a number of bytes, at least {MIN_EVERY_BYTES}")
+            raise ApiError(400, "bad_request", f"every is a number of bytes, at least {MIN_EVERY_BYTES}")
         end = self._readable_end(base) - base
         every = max(int(stated), end // MAX_STARTS)
         async with self._reading_segment(base) as descriptor:
-            if not isinstance(descriptor, int):
-                return descriptor
             found = [0]
             wished = every
             while wished < end:
@@ -154,9 +162,7 @@ class StoreHttp:
                 if start is not None:
                     found.append(start)
                 wished = max(wished, start or 0) + every
-        return web.json_response(
-            {"asOfMs": self._server.broker.now_ms(), "every": every, "starts": [base + each for each in found]}
-        )
+        return Starts(as_of_ms=self._server.broker.now_ms(), every=every, starts=[base + each for each in found])
 
     async def _start(self, descriptor: int, base: int, wished: int, end: int) -> int | None:
         """The first byte from `wished` on at which a record begins that its queue names."""
@@ -181,12 +187,9 @@ class StoreHttp:
         if request.method == "HEAD":
             return web.Response(content_type="application/json")
         answer = web.StreamResponse(headers={"Content-Type": "application/json"})
-        async with self._reading() as may_read:
-            if not may_read:
-                return _busy()
-            async with _Sending(request, answer) as sending:
-                if not await self._send_pieces(sending, text):
-                    sending.cut_off()
+        async with self._reading(), _Sending(request, answer) as sending:
+            if not await self._send_pieces(sending, text):
+                sending.cut_off()
         return answer
 
     async def _send_pieces(self, sending: "_Sending", text: Iterator[str]) -> bool:
@@ -254,18 +257,16 @@ class StoreHttp:
         # Last, so that no file is ahead of it.
         yield f'}},"logEndOffset":{broker.store.end_offset}}}'
 
-    def _find(self, request: web.Request) -> tuple[int, web.Response | None]:
-        """The segment's first offset; or the answer when there is none that may be read."""
+    def _find(self, request: web.Request) -> int:
+        """The segment's first offset. ApiError when there is none that may be read."""
         name, store = request.match_info["name"], self._server.broker.store
         if is_segment_name(name):
             base, first = int(name), store.min_offset
             if base < first:
-                return base, _gone(name)
+                raise _gone(name)
             if base < store.confirmed_offset and (base - first) % store.options.commit_log_file_bytes == 0:
-                return base, None
-        return 0, error_response(
-            404, "no_such_segment", "the log has no such segment: ask /api/v1/store for their names"
-        )
+                return base
+        raise ApiError(404, "no_such_segment", "the log has no such segment: ask /api/v1/store for their names")
 
     def _readable_end(self, base: int) -> int:
         store = self._server.broker.store
@@ -275,37 +276,31 @@ class StoreHttp:
         return f"{self._server.broker.store.path}/commitlog/{segment_name(base)}"
 
     @asynccontextmanager
-    async def _reading(self) -> AsyncIterator[bool]:
-        """A place among those that read; False when none came free."""
+    async def _reading(self) -> AsyncIterator[None]:
+        """A place among those that read; ApiError 503 when none came free."""
         if self._waiting >= MAX_WAITING:
-            yield False
-            return
+            raise _busy()
         self._waiting += 1
         try:
             async with asyncio.timeout(LONGEST_WAIT_S):
                 await self._reads.acquire()
         except TimeoutError:
-            yield False
-            return
+            raise _busy() from None
         finally:
             self._waiting -= 1
         try:
-            yield True
+            yield
         finally:
             self._reads.release()
 
     @asynccontextmanager
-    async def _reading_segment(self, base: int) -> AsyncIterator[int | web.Response]:
-        """A descriptor of the segment, with a place among those that read; or why there is none."""
-        async with self._reading() as may_read:
-            if not may_read:
-                yield _busy()
-                return
+    async def _reading_segment(self, base: int) -> AsyncIterator[int]:
+        """A descriptor of the segment, with a place among those that read; ApiError when there is none."""
+        async with self._reading():
             try:
                 descriptor = await self._in_thread(open_segment, self._path(base))
             except FileNotFoundError:
-                yield _gone(segment_name(base))
-                return
+                raise _gone(segment_name(base)) from None
             try:
                 yield descriptor
             finally:
@@ -362,9 +357,9 @@ def _members(name: str, keys: list[str], value_of: Callable[[str], Any]) -> Iter
     yield "}"
 
 
-def _gone(name: str) -> web.Response:
-    return error_response(404, "segment_gone", f"the segment {name} was deleted: ask /api/v1/store for what is there")
+def _gone(name: str) -> ApiError:
+    return ApiError(404, "segment_gone", f"the segment {name} was deleted: ask /api/v1/store for what is there")
 
 
-def _busy() -> web.Response:
-    return error_response(503, "busy", f"{MAX_READS} others read the store already: try again")
+def _busy() -> ApiError:
+    return ApiError(503, "busy", f"{MAX_READS} others read the store already: try again")

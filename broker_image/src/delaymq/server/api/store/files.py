@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from delaymq.api_types.store import FileSizes
 from delaymq.broker import topics
 from delaymq.broker.delivery.hold import FILE_NAME as HOLD
 from delaymq.broker.delivery.hold import encode_hold
@@ -22,16 +23,16 @@ CONSUMER_FILTER = "consumerFilter.json"
 """RocketMQ's: kept for it, and not read here."""
 
 
-def file_sizes(store: "MessageStore") -> dict[str, object]:
+def file_sizes(store: "MessageStore") -> FileSizes:
     """With which sizes and kinds of files the store was opened."""
     options = store.options
-    return {
-        "commitLogFileBytes": options.commit_log_file_bytes,
-        "consumeQueueFileBytes": options.consume_queue_file_bytes,
-        "indexSlots": options.index_slots,
-        "indexEntries": options.index_entries,
-        "indexEnabled": options.index_enable,
-    }
+    return FileSizes(
+        commit_log_file_bytes=options.commit_log_file_bytes,
+        consume_queue_file_bytes=options.consume_queue_file_bytes,
+        index_slots=options.index_slots,
+        index_entries=options.index_entries,
+        index_enabled=options.index_enable,
+    )
 
 
 def small_files(broker: "Broker") -> Iterator[tuple[str, str]]:

@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 from aiohttp import web
 
-from delaymq.server.http.responses import decode_json, error_response
+from delaymq.api_types.base import LeaseMs
+from delaymq.api_types.store import PinHeld, PinReleased
+from delaymq.server.api.routing import ApiError, Query
+from delaymq.server.http.responses import decode_json
 
 if TYPE_CHECKING:
     from delaymq.server.broker_server import BrokerServer
@@ -20,8 +23,6 @@ if TYPE_CHECKING:
 
 MAX_HOLDERS: Final = 8
 """Each is a series of the metrics and a question before each deletion."""
-LEAST_LEASE_MS: Final = 1_000
-LONGEST_LEASE_MS: Final = 600_000
 _HOLDER = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 _EXAMPLE: Final = '{"holder": "backup-1", "offset": 0, "leaseMs": 60000}'
 
@@ -85,11 +86,17 @@ class LeasedPins:
 
 
 class PinRequest(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """Body of POST /api/v1/store/pins."""
+    """Body of POST /api/v1/store/pins; `PinBody` says it as the description has it."""
 
     holder: str
     offset: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
-    lease_ms: Annotated[int, msgspec.Meta(ge=LEAST_LEASE_MS, le=LONGEST_LEASE_MS)]
+    lease_ms: LeaseMs
+
+
+class PinQuery(Query):
+    """Whose pin."""
+
+    holder: Annotated[str, msgspec.Meta(max_length=64)]
 
 
 class PinsHttp:
@@ -100,26 +107,27 @@ class PinsHttp:
         self._store = broker.store
         self.pins = LeasedPins(self._store.pins, lambda: self._store.min_offset, broker.now_ms)
 
-    async def hold(self, request: web.Request) -> web.Response:
+    async def hold(self, request: web.Request) -> PinHeld:
         """POST /api/v1/store/pins: takes a pin, or renews it."""
         try:
             wanted = decode_json(await request.read(), PinRequest)
         except msgspec.DecodeError as error:
-            return error_response(400, "bad_request", f"{error}: send {_EXAMPLE}")
+            raise ApiError(400, "bad_request", f"{error}: send {_EXAMPLE}") from None
         if not _HOLDER.fullmatch(wanted.holder) or not wanted.holder.startswith("backup-"):
-            return error_response(
+            raise ApiError(
                 400, "bad_request", "holder is `backup-` and up to 57 letters, digits, dots, dashes and underscores"
             )
         try:
             lease_ends_ms = self.pins.hold(wanted.holder, wanted.offset, wanted.lease_ms)
         except PinRefusedError as error:
-            return error_response(error.status, error.code, str(error))
-        answer = {"holder": wanted.holder, "offset": wanted.offset, "leaseEndsMs": lease_ends_ms}
-        return web.json_response(answer | {"storeId": self._store.store_id}, status=201)
+            raise ApiError(error.status, error.code, str(error)) from None
+        return PinHeld(
+            holder=wanted.holder, offset=wanted.offset, lease_ends_ms=lease_ends_ms, store_id=self._store.store_id
+        )
 
-    async def release(self, request: web.Request) -> web.Response:
+    async def release(self, request: web.Request) -> PinReleased:
         """DELETE /api/v1/store/pins/HOLDER."""
         holder = request.match_info["holder"]
         if not self.pins.release(holder):
-            return error_response(404, "no_such_pin", "nobody of that name holds a pin: it may have ended by itself")
-        return web.json_response({"holder": holder, "released": True})
+            raise ApiError(404, "no_such_pin", "nobody of that name holds a pin: it may have ended by itself")
+        return PinReleased(holder=holder, released=True)
