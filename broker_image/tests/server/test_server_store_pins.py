@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 from delaymq.cli.commands.store.remote_source import RemoteSource
 from delaymq.cli.errors import CommandError
+from delaymq.http_client import HttpClient
 from delaymq.server.api.store.pins import MAX_HOLDERS, LeasedPins, PinRefusedError
 from delaymq.server.standalone import Standalone
 from delaymq.store.backup.backup import Backup, BackupResult
@@ -273,8 +274,9 @@ def test_an_address_that_leads_to_another_store_meanwhile_ends_the_backup(tmp_pa
 
             class Switching(RemoteSource):
                 def read(self, base: int, position: int, count: int) -> bytes:
-                    self._drop()
-                    self._url = self._url._replace(netloc=f"{HOST}:{other.broker.http_port}")
+                    self._client.close()
+                    url = f"http://{HOST}:{other.broker.http_port}"
+                    self._client = HttpClient(url, timeout_s=30, max_answer_bytes=1 << 20)
                     return super().read(base, position, count)
 
             source = Switching(f"http://{HOST}:{server.broker.http_port}", "", str(tmp_path / "backup"))

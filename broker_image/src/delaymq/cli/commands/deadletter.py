@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from delaymq.api_types.dead_letters import MAX_RESENT
 from delaymq.cli.errors import EXIT_USAGE, CommandError
 from delaymq.cli.options import AsJson, ContextName, HttpAddress, NameServers, TokenFile, Yes, confirm
 from delaymq.cli.target.connection import with_client
@@ -22,8 +23,6 @@ from delaymq.message import names
 from delaymq.message.names import dead_letter_topic, retry_topic
 
 MAX_LISTED: Final = 10_000
-RESENT_AT_ONCE: Final = 64
-"""What the broker takes in one request."""
 ASKED_AT_ONCE: Final = 16
 RESENT_BEFORE: Final = "resent_before"
 """Why the broker refuses a second time."""
@@ -199,8 +198,8 @@ def _resend(api: HttpApi, group: str, ids: list[str], again: bool) -> tuple[list
     resent: list[dict[str, Any]] = []
     failed: list[dict[str, Any]] = []
     with progress("dead letters", len(ids)) as step, reading(api.url, "what was resent"):
-        for start in range(0, len(ids), RESENT_AT_ONCE):
-            some = ids[start : start + RESENT_AT_ONCE]
+        for start in range(0, len(ids), MAX_RESENT):
+            some = ids[start : start + MAX_RESENT]
             body: dict[str, Any] = {"messages": [{"offsetMessageId": each} for each in some]}
             if again:
                 body["again"] = True

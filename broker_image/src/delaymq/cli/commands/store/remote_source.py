@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import http.client
-import json
 import os
-import ssl
 import time
-import urllib.parse
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final, TypeVar
 
+import msgspec
+
+from delaymq.api_types.store import Files, PinBody, Positions, Store
 from delaymq.cli.errors import EXIT_UNREACHABLE, CommandError
-from delaymq.cli.target.http_api import checked_url, error_of, json_object
-from delaymq.store.backup.manifest import FileSizes, sizes_from
+from delaymq.cli.target.http_api import checked_url
+from delaymq.http_client import AnswerTooLargeError, HttpClient, Reply
+from delaymq.store.backup.manifest import sizes_from
 from delaymq.store.backup.source import SourceState
 from delaymq.store.errors import BackupError, SegmentGoneError
 from delaymq.store.segments import segment_name
@@ -28,60 +30,58 @@ TRIES: Final = 6
 """Of each request, while the broker says that it is busy, or restarts: some 15 s."""
 LONGEST_CONFIRM_S: Final = 60.0
 _RETRIED: Final = frozenset({429, 503})
+_NO_HEADERS: Final[Mapping[str, str]] = {}
+_T = TypeVar("_T")
 
 
 class RemoteSource:
     """See BackupSource. One connection, used for one request after the other."""
 
     def __init__(self, url: str, token: str, folder: str) -> None:
-        self._url = urllib.parse.urlsplit(checked_url(url))
-        self._token = token
+        self._client = HttpClient(
+            checked_url(url), token, timeout_s=TIMEOUT_S, max_answer_bytes=MAX_ANSWER_BYTES, keeps_connection=True
+        )
         # One name a target folder: a run that was killed is followed by one that takes over its pin.
         self.holder = "backup-" + hashlib.sha256(os.path.abspath(folder).encode()).hexdigest()[:12]
-        self._connection: http.client.HTTPConnection | None = None
         self._pinned: int | None = None
         self._renewed_at = 0.0
         self._store_id = ""
-        self._answered_of: str | None = None
 
     def look(self) -> SourceState:
         """See BackupSource: first a pin, then the tables, then the end."""
         for _ in range(100):
-            told = self._get_json("/api/v1/store")
+            told = self._get("/api/v1/store", Store)
+            self._store_id = told.store_id
+            if not self._pin(told.start_offset):
+                continue
+            files = self._get("/api/v1/store/files", Files)
+            positions = self._get("/api/v1/store/positions", Positions)
             try:
-                start, self._store_id = int(told["startOffset"]), str(told["storeId"])
-                if not self._pin(start):
-                    continue
-                files = self._get_json("/api/v1/store/files")
-                positions = self._get_json("/api/v1/store/positions")
-                return self._state(told, files, positions, start)
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
-                raise CommandError(
-                    f"{self._shown} does not tell what a backup needs ({error!r}): is the broker of this version?"
-                ) from error
+                return self._state(told, files, positions)
+            except (TypeError, ValueError) as error:
+                raise self._unusable(error) from error
         raise BackupError("the broker deletes its log faster than it can be pinned")
 
-    def _state(self, told: dict[str, Any], files: dict[str, Any], positions: dict[str, Any], start: int) -> SourceState:
-        sizes: FileSizes = sizes_from(told["files"])
+    def _state(self, told: Store, files: Files, positions: Positions) -> SourceState:
         return SourceState(
-            store_id=str(told["storeId"]),
-            broker_name=str(told["brokerName"]),
-            message_delay_level=str(told["messageDelayLevel"]),
-            sizes=sizes,
-            small_files={str(name): str(text).encode() for name, text in files["files"].items()},
+            store_id=told.store_id,
+            broker_name=told.broker_name,
+            message_delay_level=told.message_delay_level,
+            sizes=sizes_from(msgspec.to_builtins(told.files)),
+            small_files={name: text.encode() for name, text in files.files.items()},
             ended_queues=[
                 (str(topic), int(queue_id), int(end))
-                for topic, queue_id, first, end in positions["queues"]
-                if first >= end > 0
+                for topic, queue_id, first, end in positions.queues
+                if int(first) >= int(end) > 0
             ],
-            start_offset=start,
-            end_offset=self._confirmed(max(int(files["logEndOffset"]), int(positions["logEndOffset"]))),
+            start_offset=told.start_offset,
+            end_offset=self._confirmed(max(files.log_end_offset, positions.log_end_offset)),
         )
 
     def _confirmed(self, needed: int) -> int:
         """The confirmed end, once it covers what the tables are about (under SYNC_FLUSH a moment later)."""
         give_up_at = time.monotonic() + LONGEST_CONFIRM_S
-        while (end := int(self._get_json("/api/v1/store")["endOffset"])) < needed:
+        while (end := self._get("/api/v1/store", Store).end_offset) < needed:
             if time.monotonic() > give_up_at:
                 raise BackupError(f"the broker did not get its log to the disk up to {needed}: look at its log")
             time.sleep(0.05)
@@ -90,19 +90,20 @@ class RemoteSource:
     def read(self, base: int, position: int, count: int) -> bytes:
         """See BackupSource."""
         headers = {"Range": f"bytes={position}-{position + count - 1}"}
-        status, data = self._ask("GET", f"/api/v1/store/segments/{segment_name(base)}", headers=headers)
+        reply = self._ask("GET", f"/api/v1/store/segments/{segment_name(base)}", headers=headers)
+        status, data = reply.status, reply.data
         if status == 206 and len(data) > count:
             raise BackupError(f"{self._shown} gives more of its log than it was asked for: is it a DelayMQ broker?")
         if status == 206 and data:
-            if self._answered_of != self._store_id:
+            if reply.headers.get("DelayMQ-Store-Id") != self._store_id:
                 raise BackupError(
                     f"{self._shown} leads to another store by now: back up each broker by its own address"
                 )
             return data
-        code, message = error_of(data)
-        if status == 404 and code == "segment_gone":
-            raise SegmentGoneError(message)
-        raise BackupError(f"{self._shown} does not give its log ({status} {code}): {message}")
+        problem = reply.problem
+        if status == 404 and problem.code == "segment_gone":
+            raise SegmentGoneError(problem.message)
+        raise BackupError(f"{self._shown} does not give its log ({status} {problem.code}): {problem.message}")
 
     def keep(self, oldest: int) -> None:
         """Renews the pin from time to time; what is copied it lets go."""
@@ -114,81 +115,67 @@ class RemoteSource:
         if self._pinned is not None:
             with contextlib.suppress(CommandError, BackupError):
                 self._ask("DELETE", f"/api/v1/store/pins/{self.holder}")
-        self._drop()
+        self._client.close()
 
     @property
     def _shown(self) -> str:
-        return urllib.parse.urlunsplit(self._url)
+        return self._client.url
 
     def _pin(self, offset: int) -> bool:
         """False when the log begins later by now."""
-        wanted = {"holder": self.holder, "offset": offset, "leaseMs": LEASE_MS}
-        status, data = self._ask("POST", "/api/v1/store/pins", body=json.dumps(wanted).encode())
-        if status == 201:
+        wanted = PinBody(holder=self.holder, offset=offset, lease_ms=LEASE_MS)
+        reply = self._ask("POST", "/api/v1/store/pins", body=msgspec.json.encode(wanted))
+        if reply.status == 201:
             self._pinned, self._renewed_at = offset, time.monotonic()
             return True
-        code, message = error_of(data)
-        if status == 409 and code == "offset_gone":
+        problem = reply.problem
+        if reply.status == 409 and problem.code == "offset_gone":
             # Of a segment that is copied already, or a read finds that it is gone.
             self._renewed_at = time.monotonic()
             return False
-        raise BackupError(
-            f"{self._shown} gives no pin ({status} {code}): {message or 'is the broker of this version?'}"
-        )
+        why = problem.message or "is the broker of this version?"
+        raise BackupError(f"{self._shown} gives no pin ({reply.status} {problem.code}): {why}")
 
-    def _get_json(self, path: str) -> dict[str, Any]:
-        status, data = self._ask("GET", path)
-        if status != 200:
-            code, message = error_of(data)
-            raise CommandError(f"{self._shown}{path} answers {status} {code}: {message or 'is it a DelayMQ broker?'}")
-        return json_object(data, self._shown, "a store")
+    def _get(self, path: str, kind: type[_T]) -> _T:
+        reply = self._ask("GET", path)
+        if reply.status != 200:
+            problem = reply.problem
+            why = problem.message or "is it a DelayMQ broker?"
+            raise CommandError(f"{self._shown}{path} answers {reply.status} {problem.code}: {why}")
+        try:
+            return msgspec.json.decode(reply.data, type=kind)
+        except msgspec.ValidationError as error:
+            raise self._unusable(error) from error
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise CommandError(f"{self._shown} answers no JSON: is it a DelayMQ broker?") from error
 
     def _ask(
-        self, method: str, path: str, *, body: bytes | None = None, headers: dict[str, str] | None = None
-    ) -> tuple[int, bytes]:
-        """Status and body; tried again while the broker is busy or a connection broke. CommandError."""
-        sent = {"Authorization": f"Bearer {self._token}"} if self._token else {}
-        if body is not None:
-            sent["Content-Type"] = "application/json"
-        sent |= headers or {}
+        self, method: str, path: str, *, body: bytes | None = None, headers: Mapping[str, str] = _NO_HEADERS
+    ) -> Reply:
+        """The reply; tried again while the broker is busy or a connection broke. CommandError."""
         for attempt in range(TRIES):
             if attempt:
                 time.sleep(0.25 * 2**attempt)
             try:
-                status, data = self._once(method, path, body, sent)
+                reply = self._client.ask(method, path, body, headers)
+            except AnswerTooLargeError as error:
+                raise CommandError(f"{error}: is it a DelayMQ broker?") from error
             except (http.client.HTTPException, OSError) as error:
-                self._drop()
                 if attempt + 1 == TRIES or self._pinned is None:
                     raise self._nobody(error) from error
                 continue
-            if status not in _RETRIED:
+            if reply.status not in _RETRIED:
                 break
-        if status in (401, 403):
+        if reply.status in (401, 403):
             raise CommandError(f"{self._shown} wants its httpToken: give it in DELAYMQ_HTTP_TOKEN or with --token-file")
-        return status, data
+        return reply
 
     def _nobody(self, error: Exception) -> CommandError:
         return CommandError(
             f"no broker at {self._shown} ({error}): is it running, and is that its HTTP address?", EXIT_UNREACHABLE
         )
 
-    def _once(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> tuple[int, bytes]:
-        if self._connection is None:
-            host = self._url.hostname or ""
-            if self._url.scheme == "https":
-                context = ssl.create_default_context()
-                self._connection = http.client.HTTPSConnection(host, self._url.port, timeout=TIMEOUT_S, context=context)
-            else:
-                self._connection = http.client.HTTPConnection(host, self._url.port, timeout=TIMEOUT_S)
-        self._connection.request(method, self._url.path.rstrip("/") + path, body=body, headers=headers)
-        answer = self._connection.getresponse()
-        self._answered_of = answer.getheader("DelayMQ-Store-Id")
-        data = answer.read(MAX_ANSWER_BYTES + 1)
-        if len(data) > MAX_ANSWER_BYTES:
-            raise CommandError(f"{self._shown} answers more than {MAX_ANSWER_BYTES} bytes: is it a DelayMQ broker?")
-        return answer.status, data
-
-    def _drop(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-        self._connection = None
+    def _unusable(self, error: Exception) -> CommandError:
+        return CommandError(
+            f"{self._shown} does not tell what a backup needs ({error}): is the broker of this version?"
+        )
