@@ -47,7 +47,7 @@ def test_a_broker_says_what_it_is_and_how_its_delays_stand(tmp_path: Path) -> No
             assert info.store_id
             assert info.boot_id
             assert info.settings["brokerName"] == info.broker_name
-            level = next(one for one in info.levels if one.level == 5)
+            level = next(one for one in info.delay.levels if one.level == 5)
             assert (level.pending, level.delay_ms, level.in_table) == (1, 60_000, True)
             assert level.next_due_ms is not None
             assert (await admin.remaining(endpoint)).pending_delays == 1

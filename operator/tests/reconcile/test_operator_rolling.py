@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from delaymq.api_types.broker import About
+from delaymq.api_types.broker import Drain as DrainState
 from delaymq_operator.reconcile.broker.model.pods import Pod
 from delaymq_operator.reconcile.broker.roll.strategy import (
     Drain,
@@ -15,7 +17,6 @@ from delaymq_operator.reconcile.broker.roll.strategy import (
     next_restart,
 )
 from delaymq_operator.reconcile.context import ReconcileSettings
-from delaymq_operator.reconcile.ports import BrokerInfo, DrainState
 
 SETTINGS = ReconcileSettings(default_image="i", quiet_s=3, withdraw_max_s=45, refuse_s=2)
 NOW_MS = 1_000_000
@@ -28,7 +29,7 @@ def pod(name, revision=NEW, **is_so):
 
 
 def info(mode="none", since_ms=0, last_send_ms=None, decommissioned=False):
-    return BrokerInfo(
+    return About(
         as_of_ms=NOW_MS,
         version="1",
         broker_name="b",

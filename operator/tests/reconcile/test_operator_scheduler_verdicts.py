@@ -1,20 +1,21 @@
 """What is said of a scheduler after a restart."""
 
 import json
-from dataclasses import replace
 
 import pytest
+from delaymq.api_types.broker import About, Drain
+from delaymq.api_types.delay import Correction, Delay, DelayLevel
 from delaymq_operator.api.broker_status import GroupStatus, LevelStatus, ResumedStatus
 from delaymq_operator.reconcile.broker.model.memory import Seen
 from delaymq_operator.reconcile.broker.observe.scheduler import judge
-from delaymq_operator.reconcile.ports import BrokerInfo, Correction, LevelState
 from fakes_world import FakeWorld
+from msgspec.structs import replace
 
 NOW_MS = 1_790_000_000_000
 
 
 def info(offsets, *, boot="boot-2", store="store-1", corrected=()):
-    return BrokerInfo(
+    return About(
         as_of_ms=NOW_MS,
         version="1",
         broker_name="demo-0",
@@ -23,11 +24,14 @@ def info(offsets, *, boot="boot-2", store="store-1", corrected=()):
         boot_id=boot,
         started_at_ms=NOW_MS,
         ready=True,
-        levels=tuple(
-            LevelState(level=level, delay_ms=1, in_table=True, offset=offset, max_offset=offset, pending=0)
-            for level, offset in offsets.items()
+        drain=Drain(mode="none", since_ms=NOW_MS),
+        delay=Delay(
+            levels=tuple(
+                DelayLevel(level=level, delay_ms=1, in_table=True, offset=offset, max_offset=offset, pending=0)
+                for level, offset in offsets.items()
+            ),
+            corrected=tuple(corrected),
         ),
-        corrected=corrected,
     )
 
 

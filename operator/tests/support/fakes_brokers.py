@@ -6,22 +6,15 @@ A client sends to whatever broker is in the routes, and needs a moment to see th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+from delaymq.api_types.broker import About, Drain, DrainMode, Remaining, UnconsumedRow
+from delaymq.api_types.delay import Correction, Delay, DelayLevel
 from delaymq.config import BrokerConfig, build, parse_properties_text, to_properties_text
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
-from delaymq_operator.reconcile.ports import (
-    BrokerInfo,
-    Correction,
-    DrainMode,
-    DrainState,
-    Endpoint,
-    LevelState,
-    Remaining,
-    TopicConfig,
-    Unconsumed,
-)
+from delaymq_operator.reconcile.ports import Endpoint, TopicConfig
 from fakes_kube import FakeKube
+from msgspec.structs import replace
 
 ROUTE_REFRESH_MS = 5_000
 
@@ -50,7 +43,7 @@ class FakeBroker:
     settings: dict[str, str]
     token: str
     address: str
-    drain: DrainState = field(default_factory=DrainState)
+    drain: Drain
     decommissioned: bool = False
 
 
@@ -88,7 +81,7 @@ class FakeBrokers:
             ends_ms = broker.drain.lease_ends_ms
             if ends_ms is not None and ends_ms <= now_ms:
                 broker.drain = replace(broker.drain, mode="none", since_ms=now_ms, lease_ends_ms=None)
-            moved = broker.drain.mode != "none" and now_ms - (broker.drain.since_ms or 0) >= ROUTE_REFRESH_MS
+            moved = broker.drain.mode != "none" and now_ms - broker.drain.since_ms >= ROUTE_REFRESH_MS
             if self.traffic and broker.drain.mode != "refuse" and not moved:
                 broker.drain = replace(broker.drain, last_send_ms=now_ms, sends=broker.drain.sends + 1)
 
@@ -112,6 +105,7 @@ class FakeBrokers:
             store=store,
             settings=parse_properties_text(to_properties_text(config)),
             token=secret,
+            drain=Drain(mode="none", since_ms=self.clock()),
             address=f"{environment['DELAYMQ_BROKER_IP1']}:{environment['DELAYMQ_LISTEN_PORT']}",
         )
 
@@ -122,12 +116,12 @@ class FakeBrokers:
                 return name, broker
         raise BrokerUnreachable(endpoint.host, "no answer within 5 s")
 
-    async def info(self, endpoint: Endpoint) -> BrokerInfo:
+    async def info(self, endpoint: Endpoint) -> About:
         _, broker = self._find(endpoint)
         store = broker.store
         pending = {1: store.pending}
         levels = tuple(
-            LevelState(
+            DelayLevel(
                 level=level,
                 delay_ms=1000,
                 in_table=True,
@@ -137,7 +131,7 @@ class FakeBrokers:
             )
             for level, offset in sorted(store.offsets.items())
         )
-        return BrokerInfo(
+        return About(
             as_of_ms=self.clock(),
             version="0.1.0",
             broker_name=broker.name,
@@ -150,14 +144,13 @@ class FakeBrokers:
             drain=broker.drain,
             decommissioned=broker.decommissioned,
             settings=dict(broker.settings),
-            levels=levels,
-            corrected=store.corrected,
+            delay=Delay(as_of_ms=self.clock(), levels=levels, corrected=store.corrected),
         )
 
     async def remaining(self, endpoint: Endpoint) -> Remaining:
         _, broker = self._find(endpoint)
         store = broker.store
-        rows = (Unconsumed(group="workers", topic="orders", messages=store.unconsumed),) if store.unconsumed else ()
+        rows = (UnconsumedRow(group="workers", topic="orders", messages=store.unconsumed),) if store.unconsumed else ()
         return Remaining(
             as_of_ms=self.clock(),
             pending_delays=store.pending,
@@ -166,7 +159,7 @@ class FakeBrokers:
             active_groups=("workers",),
         )
 
-    async def drain(self, endpoint: Endpoint, mode: DrainMode, lease_ms: int) -> DrainState:
+    async def drain(self, endpoint: Endpoint, mode: DrainMode, lease_ms: int) -> Drain:
         name, broker = self._find(endpoint)
         now_ms = self.clock()
         if mode != broker.drain.mode:

@@ -4,10 +4,11 @@ attempt, and try a send three times, each time on another broker than the last."
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from fakes_brokers import FakeBroker
 from fakes_world import NAMESPACE, FakeWorld
+from msgspec.structs import replace
 
 ROUTES_MS = 30_000
 GRACE_MS = 15_000

@@ -38,8 +38,8 @@ class NotReady(Ready):
 class Drain(FrozenAnswer, frozen=True):
     """Whether producers are held off."""
 
-    mode: DrainMode = "none"
-    since_ms: int = 0
+    mode: DrainMode
+    since_ms: int
     """When this mode began."""
     lease_ends_ms: int | None = None
     last_send_ms: int | None = None
@@ -92,11 +92,11 @@ class About(FrozenAnswer, frozen=True):
     """Random for each start of the process."""
     started_at_ms: int
     ready: bool
+    drain: Drain
     not_ready: tuple[str, ...] = ()
     """Sentences that say why it is not ready."""
     address: str = ""
     """ip:port that clients are told."""
-    drain: Drain = Drain()
     decommissioned: bool = False
     settings: dict[str, str] = msgspec.field(default_factory=dict)
     """Every configuration key in force, but for secrets."""

@@ -1,6 +1,6 @@
 """/api/v1/delay: each level, and how deliveries are held back."""
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 import msgspec
 
@@ -9,6 +9,8 @@ from delaymq.api_types.base import Answer, Body, FrozenAnswer
 LONGEST_SPREAD_MS: Final = 30 * 86_400_000
 
 SpreadMs = Annotated[int, msgspec.Meta(ge=1, le=LONGEST_SPREAD_MS)]
+HoldMode = Annotated[str, msgspec.Meta(extra_json_schema={"enum": ["paused", "spread", "drop"]})]
+"""Readers take the modes of newer brokers, too."""
 UpToMs = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 
 
@@ -50,7 +52,7 @@ class Correction(FrozenAnswer, frozen=True):
 class Hold(FrozenAnswer, frozen=True):
     """How deliveries are held back."""
 
-    mode: Literal["paused", "spread", "drop"]
+    mode: HoldMode
     since_ms: int
     overdue: int
     """Messages that are overdue now."""

@@ -13,20 +13,23 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
+from delaymq.api_types.base import Refusal
+from delaymq.api_types.broker import (
+    About,
+    Decommissioned,
+    Drain,
+    DrainChange,
+    DrainMode,
+    NoDrain,
+    Refuse,
+    Remaining,
+    Withdraw,
+)
 from delaymq.client import Admin, Client, ClientError, ClientOptions, Credentials, RefusedError
 from delaymq.client import TopicConfig as ClientTopicConfig
 
-from delaymq_operator.adapters import broker_answers
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
-from delaymq_operator.reconcile.ports import (
-    Account,
-    BrokerInfo,
-    DrainMode,
-    DrainState,
-    Endpoint,
-    Remaining,
-    TopicConfig,
-)
+from delaymq_operator.reconcile.ports import Account, Endpoint, TopicConfig
 
 if TYPE_CHECKING:
     import aiohttp
@@ -59,22 +62,24 @@ class HttpBrokerAdmin:
 
     # HTTP.
 
-    async def info(self, endpoint: Endpoint) -> BrokerInfo:
+    async def info(self, endpoint: Endpoint) -> About:
         """State, settings and delays of a broker."""
-        return (await self._http(endpoint, "GET", "/api/v1/broker", broker_answers.About)).info()
+        return await self._http(endpoint, "GET", "/api/v1/broker", About)
 
     async def remaining(self, endpoint: Endpoint) -> Remaining:
         """What is still undelivered or unconsumed."""
-        return (await self._http(endpoint, "GET", "/api/v1/remaining", broker_answers.Remaining)).remaining()
+        return await self._http(endpoint, "GET", "/api/v1/remaining", Remaining)
 
-    async def drain(self, endpoint: Endpoint, mode: DrainMode, lease_ms: int) -> DrainState:
+    async def drain(self, endpoint: Endpoint, mode: DrainMode, lease_ms: int) -> Drain:
         """withdraw: routes say read-only; refuse: sends are also refused; none: as usual. It ends with the lease."""
-        body = {"mode": mode} | ({} if mode == "none" else {"leaseMs": lease_ms})
-        return (await self._http(endpoint, "POST", "/api/v1/drain", broker_answers.Drain, body)).state()
+        change: DrainChange = NoDrain()
+        if mode != "none":
+            change = Withdraw(lease_ms=lease_ms) if mode == "withdraw" else Refuse(lease_ms=lease_ms)
+        return await self._http(endpoint, "POST", "/api/v1/drain", Drain, change)
 
     async def decommission(self, endpoint: Endpoint) -> None:
         """Takes the broker out of the routes for good."""
-        await self._http(endpoint, "POST", "/api/v1/decommission", dict)
+        await self._http(endpoint, "POST", "/api/v1/decommission", Decommissioned)
 
     # Remoting.
 
@@ -190,7 +195,7 @@ async def _read(answer: aiohttp.ClientResponse, address: str) -> bytes:
 
 def _refusal(address: str, status: int, content: bytes) -> BrokerRefused:
     try:
-        error = msgspec.json.decode(content, type=broker_answers.Refusal).error
+        error = msgspec.json.decode(content, type=Refusal).error
     except msgspec.DecodeError:
         return BrokerRefused(address, str(status), f"HTTP status {status}")
     return BrokerRefused(address, error.code, error.message)

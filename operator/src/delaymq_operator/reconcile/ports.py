@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
+from delaymq.api_types.broker import About, Drain, DrainMode, Remaining
+
 Manifest: TypeAlias = dict[str, Any]
 """A Kubernetes object, as JSON shows it."""
 
 EventType = Literal["Normal", "Warning"]
-DrainMode = Literal["none", "withdraw", "refuse"]
 Propagation = Literal["Background", "Foreground", "Orphan"]
 
 NO_LABELS: Mapping[str, str] = {}
@@ -103,102 +104,6 @@ class Endpoint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lateness:
-    """How late messages of a level were handed over, in ms."""
-
-    p50_ms: float
-    p99_ms: float
-    max_ms: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class LevelState:
-    """One delay level of one broker."""
-
-    level: int
-    delay_ms: int
-    in_table: bool
-    """False for a level that the table no longer has but whose queue still is served."""
-    offset: int
-    """The scheduler's position: all entries below it are handed over."""
-    max_offset: int
-    pending: int
-    settled_above: int = 0
-    next_due_ms: int | None = None
-    lateness: Lateness | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Correction:
-    """A delay offset that the broker put right when it started; `reason` is stale, missing, ahead, corrupt or
-    out-of-range."""
-
-    level: int
-    from_offset: int
-    to_offset: int
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class DrainState:
-    """How a broker keeps writes away."""
-
-    mode: DrainMode = "none"
-    since_ms: int | None = None
-    lease_ends_ms: int | None = None
-    last_send_ms: int | None = None
-    """When a client last sent it a message; None: not since it started."""
-    sends: int = 0
-    """Messages that clients sent it since it started."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class BrokerInfo:
-    """What a running broker says of itself."""
-
-    as_of_ms: int
-    version: str
-    broker_name: str
-    cluster_name: str
-    store_id: str
-    boot_id: str
-    """Random for each start of the process."""
-    started_at_ms: int
-    ready: bool
-    not_ready: tuple[str, ...] = ()
-    """Sentences that say why it is not ready."""
-    address: str = ""
-    """ip:port that clients are told."""
-    drain: DrainState = DrainState()
-    decommissioned: bool = False
-    settings: Mapping[str, str] = field(default_factory=dict)
-    """Every configuration key in force, but for secrets."""
-    levels: tuple[LevelState, ...] = ()
-    corrected: tuple[Correction, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Unconsumed:
-    """Messages of one topic that an active group has not consumed."""
-
-    group: str
-    topic: str
-    messages: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Remaining:
-    """What would be lost to its users if the broker went away for good."""
-
-    as_of_ms: int
-    pending_delays: int
-    unconsumed_messages: int
-    unconsumed: tuple[Unconsumed, ...] = ()
-    """The largest, at most 100."""
-    active_groups: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
 class TopicConfig:
     """A topic of one broker. `permission`: 4 read + 2 write (+ 1 inherit)."""
 
@@ -216,13 +121,13 @@ class TopicConfig:
 class BrokerAdmin(Protocol):
     """Brokers and NameServers. Every call may raise BrokerUnreachable or BrokerRefused."""
 
-    async def info(self, endpoint: Endpoint) -> BrokerInfo:
+    async def info(self, endpoint: Endpoint) -> About:
         """State, settings and delays of a broker."""
 
     async def remaining(self, endpoint: Endpoint) -> Remaining:
         """What is still undelivered or unconsumed."""
 
-    async def drain(self, endpoint: Endpoint, mode: DrainMode, lease_ms: int) -> DrainState:
+    async def drain(self, endpoint: Endpoint, mode: DrainMode, lease_ms: int) -> Drain:
         """withdraw: routes say read-only; refuse: sends are also refused; none: as usual. It ends with the lease."""
 
     async def decommission(self, endpoint: Endpoint) -> None:

@@ -34,14 +34,7 @@ from delaymq.server.api.store.pins import PinQuery, PinsHttp
 ROUTES: Final[tuple[Route, ...]] = (
     # Probes and metrics
     get("/livez", "503 when only a restart helps", BrokerHttp.alive, Alive, is_open=True, refusals=(503,)),
-    get(
-        "/readyz",
-        "Whether it is ready, and if not, why",
-        BrokerHttp.ready,
-        Ready,
-        is_open=True,
-        refusals=(503,),
-    ),
+    get("/readyz", "Whether it is ready, and if not, why", BrokerHttp.ready, Ready, is_open=True, refusals=(503,)),
     get("/metrics", "Prometheus' text format", BrokerHttp.metrics, None, is_open=True, content="text/plain"),
     get("/api/v1/openapi.json", "This description", openapi.openapi, dict),
     # The broker
@@ -57,13 +50,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         described=LogLevelBody,
     ),
     get("/api/v1/drain", "Whether producers are held off", BrokerHttp.drain, Drain),
-    post(
-        "/api/v1/drain",
-        "Hold producers off, or no longer",
-        BrokerHttp.set_drain,
-        Drain,
-        body=DrainChange,
-    ),
+    post("/api/v1/drain", "Hold producers off, or no longer", BrokerHttp.set_drain, Drain, body=DrainChange),
     get("/api/v1/remaining", "What consumers would miss without it", BrokerHttp.remaining, Remaining),
     post(
         *("/api/v1/decommission", "Take it out of service: no more writes"),

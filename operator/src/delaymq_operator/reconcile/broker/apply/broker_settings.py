@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from delaymq_operator.api.conditions import Reason
 from delaymq_operator.manifests import broker_settings, hot_settings

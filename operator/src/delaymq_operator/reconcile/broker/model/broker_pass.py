@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from delaymq.api_types.broker import About
+
 from delaymq_operator.api.broker import Broker
 from delaymq_operator.api.broker_status import BrokerStatus, ResumedStatus
 from delaymq_operator.api.conditions import Reason
@@ -14,7 +16,7 @@ from delaymq_operator.reconcile.broker.model.analysis import Analysis
 from delaymq_operator.reconcile.broker.model.memory import BrokerMemory
 from delaymq_operator.reconcile.broker.model.pods import Pod
 from delaymq_operator.reconcile.context import Key, ReconcileContext
-from delaymq_operator.reconcile.ports import BrokerInfo, Endpoint, EventType, Manifest
+from delaymq_operator.reconcile.ports import Endpoint, EventType, Manifest
 
 _LOOKS_IN_A_LEASE = 3
 
@@ -92,7 +94,7 @@ class Group:
     pod: Pod | None
     set: Set
     endpoint: Endpoint | None = None
-    info: BrokerInfo | None = None
+    info: About | None = None
     unreachable: str | None = None
     """Why it did not answer, though its pod runs."""
     address: str | None = None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from delaymq.api_types.broker import About
+
 from delaymq_operator.api.broker_status import CorrectedLevel, GroupStatus, ResumedStatus
 from delaymq_operator.api.resource import timestamp_of_ms
 from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass, Group
 from delaymq_operator.reconcile.broker.model.memory import Seen
-from delaymq_operator.reconcile.ports import BrokerInfo
 
 WENT_BACK = "went-back"
 OTHER_STORE = "other-store"
@@ -17,7 +18,7 @@ MAX_TOLD = 100
 _MAX_NAMED = 5
 
 
-def judge(before: GroupStatus | None, seen: Seen | None, info: BrokerInfo, now_ms: int) -> ResumedStatus:
+def judge(before: GroupStatus | None, seen: Seen | None, info: About, now_ms: int) -> ResumedStatus:
     """What this start of the broker resumed with; for a start that was judged already, what was said then.
 
     Positions only ever rise. So one that is lower than it was seen to be went back: what lies between is handed over
@@ -28,11 +29,11 @@ def judge(before: GroupStatus | None, seen: Seen | None, info: BrokerInfo, now_m
         return before.resumed
     corrected = [
         CorrectedLevel(level=each.level, from_offset=each.from_offset, to_offset=each.to_offset, reason=each.reason)
-        for each in info.corrected
+        for each in info.delay.corrected
     ]
     last = _last_offsets(before, seen, info)
     other_store = before is not None and before.store_id not in (None, info.store_id)
-    offsets = {level.level: level.offset for level in info.levels}
+    offsets = {level.level: level.offset for level in info.delay.levels}
     back = [
         CorrectedLevel(
             level=level,
@@ -51,7 +52,7 @@ def judge(before: GroupStatus | None, seen: Seen | None, info: BrokerInfo, now_m
     )
 
 
-def _last_offsets(before: GroupStatus | None, seen: Seen | None, info: BrokerInfo) -> Mapping[int, int]:
+def _last_offsets(before: GroupStatus | None, seen: Seen | None, info: About) -> Mapping[int, int]:
     last = {level.level: level.offset for level in before.delay} if before is not None else {}
     if seen is not None and seen.boot_id != info.boot_id:
         last = {
@@ -77,7 +78,7 @@ async def judge_schedulers(p: BrokerPass) -> None:
                 await _tell(p, group, group.resumed)
             p.memory.resumed[group.index] = group.resumed
         p.memory.seen[group.index] = Seen(
-            boot_id=info.boot_id, offsets={level.level: level.offset for level in info.levels}
+            boot_id=info.boot_id, offsets={level.level: level.offset for level in info.delay.levels}
         )
 
 

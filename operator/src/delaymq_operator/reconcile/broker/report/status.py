@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from delaymq.api_types.broker import About
+from delaymq.api_types.delay import DelayLevel
 from msgspec import structs
 
 from delaymq_operator.api import names
@@ -22,7 +24,7 @@ from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass, Grou
 from delaymq_operator.reconcile.broker.model.claims import capacity, requested, storage_class
 from delaymq_operator.reconcile.broker.report.conditions import conditions_of
 from delaymq_operator.reconcile.name_servers import refused_addresses
-from delaymq_operator.reconcile.ports import BrokerInfo, LevelState, Manifest
+from delaymq_operator.reconcile.ports import Manifest
 
 # Figures that change all the time: they alone are written at most once an interval.
 _FIGURES = ("pending", "nextDue")
@@ -128,18 +130,18 @@ def group_status(group: Group, before: GroupStatus | None, most_levels: int) -> 
     return _with_info(found, group.info, most_levels) if group.info is not None else found
 
 
-def _with_info(found: GroupStatus, info: BrokerInfo, most_levels: int) -> GroupStatus:
-    due_ms = [level.next_due_ms for level in info.levels if level.next_due_ms is not None]
+def _with_info(found: GroupStatus, info: About, most_levels: int) -> GroupStatus:
+    due_ms = [level.next_due_ms for level in info.delay.levels if level.next_due_ms is not None]
     return structs.replace(
         found,
         address=info.address or None,
         version=info.version,
         started_at=timestamp_of_ms(info.started_at_ms),
         store_id=info.store_id,
-        pending=sum(level.pending for level in info.levels),
+        pending=sum(level.pending for level in info.delay.levels),
         next_due=timestamp_of_ms(min(due_ms)) if due_ms else None,
-        lateness=_lateness(info.levels),
-        delay=tuple(_level(level) for level in _worth_telling(info.levels, most_levels)),
+        lateness=_lateness(info.delay.levels),
+        delay=tuple(_level(level) for level in _worth_telling(info.delay.levels, most_levels)),
     )
 
 
@@ -155,7 +157,7 @@ def _volumes(p: BrokerPass) -> VolumesStatus | None:
     )
 
 
-def _worth_telling(levels: tuple[LevelState, ...], most: int) -> list[LevelState]:
+def _worth_telling(levels: tuple[DelayLevel, ...], most: int) -> list[DelayLevel]:
     """Those that ever had a message, in their order; if these are too many, those with the most to deliver."""
     used = [level for level in levels if level.max_offset > 0 or level.offset > 0]
     if len(used) <= most:
@@ -164,10 +166,10 @@ def _worth_telling(levels: tuple[LevelState, ...], most: int) -> list[LevelState
     return sorted(chosen, key=lambda level: level.level)
 
 
-def _level(level: LevelState) -> LevelStatus:
+def _level(level: DelayLevel) -> LevelStatus:
     return LevelStatus(
         level=level.level,
-        delay_ms=level.delay_ms if level.in_table else None,
+        delay_ms=level.delay_ms,
         offset=level.offset,
         max_offset=level.max_offset,
         pending=level.pending,
@@ -175,15 +177,14 @@ def _level(level: LevelState) -> LevelStatus:
     )
 
 
-def _lateness(levels: tuple[LevelState, ...]) -> LatenessStatus | None:
+def _lateness(levels: tuple[DelayLevel, ...]) -> LatenessStatus | None:
     """The worst of all levels: percentiles cannot be added up."""
-    known = [level.lateness for level in levels if level.lateness is not None]
-    if not known:
+    if not levels:
         return None
     return LatenessStatus(
-        p50_ms=max(each.p50_ms for each in known),
-        p99_ms=max(each.p99_ms for each in known),
-        max_ms=max(each.max_ms for each in known),
+        p50_ms=max(level.lateness.p50_ms for level in levels),
+        p99_ms=max(level.lateness.p99_ms for level in levels),
+        max_ms=max(level.lateness.max_ms for level in levels),
     )
 
 

@@ -5,33 +5,33 @@ All times are the broker's own, so that clocks need not agree and a new operator
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final, Literal
+
+from delaymq.api_types.broker import About, DrainMode
+from msgspec.structs import replace
 
 from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass, Group
 from delaymq_operator.reconcile.context import ReconcileSettings
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
-from delaymq_operator.reconcile.ports import BrokerInfo, DrainMode
 
 ROUTES_S: Final = 30.0
 """Clients look at the routes this often (RocketMQ's pollNameServerInterval)."""
 DrainStep = Literal["withdraw", "refuse", "done"]
 
 
-def is_known(info: BrokerInfo) -> bool:
+def is_known(info: About) -> bool:
     """Whether clients know that this broker takes writes: it has done so for as long as they keep a route."""
-    since_ms = max(info.started_at_ms, info.drain.since_ms or 0)
+    since_ms = max(info.started_at_ms, info.drain.since_ms)
     takes_writes = info.drain.mode == "none" and not info.decommissioned
     return takes_writes and info.as_of_ms - since_ms >= ROUTES_S * 1000
 
 
-def held_s(info: BrokerInfo) -> float:
+def held_s(info: About) -> float:
     """Seconds since the broker's drain last changed."""
-    since_ms = info.drain.since_ms if info.drain.since_ms is not None else info.as_of_ms
-    return (info.as_of_ms - since_ms) / 1000
+    return (info.as_of_ms - info.drain.since_ms) / 1000
 
 
-def next_drain_step(info: BrokerInfo, settings: ReconcileSettings, *, other_known: bool) -> DrainStep:
+def next_drain_step(info: About, settings: ReconcileSettings, *, other_known: bool) -> DrainStep:
     """What to ask the broker for now (a repetition renews the lease); done: it takes no sends, and nobody sends.
 
     `other_known`: clients know of another broker (`is_known`). Before, one that sends now and then may know of this one

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from delaymq.api_types.broker import About, Remaining
+
 from delaymq_operator.api import names
 from delaymq_operator.api.broker import parse_broker
 from delaymq_operator.api.conditions import Reason
@@ -19,7 +21,6 @@ from delaymq_operator.reconcile.broker.roll.drains import (
     next_drain_step,
 )
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
-from delaymq_operator.reconcile.ports import BrokerInfo, Remaining
 
 _SHOWN = 3
 
@@ -75,7 +76,7 @@ async def _move_writes_away(p: BrokerPass, group: Group, *, is_top: bool) -> Non
     await ask_to_drain(p, group, "refuse" if step == "done" else step)
 
 
-def _drain_step(p: BrokerPass, info: BrokerInfo) -> DrainStep:
+def _drain_step(p: BrokerPass, info: About) -> DrainStep:
     other_known = any(group.info is not None and is_known(group.info) for group in p.wanted_groups)
     return next_drain_step(info, p.ctx.settings, other_known=other_known)
 

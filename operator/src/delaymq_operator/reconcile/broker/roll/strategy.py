@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from delaymq.api_types.broker import About, DrainMode
+
 from delaymq_operator.reconcile.broker.model.pods import Pod
 from delaymq_operator.reconcile.broker.roll.drains import is_known, next_drain_step
 from delaymq_operator.reconcile.context import ReconcileSettings
-from delaymq_operator.reconcile.ports import BrokerInfo, DrainMode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +39,7 @@ class Unit:
     """It is the only NameServer, and no other pod was seen to run as it would after a restart."""
     settling: bool = False
     """It is a NameServer that was ready only a moment ago: brokers may not have told it their routes yet."""
-    info: BrokerInfo | None = None
+    info: About | None = None
     unreachable_s: float = 0.0
     """For how long its broker has not answered, or not moved writes away, though its pod runs."""
 
