@@ -11,13 +11,13 @@ from collections.abc import Callable
 from typing import Final
 
 from delaymq.clock import now_ms
-from delaymq.message.ids import pack_host
+from delaymq.message.ids import network_of, pack_host
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import FLAG_ONEWAY, Command, Response, encode_command, encode_response
 from delaymq.protocol.errors import ProtocolError, TlsHandshakeError
 from delaymq.protocol.frame import FrameReceiver
 from delaymq.quiet_log import QuietLog
-from delaymq.transport.addresses import end_of, host_and_port, network_of
+from delaymq.transport.addresses import end_of, host_and_port
 from delaymq.transport.buffer_budget import BufferBudget
 from delaymq.transport.errors import ConnectionClosedError, TooManyRequestsError
 from delaymq.transport.fair_queue import FairQueue
