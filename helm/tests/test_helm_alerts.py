@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from alert_scenes import BROKER, OPERATOR, OPERATOR_NAMESPACE, POD, Scene, healthy, settled_broker
 from analysed_world import analyse, analysed
-from delaymq_operator.reconcile.ports import Correction
+from delaymq.api_types.delay import Correction
 from fakes_world import NAMESPACE, FakeWorld
 from harness.errors import HarnessError
 from helm_chart import alert_groups, alert_rules, chart_values

@@ -34,7 +34,7 @@ GROUP = b'{"brokerId":0,"consumeBroadcastEnable":true,"consumeEnable":true,"grou
 @pytest.fixture(autouse=True)
 def remote(monkeypatch: pytest.MonkeyPatch) -> None:
     """Peers on loopback count as any others."""
-    monkeypatch.setattr("delaymq.server.requests.sessions.is_loopback", lambda host: False)
+    monkeypatch.setattr("delaymq.server.requests.client_session.is_loopback", lambda host: False)
 
 
 @asynccontextmanager

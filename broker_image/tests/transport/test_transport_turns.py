@@ -246,35 +246,6 @@ def test_what_is_put_off_says_since_when_and_a_connection_that_has_caught_up_doe
     run(scenario)
 
 
-def test_a_long_request_that_ends_while_its_peer_is_behind_leaves_nothing_put_off() -> None:
-    """Else flow control takes every later request for one that has waited since then, and refuses it."""
-    answer_bytes = 16 << 20
-    connections: list[RemotingConnection] = []
-
-    def large_answer(connection: RemotingConnection, commands: list[Command]) -> None:
-        def step() -> bool:
-            connection.send(bytes(answer_bytes))
-            return True
-
-        connections.append(connection)
-        connection.finish_in_turns(step, [])
-
-    async def scenario() -> None:
-        async with server(large_answer) as port:
-            reader, writer = await asyncio.open_connection(HOST, port, limit=1024)
-            writer.write(encode_command(Command(10, 1)))
-            await until(lambda: connections and connections[0]._unfinished is None)
-            connection = connections[0]
-            assert connection._drained is not None
-            assert connection.put_off_at
-            await reader.readexactly(answer_bytes)
-            await until(lambda: connection._drained is None)
-            assert connection.put_off_at == 0.0
-            writer.close()
-
-    run(scenario)
-
-
 def test_many_announced_frames_cost_little_and_half_received_ones_no_more_than_the_budget() -> None:
     budget = BufferBudget(2 << 20)
     opened: list[RemotingConnection] = []
