@@ -60,7 +60,8 @@ format: $(DEV) ## sort imports and format all Python code
 	$(BIN)/ruff check --select I --fix .
 	$(BIN)/ruff format .
 
-check: $(DEV) ## static checks: ruff (rules and format), mypy, import contracts, limits of size, Biome (the console's JavaScript; needs Node)
+check: $(DEV) ## static checks: ruff (rules and format), mypy, import contracts, limits of size, Biome (the console's JavaScript; needs Node), Vale (prose; needs Go)
+	$(call suite,prose-linter) env PYTHONPATH=e2e $(BIN)/python .ci/lint_prose.py --build
 	$(call suite,check) $(MAKE) --no-print-directory check-all
 
 # The same commands as in .pre-commit-config.yaml; a test compares them.
@@ -71,6 +72,7 @@ check-all: $(DEV)
 	env PYTHONPATH=spark/src $(BIN)/lint-imports --no-cache
 	env PYTHONPATH=e2e $(BIN)/python .ci/lint_console.py
 	$(BIN)/python .ci/tidiness.py
+	env PYTHONPATH=e2e $(BIN)/python .ci/lint_prose.py
 
 # Two parts: `make test` runs the first of each suite, `make test-rest` the second.
 test: test-unit test-spark-core test-compat-core ## the tests to run while developing: units, the core of the analytics and of RocketMQ's Java client

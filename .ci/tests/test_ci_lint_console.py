@@ -6,7 +6,8 @@ from pathlib import Path
 
 import lint_console
 import pytest
-from lint_console import PINS_PATH, ROOT, UnavailableError, fetched_program, main, run
+from lint_console import PINS_PATH, ROOT, lint, main
+from linters import UnavailableError, run
 
 # What npm does, without a network: the linter that it "installs" reports its arguments and its folder.
 NPM = """#!/bin/sh
@@ -90,15 +91,15 @@ def test_in_ci_a_check_that_cannot_run_fails(
 
 def test_another_run_that_was_faster_is_taken(fetches: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While this run fetches, another one puts its own result in place."""
-    fetch = lint_console._fetch
+    fetch = lint_console.fetch
 
-    def slow_fetch(folder: Path, timeout_s: float) -> None:
-        monkeypatch.setattr(lint_console, "_fetch", fetch)
-        fetched_program(tmp_path / "cache")
-        fetch(folder, timeout_s)
+    def slow_fetch(folder: Path) -> None:
+        monkeypatch.setattr(lint_console, "fetch", fetch)
+        lint()
+        fetch(folder)
 
-    monkeypatch.setattr(lint_console, "_fetch", slow_fetch)
-    assert fetched_program(tmp_path / "cache").exists()
+    monkeypatch.setattr(lint_console, "fetch", slow_fetch)
+    assert lint()[0] == 0
     assert len(list((tmp_path / "cache/biome").iterdir())) == 1
 
 
