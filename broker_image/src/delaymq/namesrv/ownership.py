@@ -1,7 +1,7 @@
 """Which address a broker's name and id belong to while nobody has to sign: that of its last registration, for 45 s.
 
 Nobody proves anything here. It keeps a second broker of the same name, and a passer-by, from taking clients away from a
-broker that lives (docs/decisions/0040-a-broker-name-belongs-to-an-account.md).
+broker that lives (docs/decisions/0040-bind-broker-names-to-accounts.md).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Whoever may make Brokers in one namespace could otherwise have brokers registered, and order settings and routes changed
 by the operator, at another tenant's NameServers: network policies let the operator in
-(docs/decisions/0041-name-servers-elsewhere-are-listed.md).
+(docs/decisions/0041-list-external-name-servers.md).
 """
 
 from __future__ import annotations

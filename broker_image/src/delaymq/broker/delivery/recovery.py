@@ -256,7 +256,7 @@ def start_positions(
 
     `bounds` are (queue, first offset that is there, end). A stated offset that lies in the queue settles the entries
     below it that a foreign broker wrote, since such a broker leaves no proof in the log. Of entries with a due time of
-    our own the log alone decides (docs/decisions/0004-a-stated-offset-settles-foreign-entries-only.md).
+    our own the log alone decides (docs/decisions/0004-use-delay-offsets-for-foreign-entries-only.md).
     """
     corrections = []
     for queue_id, first, end in bounds:

@@ -1,6 +1,6 @@
 """What recovery does where the log holds no sound record: end there, or bridge to the next one.
 
-docs/decisions/0007-damage-in-the-log-is-bridged.md says why. Whatever is overwritten is kept in delaymq/aside/ first.
+docs/decisions/0007-bridge-damage-in-the-log.md says why. Whatever is overwritten is kept in delaymq/aside/ first.
 """
 
 from __future__ import annotations

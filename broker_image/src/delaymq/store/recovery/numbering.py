@@ -1,4 +1,4 @@
-"""Which number of which queue each record gets at a start (docs/decisions/0025-a-lone-number-moves-no-queue.md).
+"""Which number of which queue each record gets at a start (docs/decisions/0025-confirm-queue-offsets-in-recovery.md).
 
 No checksum covers queue id and queue offset. A record whose number fits neither what stands before it nor what
 follows it gets the number that its queue lacks at its place.

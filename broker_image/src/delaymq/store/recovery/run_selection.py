@@ -1,4 +1,4 @@
-"""Which runs of a queue's records are believed (docs/decisions/0025-a-lone-number-moves-no-queue.md)."""
+"""Which runs of a queue's records are believed (docs/decisions/0025-confirm-queue-offsets-in-recovery.md)."""
 
 from __future__ import annotations
 
