@@ -36,7 +36,7 @@ def programs() -> list[tuple[str, str]]:
 def test_each_way_of_sending_and_consuming_has_a_program() -> None:
     assert [heading for heading, _ in programs()] == [
         "Sending", "Requests and replies", "Transactions", "Consuming with a handler", "In batches",
-        "Consuming by polls",
+        "Consuming by polling",
     ]  # fmt: skip
 
 

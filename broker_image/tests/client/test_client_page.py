@@ -63,7 +63,7 @@ def test_the_numbers_in_the_page_are_the_codes() -> None:
     text = PAGE.read_text()
     push = options.PushConsumerOptions()
     assert f"{push.max_cached_messages:,} messages or {push.max_cached_bytes >> 20} MiB" in text
-    assert f"longer than {push.consume_timeout_ms // 60_000} min at its handler" in text
+    assert f"for longer than {push.consume_timeout_ms // 60_000} min, its message" in text
     assert f"Up to {push.concurrency} handlers" in text
 
 
