@@ -48,7 +48,7 @@ def test_the_document_has_every_request_code_by_its_name() -> None:
 
 def test_each_status_and_server_is_one_of_those_explained() -> None:
     for code, (_, server, _, status, what, _) in rows().items():
-        assert server in ("broker", "NameServer", "client", "nobody"), code
+        assert server in ("broker", "NameServer", "client", "none"), code
         assert status in ("full", "partial", "refused"), code
         assert what.endswith("."), code
 
