@@ -20,14 +20,14 @@ REFUSED = {
     "levels in broker.conf": (objects.broker(config={"messageDelayLevel": "1s"}), "use spec.delayLevelConfigRef"),
     "a volume too small for the log": (objects.broker(storage={"size": "1Mi"}), "two log segments"),
     "too many groups": (objects.broker(size=33), "less than or equal to 32"),
-    "NodePort without an address": (objects.broker(external={"type": "NodePort"}), "NodePort needs advertisedAddress"),
+    "NodePort without an address": (objects.broker(external={"type": "NodePort"}), "NodePort requires advertisedAddress"),
     "own and other NameServers": (
-        objects.broker(nameServers={"replicas": 2, "addresses": ["a:9876"]}), "with addresses no NameServers are made"
+        objects.broker(nameServers={"replicas": 2, "addresses": ["a:9876"]}), "addresses refers to existing NameServers"
     ),
     "a name that does not fit": (objects.broker("b" * 41), "at most 40 characters"),
-    "a topic of the broker's own": (objects.topic("x", topicName="TBW102"), "belongs to the broker itself"),
+    "a topic of the broker's own": (objects.topic("x", topicName="TBW102"), "is a system topic of the broker"),
     "a topic with a dot": (objects.topic("a.b"), "no dots"),
-    "a delay that is none": (objects.levels("l", "1s", "soon"), "write it like 30s"),
+    "a delay that is none": (objects.levels("l", "1s", "soon"), "use a value like 30s"),
     "no delays": (objects.levels("l"), "spec.levels"),
 }  # fmt: skip
 

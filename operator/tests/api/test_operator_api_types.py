@@ -74,7 +74,7 @@ def test_read_only_bodies_and_unknown_fields_are_taken() -> None:
         ({"config": {"a": 1}}, "spec.config: expected `str`, got `int`. Correct it in the Broker."),
         (
             {"config": {"flushDiskType": "SYNC_FLUSH"}},
-            "spec.config.flushDiskType belongs to the operator: use spec.flush. Remove the key.",
+            "spec.config.flushDiskType is set by the operator: use spec.flush. Remove the key.",
         ),
         (
             {"config": {"regionId": "a\nbrokerId=1"}},

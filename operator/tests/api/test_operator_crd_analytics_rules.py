@@ -9,22 +9,24 @@ from delaymq_operator.api import analytics_names, names, parse_broker
 
 SCHEDULE = (
     "a schedule has five fields (minute, hour, day of the month, month, day of the week), or is @hourly, @daily, "
-    "@weekly or @monthly: write it like 0 3 * * *"
+    "@weekly or @monthly: use a value like 0 3 * * *"
 )
-TIME_ZONE = "a time zone is a name of the IANA's list: write it like Europe/Berlin or Etc/UTC"
-CPU = "CPU is a number of cores above 0: write it like 500m or 2"
+TIME_ZONE = "a time zone is an IANA name: use a value like Europe/Berlin or Etc/UTC"
+CPU = "CPU is a number of cores above 0: use a value like 500m or 2"
 CPU_LIMIT = (
-    "the CPU that is asked for, coreRequest or else cores, is above coreLimit: raise coreLimit, or lower coreRequest"
+    "the requested CPU (coreRequest, or cores if it is not set) exceeds coreLimit: raise coreLimit, or lower "
+    "coreRequest"
 )
-MEMORY = "memory is a whole number and m or g, as Spark writes it: write it like 512m or 2g"
-LITTLE_MEMORY = "Spark does not start with less than 512m: write 512m or more"
-TOPIC = "a topic's name has letters, digits, -, _, % and | only: write it like orders_paid"
-ONE_LINE = "a value is one line of text, remove line breaks and control characters"
+MEMORY = "memory is a whole number followed by m or g, as in Spark: use a value like 512m or 2g"
+LITTLE_MEMORY = "Spark requires at least 512m: use 512m or more"
+TOPIC = "a topic name consists of letters, digits, -, _, % and |: use a name like orders_paid"
+ONE_LINE = "a value is a single line of text: remove line breaks and control characters"
 SUBMITTERS = (
-    "variables would be those of the Spark operator, which submits: write the value itself, not ${env:…} or ${system:…}"
+    "variables would be expanded by the Spark operator, which submits the application: write the value itself, not "
+    "${env:…} or ${system:…}"
 )
 PROPERTY = (
-    "a Spark property is spark., and letters, digits, -, _, . and / after it: write it like "
+    "a Spark property is spark. followed by letters, digits, -, _, . and /: use a name like "
     "spark.sql.shuffle.partitions"
 )
 
@@ -44,7 +46,11 @@ REFUSED: list[tuple[Spec, str, str]] = [
     ),
     *(({"timeZone": zone}, "timeZone", TIME_ZONE) for zone in ("+02:00", "Europe/", "../etc/passwd", "Europe Berlin")),
     ({"read": "NFS"}, "read", 'Unsupported value: "NFS": supported values: "HTTP", "Volume"'),
-    ({"image": "a b"}, "image", "an image has no blanks, write it like registry.example/delaymq/spark:0.1.0"),
+    (
+        {"image": "a b"},
+        "image",
+        ("an image name contains no spaces: use a name like registry.example/delaymq/spark:0.1.0"),
+    ),
     (
         {"driver": {"cores": 0}},
         "driver.cores",
@@ -83,7 +89,7 @@ REFUSED: list[tuple[Spec, str, str]] = [
     (
         {"resultsClaim": names.group_claim("demo", 31)},
         "resultsClaim",
-        "the volume of a broker is for its store: name another claim for results",
+        "the volume of a broker is reserved for its store: use another claim for results",
     ),
     ({"sparkConf": {"sql.shuffle.partitions": "1"}}, "sparkConf", PROPERTY),
     ({"sparkConf": {"spark.master=local x": "1"}}, "sparkConf", PROPERTY),

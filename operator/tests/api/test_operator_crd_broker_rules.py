@@ -21,36 +21,41 @@ LATE_PORT = (
     "the last group's NodePort, brokerNodePort + 10 · (size - 1), would be above 32767: use a smaller brokerNodePort"
 )
 TAKEN_PORT = (
-    "a broker group needs this NodePort (group g has brokerNodePort + 10 · g and the port 2 below it): "
-    "use another nameServerNodePort"
+    "a broker group needs this NodePort (group g uses brokerNodePort + 10 · g and the port 2 below it): use another "
+    "nameServerNodePort"
 )
 OTHERS_PORT = (
     "spec.external.brokerNodePort",
-    "while brokers restart one after the other, clients would take one group for another, since a group's new port is "
-    "another group's old one: choose a brokerNodePort that differs by 4, 5 or 6, or by 10 · size or more",
+    "during the rolling restart, clients would confuse groups, since a group's new port is another group's old port: "
+    "choose a brokerNodePort that differs by 4, 5 or 6, or by 10 · size or more",
 )
 SMALL_VOLUME = (
-    "the volume must hold two log segments at least, and one has 1 GiB unless config says otherwise: use 2Gi or more, "
-    "or a smaller config.mappedFileSizeCommitLog (bytes)"
+    "the volume must hold at least two log segments, and a segment has 1 GiB unless config sets another size: use 2Gi"
+    " or more, or a smaller config.mappedFileSizeCommitLog (bytes)"
 )
-LARGE_VOLUME = "a volume has at most 1Pi: check the unit, such as 10Gi"
-AMOUNT = "an amount is a number and perhaps a unit: write it like 100m, 2 or 256Mi"
-NO_IP = "an advertised address is an IP address, since message ids carry it: write it like 203.0.113.10"
+LARGE_VOLUME = "a volume has at most 1Pi: check the unit, and use a value like 10Gi"
+AMOUNT = "an amount is a number with an optional unit: use a value like 100m, 2 or 256Mi"
+NO_IP = "an advertised address is an IP address, since message IDs contain it: use a value like 203.0.113.10"
 OWN_LABELS = (
-    "delaymq.io/… and app.kubernetes.io/name, instance, component and managed-by belong to the operator: "
-    "use other labels"
+    "labels delaymq.io/… and app.kubernetes.io/name, instance, component and managed-by are reserved for the "
+    "operator: use other labels"
 )
-ADDRESS = "an address is host:port: write it like namesrv.messaging:9876"
+ADDRESS = "an address is host:port: use a value like namesrv.messaging:9876"
 ONE_PEER_KIND = (
-    "an entry has either ipBlock, or podSelector, namespaceSelector or both: write two entries for two kinds"
+    "an entry has either ipBlock, or podSelector, namespaceSelector or both: use two entries for pods and addresses"
 )
-RANGE = "a range is an address and a length: write it like 198.51.100.0/24"
-TLS_KEYS = "useTLS and tls.… belong to the operator: use spec.tls; plain connections are always taken, remove the keys"
-SECRET_NAME = "a Secret's name has lower-case letters, digits, - and ., and starts and ends with a letter or digit"
-LONG_NAME = "a Broker's name has at most 40 characters, since pods and Services are named after it"
+RANGE = "a range is an address and a prefix length: use a value like 198.51.100.0/24"
+TLS_KEYS = (
+    "useTLS and tls.… are set by the operator: use spec.tls (plaintext connections remain possible), and remove the "
+    "keys"
+)
+SECRET_NAME = (
+    "a Secret name consists of lower-case letters, digits, - and ., and starts and ends with a letter or digit"
+)
+LONG_NAME = "a Broker's name has at most 40 characters, since pods and Services are named after it: use a shorter name"
 BROKER_NAME = (
-    "a Broker's name starts with a letter and has only lower-case letters, digits and -, since Services are named "
-    "after it: choose another name"
+    "a Broker's name starts with a letter and consists of lower-case letters, digits and -, since Services are named "
+    "after it: use another name"
 )
 
 
@@ -67,12 +72,16 @@ REFUSED_BROKERS: list[tuple[Spec, str, str]] = [
     ({"size": 0}, "spec.size", "spec.size in body should be greater than or equal to 1"),
     ({"size": 33}, "spec.size", "spec.size in body should be less than or equal to 32"),
     ({"flush": "Sometimes"}, "spec.flush", 'Unsupported value: "Sometimes": supported values: "Async", "Sync"'),
-    ({"image": "a b"}, "spec.image", "an image has no blanks, write it like registry.example/delaymq/broker:0.1.0"),
+    (
+        {"image": "a b"},
+        "spec.image",
+        ("an image name contains no spaces: use a name like registry.example/delaymq/broker:0.1.0"),
+    ),
     ({"image": ""}, "spec.image", "spec.image in body should be at least 1 chars long"),
     (
         {"config": {"a": "1\n2"}},
         "spec.config[a]",
-        "a value is one line of text, remove line breaks and control characters",
+        "a value is a single line of text: remove line breaks and control characters",
     ),
     ({"config": {"a": 1}}, "spec.config.a", 'spec.config.a in body must be of type string: "integer"'),
     ({"config": {str(n): "" for n in range(101)}}, "spec.config", "must have at most 100 items"),
@@ -80,8 +89,12 @@ REFUSED_BROKERS: list[tuple[Spec, str, str]] = [
     ({"config": {"tls.server.mode": "enforcing"}}, "spec.config", TLS_KEYS),
     ({"tls": {"secretName": "../others"}}, "spec.tls.secretName", SECRET_NAME),
     ({"accessControl": {"secretName": "Rules"}}, "spec.accessControl.secretName", SECRET_NAME),
-    ({"storage": {"size": "ten"}}, "spec.storage.size", "a size is a number above 0 and a unit: write it like 10Gi"),
-    ({"storage": {"size": "-1Gi"}}, "spec.storage.size", "a size is a number above 0 and a unit: write it like 10Gi"),
+    ({"storage": {"size": "ten"}}, "spec.storage.size", "a size is a number above 0 and a unit: use a value like 10Gi"),
+    (
+        {"storage": {"size": "-1Gi"}},
+        "spec.storage.size",
+        ("a size is a number above 0 and a unit: use a value like 10Gi"),
+    ),
     ({"storage": {"size": "1Gi"}}, "spec.storage.size", SMALL_VOLUME),
     ({"storage": {"size": "9000000Ei"}}, "spec.storage.size", LARGE_VOLUME),
     ({"storage": {"size": "1025Ti"}}, "spec.storage.size", LARGE_VOLUME),
@@ -93,8 +106,8 @@ REFUSED_BROKERS: list[tuple[Spec, str, str]] = [
     (
         {"nameServers": {"replicas": 2, "addresses": ["a:9876"]}},
         "spec.nameServers",
-        "with addresses no NameServers are made: leave replicas out to use those at the addresses, or remove addresses "
-        "to have own ones",
+        "addresses refers to existing NameServers, so none are created: remove replicas to use them, or remove "
+        "addresses to create NameServers",
     ),
     ({"nameServers": {"addresses": ["a:b"]}}, "spec.nameServers.addresses[0]", ADDRESS),
     ({"nameServers": {"addresses": ["http://a:9876"]}}, "spec.nameServers.addresses[0]", ADDRESS),
@@ -102,49 +115,49 @@ REFUSED_BROKERS: list[tuple[Spec, str, str]] = [
     (
         {"nameServers": {"addresses": ["a:99999"]}},
         "spec.nameServers.addresses[0]",
-        "a port is at most 65535: write the NameServer's, such as 9876",
+        "a port is at most 65535: use the NameServer's port, such as 9876",
     ),
     ({"resources": {"requests": {"cpu": "much"}}}, "spec.resources.requests[cpu]", AMOUNT),
     ({"nameServers": {"resources": {"limits": {"cpu": -1}}}}, "spec.nameServers.resources.limits[cpu]", AMOUNT),
     (
         {"resources": {"requests": {"memory": "2Gi", "cpu": 1}, "limits": {"memory": "1Gi"}}},
         "spec.resources",
-        "a request is above its limit: raise the limit, or lower the request",
+        "a request exceeds its limit: raise the limit, or lower the request",
     ),
     ({"podTemplate": {"labels": {"delaymq.io/group": "1"}}}, "spec.podTemplate.labels", OWN_LABELS),
     ({"podTemplate": {"labels": {"app.kubernetes.io/name": "x"}}}, "spec.podTemplate.labels", OWN_LABELS),
     (
         {"podTemplate": {"labels": {"team": "a b"}}},
         "spec.podTemplate.labels[team]",
-        "a label's value has letters, digits, -, _ and ., and starts and ends with a letter or digit",
+        "a label value consists of letters, digits, -, _ and ., and starts and ends with a letter or digit",
     ),
     (
         {"podTemplate": {"annotations": {"delaymq.io/inputs": "x"}}},
         "spec.podTemplate.annotations",
-        "annotations delaymq.io/… belong to the operator: use others",
+        "annotations delaymq.io/… are reserved for the operator: use other annotations",
     ),
     (
         {"podTemplate": {"env": [{"name": "DELAYMQ_LISTEN_PORT", "value": "1"}]}},
         "spec.podTemplate.env[0].name",
-        "variables DELAYMQ_… belong to the operator: set the key in spec.config",
+        "variables DELAYMQ_… are reserved for the operator: set the key in spec.config",
     ),
     (
         {"podTemplate": {"env": [{"name": "2b"}]}},
         "spec.podTemplate.env[0].name",
-        "a variable's name has letters, digits and _, and does not start with a digit",
+        "a variable name consists of letters, digits and _, and does not start with a digit",
     ),
     (
         {"external": {"type": "NodePort"}},
         "spec.external",
-        "NodePort needs advertisedAddress: write the IP address of a node, or of what stands before the nodes, that "
-        "clients outside reach",
+        "NodePort requires advertisedAddress: set it to an IP address, of a node or of a proxy in front of the nodes,"
+        " that external clients can reach",
     ),
     (_node_port(advertisedAddress="node.example"), "spec.external.advertisedAddress", NO_IP),
     (_node_port(advertisedAddress="0.0.0.0"), "spec.external.advertisedAddress", NO_IP),
     (
         _node_port(loadBalancerClass="x"),
         "spec.external.loadBalancerClass",
-        "loadBalancerClass is for type LoadBalancer: remove it",
+        "loadBalancerClass applies to type LoadBalancer only: remove it",
     ),
     ({"size": 3} | _node_port(brokerNodePort=32750), "spec.external.brokerNodePort", LATE_PORT),
     (_node_port(nameServerNodePort=30911), "spec.external.nameServerNodePort", TAKEN_PORT),
@@ -205,8 +218,8 @@ CHANGED_BROKERS: list[tuple[Spec, Spec, tuple[str, str] | None]] = [
         {"external": {"type": "LoadBalancer", "loadBalancerClass": "a"}},
         (
             "spec.external.loadBalancerClass",
-            "the class of an existing load balancer cannot change: remove external, wait until the Services are gone, "
-            "and add it with the other class",
+            "the class of an existing load balancer cannot change: remove external, wait until the Services are "
+            "deleted, and add external again with the other class",
         ),
     ),
 ]
@@ -223,7 +236,7 @@ def test_a_broker_that_cannot_be_is_refused(
 def test_a_key_that_belongs_to_the_operator_is_refused_alone(api_server: ApiServer, namespace: str, key: str) -> None:
     [(field, sentence)] = refusal(api_server, namespace, "Broker", "demo", {"config": {key: "x"}})
     assert field == "spec.config"
-    assert sentence.startswith(f"{key} belongs to the operator")
+    assert sentence.startswith(f"{key} is set by the operator")
 
 
 @pytest.mark.parametrize("name", ["a.b", "1a"])

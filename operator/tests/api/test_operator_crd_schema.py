@@ -131,7 +131,7 @@ def test_the_keys_that_belong_to_the_operator_are_the_same_and_each_is_a_key() -
     assert set(refused) == set(names.OWNED_KEYS)
     assert set(refused) <= set(keys_of(BrokerConfig)) | set(REFUSED)
     for key, message in refused.items():
-        assert message.startswith(f"{key} belongs to the operator")
+        assert message.startswith(f"{key} is set by the operator")
 
 
 def test_the_keys_that_name_fields_name_fields_that_there_are() -> None:

@@ -7,13 +7,13 @@ from api_server import ApiServer
 from crd_requests import Spec, check_change, not_kept, refusal, rules_without, would_make
 from delaymq.message import names as rocketmq_names
 
-BROKER_TOPIC = (
-    "the broker has a topic of its own with the Broker's name, and one with _REPLY_TOPIC: use another topicName"
-)
+BROKER_TOPIC = "the broker creates system topics named <broker> and <broker>_REPLY_TOPIC: use another topicName"
 TO = {"brokerRef": {"name": "demo"}}
-SYSTEM_TOPIC = "this topic belongs to the broker itself: use another name"
-GROUP_TOPIC = "retry and dead-letter topics belong to consumer groups, and the broker makes them: use another name"
-RENAMED = "a topic cannot be renamed: restore topicName as it was, and make another Topic for the other name"
+SYSTEM_TOPIC = "this topic is a system topic of the broker: use another name"
+GROUP_TOPIC = (
+    "retry topics and dead-letter queues belong to consumer groups, and the broker creates them: use another name"
+)
+RENAMED = "a topic cannot be renamed: restore the previous topicName, and create another Topic for the other name"
 # A Topic's name and spec → the field and what is said about it.
 REFUSED_TOPICS: list[tuple[str, Spec, str, str]] = [
     ("t", {}, "spec.brokerRef", "Required value"),
@@ -23,19 +23,19 @@ REFUSED_TOPICS: list[tuple[str, Spec, str, str]] = [
         "t",
         TO | {"topicName": "a.b"},
         "spec.topicName",
-        "a topic's name has letters, digits, -, _, % and | only: write it like orders_paid",
+        "a topic name consists of letters, digits, -, _, % and |: use a name like orders_paid",
     ),
     (
         "a.b",
         TO,
         "spec.topicName",
-        "a topic's name has no dots, and metadata.name has some: write the topic's name to topicName",
+        "a topic name contains no dots, and metadata.name contains some: set topicName to a name without dots",
     ),
     (
         "t" * 128,
         TO,
         "spec.topicName",
-        "a topic's name has at most 127 characters, and metadata.name has more: write a shorter one to topicName",
+        "a topic name has at most 127 characters, and metadata.name is longer: set topicName to a shorter name",
     ),
     *(
         ("t", TO | {"topicName": topic}, "spec.topicName", SYSTEM_TOPIC)
@@ -66,7 +66,7 @@ REFUSED_TOPICS: list[tuple[str, Spec, str, str]] = [
         "demo-31",
         TO,
         "spec.topicName",
-        "every broker group has a topic of its own with its name, <broker>-<number>: use another topicName",
+        "every broker group has a system topic with its own name, <broker>-<number>: use another topicName",
     ),
 ]
 ACCEPTED_TOPICS: list[tuple[str, Spec]] = [
@@ -84,13 +84,16 @@ CHANGED_TOPICS: list[tuple[Spec, Spec, tuple[str, str] | None]] = [
     (
         TO,
         {"brokerRef": {"name": "other"}},
-        ("spec.brokerRef", "a Topic cannot move to another Broker: restore brokerRef, and make another Topic"),
+        (
+            "spec.brokerRef",
+            ("a Topic cannot move to another Broker: restore brokerRef, and create another Topic for the other Broker"),
+        ),
     ),
     (TO | {"queues": 8}, TO | {"queues": 4, "deletionPolicy": "Retain"}, None),
 ]
 
-DELAY = "a delay is a whole number and s, m, h or d: write it like 30s, 5m, 2h or 7d"
-LONG_DELAY = "a delay is at most 3650d (10 years): write a shorter one"
+DELAY = "a delay is a whole number followed by s, m, h or d: use a value like 30s, 5m, 2h or 7d"
+LONG_DELAY = "a delay is at most 3650d (10 years): use a shorter one"
 REFUSED_LEVELS: list[tuple[list[object], str, str]] = [
     ([], "spec.levels", "spec.levels in body should have at least 1 items"),
     (["1s"] * 1001, "spec.levels", "must have at most 1000 items"),

@@ -13,8 +13,8 @@ from delaymq_operator.api import names
 Spec = dict[str, Any]
 CLASS_FIXED = (
     "spec.storage.storageClassName",
-    "the class of bound volumes cannot change: restore the previous storageClassName, or move to a new Broker with the "
-    "other class",
+    "the storage class of bound volumes cannot change: restore the previous storageClassName, or move to a new Broker"
+    " with the other class",
 )
 """What is said when the class of bound volumes is changed."""
 

@@ -28,43 +28,43 @@ _MAX_PREFIX_CHARS: Final = MAX_APPLICATION_NAME_CHARS - len("-analytics-31-") - 
 
 # What is said of a Spark property that a user must not set; the CRD's rules say it in the same words.
 _SHAPE: Final = (
-    "a Spark property is spark., and letters, digits, -, _, . and / after it: write it like "
+    "a Spark property is spark. followed by letters, digits, -, _, . and /: use a name like "
     "spark.sql.shuffle.partitions"
 )
 _PLACE: Final = (
-    "spark.master, spark.submit.…, spark.kubernetes.submission.…, spark.app.…, namespace, and names of pods belong to "
-    "the operator: remove them"
+    "spark.master, spark.submit.…, spark.kubernetes.submission.…, spark.app.…, the namespace and pod names are set by"
+    " the operator: remove them"
 )
 _SIZE: Final = (
-    "cores, memory and number of Spark's pods have fields of their own: use spec.analytics.driver and "
+    "cores, memory and number of Spark pods have their own fields: use spec.analytics.driver and "
     "spec.analytics.executor"
 )
 _IMAGE: Final = (
-    "images of Spark's pods have fields of their own: use spec.analytics.image, spec.analytics.imagePullPolicy and "
+    "images of Spark pods have their own fields: use spec.analytics.image, spec.analytics.imagePullPolicy and "
     "spec.analytics.imagePullSecrets"
 )
-_ACCOUNT: Final = "spark.kubernetes.authenticate.… belongs to the operator: use spec.analytics.serviceAccountName"
+_ACCOUNT: Final = "spark.kubernetes.authenticate.… is set by the operator: use spec.analytics.serviceAccountName"
 _NODES: Final = (
-    "the nodes of Spark's pods have fields of their own: use spec.analytics.nodeSelector and spec.analytics.tolerations"
+    "the nodes of Spark pods have their own fields: use spec.analytics.nodeSelector and spec.analytics.tolerations"
 )
 _PODS: Final = (
-    "templates, labels and feature steps of Spark's pods belong to the operator, which keeps the pods restricted and "
-    "finds them by their labels: remove them"
+    "templates, labels and feature steps of Spark pods are set by the operator, which restricts the pods and selects "
+    "them by label: remove them"
 )
 _SECRETS: Final = (
-    "Spark's pods get the token of their broker and no other Secret, and variables DELAYMQ_… belong to the operator: "
-    "remove them"
+    "Spark pods get the token of their broker and no other Secret, and variables DELAYMQ_… are reserved for the "
+    "operator: remove them"
 )
 _HOST: Final = (
-    "hostPath and nfs volumes are not mounted into Spark's pods: use a volume claim, or spec.analytics.resultsClaim "
+    "hostPath and nfs volumes cannot be mounted into Spark pods: use a volume claim, or spec.analytics.resultsClaim "
     "for results"
 )
 _FILES: Final = (
-    "jars, files and archives are not brought in from outside: build an image that has them, and name it in "
+    "jars, files and archives cannot be loaded from outside: build an image that contains them, and set "
     "spec.analytics.image"
 )
 _SCRATCH: Final = (
-    "spark.local.dir and spark.kubernetes.local.dirs.… belong to the operator, since the root file system is "
+    "spark.local.dir and spark.kubernetes.local.dirs.… are set by the operator, since the root file system is "
     "read-only: remove them"
 )
 _LOGIN: Final = "Kerberos is not supported: remove spark.kerberos.… and spark.kubernetes.kerberos.…"

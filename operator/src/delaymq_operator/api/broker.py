@@ -191,11 +191,11 @@ def _check_config(config: Mapping[str, str]) -> None:
     for key, value in config.items():
         if key == "useTLS" or key.startswith("tls."):
             raise SpecError(
-                f"spec.config.{key} belongs to the operator: certificates come from spec.tls.secretName, and plain"
-                " connections are always taken, since the operator and NameServers have no others. Remove the key."
+                f"spec.config.{key} is set by the operator: certificates come from spec.tls.secretName, and plaintext"
+                " connections are always accepted, since the operator and NameServers use them. Remove the key."
             )
         if key in OWNED_KEYS:
-            raise SpecError(f"spec.config.{key} belongs to the operator: {OWNED_KEYS[key]}. Remove the key.")
+            raise SpecError(f"spec.config.{key} is set by the operator: {OWNED_KEYS[key]}. Remove the key.")
         if any((ord(letter) < 32 and letter != "\t") or letter in _LINE_ENDS for letter in key + value):
             shown = "".join(letter if letter.isprintable() else "?" for letter in key[:_MAX_SHOWN_CHARS])
-            raise SpecError(f"spec.config.{shown} has a line break or control character: write one line.")
+            raise SpecError(f"spec.config.{shown} contains a line break or control character: use a single line.")
