@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from broker_harness import FakeSession, Harness
-from delaymq.broker.groups.change_notifier import MAX_TOLD_AT_ONCE
+from delaymq.broker.groups.change_notifier import MAX_NOTIFIED_AT_ONCE
 from delaymq.broker.groups.client_snapshot import BELIEVED_MS, REFRESH_MS, REMEMBER_MS
 from delaymq.broker.opening import open_broker
 from delaymq.protocol.bodies import (
@@ -99,23 +99,23 @@ def test_members_are_told_when_one_joins_leaves_or_wants_other_topics(harness: H
 
 
 def test_members_of_a_large_group_are_told_once_for_all_that_came_or_went(harness: Harness) -> None:
-    sessions = [FakeSession(port) for port in range(1, MAX_TOLD_AT_ONCE + 40)]
+    sessions = [FakeSession(port) for port in range(1, MAX_NOTIFIED_AT_ONCE + 40)]
     for number, session in enumerate(sessions):
         beat(harness, session, f"c{number}", "Orders")
     clients = harness.broker.clients
     for session in sessions:
         told(session)
-    clients.tell_members(10)
+    clients.notify_members(10)
     assert sum(map(told, sessions)) == 10
     # One who leaves meanwhile is not told any more, the others hear of it in the next round.
     harness.broker.session_closed(sessions.pop())  # type: ignore[arg-type]
-    clients.tell_members(1_000)
-    clients.tell_members(1_000)
+    clients.notify_members(1_000)
+    clients.notify_members(1_000)
     assert [told(session) for session in sessions] == [1] * 10 + [2] * (len(sessions) - 10)
-    clients.tell_members(1_000)
+    clients.notify_members(1_000)
     assert sum(map(told, sessions)) == 0
     harness.broker.session_closed(sessions.pop())  # type: ignore[arg-type]
-    clients.tell_members(1_000)
+    clients.notify_members(1_000)
     assert [told(session) for session in sessions] == [1] * len(sessions)
 
 

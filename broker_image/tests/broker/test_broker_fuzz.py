@@ -67,7 +67,7 @@ def surprises_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
         if error is not None:
             raise AssertionError(text % args) from error
 
-    monkeypatch.setattr("delaymq.quiet_log.QuietLog.warning", fail)
+    monkeypatch.setattr("delaymq.throttled_log.ThrottledLogger.warning", fail)
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])

@@ -7,7 +7,7 @@ import pytest
 from broker_harness import FakeSession, Harness, response_of
 from delaymq.broker.groups.client_versions import version_name
 from delaymq.broker.processors import members as module
-from delaymq.broker.results import Asked
+from delaymq.broker.results import RelayedRequests
 from delaymq.message.ids import offset_message_id
 from delaymq.protocol.bodies import (
     ConsumerData,
@@ -40,9 +40,9 @@ def join(harness: Harness, client_id: str = "c1", version: int = 407, language: 
     return session
 
 
-def asked(harness: Harness, code: int, fields: dict[str, Any], body: bytes = b"") -> Asked:
+def asked(harness: Harness, code: int, fields: dict[str, Any], body: bytes = b"") -> RelayedRequests:
     result = harness.ask(code, fields, body)
-    assert isinstance(result, Asked), result
+    assert isinstance(result, RelayedRequests), result
     return result
 
 
@@ -60,7 +60,7 @@ def test_the_question_for_running_info_reaches_the_member_with_all_its_fields(ha
     fields = RUNNING_INFO | {"bname": "broker-a", "AccessKey": "a", "Signature": "b", "SecurityToken": "c"}
     question = asked(harness, RequestCode.GET_CONSUMER_RUNNING_INFO, fields)
     assert question.timeout_ms == 10_000
-    ((to, command),) = question.questions
+    ((to, command),) = question.requests
     assert to is session
     assert (command.code, command.flag) == (RequestCode.GET_CONSUMER_RUNNING_INFO, 0)
     assert command.fields == RUNNING_INFO | {"bname": "broker-a"}
@@ -95,12 +95,12 @@ def test_a_client_that_is_not_connected_or_too_old_is_not_asked(harness: Harness
 
 def test_of_several_connections_of_one_client_the_newest_is_asked(harness: Harness) -> None:
     older, newer = join(harness), join(harness)
-    ((to, _),) = asked(harness, RequestCode.GET_CONSUMER_RUNNING_INFO, RUNNING_INFO).questions
+    ((to, _),) = asked(harness, RequestCode.GET_CONSUMER_RUNNING_INFO, RUNNING_INFO).requests
     assert to is newer
-    ((to, _),) = asked(harness, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, STATUS).questions
+    ((to, _),) = asked(harness, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, STATUS).requests
     assert to is newer
     harness.broker.session_closed(newer)
-    ((to, _),) = asked(harness, RequestCode.GET_CONSUMER_RUNNING_INFO, RUNNING_INFO).questions
+    ((to, _),) = asked(harness, RequestCode.GET_CONSUMER_RUNNING_INFO, RUNNING_INFO).requests
     assert to is older
 
 
@@ -108,7 +108,7 @@ def test_a_message_to_consume_directly_goes_to_the_member_as_it_is_stored(harnes
     session = join(harness)
     fields = {"consumerGroup": "readers", "clientId": "c1", "msgId": stored_id(harness, topic="%RETRY%readers")}
     question = asked(harness, RequestCode.CONSUME_MESSAGE_DIRECTLY, fields)
-    ((to, command),) = question.questions
+    ((to, command),) = question.requests
     assert to is session
     assert command.fields == fields | {"brokerName": "broker-a"}
     store = harness.broker.store
@@ -147,10 +147,10 @@ def test_all_members_are_asked_how_far_they_are(harness: Harness) -> None:
     sessions = [join(harness, f"c{number}") for number in (1, 2, 3)]
     question = asked(harness, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, STATUS)
     assert question.timeout_ms == 5_000
-    assert [to for to, _ in question.questions] == sessions
-    for _, command in question.questions:
+    assert [to for to, _ in question.requests] == sessions
+    for _, command in question.requests:
         assert (command.code, command.fields) == (RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, STATUS)
-    assert len({id(command) for _, command in question.questions}) == 3
+    assert len({id(command) for _, command in question.requests}) == 3
     answer = response_of(question.answer([stated(5), None, stated(7)]))
     assert (answer.code, answer.remark) == (0, None)
     assert ConsumerStatus.decode(answer.body).consumer_table == {"c1": {QUEUE: 5}, "c3": {QUEUE: 7}}
@@ -160,7 +160,7 @@ def test_one_member_can_be_asked_alone(harness: Harness) -> None:
     sessions = [join(harness, f"c{number}") for number in (1, 2)]
     fields = STATUS | {"clientAddr": "c2"}
     question = asked(harness, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, fields)
-    assert [to for to, _ in question.questions] == sessions[1:]
+    assert [to for to, _ in question.requests] == sessions[1:]
     nobody = asked(harness, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, STATUS | {"clientAddr": "c9"})
     assert ConsumerStatus.decode(response_of(nobody.answer([])).body).consumer_table == {}
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from broker_harness import Harness
 from delaymq.broker.processors import queue_tables
-from delaymq.broker.results import InTurns
+from delaymq.broker.results import TimeSliced
 from delaymq.protocol.bodies import (
     Body,
     ConsumeOffset,
@@ -153,8 +153,8 @@ def test_a_step_looks_at_a_bounded_number_of_queues(
 
     monkeypatch.setattr(MessageStore, "queue_bounds", counted)
     work = harness.ask(code, fields)
-    assert isinstance(work, InTurns)
-    assert work.in_row
+    assert isinstance(work, TimeSliced)
+    assert work.queued
     total = 0
     while True:
         assert looked_at <= queue_tables.QUEUES_AT_ONCE

@@ -5,15 +5,15 @@ from collections.abc import Callable
 
 from broker_harness import FakeSession, Harness
 from delaymq.broker.admin import remaining
-from delaymq.broker.admin.remaining import Remaining, Unconsumed
+from delaymq.broker.admin.remaining import Unconsumed, UnconsumedTotals
 from delaymq.broker.groups.activity import ACTIVE_MS
 from delaymq.broker.groups.client_snapshot import REMEMBER_MS
 from delaymq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from delaymq.protocol.codes import RequestCode
 
 
-def scanned(harness: Harness) -> Remaining:
-    found = Remaining()
+def scanned(harness: Harness) -> UnconsumedTotals:
+    found = UnconsumedTotals()
     for row in remaining.scan(harness.broker, harness.clock()):
         found.add(row)
     return found
@@ -59,7 +59,7 @@ def test_a_connected_group_has_all_before_it_that_it_has_not_committed(harness: 
 
 def test_topics_that_nobody_reads_do_not_count(harness: Harness) -> None:
     send_to(harness, "Orders", 5)
-    assert scanned(harness) == Remaining()
+    assert scanned(harness) == UnconsumedTotals()
 
 
 def test_a_group_that_left_counts_for_a_day(harness: Harness) -> None:
@@ -137,7 +137,7 @@ def test_a_broadcasting_group_is_left_out(harness: Harness) -> None:
     send_to(harness, "Orders", 5)
     commit(harness, "readers", "Orders", 1)
     beat(harness, "readers", "Orders", model="BROADCASTING")
-    assert scanned(harness) == Remaining()
+    assert scanned(harness) == UnconsumedTotals()
 
 
 def test_messages_that_retention_deleted_are_not_waited_for(open_harness: Callable[..., Harness]) -> None:
@@ -155,7 +155,7 @@ def test_messages_that_retention_deleted_are_not_waited_for(open_harness: Callab
 
 
 def test_the_largest_rows_are_shown_and_the_sums_have_all() -> None:
-    found = Remaining()
+    found = UnconsumedTotals()
     for number in range(20_000):
         found.add(Unconsumed(f"g{number}", "T", number % 15_000))
     assert found.messages == sum(range(15_000)) + sum(range(5_000))

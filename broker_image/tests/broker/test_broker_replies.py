@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from broker_harness import FakeSession, Harness, send_fields
-from delaymq.broker.results import Asked, Deferred
+from delaymq.broker.results import Deferred, RelayedRequests
 from delaymq.message.properties import parse_properties
 from delaymq.protocol.bodies import HeartbeatData, ProducerData
 from delaymq.protocol.codes import RequestCode, ResponseCode
@@ -40,8 +40,8 @@ def test_a_reply_is_pushed_to_who_asked_and_kept(harness: Harness) -> None:
     asker = introduce(harness, "asker", "g")
     introduce(harness, "other", "g", port=2)
     asked = reply(harness, f=1, h=7)
-    assert isinstance(asked, Asked)
-    [(session, question)] = asked.questions
+    assert isinstance(asked, RelayedRequests)
+    [(session, question)] = asked.requests
     assert session is asker
     assert question.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
     assert question.body == b"yes"
@@ -65,7 +65,7 @@ def test_the_long_header_is_read_too(harness: Harness) -> None:
     names = ("producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag", "bornTimestamp")
     short = send_fields(TOPIC, PROPERTIES)
     fields = dict(zip((*names, "flag", "properties"), [short[each] for each in "abcdefghi"], strict=True))
-    assert isinstance(harness.ask(RequestCode.SEND_REPLY_MESSAGE, fields, b"yes"), Asked)
+    assert isinstance(harness.ask(RequestCode.SEND_REPLY_MESSAGE, fields, b"yes"), RelayedRequests)
 
 
 @pytest.mark.parametrize("told", [REFUSED, None])

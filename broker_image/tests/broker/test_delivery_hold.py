@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from random import Random
 
 import pytest
-from delaymq.broker.delivery.hold import FILE_NAME, HoldMode
+from delaymq.broker.delivery.control import FILE_NAME, DeliveryMode
 from delaymq.message.names import MARK, MARKS_TOPIC
-from delaymq.schedule import LevelQueue, Settled, SpreadQueue
+from delaymq.schedule import LevelQueue, PacedQueue, Settled
 from delaymq.store.errors import StoreFullError
 from delivery_bench import START_MS, Bench
 
@@ -31,7 +31,7 @@ def bodies(bench: Bench, topic: str = "orders") -> list[str]:
 
 def test_while_paused_nothing_is_handed_over_also_after_a_restart() -> None:
     bench = overdue_bench()
-    bench.delivery.holding.pause()
+    bench.delivery.control.pause()
     assert bench.delivery.next_wakeup_ms() is None
     bench.hand_over()
     assert bodies(bench) == []
@@ -42,7 +42,7 @@ def test_while_paused_nothing_is_handed_over_also_after_a_restart() -> None:
     held = bench.delivery.status()["held"]
     assert isinstance(held, dict)
     assert (held["mode"], held["overdue"]) == ("paused", 10)
-    bench.delivery.holding.deliver()
+    bench.delivery.control.resume()
     bench.hand_over()
     assert len(bodies(bench)) == 10
     assert bench.delivery.status()["held"] is None
@@ -56,13 +56,13 @@ def test_a_file_that_cannot_be_read_holds_everything_back() -> None:
     bench.start()
     bench.hand_over()
     assert bodies(bench) == []
-    assert bench.delivery.holding.hold is not None
-    assert bench.delivery.holding.hold.mode is HoldMode.PAUSED
+    assert bench.delivery.control.policy is not None
+    assert bench.delivery.control.policy.mode is DeliveryMode.PAUSED
 
 
 def test_a_spread_goes_in_due_order_over_its_time_and_holds_up_nothing_newer() -> None:
     bench = overdue_bench()
-    bench.delivery.holding.spread(10_000)
+    bench.delivery.control.spread(10_000)
     began_ms = bench.now_ms
     seen_ms: dict[str, int] = {}
     bench.send("new", 1)
@@ -81,7 +81,7 @@ def test_a_spread_goes_in_due_order_over_its_time_and_holds_up_nothing_newer() -
 
 def test_a_restart_in_the_middle_spreads_the_rest_over_the_rest_of_the_time() -> None:
     bench = overdue_bench()
-    bench.delivery.holding.spread(10_000)
+    bench.delivery.control.spread(10_000)
     began_ms = bench.now_ms
     bench.now_ms += 4_500
     bench.hand_over()
@@ -114,7 +114,7 @@ def test_a_spread_that_no_broker_has_begun_begins_with_the_first() -> None:
 
 def test_what_the_store_did_not_take_stays_in_the_spread() -> None:
     bench = overdue_bench()
-    bench.delivery.holding.spread(1_000)
+    bench.delivery.control.spread(1_000)
     bench.store.refuse = lambda message: StoreFullError("full")
     bench.now_ms += 550
     bench.hand_over()
@@ -129,12 +129,12 @@ def test_what_the_store_did_not_take_stays_in_the_spread() -> None:
 
 def test_a_pause_in_a_spread_loses_nothing() -> None:
     bench = overdue_bench()
-    bench.delivery.holding.spread(10_000)
+    bench.delivery.control.spread(10_000)
     bench.now_ms += 2_000
     bench.hand_over()
-    bench.delivery.holding.pause()
-    assert bench.delivery.holding.overdue(bench.now_ms) == 7
-    bench.delivery.holding.deliver()
+    bench.delivery.control.pause()
+    assert bench.delivery.control.overdue(bench.now_ms) == 7
+    bench.delivery.control.resume()
     bench.hand_over()
     assert sorted(bodies(bench)) == sorted(f"m{number}" for number in range(10))
 
@@ -142,7 +142,7 @@ def test_a_pause_in_a_spread_loses_nothing() -> None:
 @pytest.mark.parametrize("ending", ["kill", "stop", "power"])
 def test_what_is_dropped_is_settled_by_marks_and_stays_so(ending: str) -> None:
     bench = overdue_bench()
-    bench.delivery.holding.drop(bench.now_ms)
+    bench.delivery.control.drop(bench.now_ms)
     bench.hand_over()
     marks = [record for record in bench.store.records() if record.topic == MARKS_TOPIC]
     assert sorted(record.body.decode() for record in marks) == sorted(f"m{number}" for number in range(10))
@@ -163,7 +163,7 @@ def test_what_is_dropped_is_settled_by_marks_and_stays_so(ending: str) -> None:
 
 def test_a_kill_among_the_drops_goes_on_with_them_and_delivers_none() -> None:
     bench = overdue_bench()
-    bench.delivery.holding.drop(bench.now_ms)
+    bench.delivery.control.drop(bench.now_ms)
     assert bench.delivery.hand_over(bench.now_ms, 4) == 4
     bench.kill()
     bench.start()
@@ -176,7 +176,7 @@ def test_a_kill_among_the_drops_goes_on_with_them_and_delivers_none() -> None:
 
 def test_what_comes_due_after_the_stated_time_is_delivered() -> None:
     bench = overdue_bench()
-    bench.delivery.holding.drop(bench.now_ms - 8_950)
+    bench.delivery.control.drop(bench.now_ms - 8_950)
     bench.hand_over()
     dropped = len(bodies(bench, MARKS_TOPIC))
     assert 0 < dropped < 10
@@ -184,7 +184,7 @@ def test_what_comes_due_after_the_stated_time_is_delivered() -> None:
 
 
 def test_a_spread_gives_out_nothing_twice_whatever_is_given_back() -> None:
-    spread = SpreadQueue([queue_of(range(100))], 99, 1_000, 2_000)
+    spread = PacedQueue([queue_of(range(100))], 99, 1_000, 2_000)
     taken = spread.take(1_500, 30)
     spread.give_back(taken[10:])
     rest = spread.take(1_495, 100)
@@ -216,7 +216,7 @@ def test_a_spread_takes_what_is_overdue_however_it_lies_and_gives_the_rest_back(
     waits = {(due, offset) for offset, due in enumerate(dues) if offset not in queue.settled}
     overdue = {pair for pair in waits if pair[0] <= 600}
     assert queue.due_count(600) == len(overdue)
-    spread = SpreadQueue([queue], 600, 1_000, 2_000)
+    spread = PacedQueue([queue], 600, 1_000, 2_000)
     assert (spread.left, queue.due_count(600)) == (len(overdue), 0)
     assert [entry[::2] for entry in spread.entries()] == sorted(overdue)
     half = spread.take(1_499, 1_000)
@@ -234,7 +234,7 @@ def test_a_spread_takes_what_is_overdue_however_it_lies_and_gives_the_rest_back(
 
 def test_what_is_settled_while_it_is_spread_is_not_given_out_and_the_spread_ends() -> None:
     queue = queue_of(range(100))
-    spread = SpreadQueue([queue], 99, 1_000, 2_000)
+    spread = PacedQueue([queue], 99, 1_000, 2_000)
     for offset in range(90, 100):
         queue.settled.settle(offset)
     assert len(spread.take(2_000, 1_000)) == 90
@@ -243,14 +243,14 @@ def test_what_is_settled_while_it_is_spread_is_not_given_out_and_the_spread_ends
 
 def test_a_pause_whose_file_cannot_be_removed_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = overdue_bench()
-    bench.delivery.holding.pause()
+    bench.delivery.control.pause()
 
     def refuse(name: str) -> None:
         raise OSError(5, "no")
 
     monkeypatch.setattr(bench.store.own_files, "remove", refuse)
     with pytest.raises(OSError, match="no"):
-        bench.delivery.holding.deliver()
+        bench.delivery.control.resume()
     bench.hand_over()
     assert bodies(bench) == []
-    assert bench.delivery.holding.hold is not None
+    assert bench.delivery.control.policy is not None

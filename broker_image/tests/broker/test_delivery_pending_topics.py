@@ -13,7 +13,7 @@ from delaymq.broker.opening import open_broker
 from delaymq.message.names import REAL_TOPIC, SCHEDULE_TOPIC
 from delaymq.protocol.codes import RequestCode
 from delaymq.schedule import LevelQueue, Settled
-from delaymq.schedule.outlook import STEP_ENTRIES, Buckets, count_by_due, entries_of, next_entries
+from delaymq.schedule.inspection import STEP_ENTRIES, Buckets, count_by_due, entries_of, next_entries
 from delaymq.store.reader import QUEUE_ENTRY
 
 LEVELS = "1s 5s 10s 1m"

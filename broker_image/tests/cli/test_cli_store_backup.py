@@ -16,7 +16,7 @@ from cli_running import COMMAND_TIMEOUT_S, Standalone, called
 from delaymq import clock
 from delaymq.broker import opening
 from delaymq.broker.broker import Broker
-from delaymq.broker.delivery import hold
+from delaymq.broker.delivery import control
 from delaymq.cli import overdue_policy
 from delaymq.cli.commands.store.reopening import hold_back, reopen
 from delaymq.cli.overdue_policy import OverduePolicy
@@ -174,7 +174,7 @@ def test_without_an_open_transaction_nothing_is_said_of_them(backup: Path, tmp_p
 def test_a_store_that_was_paused_is_restored_paused_unless_said_otherwise(origin: Path, tmp_path: Path) -> None:
     shutil.copytree(origin, tmp_path / "paused")
     broker = open_broker(tmp_path / "paused")
-    broker.delivery.holding.pause()
+    broker.delivery.control.pause()
     broker.close()
     assert called("store", "backup", str(tmp_path / "paused"), str(tmp_path / "b")).code == 0
     assert restore(tmp_path / "b", tmp_path / "again")["overdueChoice"] == "pause"
@@ -278,7 +278,7 @@ def test_an_export_has_each_message_as_a_line(origin: Path, backup: Path, tmp_pa
 
 
 def test_the_limits_of_command_and_broker_are_the_same() -> None:
-    assert overdue_policy.LONGEST_SPREAD_MS == hold.LONGEST_SPREAD_MS
+    assert overdue_policy.LONGEST_SPREAD_MS == control.LONGEST_SPREAD_MS
 
 
 def test_a_running_broker_is_backed_up_cloned_paused_and_resumed_by_commands(tmp_path: Path) -> None:

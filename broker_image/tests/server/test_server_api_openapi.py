@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from delaymq.api_types import config as api_config
 from delaymq.api_types import delay as api_delay
-from delaymq.broker.delivery import hold
+from delaymq.broker.delivery import control
 from delaymq.config import log_levels
 from delaymq.server.api.openapi import description
 from delaymq.server.api.routes import ROUTES
@@ -100,7 +100,7 @@ def test_members_of_answers_are_all_described_as_sent() -> None:
 
 def test_described_limits_are_those_of_the_broker() -> None:
     assert api_config.MAX_LOGGERS == log_levels.MAX_LOGGERS
-    assert api_delay.LONGEST_SPREAD_MS == hold.LONGEST_SPREAD_MS
+    assert api_delay.LONGEST_SPREAD_MS == control.LONGEST_SPREAD_MS
 
 
 @pytest.mark.timeout(180)

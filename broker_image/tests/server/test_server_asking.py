@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from delaymq.broker.results import Asked, Deferred
+from delaymq.broker.results import Deferred, RelayedRequests
 from delaymq.broker.session import Session
 from delaymq.protocol.command import (
     FLAG_ONEWAY,
@@ -39,11 +39,11 @@ class Asker:
             self.members.append(session)
             return Response()
         if command.code == ASK:
-            questions = [
+            requests = [
                 (member, request_command(QUESTION, {"n": str(n)}, command.body))
                 for n, member in enumerate(self.members)
             ]
-            return Asked(questions, self.timeout_ms, self.answer)
+            return RelayedRequests(requests, self.timeout_ms, self.answer)
         return self._handle(session, command)
 
     def answer(self, answers: list[Command | None]) -> Response | Deferred:
@@ -91,7 +91,7 @@ def test_the_asker_gets_what_all_members_answered_in_the_order_of_the_questions(
             answer = await waiting
             assert answer.remark == "one two"
             assert [each.code for each in broker.answers[0] if each is not None] == [0, 1]
-            assert broker.server.asking.open_questions == 0
+            assert broker.server.asking.open_requests == 0
 
     run(scenario)
 
@@ -176,14 +176,14 @@ def test_an_asker_that_goes_away_harms_nobody(tmp_path: Path) -> None:
             await until(lambda: len(broker.server.sessions) == 1)
             reply(member, question, b"one")
             await until(lambda: broker.answers)
-            assert broker.server.asking.open_questions == 0
+            assert broker.server.asking.open_requests == 0
             assert broker.server.asking._of_asker == {}
 
     run(scenario)
 
 
 def test_one_asker_can_not_have_more_open_than_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_OPEN_PER_ASKER", 2)
+    monkeypatch.setattr(module, "MAX_OPEN_PER_REQUESTER", 2)
 
     async def scenario() -> None:
         async with asker(tmp_path) as broker:
@@ -204,7 +204,7 @@ def test_one_asker_can_not_have_more_open_than_its_share(tmp_path: Path, monkeyp
 
 
 def test_what_open_requests_hold_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_HELD_BYTES_PER_ASKER", 2_500)
+    monkeypatch.setattr(module, "MAX_HELD_BYTES_PER_REQUESTER", 2_500)
     monkeypatch.setattr(module, "MAX_HELD_BYTES", 4_500)
 
     async def scenario() -> None:
@@ -219,7 +219,7 @@ def test_what_open_requests_hold_has_a_limit(tmp_path: Path, monkeypatch: pytest
             assert (await third.connection.request(request_command(ASK, body=bytes(1_000)))).code == 2
             for question in member.told[:4]:
                 reply(member, question, b"x")
-            await until(lambda: not broker.server.asking.open_questions)
+            await until(lambda: not broker.server.asking.open_requests)
             whole = first.connection.start_request(request_command(ASK, body=bytes(9_000)), LONG_MS)
             reply(member, await question_to(member, 5), b"y")
             assert (await whole).remark == "y"
@@ -228,7 +228,7 @@ def test_what_open_requests_hold_has_a_limit(tmp_path: Path, monkeypatch: pytest
 
 
 def test_questions_in_all_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_OPEN_QUESTIONS", 3)
+    monkeypatch.setattr(module, "MAX_OPEN_REQUESTS", 3)
 
     async def scenario() -> None:
         async with asker(tmp_path) as broker:
@@ -283,9 +283,9 @@ def test_a_question_that_no_frame_can_hold_has_no_answer(tmp_path: Path) -> None
         async with asker(tmp_path) as broker:
             await broker.member()
 
-            def too_large(session: Session, command: Command) -> Asked:
+            def too_large(session: Session, command: Command) -> RelayedRequests:
                 question = request_command(QUESTION, body=bytes(17 << 20))
-                return Asked([(broker.members[0], question)], LONG_MS, broker.answer)
+                return RelayedRequests([(broker.members[0], question)], LONG_MS, broker.answer)
 
             broker.server.broker.handle = too_large  # type: ignore[method-assign, assignment]
             peer = await BrokerPeer.connect(broker.server.port)

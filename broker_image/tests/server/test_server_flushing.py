@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 from delaymq.broker.results import Deferred
 from delaymq.protocol.command import Command, Response
-from delaymq.quiet_log import QuietLog
 from delaymq.server.requests import flushing
 from delaymq.server.requests.client_session import ClientSession
 from delaymq.server.requests.flushing import FLUSH_BUCKETS_S, Flushing, FlushTimes
+from delaymq.throttled_log import ThrottledLogger
 
 BOUND_S = 10
 
@@ -194,7 +194,7 @@ def test_repeated_failures_of_a_sync_are_logged_once_a_minute(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(flushing, "RETRY_S", 0.001)
-    monkeypatch.setattr(flushing, "_failures", QuietLog(logging.getLogger("delaymq.flushing"), lambda: 0))
+    monkeypatch.setattr(flushing, "_failures", ThrottledLogger(logging.getLogger("delaymq.flushing"), lambda: 0))
 
     async def scenario() -> None:
         world = World()

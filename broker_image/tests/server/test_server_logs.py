@@ -12,11 +12,11 @@ from datetime import datetime
 import pytest
 from delaymq.clock import iso_time
 from delaymq.config import BrokerConfig
-from delaymq.quiet_log import QuietLog, fields
 from delaymq.server.logs import output as logs
 from delaymq.server.logs.format import MAX_EVENT_CHARACTERS, MAX_FIELD_CHARACTERS, MAX_FIELDS, formatter
 from delaymq.server.logs.limit import BURST_LINES, LineLimit
 from delaymq.server.logs.writer import MAX_WAITING_BYTES, LogWriter
+from delaymq.throttled_log import ThrottledLogger, fields
 
 BOUND_S = 60.0
 HEAD = r"time=\S+ level=warning logger=delaymq\.x "
@@ -160,7 +160,7 @@ def test_debug_has_room_of_its_own() -> None:
 
 def test_a_quiet_log_keeps_fields_and_counts_what_it_left_out(caplog: pytest.LogCaptureFixture) -> None:
     now_ms = [0]
-    quiet = QuietLog(logging.getLogger("delaymq.quiet"), lambda: now_ms[0])
+    quiet = ThrottledLogger(logging.getLogger("delaymq.quiet"), lambda: now_ms[0])
     for _ in range(3):
         quiet.warning("bad %s", "x", topic="Orders")
     now_ms[0] = 60_000

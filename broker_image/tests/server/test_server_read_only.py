@@ -29,7 +29,7 @@ def test_a_store_and_a_backup_are_served_and_stay_as_they_are(tmp_path: Path) ->
             for number in range(60):
                 assert (await peer.send("T", b"%d" % number + b"." * 2_000)).code == 0
             assert (await peer.send("T", b"overdue soon", DELAY="1")).code == 0
-            held = server.broker.broker.delivery.holding
+            held = server.broker.broker.delivery.control
             held.pause()
             await until(lambda: held.overdue(now_ms()) == 1)
             path = Path(server.broker.broker.store.path)
@@ -62,7 +62,7 @@ def test_a_store_and_a_backup_are_served_and_stay_as_they_are(tmp_path: Path) ->
             assert route is not None
             assert [queues.perm for queues in route.queue_datas] == [4]
             assert broker.delivery.next_wakeup_ms() is None
-            assert broker.delivery.holding.overdue(now_ms()) == 1
+            assert broker.delivery.control.overdue(now_ms()) == 1
             async with aiohttp.ClientSession() as session:
                 url = f"http://{HOST}:{server.broker.http_port}"
                 async with session.get(f"{url}/readyz") as ready:

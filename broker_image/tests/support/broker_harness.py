@@ -9,7 +9,7 @@ from typing import Any
 
 from delaymq.broker.broker import Broker
 from delaymq.broker.opening import open_broker
-from delaymq.broker.results import Deferred, Held, InTurns
+from delaymq.broker.results import Deferred, Held, TimeSliced
 from delaymq.config import BrokerConfig
 from delaymq.message.ids import pack_host
 from delaymq.message.properties import format_properties
@@ -182,12 +182,12 @@ def records_of(data: bytes) -> list[Record]:
 
 def made(broker: Broker, code: int, result: Any) -> Any:
     """What comes of a change of a file, or of work in turns, done here; other results as they are."""
-    if isinstance(result, InTurns):
+    if isinstance(result, TimeSliced):
         return broker.guarded(code, lambda: _at_the_end(result))
     return broker.guarded(code, lambda: at_once(result)) if isinstance(result, GeneratorType) else result
 
 
-def _at_the_end(work: InTurns) -> Response | Deferred:
+def _at_the_end(work: TimeSliced) -> Response | Deferred:
     while True:
         try:
             next(work.steps)

@@ -15,7 +15,7 @@ from pathlib import Path
 from broker_harness import FakeSession, Harness
 from delaymq.protocol.bodies import ConsumerData, HeartbeatData, LockRequest, MessageQueue, SubscriptionData
 from delaymq.protocol.codes import RequestCode
-from delaymq.server.broker_jobs import MEMBERS_TOLD_A_TURN, TELL_INTERVAL_MS
+from delaymq.server.broker_jobs import MEMBERS_NOTIFIED_PER_SLICE, NOTIFY_INTERVAL_MS
 
 GROUP, TOPIC = "readers", "Orders"
 JOINS_A_TICK = 40
@@ -47,9 +47,9 @@ class FanOut:
     def tick(self) -> None:
         """The job that tells members, and their questions."""
         began = time.perf_counter()
-        self.harness.broker.clients.tell_members(MEMBERS_TOLD_A_TURN)
+        self.harness.broker.clients.notify_members(MEMBERS_NOTIFIED_PER_SLICE)
         self.tell_s.append(time.perf_counter() - began)
-        self.harness.clock.advance(TELL_INTERVAL_MS)
+        self.harness.clock.advance(NOTIFY_INTERVAL_MS)
         for session in self.sessions:
             if session.notified:
                 self.told += len(session.notified)

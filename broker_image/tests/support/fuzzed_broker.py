@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from broker_harness import FakeSession, Harness, made, records_of, send_fields
-from delaymq.broker.results import Asked, Deferred, Held
+from delaymq.broker.results import Deferred, Held, RelayedRequests
 from delaymq.message.names import MARK
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import Command, Response, encode_response, request_command
@@ -37,8 +37,8 @@ def answers_of(result: Any) -> list[Response]:
         answer = result.resume(True)
         assert isinstance(answer, Response)
         return [answer]
-    if isinstance(result, Asked):
-        count = len(result.questions)
+    if isinstance(result, RelayedRequests):
+        count = len(result.requests)
         heard = Command(0, flag=1)
         heard_or_not = (heard, Command(1, flag=1), None)
         return [each for told in heard_or_not for each in answers_of(result.answer([told] * count))]

@@ -2,12 +2,12 @@
 
 from typing import TypeVar
 
-from delaymq.steps import Steps
+from delaymq.blocking_steps import BlockingSteps
 
 T = TypeVar("T")
 
 
-def at_once(steps: Steps[T]) -> T:
+def at_once(steps: BlockingSteps[T]) -> T:
     """Does all of it here; what it returns."""
     error: Exception | None = None
     while True:

@@ -10,7 +10,7 @@ import pytest
 from delaymq.clock import now_ms
 from delaymq.message.ids import unpack_host
 from delaymq.protocol.command import Command, Response, encode_command, encode_response, request_command
-from delaymq.quiet_log import QUIET_MS, QuietLog
+from delaymq.throttled_log import REPEAT_INTERVAL_MS, ThrottledLogger
 from delaymq.transport import (
     ConnectError,
     ConnectionClosedError,
@@ -174,7 +174,7 @@ def test_bad_bytes_close_their_connection_only_and_good_commands_before_them_are
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # The limit on lines is the process's, and other tests may have used it up.
-    monkeypatch.setattr(connection_module, "_bad_peers", QuietLog(logging.getLogger("test"), now_ms))
+    monkeypatch.setattr(connection_module, "_bad_peers", ThrottledLogger(logging.getLogger("test"), now_ms))
 
     async def scenario() -> None:
         async with server(echo) as (port, _):
@@ -303,10 +303,10 @@ def test_an_attempt_to_connect_that_nothing_answers_is_given_up_for_another_one(
 
 def test_lines_about_bad_peers_are_limited_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     now = [0]
-    limited = QuietLog(logging.getLogger("test"), lambda: now[0])
+    limited = ThrottledLogger(logging.getLogger("test"), lambda: now[0])
     with caplog.at_level(logging.WARNING):
         for n in range(5):
             limited.warning("line %d", n)
-        now[0] = QUIET_MS
+        now[0] = REPEAT_INTERVAL_MS
         limited.warning("line %d", 5)
     assert [record.getMessage() for record in caplog.records] == ["line 0", "line 5 (4 more since the last time)"]

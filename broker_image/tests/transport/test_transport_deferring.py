@@ -30,7 +30,7 @@ def test_a_long_request_that_ends_while_its_peer_is_behind_leaves_nothing_deferr
             connection.send(LARGE)
             return True
 
-        connection.finish_in_turns(step, [])
+        connection.finish_in_slices(step, [])
 
     async def scenario() -> None:
         connection, transport = opened(large_answer)
@@ -59,7 +59,7 @@ def test_a_long_request_of_a_connection_that_is_read_while_behind_is_followed_by
             connection.send(LARGE)
             return True
 
-        connection.finish_in_turns(step, commands[1:])
+        connection.finish_in_slices(step, commands[1:])
 
     async def scenario() -> None:
         connection, transport = opened(first_is_long, limits=ConnectionLimits(write_pause_bytes=1000))
@@ -81,8 +81,8 @@ def test_a_second_long_request_does_not_replace_the_first() -> None:
 
     async def scenario() -> None:
         def both(connection: RemotingConnection, commands: list[Command]) -> None:
-            connection.finish_in_turns(lambda: steps.append("first") is None, [])
-            connection.finish_in_turns(lambda: steps.append("second") is None, [])
+            connection.finish_in_slices(lambda: steps.append("first") is None, [])
+            connection.finish_in_slices(lambda: steps.append("second") is None, [])
 
         connection, transport = opened(both)
         transport.receive(requests(1, 1))

@@ -61,7 +61,7 @@ class World:
 
     def begin(self, event: LongRequestEvent) -> None:
         behind = [Command(10, 99)]
-        self.connection.finish_in_turns(self._step, behind, parked=event is LongRequestEvent.PARK)
+        self.connection.finish_in_slices(self._step, behind, parked=event is LongRequestEvent.PARK)
 
     def _step(self) -> bool:
         self.steps += 1

@@ -92,7 +92,7 @@ class Walk:
                 self.connection.send(encode_response(command, Response(body=LARGE)))
             return not steps
 
-        self.connection.finish_in_turns(step, behind, parked=command.code == PARK)
+        self.connection.finish_in_slices(step, behind, parked=command.code == PARK)
 
     # The moves. One that the loop or the peer would not make now does nothing.
 

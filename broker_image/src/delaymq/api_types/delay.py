@@ -9,7 +9,7 @@ from delaymq.api_types.base import Answer, Body, FrozenAnswer
 LONGEST_SPREAD_MS: Final = 30 * 86_400_000
 
 SpreadMs = Annotated[int, msgspec.Meta(ge=1, le=LONGEST_SPREAD_MS)]
-HoldMode = Annotated[str, msgspec.Meta(extra_json_schema={"enum": ["paused", "spread", "drop"]})]
+DeliveryMode = Annotated[str, msgspec.Meta(extra_json_schema={"enum": ["paused", "spread", "drop"]})]
 """Readers take the modes of newer brokers, too."""
 UpToMs = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 
@@ -49,10 +49,10 @@ class Correction(FrozenAnswer, frozen=True):
     """`missing`, `stale`, `ahead`, `corrupt` or `out-of-range`."""
 
 
-class Hold(FrozenAnswer, frozen=True):
+class DeliveryPolicy(FrozenAnswer, frozen=True):
     """How deliveries are held back."""
 
-    mode: HoldMode
+    mode: DeliveryMode
     since_ms: int
     overdue: int
     """Messages that are overdue now."""
@@ -71,16 +71,16 @@ class Delay(FrozenAnswer, frozen=True):
     levels: tuple[DelayLevel, ...] = ()
     corrected: tuple[Correction, ...] = ()
     """Positions that the start corrected from the log."""
-    held: Hold | None = None
+    held: DeliveryPolicy | None = None
     """How deliveries are held back after a restore; None: they are not."""
 
 
-class Held(Answer):
+class DeliveryState(Answer):
     """Deliveries as they are held back now."""
 
     as_of_ms: int
     overdue: int
-    held: Hold | None
+    held: DeliveryPolicy | None
 
 
 class ResumeDeliver(Body, tag="deliver", tag_field="overdue"):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Container, Mapping
 from types import GeneratorType
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from delaymq.broker.admin.drain import Drain, DrainMode
+from delaymq.broker.admin.drain import DrainMode, DrainState
 from delaymq.broker.auto_creation import AutoCreation
 from delaymq.broker.config_tables import PersistTask, Tables
 from delaymq.broker.filters import CompileWork
@@ -18,7 +18,7 @@ from delaymq.broker.groups.queue_locks import QueueLocks
 from delaymq.broker.groups.slow_readers import SlowReaders
 from delaymq.broker.pull.arrival_notifier import OnArrival
 from delaymq.broker.pull.queue_reader import PropertyWork
-from delaymq.broker.results import Asked, InTurns, Result
+from delaymq.broker.results import RelayedRequests, Result, TimeSliced
 from delaymq.broker.session import Session
 from delaymq.broker.statistics.metric_labels import OTHER, LabelLimiter
 from delaymq.broker.store_settings import store_options
@@ -28,7 +28,7 @@ from delaymq.protocol.bodies import TopicConfig
 from delaymq.protocol.codes import SEND_CODES, ResponseCode
 from delaymq.protocol.command import FLAG_ONEWAY, Command, Response
 from delaymq.protocol.errors import RequestError
-from delaymq.quiet_log import QuietLog
+from delaymq.throttled_log import ThrottledLogger
 
 if TYPE_CHECKING:
     from delaymq.broker.access.access import Access
@@ -44,7 +44,7 @@ T = TypeVar("T")
 # How much of an unexpected error's text goes into the answer.
 _SHOWN_CHARACTERS = 256
 # Results that something is still to be done for, whether or not somebody is told the end.
-_DONE_ALSO_ONE_WAY = (Asked, GeneratorType, InTurns)
+_DONE_ALSO_ONE_WAY = (RelayedRequests, GeneratorType, TimeSliced)
 
 Processor = Callable[["Broker", Session, Command], Result]
 """Answers the requests of one code."""
@@ -108,13 +108,13 @@ class Broker:
         self.compile_work = CompileWork(now_ms)
         self.writable = True
         """False while the broker is being taken out of service: sends are refused, pulls are served."""
-        self.drain = Drain(parts.stats.boot_ms)
+        self.drain = DrainState(parts.stats.boot_ms)
         """How far producers are held off while the broker goes on running."""
         self.waits_for_flush = config.flush_disk_type == "SYNC_FLUSH"
         self._arrivals = parts.arrivals
         self._tables = tables
         self._closed = False
-        self._quiet_log = QuietLog(_logger, now_ms)
+        self._throttled = ThrottledLogger(_logger, now_ms)
         self._requests = requests
         self._processors = self._served()
         self._derive()
@@ -139,7 +139,7 @@ class Broker:
             return None
         return result
 
-    def next_step(self, session: Session, command: Command, work: InTurns) -> Result:
+    def next_step(self, session: Session, command: Command, work: TimeSliced) -> Result:
         """Goes on with work that `handle` began: `work` itself while there is more, then what `handle` would return."""
         result: Result = work
         try:
@@ -172,7 +172,7 @@ class Broker:
             about |= {"peer": session.remote_address, "topic": stated.get("topic", stated.get("b"))}
             about |= {"group": stated.get("consumerGroup", stated.get("group"))}
         # A peer may be able to cause this at will, so it is not logged each time.
-        self._quiet_log.warning("a request (code %d) failed unexpectedly", code, error=error, **about)
+        self._throttled.warning("a request (code %d) failed unexpectedly", code, error=error, **about)
         return Response(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {str(error)[:_SHOWN_CHARACTERS]}")
 
     def _refused(self, command: Command, error: RequestError) -> Response:

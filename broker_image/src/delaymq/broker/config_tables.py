@@ -17,8 +17,8 @@ from delaymq.broker.groups.consumer_offsets import OffsetTable
 from delaymq.broker.groups.subscription_groups import Groups
 from delaymq.broker.topics import Topics
 from delaymq.protocol.errors import RequestError
-from delaymq.quiet_log import QuietLog
 from delaymq.store.errors import UnreadableTableError
+from delaymq.throttled_log import ThrottledLogger
 
 if TYPE_CHECKING:
     from delaymq.store.message_store import MessageStore
@@ -39,7 +39,7 @@ class Tables:
         clients: ClientRegistry,
         now_ms: Callable[[], int],
     ) -> None:
-        self.log = QuietLog(_logger, now_ms)
+        self.log = ThrottledLogger(_logger, now_ms)
         self._store = store
         self._topics = topics
         self._groups = groups
@@ -79,7 +79,7 @@ class Tables:
             stored = load(offsets.FILE_NAME, _readable(offsets.parse_table), max_bytes=offsets.MAX_FILE_BYTES)
         except UnreadableTableError as error:
             self._offsets.unreadable = tuple(error.paths)
-            _logger.error("no consumer is served: %s", offsets.what_to_do(self._offsets.unreadable))
+            _logger.error("no consumer is served: %s", offsets.remedy(self._offsets.unreadable))
             return
         if stored is not None:
             self._offsets.restore(stored)

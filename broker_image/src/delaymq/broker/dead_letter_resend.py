@@ -39,7 +39,7 @@ _OF_EARLIER_TRIES: Final = (
 )
 
 
-class Resending(Protocol):
+class ResendContext(Protocol):
     """What a resend needs of the broker."""
 
     @property
@@ -74,7 +74,7 @@ class Resending(Protocol):
         """Tells held pulls about the message."""
 
 
-def resend(broker: Resending, name: str, dead_letter: Record) -> Dispatched:
+def resend(broker: ResendContext, name: str, dead_letter: Record) -> Dispatched:
     """Stores `dead_letter`, a record of the group's dead-letter topic, for the group again, at once.
 
     RequestError when it cannot be stored. Whether it was resent before is the caller's to look (`is_resent_from`).

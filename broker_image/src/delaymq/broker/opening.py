@@ -111,7 +111,7 @@ def assemble(
     )
     store.hand_on((delivery, parts.ledger, parts.arrivals))
     if config.read_only:
-        delivery.holding.pause()
+        delivery.control.pause()
     store.pins.hold(delivery.name, delivery.pin)
     store.pins.hold("half messages", transactions.pin)
     return Broker(parts, store, delivery, transactions, records, tables, table, access, settings)

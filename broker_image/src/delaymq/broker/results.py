@@ -6,8 +6,8 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from delaymq.blocking_steps import BlockingSteps
 from delaymq.protocol.command import Command, Response
-from delaymq.steps import Steps
 
 if TYPE_CHECKING:
     from delaymq.broker.session import Session
@@ -44,13 +44,13 @@ class Held:
 
 
 @dataclass(slots=True)
-class Asked:
+class RelayedRequests:
     """Requests that go to clients over their own connections; what they answer makes up the answer.
 
     They are sent also for a one-way request; only nobody is told the result then.
     """
 
-    questions: list[tuple[Session, Command]]
+    requests: list[tuple[Session, Command]]
     """A command of its own for each: the connection numbers it."""
     timeout_ms: int
     answer: Callable[[list[Command | None]], Response | Deferred]
@@ -59,7 +59,7 @@ class Asked:
 
 
 @dataclass(slots=True)
-class InTurns:
+class TimeSliced:
     """Work that is too long for one turn of the loop, and touches no file: others have their turn between its steps.
 
     It is done to its end also for a one-way request, and for a client that leaves. Further requests of the connection
@@ -68,20 +68,20 @@ class InTurns:
 
     steps: Generator[None, None, Response | Deferred]
     """Each some 1 ms at most; returns the answer. To be run by `Broker.next_step`."""
-    in_row: bool = False
+    queued: bool = False
     """Whether it fills much memory on its way: only some of these are under way at once, and the others wait. It is not
     begun for a client that has left by then."""
 
 
-def first_step(steps: Generator[None, None, Response], *, in_row: bool = True) -> Response | InTurns:
+def first_step(steps: Generator[None, None, Response], *, queued: bool = True) -> Response | TimeSliced:
     """The answer if one step reaches it; otherwise the rest of the work."""
     try:
         next(steps)
     except StopIteration as end:
         response: Response = end.value
         return response
-    return InTurns(steps, in_row)
+    return TimeSliced(steps, queued)
 
 
-Result = Response | Deferred | Held | Asked | InTurns | Steps[Response] | None
+Result = Response | Deferred | Held | RelayedRequests | TimeSliced | BlockingSteps[Response] | None
 """Steps are a change of a file: they are done also for a one-way request."""

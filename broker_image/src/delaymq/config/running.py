@@ -13,13 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Generic
 
+from delaymq.blocking_steps import BlockingSteps
 from delaymq.clock import iso_time
 from delaymq.config.build import Resolved, resolve, to_settings
 from delaymq.config.errors import ConfigError
 from delaymq.config.layers import DEFAULT, Config, Given, keys_of, same_origin
 from delaymq.config.model import BrokerConfig
 from delaymq.config.rewriting import rewrite
-from delaymq.steps import Steps
 
 FORBIDDEN_KEYS: Final = frozenset(
     """
@@ -62,7 +62,7 @@ class RunningSettings(Generic[Config]):
 
     def change(
         self, current: Callable[[], Config], settings: Mapping[str, str], *, by: str, now_ms: int
-    ) -> Steps[Change[Config]]:
+    ) -> BlockingSteps[Change[Config]]:
         """Makes a change of the `current` configuration, one at a time; the caller takes the result's.
 
         ForbiddenKeyError, ConfigError: nothing was changed; the text says why.
@@ -115,7 +115,7 @@ class RunningSettings(Generic[Config]):
                 " nothing was changed"
             )
 
-    def _keep(self, stated: Mapping[str, str]) -> Steps[tuple[bool, str]]:
+    def _keep(self, stated: Mapping[str, str]) -> BlockingSteps[tuple[bool, str]]:
         if self._file is None:
             return False, "there is no configuration file (-c) to keep it in"
         try:

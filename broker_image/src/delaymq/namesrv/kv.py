@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from delaymq.blocking_steps import BlockingSteps
 from delaymq.namesrv.errors import NamesrvError
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.errors import FastJsonError, RequestError
 from delaymq.protocol.fastjson import dumps, loads
-from delaymq.steps import Steps
 
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 """The namespace that says on which brokers ordered topics have how many queues; brokers get it with each answer."""
@@ -47,7 +47,7 @@ class KVSettings:
         """All keys of a namespace; None if there is no such namespace."""
         return self._tables.get(namespace)
 
-    def put(self, namespace: str, key: str, value: str) -> Steps[None]:
+    def put(self, namespace: str, key: str, value: str) -> BlockingSteps[None]:
         """Sets a value. RequestError when that would exceed the limits or cannot be written."""
         if len(namespace) + len(key) + len(value) > MAX_ENTRY_CHARACTERS:
             raise RequestError(
@@ -66,7 +66,7 @@ class KVSettings:
         tables.setdefault(namespace, {})[key] = value
         yield from self._change(tables)
 
-    def delete(self, namespace: str, key: str) -> Steps[None]:
+    def delete(self, namespace: str, key: str) -> BlockingSteps[None]:
         """Removes a value, if it is there."""
         if self.get(namespace, key) is None:
             return
@@ -80,7 +80,7 @@ class KVSettings:
             for name, table in self._tables.items()
         )
 
-    def _change(self, tables: dict[str, dict[str, str]]) -> Steps[None]:
+    def _change(self, tables: dict[str, dict[str, str]]) -> BlockingSteps[None]:
         if self._path is not None:
             data = dumps({"configTable": tables})
             if len(data) > MAX_FILE_BYTES:

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from delaymq.blocking_steps import BlockingSteps
 from delaymq.config import NamesrvConfig
 from delaymq.config.running import RunningSettings
 from delaymq.namesrv.errors import REASONS, RefusalError
@@ -18,8 +19,7 @@ from delaymq.namesrv.table import PROCESSORS
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import Command, Response
 from delaymq.protocol.errors import RequestError
-from delaymq.quiet_log import QuietLog
-from delaymq.steps import Steps
+from delaymq.throttled_log import ThrottledLogger
 
 if TYPE_CHECKING:
     from delaymq.namesrv.rules import NamesrvRules
@@ -73,10 +73,10 @@ class NameServer:
             self.rules = NamesrvRules(Path(config.namesrv_acl_config_path).absolute(), now_ms)
         self.refused: dict[str, int] = dict.fromkeys(REASONS, 0)
         """Refused requests by reason."""
-        self._quiet_log = QuietLog(_logger, now_ms)
+        self._throttled = ThrottledLogger(_logger, now_ms)
         self.kv = KVSettings(Path(config.kv_config_path) if config.kv_config_path else None)
 
-    def handle(self, session: NamesrvSession, command: Command) -> Response | Steps[Response]:
+    def handle(self, session: NamesrvSession, command: Command) -> Response | BlockingSteps[Response]:
         """The answer to `command`, or its change, to be run `guarded`; never raises.
 
         An unknown code is answered too (the real NameServer stays silent).
@@ -103,7 +103,7 @@ class NameServer:
         self.refused[reason] += 1
         # A peer can cause this at will.
         text = f"a request was refused ({reason}): code %d: %s"
-        self._quiet_log.warning(text, command.code, error.remark, peer=session.remote_address)
+        self._throttled.warning(text, command.code, error.remark, peer=session.remote_address)
         return Response(error.code, error.remark)
 
     def _checked(self, session: NamesrvSession, command: Command) -> Response | None:

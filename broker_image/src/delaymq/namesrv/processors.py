@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from delaymq.blocking_steps import BlockingSteps
 from delaymq.config import ConfigError, to_properties_text
 from delaymq.config.running import ForbiddenKeyError
 from delaymq.namesrv.kv import ORDER_TOPIC_CONFIG
@@ -31,8 +32,7 @@ from delaymq.protocol.headers import (
     WipeWritePermOfBrokerRequestHeader,
     WipeWritePermOfBrokerResponseHeader,
 )
-from delaymq.quiet_log import fields
-from delaymq.steps import Steps
+from delaymq.throttled_log import fields
 
 if TYPE_CHECKING:
     from delaymq.namesrv.nameserver import NameServer, NamesrvSession
@@ -127,7 +127,7 @@ def delete_topic(server: NameServer, session: NamesrvSession, command: Command) 
 # Settings
 
 
-def put_kv(server: NameServer, session: NamesrvSession, command: Command) -> Steps[Response]:
+def put_kv(server: NameServer, session: NamesrvSession, command: Command) -> BlockingSteps[Response]:
     """100: on the disk when it is answered."""
     header = PutKVConfigRequestHeader.from_fields(command.fields)
     yield from server.kv.put(header.namespace, header.key, header.value)
@@ -144,7 +144,7 @@ def get_kv(server: NameServer, session: NamesrvSession, command: Command) -> Res
     return Response(fields=GetKVConfigResponseHeader(value).to_fields())
 
 
-def delete_kv(server: NameServer, session: NamesrvSession, command: Command) -> Steps[Response]:
+def delete_kv(server: NameServer, session: NamesrvSession, command: Command) -> BlockingSteps[Response]:
     """102: on the disk when it is answered."""
     header = DeleteKVConfigRequestHeader.from_fields(command.fields)
     yield from server.kv.delete(header.namespace, header.key)
@@ -166,7 +166,7 @@ def get_config(server: NameServer, session: NamesrvSession, command: Command) ->
     return Response(body=to_properties_text(server.config).encode())
 
 
-def update_config(server: NameServer, session: NamesrvSession, command: Command) -> Steps[Response]:
+def update_config(server: NameServer, session: NamesrvSession, command: Command) -> BlockingSteps[Response]:
     """318: changes keys, all of them or none; the remark says which changed now, which wait for a restart, or why."""
     settings = decode_settings(command.body)
     if not settings:

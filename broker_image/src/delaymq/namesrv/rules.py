@@ -32,7 +32,7 @@ from delaymq.access.errors import AccessError
 from delaymq.access.files import States
 from delaymq.access.plain_acl import AclFile, flag, from_tree, texts
 from delaymq.access.yaml_tree import Tree, read_yaml
-from delaymq.quiet_log import fields as about
+from delaymq.throttled_log import fields as about
 
 MAX_NAMES: Final = 1_000
 """Of one account."""
@@ -163,7 +163,7 @@ class NamesrvRules:
         for path, state in states.items():
             known = before.get(path)
             if known is None or (known.signature, known.problem) != (state.signature, state.problem):
-                self._tell(state)
+                self._log_change(state)
             file = state.file
             counted = set()
             for account in file.accounts:
@@ -189,7 +189,7 @@ class NamesrvRules:
             _logger.warning("no broker can register until %s has accounts or unsignedBrokers", self.path)
 
     @staticmethod
-    def _tell(state: files.FileState) -> None:
+    def _log_change(state: files.FileState) -> None:
         where = about(file=str(state.path))
         if state.problem:
             _logger.error("%s %s; its last good rules stay in force", state.path, state.problem, extra=where)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from delaymq.blocking_steps import BlockingSteps
 from delaymq.namesrv import processors as do
 from delaymq.namesrv import registrations
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command, Response
-from delaymq.steps import Steps
 
 if TYPE_CHECKING:
     from delaymq.namesrv.nameserver import NameServer, NamesrvSession
 
-Processor = Callable[["NameServer", "NamesrvSession", Command], Response | Steps[Response]]
+Processor = Callable[["NameServer", "NamesrvSession", Command], Response | BlockingSteps[Response]]
 
 PROCESSORS: Final[dict[int, Processor]] = {
     RequestCode.PUT_KV_CONFIG: do.put_kv,

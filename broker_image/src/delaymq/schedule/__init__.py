@@ -8,11 +8,11 @@ and equal due times keep the queue's order; a pending entry costs numbers in an 
 """
 
 from delaymq.schedule.level_queue import LevelQueue
+from delaymq.schedule.paced_queue import PacedQueue
 from delaymq.schedule.ranges import OffsetRanges
 from delaymq.schedule.retries import Backoff, RetryQueue
 from delaymq.schedule.scheduler import DueSource, Entry, Lane, Scheduler
 from delaymq.schedule.settled import Settled
-from delaymq.schedule.spread import SpreadQueue
 
 __all__ = [
     "Backoff",
@@ -21,8 +21,8 @@ __all__ = [
     "Lane",
     "LevelQueue",
     "OffsetRanges",
+    "PacedQueue",
     "RetryQueue",
     "Scheduler",
     "Settled",
-    "SpreadQueue",
 ]

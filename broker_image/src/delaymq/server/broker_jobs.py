@@ -31,8 +31,8 @@ DELAY_OFFSET_INTERVAL_MS: Final = 1_000
 TABLES_INTERVAL_MS: Final = 200
 """How often is looked whether topics, groups or memberships changed: a consumer that a crash forgets waits 30 s for its
 heartbeat. Consumer offsets have an interval of their own."""
-TELL_INTERVAL_MS: Final = 200
-MEMBERS_TOLD_A_TURN: Final = 250
+NOTIFY_INTERVAL_MS: Final = 200
+MEMBERS_NOTIFIED_PER_SLICE: Final = 250
 """Members of large groups that hear of a change in one turn of the loop: some 3 ms."""
 HELD_DEADLINE_INTERVAL_MS: Final = 400
 LONG_POLLING_RECHECK_MS: Final = 5_000
@@ -66,7 +66,7 @@ class BrokerJobs:
             _job("held pulls' deadlines", HELD_DEADLINE_INTERVAL_MS, self._expire_pulls),
             _job("statistics", SAMPLE_INTERVAL_MS, self._sample),
             _job("held pulls", RECHECK_SLICE_INTERVAL_MS, self._recheck),
-            _job("changed groups", TELL_INTERVAL_MS, self._tell_members),
+            _job("changed groups", NOTIFY_INTERVAL_MS, self._notify_members),
             _job("silent clients", EXPIRE_INTERVAL_MS, self._expire_clients),
             _job("rules of access", RULES_INTERVAL_MS, self._reload_rules),
         ]
@@ -133,8 +133,8 @@ class BrokerJobs:
         access = self._broker.access
         return None if access is None else access.rules.reload_task()
 
-    def _tell_members(self) -> None:
-        self._broker.clients.tell_members(MEMBERS_TOLD_A_TURN)
+    def _notify_members(self) -> None:
+        self._broker.clients.notify_members(MEMBERS_NOTIFIED_PER_SLICE)
 
 
 def _job(name: str, interval_ms: int, run: Callable[[], Task | None]) -> Job:

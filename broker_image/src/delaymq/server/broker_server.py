@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from delaymq import clock
 from delaymq.broker.broker import Broker
 from delaymq.broker.opening import open_broker
-from delaymq.broker.results import Asked, Deferred, Held, InTurns
+from delaymq.broker.results import Deferred, Held, RelayedRequests, TimeSliced
 from delaymq.config import BrokerConfig
 from delaymq.config.running import RunningSettings
 from delaymq.protocol.codes import PULL_CODES
@@ -253,11 +253,11 @@ class BrokerServer:
                 self.flushing.wait(session, command, result)
             elif type(result) is Held:
                 self.held_pulls.hold(session, command, result)
-            elif type(result) is Asked:
+            elif type(result) is RelayedRequests:
                 self.asking.ask(session, command, result)
             elif type(result) is GeneratorType:
                 self._changes.make(session, command, result)
-            elif type(result) is InTurns:
+            elif type(result) is TimeSliced:
                 self.long_requests.begin(connection, session, command, result, list(rest))
         if monotonic() - began >= flow.blocked_s:
             flow.held_up(commands)

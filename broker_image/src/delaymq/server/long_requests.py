@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from delaymq.broker.broker import Broker
-from delaymq.broker.results import Deferred, InTurns
+from delaymq.broker.results import Deferred, TimeSliced
 from delaymq.protocol.command import Command, Response
 from delaymq.server.requests.client_session import ClientSession
 from delaymq.server.requests.replies import reply
@@ -24,7 +24,7 @@ class LongRequests:
     def __init__(self, broker: Broker, defer: Callable[[ClientSession, Command, Deferred], None]) -> None:
         self._broker = broker
         self._defer = defer
-        self._row: deque[tuple[RemotingConnection, InTurns]] = deque()
+        self._row: deque[tuple[RemotingConnection, TimeSliced]] = deque()
         self.under_way = 0
         """Requests of the row that have begun and not ended."""
 
@@ -37,21 +37,21 @@ class LongRequests:
         connection: RemotingConnection,
         session: ClientSession,
         command: Command,
-        work: InTurns,
+        work: TimeSliced,
         behind: list[Command],
     ) -> None:
         """Has `work` done to its end, and `behind` handled after it; at once or when it is its turn in the row."""
         step = partial(self._next_step, session, command, work)
-        if not work.in_row:
-            connection.finish_in_turns(step, behind)
+        if not work.queued:
+            connection.finish_in_slices(step, behind)
         elif self.under_way < AT_ONCE:
             self.under_way += 1
-            connection.finish_in_turns(partial(self._counted, step), behind)
+            connection.finish_in_slices(partial(self._counted, step), behind)
         else:
             self._row.append((connection, work))
-            connection.finish_in_turns(partial(self._counted, step), behind, parked=True)
+            connection.finish_in_slices(partial(self._counted, step), behind, parked=True)
 
-    def _next_step(self, session: ClientSession, command: Command, work: InTurns) -> bool:
+    def _next_step(self, session: ClientSession, command: Command, work: TimeSliced) -> bool:
         """Whether the request is done."""
         result = self._broker.next_step(session, command, work)
         if result is work:

@@ -14,8 +14,8 @@ import uvloop
 
 from delaymq.config import BrokerConfig, NamesrvConfig
 from delaymq.config.running import RunningSettings
-from delaymq.quiet_log import fields
 from delaymq.server.logs import output as logs
+from delaymq.throttled_log import fields
 from delaymq.transport.addresses import host_and_port
 
 EXIT_STOPPED: Final = 0

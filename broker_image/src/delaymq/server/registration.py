@@ -18,9 +18,9 @@ from delaymq.protocol.headers import (
     RegisterBrokerRequestHeader,
     UnRegisterBrokerRequestHeader,
 )
-from delaymq.quiet_log import fields
 from delaymq.server.errors import ServerError
 from delaymq.server.registration_account import AccountError, RegistrationAccount
+from delaymq.throttled_log import fields
 from delaymq.transport import ConnectError, RemotingConnection, TransportError, connect
 from delaymq.transport.addresses import host_and_port
 

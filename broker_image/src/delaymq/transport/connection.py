@@ -16,7 +16,7 @@ from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import FLAG_ONEWAY, Command, Response, encode_command, encode_response
 from delaymq.protocol.errors import ProtocolError, TlsHandshakeError
 from delaymq.protocol.frame import FrameReceiver
-from delaymq.quiet_log import QuietLog
+from delaymq.throttled_log import ThrottledLogger
 from delaymq.transport.addresses import end_of, host_and_port
 from delaymq.transport.buffer_budget import BufferBudget
 from delaymq.transport.errors import ConnectionClosedError, TooManyRequestsError
@@ -36,7 +36,7 @@ BELOW_TLS_BYTES: Final = 64 * 1024
 """Encrypted bytes that wait for the socket before those above count as unsent."""
 
 _logger = logging.getLogger(__name__)
-_bad_peers = QuietLog(_logger, now_ms)
+_bad_peers = ThrottledLogger(_logger, now_ms)
 _ids = itertools.count(1)
 
 OnCommands = Callable[["RemotingConnection", list[Command]], None]

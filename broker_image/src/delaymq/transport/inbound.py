@@ -98,7 +98,7 @@ class HandlingProtocol(SendingProtocol):
         """The request that takes several turns of the loop."""
         return self._long_request
 
-    def finish_in_turns(self, step: Callable[[], bool], behind: list[Command], *, parked: bool = False) -> None:
+    def finish_in_slices(self, step: Callable[[], bool], behind: list[Command], *, parked: bool = False) -> None:
         """Has `step` called until it says that it is done, others' requests in between; `behind` is handled then.
 
         To be called within `on_commands`, once. It is called to the end also when the connection ends before. `parked`:

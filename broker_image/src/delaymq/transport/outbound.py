@@ -9,7 +9,7 @@ import logging
 from typing import Final, cast
 
 from delaymq.clock import now_ms
-from delaymq.quiet_log import QuietLog
+from delaymq.throttled_log import ThrottledLogger
 from delaymq.transport.buffer_budget import BufferBudget
 from delaymq.transport.limits import ConnectionLimits
 from delaymq.transport.states import ENDED, PHASES, TRANSFERRING, Peer, Phase, PhaseEvent
@@ -18,7 +18,7 @@ from delaymq.transport.tcp_socket import descriptor_of, reset_at_close, unsent_i
 GATHERED_BYTES: Final = 64 * 1024
 """Requests of ours that go out together at most; more is written at once."""
 
-_slow_peers = QuietLog(logging.getLogger(__name__), now_ms)
+_slow_peers = ThrottledLogger(logging.getLogger(__name__), now_ms)
 
 
 class _Gone(asyncio.Transport):

@@ -6,7 +6,7 @@ A connection is in one state of each of four machines:
   UPGRADING: nothing is read, and what is sent waits in `_pieces`. CLOSING begins with `close` or `abort`, LOST with
   asyncio's `connection_lost`. An end of the stream is no event: the transport ends itself, and LOST follows.
 - `Intake`: whether requests are handled as they are read, deferred, or no longer taken.
-- `LongRequest`: whether a request is under way that takes several turns of the loop (`finish_in_turns`), or is parked
+- `LongRequest`: whether a request is under way that takes several turns of the loop (`finish_in_slices`), or is parked
   until its owner has room for it. Once begun it runs to its end, even when the connection is lost before.
 - `Peer`: whether the peer takes what it is sent. BEHIND lasts from asyncio's `pause_writing` to its `resume_writing`.
 

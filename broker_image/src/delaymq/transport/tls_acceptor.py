@@ -15,7 +15,7 @@ from delaymq.clock import now_ms
 from delaymq.protocol.command import Command
 from delaymq.protocol.errors import ProtocolError, TlsHandshakeError
 from delaymq.protocol.frame import TLS_HANDSHAKE, FrameReceiver
-from delaymq.quiet_log import QuietLog
+from delaymq.throttled_log import ThrottledLogger
 from delaymq.transport.handshake_queue import Handshake, HandshakeQueue
 from delaymq.transport.tls_errors import sentence
 from delaymq.transport.tls_upgrade import UpgradableConnection, upgrade
@@ -24,7 +24,7 @@ HANDSHAKE_TIMEOUT_S: Final = 10.0
 """For one handshake while nobody else waits."""
 
 _logger = logging.getLogger(__name__)
-_failures = QuietLog(_logger, now_ms)
+_failures = ThrottledLogger(_logger, now_ms)
 
 
 class PlainRefusedError(ProtocolError):

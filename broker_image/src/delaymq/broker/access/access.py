@@ -21,7 +21,7 @@ from delaymq.protocol.command import Command
 from delaymq.protocol.credential_fields import ACCESS_KEY, COMMON_FIELDS, SECOND_SIGNATURE, SECURITY_TOKEN
 from delaymq.protocol.errors import RequestError
 from delaymq.protocol.second_signature import MAX_SILENCE_S, Channels, asks_for_challenge
-from delaymq.quiet_log import QuietLog
+from delaymq.throttled_log import ThrottledLogger
 
 SHOWN_CHARACTERS: Final = 128
 SHOWN_KEYS: Final = 8
@@ -55,7 +55,7 @@ class Access:
         """Refused requests by reason."""
         self._topic_at = topic_at
         self._reply_topic = reply_topic
-        self._quiet_log = QuietLog(_logger, now_ms)
+        self._throttled = ThrottledLogger(_logger, now_ms)
         self._keys_of: dict[int, str] = {}
         """By session: the access key of its last heartbeat."""
         if not admin_needs_tls:
@@ -233,7 +233,7 @@ class Access:
     def _refusal(self, session: Session, command: Command, reason: str, text: str) -> RequestError:
         self.refused[reason] += 1
         # A peer can cause this at will.
-        self._quiet_log.warning(
+        self._throttled.warning(
             f"a request was refused ({reason}): code %d: %s", command.code, text, peer=session.remote_address
         )
         return RequestError(ResponseCode.SYSTEM_ERROR, EXCEPTION + text)

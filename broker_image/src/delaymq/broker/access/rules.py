@@ -13,8 +13,8 @@ from delaymq.access.addresses import WhiteList
 from delaymq.access.errors import AccessError
 from delaymq.access.files import FileState, States
 from delaymq.access.plain_acl import AclFile, Version
-from delaymq.quiet_log import QuietLog, fields
-from delaymq.steps import Steps
+from delaymq.blocking_steps import BlockingSteps
+from delaymq.throttled_log import ThrottledLogger, fields
 
 _logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class Rules:
         self.on_changed: Callable[[], None] | None = None
         """Called when other rules are in force."""
         self._now_ms = now_ms
-        self._quiet_log = QuietLog(_logger, now_ms)
+        self._throttled = ThrottledLogger(_logger, now_ms)
         self._changes = 0
         self._states: States = {}
         states = files.look(path, {}, now_ms())
@@ -72,15 +72,15 @@ class Rules:
         for state in states.values():
             known = before.get(state.path)
             if known is None or known.signature != state.signature or known.problem != state.problem:
-                self._tell(state, known)
+                self._log_change(state, known)
         for note in notes:
-            self._quiet_log.warning("%s", note)
+            self._throttled.warning("%s", note)
         if had_administrator and not any(account.admin for account in accounts.values()):
             _logger.warning("no account is an administrator any more (admin: true): change the rules in their files")
         if self.on_changed is not None:
             self.on_changed()
 
-    def _tell(self, state: FileState, known: FileState | None) -> None:
+    def _log_change(self, state: FileState, known: FileState | None) -> None:
         about = fields(file=str(state.path))
         if state.problem:
             _logger.error("%s %s; its last good rules stay in force", state.path, state.problem, extra=about)
@@ -102,7 +102,7 @@ class Rules:
         """That of `plain_acl.yml`."""
         return self._states[self.path].file.version.json()
 
-    def put_account(self, stated: Entry, given: frozenset[str]) -> Steps[None]:
+    def put_account(self, stated: Entry, given: frozenset[str]) -> BlockingSteps[None]:
         """Makes an account in `plain_acl.yml`, or changes the fields `given` of one where it stands."""
         check_keys(stated.access_key, stated.secret_key)
         check_permissions(stated)
@@ -114,7 +114,7 @@ class Rules:
 
         yield from self._rewrite(self._file_of(stated.access_key), changed)
 
-    def delete_account(self, access_key: str) -> Steps[None]:
+    def delete_account(self, access_key: str) -> BlockingSteps[None]:
         """Takes an account out of its file."""
         if access_key not in self.accounts:
             raise AccessError(
@@ -124,7 +124,7 @@ class Rules:
             self._file_of(access_key), lambda file, version: file.without_account(access_key, version)
         )
 
-    def set_white_addresses(self, addresses: list[str], path: str) -> Steps[None]:
+    def set_white_addresses(self, addresses: list[str], path: str) -> BlockingSteps[None]:
         """Replaces the global white list of one file, `plain_acl.yml` if `path` is empty."""
         if not addresses:
             raise AccessError("The globalWhiteAddresses[] has been updated failed: name at least one address")
@@ -145,7 +145,7 @@ class Rules:
                 return state
         return self._states[self.path]
 
-    def _rewrite(self, known: FileState, changed: Callable[[AclFile, Version], AclFile]) -> Steps[None]:
+    def _rewrite(self, known: FileState, changed: Callable[[AclFile, Version], AclFile]) -> BlockingSteps[None]:
         """Has one file changed, and what it states then in force."""
         now_ms = self._now_ms()
         written = known

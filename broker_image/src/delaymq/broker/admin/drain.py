@@ -18,7 +18,7 @@ class DrainMode(StrEnum):
     """As withdraw, and sends are answered 14, on which clients try another broker."""
 
 
-class Drain:
+class DrainState:
     """The mode that holds now, and since when."""
 
     __slots__ = ("lease_ends_ms", "mode", "since_ms", "takes_sends")

@@ -65,7 +65,7 @@ class Unconsumed:
 
 
 @dataclass(slots=True)
-class Remaining:
+class UnconsumedTotals:
     """The sums of a scan so far, and its largest rows."""
 
     messages: int = 0

@@ -13,8 +13,8 @@ from delaymq.message.levels import DelayLevels, queue_of_level
 from delaymq.message.marks import DUE_WIDTH, MARK_WIDTH, format_due
 from delaymq.message.properties import MAX_PROPERTIES_BYTES, encode_properties
 from delaymq.message.record import record_bytes
-from delaymq.quiet_log import QuietLog, about_message
 from delaymq.store.model import NewRecord
+from delaymq.throttled_log import ThrottledLogger, about_message
 
 if TYPE_CHECKING:
     from delaymq.broker.delivery.reader import DeliveryStore
@@ -70,7 +70,7 @@ class DelayIngress:
         levels: DelayLevels,
         now_ms: Callable[[], int],
         counters: DeliveryCounters,
-        log: QuietLog,
+        log: ThrottledLogger,
         store: DeliveryStore,
     ) -> None:
         self.settings = settings

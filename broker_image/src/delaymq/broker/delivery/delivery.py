@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 
+from delaymq.broker.delivery.control import DeliveryControl
 from delaymq.broker.delivery.delay_rewrite import DelayIngress, DelaySettings
 from delaymq.broker.delivery.hand_over import HandOver
-from delaymq.broker.delivery.hold import Holding
 from delaymq.broker.delivery.offsets import OffsetsFile, SaveTask, read_offsets
 from delaymq.broker.delivery.pending_topics import PendingTopics
 from delaymq.broker.delivery.pin import DeliveryPin
@@ -29,9 +29,9 @@ from delaymq.broker.delivery.status import LatenessHistogram, status_of
 from delaymq.broker.delivery.topic_lateness import TopicLateness
 from delaymq.message import names
 from delaymq.message.levels import MAX_LEVELS, DelayLevels, level_of_queue, queue_of_level
-from delaymq.quiet_log import QuietLog
 from delaymq.schedule import Backoff, Entry, LevelQueue
 from delaymq.store.model import Dispatched
+from delaymq.throttled_log import ThrottledLogger
 
 _NEVER_MS = 1 << 62
 
@@ -74,7 +74,7 @@ class Delivery:
         """For which topics messages wait; what waited at the start is learned by `PendingTopicsLoader`."""
         self._store = store
         self._now_ms = now_ms
-        self._log = QuietLog(_logger, now_ms)
+        self._log = ThrottledLogger(_logger, now_ms)
         self._reader = ScheduleReader(store)
         self._sources: dict[int, LevelQueue] = {}
         self._announced_ms = _NEVER_MS
@@ -107,9 +107,9 @@ class Delivery:
             self._load(queue_id, self._queues[queue_id])
         self._offsets_file = OffsetsFile(store, self.delay_offsets, self._log)
         self._pin = DeliveryPin(store, self._reader, self._sources)
-        self.holding = Holding(store, self._sources, self._hand_over, now_ms)
+        self.control = DeliveryControl(store, self._sources, self._hand_over, now_ms)
         """What holds deliveries back beyond their due time. Whoever changes it calls `wake`."""
-        self.holding.load()
+        self.control.load()
 
     # The observer: what the log says.
 
@@ -232,7 +232,7 @@ class Delivery:
             next_due_ms=self.next_due_ms(),
             lateness=self.lateness,
             corrected=self.corrected,
-            held=self.holding.as_json(self._now_ms()),
+            held=self.control.as_json(self._now_ms()),
         )
 
     def pending(self) -> dict[int, int]:
@@ -299,8 +299,8 @@ class Delivery:
         Call again at once while that is not 0, but let others run in between; then at `next_wakeup_ms`.
         """
         count = self._hand_over.run(now_ms, budget)
-        if self.holding.hold is not None:
-            self.holding.look()
+        if self.control.policy is not None:
+            self.control.finish_if_done()
         return count
 
     def wake(self) -> None:

@@ -15,11 +15,11 @@ from delaymq.message.levels import level_of_queue
 from delaymq.message.marks import parse_due
 from delaymq.message.properties import decode_properties
 from delaymq.message.record import BLANK_MAGIC, SIZE_AND_MAGIC, Record
-from delaymq.quiet_log import QuietLog, about_message
-from delaymq.schedule import Backoff, Entry, LevelQueue, RetryQueue, Scheduler, SpreadQueue
+from delaymq.schedule import Backoff, Entry, LevelQueue, PacedQueue, RetryQueue, Scheduler
 from delaymq.store.disk.files import is_shortage
 from delaymq.store.errors import SegmentCreateError, StoreClosedError, StoreFailedError, StoreFullError
 from delaymq.store.model import NewRecord
+from delaymq.throttled_log import ThrottledLogger, about_message
 
 # With one of these no message can be handed over: the whole schedule waits, and no message is blamed.
 _STORE_WIDE = (StoreFullError, StoreClosedError, StoreFailedError, SegmentCreateError, MemoryError)
@@ -55,11 +55,11 @@ class HandOver:
         self.copy_seen = False
         """Whether it dispatched the copy that is being appended."""
         self.retries = RetryQueue(backoff)
-        self.held = False
+        self.paused = False
         """Whether nothing is handed over, until somebody resumes."""
         self.drop_up_to_ms: int | None = None
         """What is due at or before it is settled without being delivered."""
-        self.spread: SpreadQueue | None = None
+        self.spread: PacedQueue | None = None
         """What was overdue and goes out evenly over a time."""
         self._spread_up_to_ms = 0
         self._topic_lateness = topic_lateness
@@ -72,7 +72,7 @@ class HandOver:
         self._counters = counters
         self._backoff = backoff
         self._now_ms = now_ms
-        self._log = QuietLog(_logger, now_ms)
+        self._log = ThrottledLogger(_logger, now_ms)
         self._scheduler = Scheduler()
         self._scheduler.add(self.retries)
         self._pauses = 0
@@ -83,7 +83,7 @@ class HandOver:
         self.lateness[source.queue_id] = LatenessHistogram()
         self._scheduler.add(source)
 
-    def begin_spread(self, spread: SpreadQueue, up_to_ms: int) -> None:
+    def begin_spread(self, spread: PacedQueue, up_to_ms: int) -> None:
         """Draws from `spread`, too: what was due at or before `up_to_ms`, taken out of its queues."""
         self.spread, self._spread_up_to_ms = spread, up_to_ms
         self._scheduler.add(spread)
@@ -101,7 +101,7 @@ class HandOver:
 
     def next_wakeup_ms(self) -> int | None:
         """Wall-clock time of the next hand-over, perhaps past; None when nothing is pending, or all is held back."""
-        if self.held:
+        if self.paused:
             return None
         wakeup_ms = self._scheduler.next_wakeup_ms()
         if wakeup_ms is not None and self._is_paused(self._now_ms()):
@@ -117,7 +117,7 @@ class HandOver:
 
         Call again at once while that is not 0, but let others run in between; then at `next_wakeup_ms`.
         """
-        if self.held or self._is_paused(now_ms):
+        if self.paused or self._is_paused(now_ms):
             return 0
         handed_over = 0
         batches = self._scheduler.due(now_ms, budget)
@@ -194,13 +194,13 @@ class HandOver:
             appended = self._store.append(copy)
             return appended.store_timestamp_ms, appended.size
         except Exception as error:
-            if self.copy_seen or self._stands_at(end_before, copy):
+            if self.copy_seen or self._is_stored_at(end_before, copy):
                 # It is in the log, and only what came after failed: handing it over again would make it two.
                 self._log.warning("after a hand-over: %s", error, error=error, topic=copy.topic)
                 return max(now_ms, self._store.last_store_timestamp_ms), about_bytes
             raise
 
-    def _stands_at(self, physical_offset: int, copy: NewRecord) -> bool:
+    def _is_stored_at(self, physical_offset: int, copy: NewRecord) -> bool:
         """Whether the record at or behind this place, where the log ended before, is `copy`."""
         if self._store.end_offset <= physical_offset:
             return False

@@ -8,7 +8,7 @@ from delaymq.broker.delivery.reader import DeliveryStore
 from delaymq.broker.delivery.recovery import StatedOffsets
 from delaymq.protocol.bodies import DelayOffsets
 from delaymq.protocol.errors import RequestError
-from delaymq.quiet_log import QuietLog
+from delaymq.throttled_log import ThrottledLogger
 
 FILE_NAME = "delayOffset.json"
 # A thousand levels of 20 digits take 30 KiB.
@@ -36,7 +36,7 @@ def read_offsets(store: DeliveryStore) -> StatedOffsets:
 class SaveTask:
     """A store task (store.model.StoreTask): `run` in any thread, then `finish` on the loop."""
 
-    def __init__(self, store: DeliveryStore, data: bytes, done: Callable[[bytes], None], log: QuietLog) -> None:
+    def __init__(self, store: DeliveryStore, data: bytes, done: Callable[[bytes], None], log: ThrottledLogger) -> None:
         self._store = store
         self._data = data
         self._done = done
@@ -66,7 +66,7 @@ class OffsetsFile:
     Otherwise a loss of power would lose copies that the file calls delivered.
     """
 
-    def __init__(self, store: DeliveryStore, offsets: Callable[[], dict[int, int]], log: QuietLog) -> None:
+    def __init__(self, store: DeliveryStore, offsets: Callable[[], dict[int, int]], log: ThrottledLogger) -> None:
         self._store = store
         self._log = log
         self._offsets = offsets

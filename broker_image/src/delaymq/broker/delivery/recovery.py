@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from delaymq.broker.delivery.reader import ScheduleReader
 from delaymq.broker.delivery.settlement import ANYWHERE, Claim, claim_of, fingerprint_of, foreign_key_of
-from delaymq.broker.delivery.status import Correction, DeliveryCounters
+from delaymq.broker.delivery.status import DeliveryCounters, PositionCorrection
 from delaymq.message import names
 from delaymq.message.levels import level_of_queue
 from delaymq.message.marks import parse_due
@@ -251,7 +251,7 @@ def start_positions(
     bounds: Iterator[tuple[int, int, int]],
     stated: StatedOffsets,
     counters: DeliveryCounters,
-) -> list[Correction]:
+) -> list[PositionCorrection]:
     """Brings each queue's settled entries in line with the queue and with delayOffset.json.
 
     `bounds` are (queue, first offset that is there, end). A stated offset that lies in the queue settles the entries
@@ -280,7 +280,9 @@ def start_positions(
         if settled.low != (position or 0):
             ahead = believed and position is not None and settled.low < position
             reason = stated.problem or _difference(position, believed=believed, ahead=ahead)
-            corrections.append(Correction(level=level, stated=position or 0, position=settled.low, reason=reason))
+            corrections.append(
+                PositionCorrection(level=level, stated=position or 0, position=settled.low, reason=reason)
+            )
             counters.corrected[reason] = counters.corrected.get(reason, 0) + 1
             # The file is written every few seconds: after a kill it is behind what the log proves, as it should be.
             said = logging.INFO if reason == "stale" else logging.WARNING

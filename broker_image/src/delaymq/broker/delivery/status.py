@@ -46,7 +46,7 @@ class DeliveryCounters:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Correction:
+class PositionCorrection:
     """A level whose position at start is not what delayOffset.json says."""
 
     level: int
@@ -118,7 +118,7 @@ def status_of(
     sources: dict[int, LevelQueue],
     next_due_ms: dict[int, int],
     lateness: dict[int, LatenessHistogram],
-    corrected: Iterable[Correction],
+    corrected: Iterable[PositionCorrection],
     held: dict[str, object] | None = None,
 ) -> dict[str, object]:
     """The structure of `/api/v1/delay`: every level of the table, and every queue that has or had entries."""

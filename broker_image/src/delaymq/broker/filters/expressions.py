@@ -13,7 +13,7 @@ from delaymq.broker.filters.cost import Compiled, CompileWork, bytes_of
 from delaymq.broker.filters.tags import is_tag_type, matcher_of, tag_codes
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.errors import RequestError
-from delaymq.quiet_log import QuietLog
+from delaymq.throttled_log import ThrottledLogger
 
 SQL_TYPE: Final = "SQL92"
 # Thousands of ordinary ones: what is not kept is compiled for each pull.
@@ -23,7 +23,7 @@ SMALL_TAGS_CHARACTERS: Final = 256
 SMALL_TAGS_KEPT: Final = 2_048
 LARGE_TAGS_KEPT: Final = 128
 
-_log = QuietLog(logging.getLogger(__name__), clock.now_ms)
+_log = ThrottledLogger(logging.getLogger(__name__), clock.now_ms)
 
 
 @dataclass(frozen=True, slots=True)

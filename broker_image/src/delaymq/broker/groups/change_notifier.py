@@ -10,9 +10,9 @@ from delaymq.broker.groups.consumer_group import ConsumerGroup
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command, request_command
 
-# Members of a larger group hear of changes from `tell_some`, once for all that changed meanwhile: of a thousand that
+# Members of a larger group hear of changes from `notify_some`, once for all that changed meanwhile: of a thousand that
 # come back each would otherwise have all others told.
-MAX_TOLD_AT_ONCE: Final = 16
+MAX_NOTIFIED_AT_ONCE: Final = 16
 
 
 class ChangeNotifier:
@@ -25,15 +25,15 @@ class ChangeNotifier:
         self._untold: deque[tuple[str, int]] = deque()
         """Group and session id of members that are still to be told."""
 
-    def tell(self, group: ConsumerGroup) -> None:
+    def notify(self, group: ConsumerGroup) -> None:
         """Tells the members of `group` now, or those of a large one soon."""
-        if len(group.members) > MAX_TOLD_AT_ONCE:
+        if len(group.members) > MAX_NOTIFIED_AT_ONCE:
             self._changed[group.name] = None
         elif self._may_notify(group.name):
             for client in list(group.members.values()):
                 client.session.notify(_changed(group.name))
 
-    def tell_some(self, budget: int) -> None:
+    def notify_some(self, budget: int) -> None:
         """Tells up to `budget` members of large groups; to be called again and again."""
         if not self._untold:
             for name in self._changed:

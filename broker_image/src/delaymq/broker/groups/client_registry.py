@@ -115,7 +115,7 @@ class ClientRegistry:
         group.stated_bytes = cost
         if changed or joined:
             self.dirty = True
-            self._changes.tell(group)
+            self._changes.notify(group)
         elif any(known.sub_version != versions[topic] for topic, known in group.subscriptions.items()):
             self.dirty = True  # after a crash, pulls that state the newer version would be refused
 
@@ -162,7 +162,7 @@ class ClientRegistry:
             self.dirty = True
             for name in missed:
                 if name in self.consumers:
-                    self._changes.tell(self.consumers[name])
+                    self._changes.notify(self.consumers[name])
         return list(silent.values())
 
     def _expire_session(self, session: Session, now_ms: int) -> None:
@@ -198,7 +198,7 @@ class ClientRegistry:
         self._expected.expect_no_more(name, client.client_id)
         self.dirty = True
         if group.members:
-            self._changes.tell(group)
+            self._changes.notify(group)
         else:
             self.stated_bytes -= group.stated_bytes
             del self.consumers[name]
@@ -275,9 +275,9 @@ class ClientRegistry:
             client.session.notify(make(client))
             yield client
 
-    def tell_members(self, budget: int) -> None:
+    def notify_members(self, budget: int) -> None:
         """Tells up to `budget` members of large groups that their group changed; to be called again and again."""
-        self._changes.tell_some(budget)
+        self._changes.notify_some(budget)
 
     # Across restarts
 

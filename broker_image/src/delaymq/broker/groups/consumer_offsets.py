@@ -39,7 +39,7 @@ def parse_table(data: bytes) -> ConsumerOffsets:
     return ConsumerOffsets.decode(data, max_bytes=MAX_FILE_BYTES)
 
 
-def what_to_do(paths: Iterable[str]) -> str:
+def remedy(paths: Iterable[str]) -> str:
     """What is wrong, and how an administrator decides, when the table of `paths` cannot be read."""
     return (
         f"the consumer offsets cannot be read (kept in the store: {', '.join(paths)}): put a good {FILE_NAME} beside"

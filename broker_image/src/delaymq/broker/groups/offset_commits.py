@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from delaymq.broker.errors import system_error, topic_missing
 from delaymq.broker.groups.consumer_offsets import MAX_ENTRIES, MAX_KEY_CHARACTERS, MAX_KEYS
 from delaymq.message import names
-from delaymq.quiet_log import QuietLog
+from delaymq.throttled_log import ThrottledLogger
 
 if TYPE_CHECKING:
     from delaymq.broker.groups.activity import GroupActivity
@@ -38,7 +38,7 @@ class OffsetCommits:
         self._groups = groups
         self._activity = activity
         self._now_ms = now_ms
-        self._quiet_log = QuietLog(_logger, now_ms)
+        self._throttled = ThrottledLogger(_logger, now_ms)
 
     def commit(self, topic: str, group: str, queue_id: int, offset: int) -> RequestError | None:
         """Keeps an offset, or says why not; then it is counted and logged, since most clients hear no answer.
@@ -53,7 +53,7 @@ class OffsetCommits:
                 return None
             problem = system_error(NOT_KEPT)
         self._offsets.ignored += 1
-        self._quiet_log.warning(
+        self._throttled.warning(
             "a commit was ignored: %s",
             problem.remark,
             topic=topic[:_SHOWN_CHARACTERS],

@@ -9,6 +9,7 @@ import json
 from typing import TYPE_CHECKING
 
 from delaymq.access.errors import AccessError
+from delaymq.blocking_steps import BlockingSteps
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, Response
 from delaymq.protocol.credential_fields import broker_server
@@ -20,7 +21,6 @@ from delaymq.protocol.headers import (
     UpdateGlobalWhiteAddrsConfigRequestHeader,
 )
 from delaymq.protocol.headers.admin import REQUIRED_OF_NEW
-from delaymq.steps import Steps
 
 if TYPE_CHECKING:
     from delaymq.broker.access.rules import Rules
@@ -33,7 +33,7 @@ _OFF = "access control is off on this broker: set aclEnable=true in its configur
 _TEXTS = ("default_topic_perm", "default_group_perm")
 
 
-def put_account(broker: Broker, session: Session, command: Command) -> Steps[Response]:
+def put_account(broker: Broker, session: Session, command: Command) -> BlockingSteps[Response]:
     """50: makes an account, or changes what the request names of one. On disk when it is answered."""
     from delaymq.access.accounts import Entry  # most brokers have no accounts
 
@@ -66,7 +66,7 @@ def put_account(broker: Broker, session: Session, command: Command) -> Steps[Res
     return Response()
 
 
-def delete_account(broker: Broker, session: Session, command: Command) -> Steps[Response]:
+def delete_account(broker: Broker, session: Session, command: Command) -> BlockingSteps[Response]:
     """51: takes an account away. On disk when it is answered."""
     failed = ResponseCode.DELETE_ACL_CONFIG_FAILED
     rules = _rules(broker, failed)
@@ -91,7 +91,7 @@ def get_versions(broker: Broker, session: Session, command: Command) -> Response
     return Response(fields=header.to_fields())
 
 
-def set_white_addresses(broker: Broker, session: Session, command: Command) -> Steps[Response]:
+def set_white_addresses(broker: Broker, session: Session, command: Command) -> BlockingSteps[Response]:
     """53: replaces the global white list of one file. On disk when it is answered."""
     from delaymq.access.addresses import split_list
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from delaymq.blocking_steps import BlockingSteps
 from delaymq.broker.admin.config_export import exported_settings
 from delaymq.broker.admin.runtime_info import runtime_info
 from delaymq.broker.errors import no_permission, system_error, topic_missing
@@ -25,8 +26,7 @@ from delaymq.protocol.headers import (
     DeleteTopicRequestHeader,
     GetTopicConfigRequestHeader,
 )
-from delaymq.quiet_log import fields
-from delaymq.steps import Steps
+from delaymq.throttled_log import fields
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
@@ -144,7 +144,7 @@ def get_broker_config(broker: Broker, session: Session, command: Command) -> Res
     return Response(fields={"version": version}, body=exported_settings(broker.config))
 
 
-def update_broker_config(broker: Broker, session: Session, command: Command) -> Steps[Response]:
+def update_broker_config(broker: Broker, session: Session, command: Command) -> BlockingSteps[Response]:
     """25: changes keys, all of them or none; the remark says which changed now and which wait for a restart, or why."""
     settings = decode_settings(command.body)
     if not settings:

@@ -107,7 +107,7 @@ class Batch:
         self._ids.append(",".join([f"{prefix}{each.physical_offset:016X}" for each in appended]))
         self.end = last.physical_offset + last.size
 
-    def store_in_turns(self, body: bytes) -> Iterator[None]:
+    def store_in_slices(self, body: bytes) -> Iterator[None]:
         """Stores a batch of many messages, some in each step; nothing before all of them are known to be sound."""
         room = count = at = 0
         most = most_batched(self.broker)

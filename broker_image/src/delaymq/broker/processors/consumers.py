@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from delaymq.broker.errors import system_error
 from delaymq.broker.groups.consumer_group import Client
-from delaymq.broker.results import InTurns, first_step
+from delaymq.broker.results import TimeSliced, first_step
 from delaymq.protocol.bodies import (
     Connection,
     ConsumerConnection,
@@ -78,7 +78,7 @@ def get_all_producers(broker: Broker, session: Session, command: Command) -> Res
     return Response(body=ProducerTable(table).encode())
 
 
-def query_topic_consumers(broker: Broker, session: Session, command: Command) -> Response | InTurns:
+def query_topic_consumers(broker: Broker, session: Session, command: Command) -> Response | TimeSliced:
     """300: groups that subscribe a topic or have offsets in it."""
     topic = QueryTopicConsumeByWhoRequestHeader.from_fields(command.fields).topic
     return first_step(_topic_consumers(broker, topic))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from delaymq.broker.errors import system_error
 from delaymq.broker.groups.client_versions import V3_0_7, V3_1_8, version_name
 from delaymq.broker.groups.consumer_group import Client
-from delaymq.broker.results import Asked, InTurns, first_step
+from delaymq.broker.results import RelayedRequests, TimeSliced, first_step
 from delaymq.message.ids import parse_offset_message_id
 from delaymq.protocol.bodies import ConsumerStatus, MessageQueue, TopicConfig
 from delaymq.protocol.codes import RequestCode, ResponseCode
@@ -38,14 +38,14 @@ RESET_AT_ONCE: Final = 16
 TOLD_BYTES_AT_ONCE: Final = 1024 * 1024
 
 
-def get_running_info(broker: Broker, session: Session, command: Command) -> Asked:
+def get_running_info(broker: Broker, session: Session, command: Command) -> RelayedRequests:
     """307: what a member consumes and how fast; with jstackEnable also what its threads do."""
     header = GetConsumerRunningInfoRequestHeader.from_fields(command.fields)
     question = request_command(RequestCode.GET_CONSUMER_RUNNING_INFO, _passed_on(command), command.body)
     return _pass_on(broker, header.consumer_group, header.client_id, question)
 
 
-def consume_directly(broker: Broker, session: Session, command: Command) -> Asked:
+def consume_directly(broker: Broker, session: Session, command: Command) -> RelayedRequests:
     """309: has a member consume one stored message now, whatever its offsets say; answers what came of it."""
     header = ConsumeMessageDirectlyResultRequestHeader.from_fields(command.fields)
     try:
@@ -79,7 +79,7 @@ def _member(broker: Broker, group: str, client_id: str) -> Client:
     return client
 
 
-def _pass_on(broker: Broker, group: str, client_id: str, question: Command) -> Asked:
+def _pass_on(broker: Broker, group: str, client_id: str, question: Command) -> RelayedRequests:
     client = _member(broker, group, client_id)
 
     def answer(answers: list[Command | None]) -> Response:
@@ -92,10 +92,10 @@ def _pass_on(broker: Broker, group: str, client_id: str, question: Command) -> A
         why = "it left before it answered" if left else f"no answer within {PASSED_ON_TIMEOUT_MS} ms"
         return Response(ResponseCode.CONSUME_MSG_TIMEOUT, f"consumer <{group}> <{client_id}> Timeout: {why}")
 
-    return Asked([(client.session, question)], PASSED_ON_TIMEOUT_MS, answer)
+    return RelayedRequests([(client.session, question)], PASSED_ON_TIMEOUT_MS, answer)
 
 
-def get_consumer_status(broker: Broker, session: Session, command: Command) -> Asked:
+def get_consumer_status(broker: Broker, session: Session, command: Command) -> RelayedRequests:
     """223: how far each member, or the one with a client id, has consumed the queues of a topic that it has."""
     header = GetConsumerStatusRequestHeader.from_fields(command.fields)
     group, topic = header.group, header.topic
@@ -108,7 +108,7 @@ def get_consumer_status(broker: Broker, session: Session, command: Command) -> A
     for client in asked:
         _require_version(client, V3_0_7)
     fields = {"topic": topic, "group": group}
-    questions = [
+    requests = [
         (client.session, request_command(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, dict(fields))) for client in asked
     ]
     ids = [client.client_id for client in asked]
@@ -117,7 +117,7 @@ def get_consumer_status(broker: Broker, session: Session, command: Command) -> A
     def answer(answers: list[Command | None]) -> Response:
         return broker.guarded(code, partial(_status_of, ids, answers))
 
-    return Asked(questions, STATUS_TIMEOUT_MS, answer)
+    return RelayedRequests(requests, STATUS_TIMEOUT_MS, answer)
 
 
 def _status_of(ids: list[str], answers: list[Command | None]) -> Response:
@@ -140,13 +140,13 @@ def _stated(body: bytes, max_bytes: int) -> dict[MessageQueue, int]:
     return ConsumerStatus.decode(body, max_bytes=max_bytes).message_queue_table
 
 
-def reset_offset(broker: Broker, session: Session, command: Command) -> Response | InTurns:
+def reset_offset(broker: Broker, session: Session, command: Command) -> Response | TimeSliced:
     """222: has all members of a group go on at a time (−1: at the end)."""
     header = ResetOffsetRequestHeader.from_fields(command.fields)
     topic = broker.topics.get(header.topic)
     if topic is None:
         raise system_error(f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic[:127]}")
-    return first_step(_reset(broker, topic, header), in_row=False)
+    return first_step(_reset(broker, topic, header), queued=False)
 
 
 def _reset(broker: Broker, topic: TopicConfig, header: ResetOffsetRequestHeader) -> Generator[None, None, Response]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Final
 
+from delaymq.blocking_steps import BlockingSteps
 from delaymq.broker.errors import system_error
 from delaymq.broker.groups.offset_commits import NOT_KEPT
-from delaymq.broker.results import InTurns, first_step
+from delaymq.broker.results import TimeSliced, first_step
 from delaymq.message import names
 from delaymq.protocol.bodies import CorrectionOffsets, DelayOffsets
 from delaymq.protocol.codes import ResponseCode
@@ -23,7 +24,6 @@ from delaymq.protocol.headers import (
     SearchOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
-from delaymq.steps import Steps
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
@@ -98,14 +98,14 @@ def get_earliest_store_time(broker: Broker, session: Session, command: Command) 
     return Response(fields={"timestamp": str(-1 if stored_ms is None else stored_ms)})
 
 
-def get_all_consumer_offset(broker: Broker, session: Session, command: Command) -> Response | Steps[Response]:
+def get_all_consumer_offset(broker: Broker, session: Session, command: Command) -> Response | BlockingSteps[Response]:
     """43: consumerOffset.json as it is now."""
     if broker.offsets.entries <= _ENCODED_AT_ONCE:
         return Response(body=broker.offsets.encode())
     return _large_table(broker.offsets)
 
 
-def _large_table(offsets: OffsetTable) -> Steps[Response]:
+def _large_table(offsets: OffsetTable) -> BlockingSteps[Response]:
     made: list[bytes] = []
     yield lambda: made.append(offsets.encode())
     if len(made[0]) > _MAX_ANSWER_BYTES:
@@ -120,7 +120,7 @@ def get_all_delay_offset(broker: Broker, session: Session, command: Command) -> 
     return Response(body=DelayOffsets(broker.delivery.delay_offsets()).encode())
 
 
-def clone_group_offset(broker: Broker, session: Session, command: Command) -> Response | InTurns:
+def clone_group_offset(broker: Broker, session: Session, command: Command) -> Response | TimeSliced:
     """314: a group goes on where another one is, in one topic or in all in which that one has offsets.
 
     RocketMQ's broker copies nothing when no topic is named; mqadmin always names one.
@@ -129,7 +129,7 @@ def clone_group_offset(broker: Broker, session: Session, command: Command) -> Re
     problem = names.group_problem(header.dest_group)
     if problem is not None:
         raise system_error(problem)
-    return first_step(_clone(broker, header), in_row=False)
+    return first_step(_clone(broker, header), queued=False)
 
 
 def _clone(broker: Broker, header: CloneGroupOffsetRequestHeader) -> Generator[None, None, Response]:
@@ -155,7 +155,7 @@ def _clone(broker: Broker, header: CloneGroupOffsetRequestHeader) -> Generator[N
     return Response()
 
 
-def query_correction_offset(broker: Broker, session: Session, command: Command) -> Response | InTurns:
+def query_correction_offset(broker: Broker, session: Session, command: Command) -> Response | TimeSliced:
     """308: by queue, the least offset that any group has in a topic, groups of `filterGroups` left out.
 
     A queue in which `compareGroup` is behind that already has NOT_CORRECTED. RocketMQ's broker deletes the offsets of

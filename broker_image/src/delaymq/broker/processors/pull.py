@@ -30,9 +30,9 @@ from delaymq.message import names
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, Response
 from delaymq.protocol.headers import PullMessageRequestHeader
-from delaymq.quiet_log import fields
 from delaymq.store.errors import StoreError
 from delaymq.store.model import NewRecord
+from delaymq.throttled_log import fields
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker

@@ -9,7 +9,7 @@ import msgspec
 
 from delaymq.broker.errors import system_error
 from delaymq.broker.filters import Filter, NotNowError, compile_expression, is_tag_type
-from delaymq.broker.results import Deferred, InTurns
+from delaymq.broker.results import Deferred, TimeSliced
 from delaymq.message import names
 from delaymq.message.properties import MAX_PROPERTIES_BYTES
 from delaymq.protocol.bodies import QueueData, QueueEntry, SubscriptionData
@@ -44,7 +44,7 @@ MAX_QUEUE_ENTRIES: Final = 1_000
 MAX_FILTERED_ENTRIES: Final = 100
 
 
-def query_message(broker: Broker, session: Session, command: Command) -> Response | InTurns:
+def query_message(broker: Broker, session: Session, command: Command) -> Response | TimeSliced:
     """12: messages of a topic with a key, or with a unique id if the request says so."""
     fields = command.fields
     header = QueryMessageRequestHeader.from_fields(fields)
@@ -60,7 +60,7 @@ def query_message(broker: Broker, session: Session, command: Command) -> Respons
         except StopIteration as end:
             response: Response = end.value
             return response
-    return InTurns(steps)
+    return TimeSliced(steps)
 
 
 def _queried(

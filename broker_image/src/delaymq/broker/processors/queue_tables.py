@@ -12,7 +12,7 @@ import msgspec
 
 from delaymq.broker.errors import system_error, topic_missing
 from delaymq.broker.groups.consumer_offsets import KEYS_AT_ONCE
-from delaymq.broker.results import InTurns, first_step
+from delaymq.broker.results import TimeSliced, first_step
 from delaymq.protocol.bodies import ConsumeOffset, QueueTimeSpan, TopicConfig, TopicOffset
 from delaymq.protocol.command import MAX_FRAME_BYTES, Command, Response
 from delaymq.protocol.errors import RequestError
@@ -94,7 +94,7 @@ def _too_large() -> RequestError:
     )
 
 
-def get_topic_stats(broker: Broker, session: Session, command: Command) -> Response | InTurns:
+def get_topic_stats(broker: Broker, session: Session, command: Command) -> Response | TimeSliced:
     """202: ends of a topic's queues and when they last grew."""
     name = GetTopicStatsInfoRequestHeader.from_fields(command.fields).topic
     topic = broker.topics.get(name)
@@ -119,7 +119,7 @@ def _topic_stats(broker: Broker, topic: TopicConfig) -> Steps:
     return (yield from parts.answer())
 
 
-def get_consume_stats(broker: Broker, session: Session, command: Command) -> Response | InTurns:
+def get_consume_stats(broker: Broker, session: Session, command: Command) -> Response | TimeSliced:
     """208: how far a group is, in one topic or in all in which it has offsets."""
     header = GetConsumeStatsRequestHeader.from_fields(command.fields)
     return first_step(_consume_stats(broker, header.consumer_group, header.topic))
@@ -142,7 +142,7 @@ def _consume_stats(broker: Broker, group: str, named: str | None) -> Steps:
     return (yield from parts.answer())
 
 
-def get_broker_consume_stats(broker: Broker, session: Session, command: Command) -> Response | InTurns:
+def get_broker_consume_stats(broker: Broker, session: Session, command: Command) -> Response | TimeSliced:
     """317: the progress of all groups."""
     is_order = GetConsumeStatsInBrokerHeader.from_fields(command.fields).is_order
     return first_step(_broker_consume_stats(broker, is_order=is_order))
@@ -213,7 +213,7 @@ def _progress(
     return behind
 
 
-def query_consume_time_span(broker: Broker, session: Session, command: Command) -> Response | InTurns:
+def query_consume_time_span(broker: Broker, session: Session, command: Command) -> Response | TimeSliced:
     """303: store times between which a group has consumed."""
     header = QueryConsumeTimeSpanRequestHeader.from_fields(command.fields)
     topic = broker.topics.get(header.topic)

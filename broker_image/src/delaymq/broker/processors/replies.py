@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from delaymq.broker.processors.send import place, too_large
-from delaymq.broker.results import Asked, Deferred
+from delaymq.broker.results import Deferred, RelayedRequests
 from delaymq.broker.send_admission import admit, check_copies
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
@@ -38,7 +38,7 @@ class _Reply(NamedTuple):
     """What `admit` says."""
 
 
-def send_reply(broker: Broker, session: Session, command: Command) -> Response | Asked | Deferred:
+def send_reply(broker: Broker, session: Session, command: Command) -> Response | RelayedRequests | Deferred:
     """324 and 325: the answer says whether the producer that asked has the reply.
 
     As with RocketMQ it is kept in either case (`storeReplyMessageEnable`), so that one with no producer left is found.
@@ -70,7 +70,7 @@ def send_reply(broker: Broker, session: Session, command: Command) -> Response |
             outcome = _failed(f"push reply message to {shown}fail.")
         return broker.guarded(command.code, lambda: _kept(broker, reply, outcome))
 
-    return Asked([(producer.session, push)], PUSH_TIMEOUT_MS, answer)
+    return RelayedRequests([(producer.session, push)], PUSH_TIMEOUT_MS, answer)
 
 
 def _failed(remark: str) -> Response:

@@ -16,7 +16,7 @@ from delaymq.broker.errors import (
 )
 from delaymq.broker.processors.batched import BATCHED_AT_ONCE, Batch
 from delaymq.broker.processors.retries import own_retry, without_transaction
-from delaymq.broker.results import Deferred, InTurns
+from delaymq.broker.results import Deferred, TimeSliced
 from delaymq.broker.send_admission import admit, check_copies
 from delaymq.broker.statistics.put_times import SLOW_S
 from delaymq.broker.topics import WRITE
@@ -38,19 +38,19 @@ if TYPE_CHECKING:
 _closed_topics: Final = names.CLOSED_TO_CLIENTS
 
 
-def send_message(broker: Broker, session: Session, command: Command) -> Response | Deferred | InTurns:
+def send_message(broker: Broker, session: Session, command: Command) -> Response | Deferred | TimeSliced:
     """10: the header with long names."""
     header = SendMessageRequestHeader.from_fields(command.fields)
     return _send_batch(broker, session, command, header) if header.batch else _send(broker, session, command, header)
 
 
-def send_message_v2(broker: Broker, session: Session, command: Command) -> Response | Deferred | InTurns:
+def send_message_v2(broker: Broker, session: Session, command: Command) -> Response | Deferred | TimeSliced:
     """310: the header with one-letter names, which clients use."""
     header = SendMessageRequestHeaderV2.from_fields(command.fields)
     return _send_batch(broker, session, command, header) if header.batch else _send(broker, session, command, header)
 
 
-def send_batch_message(broker: Broker, session: Session, command: Command) -> Response | Deferred | InTurns:
+def send_batch_message(broker: Broker, session: Session, command: Command) -> Response | Deferred | TimeSliced:
     """320: many messages of one topic."""
     return _send_batch(broker, session, command, SendMessageRequestHeaderV2.from_fields(command.fields))
 
@@ -153,7 +153,7 @@ def place(
 
 def _send_batch(
     broker: Broker, session: Session, command: Command, header: SendMessageRequestHeader
-) -> Response | Deferred | InTurns:
+) -> Response | Deferred | TimeSliced:
     if len(command.body) > broker.max_message_size:
         raise too_large(broker, len(command.body))
     config, topic, queue_id = place(broker, session, command, header)
@@ -167,13 +167,13 @@ def _send_batch(
     batch = Batch(broker, session, header, topic, queue_id, sys_flag)
     messages, at = read_batch(command.body, 0, BATCHED_AT_ONCE)
     if at < len(command.body):
-        return InTurns(_stored_in_turns(broker, batch, command.body))
+        return TimeSliced(_stored_in_slices(broker, batch, command.body))
     batch.store(batch.records(messages))
     return _answer_of(broker, batch)
 
 
-def _stored_in_turns(broker: Broker, batch: Batch, body: bytes) -> Generator[None, None, Response | Deferred]:
-    yield from batch.store_in_turns(body)
+def _stored_in_slices(broker: Broker, batch: Batch, body: bytes) -> Generator[None, None, Response | Deferred]:
+    yield from batch.store_in_slices(body)
     return _answer_of(broker, batch)
 
 

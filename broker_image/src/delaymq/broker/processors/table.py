@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from delaymq.broker.errors import unavailable
-from delaymq.broker.groups.consumer_offsets import what_to_do
+from delaymq.broker.groups.consumer_offsets import remedy
 from delaymq.broker.processors import (
     access,
     admin,
@@ -149,7 +149,7 @@ _NEEDS_OFFSETS: Final = frozenset(
 
 
 def _without_offsets(broker: Broker, session: Session, command: Command) -> Result:
-    refusal = unavailable(what_to_do(broker.offsets.unreadable))
+    refusal = unavailable(remedy(broker.offsets.unreadable))
     if command.code == RequestCode.QUERY_CONSUMER_OFFSET and command.language == "JAVA":
         # After any other answer RocketMQ's Java consumers begin at one end of the queue; this one they ask for again.
         return Response(ResponseCode.SUCCESS, refusal.remark)

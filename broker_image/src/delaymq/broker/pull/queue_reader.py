@@ -10,8 +10,8 @@ from delaymq import clock
 from delaymq.broker.filters import Filter
 from delaymq.broker.pull.property_reader import PropertyReader, Row
 from delaymq.message.record import FIXED_BYTES, MESSAGE_MAGIC, PLACE, QUEUE_OFFSET_AT
-from delaymq.quiet_log import QuietLog
 from delaymq.store.consume_queue import BLANK_SIZE, ENTRY
+from delaymq.throttled_log import ThrottledLogger
 
 if TYPE_CHECKING:
     from delaymq.config import BrokerConfig
@@ -43,7 +43,7 @@ OVERFLOW_BADLY: Final = "OFFSET_OVERFLOW_BADLY"
 TOO_SMALL: Final = "OFFSET_TOO_SMALL"
 FOUND_NULL: Final = "OFFSET_FOUND_NULL"
 
-_damage_log = QuietLog(logging.getLogger(__name__), clock.now_ms)
+_damage_log = ThrottledLogger(logging.getLogger(__name__), clock.now_ms)
 
 
 class PropertyWork:

@@ -139,34 +139,34 @@ class PendingHalves:
 
         The second value is the queue offset from which on nothing is told, None when all is.
         """
-        told: list[list[int]] = []
+        collected: list[list[int]] = []
         for chunk in self.chunks:
-            known_to = _tell_runs(chunk, 0, len(chunk.offsets), told, limit)
+            known_to = _collect_runs(chunk, 0, len(chunk.offsets), collected, limit)
             if known_to is not None:
-                return told, known_to
-        return told, None
+                return collected, known_to
+        return collected, None
 
 
-def _tell_runs(chunk: Chunk, low: int, high: int, told: list[list[int]], limit: int) -> int | None:
+def _collect_runs(chunk: Chunk, low: int, high: int, collected: list[list[int]], limit: int) -> int | None:
     """Adds the runs of a part of a chunk, by halves; from which queue offset on there is no room, None: all had it."""
     offsets, checks = chunk.offsets, chunk.checks
     if high - low > _LOOKED_AT_SINGLY:
         is_run = offsets[high - 1] - offsets[low] == high - 1 - low
         if not is_run or checks[low:high].tobytes() != checks[low : low + 1].tobytes() * (high - low):
             middle = (low + high) // 2
-            known_to = _tell_runs(chunk, low, middle, told, limit)
-            return known_to if known_to is not None else _tell_runs(chunk, middle, high, told, limit)
+            known_to = _collect_runs(chunk, low, middle, collected, limit)
+            return known_to if known_to is not None else _collect_runs(chunk, middle, high, collected, limit)
         steps = high - low
     else:
         steps = 1
     for index in range(low, high, steps):
         first = offsets[index]
-        if told and told[-1][1] == first and told[-1][2] == checks[index]:
-            told[-1][1] = first + steps
-        elif len(told) == limit:
+        if collected and collected[-1][1] == first and collected[-1][2] == checks[index]:
+            collected[-1][1] = first + steps
+        elif len(collected) == limit:
             return first
         else:
-            told.append([first, first + steps, checks[index]])
+            collected.append([first, first + steps, checks[index]])
     return None
 
 

@@ -28,14 +28,14 @@ class Producers:
         self._access = access
         self._asked = 0
 
-    def is_there(self, group: str, topic: str | None) -> bool:
+    def is_connected(self, group: str, topic: str | None) -> bool:
         """Whether a producer of a group is connected, and may see messages for a topic; None: for any."""
         members, access = self._clients.producers.get(group), self._access
         if not members or access is None or topic is None:
             return bool(members)
         return any(access.may_publish(client.session, topic) for client in members.values())
 
-    def put_to(self, group: str, topic: str, question: Command) -> bool:
+    def send_check(self, group: str, topic: str, question: Command) -> bool:
         """Puts a question to a connected producer of a group, each in its turn; False when none of them takes it."""
         members, access = self._clients.producers.get(group, {}), self._access
         sessions = [client.session for client in members.values()]

@@ -19,7 +19,7 @@ class _Moment(NamedTuple):
     """Physical offset of the oldest unsettled half message."""
 
 
-class Kept:
+class TransactionProgress:
     """What held when the log ended where it is flushed to: a loss of power must not take a copy that was counted on."""
 
     def __init__(self, ledger: Ledger, store: MessageStore, stated_half: int | None, stated_op: int | None) -> None:

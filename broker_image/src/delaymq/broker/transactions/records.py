@@ -135,7 +135,7 @@ def _anew(record: Record, topic: str, properties: dict[str, str]) -> NewRecord:
     )
 
 
-def asked_about(record: Record, checks: int) -> bytes:
+def check_body(record: Record, checks: int) -> bytes:
     """Body of the request to the producer: the half message as it will be, with the times that it was asked."""
     properties = record.properties
     strip_own(properties)

@@ -26,7 +26,7 @@ def finish(ledger: Ledger, store: MessageStore, stated_half: int | None, stated_
     `stated_half` and `stated_op` are the consumer offsets of CID_RMQ_SYS_TRANS. RocketMQ stores a half message anew at
     each check and only its progress says that the older one is nothing any more.
     """
-    _load_told(ledger, store, stated_op)
+    _load_stated_runs(ledger, store, stated_op)
     ledger.replaying = False
     for physical_offset in ledger.copies_before:
         ledger.committed(physical_offset)
@@ -72,7 +72,7 @@ def _forget(ledger: Ledger) -> None:
     del ledger.unread_marks[:], ledger.stored_anew[:]
 
 
-def _load_told(ledger: Ledger, store: MessageStore, stated_op: int | None) -> None:
+def _load_stated_runs(ledger: Ledger, store: MessageStore, stated_op: int | None) -> None:
     """What was pending in the snapshot, before what the replay added."""
     if not ledger.told_runs:
         return
@@ -81,14 +81,16 @@ def _load_told(ledger: Ledger, store: MessageStore, stated_op: int | None) -> No
         for offset, physical_offset in _entries(store, names.HALF_TOPIC, first, end):
             loaded.add(offset, physical_offset, checks=checks)
     if ledger.told_up_to is not None:
-        _load_untold(ledger, loaded, store, ledger.told_up_to, stated_op)
+        _load_unstated(ledger, loaded, store, ledger.told_up_to, stated_op)
     for chunk in ledger.pending.chunks:
         for values in zip(chunk.offsets, chunk.physical_offsets, chunk.due_s, chunk.groups, chunk.checks, strict=True):
             loaded.add(*values)
     ledger.pending = loaded
 
 
-def _load_untold(ledger: Ledger, loaded: PendingHalves, store: MessageStore, first: int, stated_op: int | None) -> None:
+def _load_unstated(
+    ledger: Ledger, loaded: PendingHalves, store: MessageStore, first: int, stated_op: int | None
+) -> None:
     """There were too many ranges for the snapshot: the op marks tell which of the others are settled."""
     settled = set(ledger.unmarked.values())
     first_op, op_end = store.queue_bounds(names.OP_HALF_TOPIC, 0)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from delaymq.broker.errors import no_permission
-from delaymq.broker.transactions.checking import Checking, CheckSettings
-from delaymq.broker.transactions.ending import Ended, Ending
+from delaymq.broker.transactions.check_service import CheckService, CheckSettings
+from delaymq.broker.transactions.end_transaction import EndResult, EndTransaction
 from delaymq.broker.transactions.ledger import Ledger
-from delaymq.broker.transactions.progress import Kept
+from delaymq.broker.transactions.progress import TransactionProgress
 from delaymq.broker.transactions.records import make_half
 from delaymq.broker.transactions.recovery import finish
 from delaymq.message import names
@@ -83,9 +83,9 @@ class Transactions:
         half = offsets.get(names.HALF_TOPIC, PROGRESS_GROUP, 0)
         op = offsets.get(names.OP_HALF_TOPIC, PROGRESS_GROUP, 0)
         finish(ledger, store, half, op)
-        self._ending = Ending(ledger, store, ingress, store_host, on_committed)
-        self._kept = Kept(ledger, store, half, op)
-        self._checking = Checking(
+        self._ending = EndTransaction(ledger, store, ingress, store_host, on_committed)
+        self._kept = TransactionProgress(ledger, store, half, op)
+        self._checking = CheckService(
             ledger,
             store,
             self._ending,
@@ -114,16 +114,16 @@ class Transactions:
 
     # The end
 
-    def commit(self, record: Record) -> Ended:
+    def commit(self, record: Record) -> EndResult:
         """Commits a half message. RequestError; StoreError, IllegalMessageError: nothing changed."""
         ended = self._ending.commit(record, self._now_ms())
-        self.committed += ended is Ended.COMMITTED
+        self.committed += ended is EndResult.COMMITTED
         return ended
 
-    def roll_back(self, record: Record) -> Ended:
+    def roll_back(self, record: Record) -> EndResult:
         """Rolls a half message back. RequestError; StoreError: nothing changed."""
         ended = self._ending.roll_back(record, self._now_ms())
-        self.rolled_back += ended is Ended.ROLLED_BACK
+        self.rolled_back += ended is EndResult.ROLLED_BACK
         return ended
 
     def resume(self, record: Record) -> bool:
@@ -133,7 +133,7 @@ class Transactions:
         """
         if record.topic == names.HALF_TOPIC:
             place = record.physical_offset
-            if self._ask_anew(place):
+            if self._recheck(place):
                 return True
         else:
             place = record.prepared_transaction_offset
@@ -145,14 +145,14 @@ class Transactions:
     def _resume_by_key(self, record: Record) -> bool:
         """A given-up copy that was asked about again already; or RocketMQ's, which says nothing of its half message."""
         for half in self._ending.of_same_message(names.HALF_TOPIC, record):
-            if self._ask_anew(half.physical_offset):
+            if self._recheck(half.physical_offset):
                 return True
         if record.prepared_transaction_offset or self._ending.is_committed(record, by_any=True):
             return False
         self._ending.resume(record, record.physical_offset)
         return True
 
-    def _ask_anew(self, physical_offset: int) -> bool:
+    def _recheck(self, physical_offset: int) -> bool:
         """Forgets how often was asked about an unsettled half message; False when it is none."""
         found = self.ledger.pending.find(physical_offset)
         if found is None:

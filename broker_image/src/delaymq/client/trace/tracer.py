@@ -33,7 +33,7 @@ from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
 from delaymq.message.ids import parse_offset_message_id
 from delaymq.message.properties import PAIR_SEPARATOR, parse_properties
-from delaymq.quiet_log import QuietLog
+from delaymq.throttled_log import ThrottledLogger
 
 MAX_WAITING: Final = 2_048
 """Traces that wait to be sent: when the topic's brokers do not keep up, further ones are dropped."""
@@ -74,7 +74,7 @@ class Tracer:
         self._sending = asyncio.Lock()
         """Held by whoever sends what waited: a close lets that arrive."""
         self._background = Background(f"traces of {group}")
-        self._quiet_log = QuietLog(_logger, now_ms)
+        self._throttled = ThrottledLogger(_logger, now_ms)
 
     def start(self) -> None:
         """Begins to send."""
@@ -212,7 +212,7 @@ class Tracer:
 
     def _drop(self, count: int, why: str) -> None:
         self.dropped += count
-        self._quiet_log.warning("%s: traces to %s are dropped (%s)", self._group, self.topic, why)
+        self._throttled.warning("%s: traces to %s are dropped (%s)", self._group, self.topic, why)
 
 
 def _host(offset_message_id: str) -> str:

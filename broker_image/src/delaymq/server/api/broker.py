@@ -144,7 +144,7 @@ class BrokerHttp:
         broker = self._server.broker
         now_ms = broker.now_ms()
         pending = self._pending()
-        found = remaining.Remaining()
+        found = remaining.UnconsumedTotals()
         give_way_at = time.monotonic() + SCAN_TURN_S
         for row in remaining.scan(broker, now_ms):
             found.add(row)

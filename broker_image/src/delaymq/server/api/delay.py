@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 from aiohttp import web
 
-from delaymq.api_types.delay import Held, Hold, SpreadMs, UpToMs
+from delaymq.api_types.delay import DeliveryPolicy, DeliveryState, SpreadMs, UpToMs
 from delaymq.server.api.routing import ApiError
 from delaymq.server.http.responses import decode_json
 
@@ -34,13 +34,13 @@ class DelayHttp:
     def __init__(self, server: "BrokerServer") -> None:
         self._server = server
 
-    async def pause(self, request: web.Request) -> Held:
+    async def pause(self, request: web.Request) -> DeliveryState:
         """POST /api/v1/delay/pause: nothing is delivered until somebody resumes, also after a restart."""
-        return self._change(self._server.broker.delivery.holding.pause)
+        return self._change(self._server.broker.delivery.control.pause)
 
-    async def resume(self, request: web.Request) -> Held:
+    async def resume(self, request: web.Request) -> DeliveryState:
         """POST /api/v1/delay/resume: deliveries go on; the body says what becomes of what is overdue."""
-        holding = self._server.broker.delivery.holding
+        control = self._server.broker.delivery.control
         try:
             wanted = decode_json(await request.read(), ResumeRequest)
         except msgspec.DecodeError as error:
@@ -49,22 +49,22 @@ class DelayHttp:
             if wanted.over_ms is None:
                 raise ApiError(400, "bad_request", "overMs is missing: over how many ms are they spread?")
             over_ms = wanted.over_ms
-            return self._change(lambda: holding.spread(over_ms))
+            return self._change(lambda: control.spread(over_ms))
         if wanted.overdue == "drop":
             if wanted.up_to_ms is None:
                 raise ApiError(
                     400, "bad_request", "upToMs is missing: look at /api/v1/delay first, and state its asOfMs"
                 )
             up_to_ms = wanted.up_to_ms
-            return self._change(lambda: holding.drop(up_to_ms))
-        return self._change(holding.deliver)
+            return self._change(lambda: control.drop(up_to_ms))
+        return self._change(control.resume)
 
-    def _change(self, change: Callable[[], None]) -> Held:
+    def _change(self, change: Callable[[], None]) -> DeliveryState:
         broker = self._server.broker
         if broker.config.read_only:
             raise ApiError(409, "read_only", "the broker was started read-only: it delivers nothing")
         now_ms = broker.now_ms()
-        overdue = broker.delivery.holding.overdue(now_ms)
+        overdue = broker.delivery.control.overdue(now_ms)
         try:
             change()
         except OSError as error:
@@ -72,5 +72,5 @@ class DelayHttp:
                 503, "not_kept", f"delaymq/delivery.json cannot be written ({error}): nothing changed"
             ) from None
         broker.delivery.wake()
-        held = msgspec.convert(broker.delivery.holding.as_json(now_ms), Hold | None)
-        return Held(as_of_ms=now_ms, overdue=overdue, held=held)
+        held = msgspec.convert(broker.delivery.control.as_json(now_ms), DeliveryPolicy | None)
+        return DeliveryState(as_of_ms=now_ms, overdue=overdue, held=held)

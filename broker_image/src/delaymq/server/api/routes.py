@@ -15,7 +15,7 @@ from delaymq.api_types.broker import (
 from delaymq.api_types.cluster import Cluster
 from delaymq.api_types.config import LogLevel, LogLevelBody, Settings
 from delaymq.api_types.dead_letters import ResendBody, Resends
-from delaymq.api_types.delay import Delay, Held, Resume
+from delaymq.api_types.delay import Delay, DeliveryState, Resume
 from delaymq.api_types.groups import GroupDetails, Groups
 from delaymq.api_types.messages import MessageDetails, Messages
 from delaymq.api_types.pending import NextMessages, Pending
@@ -105,13 +105,13 @@ ROUTES: Final[tuple[Route, ...]] = (
         query=pending.NextQuery,
     ),
     post(
-        *("/api/v1/delay/pause", "Hand nothing over until somebody resumes", DelayHttp.pause, Held),
+        *("/api/v1/delay/pause", "Hand nothing over until somebody resumes", DelayHttp.pause, DeliveryState),
         body=object,
         status=202,
         refusals=(409,),
     ),
     post(
-        *("/api/v1/delay/resume", "Hand over again; what becomes of overdue ones", DelayHttp.resume, Held),
+        *("/api/v1/delay/resume", "Hand over again; what becomes of overdue ones", DelayHttp.resume, DeliveryState),
         body=Resume,
         status=202,
         refusals=(409,),

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from delaymq.clock import now_ms
-from delaymq.quiet_log import QuietLog
 from delaymq.server.resources import started
+from delaymq.throttled_log import ThrottledLogger
 
 TICK_S: Final = 0.2
 """The finest interval of a job; also how often the loop's lag is measured."""
@@ -19,7 +19,7 @@ WORKER_THREADS: Final = 2
 """A slow write of one job must not hold up the allocation of the next segment."""
 
 _logger = logging.getLogger(__name__)
-_failures = QuietLog(_logger, now_ms)
+_failures = ThrottledLogger(_logger, now_ms)
 
 
 class Task(Protocol):

@@ -14,7 +14,7 @@ RETRY_S: Final = 1.0
 _logger = logging.getLogger(__name__)
 
 
-class Delivering(Protocol):
+class TimedDelivery(Protocol):
     """The part of the delivery that the clock needs."""
 
     on_wakeup_earlier: Callable[[], None] | None
@@ -26,7 +26,9 @@ class Delivering(Protocol):
 class DeliveryTimer:
     """Calls `hand_over(now_ms, budget)` whenever the delivery has something due."""
 
-    def __init__(self, delivery: Delivering, hand_over: Callable[[int, int], int], now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, delivery: TimedDelivery, hand_over: Callable[[int, int], int], now_ms: Callable[[], int]
+    ) -> None:
         self._delivery = delivery
         self._hand_over = hand_over
         self._now_ms = now_ms

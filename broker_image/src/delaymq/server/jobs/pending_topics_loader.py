@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from delaymq.clock import now_ms
 from delaymq.message.names import SCHEDULE_TOPIC
-from delaymq.quiet_log import QuietLog
 from delaymq.server.log_reader import LogFiles
 from delaymq.store.reader import QUEUE_ENTRY
+from delaymq.throttled_log import ThrottledLogger
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
@@ -22,7 +22,7 @@ PAUSES: Final = 3
 LONGEST_PAUSE_S: Final = 0.5
 _AGAIN_S: Final = 5.0
 
-_problems = QuietLog(logging.getLogger(__name__), now_ms)
+_problems = ThrottledLogger(logging.getLogger(__name__), now_ms)
 
 
 class PendingTopicsLoader:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from delaymq.clock import iso_time
-from delaymq.quiet_log import FIELDS_ATTRIBUTE
+from delaymq.throttled_log import FIELDS_ATTRIBUTE
 
 MAX_EVENT_CHARACTERS: Final = 4_096
 MAX_FIELD_CHARACTERS: Final = 1_024

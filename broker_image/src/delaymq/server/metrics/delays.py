@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import HistogramMetricFamily, Metric
 
-from delaymq.broker.delivery.hold import HoldMode
+from delaymq.broker.delivery.control import DeliveryMode
 from delaymq.broker.delivery.status import LatenessHistogram
 from delaymq.broker.delivery.topic_lateness import BOUNDS_MS
 from delaymq.message.levels import level_of_queue
@@ -44,8 +44,8 @@ def families(gathered: Gathered) -> Iterator[Metric]:
     yield gauge("delaymq_delay_next_due_timestamp_seconds", "When something is due next.", due_s)
     skew_s = delivery.clock_skew_ms() / 1000
     yield gauge("delaymq_clock_skew_seconds", "How far the clock is behind the newest record.", skew_s)
-    hold = delivery.holding.hold
-    held = {mode.value: float(hold is not None and hold.mode is mode) for mode in HoldMode}
+    policy = delivery.control.policy
+    held = {mode.value: float(policy is not None and policy.mode is mode) for mode in DeliveryMode}
     yield gauges("delaymq_delay_held", "1 in the mode in which deliveries are held back.", "mode", held)
 
 

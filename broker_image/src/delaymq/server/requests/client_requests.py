@@ -5,21 +5,21 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from delaymq.broker.results import Asked, Deferred
+from delaymq.broker.results import Deferred, RelayedRequests
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import MAX_FRAME_BYTES, Command, Response
 from delaymq.server.requests.client_session import ClientSession
 from delaymq.transport import TransportError
 
-MAX_OPEN_PER_ASKER: Final = 1_000
+MAX_OPEN_PER_REQUESTER: Final = 1_000
 """Requests of one connection that wait for clients: as many replies a program may have under way, and each costs memory
 until a client that does not answer has used up its time."""
-MAX_OPEN_QUESTIONS: Final = 20_000
+MAX_OPEN_REQUESTS: Final = 20_000
 """Of all askers: a group of thousands can be asked, but not again and again at once."""
-MAX_HELD_BYTES_PER_ASKER: Final = 2 * MAX_FRAME_BYTES
+MAX_HELD_BYTES_PER_REQUESTER: Final = 2 * MAX_FRAME_BYTES
 """What its open requests hold, such as replies to a producer that takes them and never says so: at megabytes each the
 number of requests alone would be no limit."""
-MAX_HELD_BYTES: Final = 4 * MAX_HELD_BYTES_PER_ASKER
+MAX_HELD_BYTES: Final = 4 * MAX_HELD_BYTES_PER_REQUESTER
 """The same of all askers."""
 MAX_ANSWER_BYTES: Final = MAX_FRAME_BYTES
 """Bodies that are kept for one asker: more could not be sent on in one frame."""
@@ -46,21 +46,21 @@ class _Share:
         self.held_bytes += held_bytes
 
 
-class _Asking:
+class _Relay:
     """One request that waits for clients."""
 
-    __slots__ = ("answers", "asked", "held_bytes", "kept_bytes", "open", "request", "sent", "session")
+    __slots__ = ("answers", "held_bytes", "kept_bytes", "open", "relayed", "request", "sent", "session")
 
-    def __init__(self, session: ClientSession, request: Command, asked: Asked) -> None:
+    def __init__(self, session: ClientSession, request: Command, relayed: RelayedRequests) -> None:
         self.session = session
         self.request = request
-        self.asked = asked
-        self.answers: list[Command | None] = [None] * len(asked.questions)
-        self.open = len(asked.questions)
+        self.relayed = relayed
+        self.answers: list[Command | None] = [None] * len(relayed.requests)
+        self.open = len(relayed.requests)
         self.sent = 0
         self.kept_bytes = 0
         self.held_bytes = _bytes_of(request) + sum(
-            _bytes_of(question) for _, question in asked.questions if question.body is not request.body
+            _bytes_of(question) for _, question in relayed.requests if question.body is not request.body
         )
 
 
@@ -78,85 +78,85 @@ class ClientRequests:
         self._closing = False
 
     @property
-    def open_questions(self) -> int:
+    def open_requests(self) -> int:
         """Questions whose answers may still come."""
         return self._open_questions
 
-    def ask(self, session: ClientSession, request: Command, asked: Asked) -> None:
+    def ask(self, session: ClientSession, request: Command, relayed: RelayedRequests) -> None:
         """Sends the questions; `request` is answered when each has its answer or its time is over.
 
         An asker that goes away changes nothing: its clients were asked already.
         """
         if self._closing:
             return
-        count = len(asked.questions)
-        asking = _Asking(session, request, asked)
+        count = len(relayed.requests)
+        relay = _Relay(session, request, relayed)
         of_asker = self._of_asker.get(session.id) or _Share()
         if (
-            of_asker.requests >= MAX_OPEN_PER_ASKER
-            or self._open_questions + count > MAX_OPEN_QUESTIONS
-            or _is_beyond(of_asker, asking.held_bytes, MAX_HELD_BYTES_PER_ASKER)
-            or _is_beyond(self._of_all, asking.held_bytes, MAX_HELD_BYTES)
+            of_asker.requests >= MAX_OPEN_PER_REQUESTER
+            or self._open_questions + count > MAX_OPEN_REQUESTS
+            or _is_beyond(of_asker, relay.held_bytes, MAX_HELD_BYTES_PER_REQUESTER)
+            or _is_beyond(self._of_all, relay.held_bytes, MAX_HELD_BYTES)
         ):
             self._reply(session, request, _busy(of_asker.requests, self._open_questions))
             return
         self._of_asker[session.id] = of_asker
         for share in (of_asker, self._of_all):
-            share.add(1, asking.held_bytes)
+            share.add(1, relay.held_bytes)
         self._open_questions += count
         if count:
-            self._send(asking)
+            self._send(relay)
         else:
-            self._finish(asking)
+            self._finish(relay)
 
     def close(self) -> None:
         """Answers nothing any more: the server stops, and the reset of their connections tells the askers."""
         self._closing = True
 
-    def _send(self, asking: _Asking) -> None:
-        questions, timeout_ms = asking.asked.questions, asking.asked.timeout_ms
-        end = min(asking.sent + SENT_AT_ONCE, len(questions))
-        for index in range(asking.sent, end):
-            future = None if self._closing else _start(*questions[index], timeout_ms)
+    def _send(self, relay: _Relay) -> None:
+        requests, timeout_ms = relay.relayed.requests, relay.relayed.timeout_ms
+        end = min(relay.sent + SENT_AT_ONCE, len(requests))
+        for index in range(relay.sent, end):
+            future = None if self._closing else _start(*requests[index], timeout_ms)
             if future is None:
-                self._answered(asking, index, None)
+                self._answered(relay, index, None)
             else:
-                future.add_done_callback(partial(self._ended, asking, index))
-        asking.sent = end
-        if end < len(questions):
-            self._loop.call_soon(self._send, asking)
+                future.add_done_callback(partial(self._ended, relay, index))
+        relay.sent = end
+        if end < len(requests):
+            self._loop.call_soon(self._send, relay)
 
-    def _ended(self, asking: _Asking, index: int, future: "asyncio.Future[Command]") -> None:
+    def _ended(self, relay: _Relay, index: int, future: "asyncio.Future[Command]") -> None:
         failed = future.cancelled() or future.exception() is not None
-        self._answered(asking, index, None if failed else future.result())
+        self._answered(relay, index, None if failed else future.result())
 
-    def _answered(self, asking: _Asking, index: int, answer: Command | None) -> None:
+    def _answered(self, relay: _Relay, index: int, answer: Command | None) -> None:
         if answer is not None:
             kept = len(answer.body)
-            if asking.kept_bytes + kept <= MAX_ANSWER_BYTES and self._kept_bytes + kept <= MAX_KEPT_BYTES:
-                asking.answers[index] = answer
-                asking.kept_bytes += kept
+            if relay.kept_bytes + kept <= MAX_ANSWER_BYTES and self._kept_bytes + kept <= MAX_KEPT_BYTES:
+                relay.answers[index] = answer
+                relay.kept_bytes += kept
                 self._kept_bytes += kept
         self._open_questions -= 1
-        asking.open -= 1
-        if asking.open == 0:
-            self._finish(asking)
+        relay.open -= 1
+        if relay.open == 0:
+            self._finish(relay)
 
-    def _finish(self, asking: _Asking) -> None:
-        self._kept_bytes -= asking.kept_bytes
-        session = asking.session
+    def _finish(self, relay: _Relay) -> None:
+        self._kept_bytes -= relay.kept_bytes
+        session = relay.session
         of_asker = self._of_asker[session.id]
         for share in (of_asker, self._of_all):
-            share.add(-1, -asking.held_bytes)
+            share.add(-1, -relay.held_bytes)
         if not of_asker.requests:
             del self._of_asker[session.id]
         if self._closing:
             return
-        result = asking.asked.answer(asking.answers)
+        result = relay.relayed.answer(relay.answers)
         if isinstance(result, Deferred):
-            self._defer(session, asking.request, result)
+            self._defer(session, relay.request, result)
         else:
-            self._reply(session, asking.request, result)
+            self._reply(session, relay.request, result)
 
 
 def _start(session: object, question: Command, timeout_ms: int) -> "asyncio.Future[Command] | None":

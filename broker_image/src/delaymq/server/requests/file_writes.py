@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, Protocol
 
+from delaymq.blocking_steps import BlockingSteps
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import Command, Response
 from delaymq.server.requests.client_session import ClientSession
 from delaymq.server.resources import started
-from delaymq.steps import Steps
 
 # Of all servers of a process: two of them may keep changes in the same configuration file.
 _writer = ThreadPoolExecutor(1, "changes of files")
@@ -43,13 +43,13 @@ class FileWriter:
         self._guarded = guarded
         self._loop = asyncio.get_running_loop()
         started(_writer, 1)
-        self._waiting: deque[tuple[ClientSession, Command, Steps[Response]]] = deque()
+        self._waiting: deque[tuple[ClientSession, Command, BlockingSteps[Response]]] = deque()
         self._of_session: Counter[int] = Counter()
         self._bytes = 0
         self._working: asyncio.Task[None] | None = None
         self._stopped = False
 
-    def make(self, session: ClientSession, request: Command, steps: Steps[Response]) -> None:
+    def make(self, session: ClientSession, request: Command, steps: BlockingSteps[Response]) -> None:
         """Has a change made after those that were asked for before, and `request` answered."""
         if self._stopped:
             return
@@ -84,7 +84,7 @@ class FileWriter:
             await asyncio.sleep(0)  # what is refused at once has not waited for anything yet
         self._working = None
 
-    async def _made(self, code: int, steps: Steps[Response]) -> Response:
+    async def _made(self, code: int, steps: BlockingSteps[Response]) -> Response:
         error: Exception | None = None
         while True:
             work = self._guarded(code, partial(_advance, steps, error))
@@ -97,7 +97,7 @@ class FileWriter:
                 error = caught
 
 
-def _advance(steps: Steps[Response], error: Exception | None) -> Work | Response:
+def _advance(steps: BlockingSteps[Response], error: Exception | None) -> Work | Response:
     try:
         return next(steps) if error is None else steps.throw(error)
     except StopIteration as end:

@@ -20,10 +20,10 @@ from delaymq.clock import now_ms
 from delaymq.config import BrokerConfig
 from delaymq.protocol.codes import PULL_CODES, RequestCode, ResponseCode
 from delaymq.protocol.command import Command, Response
-from delaymq.quiet_log import QuietLog
 from delaymq.server.jobs.background import Job
 from delaymq.server.requests.client_session import ClientSession
 from delaymq.server.requests.flushing import Flushing, Reply
+from delaymq.throttled_log import ThrottledLogger
 from delaymq.transport import RemotingConnection
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ _SENDS: Final = frozenset(
 )
 
 _logger = logging.getLogger(__name__)
-_log = QuietLog(_logger, now_ms)
+_log = ThrottledLogger(_logger, now_ms)
 
 
 class FlowControl:

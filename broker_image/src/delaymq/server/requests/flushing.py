@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 from delaymq.broker.results import Deferred
 from delaymq.clock import now_ms
 from delaymq.protocol.command import Command, Response
-from delaymq.quiet_log import QuietLog
 from delaymq.server.requests.client_session import ClientSession
 from delaymq.server.resources import started
+from delaymq.throttled_log import ThrottledLogger
 
 if TYPE_CHECKING:
     from delaymq.store.message_store import MessageStore
@@ -27,7 +27,7 @@ FLUSH_BUCKETS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.
 Reply = Callable[[ClientSession, Command, Response], None]
 
 _logger = logging.getLogger(__name__)
-_failures = QuietLog(_logger, now_ms)
+_failures = ThrottledLogger(_logger, now_ms)
 
 
 class FlushTimes:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from delaymq.broker.results import Held
 from delaymq.clock import now_ms
 from delaymq.protocol.command import Command, Response
-from delaymq.quiet_log import QuietLog
 from delaymq.server.requests.client_session import BUCKET_MS, ClientSession, HeldPull
 from delaymq.server.requests.sliced_work import SlicedWork
+from delaymq.throttled_log import ThrottledLogger
 
 if TYPE_CHECKING:
     from delaymq.broker.access.access import Access
@@ -41,7 +41,7 @@ News = tuple[int, int, bytes | None]
 Reply = Callable[[ClientSession, Command, Response], None]
 
 _logger = logging.getLogger(__name__)
-_refused = QuietLog(_logger, now_ms)
+_refused = ThrottledLogger(_logger, now_ms)
 
 
 class _Queue:

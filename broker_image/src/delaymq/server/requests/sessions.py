@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Final
 
 from delaymq.clock import now_ms
-from delaymq.quiet_log import QuietLog
 from delaymq.server.requests.client_session import ClientSession
+from delaymq.throttled_log import ThrottledLogger
 from delaymq.transport import ConnectionLimits, RemotingConnection
 
 SERVER_LIMITS: Final = ConnectionLimits(read_while_behind=False)
@@ -18,7 +18,7 @@ SWEEPS_A_TIMEOUT: Final = 4
 DRAIN_STEP_S: Final = 0.005
 
 _logger = logging.getLogger(__name__)
-_refused = QuietLog(_logger, now_ms)
+_refused = ThrottledLogger(_logger, now_ms)
 
 
 class Sessions:

@@ -14,10 +14,10 @@ from typing import Final
 from delaymq.clock import iso_time
 from delaymq.config.file_signature import FileSignature
 from delaymq.config.tls_keys import DISABLED, ENFORCING, TlsServerKeys
-from delaymq.quiet_log import fields
 from delaymq.server.errors import ServerError
 from delaymq.server.tls.certificate import ends_at_s
 from delaymq.server.tls.contexts import context_of_pem, server_context
+from delaymq.throttled_log import fields
 from delaymq.transport.tls_acceptor import TlsAcceptor
 
 LOOK_INTERVAL_S: Final = 2.0

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from delaymq.broker.delivery.hold import FILE_NAME, Hold, HoldMode, encode_hold
+from delaymq.broker.delivery.control import FILE_NAME, DeliveryMode, DeliveryPolicy, encode_policy
 from delaymq.broker.opening import open_broker
 from delaymq.cli.overdue_policy import OverduePolicy
 from delaymq.clock import now_ms
@@ -42,7 +42,7 @@ class Reopened:
 
 def hold_back(store: Path) -> None:
     """Keeps the store paused until it is decided otherwise; before it can be opened."""
-    _write(store, Hold(mode=HoldMode.PAUSED, since_ms=now_ms()))
+    _write(store, DeliveryPolicy(mode=DeliveryMode.PAUSED, since_ms=now_ms()))
 
 
 def reopen(
@@ -57,25 +57,25 @@ def reopen(
     at_ms = now_ms()
     dropped = 0
     try:
-        count = delivery.holding.overdue(at_ms)
+        count = delivery.control.overdue(at_ms)
         if overdue.what == "drop" and count:
             may_drop(count)
-            delivery.holding.drop(at_ms)
+            delivery.control.drop(at_ms)
             # As of that moment: what comes due meanwhile is left to the broker.
             while delivery.hand_over(at_ms, DROPPED_AT_ONCE):
                 continue
             dropped = delivery.counters.refused
         # What the store did not take, being full, is for the broker to drop, and not to deliver.
-        is_dropping = delivery.holding.hold is not None and delivery.holding.hold.mode is HoldMode.DROP
+        is_dropping = delivery.control.policy is not None and delivery.control.policy.mode is DeliveryMode.DROP
         if overdue.what in ("deliver", "drop") and not is_dropping:
-            delivery.holding.deliver()
+            delivery.control.resume()
         pending = sum(delivery.pending().values())
         open_transactions = broker.transactions.totals().pending
     finally:
         broker.close()
     if overdue.what == "spread":
         # It begins with the broker that is started here first.
-        _write(store, Hold(mode=HoldMode.SPREAD, since_ms=at_ms, over_ms=overdue.over_ms))
+        _write(store, DeliveryPolicy(mode=DeliveryMode.SPREAD, since_ms=at_ms, over_ms=overdue.over_ms))
     return Reopened(
         pending=pending,
         overdue=count,
@@ -105,5 +105,5 @@ def _config(store: Path, manifest: Manifest, options: StoreOptions) -> BrokerCon
     return config
 
 
-def _write(store: Path, hold: Hold) -> None:
-    ConfigFiles(Files(), f"{store}/delaymq", str(store), []).save(FILE_NAME, encode_hold(hold))
+def _write(store: Path, policy: DeliveryPolicy) -> None:
+    ConfigFiles(Files(), f"{store}/delaymq", str(store), []).save(FILE_NAME, encode_policy(policy))

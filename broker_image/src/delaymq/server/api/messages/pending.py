@@ -10,7 +10,7 @@ import msgspec
 from delaymq.api_types.pending import NextMessages, Pending, PendingRow
 from delaymq.message import names
 from delaymq.message.levels import MAX_LEVELS, level_of_queue, queue_of_level
-from delaymq.schedule.outlook import MAX_LOOKED_AT, Buckets, count_by_due, entries_of, first_by_number, next_entries
+from delaymq.schedule.inspection import MAX_LOOKED_AT, Buckets, count_by_due, entries_of, first_by_number, next_entries
 from delaymq.server.api.messages.search import MAX_FOUND, row_of
 from delaymq.server.api.routing import Api, Limit, Name, Query, TimeMs
 from delaymq.server.time_slices import TimeSlices

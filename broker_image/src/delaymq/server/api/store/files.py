@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from delaymq.api_types.store import FileSizes
 from delaymq.broker import topics
-from delaymq.broker.delivery.hold import FILE_NAME as HOLD
-from delaymq.broker.delivery.hold import encode_hold
+from delaymq.broker.delivery.control import FILE_NAME as POLICY_FILE
+from delaymq.broker.delivery.control import encode_policy
 from delaymq.broker.delivery.offsets import FILE_NAME as DELAY_OFFSETS
 from delaymq.broker.groups import subscription_groups
 from delaymq.protocol.bodies import DelayOffsets
@@ -44,8 +44,8 @@ def small_files(broker: "Broker") -> Iterator[tuple[str, str]]:
     yield CONSUMER_OFFSETS, table.decode()
     yield f"config/{DELAY_OFFSETS}", DelayOffsets(broker.delivery.delay_offsets()).encode().decode()
     yield f"delaymq/{DELETED_TOPICS}", json.dumps(dict(store.deleted_topics))
-    if (hold := broker.delivery.holding.hold) is not None:
-        yield f"delaymq/{HOLD}", encode_hold(hold).decode()
+    if (policy := broker.delivery.control.policy) is not None:
+        yield f"delaymq/{POLICY_FILE}", encode_policy(policy).decode()
     consumer_filter = Path(store.path, "config", CONSUMER_FILTER)
     if consumer_filter.is_file():
         yield f"config/{CONSUMER_FILTER}", consumer_filter.read_text(encoding="utf-8", errors="replace")

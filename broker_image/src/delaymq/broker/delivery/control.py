@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from delaymq.schedule import LevelQueue, SpreadQueue
+from delaymq.schedule import LevelQueue, PacedQueue
 
 if TYPE_CHECKING:
     from delaymq.broker.delivery.hand_over import HandOver
@@ -24,7 +24,7 @@ LONGEST_SPREAD_MS: Final = 30 * 86_400_000
 _logger = logging.getLogger(__name__)
 
 
-class HoldMode(StrEnum):
+class DeliveryMode(StrEnum):
     """What is held back."""
 
     PAUSED = "paused"
@@ -36,10 +36,10 @@ class HoldMode(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hold:
+class DeliveryPolicy:
     """What holds deliveries back, as kept on disk."""
 
-    mode: HoldMode
+    mode: DeliveryMode
     since_ms: int
     up_to_ms: int | None = None
     """Messages due at or before it are the overdue ones; None: those that are overdue when a broker starts."""
@@ -49,25 +49,25 @@ class Hold:
     """Of a spread that has begun: when it ends."""
 
 
-def encode_hold(hold: Hold) -> bytes:
+def encode_policy(policy: DeliveryPolicy) -> bytes:
     """delivery.json."""
     content = {
-        "mode": hold.mode,
-        "sinceMs": hold.since_ms,
-        "upToMs": hold.up_to_ms,
-        "overMs": hold.over_ms,
-        "untilMs": hold.until_ms,
+        "mode": policy.mode,
+        "sinceMs": policy.since_ms,
+        "upToMs": policy.up_to_ms,
+        "overMs": policy.over_ms,
+        "untilMs": policy.until_ms,
     }
     return json.dumps(content).encode() + b"\n"
 
 
-def decode_hold(data: bytes) -> Hold:
+def decode_policy(data: bytes) -> DeliveryPolicy:
     """What the file says. A file that cannot be read holds everything back: nothing is delivered by mistake."""
     try:
         content = json.loads(data)
         up_to_ms, until_ms = content["upToMs"], content["untilMs"]
-        return Hold(
-            mode=HoldMode(content["mode"]),
+        return DeliveryPolicy(
+            mode=DeliveryMode(content["mode"]),
             since_ms=int(content["sinceMs"]),
             up_to_ms=None if up_to_ms is None else int(up_to_ms),
             over_ms=min(max(int(content["overMs"]), 0), LONGEST_SPREAD_MS),
@@ -75,10 +75,10 @@ def decode_hold(data: bytes) -> Hold:
         )
     except (ValueError, KeyError, TypeError) as error:
         _logger.error("%s cannot be read (%s): deliveries are paused until somebody resumes them", FILE_NAME, error)
-        return Hold(mode=HoldMode.PAUSED, since_ms=0)
+        return DeliveryPolicy(mode=DeliveryMode.PAUSED, since_ms=0)
 
 
-class Holding:
+class DeliveryControl:
     """Keeps and ends what holds deliveries back. `hand_over` is told; the file is always written first."""
 
     def __init__(
@@ -88,23 +88,23 @@ class Holding:
         self._sources = sources
         self._hand_over = hand_over
         self._now_ms = now_ms
-        self.hold: Hold | None = None
+        self.policy: DeliveryPolicy | None = None
         """What holds deliveries back now."""
 
     def load(self) -> None:
         """Goes on as the file says; a spread that no broker has begun begins."""
-        hold = self._store.own_files.load(FILE_NAME, decode_hold)
-        if hold is not None:
-            self._take(hold)
-            if hold.mode is HoldMode.PAUSED:
+        policy = self._store.own_files.load(FILE_NAME, decode_policy)
+        if policy is not None:
+            self._take(policy)
+            if policy.mode is DeliveryMode.PAUSED:
                 _logger.warning("deliveries are paused: resume them with `delaymq delay resume`")
 
     def pause(self) -> None:
         """Nothing is handed over from now on. OSError: it could not be kept, and nothing changed."""
-        if self.hold is None or self.hold.mode is not HoldMode.PAUSED:
-            self._take(Hold(mode=HoldMode.PAUSED, since_ms=self._now_ms()), save=True)
+        if self.policy is None or self.policy.mode is not DeliveryMode.PAUSED:
+            self._take(DeliveryPolicy(mode=DeliveryMode.PAUSED, since_ms=self._now_ms()), save=True)
 
-    def deliver(self) -> None:
+    def resume(self) -> None:
         """Everything is handed over when it is due, and what is overdue at once. OSError."""
         self._remove()
         self._release()
@@ -112,13 +112,13 @@ class Holding:
     def spread(self, over_ms: int) -> None:
         """What is overdue now goes out evenly over so many ms, in due order. OSError."""
         now_ms = self._now_ms()
-        self._take(Hold(mode=HoldMode.SPREAD, since_ms=now_ms, over_ms=over_ms), save=True)
+        self._take(DeliveryPolicy(mode=DeliveryMode.SPREAD, since_ms=now_ms, over_ms=over_ms), save=True)
 
     def drop(self, up_to_ms: int) -> None:
         """What is due at or before `up_to_ms` is settled by marks instead of delivered. OSError."""
         now_ms = self._now_ms()
-        hold = Hold(mode=HoldMode.DROP, since_ms=now_ms, up_to_ms=min(up_to_ms, now_ms))
-        self._take(hold, save=True)
+        policy = DeliveryPolicy(mode=DeliveryMode.DROP, since_ms=now_ms, up_to_ms=min(up_to_ms, now_ms))
+        self._take(policy, save=True)
 
     def overdue(self, now_ms: int) -> int:
         """Pending messages that are due at `now_ms`, those that failed and wait for another try not counted."""
@@ -126,20 +126,20 @@ class Holding:
         left = spread.left if spread is not None else 0
         return left + sum(source.due_count(now_ms) for source in self._sources.values())
 
-    def look(self) -> None:
+    def finish_if_done(self) -> None:
         """To be called after hand-overs: ends what is done."""
-        hold = self.hold
-        if hold is None or hold.mode is HoldMode.PAUSED:
+        policy = self.policy
+        if policy is None or policy.mode is DeliveryMode.PAUSED:
             return
         spread = self._hand_over.spread
-        if hold.mode is HoldMode.SPREAD:
+        if policy.mode is DeliveryMode.SPREAD:
             over = spread is None or spread.left == 0
         else:
             next_ms = min(
                 (due for each in self._sources.values() if (due := each.next_due_ms()) is not None), default=None
             )
             waiting = min((due_ms for due_ms, *_ in self._hand_over.retries.entries()), default=None)
-            over = all(due is None or due > (hold.up_to_ms or 0) for due in (next_ms, waiting))
+            over = all(due is None or due > (policy.up_to_ms or 0) for due in (next_ms, waiting))
         if over:
             self._release()
             try:
@@ -149,50 +149,50 @@ class Holding:
                 _logger.error("%s could not be removed: %s", FILE_NAME, error)
 
     def as_json(self, now_ms: int) -> dict[str, object] | None:
-        """`held` of /api/v1/delay."""
-        hold = self.hold
-        if hold is None:
+        """`paused` of /api/v1/delay."""
+        policy = self.policy
+        if policy is None:
             return None
         spread = self._hand_over.spread
         return {
-            "mode": hold.mode.value,
-            "sinceMs": hold.since_ms,
+            "mode": policy.mode.value,
+            "sinceMs": policy.since_ms,
             "overdue": self.overdue(now_ms),
-            "upToMs": hold.up_to_ms,
-            "untilMs": hold.until_ms,
+            "upToMs": policy.up_to_ms,
+            "untilMs": policy.until_ms,
             "left": spread.left if spread is not None else None,
         }
 
-    def _take(self, hold: Hold, *, save: bool = False) -> None:
+    def _take(self, policy: DeliveryPolicy, *, save: bool = False) -> None:
         now_ms = self._now_ms()
-        begun = hold
-        if hold.mode is HoldMode.SPREAD:
+        begun = policy
+        if policy.mode is DeliveryMode.SPREAD:
             # Each start spreads what is left of what was overdue at the first one.
-            begun = Hold(
-                mode=hold.mode,
-                since_ms=hold.since_ms,
-                up_to_ms=now_ms if hold.up_to_ms is None else hold.up_to_ms,
-                over_ms=hold.over_ms,
-                until_ms=now_ms + hold.over_ms if hold.until_ms is None else hold.until_ms,
+            begun = DeliveryPolicy(
+                mode=policy.mode,
+                since_ms=policy.since_ms,
+                up_to_ms=now_ms if policy.up_to_ms is None else policy.up_to_ms,
+                over_ms=policy.over_ms,
+                until_ms=now_ms + policy.over_ms if policy.until_ms is None else policy.until_ms,
             )
-        elif hold.mode is HoldMode.DROP and hold.up_to_ms is None:
-            begun = Hold(mode=hold.mode, since_ms=hold.since_ms, up_to_ms=now_ms)
-        if save or begun != hold:
-            self._store.own_files.save(FILE_NAME, encode_hold(begun))
+        elif policy.mode is DeliveryMode.DROP and policy.up_to_ms is None:
+            begun = DeliveryPolicy(mode=policy.mode, since_ms=policy.since_ms, up_to_ms=now_ms)
+        if save or begun != policy:
+            self._store.own_files.save(FILE_NAME, encode_policy(begun))
         self._release()
-        self.hold = begun
-        if begun.mode is HoldMode.PAUSED:
-            self._hand_over.held = True
-        elif begun.mode is HoldMode.DROP:
+        self.policy = begun
+        if begun.mode is DeliveryMode.PAUSED:
+            self._hand_over.paused = True
+        elif begun.mode is DeliveryMode.DROP:
             self._hand_over.drop_up_to_ms = begun.up_to_ms
         else:
             up_to_ms = begun.up_to_ms or 0
-            spread = SpreadQueue(list(self._sources.values()), up_to_ms, now_ms, begun.until_ms or 0)
+            spread = PacedQueue(list(self._sources.values()), up_to_ms, now_ms, begun.until_ms or 0)
             self._hand_over.begin_spread(spread, up_to_ms)
 
     def _release(self) -> None:
-        self.hold = None
-        self._hand_over.held = False
+        self.policy = None
+        self._hand_over.paused = False
         self._hand_over.drop_up_to_ms = None
         self._hand_over.end_spread()
 

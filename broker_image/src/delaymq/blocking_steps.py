@@ -11,4 +11,4 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-Steps = Generator[Callable[[], None], None, T]
+BlockingSteps = Generator[Callable[[], None], None, T]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _MAX_LOOKED_AT: Final = 64
 
 
-class Ended(Enum):
+class EndResult(Enum):
     """What the end of a transaction did."""
 
     COMMITTED = auto()
@@ -41,7 +41,7 @@ class Ended(Enum):
     """It had ended so before."""
 
 
-class Ending:
+class EndTransaction:
     """Appends what ends a transaction. Whatever is in the log counts, also when the append raised after it."""
 
     def __init__(
@@ -60,7 +60,7 @@ class Ending:
         self._store_host = store_host
         self._on_committed = on_committed
 
-    def commit(self, record: Record, now_ms: int) -> Ended:
+    def commit(self, record: Record, now_ms: int) -> EndResult:
         """Makes the message of a half message visible, once; RequestError when it cannot be.
 
         StoreError, IllegalMessageError: nothing changed.
@@ -68,7 +68,7 @@ class Ending:
         place = record.physical_offset
         if not self._is_open(place):
             if self.is_committed(record):
-                return Ended.AGAIN
+                return EndResult.AGAIN
             raise system_error("The transaction has been rolled back, or has been given up, already")
         found = self._ledger.pending.find(place)
         checks = found[0].checks[found[1]] if found is not None else 0
@@ -85,18 +85,18 @@ class Ending:
         if appended is not None:
             self._on_committed(topic, queue_id, appended.size)
         self.mark(place, now_ms)
-        return Ended.COMMITTED
+        return EndResult.COMMITTED
 
-    def roll_back(self, record: Record, now_ms: int) -> Ended:
+    def roll_back(self, record: Record, now_ms: int) -> EndResult:
         """Settles a half message whose message is never seen; RequestError when it was committed."""
         place = record.physical_offset
         if not self._is_open(place):
             if self.is_committed(record):
                 raise system_error("The transaction has been committed already")
-            return Ended.AGAIN
+            return EndResult.AGAIN
         self._append(op_mark(record.queue_offset, place, now_ms, self._store_host, copied=False))
         self._ledger.rolled_back(place)
-        return Ended.ROLLED_BACK
+        return EndResult.ROLLED_BACK
 
     def give_up(self, record: Record, checks: int, now_ms: int) -> None:
         """Moves a half message to those that nobody is asked about any more."""
@@ -159,11 +159,11 @@ class Ending:
         try:
             return self._store.append(message)
         except Exception:
-            if self._stands_at(end_before, message):
+            if self._is_stored_at(end_before, message):
                 return None
             raise
 
-    def _stands_at(self, physical_offset: int, message: NewRecord) -> bool:
+    def _is_stored_at(self, physical_offset: int, message: NewRecord) -> bool:
         store = self._store
         if store.end_offset <= physical_offset:
             return False

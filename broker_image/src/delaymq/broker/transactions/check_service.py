@@ -13,16 +13,16 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, Protocol
 
 from delaymq.broker.delivery.settlement import real_queue_id
-from delaymq.broker.transactions.ending import Ending
+from delaymq.broker.transactions.end_transaction import EndTransaction
 from delaymq.broker.transactions.ledger import Ledger
 from delaymq.broker.transactions.pending import Chunk
-from delaymq.broker.transactions.records import asked_about, checks_of, immunity_ms
+from delaymq.broker.transactions.records import check_body, checks_of, immunity_ms
 from delaymq.message import names
 from delaymq.message.ids import offset_message_id
 from delaymq.message.record import Record
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command, request_command
-from delaymq.quiet_log import QuietLog, about_message
+from delaymq.throttled_log import ThrottledLogger, about_message
 
 if TYPE_CHECKING:
     from delaymq.broker.transactions.producers import Producers
@@ -69,7 +69,7 @@ class CheckCounters:
         self.unreadable = 0
 
 
-class _Looked(Enum):
+class _Examined(Enum):
     """What a look at a half message came to."""
 
     OPEN = auto()
@@ -78,14 +78,14 @@ class _Looked(Enum):
     """There are producers, and none of them takes a question now."""
 
 
-class Checking:
+class CheckService:
     """Puts the questions; `run` again and again, and it keeps its own time."""
 
     def __init__(
         self,
         ledger: Ledger,
         store: MessageStore,
-        ending: Ending,
+        ending: EndTransaction,
         settings: Callable[[], CheckSettings],
         producers: Producers,
         make_given_up_topic: Callable[[], None],
@@ -98,7 +98,7 @@ class Checking:
         self._settings = settings
         self._producers = producers
         self._make_given_up_topic = make_given_up_topic
-        self._log = QuietLog(_logger, now_ms)
+        self._log = ThrottledLogger(_logger, now_ms)
         self._next_round_ms = now_ms() + settings().transaction_check_interval
         self._at: int | None = None
         """Queue offset at which the round goes on; None between two rounds."""
@@ -111,14 +111,14 @@ class Checking:
 
     def run(self, now_ms: int, budget: int) -> int:
         """Asks about at most `budget` half messages, or gives them up; how many. Call again while that is `budget`."""
-        if self._at is None and not self._begin(now_ms):
+        if self._at is None and not self._begin_round(now_ms):
             return 0
         done = self._give_up_aged(now_ms, budget)
         if done < budget and self._at is not None:
-            done += self._go_on(now_ms, budget - done)
+            done += self._continue_round(now_ms, budget - done)
         return done
 
-    def _begin(self, now_ms: int) -> bool:
+    def _begin_round(self, now_ms: int) -> bool:
         interval_ms = self._settings().transaction_check_interval
         # The second comparison: a clock that was set back must not put the round off.
         if now_ms < self._next_round_ms <= now_ms + interval_ms:
@@ -131,7 +131,7 @@ class Checking:
         self._left_out.clear()
         return True
 
-    def _go_on(self, now_ms: int, budget: int) -> int:
+    def _continue_round(self, now_ms: int, budget: int) -> int:
         pending = self._ledger.pending
         chunks = pending.chunks
         now_s, most_checks = now_ms // 1_000, self._settings().transaction_check_max
@@ -153,20 +153,20 @@ class Checking:
             group = chunk.groups[index]
             nobody_there = absent.get(group)
             if nobody_there is None:
-                nobody_there = absent[group] = group in self._left_out or not self._producers.is_there(
+                nobody_there = absent[group] = group in self._left_out or not self._producers.is_connected(
                     self._ledger.groups.names[group], None
                 )
             if chunk.due_s[index] > now_s or (nobody_there and chunk.checks[index] < most_checks):
                 index += 1
                 continue
-            looked = self._look(chunk, index, now_ms)
-            if looked is _Looked.NOT_TAKEN:
+            looked = self._examine(chunk, index, now_ms)
+            if looked is _Examined.NOT_TAKEN:
                 if self._waits(offset):
                     self._at = offset
                     return asked
-                self._leave_out(chunk.groups[index], absent)
+                self._skip_group(chunk.groups[index], absent)
             asked += 1
-            if looked is _Looked.SETTLED:
+            if looked is _Examined.SETTLED:
                 # It is gone, and its neighbours have moved.
                 number, index = pending.at_or_behind(offset + 1)
             else:
@@ -174,7 +174,7 @@ class Checking:
         self._at = None
         return asked
 
-    def _leave_out(self, group: int, absent: dict[int, bool]) -> None:
+    def _skip_group(self, group: int, absent: dict[int, bool]) -> None:
         if group:
             self._left_out.add(group)
             absent[group] = True
@@ -188,13 +188,13 @@ class Checking:
         self._left_put_offs -= 1
         return True
 
-    def _look(self, chunk: Chunk, index: int, now_ms: int) -> _Looked:
+    def _examine(self, chunk: Chunk, index: int, now_ms: int) -> _Examined:
         """Asks about one half message, or gives it up."""
         settings = self._settings()
         record = self._store.record_at(chunk.physical_offsets[index])
         if record is None or record.topic != names.HALF_TOPIC:
             self._drop_unreadable(chunk.offsets[index], chunk.physical_offsets[index], now_ms)
-            return _Looked.SETTLED
+            return _Examined.SETTLED
         properties = record.properties
         chunk.checks[index] = checks = max(chunk.checks[index], checks_of(properties))
         group = properties.get(names.PRODUCER_GROUP, "")
@@ -204,17 +204,17 @@ class Checking:
             chunk.due_s[index] = self._ledger.due_s(record.born_timestamp_ms, record.store_timestamp_ms, properties)
         if checks >= settings.transaction_check_max:
             self._give_up(record, checks, now_ms)
-            return _Looked.SETTLED
+            return _Examined.SETTLED
         immune_ms = immunity_ms(properties, settings.transaction_time_out)
         topic = properties.get(names.REAL_TOPIC, names.HALF_TOPIC)
         immune_until_ms = min(record.born_timestamp_ms, record.store_timestamp_ms) + immune_ms
-        if immune_until_ms > now_ms or not self._producers.is_there(group, topic):
-            return _Looked.OPEN
-        if not self._producers.put_to(group, topic, _question(record, properties, checks + 1)):
-            return _Looked.NOT_TAKEN
+        if immune_until_ms > now_ms or not self._producers.is_connected(group, topic):
+            return _Examined.OPEN
+        if not self._producers.send_check(group, topic, _check_request(record, properties, checks + 1)):
+            return _Examined.NOT_TAKEN
         chunk.checks[index] = min(checks + 1, _MOST_CHECKS)
         self.counters.checked += 1
-        return _Looked.OPEN
+        return _Examined.OPEN
 
     def _give_up_aged(self, now_ms: int, budget: int) -> int:
         """Gives up what is older than log segments get; they could not be deleted."""
@@ -272,7 +272,7 @@ class Checking:
             self._ending.mark(physical_offset, now_ms)
 
 
-def _question(record: Record, properties: dict[str, str], checks: int) -> Command:
+def _check_request(record: Record, properties: dict[str, str], checks: int) -> Command:
     """What a producer is asked about a half message for the so many-th time."""
     fields = {
         "tranStateTableOffset": str(record.queue_offset),
@@ -282,5 +282,5 @@ def _question(record: Record, properties: dict[str, str], checks: int) -> Comman
     unique_key = properties.get(names.UNIQUE_KEY)
     if unique_key is not None:
         fields["msgId"] = fields["transactionId"] = unique_key
-    body = asked_about(record, checks)
+    body = check_body(record, checks)
     return request_command(RequestCode.CHECK_TRANSACTION_STATE, fields, body, oneway=True)

@@ -9,7 +9,7 @@ from typing import Any
 from delaymq.message import names
 
 # One line a minute for each kind of trouble; how much of it there is, the counters say.
-QUIET_MS = 60_000
+REPEAT_INTERVAL_MS = 60_000
 FIELDS_ATTRIBUTE = "delaymq_fields"
 """Under this name a record carries its fields."""
 
@@ -27,34 +27,36 @@ def about_message(properties: Mapping[str, str]) -> dict[str, Any]:
     return {"messageId": properties.get(names.UNIQUE_KEY), "keys": properties.get(names.KEYS)}
 
 
-class QuietLog:
-    """Passes each format's first line on, then at most one in `quiet_ms`, saying how many were left out."""
+class ThrottledLogger:
+    """Passes each format's first line on, then at most one in `interval_ms`, saying how many were left out."""
 
-    def __init__(self, logger: logging.Logger, now_ms: Callable[[], int], quiet_ms: int = QUIET_MS) -> None:
+    def __init__(
+        self, logger: logging.Logger, now_ms: Callable[[], int], interval_ms: int = REPEAT_INTERVAL_MS
+    ) -> None:
         self._logger = logger
         self._now_ms = now_ms
-        self._quiet_ms = quiet_ms
+        self._interval_ms = interval_ms
         self._next_ms: dict[str, int] = {}
-        self._left_out: dict[str, int] = {}
+        self._suppressed: dict[str, int] = {}
 
     def warning(self, text: str, *args: object, error: BaseException | None = None, **about: object) -> None:
         """Warns with `text % args` about something; formats are literals of the code, so their number is small."""
-        self._say(logging.WARNING, text, args, error, about)
+        self._log_throttled(logging.WARNING, text, args, error, about)
 
     def error(self, text: str, *args: object, **about: object) -> None:
         """As `warning`, at the level ERROR."""
-        self._say(logging.ERROR, text, args, None, about)
+        self._log_throttled(logging.ERROR, text, args, None, about)
 
-    def _say(
+    def _log_throttled(
         self, level: int, text: str, args: tuple[object, ...], error: BaseException | None, about: dict[str, object]
     ) -> None:
         now_ms = self._now_ms()
         next_ms = self._next_ms.get(text)
         # A clock that was set back must not silence a warning for longer than usual.
-        if next_ms is not None and now_ms < next_ms <= now_ms + self._quiet_ms:
-            self._left_out[text] = self._left_out.get(text, 0) + 1
+        if next_ms is not None and now_ms < next_ms <= now_ms + self._interval_ms:
+            self._suppressed[text] = self._suppressed.get(text, 0) + 1
             return
-        self._next_ms[text] = now_ms + self._quiet_ms
-        left_out = self._left_out.pop(text, 0)
+        self._next_ms[text] = now_ms + self._interval_ms
+        left_out = self._suppressed.pop(text, 0)
         ending = f" ({left_out} more since the last time)" if left_out else ""
         self._logger.log(level, text + ending, *args, exc_info=error, extra=fields(**about))

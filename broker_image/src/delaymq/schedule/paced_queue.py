@@ -9,7 +9,7 @@ from delaymq.schedule.level_queue import LevelQueue, Run
 from delaymq.schedule.scheduler import Entry, Lane
 
 
-class SpreadQueue:
+class PacedQueue:
     """A due source with a slot of time for each entry. What comes due later never waits for it.
 
     It takes the queues' runs as they are and draws from their heads: neither its beginning nor its end goes through
