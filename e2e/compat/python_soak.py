@@ -36,9 +36,9 @@ from python_soak_ledger import Ledger, MemorySlope, Order, Usage
 TOPIC, TOPIC_IN_ORDER = "Soak", "SoakInOrder"
 GROUP, GROUP_OF_BATCHES, GROUP_OF_POLLS, GROUP_IN_ORDER = "soak", "soak-batches", "soak-polls", "soak-in-order"
 QUEUES = 8
-MESSAGES_A_SECOND = 150
+MESSAGES_PER_SECOND = 150
 """Of each topic."""
-CAPACITY_A_SECOND = 2 * MESSAGES_A_SECOND
+CAPACITY_PER_SECOND = 2 * MESSAGES_PER_SECOND
 SETTLE_LIMIT_S = 60.0
 LEVELS = "1s 2s 1s 1s 3s 4s 10s 1h"
 OPTIONS = PushConsumerOptions(
@@ -85,7 +85,7 @@ class Soak:
         self.leave_any_time = leave_any_time
         self._is_up = asyncio.Event()
         self._is_up.set()
-        capacity = int((seconds + SETTLE_LIMIT_S) * CAPACITY_A_SECOND)
+        capacity = int((seconds + SETTLE_LIMIT_S) * CAPACITY_PER_SECOND)
         self.plain = Ledger(capacity, [GROUP, GROUP_OF_BATCHES, GROUP_OF_POLLS])
         self.in_order = Ledger(capacity, [GROUP_IN_ORDER])
         self._ledgers = {
@@ -176,7 +176,7 @@ class Soak:
                 ledger.refused += 1
             else:
                 ledger.acknowledged(number)
-            await asyncio.sleep(1 / MESSAGES_A_SECOND)
+            await asyncio.sleep(1 / MESSAGES_PER_SECOND)
 
     async def restart(self, seconds: float) -> None:
         """Stops and kills the broker in turn, for so long; it runs at the end."""

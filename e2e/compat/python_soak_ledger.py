@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-KIB_A_MIB = 1024
+KIB_PER_MIB = 1024
 MOST_OFTEN = 255
 
 
@@ -116,4 +116,4 @@ class MemorySlope:
         mean_kib = sum(kib for _, kib in samples) / len(samples)
         over = sum((at - mean_s) * (kib - mean_kib) for at, kib in samples)
         under = sum((at - mean_s) ** 2 for at, _ in samples)
-        return over / under * 60 / KIB_A_MIB
+        return over / under * 60 / KIB_PER_MIB

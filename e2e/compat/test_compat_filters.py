@@ -34,7 +34,7 @@ pytestmark = pytest.mark.core
 
 FIRST = {"from": "CONSUME_FROM_FIRST_OFFSET", "sql": True}
 SEEDS = range(4)
-EXPRESSIONS_A_SEED = 1_500
+EXPRESSIONS_PER_SEED = 1_500
 COMMAND_LIMIT_S = 60.0
 
 
@@ -235,7 +235,7 @@ def test_expressions_mean_what_rocketmq_makes_of_them(driver: Driver, seed: int)
     writer = Expressions(random.Random(seed), fault_ratio=0.3)
     cases = [
         {"expression": writer.expression(), "properties": [writer.message() for _ in range(6)]}
-        for _ in range(EXPRESSIONS_A_SEED)
+        for _ in range(EXPRESSIONS_PER_SEED)
     ]
     theirs = driver.call("filter.evaluate", libraries=str(java.libraries("broker")), cases=cases)
     differences = [
@@ -245,8 +245,8 @@ def test_expressions_mean_what_rocketmq_makes_of_them(driver: Driver, seed: int)
     ]
     assert differences == []
     accepted = [answer for answer in theirs if answer is not None]
-    assert EXPRESSIONS_A_SEED // 2 < len(accepted) < EXPRESSIONS_A_SEED
-    assert sum(map(sum, accepted)) > EXPRESSIONS_A_SEED // 2
+    assert EXPRESSIONS_PER_SEED // 2 < len(accepted) < EXPRESSIONS_PER_SEED
+    assert sum(map(sum, accepted)) > EXPRESSIONS_PER_SEED // 2
 
 
 def what_we_make_of(case: dict[str, Any]) -> list[bool] | None:

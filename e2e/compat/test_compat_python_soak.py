@@ -14,7 +14,7 @@ SHORT_RESTART_S, LONG_RESTART_S = 4.0, 20.0
 SETTLE_LIMIT_S = 250.0
 MEMORY_LIMIT_KIB = 16 * 1024
 """More than this at the end than after the first quarter is no longer the allocator's play."""
-SLOPE_LIMIT_MIB_A_MINUTE = 0.5
+SLOPE_LIMIT_MIB_PER_MINUTE = 0.5
 """Of a long run: 30 MiB an hour."""
 
 
@@ -52,4 +52,4 @@ def test_under_restarts_and_rebalances_nothing_is_lost_and_nothing_leaks() -> No
 def test_for_a_quarter_of_an_hour_nothing_is_lost_and_memory_stays_flat() -> None:
     figures = soaked(LONG_S, LONG_RESTART_S, "--leave-any-time")
     judge(figures, restarts=10)
-    assert figures["memory_slope_mib_a_minute"] < SLOPE_LIMIT_MIB_A_MINUTE
+    assert figures["memory_slope_mib_a_minute"] < SLOPE_LIMIT_MIB_PER_MINUTE

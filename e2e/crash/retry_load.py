@@ -18,7 +18,7 @@ from delaymq.transport import RemotingConnection, TransportError, connect
 TOPIC, GROUP = "RetryTopic", "retry_readers"
 QUEUES = 4
 WORKERS = 8
-SEND_BACKS_A_SECOND = 400
+SEND_BACKS_PER_SECOND = 400
 COMMIT_PAUSE_S = 0.01
 TIMEOUT_MS = 5_000
 # Longer than any restart on a busy machine.
@@ -93,7 +93,7 @@ class RetryLoad(threading.Thread):
     async def _send_back(self, waiting: Iterator[Stored], began: float, worker: int) -> None:
         connection = await self._connect()
         for done, message in enumerate(waiting):
-            due = began + (done * WORKERS + worker) / SEND_BACKS_A_SECOND
+            due = began + (done * WORKERS + worker) / SEND_BACKS_PER_SECOND
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             level = -1 if message.is_hopeless else 1
             fields = {"group": GROUP, "offset": str(message.physical_offset), "delayLevel": str(level)}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from crash import crashes
 from crash.retry_judge import RetryVerdict, judge_retries
-from crash.retry_load import GROUP, QUEUES, SEND_BACKS_A_SECOND, RetryLoad, Stored, Told
+from crash.retry_load import GROUP, QUEUES, SEND_BACKS_PER_SECOND, RetryLoad, Stored, Told
 from harness.brokers import Cluster, OurCluster
 from harness.commitlog import records
 from harness.suite import enter_isolated
@@ -19,7 +19,7 @@ LEVEL_TABLE = "1s 2s"
 OFFSET_INTERVAL_MS = 500
 # What the interval allows, and a machine on which a write takes its time.
 ALLOWED_LOSS_S = OFFSET_INTERVAL_MS / 1000 + 3.0
-EARLIEST_KILL_S, LATEST_KILL_S = ALLOWED_LOSS_S + 0.5, MESSAGES / SEND_BACKS_A_SECOND - 0.5
+EARLIEST_KILL_S, LATEST_KILL_S = ALLOWED_LOSS_S + 0.5, MESSAGES / SEND_BACKS_PER_SECOND - 0.5
 LIMIT_S = 120.0
 CONFIG = {
     "messageDelayLevel": LEVEL_TABLE,

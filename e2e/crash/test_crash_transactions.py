@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from crash import crashes
 from crash.transaction_judge import TransactionVerdict, judge_transactions
-from crash.transaction_load import QUEUES, TOPIC, TRANSACTIONS_A_SECOND, TransactionLoad
+from crash.transaction_load import QUEUES, TOPIC, TRANSACTIONS_PER_SECOND, TransactionLoad
 from delaymq.message.record import decode_record
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import request_command
@@ -21,7 +21,7 @@ from harness.suite import enter_isolated
 from repetitions import SEED
 
 TRANSACTIONS = 3_200
-EARLIEST_KILL_S, LATEST_KILL_S = 1.0, TRANSACTIONS / TRANSACTIONS_A_SECOND + 2.0
+EARLIEST_KILL_S, LATEST_KILL_S = 1.0, TRANSACTIONS / TRANSACTIONS_PER_SECOND + 2.0
 LIMIT_S = 120.0
 CONFIG = {
     "messageDelayLevel": "1s 2s",

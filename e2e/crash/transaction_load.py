@@ -19,7 +19,7 @@ from delaymq.transport import RemotingConnection, TransportError, connect
 TOPIC, GROUP = "PaidTopic", "payers"
 QUEUES = 4
 WORKERS = 8
-TRANSACTIONS_A_SECOND = 400
+TRANSACTIONS_PER_SECOND = 400
 COMMIT, ROLLBACK = 8, 12
 TIMEOUT_MS = 5_000
 # Longer than any restart on a busy machine.
@@ -96,7 +96,7 @@ class TransactionLoad(threading.Thread):
     async def _produce(self, keys: object, began: float, worker: int) -> None:
         connection = await self._connect()
         for done, key in enumerate(keys):  # type: ignore[arg-type]
-            due = began + (done * WORKERS + worker) / TRANSACTIONS_A_SECOND
+            due = began + (done * WORKERS + worker) / TRANSACTIONS_PER_SECOND
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             try:
                 answer = await connection.request(_half(key), TIMEOUT_MS)

@@ -61,7 +61,7 @@ def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is waited for in real time."""
     monkeypatch.setattr(http_client, "time", time)
     monkeypatch.setattr(store_patience, "time", time)
-    monkeypatch.setattr(http_client, "ANSWER_TIMEOUT_S", 10_000)
+    monkeypatch.setattr(http_client, "RESPONSE_TIMEOUT_S", 10_000)
     monkeypatch.setattr(remote, "FIRST_PATIENCE_S", 0.3)
 
 
@@ -235,7 +235,7 @@ def test_a_kept_connection_that_falls_silent_is_given_up_too(
     assert client.get_json("/api/v1/store")["brokerName"] == "b"
     broker.first = lambda handler: handler.rfile.read(1)
     monkeypatch.setattr(store_patience, "time", time)
-    monkeypatch.setattr(http_client, "ANSWER_TIMEOUT_S", 10_000)
+    monkeypatch.setattr(http_client, "RESPONSE_TIMEOUT_S", 10_000)
     client._patience.seconds = 0.3
     with pytest.raises(http_client.NoAnswerError, match="it takes too long"):
         client.get_json("/api/v1/store")
@@ -290,7 +290,7 @@ def test_a_server_that_trickles_is_given_up(broker: FakeBroker, short_patience: 
 
 
 def test_an_answer_without_end_is_given_up(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_client, "MAX_ANSWER_BYTES", 1_000)
+    monkeypatch.setattr(http_client, "MAX_RESPONSE_BYTES", 1_000)
     broker.first = lambda handler: send(handler, 200, b" " * 100_000)
     with pytest.raises(StorePathError, match="more than 1000 bytes"):
         describe_store(broker.url)

@@ -46,7 +46,7 @@ def expected(broker: FakeBroker, position: int, count: int) -> bytes:
 
 
 def test_a_kept_connection_that_falls_silent_is_made_anew(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_client, "ANSWER_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(http_client, "RESPONSE_TIMEOUT_S", 0.3)
     over = threading.Event()
     broker.script = [send_range, lambda handler: bool(over.wait(20)) and None]
     client = BrokerClient(broker.url, None, 60)
@@ -59,7 +59,7 @@ def test_a_kept_connection_that_falls_silent_is_made_anew(broker: FakeBroker, mo
 
 
 def test_bytes_that_trickle_are_given_up(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_client, "ANSWER_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(http_client, "RESPONSE_TIMEOUT_S", 0.3)
     over = threading.Event()
 
     def trickle(handler: Handler) -> None:

@@ -165,7 +165,7 @@ def test_a_step_looks_at_a_bounded_number_of_queues(
 
 
 def test_an_answer_that_fits_no_frame_is_given_up(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_tables, "MAX_ANSWER_BYTES", 8_000)
+    monkeypatch.setattr(queue_tables, "MAX_RESPONSE_BYTES", 8_000)
     answer = harness.answer(RequestCode.GET_CONSUME_STATS, BOTH)
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "more than 8000 bytes: ask for one topic of one group (208)" in (answer.remark or "")
@@ -176,9 +176,9 @@ def test_progress_of_more_than_an_answer_holds_is_refused_before_queues_are_read
 ) -> None:
     question = (RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": False})
     size = len(harness.answer(*question).body)
-    monkeypatch.setattr(queue_tables, "MAX_ANSWER_BYTES", size)
+    monkeypatch.setattr(queue_tables, "MAX_RESPONSE_BYTES", size)
     assert harness.answer(*question).code == 0
-    monkeypatch.setattr(queue_tables, "MAX_ANSWER_BYTES", size // 2)
+    monkeypatch.setattr(queue_tables, "MAX_RESPONSE_BYTES", size // 2)
     monkeypatch.delattr(MessageStore, "queue_bounds")
     answer = harness.answer(*question)
     assert (answer.code, "ask for one topic" in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)

@@ -11,7 +11,7 @@ from delaymq.broker.filters import SQL_TYPE, CompileWork, NotNowError, compile_e
 from delaymq.broker.filters.cost import (
     SHARE_OF_ONE,
     WINDOW_MS,
-    WORK_A_WINDOW,
+    WORK_PER_WINDOW,
     Compiled,
     bytes_of,
 )
@@ -130,7 +130,7 @@ def test_half_of_a_window_is_for_connections_that_spent_nothing_lately() -> None
     window.compile("half = 'begin'")
     window.work._of_one = dict.fromkeys(hostile, 1)
     compiled = sum(not window.refuses(f"half = {asker}", asker) for asker in hostile)
-    assert window.work._spent < WORK_A_WINDOW // 2 + 2
+    assert window.work._spent < WORK_PER_WINDOW // 2 + 2
     assert 0 < compiled < len(hostile)
     window.compile("half = 'polite'")
 
@@ -138,11 +138,11 @@ def test_half_of_a_window_is_for_connections_that_spent_nothing_lately() -> None
 def test_wrong_expressions_are_work_too() -> None:
     window = Window()
     codes = []
-    for number in range(WORK_A_WINDOW + 1):
+    for number in range(WORK_PER_WINDOW + 1):
         with pytest.raises(RequestError) as refused:
             window.compile(f"wrong{number} = ")
         codes.append(refused.value.code)
-    assert codes == [ResponseCode.SUBSCRIPTION_PARSE_FAILED] * WORK_A_WINDOW + [ResponseCode.SYSTEM_BUSY]
+    assert codes == [ResponseCode.SUBSCRIPTION_PARSE_FAILED] * WORK_PER_WINDOW + [ResponseCode.SYSTEM_BUSY]
 
 
 @pytest.mark.parametrize(

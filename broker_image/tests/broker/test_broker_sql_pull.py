@@ -11,10 +11,10 @@ from delaymq.broker.pull.filter_resolution import value_of
 from delaymq.broker.pull.property_reader import LARGE_RECORD_BYTES, PropertyReader
 from delaymq.broker.pull.queue_reader import (
     MAX_PROPERTY_WORK,
-    MIN_ENTRIES_LOOKED_AT,
+    MIN_ENTRIES_EXAMINED,
     MIN_PROPERTY_WORK,
     PROPERTY_WINDOW_MS,
-    PROPERTY_WORK_A_WINDOW,
+    PROPERTY_WORK_PER_WINDOW,
     read_queue,
 )
 from delaymq.broker.results import Held
@@ -74,10 +74,10 @@ def test_a_pull_that_finds_no_match_goes_on_behind_what_it_looked_at(harness: Ha
 
 
 def test_one_pull_looks_at_a_bounded_number_of_records(harness: Harness) -> None:
-    for _ in range(MIN_ENTRIES_LOOKED_AT + 200):
+    for _ in range(MIN_ENTRIES_EXAMINED + 200):
         harness.send(body=b"", properties={"price": "1"})
     cheap = answer(harness, "price > 1")
-    assert cheap.fields["nextBeginOffset"] == str(MIN_ENTRIES_LOOKED_AT)
+    assert cheap.fields["nextBeginOffset"] == str(MIN_ENTRIES_EXAMINED)
     costly = answer(harness, " AND ".join(["price <> 7"] * 100) + " AND price > 1")
     assert 0 < int(costly.fields["nextBeginOffset"]) <= MAX_PROPERTY_WORK // 100
 
@@ -89,7 +89,7 @@ def test_many_who_look_for_rare_messages_share_their_work_and_each_gets_on(harne
     alone = int(answer(harness, rare).fields["nextBeginOffset"])
     steps = [int(answer(harness, rare).fields["nextBeginOffset"]) for _ in range(50)]
     assert 0 < steps[-1] < alone
-    assert sum(steps) * 100 <= PROPERTY_WORK_A_WINDOW + len(steps) * 2 * MIN_PROPERTY_WORK
+    assert sum(steps) * 100 <= PROPERTY_WORK_PER_WINDOW + len(steps) * 2 * MIN_PROPERTY_WORK
     harness.clock.advance(PROPERTY_WINDOW_MS)
     assert int(answer(harness, rare).fields["nextBeginOffset"]) == alone
 

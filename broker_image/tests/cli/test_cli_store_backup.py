@@ -278,7 +278,7 @@ def test_an_export_has_each_message_as_a_line(origin: Path, backup: Path, tmp_pa
 
 
 def test_the_limits_of_command_and_broker_are_the_same() -> None:
-    assert overdue_policy.LONGEST_SPREAD_MS == control.LONGEST_SPREAD_MS
+    assert overdue_policy.MAX_SPREAD_MS == control.MAX_SPREAD_MS
 
 
 def test_a_running_broker_is_backed_up_cloned_paused_and_resumed_by_commands(tmp_path: Path) -> None:

@@ -212,7 +212,7 @@ def test_a_handler_that_takes_too_long_is_told_of() -> None:
 
 
 def test_questions_at_handlers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inbound_requests, "MAX_OPEN_ANSWERS", 1)
+    monkeypatch.setattr(inbound_requests, "MAX_OPEN_RESPONSES", 1)
 
     async def scenario() -> None:
         broker, go_on, seen = FakeBroker(), asyncio.Event(), asyncio.Event()

@@ -21,7 +21,7 @@ from delaymq.message.properties import (
 )
 from delaymq.message.record import (
     BLANK_MAGIC,
-    LONGEST_HEAD_BYTES,
+    MAX_HEAD_BYTES,
     SIZE_AND_MAGIC,
     Record,
     decode_record,
@@ -114,7 +114,7 @@ def test_any_record_is_read_as_it_was_written(fields: dict[str, object]) -> None
                  "store_timestamp_ms", "store_host", "reconsume_times", "prepared_transaction_offset"):  # fmt: skip
         assert getattr(record, name) == fields[name]
     told = record.body_crc, record.sys_flag, record.prepared_transaction_offset
-    assert decode_transaction(data[:LONGEST_HEAD_BYTES]) == told
+    assert decode_transaction(data[:MAX_HEAD_BYTES]) == told
 
 
 @given(records)
@@ -170,7 +170,7 @@ def test_a_cut_record_is_an_error(cut: int) -> None:
         decode_record(plain()[:cut])
 
 
-@pytest.mark.parametrize("head", [b"", bytes(LONGEST_HEAD_BYTES), b"\0\0\0\x70\xda\xa3\x20\xa7" + b"\xff" * 80])
+@pytest.mark.parametrize("head", [b"", bytes(MAX_HEAD_BYTES), b"\0\0\0\x70\xda\xa3\x20\xa7" + b"\xff" * 80])
 def test_a_head_that_is_none_is_an_error(head: bytes) -> None:
     with pytest.raises(RecordError):
         decode_transaction(head)

@@ -127,7 +127,7 @@ def test_a_replication_address_of_any_length_is_not_kept(world: World) -> None:
 def test_of_many_brokers_that_are_gone_some_are_dropped_at_a_time(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routes_module, "MAX_EXPIRED_A_TURN", 2)
+    monkeypatch.setattr(routes_module, "MAX_EXPIRED_PER_SLICE", 2)
     for name in "abcde":
         world.broker(name).register(f"Topic{name}", "Shared")
     world.now_ms += 120_001

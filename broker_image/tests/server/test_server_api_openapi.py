@@ -100,7 +100,7 @@ def test_members_of_answers_are_all_described_as_sent() -> None:
 
 def test_described_limits_are_those_of_the_broker() -> None:
     assert api_config.MAX_LOGGERS == log_levels.MAX_LOGGERS
-    assert api_delay.LONGEST_SPREAD_MS == control.LONGEST_SPREAD_MS
+    assert api_delay.MAX_SPREAD_MS == control.MAX_SPREAD_MS
 
 
 @pytest.mark.timeout(180)

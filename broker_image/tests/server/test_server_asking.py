@@ -262,7 +262,7 @@ def test_many_members_are_asked_in_several_turns_of_the_loop(tmp_path: Path, mon
 
 
 def test_answers_beyond_one_frame_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_ANSWER_BYTES", 1_000)
+    monkeypatch.setattr(module, "MAX_RESPONSE_BYTES", 1_000)
 
     async def scenario() -> None:
         async with asker(tmp_path) as broker:

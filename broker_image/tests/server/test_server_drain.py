@@ -218,13 +218,13 @@ def test_a_scan_of_very_many_groups_lets_others_have_their_turn(tmp_path: Path) 
                 broker.groups.find(f"g{number}")
                 broker.offsets.commit("T", f"g{number}", 0, 0)
             asked = asyncio.ensure_future(ask(server.broker.http_port, "/api/v1/remaining"))
-            turns = 0
+            slices = 0
             while not asked.done():
                 assert (await peer.send("T")).code == 0
-                turns += 1
+                slices += 1
             status, said = await asked
             assert (status, len(said["unconsumed"]), len(said["activeGroups"])) == (200, 100, 100)
             assert said["unconsumedMessages"] >= 10_000
-            assert turns > 2
+            assert slices > 2
 
     run(scenario)

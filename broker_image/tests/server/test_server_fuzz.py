@@ -159,16 +159,16 @@ def test_hostile_frames_and_http_requests_cost_an_honest_client_nothing(
     to_namesrv = HostileRequests(f"{SEED} NameServer's port", NAMESRV_CODES, texts=others)
     chance = random.Random(f"{SEED} HTTP")
     sent: list[bytes] = []
-    turns = longest_ms = 0.0
+    slices = longest_ms = 0.0
 
     async def watch() -> None:
         """Counts the loop's turns and notes the longest: figures for the report, which no limit judges."""
-        nonlocal turns, longest_ms
+        nonlocal slices, longest_ms
         loop = asyncio.get_running_loop()
         while True:
             before = loop.time()
             await asyncio.sleep(0.001)
-            turns += 1
+            slices += 1
             longest_ms = max(longest_ms, (loop.time() - before) * 1000)
 
     async def attacked() -> None:
@@ -203,7 +203,7 @@ def test_hostile_frames_and_http_requests_cost_an_honest_client_nothing(
 
     run(attacked, bound_s=200 + FUZZ_INPUTS // 100)
     run(restarted)
-    record_property("loop turns", turns)
+    record_property("loop turns", slices)
     record_property("longest turn, ms", round(longest_ms, 1))
     unexpected = [each for each in caplog.records if each.levelno >= logging.ERROR or each.exc_info]
     assert unexpected == [], f"DELAYMQ_SEED={SEED}: {caplog.text[-5_000:]}"

@@ -233,11 +233,11 @@ def test_what_concerns_many_pulls_is_done_in_slices(queue: Queue, what: str) -> 
         queue.pull(opaque)
     if what == "recheck":
         queue.end += 1
-    turns = Turns(queue)
-    turns.run(happens[what])
+    slices = Turns(queue)
+    slices.run(happens[what])
     assert len(queue.answers) == 10 * SLICE
-    assert max(turns.resumed) == SLICE
-    assert len(turns.resumed) >= 10
+    assert max(slices.resumed) == SLICE
+    assert len(slices.resumed) >= 10
     assert empty(queue)
 
 
@@ -245,9 +245,9 @@ def test_a_connection_that_ends_with_thousands_of_pulls_is_forgotten_in_slices(q
     count = 3 * SLICE_UNITS // DROP_UNITS
     for opaque in range(count):
         queue.pull(opaque)
-    turns = Turns(queue)
-    turns.run(lambda: (queue.held.session_closed(queue.session), queue.store())[0])
-    assert len(turns.resumed) >= 3
+    slices = Turns(queue)
+    slices.run(lambda: (queue.held.session_closed(queue.session), queue.store())[0])
+    assert len(slices.resumed) >= 3
     assert (queue.resumed, queue.answers) == (0, [])
     assert (empty(queue), queue.held.bytes_held, queue.session.held_bytes) == (True, 0, 0)
 
@@ -255,10 +255,10 @@ def test_a_connection_that_ends_with_thousands_of_pulls_is_forgotten_in_slices(q
 def test_messages_that_come_while_pulls_are_gone_through_are_not_missed(queue: Queue) -> None:
     for opaque in range(4 * SLICE):
         queue.pull(opaque, offset=5 if opaque % 2 else 6)
-    turns = Turns(queue)
-    turns.work.append(queue.store)
-    turns.work.append(queue.store)
-    turns.run(lambda: queue.store(UNWANTED))
+    slices = Turns(queue)
+    slices.work.append(queue.store)
+    slices.work.append(queue.store)
+    slices.run(lambda: queue.store(UNWANTED))
     assert len(queue.answers) == 4 * SLICE
     assert empty(queue)
 
@@ -267,18 +267,18 @@ def test_with_more_messages_than_are_told_apart_each_pull_runs_again(queue: Queu
     count = SLICE_UNITS + 1
     for opaque in range(count):
         queue.pull(opaque, offset=1_000)
-    turns = Turns(queue)
+    slices = Turns(queue)
 
     def flood() -> None:
         for _ in range(2 * MAX_NEWS):
             queue.store(UNWANTED)
 
-    turns.run(flood)
+    slices.run(flood)
     assert queue.resumed == count
-    assert max(turns.resumed) <= SLICE
+    assert max(slices.resumed) <= SLICE
     assert queue.answers == []
     queue.end = 1_001
-    turns.run(lambda: queue.held.arrived("T", 0, 1_000, WANTED))
+    slices.run(lambda: queue.held.arrived("T", 0, 1_000, WANTED))
     assert len(queue.answers) == count
 
 
@@ -294,7 +294,7 @@ def test_a_filter_that_costs_much_is_not_tried_while_its_sender_waits(queue: Que
         held = queue.held_at(5, 30_000)
         held.properties, held.cost = costly, 128
         queue.held.hold(queue.session, Command(11, opaque), held)
-    turns = Turns(queue)
+    slices = Turns(queue)
     before = 0
     seen: list[int] = []
 
@@ -303,8 +303,8 @@ def test_a_filter_that_costs_much_is_not_tried_while_its_sender_waits(queue: Que
         seen.append(tried - before)
         before = tried
 
-    queue.held._work.soon = lambda function: turns.work.append(lambda: (function(), note())[0])
-    turns.run(lambda: (queue.held.arrived("T", 0, 5, WANTED, b""), note())[0])
+    queue.held._work.soon = lambda function: slices.work.append(lambda: (function(), note())[0])
+    slices.run(lambda: (queue.held.arrived("T", 0, 5, WANTED, b""), note())[0])
     assert tried == 100
     assert max(seen) <= SLICE_UNITS // 130 + 1
 

@@ -36,13 +36,13 @@ def test_new_queues_are_written_in_short_turns_that_follow_soon(monkeypatch: pyt
     store = SlowStore(clock, queues=1_000)
     job = write_behind_job(store)
     assert job.interval_ms() == broker_jobs.WRITE_BEHIND_INTERVAL_MS
-    turns = 0
+    slices = 0
     while store.left:
         began_s = clock.now_s
         job.run()
         assert clock.now_s - began_s < 0.015
         assert not store.left or job.interval_ms() == broker_jobs.WRITE_BEHIND_BUSY_INTERVAL_MS
-        turns += 1
-    assert turns > 10
+        slices += 1
+    assert slices > 10
     job.run()
     assert job.interval_ms() == broker_jobs.WRITE_BEHIND_INTERVAL_MS

@@ -28,7 +28,7 @@ READERS = {"consumerGroup": "readers"}
 @pytest.fixture(autouse=True)
 def _smallest_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inbound, "SLICE_S", 0.0)
-    monkeypatch.setattr(turns_module, "LOOP_TURN_S", 0.0)
+    monkeypatch.setattr(turns_module, "LOOP_SLICE_S", 0.0)
 
 
 @asynccontextmanager

@@ -45,7 +45,7 @@ def test_pulls_of_many_connections_share_a_limit_and_who_holds_little_is_held(tm
                 count = len(held)
                 await until(lambda count=count: len(held) > count + 10)
                 asyncio.get_running_loop().create_task(read_all(reader, answered, number))
-            await until(lambda: sum(answered) > 0 and not server.broker._turns._line)
+            await until(lambda: sum(answered) > 0 and not server.broker._fair_queue._line)
             waiting = polite.pull("Orders", 1)
             await polite.connection.request(request_command(RequestCode.GET_BROKER_CONFIG))
             assert not waiting.done()

@@ -142,9 +142,9 @@ def test_ten_thousand_topics_and_groups_have_a_bounded_number_of_series(tmp_path
                 broker.delivery.pending_topics.queue(0).add(number, name)
                 broker.groups.table[f"G{number}"] = SubscriptionGroupConfig(f"G{number}")
                 broker.offsets.table[f"{name}@G{number}"] = dict.fromkeys(range(8), 0)
-            turns = await _turns_during(scrape(server.broker.http_port))
+            slices = await _turns_during(scrape(server.broker.http_port))
             # The walks give way: a scrape that held the loop would leave it a handful of turns.
-            assert turns > 20
+            assert slices > 20
             text = await scrape(server.broker.http_port)
             found = values(text)
             assert len(found) <= MAX_SERIES
@@ -174,12 +174,12 @@ def test_ten_thousand_topics_and_groups_have_a_bounded_number_of_series(tmp_path
 async def _turns_during(scraping: Any) -> int:
     """How many turns of the loop others got meanwhile."""
     task = asyncio.ensure_future(scraping)
-    turns = 0
+    slices = 0
     while not task.done():
         await asyncio.sleep(0)
-        turns += 1
+        slices += 1
     await task
-    return turns
+    return slices
 
 
 def test_a_changed_limit_counts_at_once(tmp_path: Path) -> None:

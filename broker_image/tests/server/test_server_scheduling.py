@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from delaymq.server.jobs.delivery_timer import BATCH, LONGEST_SLEEP_MS, DeliveryTimer
+from delaymq.server.jobs.delivery_timer import BATCH, MAX_SLEEP_MS, DeliveryTimer
 from virtual_loop import VirtualLoop, run_virtually
 
 
@@ -87,10 +87,10 @@ def test_a_due_crowd_goes_in_batches_between_which_others_run() -> None:
     async def scenario(loop: VirtualLoop) -> None:
         schedule = Schedule(loop)
         schedule.add(*[1] * (BATCH * 10))
-        turns: list[int] = []
+        slices: list[int] = []
 
         def other() -> None:
-            turns.append(len(schedule.handed_over))
+            slices.append(len(schedule.handed_over))
             if len(schedule.handed_over) < BATCH * 10:
                 loop.call_soon(other)
 
@@ -98,7 +98,7 @@ def test_a_due_crowd_goes_in_batches_between_which_others_run() -> None:
         loop.call_soon(other)
         await asyncio.sleep(0.1)
         assert schedule.batches == [BATCH] * 10
-        assert len(set(turns)) >= 10
+        assert len(set(slices)) >= 10
 
     run_virtually(scenario)
 
@@ -111,7 +111,7 @@ def test_a_clock_that_jumps_ahead_is_noticed_within_a_second(step_ms: int) -> No
         schedule.add(schedule.now_ms() + 59_000)
         await asyncio.sleep(0.5)
         schedule.step_ms = step_ms
-        await asyncio.sleep(LONGEST_SLEEP_MS / 1000)
+        await asyncio.sleep(MAX_SLEEP_MS / 1000)
         assert len(schedule.handed_over) == 1
 
     run_virtually(scenario)

@@ -312,15 +312,15 @@ def test_positions_and_files_of_thousands_of_queues_leave_the_loop_to_others(
             broker = server.broker.broker
             for number in range(3_000):
                 broker.offsets.commit(f"Tópic{number}", "G", number, number)
-            turns = 0
+            slices = 0
             sleep = asyncio.sleep
 
             async def counted(seconds: float) -> None:
-                nonlocal turns
-                turns += seconds == 0
+                nonlocal slices
+                slices += seconds == 0
                 await sleep(seconds)
 
-            monkeypatch.setattr(store_http, "TURN_BYTES", 1_000)
+            monkeypatch.setattr(store_http, "SLICE_BYTES", 1_000)
             monkeypatch.setattr(store_http, "QUOTED_AT_ONCE", 1_000)
             monkeypatch.setattr(asyncio, "sleep", counted)
             told = await get_json(server, f"/api/v1/store/{what}")
@@ -334,7 +334,7 @@ def test_positions_and_files_of_thousands_of_queues_leave_the_loop_to_others(
                 assert told["logEndOffset"] == broker.store.end_offset
             else:
                 assert len(told["consumerOffsets"]) == 3_000
-            assert turns > 30
+            assert slices > 30
 
     run(scenario)
 
@@ -342,7 +342,7 @@ def test_positions_and_files_of_thousands_of_queues_leave_the_loop_to_others(
 def test_more_readers_than_may_read_at_once_are_told_when_to_come_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_http, "LONGEST_WAIT_S", 0.05)
+    monkeypatch.setattr(store_http, "MAX_WAIT_S", 0.05)
     read_chunk, may_go_on = store_http.read_chunk, threading.Event()
     at_once, most = 0, 0
     lock = threading.Lock()
@@ -435,7 +435,7 @@ def test_who_does_not_take_an_answer_is_cut_off_and_its_place_is_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_http, "RECEIVE_GRACE_S", 0.2)
-    monkeypatch.setattr(store_http, "SLOWEST_BYTES_PER_S", 1 << 40)
+    monkeypatch.setattr(store_http, "MIN_BYTES_PER_S", 1 << 40)
     monkeypatch.setattr(store_http, "MAX_READS", 1)
 
     async def scenario() -> None:

@@ -157,7 +157,7 @@ def test_without_certificate_and_test_mode_a_tls_client_is_closed(tmp_path: Path
 def test_a_changed_pair_is_shown_to_new_connections_and_old_ones_go_on(
     tmp_path: Path, authority: Authority, pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tls_module, "LOOK_INTERVAL_S", 0.02)
+    monkeypatch.setattr(tls_module, "CHECK_INTERVAL_S", 0.02)
 
     async def scenario() -> None:
         async with standalone(tmp_path / "store", **keys(pair)) as server:

@@ -18,7 +18,7 @@ from delaymq.protocol.codes import RequestCode
 from delaymq.server.broker_jobs import MEMBERS_NOTIFIED_PER_SLICE, NOTIFY_INTERVAL_MS
 
 GROUP, TOPIC = "readers", "Orders"
-JOINS_A_TICK = 40
+JOINS_PER_TICK = 40
 """Two hundred a second: a deployment that is rolled out."""
 
 
@@ -87,7 +87,7 @@ def main(members: int, queues: int) -> None:
         turns = []
         for number in range(members):
             turns.append(fan_out.heartbeat(number))
-            if number % JOINS_A_TICK == JOINS_A_TICK - 1:
+            if number % JOINS_PER_TICK == JOINS_PER_TICK - 1:
                 fan_out.tick()
         fan_out.settle()
         fan_out.report(f"{members} join", turns)
@@ -106,7 +106,7 @@ def main(members: int, queues: int) -> None:
             began = time.perf_counter()
             harness.broker.session_closed(session)
             turns.append(time.perf_counter() - began)
-            if number % JOINS_A_TICK == JOINS_A_TICK - 1:
+            if number % JOINS_PER_TICK == JOINS_PER_TICK - 1:
                 fan_out.tick()
         fan_out.settle()
         fan_out.report(f"{members} leave", turns)

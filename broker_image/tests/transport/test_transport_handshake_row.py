@@ -11,7 +11,7 @@ from delaymq.transport.handshake_queue import (
     GIVES_WAY_S,
     GIVES_WAY_STUCK_S,
     MAX_HANDSHAKES,
-    MAX_OF_A_NETWORK,
+    MAX_PER_NETWORK,
     STUCK_S,
     WAIT_S,
     Handshake,
@@ -66,7 +66,7 @@ def test_networks_have_their_turns_one_after_the_other_and_the_newest_of_each_is
 
 def test_one_network_leaves_room_for_others(row: Row) -> None:
     row.come("10.0.0.1", 1_000)
-    assert len(row.begin_all()) == MAX_OF_A_NETWORK
+    assert len(row.begin_all()) == MAX_PER_NETWORK
     (other,) = row.come("10.0.0.2")
     assert row.begin() == (other, None)
     assert row.begin() is None
@@ -89,7 +89,7 @@ def test_the_oldest_of_the_network_that_has_most_gives_way_after_its_time_and_no
 
 
 def test_where_nothing_moves_a_network_makes_room_for_its_own_one_after_the_other(row: Row) -> None:
-    old = row.come("10.0.0.1", MAX_OF_A_NETWORK)
+    old = row.come("10.0.0.1", MAX_PER_NETWORK)
     row.begin_all()
     row.now += GIVES_WAY_STUCK_S
     new = row.come("10.0.0.1", 2)
@@ -101,7 +101,7 @@ def test_where_nothing_moves_a_network_makes_room_for_its_own_one_after_the_othe
 
 def test_slow_clients_of_one_network_that_get_on_have_more_time(row: Row) -> None:
     """A thousand that start on one machine: each takes seconds, but one is done and another begins all the time."""
-    waiting = row.come("10.0.0.1", MAX_OF_A_NETWORK + 50)
+    waiting = row.come("10.0.0.1", MAX_PER_NETWORK + 50)
     under_way = row.begin_all()
     began = row.now
     while row.now + STUCK_S / 2 < began + GIVES_WAY_S:
@@ -120,8 +120,8 @@ def test_slow_clients_of_one_network_that_get_on_have_more_time(row: Row) -> Non
 
 def test_what_cannot_go_on_yet_does_not_give_way(row: Row) -> None:
     """Its certificate is being made: that is no fault of its peer."""
-    row.come("10.0.0.1", MAX_OF_A_NETWORK)
-    for _ in range(MAX_OF_A_NETWORK):
+    row.come("10.0.0.1", MAX_PER_NETWORK)
+    for _ in range(MAX_PER_NETWORK):
         row.row.next(row.now)
     row.come("10.0.0.1")
     row.now += 100 * GIVES_WAY_S
@@ -131,7 +131,7 @@ def test_what_cannot_go_on_yet_does_not_give_way(row: Row) -> None:
 def test_a_host_with_many_ipv6_addresses_is_one_network(row: Row) -> None:
     for number in range(300):
         row.come(f"2001:db8:1:2::{number:x}")
-    assert len(row.begin_all()) == MAX_OF_A_NETWORK
+    assert len(row.begin_all()) == MAX_PER_NETWORK
     row.come("2001:db8:1:3::1")
     assert len(row.begin_all()) == 1
 

@@ -40,10 +40,10 @@ class Walk:
 
     def __init__(self, *, read_while_behind: bool) -> None:
         limits = ConnectionLimits(read_while_behind=read_while_behind, write_pause_bytes=1000)
-        self.turns = FairQueue()
+        self.fair_queue = FairQueue()
         self.closed = 0
         self.connection, self.transport = opened(
-            self.on_commands, limits=limits, turns=self.turns, on_closed=self.on_closed
+            self.on_commands, limits=limits, fair_queue=self.fair_queue, on_closed=self.on_closed
         )
         self.arrived = 0
         """Opaques are numbered in the order of arrival."""

@@ -91,7 +91,7 @@ def test_a_flood_of_handshakes_that_stop_halfway_keeps_nobody_out(
 ) -> None:
     """Each comes again when it was ended, so that there are always more than may be under way."""
     monkeypatch.setattr(row_module, "MAX_HANDSHAKES", 8)
-    monkeypatch.setattr(row_module, "MAX_OF_A_NETWORK", 6)
+    monkeypatch.setattr(row_module, "MAX_PER_NETWORK", 6)
     monkeypatch.setattr(row_module, "GIVES_WAY_STUCK_S", 0.2)
     monkeypatch.setattr(row_module, "GIVES_WAY_S", NEVER_S)
     monkeypatch.setattr(accepting_module, "HANDSHAKE_TIMEOUT_S", NEVER_S)
@@ -130,7 +130,7 @@ def test_half_handshakes_of_one_address_keep_nobody_from_another_one_waiting(
 ) -> None:
     """Nothing gives way here but what must: what one address may not have is there for others at once."""
     monkeypatch.setattr(row_module, "MAX_HANDSHAKES", 8)
-    monkeypatch.setattr(row_module, "MAX_OF_A_NETWORK", 6)
+    monkeypatch.setattr(row_module, "MAX_PER_NETWORK", 6)
     for module, name in (
         (row_module, "GIVES_WAY_S"),
         (row_module, "GIVES_WAY_STUCK_S"),
@@ -160,7 +160,7 @@ def test_half_handshakes_of_one_address_keep_nobody_from_another_one_waiting(
 
 
 def test_a_half_handshake_that_gave_way_leaves_nothing(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_module, "MAX_OF_A_NETWORK", 1)
+    monkeypatch.setattr(row_module, "MAX_PER_NETWORK", 1)
     monkeypatch.setattr(row_module, "GIVES_WAY_S", 0.0)
     monkeypatch.setattr(accepting_module, "HANDSHAKE_TIMEOUT_S", NEVER_S)
 

@@ -194,7 +194,7 @@ def test_a_flood_is_handled_in_slices_with_others_in_between_and_every_request_o
             connection.send(encode_response(command, Response()))
 
     async def scenario() -> None:
-        async with server(answer, turns=FairQueue()) as port:
+        async with server(answer, fair_queue=FairQueue()) as port:
             flood = b"".join(encode_command(Command(10, opaque)) for opaque in range(1, 301))
             peers = [await asyncio.open_connection(HOST, port) for _ in range(2)]
             for _, writer in peers:

@@ -4,11 +4,11 @@ from typing import Annotated, Final
 
 import msgspec
 
-LEAST_LEASE_MS: Final = 1_000
-LONGEST_LEASE_MS: Final = 600_000
+MIN_LEASE_MS: Final = 1_000
+MAX_LEASE_MS: Final = 600_000
 """A broker that nobody looks after any more takes writes again, and deletes its log again, after this at the latest."""
 
-LeaseMs = Annotated[int, msgspec.Meta(ge=LEAST_LEASE_MS, le=LONGEST_LEASE_MS)]
+LeaseMs = Annotated[int, msgspec.Meta(ge=MIN_LEASE_MS, le=MAX_LEASE_MS)]
 
 
 class Body(msgspec.Struct, rename="camel", kw_only=True, forbid_unknown_fields=True):

@@ -6,9 +6,9 @@ import msgspec
 
 from delaymq.api_types.base import Answer, Body, FrozenAnswer
 
-LONGEST_SPREAD_MS: Final = 30 * 86_400_000
+MAX_SPREAD_MS: Final = 30 * 86_400_000
 
-SpreadMs = Annotated[int, msgspec.Meta(ge=1, le=LONGEST_SPREAD_MS)]
+SpreadMs = Annotated[int, msgspec.Meta(ge=1, le=MAX_SPREAD_MS)]
 DeliveryMode = Annotated[str, msgspec.Meta(extra_json_schema={"enum": ["paused", "spread", "drop"]})]
 """Readers take the modes of newer brokers, too."""
 UpToMs = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]

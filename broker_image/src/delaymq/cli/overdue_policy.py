@@ -8,7 +8,7 @@ from typing import Final
 
 from delaymq.cli.errors import EXIT_USAGE, CommandError
 
-LONGEST_SPREAD_MS: Final = 30 * 86_400_000
+MAX_SPREAD_MS: Final = 30 * 86_400_000
 """The broker's own limit."""
 _TIMES_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _CHOICES: Final = "deliver, spread=DURATION (such as spread=30m), drop, or pause"
@@ -37,6 +37,6 @@ def parse_overdue(text: str) -> OverduePolicy:
 def _duration_ms(text: str) -> int:
     match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?)\s*(ms|s|m|h|d)", text.strip())
     value = int(float(match[1]) * _TIMES_MS[match[2]]) if match else 0
-    if not 1 <= value <= LONGEST_SPREAD_MS:
+    if not 1 <= value <= MAX_SPREAD_MS:
         raise CommandError(f"--overdue: {text!r} is no duration: write such as 90s, 30m or 2h, at most 30d", EXIT_USAGE)
     return value

@@ -22,7 +22,7 @@ STANDALONE_DEFAULTS: Mapping[str, str] = {
     "maxIndexNum": "2000000",
 }
 
-_MS_A_DAY = 86_400_000
+_MS_PER_DAY = 86_400_000
 _LOG_LEVEL = "debug, info, warning or error, then levels of single loggers: `info;delaymq.store=debug`"
 _LOG_FORMAT = "how [logs](logs.md) are written: `text` is key=value, `json` one object a line"
 _TOKEN = "what `Authorization: Bearer` must carry for `/api/`; never shown"
@@ -155,14 +155,14 @@ class BrokerConfig(TlsClientKeys, TlsServerKeys, _BrokerAddresses):
     broker_fast_failure_enable: bool = flag(
         True, "whether requests are refused that [waited too long](flow-control.md)", hot=True
     )
-    wait_time_mills_in_send_queue: int = number(200, 1, _MS_A_DAY, "ms after which a send counts so", hot=True)
-    wait_time_mills_in_pull_queue: int = number(5_000, 1, _MS_A_DAY, "the same for a pull", hot=True)
-    wait_time_mills_in_heartbeat_queue: int = number(31_000, 1, _MS_A_DAY, "the same for a heartbeat", hot=True)
+    wait_time_mills_in_send_queue: int = number(200, 1, _MS_PER_DAY, "ms after which a send counts so", hot=True)
+    wait_time_mills_in_pull_queue: int = number(5_000, 1, _MS_PER_DAY, "the same for a pull", hot=True)
+    wait_time_mills_in_heartbeat_queue: int = number(31_000, 1, _MS_PER_DAY, "the same for a heartbeat", hot=True)
     wait_time_mills_in_transaction_queue: int = number(
-        3_000, 1, _MS_A_DAY, "the same for the end of a transaction", hot=True
+        3_000, 1, _MS_PER_DAY, "the same for the end of a transaction", hot=True
     )
     os_page_cache_busy_time_out_mills: int = number(
-        1_000, 1, _MS_A_DAY, "ms of a write to the log, or of a sync, after which sends are rejected", hot=True
+        1_000, 1, _MS_PER_DAY, "ms of a write to the log, or of a sync, after which sends are rejected", hot=True
     )
     send_thread_pool_queue_capacity: int = number(
         10_000, 1, 10_000_000, "sends that may wait for the disk (SYNC_FLUSH); more are rejected", hot=True
@@ -177,7 +177,9 @@ class BrokerConfig(TlsClientKeys, TlsServerKeys, _BrokerAddresses):
         "clamp", "clamp", "reject", hot=True, ours=True,
         about="what a producer's level above the table gets; retries are always clamped",
     )  # fmt: skip
-    flush_delay_offset_interval: int = number(10_000, 100, _MS_A_DAY, "ms between writes of delayOffset.json", hot=True)
+    flush_delay_offset_interval: int = number(
+        10_000, 100, _MS_PER_DAY, "ms between writes of delayOffset.json", hot=True
+    )
 
     # Store
     store_path_root_dir: str = text("store", "the store's directory")
@@ -195,7 +197,7 @@ class BrokerConfig(TlsClientKeys, TlsServerKeys, _BrokerAddresses):
     flush_interval_commit_log: int = number(500, 1, 60_000, "ms between syncs", hot=True)
     sync_flush_timeout: int = number(5_000, 1, 600_000, "ms until a producer is told FLUSH_DISK_TIMEOUT", hot=True)
     flush_consumer_offset_interval: int = number(
-        5_000, 100, _MS_A_DAY, "ms between writes of consumerOffset.json", hot=True
+        5_000, 100, _MS_PER_DAY, "ms between writes of consumerOffset.json", hot=True
     )
     snapshot_interval_bytes: int = number(
         32 << 20, 4_096, 1 << 40, "log between two snapshots, which is what a start reads again after a kill", ours=True
@@ -208,10 +210,10 @@ class BrokerConfig(TlsClientKeys, TlsServerKeys, _BrokerAddresses):
 
     # Transactions
     transaction_time_out: int = number(
-        6_000, 1, _MS_A_DAY, "ms after its birth before which nobody is asked about a half message", hot=True
+        6_000, 1, _MS_PER_DAY, "ms after its birth before which nobody is asked about a half message", hot=True
     )
     transaction_check_max: int = number(15, 1, 10_000, "how often its producers are asked at most", hot=True)
-    transaction_check_interval: int = number(60_000, 1, _MS_A_DAY, "ms between two questions", hot=True)
+    transaction_check_interval: int = number(60_000, 1, _MS_PER_DAY, "ms between two questions", hot=True)
 
     # What the server shows, bears and lets be changed
     config_black_list: str = text("", _BLACK_LIST)
@@ -227,7 +229,7 @@ class BrokerConfig(TlsClientKeys, TlsServerKeys, _BrokerAddresses):
     max_buffered_bytes: int = number(128 << 20, 16 << 20, 1 << 40, _MAX_BUFFERED, ours=True)
     max_held_pull_bytes: int = number(64 << 20, 1 << 20, 1 << 40, _MAX_HELD_PULLS, ours=True)
     channel_idle_ms: int = number(
-        120_000, 1_000, _MS_A_DAY, "a connection that says nothing for so long is closed", ours=True
+        120_000, 1_000, _MS_PER_DAY, "a connection that says nothing for so long is closed", ours=True
     )
 
     def __post_init__(self) -> None:
@@ -297,7 +299,7 @@ class NamesrvConfig(TlsServerKeys, _NamesrvAddresses):
         15_000, 0, 600_000, "how long routes of a broker whose connection closed are kept", hot=True, ours=True
     )
     broker_expire_ms: int = number(
-        120_000, 1_000, _MS_A_DAY, "a broker that does not register for so long is forgotten", hot=True, ours=True
+        120_000, 1_000, _MS_PER_DAY, "a broker that does not register for so long is forgotten", hot=True, ours=True
     )
     scan_interval_ms: int = number(10_000, 100, 600_000, "how often is looked for such", ours=True)
     config_black_list: str = text("", _BLACK_LIST)
@@ -306,7 +308,7 @@ class NamesrvConfig(TlsServerKeys, _NamesrvAddresses):
     max_connections: int = number(10_000, 1, 1_000_000, "further ones are cut off", ours=True)
     max_buffered_bytes: int = number(128 << 20, 16 << 20, 1 << 40, _MAX_BUFFERED, ours=True)
     channel_idle_ms: int = number(
-        120_000, 1_000, _MS_A_DAY, "a connection that says nothing for so long is closed", ours=True
+        120_000, 1_000, _MS_PER_DAY, "a connection that says nothing for so long is closed", ours=True
     )
 
     def __post_init__(self) -> None:

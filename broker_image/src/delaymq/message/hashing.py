@@ -48,7 +48,7 @@ _CHANGING_CHARACTERS = 12
 _CHANGING_WEIGHTS = _WEIGHTS_OF[_CHANGING_CHARACTERS]
 _UNCHANGING_FACTOR = pow(31, _CHANGING_CHARACTERS, 1 << 32)
 # Unique ids have 32; the beginnings of longer keys would fill memory.
-_LONGEST_KEPT_KEY = 64
+_MAX_CACHED_KEY = 64
 
 
 @lru_cache(maxsize=4096)
@@ -61,7 +61,7 @@ def index_key_hash(topic: str, key: str) -> int:
 
     The part that a topic's unique ids of one client have in common is computed once: this runs for each message.
     """
-    if _CHANGING_CHARACTERS <= len(key) <= _LONGEST_KEPT_KEY and key.isascii():
+    if _CHANGING_CHARACTERS <= len(key) <= _MAX_CACHED_KEY and key.isascii():
         own: int = sum(map(mul, key[-_CHANGING_CHARACTERS:].encode(), _CHANGING_WEIGHTS))
         value = (_weighted_prefix_hash(f"{topic}#{key[:-_CHANGING_CHARACTERS]}") + own) & 0xFFFFFFFF
     else:

@@ -74,7 +74,7 @@ UP_TO_PHYSICAL_OFFSET = struct.Struct(">iIIiiqq")
 OUTLINE = struct.Struct(f">iI{SYS_FLAG_AT - SIZE_AND_MAGIC.size}xi{HEAD.size - SYS_FLAG_AT - 8}xi")
 """Size, magic, sys flag and, if both hosts are IPv4, the body's length."""
 assert OUTLINE.size == HEAD.size
-LONGEST_HEAD_BYTES: Final = HEAD.size + 2 * IPV6_EXTRA_BYTES
+MAX_HEAD_BYTES: Final = HEAD.size + 2 * IPV6_EXTRA_BYTES
 """Everything before the body, whatever the hosts are."""
 PROPERTIES_LENGTH = struct.Struct(">h")
 
@@ -249,7 +249,7 @@ def decode_store_timestamp(head: bytes) -> int | None:
 def decode_transaction(head: bytes) -> tuple[int, int, int]:
     """CRC of the body, sys flag and prepared transaction offset of the record that begins with `head`.
 
-    RecordError when it is no message's, or too short: LONGEST_HEAD_BYTES do.
+    RecordError when it is no message's, or too short: MAX_HEAD_BYTES do.
     """
     if len(head) < HEAD.size or SIZE_AND_MAGIC.unpack_from(head)[1] != MESSAGE_MAGIC:
         raise RecordError("these are not the first bytes of a message")

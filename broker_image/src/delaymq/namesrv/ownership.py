@@ -16,7 +16,7 @@ from delaymq.protocol.errors import RequestError
 
 HOLD_MS: Final = 45_000
 """One and a half of the 30 s between two registrations."""
-LONGEST_HOLD_MS: Final = 90_000
+MAX_HOLD_MS: Final = 90_000
 """The same for the longest `registerNameServerPeriod`."""
 MAX_CLAIMS: Final = 20_000
 """Twice the brokers that may be registered: a claim outlives its broker for some seconds."""
@@ -186,8 +186,8 @@ def _continued(before: Claim, claim: Claim) -> Claim:
     """A claim that repeats `before`, as anybody can: what was held stays held for as long."""
     interval_ms = claim.seen_ms - before.seen_ms
     hold_ms = HOLD_MS
-    if interval_ms <= LONGEST_HOLD_MS:
-        hold_ms = min(max(interval_ms * 3 // 2, before.hold_ms), LONGEST_HOLD_MS)
+    if interval_ms <= MAX_HOLD_MS:
+        hold_ms = min(max(interval_ms * 3 // 2, before.hold_ms), MAX_HOLD_MS)
     other_ms = before.other_ms if before.host == claim.host else before.seen_ms
     if interval_ms >= before.hold_ms:
         return replace(claim, hold_ms=hold_ms, other_ms=other_ms)

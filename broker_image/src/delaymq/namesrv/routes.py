@@ -34,7 +34,7 @@ MAX_TOPICS: Final = 200_000
 """Topics of all brokers together, for the same reason; as many as one registration can hold."""
 MAX_ROUTES: Final = 1_000_000
 """Topics of each broker, counted together: brokers that share names could otherwise multiply the two limits above."""
-MAX_EXPIRED_A_TURN: Final = 100
+MAX_EXPIRED_PER_SLICE: Final = 100
 """Brokers dropped at a time: each may take many topics with it, and clients wait for their routes meanwhile."""
 
 
@@ -184,7 +184,7 @@ class Routes:
             if now_ms - broker.seen_ms > expire_ms
             or (broker.lost_ms is not None and now_ms - broker.lost_ms >= grace_ms)
         ]
-        del expired[MAX_EXPIRED_A_TURN:]
+        del expired[MAX_EXPIRED_PER_SLICE:]
         found = [(broker, frozenset(self.links.of(broker.address))) for broker in expired]
         for broker in expired:
             self.drop(broker.address)

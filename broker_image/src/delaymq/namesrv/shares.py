@@ -11,7 +11,7 @@ from typing import Final
 
 SIGNED: Final = b""
 """The payer of what an account vouched for."""
-HOSTS_A_TABLE: Final = 4
+HOSTS_PER_TABLE: Final = 4
 """One host may take this fraction of a table."""
 
 
@@ -21,7 +21,7 @@ class Shares:
     def __init__(self, limit: int, what: str) -> None:
         """`limit` holds for all unsigned entries together, and for all signed ones."""
         self.limit = limit
-        self.host_limit = limit // HOSTS_A_TABLE
+        self.host_limit = limit // HOSTS_PER_TABLE
         self._what = what
         self._by_payer: Counter[bytes] = Counter()
         self._unsigned = 0

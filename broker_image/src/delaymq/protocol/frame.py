@@ -32,7 +32,7 @@ TLS_HANDSHAKE: Final = 0x16
 """The first byte of a TLS handshake; no frame begins with it, it would have 352 MiB."""
 
 
-HTTP_ANSWER: Final = int.from_bytes(b"HTTP", "big")
+HTTP_RESPONSE: Final = int.from_bytes(b"HTTP", "big")
 """How an HTTP server begins, which takes a frame for a bad request."""
 
 
@@ -193,7 +193,7 @@ class FrameReceiver:
     def _oversized(self, length: int, start: int, end: int) -> ProtocolError:
         if length >> 24 == TLS_HANDSHAKE:
             return TlsHandshakeError(b"" if self.began or start else bytes(self._view[:end]))
-        if length == HTTP_ANSWER:
+        if length == HTTP_RESPONSE:
             return ProtocolError("the peer answers in HTTP: this port does not speak RocketMQ's protocol")
         return ProtocolError(
             f"a frame of {length} bytes exceeds the limit of {MAX_FRAME_BYTES} (is the peer speaking another protocol?)"

@@ -14,7 +14,7 @@ from delaymq.schedule.level_queue import LevelQueue, Run
 
 STEP_ENTRIES = 2_048
 """Entries that are looked at one by one in a step: some 0.3 ms."""
-MAX_LOOKED_AT = 16_384
+MAX_EXAMINED = 16_384
 """Of one run, for what comes first: what is not among these is not told."""
 
 
@@ -146,7 +146,7 @@ def first_by_number(
     """
     for run in queue.runs():
         seen: set[int] = set()
-        end = min(len(run.dues), run.head + MAX_LOOKED_AT)
+        end = min(len(run.dues), run.head + MAX_EXAMINED)
         for index in range(run.head, end):
             offset = run.offset_at(index)
             number = number_at(offset)
@@ -164,9 +164,9 @@ def first_by_number(
 
 
 def next_entries(queue: LevelQueue, count: int) -> list[tuple[int, int]]:
-    """Due time and offset of the `count` entries that come next, of at most MAX_LOOKED_AT that are looked at."""
+    """Due time and offset of the `count` entries that come next, of at most MAX_EXAMINED that are looked at."""
     heads = (_pairs_of(run) for run in queue.runs())
-    looked_at = islice(merge(*heads), MAX_LOOKED_AT)
+    looked_at = islice(merge(*heads), MAX_EXAMINED)
     return list(islice((pair for pair in looked_at if pair[1] not in queue.settled), count))
 
 

@@ -17,7 +17,7 @@ WRITE_BEHIND_INTERVAL_MS: Final = 1_000
 """As RocketMQ's flushIntervalConsumeQueue: how far queues and index on disk may be behind the log."""
 WRITE_BEHIND_BUSY_INTERVAL_MS: Final = 200
 """The same while more is left than one turn of the loop may take."""
-WRITE_BEHIND_TURN_S: Final = 0.01
+WRITE_BEHIND_SLICE_S: Final = 0.01
 """How long one turn writes: a new file takes ten times as long as an old one, so a number of files bounds nothing."""
 WRITE_BEHIND_ROUND_FILES: Final = 4
 ALLOCATION_INTERVAL_MS: Final = 200
@@ -42,7 +42,7 @@ RECHECK_SLICE_INTERVAL_MS: Final = 200
 TRANSACTIONS_INTERVAL_MS: Final = 200
 """How often is asked; transactions know their own rounds (transactionCheckInterval)."""
 TRANSACTIONS_AT_ONCE: Final = 16
-TRANSACTIONS_TURN_S: Final = 0.004
+TRANSACTIONS_SLICE_S: Final = 0.004
 """How long one turn asks producers: a message that is asked about is read and sent whole."""
 
 _logger = logging.getLogger(__name__)
@@ -84,9 +84,9 @@ class BrokerJobs:
         ]
 
     def _write_behind(self) -> None:
-        give_way_at = time.monotonic() + WRITE_BEHIND_TURN_S
+        yield_at = time.monotonic() + WRITE_BEHIND_SLICE_S
         self._unwritten = True
-        while self._unwritten and time.monotonic() < give_way_at:
+        while self._unwritten and time.monotonic() < yield_at:
             self._unwritten = self._broker.store.write_behind(WRITE_BEHIND_ROUND_FILES)
 
     def _write_behind_interval_ms(self) -> int:
@@ -116,9 +116,9 @@ class BrokerJobs:
 
     def _check_transactions(self) -> None:
         broker = self._broker
-        give_way_at = time.monotonic() + TRANSACTIONS_TURN_S
+        yield_at = time.monotonic() + TRANSACTIONS_SLICE_S
         while broker.transactions.check(broker.now_ms(), TRANSACTIONS_AT_ONCE) == TRANSACTIONS_AT_ONCE:
-            if time.monotonic() >= give_way_at:
+            if time.monotonic() >= yield_at:
                 break
         broker.announce_arrivals()
 

@@ -89,7 +89,7 @@ class BrokerServer:
         self.draining = DrainLease(broker, self.registration.register_soon)
         self.background = Background([self.flow.job(), *BrokerJobs(broker, self.held_pulls, self.sessions).jobs()])
         self._ports = ports
-        self._turns = FairQueue()
+        self._fair_queue = FairQueue()
         self._changes = FileWriter(reply, broker.guarded)
         self._log_level = LevelFollower(config.log_level)
         self._http: HttpServer | None = None
@@ -161,7 +161,7 @@ class BrokerServer:
                 on_closed=self.sessions.closed,
                 limits=SERVER_LIMITS,
                 budget=self.buffers,
-                turns=self._turns,
+                fair_queue=self._fair_queue,
                 tls=self.tls.accepting,
             )
 

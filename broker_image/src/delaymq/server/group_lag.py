@@ -13,7 +13,7 @@ BROADCASTING: Final = "BROADCASTING"
 
 
 async def topics_and_lag(
-    broker: "Broker", name: str, offset_topics: list[str], turns: TimeSlices
+    broker: "Broker", name: str, offset_topics: list[str], slices: TimeSlices
 ) -> tuple[list[str], int]:
     """The topics that a group consumes, and the messages before it in all of them."""
     connected = broker.clients.group(name, broker.now_ms())
@@ -21,20 +21,20 @@ async def topics_and_lag(
     topics = []
     lag = 0
     for topic in sorted({*offset_topics, *wanted}):
-        await turns.give_way()
+        await slices.checkpoint()
         # A connected group says what it wants; one that is away is taken at its offsets.
         gone = wanted and topic not in wanted and topic != names.retry_topic(name)
         if topic not in broker.topics.table or gone:
             continue
         topics.append(topic)
         if connected is None or connected.message_model != BROADCASTING:
-            lag += await _lag(broker, topic, name, turns)
+            lag += await _lag(broker, topic, name, slices)
     return topics, lag
 
 
-async def lag_of(broker: "Broker", name: str, offset_topics: list[str], turns: TimeSlices) -> int:
+async def lag_of(broker: "Broker", name: str, offset_topics: list[str], slices: TimeSlices) -> int:
     """Messages before a group in all its topics."""
-    return (await topics_and_lag(broker, name, offset_topics, turns))[1]
+    return (await topics_and_lag(broker, name, offset_topics, slices))[1]
 
 
 def queue_count(topic: TopicConfig) -> int:
@@ -42,13 +42,13 @@ def queue_count(topic: TopicConfig) -> int:
     return max(topic.read_queue_nums, topic.write_queue_nums)
 
 
-async def _lag(broker: "Broker", topic: str, name: str, turns: TimeSlices) -> int:
+async def _lag(broker: "Broker", topic: str, name: str, slices: TimeSlices) -> int:
     """Messages before the group; a queue in which it has committed no offset counts whole, as RocketMQ counts."""
     lag = 0
     offsets = broker.offsets.queues_of(topic, name)
     config = broker.topics.table.get(topic)
     for queue_id in range(queue_count(config) if config is not None else 0):
-        await turns.give_way()
+        await slices.checkpoint()
         low, high = broker.store.queue_bounds(topic, queue_id)
         lag += max(high - max(low, offsets.get(queue_id, 0)), 0)
     return lag

@@ -13,7 +13,7 @@ from delaymq.message.names import REAL_TOPIC
 from delaymq.message.record import (
     BODY_LENGTH_BYTES,
     FIXED_BYTES,
-    LONGEST_HEAD_BYTES,
+    MAX_HEAD_BYTES,
     MESSAGE_MAGIC,
     SIZE_AND_MAGIC,
     SYS_FLAG_AT,
@@ -23,7 +23,7 @@ from delaymq.message.record import (
     decode_store_timestamp,
 )
 from delaymq.store.segments import segment_name
-from delaymq.store.untrusted_offsets import LARGEST_NAMED_BYTES, LONGEST_TAIL_BYTES
+from delaymq.store.untrusted_offsets import LARGEST_NAMED_BYTES, MAX_TAIL_BYTES
 
 if TYPE_CHECKING:
     from delaymq.store.message_store import MessageStore
@@ -110,7 +110,7 @@ class LogFiles:
         if place is None:
             return None
         descriptor, position = place
-        head = os.pread(descriptor, LONGEST_HEAD_BYTES, position)
+        head = os.pread(descriptor, MAX_HEAD_BYTES, position)
         if len(head) < FIXED_BYTES:
             return None
         size, magic = SIZE_AND_MAGIC.unpack_from(head)
@@ -159,8 +159,8 @@ def read_cut(descriptor: int, position: int, head: bytes, size: int, shown_bytes
     if not 0 <= body_bytes <= size - FIXED_BYTES:
         raise RecordError(f"the body's length {body_bytes} does not fit a record of {size} bytes")
     tail_bytes = size - at - body_bytes
-    if not 0 <= tail_bytes <= LONGEST_TAIL_BYTES:
-        raise RecordError(f"the record has {tail_bytes} bytes behind its body: 3 to {LONGEST_TAIL_BYTES} can be")
+    if not 0 <= tail_bytes <= MAX_TAIL_BYTES:
+        raise RecordError(f"the record has {tail_bytes} bytes behind its body: 3 to {MAX_TAIL_BYTES} can be")
     rest = os.pread(descriptor, tail_bytes, position + at + body_bytes)
     without_body = b"".join(
         (

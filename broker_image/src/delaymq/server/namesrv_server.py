@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from delaymq.server.http.http_server import HttpServer
 
 DRAIN_TIMEOUT_S: Final = 2.0
-SHORTEST_WAIT_MS: Final = 10
+MIN_WAIT_MS: Final = 10
 RULES_INTERVAL_MS: Final = 2_000
 """How soon changed rules count, as on a broker."""
 
@@ -77,7 +77,7 @@ class NamesrvServer:
         self._changes = FileWriter(reply, self.namesrv.guarded)
         self._loop = asyncio.get_running_loop()
         self.buffers = BufferBudget(config.max_buffered_bytes)
-        turns = FairQueue()
+        fair_queue = FairQueue()
 
         def accepted() -> RemotingConnection:
             return RemotingConnection(
@@ -86,7 +86,7 @@ class NamesrvServer:
                 on_closed=self.sessions.closed,
                 limits=SERVER_LIMITS,
                 budget=self.buffers,
-                turns=turns,
+                fair_queue=fair_queue,
                 tls=self.tls.accepting,
             )
 
@@ -148,7 +148,7 @@ class NamesrvServer:
         wait_ms = self.namesrv.config.scan_interval_ms
         next_ms = self.namesrv.next_expiry_ms()
         if next_ms is not None:
-            wait_ms = min(wait_ms, max(next_ms - clock.now_ms(), SHORTEST_WAIT_MS))
+            wait_ms = min(wait_ms, max(next_ms - clock.now_ms(), MIN_WAIT_MS))
         if self._expiry is not None:
             self._expiry.cancel()
         self._expiry = self._loop.call_later(wait_ms / 1000, self._expire)

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
 
 FIRST_BACKOFF_S: Final = 0.1
-LONGEST_BACKOFF_S: Final = 2.0
+MAX_BACKOFF_S: Final = 2.0
 """A NameServer that is restarted or moved elsewhere is looked for this often; its name is resolved each time."""
 UNREGISTER_TIMEOUT_MS: Final = 3_000
-MAX_TOLD_AT_A_TIME: Final = 16
+MAX_ANNOUNCED_AT_ONCE: Final = 16
 """Changed topics are told with an answer, for the order settings in it; a slow NameServer must not pile them up."""
 
 _logger = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class NameServerLink:
                 self.problem = str(error)
             self._drop_connection()
             await asyncio.sleep(backoff_s)
-            backoff_s = min(2 * backoff_s, LONGEST_BACKOFF_S)
+            backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
 
     async def _stay_registered(self) -> None:
         self._connection = await connect(
@@ -157,7 +157,7 @@ class NameServerLink:
             return
         # What fails here is told by the next registration.
         with contextlib.suppress(TransportError, ValueError):
-            if self._telling < MAX_TOLD_AT_A_TIME:
+            if self._telling < MAX_ANNOUNCED_AT_ONCE:
                 future = connection.start_request(command, self._broker.config.register_broker_timeout_mills)
                 self._telling += 1
                 future.add_done_callback(self._told)

@@ -11,7 +11,7 @@ from delaymq.server.errors import ServerError
 from delaymq.server.listening import BACKLOG
 from delaymq.store.consume_queue import MAX_OPEN_FILES
 
-MOST_DESCRIPTORS: Final = 1 << 20
+MAX_DESCRIPTORS: Final = 1 << 20
 """No limit is raised beyond it: some containers have a default of a billion."""
 HTTP_DESCRIPTORS: Final = 256
 """Connections of HTTP (`server.http.serving.MAX_CONNECTIONS`)."""
@@ -27,14 +27,14 @@ _logger = logging.getLogger(__name__)
 def raise_descriptor_limit() -> int:
     """Raises the limit of open files as far as permitted; the limit in force."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             soft = wanted
         except (OSError, ValueError) as error:
             _logger.warning("the limit of open files stays %d: it cannot be raised (%s)", soft, error)
-    return MOST_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
+    return MAX_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
 
 
 def descriptor_end(limit: int, max_connections: int) -> int:

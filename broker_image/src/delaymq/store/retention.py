@@ -15,9 +15,9 @@ from delaymq.store.model import DiskState
 from delaymq.store.options import StoreOptions
 
 _logger = logging.getLogger(__name__)
-MAX_SEGMENTS_A_PASS = 10
+MAX_SEGMENTS_PER_PASS = 10
 # Looking at every queue of 80,000 in one pass would hold up the loop.
-MAX_QUEUES_A_PASS = 2_000
+MAX_QUEUES_PER_PASS = 2_000
 _HOUR_MS = 3_600_000
 
 
@@ -126,7 +126,7 @@ class Retention:
         removed: list[str] = []
         log = self._log
         pinned = self.pins.oldest(disk_nearly_full=whatever_age)
-        while len(removed) < MAX_SEGMENTS_A_PASS and len(log.segments) > 1:
+        while len(removed) < MAX_SEGMENTS_PER_PASS and len(log.segments) > 1:
             oldest = log.segments[0]
             end = oldest.base + log.file_bytes
             if end > log.removable_end or (pinned is not None and end > pinned):
@@ -146,7 +146,7 @@ class Retention:
         if self._cleaned_for != min_offset:
             self._cleaned_for = min_offset
             self._left = iter(list(self._queues.table.values()))
-        for _ in range(MAX_QUEUES_A_PASS):
+        for _ in range(MAX_QUEUES_PER_PASS):
             queue = next(self._left, None)
             if queue is None:
                 break

@@ -14,7 +14,7 @@ from delaymq.message.record import (
     BODY_LENGTH_BYTES,
     FIXED_BYTES,
     HEAD,
-    LONGEST_HEAD_BYTES,
+    MAX_HEAD_BYTES,
     MESSAGE_MAGIC,
     body_at,
 )
@@ -23,7 +23,7 @@ from delaymq.store.consume_queue import ConsumeQueues
 
 LARGEST_NAMED_BYTES: Final = (16 << 20) + (64 << 10)
 """The body of the largest frame, with the head, topic and properties of a record around it."""
-LONGEST_TAIL_BYTES: Final = 1 + MAX_TOPIC_LENGTH + 2 + MAX_PROPERTIES_BYTES
+MAX_TAIL_BYTES: Final = 1 + MAX_TOPIC_LENGTH + 2 + MAX_PROPERTIES_BYTES
 """What a record has behind its body."""
 _TOPIC_AND_LENGTHS: Final = 1 + MAX_TOPIC_LENGTH + 2
 
@@ -60,7 +60,7 @@ def _head_at(log: CommitLog, offset: int) -> NamedHead | None:
     if segment is None:
         return None
     left = min(segment.base + log.file_bytes, log.end_offset) - offset
-    data = log.read_bytes(offset, min(LONGEST_HEAD_BYTES, left))
+    data = log.read_bytes(offset, min(MAX_HEAD_BYTES, left))
     if len(data) < FIXED_BYTES:
         return None
     size, magic, _, queue_id, _, queue_offset, stated_offset, sys_flag = HEAD.unpack_from(data)[:8]

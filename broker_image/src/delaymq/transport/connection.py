@@ -67,10 +67,10 @@ class RemotingConnection(HandlingProtocol):
         on_closed: OnClosed | None = None,
         limits: ConnectionLimits | None = None,
         budget: BufferBudget | None = None,
-        turns: FairQueue | None = None,
+        fair_queue: FairQueue | None = None,
         tls: TlsAcceptor | None = None,
     ) -> None:
-        super().__init__(limits or ConnectionLimits(), budget, turns)
+        super().__init__(limits or ConnectionLimits(), budget, fair_queue)
         self.id = next(_ids)
         self.remote_host = b""
         self.local_address = ""

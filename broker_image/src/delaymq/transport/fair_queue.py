@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 SLICE_S: Final = 0.001
 """What one connection gets before the next one: some dozens of requests, so that their answers share one write."""
-LOOP_TURN_S: Final = 0.005
+LOOP_SLICE_S: Final = 0.005
 """What all of them get in one turn of the loop: this much later at most another peer's request is read."""
 
 
@@ -73,7 +73,7 @@ class FairQueue:
             return True
         now = monotonic()
         if self._began_at:
-            return now - self._began_at >= LOOP_TURN_S
+            return now - self._began_at >= LOOP_SLICE_S
         self._began_at = now
         self._schedule()
         return False
@@ -102,10 +102,10 @@ class FairQueue:
         self._is_scheduled = False
         self._began_at = 0.0
         now = monotonic()
-        give_way_at = now + LOOP_TURN_S
+        yield_at = now + LOOP_SLICE_S
         while self._line:
             now = self._run_one(now)
-            if now >= give_way_at:
+            if now >= yield_at:
                 break
         if self._line:
             self._schedule()

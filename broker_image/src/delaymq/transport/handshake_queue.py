@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MAX_HANDSHAKES: Final = 256
 """Under way at a time: each holds up to 100 KB. After a restart all clients come at once; the others wait."""
-MAX_OF_A_NETWORK: Final = 128
+MAX_PER_NETWORK: Final = 128
 """The rest is room for clients from elsewhere, whatever one network does."""
 GIVES_WAY_S: Final = 5.0
 """What has been under way for this long gives way to who waits."""
@@ -111,7 +111,7 @@ class HandshakeQueue:
 
     def _in_the_way_of(self, network: bytes) -> Handshake | None:
         own = self._under_way.get(network, {})
-        if len(own) >= MAX_OF_A_NETWORK:
+        if len(own) >= MAX_PER_NETWORK:
             return next(iter(own))
         if self.under_way >= MAX_HANDSHAKES:
             largest = max(self._under_way.values(), key=len)

@@ -42,13 +42,13 @@ class HandlingProtocol(SendingProtocol):
 
     __slots__ = (
         "_deferred",
+        "_fair_queue",
         "_intake",
         "_is_reading",
         "_long_request",
         "_on_commands",
         "_requests",
         "_step",
-        "_turns",
         "deferred_since",
         "is_waiting",
         "share",
@@ -58,16 +58,16 @@ class HandlingProtocol(SendingProtocol):
     _on_commands: Callable[[Any, list[Command]], None]
     _requests: OpenRequests
 
-    def __init__(self, limits: ConnectionLimits, budget: BufferBudget | None, turns: FairQueue | None) -> None:
+    def __init__(self, limits: ConnectionLimits, budget: BufferBudget | None, fair_queue: FairQueue | None) -> None:
         super().__init__(limits, budget)
         self.deferred_since = 0.0
         """Since when its intake is DEFERRING, as `time.monotonic` tells it; 0.0: it is not."""
-        self._turns = turns
+        self._fair_queue = fair_queue
         self.share: Hashable = b""
         """Whose part of the server's time its requests use: its host's, until `use_share`."""
         self.used_s = 0.0
         self.is_waiting = False
-        """Whether it is queued in `turns`, which sets `used_s` too."""
+        """Whether it is queued in `fair_queue`, which sets `used_s` too."""
         self._intake = Intake.OPEN
         self._deferred: list[Command] = []
         self._long_request = LongRequest.NONE
@@ -177,9 +177,9 @@ class HandlingProtocol(SendingProtocol):
                 else:
                     self._transport.pause_reading()
         if wants_turn(self._intake, self._long_request, held_back=held_back):
-            if self._turns is None:
-                self._turns = FairQueue()
-            self._turns.wait(self)
+            if self._fair_queue is None:
+                self._fair_queue = FairQueue()
+            self._fair_queue.wait(self)
 
     # Inside: requests.
 
@@ -193,7 +193,7 @@ class HandlingProtocol(SendingProtocol):
                 requests.append(command)
         if self._intake is not _OPEN:
             self._defer(requests)
-        elif len(requests) > 1 and self._turns is not None and self._turns.is_exhausted():
+        elif len(requests) > 1 and self._fair_queue is not None and self._fair_queue.is_exhausted():
             self._defer(requests)
             self._settle()
         elif requests:
@@ -208,11 +208,11 @@ class HandlingProtocol(SendingProtocol):
             if len(requests) <= TAKEN_AT_ONCE or self._limits.read_while_behind:
                 self._on_commands(self, requests)
                 return
-            give_way_at = time.monotonic() + SLICE_S
+            yield_at = time.monotonic() + SLICE_S
             for at in range(0, len(requests), TAKEN_AT_ONCE):
                 if self._intake is _STOPPED:
                     return
-                if self._drained is not None or (at and time.monotonic() >= give_way_at):
+                if self._drained is not None or (at and time.monotonic() >= yield_at):
                     self._defer(requests[at:])
                     return
                 self._on_commands(self, requests[at : at + TAKEN_AT_ONCE])
@@ -232,10 +232,10 @@ class HandlingProtocol(SendingProtocol):
     def _take_steps(self) -> bool:
         """A slice of the long request's steps; whether it is done."""
         step = self._step
-        give_way_at = time.monotonic() + SLICE_S
+        yield_at = time.monotonic() + SLICE_S
         try:
             while step is not None and not step():
-                if time.monotonic() >= give_way_at:
+                if time.monotonic() >= yield_at:
                     return False
         except Exception:
             _logger.exception("a command of %s could not be finished", self.remote_address)

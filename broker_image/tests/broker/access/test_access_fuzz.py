@@ -15,7 +15,7 @@ from repetitions import FUZZ_INPUTS, SEED
 INPUTS = FUZZ_INPUTS // 8
 NOW_MS = 1_700_000_000_000
 SECRET = "not-to-be-told"
-LONGEST_PROBLEM = 1_000
+MAX_PROBLEM_CHARACTERS = 1_000
 
 pytestmark = pytest.mark.timeout(120 + FUZZ_INPUTS // 100)
 
@@ -107,7 +107,7 @@ def check(text: str, outcomes: dict[str, int]) -> None:
         file = parse(text, NOW_MS)
     except AccessError as error:
         problem = str(error)
-    assert len(problem) < LONGEST_PROBLEM
+    assert len(problem) < MAX_PROBLEM_CHARACTERS
     assert not whole or SECRET not in problem
     outcomes["refused" if problem else "rules"] += 1
     if problem:
@@ -138,5 +138,5 @@ def test_bytes_that_are_no_rules_leave_the_last_good_ones_in_force(tmp_path: Pat
             data[chance.randrange(len(data))] = chance.randrange(256)
         path.write_bytes(data)
         state = read(path, known, NOW_MS)
-        assert len(state.problem) < LONGEST_PROBLEM, f"input {number} of DELAYMQ_SEED={SEED}: {bytes(data)!r}"
+        assert len(state.problem) < MAX_PROBLEM_CHARACTERS, f"input {number} of DELAYMQ_SEED={SEED}: {bytes(data)!r}"
         assert not state.problem or state.file is known.file

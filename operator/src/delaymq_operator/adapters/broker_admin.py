@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S: Final = 2.0
 TIMEOUT_S: Final = 5.0
-MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
+MAX_RESPONSE_BYTES: Final = 16 * 1024 * 1024
 """Of one HTTP answer; 1,000 delay levels are 300 KB."""
-AT_A_TIME: Final = 32
+MAX_CONCURRENT_REQUESTS: Final = 32
 """Calls that go on: hundreds of brokers that do not answer must not use up what the process may open."""
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ class HttpBrokerAdmin:
     def __init__(self, *, timeout_s: float = TIMEOUT_S) -> None:
         self._timeout_s = timeout_s
         self._session: aiohttp.ClientSession | None = None
-        self._turns = asyncio.Semaphore(AT_A_TIME)
+        self._turns = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
         timeout_ms = int(timeout_s * 1000)
         connect_ms = min(timeout_ms, int(CONNECT_TIMEOUT_S * 1000))
         self._options = ClientOptions(request_timeout_ms=timeout_ms, connect_timeout_ms=connect_ms)
@@ -173,7 +173,7 @@ class HttpBrokerAdmin:
 
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(force_close=True, limit=AT_A_TIME, use_dns_cache=False),
+                connector=aiohttp.TCPConnector(force_close=True, limit=MAX_CONCURRENT_REQUESTS, use_dns_cache=False),
                 timeout=aiohttp.ClientTimeout(total=self._timeout_s, sock_connect=CONNECT_TIMEOUT_S),
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
@@ -188,8 +188,8 @@ async def _read(answer: aiohttp.ClientResponse, address: str) -> bytes:
     content = bytearray()
     async for chunk in answer.content.iter_chunked(64 * 1024):
         content += chunk
-        if len(content) > MAX_ANSWER_BYTES:
-            raise BrokerRefused(address, "bad_answer", f"its answer is longer than {MAX_ANSWER_BYTES} bytes")
+        if len(content) > MAX_RESPONSE_BYTES:
+            raise BrokerRefused(address, "bad_answer", f"its answer is longer than {MAX_RESPONSE_BYTES} bytes")
     return bytes(content)
 
 

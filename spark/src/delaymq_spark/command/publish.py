@@ -31,7 +31,7 @@ PATIENCE_SECONDS: Final = 60.0
 _PAUSE_SECONDS: Final = 1.0
 _MAX_PAUSE_SECONDS: Final = 10.0
 _REQUEST_SECONDS: Final = 10.0
-_MAX_ANSWER_BYTES: Final = 1 << 20
+_MAX_RESPONSE_BYTES: Final = 1 << 20
 _MAX_TOKEN_BYTES: Final = 64 << 10
 _TARGET: Final = re.compile(
     r"configmap/(?P<namespace>[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)/(?P<name>[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?)\Z"
@@ -150,7 +150,7 @@ def _attempt(server: ApiServer, target: ConfigMapName, body: bytes, pause: float
         )
         answer = connection.getresponse()
         code, retry_after = answer.status, answer.headers.get("Retry-After", "")
-        said = "" if code == 200 else _message(answer.read(_MAX_ANSWER_BYTES))
+        said = "" if code == 200 else _message(answer.read(_MAX_RESPONSE_BYTES))
     except ssl.SSLCertVerificationError as error:
         raise PublishError(f"the API server at {_place(server)} is not trusted: {error.verify_message}") from error
     except (OSError, http.client.HTTPException) as error:

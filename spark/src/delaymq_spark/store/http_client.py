@@ -22,16 +22,16 @@ from delaymq_spark.store.patience import PROGRESS_BYTES, Patience
 
 CONNECT_TIMEOUT_S: Final = 10.0
 # A cold disk under load answers late; a broker that is gone without a word must not hold a task for ever.
-ANSWER_TIMEOUT_S: Final = 45.0
+RESPONSE_TIMEOUT_S: Final = 45.0
 # Slower than that is no reading: 4 MiB would take more than a minute.
-SLOWEST_BYTES_PER_S: Final = 65_536
+MIN_BYTES_PER_S: Final = 65_536
 # Tables are some megabytes at most; a foreign server must not fill the driver.
-MAX_ANSWER_BYTES: Final = 256 << 20
+MAX_RESPONSE_BYTES: Final = 256 << 20
 _MAX_ERROR_BYTES: Final = 65_536
 _FIRST_PAUSE_S: Final = 0.1
-_LONGEST_PAUSE_S: Final = 3.0
+_MAX_PAUSE_S: Final = 3.0
 # What a server may ask for with Retry-After.
-_LONGEST_ASKED_PAUSE_S: Final = 30.0
+_MAX_RETRY_AFTER_S: Final = 30.0
 _PIECE_BYTES: Final = 1 << 20
 
 _logger = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ class BrokerClient:
 
     def _wait(self, problem: _TryAgainError, pause_s: float) -> float:
         self.close()
-        asked_s = min(problem.pause_s or 0.0, _LONGEST_ASKED_PAUSE_S)
+        asked_s = min(problem.pause_s or 0.0, _MAX_RETRY_AFTER_S)
         # Tasks that lost one broker should not come back to it all at once.
         chosen_s = max(asked_s, pause_s) * random.uniform(0.75, 1.25)
         left_s = self._patience.left_s()
@@ -144,14 +144,14 @@ class BrokerClient:
         if pause_s == _FIRST_PAUSE_S:
             _logger.warning("%s: %s; trying again for %.0f s at most", self.url, problem, left_s)
         time.sleep(chosen_s)
-        return min(pause_s * 2, _LONGEST_PAUSE_S)
+        return min(pause_s * 2, _MAX_PAUSE_S)
 
     def _get_json(self, path: str) -> Any:
         response = self._request(path, {"Accept": "application/json"})
         with response:
             if response.status != 200:
                 raise self._refused(response, path)
-            data = self._body(response, MAX_ANSWER_BYTES)
+            data = self._body(response, MAX_RESPONSE_BYTES)
         try:
             return json.loads(data)
         except (ValueError, RecursionError):
@@ -172,7 +172,7 @@ class BrokerClient:
             self._check_range(response, position, store_id)
             wanted = min(len(buffer), response.length if response.length is not None else len(buffer))
             filled = 0
-            late_at = time.monotonic() + ANSWER_TIMEOUT_S + wanted / SLOWEST_BYTES_PER_S
+            late_at = time.monotonic() + RESPONSE_TIMEOUT_S + wanted / MIN_BYTES_PER_S
             while filled < wanted:
                 try:
                     # What is there: `readinto` would wait for all of it, however slowly it comes.
@@ -186,7 +186,7 @@ class BrokerClient:
                 filled += count
                 yield count
                 if time.monotonic() > late_at:
-                    raise _TryAgainError(f"{filled} bytes in {ANSWER_TIMEOUT_S:.0f} s and more are too few")
+                    raise _TryAgainError(f"{filled} bytes in {RESPONSE_TIMEOUT_S:.0f} s and more are too few")
             if response.length is None or response.length:
                 self.close()
 
@@ -234,7 +234,7 @@ class BrokerClient:
     def _send(self, path: str, headers: dict[str, str]) -> http.client.HTTPResponse:
         connection = self._connected()
         if self._socket is not None:
-            self._socket.settimeout(self._patience.wait_s(ANSWER_TIMEOUT_S))
+            self._socket.settimeout(self._patience.wait_s(RESPONSE_TIMEOUT_S))
         try:
             connection.request("GET", self._prefix + path, headers=headers)
             return connection.getresponse()
@@ -250,7 +250,7 @@ class BrokerClient:
         if self._connection is None:
             # A name may have several addresses, which are tried one after the other.
             count = len(socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM))
-            timeout_s = min(CONNECT_TIMEOUT_S, self._patience.wait_s(ANSWER_TIMEOUT_S) / max(count, 1))
+            timeout_s = min(CONNECT_TIMEOUT_S, self._patience.wait_s(RESPONSE_TIMEOUT_S) / max(count, 1))
             if self._scheme == "https":
                 self._connection = http.client.HTTPSConnection(
                     self._host, self._port, timeout=timeout_s, context=ssl.create_default_context()
@@ -264,7 +264,7 @@ class BrokerClient:
     def _piece(self, response: http.client.HTTPResponse, most: int) -> bytes:
         """The next bytes of an answer; none at its end."""
         if self._socket is not None and not response.isclosed():
-            self._socket.settimeout(self._patience.wait_s(ANSWER_TIMEOUT_S))
+            self._socket.settimeout(self._patience.wait_s(RESPONSE_TIMEOUT_S))
         piece = response.read1(most)
         self._patience.note_bytes(len(piece))
         return piece
@@ -296,7 +296,7 @@ class BrokerClient:
 
     def _body(self, response: http.client.HTTPResponse, limit: int) -> bytes:
         pieces, count = [], 0
-        late_at = time.monotonic() + ANSWER_TIMEOUT_S + limit / SLOWEST_BYTES_PER_S
+        late_at = time.monotonic() + RESPONSE_TIMEOUT_S + limit / MIN_BYTES_PER_S
         try:
             while piece := self._piece(response, _PIECE_BYTES):
                 pieces.append(piece)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from delaymq.broker.delivery.reader import DeliveryStore
 
 FILE_NAME: Final = "delivery.json"
-LONGEST_SPREAD_MS: Final = 30 * 86_400_000
+MAX_SPREAD_MS: Final = 30 * 86_400_000
 
 _logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def decode_policy(data: bytes) -> DeliveryPolicy:
             mode=DeliveryMode(content["mode"]),
             since_ms=int(content["sinceMs"]),
             up_to_ms=None if up_to_ms is None else int(up_to_ms),
-            over_ms=min(max(int(content["overMs"]), 0), LONGEST_SPREAD_MS),
+            over_ms=min(max(int(content["overMs"]), 0), MAX_SPREAD_MS),
             until_ms=None if until_ms is None else int(until_ms),
         )
     except (ValueError, KeyError, TypeError) as error:

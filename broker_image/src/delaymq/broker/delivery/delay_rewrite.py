@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # The longest mark with its name and separators.
 MARK_ROOM_BYTES = 1 + len(names.MARK) + 1 + MARK_WIDTH
 # The largest record apart from its body: fixed fields, topic, properties.
-_MOST_BESIDE_BODY_BYTES = 128 + names.MAX_TOPIC_LENGTH + MAX_PROPERTIES_BYTES
+_MAX_NON_BODY_BYTES = 128 + names.MAX_TOPIC_LENGTH + MAX_PROPERTIES_BYTES
 _INTEGER = re.compile(r"[+-]?[0-9]{1,10}\Z")
 _MAX_INT = 2**31 - 1
 # UTF-8 takes at most this many bytes a character.
@@ -117,7 +117,7 @@ class DelayIngress:
         `record` is what is stored now, `topic` where it is delivered. Copies have up to `added_bytes` more properties,
         and one of these topics, of the dead letters, or of `topics`.
         """
-        if len(record.body) + _MOST_BESIDE_BODY_BYTES + added_bytes < self._largest_record_bytes:
+        if len(record.body) + _MAX_NON_BODY_BYTES + added_bytes < self._largest_record_bytes:
             return
         longest_topic = max(len(each.encode()) for each in (topic, names.SCHEDULE_DLQ_TOPIC, *topics, record.topic))
         properties_bytes = len(encode_properties(record.properties)) + added_bytes

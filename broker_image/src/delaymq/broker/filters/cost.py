@@ -12,11 +12,11 @@ COMPARISON_BYTES: Final = 1_024
 """Generated code of one comparison, at most."""
 CHARACTER_BYTES: Final = 16
 """Of one character: the text itself, and the constants that it becomes. Short strings in a list cost most."""
-CHARACTERS_A_UNIT: Final = 256
+CHARACTERS_PER_UNIT: Final = 256
 """Reading so many takes as long as making the code of one comparison: some 60 µs."""
-WORK_A_WINDOW: Final = 128
+WORK_PER_WINDOW: Final = 128
 """Units after which no further expression is compiled in a window: nearly as much as the largest one, some 8 ms."""
-SHARE_OF_ONE: Final = WORK_A_WINDOW // 4
+SHARE_OF_ONE: Final = WORK_PER_WINDOW // 4
 """The same for one connection. What is spent beyond either is taken from the windows that follow."""
 WINDOW_MS: Final = 40
 
@@ -87,15 +87,15 @@ class CompileWork:
         windows = abs(now_ms - self._began_ms) // WINDOW_MS
         if windows:
             self._began_ms = now_ms
-            self._spent = max(self._spent - windows * WORK_A_WINDOW, 0)
+            self._spent = max(self._spent - windows * WORK_PER_WINDOW, 0)
             paid = windows * SHARE_OF_ONE
             self._of_one = {each: spent - paid for each, spent in self._of_one.items() if spent > paid}
         own = self._of_one.get(asker, 0)
-        if own >= SHARE_OF_ONE or self._spent >= (WORK_A_WINDOW // 2 if own else WORK_A_WINDOW):
+        if own >= SHARE_OF_ONE or self._spent >= (WORK_PER_WINDOW // 2 if own else WORK_PER_WINDOW):
             raise NotNowError
 
     def spend(self, asker: int, text: str, comparisons: int) -> None:
         """One was compiled, or found to be wrong: then it has no comparisons."""
-        units = 1 + comparisons + len(text) // CHARACTERS_A_UNIT
+        units = 1 + comparisons + len(text) // CHARACTERS_PER_UNIT
         self._spent += units
         self._of_one[asker] = self._of_one.get(asker, 0) + units

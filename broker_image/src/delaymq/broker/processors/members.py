@@ -35,7 +35,7 @@ MAX_STATUS_BYTES: Final = 1024 * 1024
 # Queues of one step of a reset: each is a search through its entries by time.
 RESET_AT_ONCE: Final = 16
 # What members are told of a reset in one step.
-TOLD_BYTES_AT_ONCE: Final = 1024 * 1024
+NOTIFY_BYTES_PER_SLICE: Final = 1024 * 1024
 
 
 def get_running_info(broker: Broker, session: Session, command: Command) -> RelayedRequests:
@@ -176,7 +176,7 @@ def _reset(broker: Broker, topic: TopicConfig, header: ResetOffsetRequestHeader)
     told_bytes = 0
     for _ in broker.clients.notify_each(header.group, order):
         told_bytes += len(plain)
-        if told_bytes >= TOLD_BYTES_AT_ONCE:
+        if told_bytes >= NOTIFY_BYTES_PER_SLICE:
             told_bytes = 0
             yield
     return Response(body=plain)

@@ -38,7 +38,7 @@ _COPIED_AT_ONCE: Final = 20_000
 # Offsets of groups that are compared in one step.
 _COMPARED_AT_ONCE: Final = 500
 # Of the body of an answer: clients take frames of 16 MiB.
-_MAX_ANSWER_BYTES: Final = MAX_FRAME_BYTES - 64 * 1024
+_MAX_RESPONSE_BYTES: Final = MAX_FRAME_BYTES - 64 * 1024
 # What 308 answers for a queue in which the group must not be corrected.
 NOT_CORRECTED: Final = 2**63 - 1
 
@@ -108,7 +108,7 @@ def get_all_consumer_offset(broker: Broker, session: Session, command: Command) 
 def _large_table(offsets: OffsetTable) -> BlockingSteps[Response]:
     made: list[bytes] = []
     yield lambda: made.append(offsets.encode())
-    if len(made[0]) > _MAX_ANSWER_BYTES:
+    if len(made[0]) > _MAX_RESPONSE_BYTES:
         raise system_error(
             f"the consumer offsets have {len(made[0])} bytes, more than an answer holds: GET /api/v1/store/positions"
         )

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 MAX_QUERY_COUNT: Final = 64
 # The answer is one frame of 16 MiB at most, and all of it is in memory at once.
-MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
+MAX_RESPONSE_BYTES: Final = 8 * 1024 * 1024
 # Steps of 64 entries of the index that a query does before others have their turn.
 STEPS_AT_ONCE: Final = 4
 # Entries that it looks at in all: some seconds of turns; no client waits longer.
@@ -85,7 +85,7 @@ def _queried(
     total = 0
     # The newest were chosen; they are answered in the order of the log, which is how mqadmin lists them.
     for head in sorted(found, key=lambda each: each.physical_offset):
-        if parts and total + head.size > MAX_ANSWER_BYTES:
+        if parts and total + head.size > MAX_RESPONSE_BYTES:
             break
         if broker.store.record_at(head.physical_offset) is not None:
             parts.append(broker.store.read_bytes(head.physical_offset, head.size))

@@ -32,7 +32,7 @@ QUEUES_AT_ONCE: Final = 64
 """Queues of one step. Each costs some microseconds, or some dozens where a file has to be opened."""
 GROUPS_AT_ONCE: Final = 256
 """Groups of one step of 317, where they have no offsets."""
-MAX_ANSWER_BYTES: Final = MAX_FRAME_BYTES - 64 * 1024
+MAX_RESPONSE_BYTES: Final = MAX_FRAME_BYTES - 64 * 1024
 """Of a body: clients take frames of 16 MiB."""
 CHUNK_BYTES: Final = 64 * 1024
 """Pieces are joined when they have this size together."""
@@ -53,7 +53,7 @@ class Parts:
     def add(self, part: bytes) -> None:
         """The next piece; RequestError 1 when the answer could not be sent."""
         self._bytes += len(part)
-        if self._bytes > MAX_ANSWER_BYTES:
+        if self._bytes > MAX_RESPONSE_BYTES:
             raise _too_large()
         self._parts.append(part)
         if self._bytes - self._joined_bytes >= CHUNK_BYTES:
@@ -89,7 +89,7 @@ class Parts:
 
 def _too_large() -> RequestError:
     return system_error(
-        f"the answer would have more than {MAX_ANSWER_BYTES} bytes: ask for one topic of one group (208), or"
+        f"the answer would have more than {MAX_RESPONSE_BYTES} bytes: ask for one topic of one group (208), or"
         " GET /api/v1/groups"
     )
 
@@ -186,7 +186,7 @@ def _topics_by_group(broker: Broker, *, is_order: bool) -> Generator[None, None,
                 continue
             if broker.clients.consumes(group, name):
                 total_bytes += topic.read_queue_nums * (least_bytes + len(name))
-                if total_bytes > MAX_ANSWER_BYTES:
+                if total_bytes > MAX_RESPONSE_BYTES:
                     raise _too_large()
                 found.setdefault(group, []).append(topic)
         yield

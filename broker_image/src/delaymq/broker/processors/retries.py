@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # Clients from this protocol version on (V3_4_9) state their own maximum of retries.
 _STATES_MAX_RETRIES: Final = 121
 # The record has 32 bits for the count.
-_MOST_TRIES: Final = 2**31 - 1
+_MAX_TRIES: Final = 2**31 - 1
 # Level of a first retry; each further one waits one level longer.
 _FIRST_RETRY_LEVEL: Final = 3
 # What no consumer has seen, none can have failed on: a half message may yet be rolled back.
@@ -88,7 +88,7 @@ def send_back(broker: Broker, session: Session, command: Command) -> Response | 
         record.born_timestamp_ms,
         record.born_host,
         record.store_host,
-        min(tried + 1, _MOST_TRIES),
+        min(tried + 1, _MAX_TRIES),
         is_copy=True,
     )
     try:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from delaymq.message import flags
-from delaymq.message.record import BODY_LENGTH_BYTES, HEAD, LONGEST_HEAD_BYTES, MESSAGE_MAGIC, OUTLINE, body_at
+from delaymq.message.record import BODY_LENGTH_BYTES, HEAD, MAX_HEAD_BYTES, MESSAGE_MAGIC, OUTLINE, body_at
 from delaymq.store.consume_queue import ENTRY
 
 # What is read at a time where a queue's records follow each other; between those of other queues single ones cost less.
@@ -100,7 +100,7 @@ class PropertyReader:
         return self._window
 
     def _of_large(self, physical_offset: int, size: int) -> bytes | None:
-        head = self._read(physical_offset, LONGEST_HEAD_BYTES)
+        head = self._read(physical_offset, MAX_HEAD_BYTES)
         if len(head) < HEAD.size:
             return None
         stated, magic, sys_flag, body_length = _HEAD_AT(head)

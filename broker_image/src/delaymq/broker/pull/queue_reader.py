@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from delaymq.store.message_store import MessageStore
 
 # Entries looked at for one pull of a filtering consumer: bounds the time that a rare tag costs the others.
-MIN_ENTRIES_LOOKED_AT: Final = 800
-MAX_ENTRIES_LOOKED_AT: Final = 32_000
+MIN_ENTRIES_EXAMINED: Final = 800
+MAX_ENTRIES_EXAMINED: Final = 32_000
 # The same for properties, which cost more: units of about 1 µs for one pull, and what a record costs beside its filter.
 MAX_PROPERTY_WORK: Final = 3_000
 # Many who look for rare messages ask in one turn of the event loop: what they get together in such a time, and what
 # each gets in any case. A pull costs some 60 µs beside: with much less than this, most would go into asking.
 PROPERTY_WINDOW_MS: Final = 20
-PROPERTY_WORK_A_WINDOW: Final = 6_000
+PROPERTY_WORK_PER_WINDOW: Final = 6_000
 MIN_PROPERTY_WORK: Final = 500
-_WORK_A_RECORD: Final = 2
-_BYTES_A_UNIT: Final = 1_024
+_WORK_PER_RECORD: Final = 2
+_BYTES_PER_UNIT: Final = 1_024
 
 # Where the low 32 bits of an entry's tags code stand.
 _TAG_AT: Final = ENTRY.size - 4
@@ -60,7 +60,7 @@ class PropertyWork:
         if abs(now_ms - self._began_ms) >= PROPERTY_WINDOW_MS:
             self._began_ms = now_ms
             self._spent = 0
-        return max(min(PROPERTY_WORK_A_WINDOW - self._spent, MAX_PROPERTY_WORK), MIN_PROPERTY_WORK)
+        return max(min(PROPERTY_WORK_PER_WINDOW - self._spent, MAX_PROPERTY_WORK), MIN_PROPERTY_WORK)
 
     def spend(self, units: int) -> None:
         """A pull took so many."""
@@ -121,7 +121,7 @@ def read_queue(broker: PullLimits, topic: str, queue_id: int, offset: int, max_c
         return Pulled(OVERFLOW_BADLY, high, low, high, b"", 0)
     limit = count = max(min(max_count, broker.max_pull_count), 1)
     if wanted.tags is not None or wanted.properties is not None:
-        count = min(max(MIN_ENTRIES_LOOKED_AT, max_count), MAX_ENTRIES_LOOKED_AT)
+        count = min(max(MIN_ENTRIES_EXAMINED, max_count), MAX_ENTRIES_EXAMINED)
     entries = store.read_entries(topic, queue_id, offset, count)
     if not entries:
         return Pulled(FOUND_NULL, min(max(_next_queue_file(store, offset), low), high), low, high, b"", 0)
@@ -170,7 +170,7 @@ def _collect(
                 properties = properties_of(physical_offset, size)
                 # A damaged record is found, and left out, with those that are handed out.
                 if properties is not None:
-                    properties_of.work_left -= _WORK_A_RECORD + wanted.cost * (1 + len(properties) // _BYTES_A_UNIT)
+                    properties_of.work_left -= _WORK_PER_RECORD + wanted.cost * (1 + len(properties) // _BYTES_PER_UNIT)
                     if not passes(properties):
                         continue
             if physical_offset != end:

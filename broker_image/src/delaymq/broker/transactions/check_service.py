@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from delaymq.store.message_store import MessageStore
 
 # Half messages that are passed over in one call: some 2 ms.
-_LOOKED_AT_ONCE: Final = 4_096
+_EXAMINED_PER_SLICE: Final = 4_096
 _HOUR_MS: Final = 3_600_000
-_MOST_CHECKS: Final = 65_535
+_MAX_CHECKS: Final = 65_535
 # A round goes on later, this often at most, when no producer of a group takes a question: large messages come faster
 # than they are read. A group that takes none at so many calls on end is left out, or it would hold up all the others.
-_PUT_OFF_A_ROUND: Final = 150
-_PUT_OFF_ON_END: Final = 5
+_MAX_DEFERRALS_PER_ROUND: Final = 150
+_MAX_CONSECUTIVE_DEFERRALS: Final = 5
 
 _logger = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ class CheckService:
         if not self._ledger.pending:
             return False
         self._at, self._round_end = 0, self._ledger.half_end
-        self._left_put_offs = _PUT_OFF_A_ROUND
+        self._left_put_offs = _MAX_DEFERRALS_PER_ROUND
         self._left_out.clear()
         return True
 
@@ -146,7 +146,7 @@ class CheckService:
             offset = chunk.offsets[index]
             if offset >= self._round_end:
                 break
-            if asked >= budget or looked_at >= _LOOKED_AT_ONCE:
+            if asked >= budget or looked_at >= _EXAMINED_PER_SLICE:
                 self._at = offset
                 return asked
             looked_at += 1
@@ -183,7 +183,7 @@ class CheckService:
         """Whether the round goes on later, at a half message that no producer took a question about."""
         last_offset, times = self._put_off
         self._put_off = offset, times + 1 if offset == last_offset else 1
-        if self._left_put_offs == 0 or self._put_off[1] > _PUT_OFF_ON_END:
+        if self._left_put_offs == 0 or self._put_off[1] > _MAX_CONSECUTIVE_DEFERRALS:
             return False
         self._left_put_offs -= 1
         return True
@@ -212,7 +212,7 @@ class CheckService:
             return _Examined.OPEN
         if not self._producers.send_check(group, topic, _check_request(record, properties, checks + 1)):
             return _Examined.NOT_TAKEN
-        chunk.checks[index] = min(checks + 1, _MOST_CHECKS)
+        chunk.checks[index] = min(checks + 1, _MAX_CHECKS)
         self.counters.checked += 1
         return _Examined.OPEN
 

@@ -21,7 +21,7 @@ from delaymq.broker.transactions.records import (
 from delaymq.message import names
 from delaymq.message.errors import RecordError
 from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
-from delaymq.message.record import BLANK_MAGIC, LONGEST_HEAD_BYTES, SIZE_AND_MAGIC, Record, decode_transaction
+from delaymq.message.record import BLANK_MAGIC, MAX_HEAD_BYTES, SIZE_AND_MAGIC, Record, decode_transaction
 from delaymq.store.model import Dispatched, NewRecord
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from delaymq.store.message_store import MessageStore
 
 # Records with one unique key that are looked at to find a committed copy; more are a flood of equal keys.
-_MAX_LOOKED_AT: Final = 64
+_MAX_EXAMINED: Final = 64
 
 
 class EndResult(Enum):
@@ -136,7 +136,7 @@ class EndTransaction:
     def _is_copy(self, place: int, record: Record, *, by_any: bool) -> bool:
         # Only the head is read: bodies of megabytes under one key would cost a tenth of a second each time.
         try:
-            body_crc, sys_flag, prepared = decode_transaction(self._store.read_bytes(place, LONGEST_HEAD_BYTES))
+            body_crc, sys_flag, prepared = decode_transaction(self._store.read_bytes(place, MAX_HEAD_BYTES))
         except RecordError:
             return False
         committed = body_crc == record.body_crc and sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT
@@ -151,7 +151,7 @@ class EndTransaction:
 
     def _indexed(self, topic: str, record: Record) -> list[int]:
         unique_key = record.properties.get(names.UNIQUE_KEY)
-        return self._store.query_index(topic, unique_key, _MAX_LOOKED_AT, 0, 1 << 62) if unique_key else []
+        return self._store.query_index(topic, unique_key, _MAX_EXAMINED, 0, 1 << 62) if unique_key else []
 
     def _append(self, message: NewRecord) -> Dispatched | None:
         """Appends; None when it raised and the record is in the log all the same."""

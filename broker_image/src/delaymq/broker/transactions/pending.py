@@ -10,7 +10,7 @@ from typing import Final
 # Settling moves the rest of a chunk: 8 KiB at most. Small ones are joined, or a few old halves would cost one each.
 _CHUNK_HALVES: Final = 1_024
 _JOINED_BELOW: Final = _CHUNK_HALVES // 4
-_LOOKED_AT_SINGLY: Final = 16
+_EXAMINED_SINGLY: Final = 16
 
 
 class Chunk:
@@ -150,7 +150,7 @@ class PendingHalves:
 def _collect_runs(chunk: Chunk, low: int, high: int, collected: list[list[int]], limit: int) -> int | None:
     """Adds the runs of a part of a chunk, by halves; from which queue offset on there is no room, None: all had it."""
     offsets, checks = chunk.offsets, chunk.checks
-    if high - low > _LOOKED_AT_SINGLY:
+    if high - low > _EXAMINED_SINGLY:
         is_run = offsets[high - 1] - offsets[low] == high - 1 - low
         if not is_run or checks[low:high].tobytes() != checks[low : low + 1].tobytes() * (high - low):
             middle = (low + high) // 2

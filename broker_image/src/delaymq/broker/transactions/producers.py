@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from delaymq.protocol.command import Command
 
 # Producers of a group that are tried for one question: those that do not read must not cost a look at thousands.
-_MOST_TRIED: Final = 16
+_MAX_TRIED: Final = 16
 
 
 class Readers(Protocol):
@@ -41,7 +41,7 @@ class Producers:
         sessions = [client.session for client in members.values()]
         if access is not None:
             sessions = [session for session in sessions if access.may_publish(session, topic)]
-        for _ in range(min(len(sessions), _MOST_TRIED)):
+        for _ in range(min(len(sessions), _MAX_TRIED)):
             self._asked += 1
             if sessions[self._asked % len(sessions)].notify(question):
                 return True

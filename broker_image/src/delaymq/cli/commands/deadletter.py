@@ -23,7 +23,7 @@ from delaymq.message import names
 from delaymq.message.names import dead_letter_topic, retry_topic
 
 MAX_LISTED: Final = 10_000
-ASKED_AT_ONCE: Final = 16
+MAX_CONCURRENT_REQUESTS: Final = 16
 RESENT_BEFORE: Final = "resent_before"
 """Why the broker refuses a second time."""
 SHOWN_BODY: Final = 60
@@ -90,7 +90,7 @@ async def _letters(client: Client, group: str, count: int) -> list[ReceivedMessa
 
 async def _resent_times_ms(client: Client, group: str, letters: list[ReceivedMessage]) -> list[int | None]:
     """When each was last sent to its group again; None: never, or the log no longer has it."""
-    topic, gate = retry_topic(group), asyncio.Semaphore(ASKED_AT_ONCE)
+    topic, gate = retry_topic(group), asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
 
     async def look(letter: ReceivedMessage) -> int | None:
         async with gate:

@@ -9,7 +9,7 @@ from delaymq.config import BrokerConfig
 _INDEX_HEAD_BYTES = 40
 _SLOT_BYTES = 4
 _ENTRY_BYTES = 20
-ENTRIES_A_SLOT = 4
+ENTRIES_PER_SLOT = 4
 
 
 def rocketmq_conf(config: BrokerConfig) -> str:
@@ -22,8 +22,8 @@ def rocketmq_conf(config: BrokerConfig) -> str:
     slots, entries = config.max_hash_slot_num, config.max_index_num
     if index_bytes and index_bytes != _index_bytes(slots, entries):
         # A file does not say how it is divided; nearly all have the four entries a slot of RocketMQ's defaults.
-        slots = (index_bytes - _INDEX_HEAD_BYTES) // (_SLOT_BYTES + ENTRIES_A_SLOT * _ENTRY_BYTES)
-        entries = ENTRIES_A_SLOT * slots
+        slots = (index_bytes - _INDEX_HEAD_BYTES) // (_SLOT_BYTES + ENTRIES_PER_SLOT * _ENTRY_BYTES)
+        entries = ENTRIES_PER_SLOT * slots
     if index_bytes and index_bytes != _index_bytes(slots, entries):
         lines.append(
             f"# Index files of {index_bytes} bytes fit no settings that can be known: delete {store / 'index'} before;"

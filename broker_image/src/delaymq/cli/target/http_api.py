@@ -13,7 +13,7 @@ from delaymq.http_client import AnswerTooLargeError, HttpClient, NotSentError, R
 
 TIMEOUT_S: Final = 10.0
 """For each wait on the socket: an answer over all groups of a large broker takes seconds."""
-MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
+MAX_RESPONSE_BYTES: Final = 16 * 1024 * 1024
 """1,000 levels need some 300 KiB; another program on the port must not fill the memory."""
 _ONLY_OURS: Final = "this needs DelayMQ's HTTP interface, which RocketMQ's own broker does not have"
 
@@ -37,7 +37,7 @@ class HttpApi:
         self.url = checked_url(target.http)
         self._timeout_s = timeout_s
         self._client = HttpClient(
-            self.url, target.token, timeout_s=timeout_s, max_answer_bytes=MAX_ANSWER_BYTES, uses_proxy=True
+            self.url, target.token, timeout_s=timeout_s, max_answer_bytes=MAX_RESPONSE_BYTES, uses_proxy=True
         )
 
     def get(self, path: str, **parameters: object) -> dict[str, Any]:

@@ -14,14 +14,14 @@ from rich.text import Text
 from delaymq.cli.errors import CommandError
 from delaymq.cli.terminal.sanitize import json_line, visible
 
-WIDTH_IN_A_PIPE = 1_000
+PIPE_WIDTH = 1_000
 """Not a terminal: lines stay whole for grep."""
 
 
 def console() -> Console:
     """Where text for people goes: as wide as the terminal, or plain and wide in a pipe."""
     made = PlainConsole()
-    return made if made.is_terminal else PlainConsole(width=WIDTH_IN_A_PIPE)
+    return made if made.is_terminal else PlainConsole(width=PIPE_WIDTH)
 
 
 class PlainConsole(Console):

@@ -13,7 +13,7 @@ from delaymq.clock import now_ms
 from delaymq.message import names
 
 SHOWN_CHARACTERS: Final = 200
-WORTH_TELLING_MS: Final = 1_000
+MIN_SHOWN_LATENESS_MS: Final = 1_000
 """Between a message being there and being read; less is the way to the consumer."""
 """Of a body in a line."""
 
@@ -40,7 +40,7 @@ def as_line(message: ReceivedMessage, arrived_ms: int, due_ms: int | None) -> st
         parts.append(f"delayed {duration(due_ms - message.born_timestamp_ms)}")
         parts.append(f"late by {duration(message.store_timestamp_ms - due_ms)}")
         read_after_ms = arrived_ms - message.store_timestamp_ms
-        if read_after_ms >= WORTH_TELLING_MS:
+        if read_after_ms >= MIN_SHOWN_LATENESS_MS:
             parts.append(f"read {duration(read_after_ms)} later")
     parts.append(f"queue {message.queue.queue_id}, offset {message.queue_offset}")
     return on_one_line("  ".join(parts))

@@ -32,7 +32,7 @@ from delaymq.protocol.headers import (
 )
 from delaymq.transport import RemotingConnection
 
-MAX_OPEN_ANSWERS: Final = 100
+MAX_OPEN_RESPONSES: Final = 100
 """Questions at a time whose answers wait for a handler: a broker must not start as many handlers as it likes."""
 
 _logger = logging.getLogger(__name__)
@@ -106,9 +106,9 @@ class InboundRequests:
     async def _answer_later(
         self, connection: RemotingConnection, command: Command, answer: Coroutine[Any, Any, Response]
     ) -> None:
-        if self._open >= MAX_OPEN_ANSWERS:
+        if self._open >= MAX_OPEN_RESPONSES:
             answer.close()
-            remark = f"this client answers {MAX_OPEN_ANSWERS} such requests already: try again later"
+            remark = f"this client answers {MAX_OPEN_RESPONSES} such requests already: try again later"
             _reply(connection, command, Response(ResponseCode.SYSTEM_BUSY, remark))
             return
         self._open += 1

@@ -29,7 +29,7 @@ from delaymq.protocol.headers import (
 MAY_SUSPEND = 2
 WITH_SUBSCRIPTION = 4
 # The answer to a held pull may come this long after the time that it may be held: the broker looks every 5 s.
-HELD_ANSWER_MARGIN_MS = 15_000
+HELD_PULL_MARGIN_MS = 15_000
 ENOUGH_BYTES = 32 * 1024 * 1024
 """Of bodies from one pull, inflated; the others are pulled again. 32 messages of a few KiB may be 2 GiB of zeros."""
 
@@ -82,7 +82,7 @@ class QueueCalls:
             expression_type=subscription.expression_type,
         )
         address = await self._client.address_of(queue, broker_id=self._suggested.get(queue, MASTER_ID))
-        timeout_ms = suspend_ms + HELD_ANSWER_MARGIN_MS if suspend_ms else self._client.options.request_timeout_ms
+        timeout_ms = suspend_ms + HELD_PULL_MARGIN_MS if suspend_ms else self._client.options.request_timeout_ms
         command = request_command(RequestCode.PULL_MESSAGE, header.to_fields())
         try:
             answer = await self._client.network.invoke(address, command, timeout_ms)

@@ -19,9 +19,9 @@ from delaymq.protocol.integers import Int32
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 """A JSON body of a peer. A table of 10,000 topics has 2 MiB; who reads larger files of its own states its limit."""
-BYTES_A_VALUE: Final = 4
+BYTES_PER_VALUE: Final = 4
 """How densely a body may be packed with values; bounds what parsing it can allocate."""
-BYTES_A_TOLERANT_VALUE: Final = 16
+BYTES_PER_TOLERANT_VALUE: Final = 16
 """The same for what is not standard JSON: that parser takes a second for a million values, and all wait for it."""
 REQUEST_DIALECT_BYTES: Final = 64 * 1024
 """For bodies of clients' requests that are not standard JSON: a broker's event loop parses them, in 10 ms at most."""
@@ -58,7 +58,7 @@ class Body(msgspec.Struct, rename="camel", omit_defaults=True):
     def decode(cls, data: bytes | str, *, max_bytes: int | None = None) -> Self:
         """Raises RequestError, whose remark says what is wrong, for a body that cannot be read."""
         max_bytes = max_bytes or cls.MAX_BYTES
-        max_values = max(max_bytes // BYTES_A_VALUE, 1)
+        max_values = max(max_bytes // BYTES_PER_VALUE, 1)
         try:
             check_size(data, max_bytes, max_values)
         except FastJsonError as error:
@@ -68,7 +68,7 @@ class Body(msgspec.Struct, rename="camel", omit_defaults=True):
         except (msgspec.MsgspecError, ValueError, RecursionError):
             pass  # not standard JSON, or with nulls: the tolerant way
         try:
-            max_values = max(max_bytes // BYTES_A_TOLERANT_VALUE, 1)
+            max_values = max(max_bytes // BYTES_PER_TOLERANT_VALUE, 1)
             tree = loads(
                 data,
                 object_key=_message_queue,

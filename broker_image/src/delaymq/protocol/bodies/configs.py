@@ -6,7 +6,7 @@ from typing import ClassVar, Final, Self
 
 import msgspec
 
-from delaymq.protocol.bodies.base import BYTES_A_VALUE, MAX_BODY_BYTES, REQUEST_DIALECT_BYTES, Body, bad_body, written
+from delaymq.protocol.bodies.base import BYTES_PER_VALUE, MAX_BODY_BYTES, REQUEST_DIALECT_BYTES, Body, bad_body, written
 from delaymq.protocol.integers import Int32, Int64
 
 MAX_INFLATED_BYTES: Final = 16 * 1024 * 1024
@@ -182,7 +182,7 @@ def _topic_of_words(words: bytes) -> TopicConfig:
 
 
 def _filter_servers(data: bytes) -> list[str]:
-    if len(data) > MAX_BODY_BYTES or data.count(b",") > MAX_BODY_BYTES // BYTES_A_VALUE:
+    if len(data) > MAX_BODY_BYTES or data.count(b",") > MAX_BODY_BYTES // BYTES_PER_VALUE:
         raise bad_body(RegisterBody.__name__, "its list of filter servers is too long")
     try:
         return msgspec.json.decode(data, type=list[str])

@@ -31,7 +31,7 @@ from delaymq.server.metrics.gather import gather
 if TYPE_CHECKING:
     from delaymq.server.broker_server import BrokerServer
 
-SCAN_TURN_S: Final = 0.005
+SCAN_SLICE_S: Final = 0.005
 """How long a scan of all groups and topics holds the loop before others have their turn."""
 
 
@@ -145,12 +145,12 @@ class BrokerHttp:
         now_ms = broker.now_ms()
         pending = self._pending()
         found = remaining.UnconsumedTotals()
-        give_way_at = time.monotonic() + SCAN_TURN_S
+        yield_at = time.monotonic() + SCAN_SLICE_S
         for row in remaining.scan(broker, now_ms):
             found.add(row)
-            if time.monotonic() >= give_way_at:
+            if time.monotonic() >= yield_at:
                 await asyncio.sleep(0)
-                give_way_at = time.monotonic() + SCAN_TURN_S
+                yield_at = time.monotonic() + SCAN_SLICE_S
         return Remaining(
             as_of_ms=now_ms,
             # What was handed over or sent back meanwhile is in one of the two.

@@ -9,7 +9,7 @@ from delaymq.server.api.routing import Api
 from delaymq.server.registration import NameServerLink
 from delaymq.transport import TransportError
 
-ASK_TIMEOUT_MS = 2_000
+REQUEST_TIMEOUT_MS = 2_000
 """A NameServer that does not answer must not hold up a page: the next is asked."""
 MAX_BROKERS = 1_000
 """Shown of a cluster."""
@@ -43,7 +43,7 @@ async def cluster(api: Api) -> Cluster:
 
 async def _brokers_of(link: NameServerLink) -> list[BrokerRow]:
     try:
-        answer = await link.ask(request_command(RequestCode.GET_BROKER_CLUSTER_INFO, {}), ASK_TIMEOUT_MS)
+        answer = await link.ask(request_command(RequestCode.GET_BROKER_CLUSTER_INFO, {}), REQUEST_TIMEOUT_MS)
         if answer.code != ResponseCode.SUCCESS:
             return []
         table = ClusterInfo.decode(answer.body).broker_addr_table

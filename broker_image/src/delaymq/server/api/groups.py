@@ -36,34 +36,34 @@ class GroupQuery(Query):
 
 async def groups(api: Api, query: GroupsQuery) -> Groups:
     """A page of groups."""
-    broker, turns = api.broker, TimeSlices()
+    broker, slices = api.broker, TimeSlices()
     wanted = query.contains.lower()
-    offset_topics = await _topics_by_group(broker, turns)
+    offset_topics = await _topics_by_group(broker, slices)
     known = {*broker.groups.table, *broker.clients.group_names(broker.now_ms())}
     candidates = []
     total = 0
     for name in known:
-        await turns.give_way()
+        await slices.checkpoint()
         if wanted in name.lower() and (not names.is_system_group(name) or name in offset_topics):
             total += 1
             if name > query.after:
                 candidates.append(name)
     page, following = await page_of(candidates, query.limit)
-    rows = [await _row(broker, name, offset_topics.get(name, []), turns) for name in page]
+    rows = [await _row(broker, name, offset_topics.get(name, []), slices) for name in page]
     return Groups(as_of_ms=broker.now_ms(), groups=rows, total=total, next=following)
 
 
 async def group(api: Api, query: GroupQuery) -> GroupDetails:
     """One group."""
-    broker, turns, name = api.broker, TimeSlices(), query.group
+    broker, slices, name = api.broker, TimeSlices(), query.group
     now_ms = broker.now_ms()
     offset_topics = [
-        topic for topic in (await _topics_by_group(broker, turns)).get(name, []) if topic in broker.topics.table
+        topic for topic in (await _topics_by_group(broker, slices)).get(name, []) if topic in broker.topics.table
     ]
     if name not in broker.groups.table and broker.clients.group(name, now_ms) is None and not offset_topics:
         raise ApiError(404, "no_such_group", f"there is no group {name[:255]!r} on this broker: see /api/v1/groups")
-    row = await _row(broker, name, offset_topics, turns)
-    progress, truncated = await _progress(api, name, row.topics, turns)
+    row = await _row(broker, name, offset_topics, slices)
+    progress, truncated = await _progress(api, name, row.topics, slices)
     connected = broker.clients.group(name, now_ms)
     subscriptions = list(connected.subscriptions.values()) if connected is not None else []
     members = _members(broker, name, now_ms)
@@ -80,19 +80,19 @@ async def group(api: Api, query: GroupQuery) -> GroupDetails:
     )
 
 
-async def _topics_by_group(broker: "Broker", turns: TimeSlices) -> dict[str, list[str]]:
+async def _topics_by_group(broker: "Broker", slices: TimeSlices) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for key in list(broker.offsets.table):
-        await turns.give_way()
+        await slices.checkpoint()
         topic, _, name = key.partition("@")
         found.setdefault(name, []).append(topic)
     return found
 
 
-async def _row(broker: "Broker", name: str, offset_topics: list[str], turns: TimeSlices) -> GroupRow:
+async def _row(broker: "Broker", name: str, offset_topics: list[str], slices: TimeSlices) -> GroupRow:
     now_ms = broker.now_ms()
     connected = broker.clients.group(name, now_ms)
-    topics, lag = await topics_and_lag(broker, name, offset_topics, turns)
+    topics, lag = await topics_and_lag(broker, name, offset_topics, slices)
     low, high = broker.store.queue_bounds(names.dead_letter_topic(name), 0)
     return GroupRow(
         group=name,
@@ -125,7 +125,7 @@ def _members(broker: "Broker", name: str, now_ms: int) -> list[Member]:
     return sorted(members, key=lambda member: member.client_id)
 
 
-async def _progress(api: Api, name: str, topics: list[str], turns: TimeSlices) -> tuple[list[Progress], bool]:
+async def _progress(api: Api, name: str, topics: list[str], slices: TimeSlices) -> tuple[list[Progress], bool]:
     """Rows of the queues that hold something or have an offset, and whether there are more than are shown."""
     broker = api.broker
     store = broker.store
@@ -138,7 +138,7 @@ async def _progress(api: Api, name: str, topics: list[str], turns: TimeSlices) -
             continue
         offsets = broker.offsets.queues_of(topic, name)
         for queue_id in range(queue_count(config)):
-            await turns.give_way()
+            await slices.checkpoint()
             low, high = store.queue_bounds(topic, queue_id)
             offset = offsets.get(queue_id)
             if high == 0 and offset is None:

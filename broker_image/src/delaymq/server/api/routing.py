@@ -25,7 +25,7 @@ MAX_READS: Final = 2
 """Answers that read old messages at once: each has a thread."""
 MAX_WAITING: Final = 64
 """Requests that wait for one of these: more get 503."""
-LONGEST_WAIT_S: Final = 5.0
+MAX_WAIT_S: Final = 5.0
 JSON: Final = "application/json"
 
 Limit = Annotated[int, msgspec.Meta(ge=1, le=MAX_PAGE, description="rows in the answer")]
@@ -115,7 +115,7 @@ class Api:
             raise _busy()
         self._waiting += 1
         try:
-            async with asyncio.timeout(LONGEST_WAIT_S):
+            async with asyncio.timeout(MAX_WAIT_S):
                 await self._reads.acquire()
         except TimeoutError:
             raise _busy() from None

@@ -54,12 +54,12 @@ async def page_of(candidates: list[str], limit: int) -> tuple[list[str], str | N
 
 async def topics(api: Api, query: TopicsQuery) -> Topics:
     """A page of topics."""
-    broker, turns = api.broker, TimeSlices()
+    broker, slices = api.broker, TimeSlices()
     wanted = query.contains.lower()
     total = 0
     candidates = []
     for name in list(broker.topics.table):
-        await turns.give_way()
+        await slices.checkpoint()
         if wanted in name.lower() and query.kind in ("all", kind_of(broker, name)):
             total += 1
             if name > query.after:
@@ -71,7 +71,7 @@ async def topics(api: Api, query: TopicsQuery) -> Topics:
         config = broker.topics.table.get(name)
         if config is None:
             continue  # deleted meanwhile
-        row, last_offset = await _row(broker, config, turns)
+        row, last_offset = await _row(broker, config, slices)
         rows.append(row)
         newest.append(last_offset)
     async with api.reading():
@@ -83,15 +83,15 @@ async def topics(api: Api, query: TopicsQuery) -> Topics:
 
 async def topic(api: Api, query: TopicQuery) -> TopicDetails:
     """One topic."""
-    broker, turns = api.broker, TimeSlices()
+    broker, slices = api.broker, TimeSlices()
     config = broker.topics.table.get(query.topic)
     if config is None:
         raise no_topic(query.topic)
-    row, last_offset = await _row(broker, config, turns)
+    row, last_offset = await _row(broker, config, slices)
     queues = []
     newest = [last_offset]
     for queue_id in range(min(queue_count(config), MAX_SHOWN_QUEUES)):
-        await turns.give_way()
+        await slices.checkpoint()
         low, high = broker.store.queue_bounds(query.topic, queue_id)
         queues.append(QueueRow(queue_id=queue_id, min_offset=low, max_offset=high, last_stored_ms=None))
         newest.append(_last_offset(broker, query.topic, queue_id, low, high))
@@ -100,7 +100,7 @@ async def topic(api: Api, query: TopicQuery) -> TopicDetails:
     row.last_stored_ms = times[0]
     for queue, time_ms in zip(queues, times[1:], strict=True):
         queue.last_stored_ms = time_ms
-    groups = await groups_of(broker, query.topic, turns)
+    groups = await groups_of(broker, query.topic, slices)
     return TopicDetails(
         as_of_ms=broker.now_ms(),
         queues=queues,
@@ -114,17 +114,17 @@ def no_topic(name: str) -> ApiError:
     return ApiError(404, "no_such_topic", f"there is no topic {name[:127]!r} on this broker: see /api/v1/topics")
 
 
-async def groups_of(broker: "Broker", topic: str, turns: TimeSlices) -> list[str]:
+async def groups_of(broker: "Broker", topic: str, slices: TimeSlices) -> list[str]:
     """Groups that have offsets or members for a topic."""
     found = set(broker.clients.groups_of_topic(topic))
     for key in list(broker.offsets.table):
-        await turns.give_way()
+        await slices.checkpoint()
         if key.startswith(topic) and key.partition("@")[0] == topic:
             found.add(key.partition("@")[2])
     return sorted(found)
 
 
-async def _row(broker: "Broker", config: TopicConfig, turns: TimeSlices) -> tuple[TopicRow, int]:
+async def _row(broker: "Broker", config: TopicConfig, slices: TimeSlices) -> tuple[TopicRow, int]:
     """A topic's row without the time, and where its newest record is (-1: nowhere)."""
     name, store = config.topic_name, broker.store
     messages, last_offset = 0, -1
@@ -133,7 +133,7 @@ async def _row(broker: "Broker", config: TopicConfig, turns: TimeSlices) -> tupl
         if high > low:
             messages += high - low
             last_offset = max(last_offset, _last_offset(broker, name, queue_id, low, high))
-        await turns.give_way()
+        await slices.checkpoint()
     row = TopicRow(
         topic=name,
         kind=kind_of(broker, name),

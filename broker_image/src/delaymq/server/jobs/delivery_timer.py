@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 BATCH: Final = 64
 """Messages handed over before sockets get their turn again: some 2 ms, so a due crowd does not starve producers."""
-LONGEST_SLEEP_MS: Final = 1_000
+MAX_SLEEP_MS: Final = 1_000
 """Due times are the wall clock's and sleeping is not: a stepped clock is noticed within this time."""
 RETRY_S: Final = 1.0
 
@@ -80,7 +80,7 @@ class DeliveryTimer:
         if wait_ms <= 0:
             self.wake()
         else:
-            self._sleep(min(wait_ms, LONGEST_SLEEP_MS) / 1000)
+            self._sleep(min(wait_ms, MAX_SLEEP_MS) / 1000)
 
     def _sleep(self, seconds: float) -> None:
         if self._handle is not None:

@@ -19,7 +19,7 @@ AT_ONCE: Final = 64
 """Records that are read at once: some 1 ms of a thread, which may keep the loop waiting for as long."""
 PAUSES: Final = 3
 """How many times as long as it reads it pauses: messages that are due and producers come first."""
-LONGEST_PAUSE_S: Final = 0.5
+MAX_PAUSE_S: Final = 0.5
 _AGAIN_S: Final = 5.0
 
 _problems = ThrottledLogger(logging.getLogger(__name__), now_ms)
@@ -52,7 +52,7 @@ class PendingTopicsLoader:
                     began = time.monotonic()
                     if offsets:
                         await self._try_to_learn(thread, queue_id, list(offsets))
-                    await asyncio.sleep(min(PAUSES * (time.monotonic() - began), LONGEST_PAUSE_S))
+                    await asyncio.sleep(min(PAUSES * (time.monotonic() - began), MAX_PAUSE_S))
                 if not delivery.pending_topics.complete:
                     await asyncio.sleep(_AGAIN_S)
 

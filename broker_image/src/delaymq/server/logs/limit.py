@@ -9,7 +9,7 @@ from typing import Final
 
 BURST_LINES: Final = 200
 """At once: a recovery has something to say about each of many files."""
-LINES_A_SECOND: Final = 20.0
+LINES_PER_SECOND: Final = 20.0
 DEBUG_FACTOR: Final = 50
 """Debug is asked for, and of no use with gaps."""
 
@@ -49,7 +49,7 @@ class _Bucket:
         self._at_s = now_s
 
     def take(self, now_s: float, factor: int) -> int | None:
-        grown = self._lines + (now_s - self._at_s) * LINES_A_SECOND * factor
+        grown = self._lines + (now_s - self._at_s) * LINES_PER_SECOND * factor
         self._lines, self._at_s = min(grown, BURST_LINES * factor), now_s
         if self._lines < 1:
             self.left_out += 1

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
     from delaymq.server.broker_server import BrokerServer
 
-MAX_TOPICS_OF_A_GROUP: Final = 100
+MAX_TOPICS_PER_GROUP: Final = 100
 """Whose lag is counted at each scrape."""
 
 
@@ -52,49 +52,49 @@ class Gathered:
 
 async def gather(server: "BrokerServer") -> Gathered:
     """The numbers of now; the walks over topics and groups are done in turns."""
-    broker, turns = server.broker, TimeSlices()
+    broker, slices = server.broker, TimeSlices()
     gathered = Gathered(server, next_due_ms=broker.delivery.next_due_ms())
-    gathered.stored = await _summed(broker.stats.stored, broker.topic_series, turns)
-    gathered.delivered = await _summed(broker.delivery.counters.delivered, broker.topic_series, turns)
+    gathered.stored = await _summed(broker.stats.stored, broker.topic_series, slices)
+    gathered.delivered = await _summed(broker.delivery.counters.delivered, broker.topic_series, slices)
     if broker.delivery.pending_topics.complete:
         gathered.pending = {}
         for queue in list(broker.delivery.pending_topics.queues.values()):
-            await _add(gathered.pending, queue.counts(), broker.topic_series, turns)
+            await _add(gathered.pending, queue.counts(), broker.topic_series, slices)
     for topic, counts in broker.delivery.topic_lateness.copy().items():
         label = broker.topic_series.label(topic)
         gathered.lateness.setdefault(label, LatenessCounts()).merge(counts)
-    await turns.give_way()
-    await _end_series(gathered, broker, turns)
-    await _gather_groups(gathered, broker, turns)
+    await slices.checkpoint()
+    await _end_series(gathered, broker, slices)
+    await _gather_groups(gathered, broker, slices)
     for pin in broker.store.pins.report():
         gathered.pins[pin.holder] = pin.pinned_bytes
     gathered.tasks = len(asyncio.all_tasks())
     return gathered
 
 
-async def _end_series(gathered: Gathered, broker: "Broker", turns: TimeSlices) -> None:
+async def _end_series(gathered: Gathered, broker: "Broker", slices: TimeSlices) -> None:
     """Frees the series of topics that were deleted while something waited for them, or while they were counted."""
     told = {*gathered.stored, *gathered.delivered, *gathered.lateness, *(gathered.pending or ())}
     for name in broker.topic_series.names():
         if name not in told and name not in broker.topics.table:
             broker.topic_series.forget(name)
-        await turns.give_way()
+        await slices.checkpoint()
 
 
-async def _summed(counts: dict[str, int], series: LabelLimiter, turns: TimeSlices) -> dict[str, int]:
+async def _summed(counts: dict[str, int], series: LabelLimiter, slices: TimeSlices) -> dict[str, int]:
     sums: dict[str, int] = {}
-    await _add(sums, counts, series, turns)
+    await _add(sums, counts, series, slices)
     return sums
 
 
-async def _add(sums: dict[str, int], counts: dict[str, int], series: LabelLimiter, turns: TimeSlices) -> None:
+async def _add(sums: dict[str, int], counts: dict[str, int], series: LabelLimiter, slices: TimeSlices) -> None:
     for name, count in list(counts.items()):
         label = series.label(name)
         sums[label] = sums.get(label, 0) + count
-        await turns.give_way()
+        await slices.checkpoint()
 
 
-async def _gather_groups(gathered: Gathered, broker: "Broker", turns: TimeSlices) -> None:
+async def _gather_groups(gathered: Gathered, broker: "Broker", slices: TimeSlices) -> None:
     """Lag, dead letters and members of the groups that have series; of the others only their members and dead letters.
 
     The lag of thousands of groups would cost more than it tells. Offsets alone make no group: made-up names must not
@@ -102,19 +102,19 @@ async def _gather_groups(gathered: Gathered, broker: "Broker", turns: TimeSlices
     """
     topics: dict[str, list[str]] = {}
     for key in list(broker.offsets.table):
-        await turns.give_way()
+        await slices.checkpoint()
         topic, _, name = key.partition("@")
-        if name in broker.groups.table and len(there := topics.setdefault(name, [])) < MAX_TOPICS_OF_A_GROUP:
+        if name in broker.groups.table and len(there := topics.setdefault(name, [])) < MAX_TOPICS_PER_GROUP:
             there.append(topic)
     for name in broker.clients.group_names(broker.now_ms()):
         if name in broker.groups.table:
             topics.setdefault(name, [])
     for name, offset_topics in topics.items():
-        await turns.give_way()
+        await slices.checkpoint()
         label = broker.group_series.label(name)
         low, high = broker.store.queue_bounds(names.dead_letter_topic(name), 0)
         gathered.dead_letters[label] = gathered.dead_letters.get(label, 0) + high - low
         members = broker.clients.consumers.get(name)
         gathered.members[label] = gathered.members.get(label, 0) + (len(members.members) if members else 0)
         if label != OTHER:
-            gathered.lag[label] = await lag_of(broker, name, offset_topics, turns)
+            gathered.lag[label] = await lag_of(broker, name, offset_topics, slices)

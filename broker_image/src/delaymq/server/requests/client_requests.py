@@ -21,7 +21,7 @@ MAX_HELD_BYTES_PER_REQUESTER: Final = 2 * MAX_FRAME_BYTES
 number of requests alone would be no limit."""
 MAX_HELD_BYTES: Final = 4 * MAX_HELD_BYTES_PER_REQUESTER
 """The same of all askers."""
-MAX_ANSWER_BYTES: Final = MAX_FRAME_BYTES
+MAX_RESPONSE_BYTES: Final = MAX_FRAME_BYTES
 """Bodies that are kept for one asker: more could not be sent on in one frame."""
 MAX_KEPT_BYTES: Final = 4 * MAX_FRAME_BYTES
 """The same for all askers: clients that answer with all they have would fill the memory."""
@@ -133,7 +133,7 @@ class ClientRequests:
     def _answered(self, relay: _Relay, index: int, answer: Command | None) -> None:
         if answer is not None:
             kept = len(answer.body)
-            if relay.kept_bytes + kept <= MAX_ANSWER_BYTES and self._kept_bytes + kept <= MAX_KEPT_BYTES:
+            if relay.kept_bytes + kept <= MAX_RESPONSE_BYTES and self._kept_bytes + kept <= MAX_KEPT_BYTES:
                 relay.answers[index] = answer
                 relay.kept_bytes += kept
                 self._kept_bytes += kept

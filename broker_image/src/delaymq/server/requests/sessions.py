@@ -13,7 +13,7 @@ from delaymq.throttled_log import ThrottledLogger
 from delaymq.transport import ConnectionLimits, RemotingConnection
 
 SERVER_LIMITS: Final = ConnectionLimits(read_while_behind=False)
-SWEEPS_A_TIMEOUT: Final = 4
+SWEEPS_PER_TIMEOUT: Final = 4
 """How often within the idle time a connection is looked at; it is closed at most a quarter too late."""
 DRAIN_STEP_S: Final = 0.005
 
@@ -54,7 +54,7 @@ class Sessions:
     def start(self) -> None:
         """Begins to look for idle connections."""
         loop = asyncio.get_running_loop()
-        self._sweep_timer = loop.call_later(self._idle_s / SWEEPS_A_TIMEOUT, self._sweep)
+        self._sweep_timer = loop.call_later(self._idle_s / SWEEPS_PER_TIMEOUT, self._sweep)
 
     def opened(self, connection: RemotingConnection) -> None:
         """Takes a new connection, or cuts it off when there are too many."""
@@ -133,7 +133,7 @@ class Sessions:
                 session.idle_sweeps = 0
                 continue
             session.idle_sweeps += 1
-            if session.idle_sweeps >= SWEEPS_A_TIMEOUT:
+            if session.idle_sweeps >= SWEEPS_PER_TIMEOUT:
                 _logger.info("%s was silent for %d s: closed", session.remote_address, int(self._idle_s))
                 session.connection.close()
         self.start()

@@ -20,10 +20,10 @@ from delaymq.server.tls.contexts import context_of_pem, server_context
 from delaymq.throttled_log import fields
 from delaymq.transport.tls_acceptor import TlsAcceptor
 
-LOOK_INTERVAL_S: Final = 2.0
+CHECK_INTERVAL_S: Final = 2.0
 """How often is looked whether the files changed."""
 MAKE_TIMEOUT_S: Final = 20.0
-MAKE_AGAIN_S: Final = 60.0
+RETRY_S: Final = 60.0
 """After a self-signed certificate could not be made: TLS clients come as often as they like."""
 
 TRIM_INTERVAL_S: Final = 10.0
@@ -99,7 +99,7 @@ class ServerTls:
     async def _look_on(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(LOOK_INTERVAL_S)
+            await asyncio.sleep(CHECK_INTERVAL_S)
             await loop.run_in_executor(None, self.look)
 
     def look(self) -> None:
@@ -153,7 +153,7 @@ class ServerTls:
     async def _make_once(self) -> None:
         loop = asyncio.get_running_loop()
         if self._making is None or (self._making.done() and loop.time() > self._make_again_at):
-            self._make_again_at = loop.time() + MAKE_AGAIN_S
+            self._make_again_at = loop.time() + RETRY_S
             self._making = asyncio.create_task(self._make(), name="self-signed certificate")
         await asyncio.shield(self._making)
 

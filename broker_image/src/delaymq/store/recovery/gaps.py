@@ -13,7 +13,7 @@ from delaymq.store.recovery.queue_runs import Key
 # Damaged bits in queue id and topic together.
 _MAX_BITS: Final = 8
 # Looks at gaps of other queues in one recovery. Only a log full of damage needs more; what is left is appended.
-MAX_LOOKS: Final = 1_000_000
+MAX_LOOKUPS: Final = 1_000_000
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ class Gaps:
         found, fewest = None, _MAX_BITS + 1
         for key, gaps in self._by_queue.items():
             bits = bits_between(key, stray.key)
-            if not 0 < bits < fewest or self._looks > MAX_LOOKS or named not in (None, key):
+            if not 0 < bits < fewest or self._looks > MAX_LOOKUPS or named not in (None, key):
                 continue
             self._looks += len(gaps)
             for gap in gaps:

@@ -16,8 +16,8 @@ from delaymq.store.recovery.log_scan import ScanPosition, find_sound, is_sound
 from delaymq.store.segments import Segment, segment_name
 
 # A record must have a topic, of one letter at least.
-_SMALLEST_FILLER_BYTES = FIXED_BYTES + 1
-_LARGEST_FILLER_BYTES = 1 << 20
+_MIN_FILLER_BYTES = FIXED_BYTES + 1
+_MAX_FILLER_BYTES = 1 << 20
 _NO_HOST = bytes(8)
 
 
@@ -71,7 +71,7 @@ class LogRepair:
             try:
                 if start == 0 and segment.base > hole and is_sound(data, 0, segment.base, not_before_ms):
                     return segment.base
-                start += _SMALLEST_FILLER_BYTES
+                start += _MIN_FILLER_BYTES
                 found = find_sound(self._files, segment.descriptor, data, start, segment.base, not_before_ms)
                 if found is not None:
                     return segment.base + found
@@ -84,8 +84,8 @@ class LogRepair:
         topic = MARKS_TOPIC.encode()
         while start < end:
             size = end - start
-            if size > _LARGEST_FILLER_BYTES + _SMALLEST_FILLER_BYTES:
-                size = _LARGEST_FILLER_BYTES
+            if size > _MAX_FILLER_BYTES + _MIN_FILLER_BYTES:
+                size = _MAX_FILLER_BYTES
             name = topic if size >= FIXED_BYTES + len(topic) else b"x"
             record = encode_record(
                 topic=name,

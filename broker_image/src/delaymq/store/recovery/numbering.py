@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from math import inf
 from typing import NamedTuple
 
-from delaymq.store.recovery.gaps import MAX_LOOKS, Gap, Gaps, Stray, bits_between
+from delaymq.store.recovery.gaps import MAX_LOOKUPS, Gap, Gaps, Stray, bits_between
 from delaymq.store.recovery.queue_runs import Key, Run, Survey
 from delaymq.store.recovery.run_selection import Evidence, QueueRuns, RunChoice, Start
 
@@ -89,7 +89,7 @@ class Numbering:
         """
         gaps = [each for queue in queues for each in self._unexplained_gaps(queue)]
         known = {queue.key for queue in queues}
-        if len(gaps) * len(self._survey.queues) > MAX_LOOKS:
+        if len(gaps) * len(self._survey.queues) > MAX_LOOKUPS:
             return [], []
         fitting: dict[int, list[tuple[Key, Run]]] = {}
         undecided = []

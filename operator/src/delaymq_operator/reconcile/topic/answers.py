@@ -16,7 +16,7 @@ MAX_AGE_POLLS: Final = 0.9
 """How old an answer may be, in poll intervals: Topics that look in turn shall find what the first of them got."""
 
 FIRST_BACKOFF_MS: Final = 1_000
-LONGEST_BACKOFF_MS: Final = 60_000
+MAX_BACKOFF_MS: Final = 60_000
 
 
 def problem_of(server: str, error: BrokerUnreachable | BrokerRefused) -> str:
@@ -71,7 +71,7 @@ class Answer(Generic[T]):
     @property
     def backoff_ms(self) -> int:
         """For how long it is left alone after the last failure."""
-        return min(FIRST_BACKOFF_MS << min(self._failures - 1, 16), LONGEST_BACKOFF_MS)
+        return min(FIRST_BACKOFF_MS << min(self._failures - 1, 16), MAX_BACKOFF_MS)
 
 
 class ParsedBroker:

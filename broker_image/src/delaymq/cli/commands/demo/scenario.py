@@ -29,7 +29,7 @@ QUEUES = 4
 DELAYS = {"1s": 4, "5s": 4, "10s": 4}
 KILL_AFTER_S = 2.5
 """The messages of 1 s have come by then; the others wait on the disk."""
-LONGEST_WAIT_S = 20.0
+MAX_WAIT_S = 20.0
 LATE_COPIES_S = 1.0
 """After the last arrival: a second copy of a message would come now."""
 POLL_S = 0.05
@@ -51,7 +51,7 @@ async def play(broker: BrokerProcess, screen: Screen) -> Report:
                 await _send_all(client, report, screen)
                 await asyncio.sleep(KILL_AFTER_S)
                 await _kill_and_restart(broker, report, screen)
-                await _until(lambda: not report.waiting, LONGEST_WAIT_S)
+                await _until(lambda: not report.waiting, MAX_WAIT_S)
                 await asyncio.sleep(LATE_COPIES_S)
         await broker.stop()
     finally:

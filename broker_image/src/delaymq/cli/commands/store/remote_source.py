@@ -22,13 +22,13 @@ from delaymq.store.errors import BackupError, SegmentGoneError
 from delaymq.store.segments import segment_name
 
 TIMEOUT_S: Final = 30.0
-MAX_ANSWER_BYTES: Final = 512 << 20
+MAX_RESPONSE_BYTES: Final = 512 << 20
 """Positions of 80,000 queues have some 5 MB, 200,000 consumer offsets with long names a hundred."""
 LEASE_MS: Final = 120_000
 RENEW_S: Final = 20.0
 TRIES: Final = 6
 """Of each request, while the broker says that it is busy, or restarts: some 15 s."""
-LONGEST_CONFIRM_S: Final = 60.0
+CONFIRM_TIMEOUT_S: Final = 60.0
 _RETRIED: Final = frozenset({429, 503})
 _NO_HEADERS: Final[Mapping[str, str]] = {}
 _T = TypeVar("_T")
@@ -39,7 +39,7 @@ class RemoteSource:
 
     def __init__(self, url: str, token: str, folder: str) -> None:
         self._client = HttpClient(
-            checked_url(url), token, timeout_s=TIMEOUT_S, max_answer_bytes=MAX_ANSWER_BYTES, keeps_connection=True
+            checked_url(url), token, timeout_s=TIMEOUT_S, max_answer_bytes=MAX_RESPONSE_BYTES, keeps_connection=True
         )
         # One name a target folder: a run that was killed is followed by one that takes over its pin.
         self.holder = "backup-" + hashlib.sha256(os.path.abspath(folder).encode()).hexdigest()[:12]
@@ -80,7 +80,7 @@ class RemoteSource:
 
     def _confirmed(self, needed: int) -> int:
         """The confirmed end, once it covers what the tables are about (under SYNC_FLUSH a moment later)."""
-        give_up_at = time.monotonic() + LONGEST_CONFIRM_S
+        give_up_at = time.monotonic() + CONFIRM_TIMEOUT_S
         while (end := self._get("/api/v1/store", Store).end_offset) < needed:
             if time.monotonic() > give_up_at:
                 raise BackupError(f"the broker did not get its log to the disk up to {needed}: look at its log")

@@ -12,7 +12,7 @@ from delaymq.client.consumer.stats.consumer_stats import Tally
 from delaymq.client.core.background import Background
 from delaymq.client.options import PushConsumerOptions
 
-LOOKS = 15
+CHECKS_PER_TIMEOUT = 15
 """For overdue handlers within one consume timeout: one that hangs is found at most 1/15 later."""
 
 _logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class HandlerTimeout:
 
     def start(self, background: Background) -> None:
         """Begins to look."""
-        background.every(max(self._limit_ms // LOOKS, 1), self._look)
+        background.every(max(self._limit_ms // CHECKS_PER_TIMEOUT, 1), self._look)
 
     async def _look(self) -> None:
         before_s = asyncio.get_running_loop().time() - self._limit_ms / 1000

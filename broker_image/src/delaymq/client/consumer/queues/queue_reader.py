@@ -23,8 +23,8 @@ from delaymq.protocol.codes import ResponseCode
 FIRST_PAUSE_MS = 200
 MAX_PAUSE_MS = 3_000
 # A broker that does not hold pulls would otherwise be asked thousands of times a second.
-QUICK_ANSWER_MS = 50
-QUICK_ANSWER_PAUSE_MS = 100
+QUICK_RESPONSE_MS = 50
+QUICK_RESPONSE_PAUSE_MS = 100
 
 _PAUSES_MS: Final[dict[int, int]] = {ResponseCode.FLOW_CONTROL: 20, ResponseCode.SYSTEM_BUSY: MAX_PAUSE_MS}
 """After answers by which a broker keeps clients off; RocketMQ's client waits as long."""
@@ -209,8 +209,8 @@ class QueueReader:
         self._pause_ms = 0
         if self._tally is not None and result.status is PullStatus.FOUND:
             self._tally.pull_took(self.queue.topic, (loop.time() - began) * 1000)
-        if result.status is PullStatus.NOTHING_NEW and (loop.time() - began) * 1000 < QUICK_ANSWER_MS:
-            await asyncio.sleep(QUICK_ANSWER_PAUSE_MS / 1000)
+        if result.status is PullStatus.NOTHING_NEW and (loop.time() - began) * 1000 < QUICK_RESPONSE_MS:
+            await asyncio.sleep(QUICK_RESPONSE_PAUSE_MS / 1000)
         return result
 
     async def _correct(self, cached: ProcessQueue, result: PullResult) -> ProcessQueue:

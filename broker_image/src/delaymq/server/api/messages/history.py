@@ -59,20 +59,20 @@ async def message(api: Api, query: MessageQuery) -> MessageDetails:
 
 async def _related(api: Api, read: ReadRecord) -> list[ReadRecord]:
     """All records of the message, itself among them, in the log's order."""
-    broker, turns = api.broker, TimeSlices()
+    broker, slices = api.broker, TimeSlices()
     properties = decode_properties(read.record.raw_properties)
     unique_id = properties.get(names.UNIQUE_KEY)
     if unique_id is None:
         return [read]
     topic = _origin_topic(read.record.topic, properties)
-    groups = (await groups_of(broker, topic, turns))[:MAX_GROUPS]
+    groups = (await groups_of(broker, topic, slices))[:MAX_GROUPS]
     groups += [name for name in (_group_of(_real_topic(read.record.topic, properties)),) if name]
     topics = [names.SCHEDULE_TOPIC, topic, names.SCHEDULE_DLQ_TOPIC]
     for name in dict.fromkeys(groups):
         topics += [names.retry_topic(name), names.dead_letter_topic(name)]
     offsets = {read.record.physical_offset}
     for each in topics:
-        offsets.update(await search_index(broker.store, each, unique_id, MAX_FOUND, turns))
+        offsets.update(await search_index(broker.store, each, unique_id, MAX_FOUND, slices))
     async with api.reading():
         found = await api.in_thread(api.log_files().records, sorted(offsets))
     return [each for each in found if each is not None and _is_of(each, unique_id, topic)]

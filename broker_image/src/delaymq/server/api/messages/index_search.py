@@ -17,14 +17,14 @@ async def search_index(
     topic: str,
     key: str,
     limit: int,
-    turns: "TimeSlices",
+    slices: "TimeSlices",
     begin_ms: int = 0,
     end_ms: int = EVER_MS,
 ) -> list[int]:
     """Physical offsets of at most `limit` records that may have `key`, the newest first."""
     found: list[int] = []
     for offset in islice(store.index_steps(topic, key, begin_ms, end_ms), MAX_STEPS):
-        await turns.give_way()
+        await slices.checkpoint()
         if offset is not None:
             found.append(offset)
             if len(found) >= limit:

@@ -10,7 +10,7 @@ import msgspec
 from delaymq.api_types.pending import NextMessages, Pending, PendingRow
 from delaymq.message import names
 from delaymq.message.levels import MAX_LEVELS, level_of_queue, queue_of_level
-from delaymq.schedule.inspection import MAX_LOOKED_AT, Buckets, count_by_due, entries_of, first_by_number, next_entries
+from delaymq.schedule.inspection import MAX_EXAMINED, Buckets, count_by_due, entries_of, first_by_number, next_entries
 from delaymq.server.api.messages.search import MAX_FOUND, row_of
 from delaymq.server.api.routing import Api, Limit, Name, Query, TimeMs
 from delaymq.server.time_slices import TimeSlices
@@ -110,25 +110,25 @@ async def _first_of_topic(
     delivery: "Delivery", source: "LevelQueue", topic: str, limit: int
 ) -> list[tuple[int, int, int]]:
     """Due time, queue and offset of the messages for `topic` in one queue that are due first."""
-    turns = TimeSlices()
+    slices = TimeSlices()
     queue = delivery.pending_topics.queues.get(source.queue_id)
     if queue is None or queue.number_of(topic) is None:
         return []
     found = [
         (due_ms, queue_id, offset)
-        for due_ms, queue_id, offset, _ in islice(delivery.waiting_elsewhere(), MAX_LOOKED_AT)
+        for due_ms, queue_id, offset, _ in islice(delivery.waiting_elsewhere(), MAX_EXAMINED)
         if queue_id == source.queue_id and queue.name_at(offset) == topic
     ]
     for entry in entries_of(source, _is_for(queue, topic), limit):
         if entry is not None:
             found.append((entry[0], source.queue_id, entry[1]))
         else:
-            await turns.give_way()
+            await slices.checkpoint()
     return nsmallest(limit, found)
 
 
 async def _by_topic(delivery: "Delivery", query: PendingQuery) -> tuple[list[PendingRow], int, bool]:
-    turns = TimeSlices()
+    slices = TimeSlices()
     counts: dict[str, int] = {}
     due_ms: dict[str, int] = {}
     unsure: set[str] = set()
@@ -141,11 +141,11 @@ async def _by_topic(delivery: "Delivery", query: PendingQuery) -> tuple[list[Pen
             there = {query.topic: there[query.topic]} if query.topic in there else {}
         for topic, count in there.items():
             counts[topic] = counts.get(topic, 0) + count
-        await turns.give_way()
+        await slices.checkpoint()
         found: dict[int, int] = {}
         unsure_numbers: set[int] = set()
         for _ in first_by_number(source, queue.number_at, len(queue.counts()), found, unsure_numbers):
-            await turns.give_way()
+            await slices.checkpoint()
         for topic in there:
             number = queue.number_of(topic)
             if number in found:
@@ -161,7 +161,7 @@ async def _by_topic(delivery: "Delivery", query: PendingQuery) -> tuple[list[Pen
 
 
 async def _by_due(api: Api, query: PendingQuery) -> tuple[list[PendingRow], int]:
-    delivery, turns = api.broker.delivery, TimeSlices()
+    delivery, slices = api.broker.delivery, TimeSlices()
     now_ms = api.broker.now_ms()
     sources = _sources(delivery, query.level)
     last_ms = max((run.dues[-1] for source in sources for run in source.runs()), default=now_ms)
@@ -174,7 +174,7 @@ async def _by_due(api: Api, query: PendingQuery) -> tuple[list[PendingRow], int]
         topic = query.topic
         if topic is None:
             for _ in count_by_due(source, buckets):
-                await turns.give_way()
+                await slices.checkpoint()
             continue
         queue = delivery.pending_topics.queues.get(source.queue_id)
         if queue is None or queue.number_of(topic) is None:
@@ -183,9 +183,9 @@ async def _by_due(api: Api, query: PendingQuery) -> tuple[list[PendingRow], int]
             if entry is not None:
                 buckets.add(entry[0])
             else:
-                await turns.give_way()
+                await slices.checkpoint()
     for due_ms, queue_id, offset, _ in delivery.waiting_elsewhere():
-        await turns.give_way()
+        await slices.checkpoint()
         if query.level is None or queue_id == queue_of_level(query.level):
             queue = delivery.pending_topics.queues.get(queue_id)
             if query.topic is None or (queue is not None and queue.name_at(offset) == query.topic):
@@ -221,7 +221,7 @@ def _rows_of(buckets: Buckets) -> list[PendingRow]:
 
 async def next_messages(api: Api, query: NextQuery) -> NextMessages:
     """The messages that are due next."""
-    broker, turns = api.broker, TimeSlices()
+    broker, slices = api.broker, TimeSlices()
     delivery, limit = broker.delivery, min(query.limit, MAX_FOUND)
     first: list[tuple[int, int, int]] = []
     total = 0
@@ -232,9 +232,9 @@ async def next_messages(api: Api, query: NextQuery) -> NextMessages:
             continue
         total += source.pending
         first += [(due_ms, source.queue_id, offset) for due_ms, offset in next_entries(source, limit)]
-        await turns.give_way()
+        await slices.checkpoint()
     if query.topic is None:
-        for due_ms, queue_id, offset, _ in islice(delivery.waiting_elsewhere(), MAX_LOOKED_AT):
+        for due_ms, queue_id, offset, _ in islice(delivery.waiting_elsewhere(), MAX_EXAMINED):
             if query.level is None or queue_id == queue_of_level(query.level):
                 first.append((due_ms, queue_id, offset))
     places = []
@@ -242,7 +242,7 @@ async def next_messages(api: Api, query: NextQuery) -> NextMessages:
         entry = broker.store.read_entries(names.SCHEDULE_TOPIC, queue_id, offset, 1)
         if len(entry) == QUEUE_ENTRY.size:
             places.append(QUEUE_ENTRY.unpack(entry)[0])
-        await turns.give_way()
+        await slices.checkpoint()
     async with api.reading():
         read = await api.in_thread(api.log_files().records, places)
     rows = [row for each in read if each is not None and (row := row_of(broker, each)).state == "pending"]

@@ -10,15 +10,15 @@ from delaymq.server.api.routing import Api
 from delaymq.server.log_reader import LogFiles
 from delaymq.server.time_slices import TimeSlices
 
-_LOOKED_AT: Final = 64
+_MAX_EXAMINED: Final = 64
 """Messages of one unique id in a retry topic: a group tries 16 times by default."""
 
 
 async def resent_as(api: Api, group: str, dead_letters: list[Record]) -> list[Record | None]:
     """The newest message that each dead letter was sent again as; None: none that the index and the log still have."""
     store, topic = api.broker.store, names.retry_topic(group)
-    turns = TimeSlices()
-    offsets = [await search_index(store, topic, key_of(each), _LOOKED_AT, turns) for each in dead_letters]
+    slices = TimeSlices()
+    offsets = [await search_index(store, topic, key_of(each), _MAX_EXAMINED, slices) for each in dead_letters]
     # One that is not on the disk yet was sent all the same.
     files = LogFiles(store, unconfirmed=True)
     async with api.reading():

@@ -130,9 +130,9 @@ async def rows_of(api: Api, topic: str, found: list[ReadRecord]) -> list[Message
 async def _by_key(api: Api, query: MessagesQuery) -> tuple[list[ReadRecord], bool]:
     """Messages with a key or unique id, pending delayed ones too; and whether there may be more."""
     broker, topic, key, from_ms, to_ms = api.broker, query.topic, query.key, query.from_ms, query.to_ms
-    turns = TimeSlices()
-    stored = await search_index(broker.store, topic, key, MAX_FOUND, turns, from_ms, to_ms)
-    waiting = await search_index(broker.store, names.SCHEDULE_TOPIC, key, MAX_FOUND, turns, from_ms, to_ms)
+    slices = TimeSlices()
+    stored = await search_index(broker.store, topic, key, MAX_FOUND, slices, from_ms, to_ms)
+    waiting = await search_index(broker.store, names.SCHEDULE_TOPIC, key, MAX_FOUND, slices, from_ms, to_ms)
     async with api.reading():
         read = await api.in_thread(api.log_files().records, sorted({*stored, *waiting}, reverse=True))
     rows = []
@@ -164,16 +164,16 @@ def has_key(record: Record, topic: str, key: str) -> bool:
 
 
 async def _by_time(api: Api, query: MessagesQuery) -> tuple[list[ReadRecord], bool]:
-    broker, turns = api.broker, TimeSlices()
+    broker, slices = api.broker, TimeSlices()
     config = broker.topics.table.get(query.topic)
     if config is None:
         raise no_topic(query.topic)
     queue_ids = range(queue_count(config)) if query.queue_id is None else [query.queue_id]
     async with api.reading():
-        ends = await _ends_by_time(api, query.topic, list(queue_ids), query.to_ms, turns)
+        ends = await _ends_by_time(api, query.topic, list(queue_ids), query.to_ms, slices)
         offsets: list[int] = []
         for queue_id, low, end in ends:
-            await turns.give_way()
+            await slices.checkpoint()
             first = max(low, end - MAX_FOUND - 1)
             entries = _entries(broker, query.topic, queue_id, first, end)
             offsets += [entry[0] for entry in QUEUE_ENTRY.iter_unpack(entries) if 0 < entry[1] < _BLANK_SIZE]
@@ -200,7 +200,7 @@ def _entries(broker: "Broker", topic: str, queue_id: int, first: int, end: int) 
 
 
 async def _ends_by_time(
-    api: Api, topic: str, queue_ids: list[int], to_ms: int, turns: TimeSlices
+    api: Api, topic: str, queue_ids: list[int], to_ms: int, slices: TimeSlices
 ) -> list[tuple[int, int, int]]:
     """Queue, its first entry, and the first entry stored after `to_ms`; queues that hold nothing are left out.
 
@@ -210,7 +210,7 @@ async def _ends_by_time(
     found: list[tuple[int, int, int]] = []
     searched: dict[int, tuple[int, int, int]] = {}
     for queue_id in queue_ids:
-        await turns.give_way()
+        await slices.checkpoint()
         low, high = store.queue_bounds(topic, queue_id)
         if low >= high:
             continue
@@ -221,7 +221,7 @@ async def _ends_by_time(
     while searched:
         middles: list[tuple[int, int]] = []
         for queue_id, (_, low, high) in searched.items():
-            await turns.give_way()
+            await slices.checkpoint()
             entry = store.read_entries(topic, queue_id, (low + high) // 2, 1)
             is_whole = len(entry) == QUEUE_ENTRY.size
             middles.append((queue_id, QUEUE_ENTRY.unpack(entry)[0] if is_whole else -1))
@@ -266,9 +266,9 @@ async def named(api: Api, offset: int) -> ReadRecord | None:
 
 async def by_unique_id(api: Api, topic: str, unique_id: str) -> list[ReadRecord]:
     """Records of a topic, and of the schedule for it, with a unique id: the newest that consumers see first."""
-    store, turns = api.broker.store, TimeSlices()
-    stored = await search_index(store, topic, unique_id, MAX_FOUND, turns)
-    waiting = await search_index(store, names.SCHEDULE_TOPIC, unique_id, MAX_FOUND, turns)
+    store, slices = api.broker.store, TimeSlices()
+    stored = await search_index(store, topic, unique_id, MAX_FOUND, slices)
+    waiting = await search_index(store, names.SCHEDULE_TOPIC, unique_id, MAX_FOUND, slices)
     async with api.reading():
         read = await api.in_thread(api.log_files().records, [*stored, *waiting])
     return [each for each in read if each is not None and _has_unique_id(each.record, topic, unique_id)]

@@ -40,13 +40,13 @@ MAX_READS: Final = 4
 """Answers that read at once: each has a thread and a descriptor, and takes its share of the loop."""
 MAX_WAITING: Final = 256
 """Requests that wait for one of these: more get 503."""
-LONGEST_WAIT_S: Final = 5.0
+MAX_WAIT_S: Final = 5.0
 RECEIVE_GRACE_S: Final = 30.0
-SLOWEST_BYTES_PER_S: Final = 64 * 1024
+MIN_BYTES_PER_S: Final = 64 * 1024
 """Who takes an answer more slowly, beyond the grace, is cut off: a deleted segment's space is free only then."""
-TURN_S: Final = 0.002
+SLICE_S: Final = 0.002
 """How long a walk through tables holds the loop before others have their turn."""
-TURN_BYTES: Final = 256 * 1024
+SLICE_BYTES: Final = 256 * 1024
 QUOTED_AT_ONCE: Final = 128 * 1024
 """Characters of a file that are made a piece of JSON text in one go, which takes less than a millisecond."""
 MIN_EVERY_BYTES: Final = 4_096
@@ -180,9 +180,9 @@ class StoreHttp:
 
     async def positions(self, request: web.Request) -> web.StreamResponse:
         """/api/v1/store/positions: how far consumers and the schedule are, and what the queues hold."""
-        return await self._by_turns(request, self._position_pieces())
+        return await self._in_slices(request, self._position_pieces())
 
-    async def _by_turns(self, request: web.Request, text: Iterator[str]) -> web.StreamResponse:
+    async def _in_slices(self, request: web.Request, text: Iterator[str]) -> web.StreamResponse:
         """JSON text, made and sent piece by piece; others have their turn in between."""
         if request.method == "HEAD":
             return web.Response(content_type="application/json")
@@ -196,17 +196,17 @@ class StoreHttp:
         """False when the other side is gone or too slow."""
         pieces: list[str] = []
         size = 0
-        give_way_at = time.monotonic() + TURN_S
+        yield_at = time.monotonic() + SLICE_S
         for piece in text:
             pieces.append(piece)
             size += len(piece)
-            if size < TURN_BYTES and time.monotonic() < give_way_at:
+            if size < SLICE_BYTES and time.monotonic() < yield_at:
                 continue
             if not await sending.send("".join(pieces).encode()):
                 return False
             pieces, size = [], 0
             await asyncio.sleep(0)
-            give_way_at = time.monotonic() + TURN_S
+            yield_at = time.monotonic() + SLICE_S
         return await sending.send("".join(pieces).encode())
 
     def _position_pieces(self) -> Iterator[str]:
@@ -240,7 +240,7 @@ class StoreHttp:
 
     async def files(self, request: web.Request) -> web.StreamResponse:
         """/api/v1/store/files: the small files as they would be written now, for a backup."""
-        return await self._by_turns(request, self._file_pieces())
+        return await self._in_slices(request, self._file_pieces())
 
     def _file_pieces(self) -> Iterator[str]:
         """The JSON text in pieces; the broker may go on between two of them."""
@@ -282,7 +282,7 @@ class StoreHttp:
             raise _busy()
         self._waiting += 1
         try:
-            async with asyncio.timeout(LONGEST_WAIT_S):
+            async with asyncio.timeout(MAX_WAIT_S):
                 await self._reads.acquire()
         except TimeoutError:
             raise _busy() from None
@@ -334,7 +334,7 @@ class _Sending:
         """False when the other side is gone or too slow."""
         self._sent_bytes += len(data)
         try:
-            async with asyncio.timeout_at(self._began + RECEIVE_GRACE_S + self._sent_bytes / SLOWEST_BYTES_PER_S):
+            async with asyncio.timeout_at(self._began + RECEIVE_GRACE_S + self._sent_bytes / MIN_BYTES_PER_S):
                 await self._answer.write(data)
         except (TimeoutError, ConnectionError):
             return False

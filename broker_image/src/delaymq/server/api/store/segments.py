@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from delaymq.message.errors import RecordError
-from delaymq.message.record import FIXED_BYTES, LONGEST_HEAD_BYTES, MESSAGE_MAGIC, PHYSICAL_OFFSET_AT
+from delaymq.message.record import FIXED_BYTES, MAX_HEAD_BYTES, MESSAGE_MAGIC, PHYSICAL_OFFSET_AT
 from delaymq.server.log_reader import read_cut
 from delaymq.store.reader import is_torn
 from delaymq.store.untrusted_offsets import LARGEST_NAMED_BYTES
@@ -88,7 +88,7 @@ def records_behind(descriptor: int, base: int, position: int, end: int, count: i
 
 
 def _record_at(descriptor: int, base: int, position: int, end: int) -> Found | None:
-    head = os.pread(descriptor, LONGEST_HEAD_BYTES, position)
+    head = os.pread(descriptor, MAX_HEAD_BYTES, position)
     size = int.from_bytes(head[:4], "big")
     stated_offset = int.from_bytes(head[PHYSICAL_OFFSET_AT : PHYSICAL_OFFSET_AT + 8], "big")
     if stated_offset != base + position or not FIXED_BYTES <= size <= min(end - position, LARGEST_NAMED_BYTES):

@@ -18,7 +18,7 @@ from delaymq_operator.reconcile.broker.model.pods import Pod
 from delaymq_operator.reconcile.context import Key, ReconcileContext
 from delaymq_operator.reconcile.ports import Endpoint, EventType, Manifest
 
-_LOOKS_IN_A_LEASE = 3
+_OBSERVATIONS_PER_LEASE = 3
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ class BrokerPass:
         settings = self.ctx.settings
         again_s = settings.progress_interval_s if again_s is None else again_s
         # A drain that may be going on must not end for want of a renewal.
-        self.look_again_s.append(min(again_s, settings.drain_lease_s / _LOOKS_IN_A_LEASE))
+        self.look_again_s.append(min(again_s, settings.drain_lease_s / _OBSERVATIONS_PER_LEASE))
 
     def again(self, after_s: float) -> None:
         """Look again, at the latest then."""

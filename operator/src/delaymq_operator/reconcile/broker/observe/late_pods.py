@@ -16,8 +16,8 @@ from delaymq_operator.reconcile.ports import Manifest
 
 _EVENTS_AFTER_MS: Final = 15_000
 """A starting pod is not ready for a moment: its Events are not read before."""
-_EVENTS_AGAIN_MS: Final = 15_000
-_MAX_LOOKS: Final = 4
+_EVENTS_REPEAT_MS: Final = 15_000
+_MAX_EVENT_LOOKUPS: Final = 4
 """Requests for Events in one pass; the others follow in the next passes."""
 _CLOCKS_DIFFER_MS: Final = 30_000
 """Events carry the time of another machine."""
@@ -87,7 +87,9 @@ async def last_warning(p: BrokerPass, name: str, uid: str) -> LastWarning | None
     """The newest Warning Event about an object; what was found is kept for some seconds. None also when Events may
     not be read."""
     looked_ms, found = p.memory.warnings.get(uid, (None, None))
-    if (looked_ms is not None and p.now_ms - looked_ms < _EVENTS_AGAIN_MS) or p.warnings_looked_for >= _MAX_LOOKS:
+    if (
+        looked_ms is not None and p.now_ms - looked_ms < _EVENTS_REPEAT_MS
+    ) or p.warnings_looked_for >= _MAX_EVENT_LOOKUPS:
         return found
     p.warnings_looked_for += 1
     try:

@@ -14,7 +14,7 @@ from delaymq_operator.reconcile.broker.model.memory import Seen
 WENT_BACK = "went-back"
 OTHER_STORE = "other-store"
 # With a thousand levels a status would not fit into what an object may have; the first ones tell enough.
-MAX_TOLD = 100
+MAX_REPORTED = 100
 _MAX_NAMED = 5
 
 
@@ -48,7 +48,7 @@ def judge(before: GroupStatus | None, seen: Seen | None, info: About, now_ms: in
         at=timestamp_of_ms(now_ms),
         boot_id=info.boot_id,
         verdict="WentBack" if back else "Corrected" if corrected else "Intact",
-        corrected=(*back, *corrected)[:MAX_TOLD],
+        corrected=(*back, *corrected)[:MAX_REPORTED],
     )
 
 

@@ -28,7 +28,7 @@ from delaymq_operator.reconcile.broker.roll.trials import end_trial, must_be_tri
 from delaymq_operator.reconcile.errors import KubeError
 from delaymq_operator.reconcile.ports import Manifest
 
-ROUTES_TOLD_S: Final = 10.0
+ROUTE_PROPAGATION_S: Final = 10.0
 """Within this time after a NameServer is ready all brokers have told it their routes: they look for it every 2 s, and
 its name may lead to the former address for 5 s."""
 # A pod that fails is looked at by its events; this only makes sure.
@@ -105,7 +105,7 @@ def units_of(p: BrokerPass) -> list[Unit]:
 def _is_settling(p: BrokerPass, pod: Pod | None) -> bool:
     since_ms = pod.ready_since_ms if pod is not None and pod.ready else None
     # The operator's clock may be behind the API server's, and was perhaps set back.
-    return since_ms is not None and abs(p.now_ms - since_ms) < ROUTES_TOLD_S * 1000
+    return since_ms is not None and abs(p.now_ms - since_ms) < ROUTE_PROPAGATION_S * 1000
 
 
 def _revision(found: Set) -> str | None:
