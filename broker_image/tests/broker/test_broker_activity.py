@@ -26,11 +26,11 @@ def test_made_up_names_of_groups_do_not_fill_the_memory(monkeypatch: pytest.Monk
 def test_a_new_group_costs_the_same_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """A table that is gone through for each made-up name would hold the event loop for seconds."""
     monkeypatch.setattr(activity, "MAX_GROUPS", 3)
-    looked_at: list[str] = []
+    read_only_config: list[str] = []
 
     class Table(dict[str, int]):
         def __getitem__(self, name: str) -> int:
-            looked_at.append(name)
+            read_only_config.append(name)
             return super().__getitem__(name)
 
         def items(self) -> NoReturn:
@@ -39,7 +39,7 @@ def test_a_new_group_costs_the_same_however_many_there_are(monkeypatch: pytest.M
     kept = activity.GroupActivity(0)
     kept._seen_ms = Table(a=5, b=5, c=5)
     kept.seen("d", 6)
-    assert looked_at == ["a"]
+    assert read_only_config == ["a"]
 
 
 def test_a_group_that_was_given_no_offsets_was_not_heard_of(harness: Harness) -> None:

@@ -26,7 +26,7 @@ def test_a_withdrawn_broker_is_read_only_in_routes_and_takes_sends(harness: Harn
     harness.broker.topics.put(TopicConfig("WriteOnly", 1, 1, 2))
     told: list[TopicConfig] = []
     harness.broker.topics.changed = told.append
-    assert harness.broker.hold_off(DrainMode.WITHDRAW, LEASE_MS)
+    assert harness.broker.set_drain(DrainMode.WITHDRAW, LEASE_MS)
     permissions = registered(harness)
     assert (permissions["Orders"], permissions["TBW102"], permissions["WriteOnly"]) == (4, 5, 0)
     assert {topic.topic_name for topic in told} == set(permissions)
@@ -39,7 +39,7 @@ def test_a_withdrawn_broker_is_read_only_in_routes_and_takes_sends(harness: Harn
 def test_a_refusing_broker_answers_sends_with_14_and_goes_on_with_all_else(harness: Harness) -> None:
     harness.send()
     harness.send(properties={"DELAY": "1"})
-    harness.broker.hold_off(DrainMode.REFUSE, LEASE_MS)
+    harness.broker.set_drain(DrainMode.REFUSE, LEASE_MS)
     assert registered(harness)["Orders"] == 4
     refused = response_of(harness.send())
     assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
@@ -56,21 +56,21 @@ def test_a_refusing_broker_answers_sends_with_14_and_goes_on_with_all_else(harne
 
 def test_the_end_of_a_drain_takes_writes_again(harness: Harness) -> None:
     harness.send()
-    harness.broker.hold_off(DrainMode.REFUSE, LEASE_MS)
-    assert harness.broker.hold_off(DrainMode.NONE)
+    harness.broker.set_drain(DrainMode.REFUSE, LEASE_MS)
+    assert harness.broker.set_drain(DrainMode.NONE)
     assert registered(harness)["Orders"] == 6
     assert response_of(harness.send()).code == ResponseCode.SUCCESS
 
 
 def test_a_renewal_prolongs_the_lease_and_tells_no_name_server(harness: Harness) -> None:
     began_ms = harness.clock()
-    harness.broker.hold_off(DrainMode.WITHDRAW, LEASE_MS)
+    harness.broker.set_drain(DrainMode.WITHDRAW, LEASE_MS)
     version = harness.broker.topics.version
     harness.clock.advance(1_000)
-    assert not harness.broker.hold_off(DrainMode.WITHDRAW, LEASE_MS)
+    assert not harness.broker.set_drain(DrainMode.WITHDRAW, LEASE_MS)
     drain = harness.broker.drain
     assert (drain.since_ms, drain.lease_ends_ms) == (began_ms, began_ms + 1_000 + LEASE_MS)
-    assert not harness.broker.hold_off(DrainMode.REFUSE, LEASE_MS)
+    assert not harness.broker.set_drain(DrainMode.REFUSE, LEASE_MS)
     assert drain.since_ms == began_ms + 1_000
     assert harness.broker.topics.version == version
 
@@ -80,14 +80,14 @@ def test_the_permission_of_the_whole_broker_and_a_drain_add_up(
     harness: Harness, permission: int, expected: int
 ) -> None:
     harness.send()
-    harness.broker.hold_off(DrainMode.WITHDRAW, LEASE_MS)
+    harness.broker.set_drain(DrainMode.WITHDRAW, LEASE_MS)
     harness.answer(RequestCode.UPDATE_BROKER_CONFIG, body=f"brokerPermission={permission}\n".encode())
     assert registered(harness)["Orders"] == expected
 
 
 def test_a_drain_ends_with_the_process_and_name_servers_take_what_is_said_then(harness: Harness) -> None:
     harness.send()
-    harness.broker.hold_off(DrainMode.WITHDRAW, LEASE_MS)
+    harness.broker.set_drain(DrainMode.WITHDRAW, LEASE_MS)
     drained = harness.broker.topics.version
     harness.restart()
     assert registered(harness)["Orders"] == 6

@@ -143,12 +143,12 @@ def test_a_topic_without_queues_in_front_leaves_no_comma(harness: Harness) -> No
 def test_a_step_looks_at_a_bounded_number_of_queues(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, code: int, fields: dict[str, Any], expected: object
 ) -> None:
-    looked_at = 0
+    read_only_config = 0
     queue_bounds = MessageStore.queue_bounds
 
     def counted(store: MessageStore, topic: str, queue_id: int) -> tuple[int, int]:
-        nonlocal looked_at
-        looked_at += 1
+        nonlocal read_only_config
+        read_only_config += 1
         return queue_bounds(store, topic, queue_id)
 
     monkeypatch.setattr(MessageStore, "queue_bounds", counted)
@@ -157,11 +157,11 @@ def test_a_step_looks_at_a_bounded_number_of_queues(
     assert work.queued
     total = 0
     while True:
-        assert looked_at <= queue_tables.QUEUES_AT_ONCE
-        total, looked_at = total + looked_at, 0
+        assert read_only_config <= queue_tables.QUEUES_AT_ONCE
+        total, read_only_config = total + read_only_config, 0
         if next(work.steps, None) is None and work.steps.gi_frame is None:
             break
-    assert total + looked_at >= QUEUES
+    assert total + read_only_config >= QUEUES
 
 
 def test_an_answer_that_fits_no_frame_is_given_up(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -217,7 +217,7 @@ def test_figures_end_with_their_topic_or_group(harness: Harness) -> None:
 
 
 def sums(statistics: Statistics, now_ms: int) -> tuple[int, int, int]:
-    windows = windows_of(statistics, "TOPIC_PUT_NUMS", "T", "C", statistics.look(now_ms))
+    windows = windows_of(statistics, "TOPIC_PUT_NUMS", "T", "C", statistics.advance(now_ms))
     assert windows is not None
     return windows[0].sum, windows[1].sum, windows[2].sum
 
@@ -227,7 +227,7 @@ def test_windows_forget_what_is_older_than_they_are() -> None:
     now_ms = START_MS
     history: list[int] = []
     for step in range(2 * 24 * 60):
-        statistics.look(now_ms)
+        statistics.advance(now_ms)
         if step % 7 != 3:
             statistics.add(statistics.puts, "T")
             history.append(now_ms)
@@ -249,10 +249,10 @@ def test_windows_forget_what_is_older_than_they_are() -> None:
 def test_rates_are_over_the_time_that_the_window_covers() -> None:
     statistics = Statistics(START_MS)
     for second in range(125):
-        statistics.look(START_MS + second * SECOND_MS)
+        statistics.advance(START_MS + second * SECOND_MS)
         statistics.add(statistics.puts, "T", size=10, messages=2)
     series = statistics.puts["T"]
-    elapsed_ms = statistics.look(START_MS + 125 * SECOND_MS)
+    elapsed_ms = statistics.advance(START_MS + 125 * SECOND_MS)
     messages, size = series.figures(MINUTE, elapsed_ms)
     # Six whole stretches of 10 s and the five seconds since.
     assert (messages.sum, messages.tps, messages.avgpt) == (130, 2.0, 2.0)
@@ -277,8 +277,8 @@ def test_a_key_at_rest_keeps_its_figures_until_they_are_too_old() -> None:
 def test_a_clock_that_is_set_back_loses_nothing() -> None:
     statistics = Statistics(START_MS)
     statistics.add(statistics.puts, "T")
-    statistics.look(START_MS + 5_000)
-    statistics.look(START_MS - HOUR_MS)
+    statistics.advance(START_MS + 5_000)
+    statistics.advance(START_MS - HOUR_MS)
     statistics.add(statistics.puts, "T")
     assert sums(statistics, START_MS - HOUR_MS + 30_000) == (2, 2, 2)
     assert sums(statistics, START_MS - HOUR_MS + 90_000) == (0, 2, 2)
@@ -290,7 +290,7 @@ def test_made_up_keys_take_bounded_memory_and_idle_ones_make_room(monkeypatch: p
     for number in range(10):
         statistics.add(statistics.puts, f"T{number}")
     assert list(statistics.puts) == ["T0", "T1", "T2"]
-    statistics.look(START_MS + 27 * HOUR_MS)
+    statistics.advance(START_MS + 27 * HOUR_MS)
     statistics.add(statistics.puts, "T1")
     statistics.add(statistics.puts, "T9")
     assert list(statistics.puts) == ["T1", "T9"]

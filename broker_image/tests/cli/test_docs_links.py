@@ -53,7 +53,7 @@ class Server:
         self.broker.delivery.lateness = self.broker.delivery.counters.corrected = {}
         self.broker.delivery.pending.return_value = self.broker.stats.refused = {}
         self.background, self.sessions, self.held_pulls = MagicMock(lag_s=0), MagicMock(refused=0), []
-        self.flow, self.buffers, self.tls = MagicMock(refused={}), MagicMock(cut_off=0), MagicMock()
+        self.flow, self.buffers, self.tls = MagicMock(refused={}), MagicMock(disconnected=0), MagicMock()
         self.flushing = MagicMock(times=FlushTimes())
         self.http_connections = 0
 

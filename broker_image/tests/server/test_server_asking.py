@@ -91,7 +91,7 @@ def test_the_asker_gets_what_all_members_answered_in_the_order_of_the_questions(
             answer = await waiting
             assert answer.remark == "one two"
             assert [each.code for each in broker.answers[0] if each is not None] == [0, 1]
-            assert broker.server.asking.open_requests == 0
+            assert broker.server.client_requests.open_requests == 0
 
     run(scenario)
 
@@ -176,8 +176,8 @@ def test_an_asker_that_goes_away_harms_nobody(tmp_path: Path) -> None:
             await until(lambda: len(broker.server.sessions) == 1)
             reply(member, question, b"one")
             await until(lambda: broker.answers)
-            assert broker.server.asking.open_requests == 0
-            assert broker.server.asking._of_asker == {}
+            assert broker.server.client_requests.open_requests == 0
+            assert broker.server.client_requests._of_requester == {}
 
     run(scenario)
 
@@ -219,7 +219,7 @@ def test_what_open_requests_hold_has_a_limit(tmp_path: Path, monkeypatch: pytest
             assert (await third.connection.request(request_command(ASK, body=bytes(1_000)))).code == 2
             for question in member.told[:4]:
                 reply(member, question, b"x")
-            await until(lambda: not broker.server.asking.open_requests)
+            await until(lambda: not broker.server.client_requests.open_requests)
             whole = first.connection.start_request(request_command(ASK, body=bytes(9_000)), LONG_MS)
             reply(member, await question_to(member, 5), b"y")
             assert (await whole).remark == "y"
@@ -273,7 +273,7 @@ def test_answers_beyond_one_frame_are_left_out(tmp_path: Path, monkeypatch: pyte
                 reply(member, await question_to(member), b"x" * size)
                 await member.connection.request(request_command(14_000))
             assert (await waiting).remark == f"{'x' * 20} - {'x' * 20}"
-            assert broker.server.asking._kept_bytes == 0
+            assert broker.server.client_requests._kept_bytes == 0
 
     run(scenario)
 

@@ -35,7 +35,7 @@ class World:
         assert response.code == ResponseCode.SYSTEM_BUSY
         self.answers[request.opaque] = response
 
-    def held_up(self, seconds: float, age_s: float) -> None:
+    def note_stall(self, seconds: float, age_s: float) -> None:
         """The loop stood still; the bytes that are read now have lain there for `age_s`."""
         self.now_s += seconds
         self.age_s = age_s
@@ -44,7 +44,7 @@ class World:
         """What one request is refused with now; None: it is handled."""
         self.answers.clear()
         command = Command(code, 7)
-        kept = [command] if not self.suspects else self.flow.sift(self.session, [command], self.now_s)
+        kept = [command] if not self.suspects else self.flow.reject_stale(self.session, [command], self.now_s)
         assert bool(kept) is not bool(self.answers)
         return None if kept else self.answers[7].remark
 
@@ -60,7 +60,7 @@ class World:
 
 def test_a_send_that_lay_in_the_kernel_longer_than_its_limit_is_refused_with_the_time_it_waited() -> None:
     world = World()
-    world.held_up(1.5, age_s=1.45)
+    world.note_stall(1.5, age_s=1.45)
     expected = "broker busy, start flow control for a while, period in queue: 1450ms, size of queue: 0"
     assert world.remark() == f"[TIMEOUT_CLEAN_QUEUE]{expected}"
     assert world.flow.refused == {"timeout_clean_queue": 1}
@@ -80,22 +80,22 @@ def test_nothing_is_refused_while_the_broker_still_starts() -> None:
 
 def test_a_machine_that_stood_still_for_less_than_a_second_refuses_nothing() -> None:
     world = World()
-    world.held_up(0.99, age_s=0.98)
+    world.note_stall(0.99, age_s=0.98)
     assert world.remark() is None
     world = World(os_page_cache_busy_time_out_mills=300)
-    world.held_up(0.5, age_s=0.4)
+    world.note_stall(0.5, age_s=0.4)
     assert world.remark() is not None
 
 
 def test_what_came_at_the_end_of_a_stall_is_handled() -> None:
     world = World()
-    world.held_up(5, age_s=0.999)
+    world.note_stall(5, age_s=0.999)
     assert world.remark() is None
 
 
 def test_after_a_stall_also_what_is_read_behind_the_first_sign_of_life_is_looked_at_until_the_next_one() -> None:
     world = World()
-    world.held_up(1.5, age_s=1.4)
+    world.note_stall(1.5, age_s=1.4)
     world.flow.tick()
     assert world.remark() is not None
     world.now_s += TICK_MS / 1000
@@ -125,7 +125,7 @@ def test_a_loop_that_is_never_held_up_asks_the_kernel_nothing() -> None:
 )
 def test_each_kind_of_request_has_its_own_limit(code: int, limit_s: float) -> None:
     world = World()
-    world.held_up(60, age_s=limit_s - 0.001)
+    world.note_stall(60, age_s=limit_s - 0.001)
     assert world.remark(code) is None
     world.age_s = limit_s
     assert str(world.remark(code)).startswith("[TIMEOUT_CLEAN_QUEUE]")
@@ -133,14 +133,14 @@ def test_each_kind_of_request_has_its_own_limit(code: int, limit_s: float) -> No
 
 def test_questions_of_operators_are_never_refused() -> None:
     world = World()
-    world.held_up(600, age_s=600)
+    world.note_stall(600, age_s=600)
     assert world.remark(RequestCode.GET_BROKER_RUNTIME_INFO) is None
 
 
 def test_limits_follow_the_configuration_while_the_broker_runs() -> None:
     world = World()
     world.flow.apply(BrokerConfig(wait_time_mills_in_send_queue=2_000))
-    world.held_up(3, age_s=1.9)
+    world.note_stall(3, age_s=1.9)
     assert world.remark() is None
     world.flow.apply(BrokerConfig(broker_fast_failure_enable=False))
     world.age_s = 100
@@ -151,7 +151,7 @@ def test_limits_follow_the_configuration_while_the_broker_runs() -> None:
 def test_what_came_while_the_store_held_the_loop_up_is_told_so() -> None:
     world = World()
     world.now_s += 1.2
-    world.flow.held_up([Command(SEND)])
+    world.flow.note_stall([Command(SEND)])
     world.age_s = 1.1
     expected = "broker busy, start flow control for a while, period in queue: 1100ms, size of queue: 0"
     assert world.remark() == f"[PCBUSY_CLEAN_QUEUE]{expected}"
@@ -162,7 +162,7 @@ def test_what_came_while_the_store_held_the_loop_up_is_told_so() -> None:
 def test_a_long_question_does_not_count_as_the_store_being_busy() -> None:
     world = World()
     world.now_s += 1.2
-    world.flow.held_up([Command(RequestCode.GET_ALL_TOPIC_CONFIG)])
+    world.flow.note_stall([Command(RequestCode.GET_ALL_TOPIC_CONFIG)])
     world.age_s = 1.1
     assert str(world.remark()).startswith("[TIMEOUT_CLEAN_QUEUE]")
 
@@ -189,7 +189,7 @@ def test_no_more_sends_are_taken_than_may_wait_for_the_disk() -> None:
     world.flushing.waiting = 3
     commands = [Command(SEND, opaque) for opaque in range(1, 5)]
     commands.insert(3, Command(RequestCode.PULL_MESSAGE, 9))
-    kept = world.flow.sift(world.session, commands, world.now_s)
+    kept = world.flow.reject_stale(world.session, commands, world.now_s)
     assert [command.opaque for command in kept] == [1, 2, 9]
     assert {opaque: answer.remark for opaque, answer in world.answers.items()} == {3: OVERLOADED, 4: OVERLOADED}
     assert world.flow.refused == {"overload": 2}
@@ -198,8 +198,8 @@ def test_no_more_sends_are_taken_than_may_wait_for_the_disk() -> None:
 def test_the_size_of_the_queue_counts_what_waits_behind_and_for_the_disk() -> None:
     world = World(sync=True)
     world.flushing.waiting = 10
-    world.held_up(2, age_s=1.7)
+    world.note_stall(2, age_s=1.7)
     commands = [Command(SEND, 1), Command(SEND, 2), Command(SEND, 3, FLAG_ONEWAY)]
-    assert world.flow.sift(world.session, commands, world.now_s) == []
+    assert world.flow.reject_stale(world.session, commands, world.now_s) == []
     sizes = [cast(str, world.answers[opaque].remark).rpartition(" ")[2] for opaque in (1, 2, 3)]
     assert sizes == ["12", "11", "10"]

@@ -209,7 +209,7 @@ def test_a_backup_of_offsets_that_cannot_be_read_does_not_count_as_one_without_o
     async def scenario() -> None:
         async with standalone(tmp_path) as server:
             asked = dict(small_files(server.broker.broker))[CONSUMER_OFFSETS].encode()
-        copied = FolderSource(str(tmp_path / "store")).look().small_files[CONSUMER_OFFSETS]
+        copied = FolderSource(str(tmp_path / "store")).state().small_files[CONSUMER_OFFSETS]
         for number, data in enumerate((asked, copied)):
             restored = tmp_path / str(number) / "store" / "config"
             restored.mkdir(parents=True)

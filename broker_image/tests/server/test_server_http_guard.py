@@ -115,8 +115,8 @@ def test_the_oldest_idle_connection_makes_room_for_one_more(tmp_path: Path, monk
             writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
             assert (await until_its_end(reader)).startswith(b"HTTP/1.1 200")
             assert await until_its_end(held[0][0]) == b""
-            for kept, asking in held[1:]:
-                asking.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+            for kept, client_requests in held[1:]:
+                client_requests.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
                 assert (await kept.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200")
             for _, other in (*held, (reader, writer)):
                 other.close()
@@ -134,19 +134,19 @@ def test_connections_beyond_the_limit_are_cut_off_while_all_have_a_request(
             held = []
             head = b"POST /api/v1/drain HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
             for count in range(1, 4):
-                _, asking = connection = await asyncio.open_connection(HOST, server.broker.http_port)
+                _, client_requests = connection = await asyncio.open_connection(HOST, server.broker.http_port)
                 held.append(connection)
                 # The handler waits for the body; its going on says that the request has come.
-                asking.write(head + b"Expect: 100-continue\r\nContent-Length: 16\r\n\r\n")
+                client_requests.write(head + b"Expect: 100-continue\r\nContent-Length: 16\r\n\r\n")
                 assert (await connection[0].readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100")
                 assert server.broker.http_connections == count
             reader, writer = await asyncio.open_connection(HOST, server.broker.http_port)
             assert await until_its_end(reader) == b""
             writer.close()
-            for kept, asking in held:
-                asking.write(b'{"mode": "none"}')
+            for kept, client_requests in held:
+                client_requests.write(b'{"mode": "none"}')
                 assert (await kept.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200")
-                asking.close()
+                client_requests.close()
 
     run(scenario)
 

@@ -69,7 +69,7 @@ def test_peers_that_announce_large_requests_and_fall_silent_hold_little(tmp_path
             assert (await polite.send("T", b"y" * 1_000_000)).code == ResponseCode.SUCCESS
             # A quarter of the budget is given on their word, and a last one beyond it.
             assert server.broker.buffers.received_bytes <= (4 << 20) + 250_000
-            assert server.broker.buffers.cut_off == 0
+            assert server.broker.buffers.disconnected == 0
             for _, writer in silent:
                 writer.close()
             await until(lambda: server.broker.buffers.received_bytes == 0)
@@ -84,8 +84,8 @@ def test_half_received_requests_to_a_name_server_share_one_budget_too(tmp_path: 
             hostile = [await asyncio.open_connection(HOST, server.namesrv.port) for _ in range(6)]
             for count, (_, writer) in enumerate(hostile, 1):
                 writer.write(struct.pack(">II", 6 << 20, 10) + bytes(5 << 20))
-                await until(lambda count=count: buffers.cut_off or buffers.received_bytes >= count * (5 << 20))
-            await until(lambda: buffers.cut_off)
+                await until(lambda count=count: buffers.disconnected or buffers.received_bytes >= count * (5 << 20))
+            await until(lambda: buffers.disconnected)
             assert buffers.received_bytes <= 16 << 20
             polite = await BrokerPeer.connect(server.namesrv.port)
             question = request_command(RequestCode.GET_BROKER_CLUSTER_INFO)

@@ -193,11 +193,11 @@ def test_a_folder_of_kubernetes_that_is_swapped_by_a_link_is_seen(tmp_path: Path
         (mounted / name).symlink_to(f"..data/{name}")
     tls = ServerTls(settings(Pair(mounted / "tls.crt", mounted / "tls.key")))
     first_end = tls.ends_at_s
-    tls.look()
+    tls.reload()
     assert tls.reloads == 0
     (mounted / "..new").symlink_to("..two")
     os.replace(mounted / "..new", mounted / "..data")
-    tls.look()
+    tls.reload()
     assert (tls.reloads, tls.failed_reloads) == (1, 0)
     assert tls.ends_at_s != first_end
 
@@ -215,14 +215,14 @@ def test_a_pair_that_is_not_whole_is_told_of_once_when_it_stays_so_and_mended_la
         pair.certificate.write_bytes(renewed.certificate.read_bytes()[:100])
     else:
         pair.key.unlink()
-    tls.look()
+    tls.reload()
     assert (tls.failed_reloads, tls._context) == (0, kept)  # the other file may follow
     for _ in range(3):
-        tls.look()
+        tls.reload()
     assert (tls.failed_reloads, tls.reloads, tls._context) == (1, 0, kept)
     assert len([line for line in caplog.records if "the one before is kept" in line.getMessage()]) == 1
     write_pair(pair, renewed.certificate.read_bytes(), renewed.key.read_bytes())
-    tls.look()
+    tls.reload()
     assert tls.reloads == 1
 
 
@@ -243,9 +243,9 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(
     issued = pairs[0]
     write_pair(pair, issued.certificate.read_bytes(), issued.key.read_bytes())
     monkeypatch.setattr(tls_module, "server_context", swapped_behind)
-    tls.look()
+    tls.reload()
     assert tls.reloads == 0
-    tls.look()
+    tls.reload()
     assert tls.reloads == 1
     assert tls.ends_at_s == ends_at_s(pair.certificate.read_bytes())
 

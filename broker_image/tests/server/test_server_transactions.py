@@ -29,8 +29,8 @@ def test_a_running_broker_asks_and_tells_how_transactions_ended(tmp_path: Path) 
             beat = HeartbeatData("p", producer_data_set=[ProducerData("payers")]).encode()
             await producer.request(request_command(RequestCode.HEART_BEAT, body=beat), 5_000)
             peer = await BrokerPeer.connect(server.broker.port)
-            held_up = await peer.send("T", b"open", TRAN_MSG="true", PGROUP="nobody", UNIQ_KEY="O")
-            assert held_up.code == 0
+            note_stall = await peer.send("T", b"open", TRAN_MSG="true", PGROUP="nobody", UNIQ_KEY="O")
+            assert note_stall.code == 0
             sent = await peer.send("T", b"paid", TRAN_MSG="true", PGROUP="payers", UNIQ_KEY="U")
             assert sent.code == 0
             async with asyncio.timeout(LIMIT_S):

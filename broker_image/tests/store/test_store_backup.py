@@ -407,8 +407,8 @@ def test_a_source_that_names_what_no_store_has_writes_nothing(
     fill(open_store(), 5)
 
     class Lying(FolderSource):
-        def look(self) -> SourceState:
-            return replace(super().look(), **lie)  # type: ignore[arg-type]
+        def state(self) -> SourceState:
+            return replace(super().state(), **lie)  # type: ignore[arg-type]
 
     with pytest.raises(BackupError):
         back_up(Lying(str(tmp_path / "store")), tmp_path / "deep" / "backup")
@@ -465,15 +465,15 @@ def test_a_store_opened_read_only_is_the_same_byte_for_byte_afterwards(
         file.write(b"torn")  # what a start cuts off
     for path in (tmp_path / "store", tmp_path / "backup"):
         before = {each: (each.stat().st_mtime_ns, each.read_bytes()) for each in path.rglob("*") if each.is_file()}
-        looked_at = MessageStore.open_read_only(path, store.options, now_ms=clock, levels=DelayLevels.parse())
+        read_only_config = MessageStore.open_read_only(path, store.options, now_ms=clock, levels=DelayLevels.parse())
         try:
-            assert looked_at.end_offset == end
-            assert {queue: entries_of(looked_at, *queue) for queue in looked_at.queues()} == expected
-            assert looked_at.query_index("Orders", "late7", 8, 0, 1 << 60)
+            assert read_only_config.end_offset == end
+            assert {queue: entries_of(read_only_config, *queue) for queue in read_only_config.queues()} == expected
+            assert read_only_config.query_index("Orders", "late7", 8, 0, 1 << 60)
             with pytest.raises(Exception, match="only read"):
-                looked_at.append(message("no"))
+                read_only_config.append(message("no"))
         finally:
-            looked_at.close()
+            read_only_config.close()
         assert {
             each: (each.stat().st_mtime_ns, each.read_bytes()) for each in path.rglob("*") if each.is_file()
         } == before

@@ -14,7 +14,7 @@ class Peer:
     def unwritten_bytes(self) -> int:
         return 0 if self.reasons else self.unwritten
 
-    def cut_off_for_memory(self, why: str) -> None:
+    def abort_for_memory(self, why: str) -> None:
         self.reasons.append(why)
 
     def falls_behind(self, more_bytes: int) -> None:
@@ -29,7 +29,7 @@ def test_half_received_requests_of_many_peers_stay_below_the_budget_and_the_olde
         budget.receives(peer, MIB)
     assert budget.received_bytes == 16 * MIB
     assert [bool(peer.reasons) for peer in peers] == [True] * 4 + [False] * 16
-    assert budget.cut_off == 4
+    assert budget.disconnected == 4
     assert "maxBufferedBytes" in peers[0].reasons[0]
 
 

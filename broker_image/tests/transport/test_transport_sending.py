@@ -61,7 +61,7 @@ def test_what_a_peer_leaves_unread_behind_bad_bytes_counts_for_the_memory_of_all
                 hostile[-1].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
                 hostile[-1].sendall(encode_command(Command(11)) + b"\xff" * 8)
             await until(lambda: len(accepted) == 5 and all(each.closing for each in accepted))
-            assert budget.cut_off >= 3
+            assert budget.disconnected >= 3
             assert budget.unsent_bytes <= 16 << 20
             for each in hostile:
                 each.close()

@@ -260,7 +260,7 @@ def test_many_announced_frames_cost_little_and_half_received_ones_no_more_than_t
             assert budget.received_bytes < 1 << 20
             for _, writer in peers:
                 writer.write(b"x" * 240_000)
-            await until(lambda: budget.cut_off)
+            await until(lambda: budget.disconnected)
             assert budget.received_bytes <= 2 << 20
             for _, writer in peers:
                 writer.close()

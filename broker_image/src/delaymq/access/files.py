@@ -48,9 +48,9 @@ Parse = Callable[[str, int], AclFile]
 """The file of a text, which changed at a time (ms)."""
 
 
-def look(default_path: Path, known: States, now_ms: int, parse: Parse = parse) -> States:
+def load_changed(default_path: Path, known: States, now_ms: int, parse: Parse = parse) -> States:
     """The files as they are now; those that have not changed are not read again. May run in any thread."""
-    return {path: look_at(path, known.get(path), now_ms, parse) for path in _paths(default_path)}
+    return {path: load_file(path, known.get(path), now_ms, parse) for path in _paths(default_path)}
 
 
 def _paths(default_path: Path) -> list[Path]:
@@ -75,7 +75,7 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
             yield folder / name
 
 
-def look_at(path: Path, known: FileState | None, now_ms: int, parse: Parse = parse) -> FileState:
+def load_file(path: Path, known: FileState | None, now_ms: int, parse: Parse = parse) -> FileState:
     """One file as it is now; the known state itself if it has not changed."""
     try:
         signature = FileSignature.of(os.stat(path))
@@ -83,7 +83,7 @@ def look_at(path: Path, known: FileState | None, now_ms: int, parse: Parse = par
         # Whoever deletes a file takes its accounts away.
         return FileState(path=path, signature=None, file=AclFile(has_data=False))
     except OSError as error:
-        return _kept(path, None, known, f"cannot be looked at: {error.strerror}")
+        return _unreadable(path, None, known, f"cannot be looked at: {error.strerror}")
     if known is not None and known.signature == signature:
         return known
     return read(path, known, now_ms, parse)
@@ -108,14 +108,14 @@ def read(path: Path, known: FileState | None, now_ms: int, parse: Parse = parse)
         file = parse(data.decode("utf-8-sig"), now_ms if signature is None else signature.modified_ns // 1_000_000)
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
-        return _kept(path, signature, known, f"is not UTF-8 (line {line})")
+        return _unreadable(path, signature, known, f"is not UTF-8 (line {line})")
     except OSError as error:
-        return _kept(path, signature, known, f"cannot be read: {error.strerror}")
+        return _unreadable(path, signature, known, f"cannot be read: {error.strerror}")
     except AccessError as error:
-        return _kept(path, signature, known, str(error))
+        return _unreadable(path, signature, known, str(error))
     if not file.has_data and known is not None and known.file.accounts:
         # An editor empties a file before it writes it; whoever means it writes an empty list.
-        return _kept(path, signature, known, "is empty: write `accounts: []` if nobody is to be known")
+        return _unreadable(path, signature, known, "is empty: write `accounts: []` if nobody is to be known")
     return FileState(path=path, signature=signature, file=file)
 
 
@@ -124,7 +124,7 @@ def _without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
-def _kept(path: Path, signature: FileSignature | None, known: FileState | None, problem: str) -> FileState:
+def _unreadable(path: Path, signature: FileSignature | None, known: FileState | None, problem: str) -> FileState:
     if known is None:
         return FileState(path=path, signature=signature, file=AclFile(has_data=False), problem=problem)
     return replace(known, signature=signature, problem=problem)

@@ -260,7 +260,7 @@ class Broker:
         self.stats.forget_topic(topic, heir)
         self.delivery.forget_topic(topic, heir)
 
-    def hold_off(self, mode: DrainMode, lease_ms: int = 0) -> bool:
+    def set_drain(self, mode: DrainMode, lease_ms: int = 0) -> bool:
         """Begins, renews or ends a drain; whether NameServers have to be told, which `topics.changed` is called for."""
         withdrawn = self.drain.withdrawn
         self.drain.take(mode, lease_ms, self.now_ms())

@@ -10,7 +10,7 @@ from delaymq.broker.config_tables import Tables
 from delaymq.broker.delivery import Delivery
 from delaymq.broker.parts import Parts
 from delaymq.broker.processors import table
-from delaymq.broker.store_settings import looked_at, make_parent, store_options
+from delaymq.broker.store_settings import make_parent, read_only_config, store_options
 from delaymq.broker.stored_records import StoredRecords
 from delaymq.broker.transactions import Transactions
 from delaymq.broker.transactions.producers import Producers
@@ -42,7 +42,7 @@ def open_broker(
 
         rules = Rules(config.acl_path, now_ms)
     if config.read_only:
-        config = looked_at(config)
+        config = read_only_config(config)
         open_store = MessageStore.open_read_only
     else:
         make_parent(config.store_path)

@@ -34,7 +34,7 @@ def store_options(config: BrokerConfig) -> StoreOptions:
     )
 
 
-def looked_at(config: BrokerConfig) -> BrokerConfig:
+def read_only_config(config: BrokerConfig) -> BrokerConfig:
     """The configuration of a broker that only reads its store: routes permit reading alone, and nothing is written."""
     return replace(config, broker_permission=READ_ONLY, offset_moved_event_enable=False)
 

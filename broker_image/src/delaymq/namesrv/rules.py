@@ -134,7 +134,7 @@ class NamesrvRules:
         """Whether all files could be read at least once; until then nobody may change anything."""
         self._now_ms = now_ms
         self._states: States = {}
-        self._take(files.look(path, {}, now_ms(), parse))
+        self._take(files.load_changed(path, {}, now_ms(), parse))
 
     @property
     def problems(self) -> list[str]:
@@ -211,7 +211,7 @@ class ReloadTask:
 
     def run(self) -> None:
         """Reads what changed."""
-        self._found = files.look(self._rules.path, self._states, self._rules._now_ms(), parse)
+        self._found = files.load_changed(self._rules.path, self._states, self._rules._now_ms(), parse)
 
     def finish(self) -> None:
         """Puts it in force."""

@@ -36,7 +36,7 @@ HTTP_RESPONSE: Final = int.from_bytes(b"HTTP", "big")
 """How an HTTP server begins, which takes a frame for a bad request."""
 
 
-class Room(Protocol):
+class BufferAccount(Protocol):
     """Where large buffers are accounted for."""
 
     @property
@@ -56,10 +56,10 @@ class FrameReceiver:
     `error` is set as soon as bad bytes are seen, also while the good commands before them are handed out.
     """
 
-    __slots__ = ("_buffer", "_end", "_small_reads", "_view", "began", "error", "room")
+    __slots__ = ("_buffer", "_end", "_small_reads", "_view", "account", "began", "error")
 
-    def __init__(self, room: Room | None = None) -> None:
-        self.room = room
+    def __init__(self, account: BufferAccount | None = None) -> None:
+        self.account = account
         """Told of large buffers; None when nobody counts them."""
         self._buffer = bytearray(IDLE_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
@@ -101,7 +101,7 @@ class FrameReceiver:
 
     def drop(self) -> None:
         """Nothing comes any more: frees what would wait, with the connection, for the garbage collector."""
-        self.room = None
+        self.account = None
         self._view = memoryview(b"")
         self._buffer = bytearray()
         self._end = 0
@@ -164,15 +164,15 @@ class FrameReceiver:
             self._small_reads = 0
         else:
             self._small_reads += 1
-        room = max(needed, rest)
-        if self._small_reads >= SMALL_READS and room < IDLE_BUFFER_BYTES:
+        account = max(needed, rest)
+        if self._small_reads >= SMALL_READS and account < IDLE_BUFFER_BYTES:
             self._small_reads = 0
             return IDLE_BUFFER_BYTES
-        return BUSY_BUFFER_BYTES if capacity > TRUSTED_BUFFER_BYTES and room < BUSY_BUFFER_BYTES else capacity
+        return BUSY_BUFFER_BYTES if capacity > TRUSTED_BUFFER_BYTES and account < BUSY_BUFFER_BYTES else capacity
 
     def _grown_bytes(self, needed: int, rest: int) -> int:
         capacity = len(self._buffer)
-        trusted = TRUSTED_BUFFER_BYTES if self.room is None or self.room.trusts_peers else 0
+        trusted = TRUSTED_BUFFER_BYTES if self.account is None or self.account.trusts_peers else 0
         if needed <= trusted:
             return max(needed, BUSY_BUFFER_BYTES)
         if rest < capacity - MIN_FREE_BYTES and capacity >= trusted:
@@ -187,8 +187,8 @@ class FrameReceiver:
         was_large = len(self._buffer) > BUSY_BUFFER_BYTES
         self._buffer = buffer
         self._view = memoryview(buffer)
-        if self.room is not None and (was_large or capacity > BUSY_BUFFER_BYTES):
-            self.room.resized(capacity if capacity > BUSY_BUFFER_BYTES else 0)
+        if self.account is not None and (was_large or capacity > BUSY_BUFFER_BYTES):
+            self.account.resized(capacity if capacity > BUSY_BUFFER_BYTES else 0)
 
     def _oversized(self, length: int, start: int, end: int) -> ProtocolError:
         if length >> 24 == TLS_HANDSHAKE:

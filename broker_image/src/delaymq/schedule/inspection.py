@@ -166,8 +166,8 @@ def first_by_number(
 def next_entries(queue: LevelQueue, count: int) -> list[tuple[int, int]]:
     """Due time and offset of the `count` entries that come next, of at most MAX_EXAMINED that are looked at."""
     heads = (_pairs_of(run) for run in queue.runs())
-    looked_at = islice(merge(*heads), MAX_EXAMINED)
-    return list(islice((pair for pair in looked_at if pair[1] not in queue.settled), count))
+    examined = islice(merge(*heads), MAX_EXAMINED)
+    return list(islice((pair for pair in examined if pair[1] not in queue.settled), count))
 
 
 def _pairs_of(run: Run) -> Iterator[tuple[int, int]]:

@@ -81,7 +81,7 @@ class BrokerServer:
         self.flushing = Flushing(
             broker.store, lambda: broker.config.flush_interval_commit_log, reply, broker.announce_arrivals
         )
-        self.asking = ClientRequests(reply, self.flushing.wait)
+        self.client_requests = ClientRequests(reply, self.flushing.wait)
         self.long_requests = LongRequests(broker, self.flushing.wait)
         self.flow = FlowControl(broker, self.flushing, reply)
         self.clock = DeliveryTimer(broker.delivery, self._hand_over, broker.now_ms)
@@ -90,7 +90,7 @@ class BrokerServer:
         self.background = Background([self.flow.job(), *BrokerJobs(broker, self.held_pulls, self.sessions).jobs()])
         self._ports = ports
         self._fair_queue = FairQueue()
-        self._changes = FileWriter(reply, broker.guarded)
+        self._file_writer = FileWriter(reply, broker.guarded)
         self._log_level = LevelFollower(config.log_level)
         self._http: HttpServer | None = None
         self._servers: list[asyncio.AbstractServer] = []
@@ -212,8 +212,8 @@ class BrokerServer:
         if self.decommissioned:
             await self.registration.unregister()
         self.held_pulls.close()
-        self.asking.close()
-        await self._changes.stop()
+        self.client_requests.close()
+        await self._file_writer.stop()
         await self.flushing.stop()
         broker.announce_arrivals()
         await self.sessions.close_all(DRAIN_TIMEOUT_S)
@@ -238,7 +238,7 @@ class BrokerServer:
             or (broker.waits_for_flush and flushing.waiting + len(commands) > flushing.capacity)
             or (connection.deferred_since and began >= connection.deferred_since + flow.patience_s)
         ):
-            commands = flow.sift(session, commands, began)
+            commands = flow.reject_stale(session, commands, began)
         handle = broker.handle
         send = connection.send
         rest = iter(commands)
@@ -254,13 +254,13 @@ class BrokerServer:
             elif type(result) is Held:
                 self.held_pulls.hold(session, command, result)
             elif type(result) is RelayedRequests:
-                self.asking.ask(session, command, result)
+                self.client_requests.relay(session, command, result)
             elif type(result) is GeneratorType:
-                self._changes.make(session, command, result)
+                self._file_writer.submit(session, command, result)
             elif type(result) is TimeSliced:
                 self.long_requests.begin(connection, session, command, result, list(rest))
         if monotonic() - began >= flow.blocked_s:
-            flow.held_up(commands)
+            flow.note_stall(commands)
 
     def _on_fast_commands(self, connection: RemotingConnection, commands: list[Command]) -> None:
         pulls = [command for command in commands if command.code in PULL_CODES]

@@ -24,13 +24,13 @@ class LongRequests:
     def __init__(self, broker: Broker, defer: Callable[[ClientSession, Command, Deferred], None]) -> None:
         self._broker = broker
         self._defer = defer
-        self._row: deque[tuple[RemotingConnection, TimeSliced]] = deque()
+        self._queue: deque[tuple[RemotingConnection, TimeSliced]] = deque()
         self.under_way = 0
         """Requests of the row that have begun and not ended."""
 
     def __len__(self) -> int:
         """Requests that wait in the row."""
-        return len(self._row)
+        return len(self._queue)
 
     def begin(
         self,
@@ -48,7 +48,7 @@ class LongRequests:
             self.under_way += 1
             connection.finish_in_slices(partial(self._counted, step), behind)
         else:
-            self._row.append((connection, work))
+            self._queue.append((connection, work))
             connection.finish_in_slices(partial(self._counted, step), behind, parked=True)
 
     def _next_step(self, session: ClientSession, command: Command, work: TimeSliced) -> bool:
@@ -70,13 +70,13 @@ class LongRequests:
         finally:
             if is_done:
                 self.under_way -= 1
-                if self._row:
+                if self._queue:
                     self._begin_next()
         return is_done
 
     def _begin_next(self) -> None:
-        connection, work = self._row.popleft()
-        if connection.has_left:
+        connection, work = self._queue.popleft()
+        if connection.peer_has_closed:
             # Else what clients asked for that come and go would be done for nobody, one after the other.
             work.steps.close()
         self.under_way += 1

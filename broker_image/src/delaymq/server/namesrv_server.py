@@ -74,7 +74,7 @@ class NamesrvServer:
             self._session_closed,
             descriptor_end=descriptor_end(descriptor_limit, config.max_connections),
         )
-        self._changes = FileWriter(reply, self.namesrv.guarded)
+        self._file_writer = FileWriter(reply, self.namesrv.guarded)
         self._loop = asyncio.get_running_loop()
         self.buffers = BufferBudget(config.max_buffered_bytes)
         fair_queue = FairQueue()
@@ -118,7 +118,7 @@ class NamesrvServer:
         self._server.close()
         self.tls.stop()
         self.sessions.stop_reading()
-        await self._changes.stop()
+        await self._file_writer.stop()
         await self.sessions.close_all(DRAIN_TIMEOUT_S)
         if self._http is not None:
             await self._http.stop()
@@ -132,7 +132,7 @@ class NamesrvServer:
             if isinstance(result, Response):
                 reply(session, command, result)
             else:
-                self._changes.make(session, command, result)
+                self._file_writer.submit(session, command, result)
 
     def _session_closed(self, session: ClientSession) -> None:
         self.namesrv.session_closed(session)

@@ -150,7 +150,7 @@ class NameServerLink:
         if answer.body and answer.code == ResponseCode.SUCCESS and self._leads(self):
             take_order_settings(self._broker, KVTable.decode(answer.body).table)
 
-    def tell(self, command: Command) -> None:
+    def announce(self, command: Command) -> None:
         """Sends a registration, if there is a connection; without one the next registration tells all."""
         connection = self._connection
         if connection is None or self.problem is not None:
@@ -160,17 +160,17 @@ class NameServerLink:
             if self._telling < MAX_ANNOUNCED_AT_ONCE:
                 future = connection.start_request(command, self._broker.config.register_broker_timeout_mills)
                 self._telling += 1
-                future.add_done_callback(self._told)
+                future.add_done_callback(self._announced)
             else:
                 connection.send_oneway(command)
 
-    def _told(self, future: "asyncio.Future[Command]") -> None:
+    def _announced(self, future: "asyncio.Future[Command]") -> None:
         self._telling -= 1
         if not future.cancelled() and future.exception() is None:
             with contextlib.suppress(RequestError):
                 self._take_order_settings(future.result())
 
-    async def ask(self, command: Command, timeout_ms: int) -> Command:
+    async def request(self, command: Command, timeout_ms: int) -> Command:
         """The NameServer's answer; TransportError when there is no connection, or none in time."""
         if self._connection is None or self.problem is not None:
             raise TransportError(self.address, self.problem or "not connected")
@@ -239,19 +239,19 @@ class Registration:
         self._changed[topic.topic_name] = topic
         if not self._told_soon:
             self._told_soon = True
-            asyncio.get_running_loop().call_soon(self._tell)
+            asyncio.get_running_loop().call_soon(self._announce)
 
     def register_soon(self) -> None:
         """Registers everything anew with all NameServers."""
         for link in self.links:
             link.register_soon()
 
-    def _tell(self) -> None:
+    def _announce(self) -> None:
         self._told_soon = False
         changed, self._changed = self._changed, {}
         command_body = self._broker.register_body(changed)
         for link in self.links:
-            link.tell(register_command(self._broker, command_body))
+            link.announce(register_command(self._broker, command_body))
 
     async def unregister(self) -> None:
         """Tells all NameServers that the broker does not come back."""

@@ -69,16 +69,16 @@ class RegistrationAccount:
             access_key, secret_key = str(tree["accessKey"]), str(tree["secretKey"])
             check_keys(access_key, secret_key)
         except UnicodeDecodeError:
-            self._say(f"namesrvAccountFile {path} is not UTF-8")
+            self._log_problem(f"namesrvAccountFile {path} is not UTF-8")
         except OSError as error:
-            self._say(f"namesrvAccountFile {path} cannot be read: {error.strerror}")
+            self._log_problem(f"namesrvAccountFile {path} cannot be read: {error.strerror}")
         except AccessError as error:
-            self._say(f"namesrvAccountFile {path}: {error}")
+            self._log_problem(f"namesrvAccountFile {path}: {error}")
         else:
             self._signature, self._problem = signature, ""
             self._keys = access_key, secret_key
 
-    def _say(self, problem: str) -> None:
+    def _log_problem(self, problem: str) -> None:
         if problem != self._problem and self._keys is not None:
             _logger.error("%s; what it said before counts", problem)
         self._problem = problem

@@ -13,7 +13,7 @@ from typing import Final
 
 from delaymq.message.errors import IllegalMessageError
 from delaymq.message.names import topic_problem
-from delaymq.store.disk.aside import Aside
+from delaymq.store.disk.aside import AsideFolder
 from delaymq.store.disk.files import Files, is_full
 
 ENTRY = struct.Struct(
@@ -57,7 +57,7 @@ class ConsumeQueue:
 class ConsumeQueues:
     """All queues of a store."""
 
-    def __init__(self, files: Files, folder: str, file_bytes: int, aside: Aside) -> None:
+    def __init__(self, files: Files, folder: str, file_bytes: int, aside: AsideFolder) -> None:
         self._files = files
         self._aside = aside
         self.folder = folder

@@ -148,7 +148,7 @@ def sizes_found(files: Files, path: str) -> tuple[int | None, int | None]:
 def _queue_file_bytes(files: Files, path: str) -> int | None:
     """Size of the first queue files that are there; the largest of a few, since one may have been cut."""
     found = 0
-    looked_at = 0
+    examined = 0
     for topic in files.names_in(f"{path}/consumequeue"):
         for queue_id in files.names_in(f"{path}/consumequeue/{topic}"):
             folder = f"{path}/consumequeue/{topic}/{queue_id}"
@@ -161,7 +161,7 @@ def _queue_file_bytes(files: Files, path: str) -> int | None:
                 facts = files.facts(f"{folder}/{name}")
                 if facts is not None and facts.file_bytes % ENTRY_BYTES == 0:
                     found = max(found, facts.file_bytes)
-            looked_at += 1
-            if looked_at >= 20:
+            examined += 1
+            if examined >= 20:
                 return found or None
     return found or None

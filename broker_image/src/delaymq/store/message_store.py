@@ -97,7 +97,7 @@ class MessageStore:
         snapshot_end = log.end_offset if report.snapshot_used else 0
         self._snapshots = Snapshotter(files, path, log, queues, index, observers, snapshot_end)
         self._closed = False
-        self._looked_at: ReadOnlyFiles | None = None
+        self._read_only: ReadOnlyFiles | None = None
 
     @classmethod
     def open_read_only(
@@ -110,15 +110,15 @@ class MessageStore:
         observers: Sequence[DispatchObserver] = (),
     ) -> MessageStore:
         """A store, or a backup, as `open` would find it; nothing is appended, and nothing in its folder changes."""
-        from delaymq.store.read_only import files_to_look_at  # no other start needs it
+        from delaymq.store.read_only import read_only_files  # no other start needs it
 
-        files, options = files_to_look_at(os.fspath(path).rstrip("/"), options)
+        files, options = read_only_files(os.fspath(path).rstrip("/"), options)
         try:
             store = opening.open_store(cls, os.fspath(path), options, now_ms, levels, files, observers)
         except BaseException:
             files.remove_scratch()
             raise
-        store._looked_at = files
+        store._read_only = files
         store._closed = True
         return store
 
@@ -288,7 +288,7 @@ class MessageStore:
         return total
 
     def _refuse(self) -> None:
-        if self._looked_at is not None:
+        if self._read_only is not None:
             raise StoreReadOnlyError("the store is only read: start the broker without readOnly to store messages")
         if self._closed:
             raise StoreClosedError("the store is closed")
@@ -431,7 +431,7 @@ class MessageStore:
         try:
             self._snapshots.give_up()
             if self._log.failure is None:
-                task = self._snapshots.whole_task(write_slots=True)
+                task = self._snapshots.full_task(write_slots=True)
                 if task is not None:
                     task.run()
                     clean = task.finish() is None
@@ -441,18 +441,18 @@ class MessageStore:
             else:
                 _logger.error("the store could not be written to the end: the next start recovers it")
         finally:
-            self._let_go()
+            self._release()
 
     def abandon(self) -> None:
         """Let go of files and lock without writing anything: what a kill leaves, in the same process."""
-        looked_at, self._looked_at = self._looked_at, None
-        if looked_at is not None or not self._closed:
+        read_only, self._read_only = self._read_only, None
+        if read_only is not None or not self._closed:
             self._closed = True
-            self._let_go()
-        if looked_at is not None:
-            looked_at.remove_scratch()
+            self._release()
+        if read_only is not None:
+            read_only.remove_scratch()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self._log.close()
         self._queues.close()
         if self._index is not None:

@@ -13,7 +13,7 @@ from delaymq.message.levels import DelayLevels
 from delaymq.store import layout
 from delaymq.store.commit_log import CommitLog
 from delaymq.store.consume_queue import ConsumeQueues
-from delaymq.store.disk.aside import Aside
+from delaymq.store.disk.aside import AsideFolder
 from delaymq.store.disk.files import Files, is_full, is_shortage
 from delaymq.store.disk.store_lock import StoreLock
 from delaymq.store.dispatch import Dispatcher
@@ -59,7 +59,7 @@ def _open_store(
     report = RecoveryReport()
     if not files.is_folder(path) and not files.make_folder(path):
         raise NotAStoreError(f"{path} is not a folder: name another --store-path")
-    aside = Aside(files, path)
+    aside = AsideFolder(files, path)
     state = layout.read_state(files, path, report.corrections)
     lock = StoreLock(files, f"{path}/lock")
     try:
@@ -102,7 +102,7 @@ def _open_store(
             now_ms=now_ms,
         ).run()
         report.duration_ms = (time.monotonic_ns() - started_ns) // 1_000_000
-        _say(path, report)
+        _log_report(path, report)
         return store_class(
             path, state.store_id, files, options, log, queues, index, dispatcher, observers, lock, report, now_ms
         )
@@ -123,7 +123,7 @@ def _remedy(error: OSError) -> str:
     return "check the folder, its permissions and its disk"
 
 
-def _deleted_topics(files: Files, path: str, report: RecoveryReport, aside: Aside) -> dict[str, int]:
+def _deleted_topics(files: Files, path: str, report: RecoveryReport, aside: AsideFolder) -> dict[str, int]:
     try:
         content = json.loads(files.read(f"{path}/delaymq/{DELETED_TOPICS}") or b"{}")
         return {str(topic): int(end) for topic, end in content.items()}
@@ -140,7 +140,7 @@ def _deleted_topics(files: Files, path: str, report: RecoveryReport, aside: Asid
         return {}
 
 
-def _say(path: str, report: RecoveryReport) -> None:
+def _log_report(path: str, report: RecoveryReport) -> None:
     for correction in report.corrections:
         _logger.warning("%s at %d: %s", correction.file, correction.offset, correction.detail)
     _logger.info(

@@ -164,7 +164,7 @@ class ReadOnlyFiles(Files):
         return True
 
 
-def files_to_look_at(path: str, options: StoreOptions) -> tuple[ReadOnlyFiles, StoreOptions]:
+def read_only_files(path: str, options: StoreOptions) -> tuple[ReadOnlyFiles, StoreOptions]:
     """The files of a store or a backup, and the options that its file sizes ask for. BackupError."""
     if not os.path.isdir(f"{path}/commitlog"):
         raise BackupError(f"{path} is neither a store nor a backup: there is no folder commitlog to look at")

@@ -93,9 +93,9 @@ class Retention:
         self._cleaned_for = log.min_offset
         self.pins = Pins(log)
         self.disk = DiskState(0.0, writes_refused=False)
-        self.look_at_disk()
+        self.check_disk()
 
-    def look_at_disk(self) -> DiskState:
+    def check_disk(self) -> DiskState:
         """Measure anew; what the next appends are judged by."""
         ratio = self._files.disk_used_ratio(self._path)
         self.disk = DiskState(ratio, writes_refused=ratio > self.options.disk_write_refused_ratio)
@@ -107,7 +107,7 @@ class Retention:
         `at_any_hour`: what is old enough goes outside `delete_when` too. `index_in_use`: a snapshot is at work on the
         index, whose files stay.
         """
-        ratio = self.look_at_disk().used_ratio
+        ratio = self.check_disk().used_ratio
         removed: list[str] = []
         by_age = at_any_hour or self._is_deletion_hour(now_ms) or ratio > self.options.disk_max_used_ratio
         if by_age or ratio > self.options.disk_clean_ratio:
@@ -116,7 +116,7 @@ class Retention:
         if self._index is not None and not index_in_use:
             removed += self._index.remove_files_below(self._log.min_offset)
         if removed:
-            self.look_at_disk()
+            self.check_disk()
         return removed
 
     def _is_deletion_hour(self, now_ms: int) -> bool:

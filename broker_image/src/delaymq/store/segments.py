@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from delaymq.message.record import BLANK_MAGIC, SIZE_AND_MAGIC
-from delaymq.store.disk.aside import Aside
+from delaymq.store.disk.aside import AsideFolder
 from delaymq.store.disk.files import Files, is_full, is_shortage
 from delaymq.store.errors import SegmentCreateError, ShortageError, StoreFullError
 from delaymq.store.model import Correction
@@ -66,7 +66,7 @@ class SegmentFolder:
                 sizes[distance] += 1
         return max(sizes, key=lambda size: (sizes[size], size)) if sizes else None
 
-    def load(self, corrections: list[Correction], aside: Aside) -> list[Segment]:
+    def load(self, corrections: list[Correction], aside: AsideFolder) -> list[Segment]:
         """All segments in order, of full size and without gaps; what had to be put right goes to `corrections`."""
         bases = []
         for name in self.files.names_in(self.folder):
@@ -82,7 +82,7 @@ class SegmentFolder:
             segments.append(self._open(base, corrections, aside))
         return segments
 
-    def _open(self, base: int, corrections: list[Correction], aside: Aside) -> Segment:
+    def _open(self, base: int, corrections: list[Correction], aside: AsideFolder) -> Segment:
         path = f"{self.folder}/{segment_name(base)}"
         descriptor = self.files.open(path)
         facts = self.files.facts(path)

@@ -11,31 +11,39 @@ TRUSTING_SHARE: Final = 4
 """Announced sizes are believed while less than this part of the budget is held; above it only bytes that came count."""
 
 
-class Holder(Protocol):
+class BufferOwner(Protocol):
     """A connection, as the budget sees it."""
 
     def unwritten_bytes(self) -> int:
         """What waits in this process for the peer to read."""
 
-    def cut_off_for_memory(self, why: str) -> None:
+    def abort_for_memory(self, why: str) -> None:
         """Ends the connection at once."""
 
 
 class BufferBudget:
     """Bytes of all connections of one server; only rare events come here (a large buffer, a peer that is behind)."""
 
-    __slots__ = ("_behind", "_limit_bytes", "_receiving", "_unsent_bytes", "cut_off", "received_bytes", "trusts_peers")
+    __slots__ = (
+        "_behind",
+        "_limit_bytes",
+        "_receiving",
+        "_unsent_bytes",
+        "disconnected",
+        "received_bytes",
+        "trusts_peers",
+    )
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
-        self._receiving: dict[Holder, int] = {}
-        self._behind: dict[Holder, None] = {}
+        self._receiving: dict[BufferOwner, int] = {}
+        self._behind: dict[BufferOwner, None] = {}
         self._unsent_bytes = 0
         self.received_bytes = 0
         """Buffers of large requests that are under way."""
         self.trusts_peers = True
         """Whether a connection gets the whole buffer of a request that is only announced."""
-        self.cut_off = 0
+        self.disconnected = 0
         """Connections that were ended for others' sake."""
 
     @property
@@ -43,7 +51,7 @@ class BufferBudget:
         """What peers that are behind have not taken."""
         return sum(holder.unwritten_bytes() for holder in self._behind)
 
-    def receives(self, holder: Holder, buffer_bytes: int) -> None:
+    def receives(self, holder: BufferOwner, buffer_bytes: int) -> None:
         """`holder` has a large buffer of this size now; 0: it has none any more."""
         self.received_bytes += buffer_bytes - self._receiving.get(holder, 0)
         if buffer_bytes:
@@ -53,7 +61,7 @@ class BufferBudget:
         self.trusts_peers = self.received_bytes < self._limit_bytes // TRUSTING_SHARE
         self._make_room()
 
-    def sends(self, holder: Holder, more_bytes: int) -> None:
+    def sends(self, holder: BufferOwner, more_bytes: int) -> None:
         """`holder` is behind, and was sent these."""
         self._behind[holder] = None
         # Peers take bytes without a word, so this is a bound; what is really unsent is counted when the bound is hit.
@@ -62,11 +70,11 @@ class BufferBudget:
             self._unsent_bytes = self.unsent_bytes
             self._make_room()
 
-    def caught_up(self, holder: Holder) -> None:
+    def drained(self, holder: BufferOwner) -> None:
         """`holder` is no longer behind."""
         self._behind.pop(holder, None)
 
-    def forget(self, holder: Holder) -> None:
+    def forget(self, holder: BufferOwner) -> None:
         """The connection ended."""
         self._behind.pop(holder, None)
         if holder in self._receiving:
@@ -81,7 +89,7 @@ class BufferBudget:
             oldest = next(iter(self._receiving if receiving else self._behind))
             what = "requests that are half received" if receiving else "answers that nobody reads"
             self._unsent_bytes -= oldest.unwritten_bytes()
-            self.cut_off += 1
-            oldest.cut_off_for_memory(f"{what} fill the memory for all connections (maxBufferedBytes)")
+            self.disconnected += 1
+            oldest.abort_for_memory(f"{what} fill the memory for all connections (maxBufferedBytes)")
             self._behind.pop(oldest, None)
             self.received_bytes -= self._receiving.pop(oldest, 0)

@@ -25,7 +25,7 @@ from delaymq.transport.inbound import HandlingProtocol
 from delaymq.transport.limits import ConnectionLimits
 from delaymq.transport.open_requests import OpenRequests
 from delaymq.transport.states import Phase, PhaseEvent
-from delaymq.transport.tcp_socket import last_bytes_age_s, peer_has_left
+from delaymq.transport.tcp_socket import last_bytes_age_s, peer_has_closed
 from delaymq.transport.tls_acceptor import HandshakeReceiver, TlsAcceptor
 from delaymq.transport.tls_errors import sentence
 
@@ -109,14 +109,14 @@ class RemotingConnection(HandlingProtocol):
         try:
             commands = receiver.received(nbytes)
         except ProtocolError as error:
-            self._cut_off(error)
+            self._abort_with(error)
             return
         if commands:
             # A byte now and then keeps no connection alive, only whole frames do.
             self.is_active = True
             self._take(commands)
         if receiver.error is not None:
-            self._cut_off(receiver.error)
+            self._abort_with(receiver.error)
 
     def eof_received(self) -> bool:
         return False
@@ -131,7 +131,7 @@ class RemotingConnection(HandlingProtocol):
         self._requests.fail_all(self._why_lost(exc))
         if self._on_closed is not None:
             self._on_closed(self, exc)
-        self._let_go()
+        self._released()
 
     def _why_lost(self, exc: Exception | None) -> str:
         if isinstance(exc, ssl.SSLError):
@@ -171,10 +171,10 @@ class RemotingConnection(HandlingProtocol):
         self._is_reading = True
         self._settle()
         for data in early:
-            self._take_early(memoryview(data))
+            self._feed_early(memoryview(data))
         self._flush()
 
-    def _take_early(self, rest: memoryview) -> None:
+    def _feed_early(self, rest: memoryview) -> None:
         while rest and not self.closing:
             buffer = self._receiver.get_buffer(len(rest))
             count = min(len(buffer), len(rest))
@@ -243,9 +243,9 @@ class RemotingConnection(HandlingProtocol):
         return last_bytes_age_s(self._transport)
 
     @property
-    def has_left(self) -> bool:
+    def peer_has_closed(self) -> bool:
         """Whether the connection has ended, perhaps unnoticed because nothing is read from it."""
-        return self.closing or peer_has_left(self._transport)
+        return self.closing or peer_has_closed(self._transport)
 
     @property
     def trusts_peers(self) -> bool:
@@ -259,7 +259,7 @@ class RemotingConnection(HandlingProtocol):
 
     # Inside.
 
-    def _cut_off(self, error: ProtocolError) -> None:
+    def _abort_with(self, error: ProtocolError) -> None:
         error.__traceback__ = None  # the receiver keeps the error, whose frames keep the receiver
         if self.closing:
             return

@@ -64,7 +64,7 @@ class HandlingProtocol(SendingProtocol):
         """Since when its intake is DEFERRING, as `time.monotonic` tells it; 0.0: it is not."""
         self._fair_queue = fair_queue
         self.share: Hashable = b""
-        """Whose part of the server's time its requests use: its host's, until `use_share`."""
+        """Whose part of the server's time its requests use: its host's, until `charge_to`."""
         self.used_s = 0.0
         self.is_waiting = False
         """Whether it is queued in `fair_queue`, which sets `used_s` too."""
@@ -109,7 +109,7 @@ class HandlingProtocol(SendingProtocol):
         self._step = step
         self._defer(behind)
 
-    def use_share(self, account: str) -> None:
+    def charge_to(self, account: str) -> None:
         """Counts what its requests cost as this account's, which has signed one of them."""
         if self.share != account:
             self.share = account

@@ -103,7 +103,7 @@ class SendingProtocol(asyncio.BufferedProtocol):
             self._stall_timer.cancel()
             self._stall_timer = None
         if self._budget is not None:
-            self._budget.caught_up(self)
+            self._budget.drained(self)
         drained, self._drained = self._drained, None
         if drained is not None:
             drained.set()
@@ -121,7 +121,7 @@ class SendingProtocol(asyncio.BufferedProtocol):
             self._budget.forget(self)
         self._pieces.clear()
 
-    def _let_go(self) -> None:
+    def _released(self) -> None:
         """The last thing to do in `connection_lost`."""
         # With TLS both know each other for ever, and only the garbage collector would free the 70 KB of both.
         self._transport = _GONE
@@ -173,7 +173,7 @@ class SendingProtocol(asyncio.BufferedProtocol):
         """The socket's descriptor; -1 when it is closed."""
         return descriptor_of(self._transport)
 
-    def cut_off_for_memory(self, why: str) -> None:
+    def abort_for_memory(self, why: str) -> None:
         """Ends the connection at once: others need its memory."""
         self._drop(why)
 
@@ -199,7 +199,7 @@ class SendingProtocol(asyncio.BufferedProtocol):
         """Ends the connection at once; unsent bytes are lost."""
         self._enter(PhaseEvent.CLOSE)
         if self._budget is not None:
-            self._budget.caught_up(self)
+            self._budget.drained(self)
         self._transport.abort()
 
     # Inside.

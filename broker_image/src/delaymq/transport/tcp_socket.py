@@ -57,7 +57,7 @@ def last_bytes_age_s(transport: asyncio.BaseTransport) -> float:
     return float(age_ms) / 1000
 
 
-def peer_has_left(transport: asyncio.BaseTransport) -> bool:
+def peer_has_closed(transport: asyncio.BaseTransport) -> bool:
     """Whether the peer has ended or reset the connection, which nobody notices who does not read; False if unknown."""
     own = transport.get_extra_info("socket")
     try:

@@ -59,7 +59,7 @@ class TlsAcceptor:
         self.ended = 0
         """Connections and attempts that are over."""
         self._context = context
-        self._row = HandshakeQueue()
+        self._queue = HandshakeQueue()
         self._tasks: set[asyncio.Task[None]] = set()
         self._turn: asyncio.Handle | None = None
         self._later: asyncio.TimerHandle | None = None
@@ -67,7 +67,7 @@ class TlsAcceptor:
     @property
     def under_way(self) -> int:
         """Handshakes that have begun or wait for their turn."""
-        return self._row.under_way + self._row.waiting
+        return self._queue.under_way + self._queue.waiting
 
     def take(self, connection: UpgradableConnection, error: ProtocolError) -> bool:
         """Whether `error`, by which a connection would be cut off, is a handshake that is done instead."""
@@ -77,8 +77,8 @@ class TlsAcceptor:
             return False
         loop = asyncio.get_running_loop()
         connection.begin_upgrade()
-        self._row.wait(Handshake(connection, error.received, loop.time()))
-        self._next_soon(loop)
+        self._queue.wait(Handshake(connection, error.received, loop.time()))
+        self._schedule_next(loop)
         return True
 
     def closed(self) -> None:
@@ -88,15 +88,15 @@ class TlsAcceptor:
 
     def close(self) -> None:
         """Begins no handshake any more; those under way end with their connections."""
-        self._row.drop_waiting()
+        self._queue.drop_waiting()
         for handle in (self._turn, self._later):
             if handle is not None:
                 handle.cancel()
         for task in list(self._tasks):
             task.cancel()
 
-    def _next_soon(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._turn is None and self._row.waiting:
+    def _schedule_next(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._turn is None and self._queue.waiting:
             self._turn = loop.call_soon(self._next, loop)
 
     def _next(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -105,11 +105,11 @@ class TlsAcceptor:
             self._later.cancel()
             self._later = None
         now = loop.time()
-        for late in self._row.expired(now):
+        for late in self._queue.expired(now):
             self._end(late, "its turn did not come in time")
-        found = self._row.next(now)
+        found = self._queue.next(now)
         if isinstance(found, float):
-            if self._row.waiting:
+            if self._queue.waiting:
                 self._later = loop.call_later(found, self._next, loop)
             return
         handshake, in_the_way = found
@@ -118,7 +118,7 @@ class TlsAcceptor:
         task = loop.create_task(self._handshake(handshake, loop))
         self._tasks.add(task)
         task.add_done_callback(lambda task: self._ended(task, handshake, loop))
-        self._next_soon(loop)
+        self._schedule_next(loop)
 
     def _end(self, handshake: Handshake, why: str) -> None:
         connection = handshake.connection
@@ -130,8 +130,8 @@ class TlsAcceptor:
 
     def _ended(self, task: asyncio.Task[None], handshake: Handshake, loop: asyncio.AbstractEventLoop) -> None:
         self._tasks.discard(task)
-        self._row.ended(handshake)
-        self._next_soon(loop)
+        self._queue.ended(handshake)
+        self._schedule_next(loop)
 
     async def _handshake(self, handshake: Handshake, loop: asyncio.AbstractEventLoop) -> None:
         connection = handshake.connection

@@ -196,66 +196,66 @@ def test_the_folder_is_read_with_all_below_it_and_the_main_file_last(tmp_path: P
     put(tmp_path / "acl" / "tools.yml", "accessKey: tools-key\nsecretKey: secret")
     put(tmp_path / "acl" / "notes.txt", "no rules")
     put(tmp_path / "acl" / "..2026" / "copy.yml", ONE.format(key="mounted-twice"))
-    assert keys_of(files.look(main, {}, NOW_MS)) == ["file-deep", "file-b-", "main-file"]
+    assert keys_of(files.load_changed(main, {}, NOW_MS)) == ["file-deep", "file-b-", "main-file"]
 
 
 def test_only_changed_files_are_read_again(tmp_path: Path) -> None:
     main = tmp_path / "plain_acl.yml"
     put(main, ONE.format(key="first-key"))
-    before = files.look(main, {}, NOW_MS)
-    again = files.look(main, before, NOW_MS)
+    before = files.load_changed(main, {}, NOW_MS)
+    again = files.load_changed(main, before, NOW_MS)
     assert again[main] is before[main]
     put(main, ONE.format(key="other-key"))
-    assert keys_of(files.look(main, again, NOW_MS)) == ["other-key"]
+    assert keys_of(files.load_changed(main, again, NOW_MS)) == ["other-key"]
 
 
 def test_a_change_is_seen_also_when_size_and_time_of_modification_are_set_back(tmp_path: Path) -> None:
     main = tmp_path / "plain_acl.yml"
     put(main, ONE.format(key="first-key"))
-    before, state = files.look(main, {}, NOW_MS), main.stat()
+    before, state = files.load_changed(main, {}, NOW_MS), main.stat()
     while main.stat().st_ctime_ns == state.st_ctime_ns:  # the clock of a file system may be coarse
         main.write_text(ONE.format(key="other-key"))
         os.utime(main, ns=(state.st_atime_ns, state.st_mtime_ns))
     assert (main.stat().st_size, main.stat().st_mtime_ns) == (state.st_size, state.st_mtime_ns)
-    assert keys_of(files.look(main, before, NOW_MS)) == ["other-key"]
+    assert keys_of(files.load_changed(main, before, NOW_MS)) == ["other-key"]
 
 
 def test_a_broken_file_keeps_its_last_good_rules_until_it_is_well(tmp_path: Path) -> None:
     main = tmp_path / "plain_acl.yml"
     put(main, ONE.format(key="first-key"))
-    states = files.look(main, {}, NOW_MS)
+    states = files.load_changed(main, {}, NOW_MS)
     for text in ("accounts: [", "", "\ufeff", "accounts:\n- accessKey: x\n", "x" * (files.MAX_FILE_BYTES + 1)):
         put(main, text)
-        states = files.look(main, states, NOW_MS)
+        states = files.load_changed(main, states, NOW_MS)
         assert keys_of(states) == ["first-key"]
         assert states[main].problem
     main.write_bytes(b"accounts:\n- \xff\n")
-    states = files.look(main, states, NOW_MS)
+    states = files.load_changed(main, states, NOW_MS)
     assert states[main].problem == "is not UTF-8 (line 2)"
     put(main, "accounts: []")
-    states = files.look(main, states, NOW_MS)
+    states = files.load_changed(main, states, NOW_MS)
     assert (keys_of(states), states[main].problem) == ([], "")
 
 
 def test_a_file_that_is_gone_takes_its_accounts_away(tmp_path: Path) -> None:
     main = tmp_path / "plain_acl.yml"
     put(main, ONE.format(key="first-key"))
-    states = files.look(main, {}, NOW_MS)
+    states = files.load_changed(main, {}, NOW_MS)
     main.unlink()
-    states = files.look(main, states, NOW_MS)
+    states = files.load_changed(main, states, NOW_MS)
     assert (keys_of(states), states[main].problem) == ([], "")
 
 
 def test_a_folder_in_the_place_of_a_file_is_a_problem(tmp_path: Path) -> None:
     main = tmp_path / "plain_acl.yml"
     main.mkdir()
-    assert "Is a directory" in files.look(main, {}, NOW_MS)[main].problem
+    assert "Is a directory" in files.load_changed(main, {}, NOW_MS)[main].problem
 
 
 def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
     main = tmp_path / "plain_acl.yml"
     os.mkfifo(main)
-    assert files.look(main, {}, NOW_MS)[main].problem == "is no file"
+    assert files.load_changed(main, {}, NOW_MS)[main].problem == "is no file"
 
 
 def test_writing_keeps_the_mode_and_follows_links(tmp_path: Path) -> None:
@@ -263,11 +263,11 @@ def test_writing_keeps_the_mode_and_follows_links(tmp_path: Path) -> None:
     put(target, ONE.format(key="first-key"))
     os.chmod(target, 0o640)
     main.symlink_to(target)
-    state = files.look(main, {}, NOW_MS)[main]
+    state = files.load_changed(main, {}, NOW_MS)[main]
     written = files.write(main, state.file.without_account("first-key", Version(counter=1, timestamp_ms=2)))
     assert main.is_symlink()
     assert target.stat().st_mode & 0o777 == 0o640
-    assert files.look(main, {main: written}, NOW_MS)[main] is written  # it need not be read again
+    assert files.load_changed(main, {main: written}, NOW_MS)[main] is written  # it need not be read again
     assert parse(target.read_text(), NOW_MS).version == Version(counter=1, timestamp_ms=2)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["elsewhere.yml", "plain_acl.yml"]
 

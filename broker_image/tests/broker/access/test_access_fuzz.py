@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from delaymq.access.accounts import Account
 from delaymq.access.errors import AccessError
-from delaymq.access.files import FileState, look_at, read
+from delaymq.access.files import FileState, load_file, read
 from delaymq.access.plain_acl import parse, to_text
 from repetitions import FUZZ_INPUTS, SEED
 
@@ -131,7 +131,7 @@ def test_bytes_that_are_no_rules_leave_the_last_good_ones_in_force(tmp_path: Pat
     path = tmp_path / "plain_acl.yml"
     good = "accounts:\n- {accessKey: orders-service, secretKey: orders-secret}\n"
     path.write_text(good)
-    known: FileState = look_at(path, None, NOW_MS)
+    known: FileState = load_file(path, None, NOW_MS)
     for number in range(INPUTS // 20):
         data = bytearray(good.encode() + text_of(chance).encode(errors="surrogatepass"))
         for _ in range(3):

@@ -35,7 +35,7 @@ class Rules:
         self._throttled = ThrottledLogger(_logger, now_ms)
         self._changes = 0
         self._states: States = {}
-        states = files.look(path, {}, now_ms())
+        states = files.load_changed(path, {}, now_ms())
         broken = [f"{state.path}: {state.problem}" for state in states.values() if state.problem]
         if broken:
             raise AccessError(f"access control (aclEnable=true): {'; '.join(broken)}")
@@ -153,7 +153,7 @@ class Rules:
         def rewrite() -> None:
             nonlocal written
             # As it is on the disk now: what somebody wrote a second ago must not be written over.
-            looked = files.look_at(known.path, known, now_ms)
+            looked = files.load_file(known.path, known, now_ms)
             if looked.problem:
                 raise AccessError(f"{looked.path} {looked.problem}; put it right first")
             version = Version(counter=looked.file.version.counter + 1, timestamp_ms=now_ms)
@@ -174,7 +174,7 @@ class ReloadTask:
 
     def run(self) -> None:
         """Reads what changed."""
-        self._found = files.look(self._rules.path, self._states, self._rules._now_ms())
+        self._found = files.load_changed(self._rules.path, self._states, self._rules._now_ms())
 
     def finish(self) -> None:
         """Puts it in force, unless an administrator changed something meanwhile: then it is looked at again."""

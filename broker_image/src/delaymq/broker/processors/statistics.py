@@ -26,7 +26,7 @@ def view_statistics(broker: Broker, session: Session, command: Command) -> Respo
     if name in ("GROUP_GET_FALL_SIZE", "GROUP_GET_FALL_TIME"):
         windows = _fall(broker, key, name == "GROUP_GET_FALL_TIME")
     else:
-        elapsed_ms = broker.stats.look(broker.now_ms())
+        elapsed_ms = broker.stats.advance(broker.now_ms())
         windows = windows_of(broker.stats.by_key, name, key, broker.config.broker_cluster_name, elapsed_ms)
     if windows is None:
         shown = f"<{name[:_SHOWN_CHARACTERS]}> <{key[:_SHOWN_CHARACTERS]}>"

@@ -154,7 +154,7 @@ def _collect(
     status = NO_MATCHED
     count = total = start = end = 0
     parts = []
-    for looked_at, (physical_offset, size, tags_code) in rows:
+    for examined, (physical_offset, size, tags_code) in rows:
         record_end = physical_offset + size
         if physical_offset < oldest or not 0 < size < BLANK_SIZE:
             # Deleted, or a blank entry: the log was damaged here, and the queue goes on behind it.
@@ -180,9 +180,9 @@ def _collect(
             end = record_end
             count += 1
             total += size
-            numbers.append(offset + looked_at)
+            numbers.append(offset + examined)
     else:
-        looked_at, physical_offset = len(entries) // ENTRY.size, last_offset
+        examined, physical_offset = len(entries) // ENTRY.size, last_offset
     behind = store.end_offset - physical_offset
     if properties_of is not None:
         broker.property_work.spend(allowed - properties_of.work_left)
@@ -190,14 +190,14 @@ def _collect(
         parts.append(store.read_bytes(start, end - start))
         records = b"".join(parts) if len(parts) > 1 else parts[0]
         if not _is_whole(records, numbers):
-            records, count = _sound_ones(broker, entries[: looked_at * ENTRY.size], offset, wanted)
+            records, count = _sound_ones(broker, entries[: examined * ENTRY.size], offset, wanted)
         if count:
-            return Pulled(FOUND, offset + looked_at, low, high, records, count, behind)
+            return Pulled(FOUND, offset + examined, low, high, records, count, behind)
         status = WAS_REMOVING
-    if not looked_at:
+    if not examined:
         # Stored, but not on the disk yet: for consumers the queue ends here.
         return Pulled(OVERFLOW_ONE, offset, low, high, b"", 0)
-    return Pulled(status, offset + looked_at, low, high, b"", 0, behind)
+    return Pulled(status, offset + examined, low, high, b"", 0, behind)
 
 
 def _transfer_limits(broker: PullLimits, limit: int, first_offset: int) -> tuple[int, int]:

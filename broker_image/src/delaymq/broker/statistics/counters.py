@@ -177,8 +177,8 @@ class Stats:
 
     def sample(self, now_ms: int) -> None:
         """Notes the totals; called every SAMPLE_INTERVAL_MS."""
-        self.look(now_ms)
-        self.put_times.look(now_ms, self.put_messages)
+        self.advance(now_ms)
+        self.put_times.advance(now_ms, self.put_messages)
         last = self._samples[-1].at_ms
         if now_ms // _DAY_MS > last // _DAY_MS:
             self.put_yesterday, self.put_today = self.put_today, self.put_messages
@@ -190,10 +190,10 @@ class Stats:
         while len(self._samples) > 2 and now_ms - self._samples[1].at_ms >= _WINDOWS_MS[-1]:
             self._samples.popleft()
 
-    def look(self, now_ms: int) -> int:
+    def advance(self, now_ms: int) -> int:
         """Brings what is counted by key up to date; the ms since the start by its clock."""
         by_key = self.by_key
-        elapsed_ms = by_key.look(now_ms)
+        elapsed_ms = by_key.advance(now_ms)
         # As RocketMQ: what the scheduler stores counts once more, what consumers send back does not.
         by_key.set_totals(by_key.broker_puts, self.sends + self.copies)
         by_key.set_totals(by_key.broker_gets, self.transferred)

@@ -26,7 +26,7 @@ class PutTimes:
         self.longest_ms = 0
         """Since the start."""
         self._slow = [0] * len(_BEGINS_MS)
-        self._told = [0] * len(_NAMES)
+        self._published = [0] * len(_NAMES)
         self._began_ms = now_ms
         self._puts_before = 0
 
@@ -36,15 +36,15 @@ class PutTimes:
         self.longest_ms = max(self.longest_ms, took_ms)
         self._slow[max(bisect_right(_BEGINS_MS, took_ms) - 1, 0)] += 1
 
-    def look(self, now_ms: int, puts: int) -> None:
+    def advance(self, now_ms: int, puts: int) -> None:
         """Ends the period when it is over; `puts` messages were stored since the start. To be called each second."""
         # The second comparison: a clock that was set back must not make the period a long one.
         if self._began_ms <= now_ms < self._began_ms + PERIOD_MS:
             return
-        self._told = [max(puts - self._puts_before - sum(self._slow), 0), *self._slow]
+        self._published = [max(puts - self._puts_before - sum(self._slow), 0), *self._slow]
         self._slow = [0] * len(_BEGINS_MS)
         self._began_ms, self._puts_before = now_ms, puts
 
     def distribution(self) -> str:
         """Each bucket with its count: `[<=0ms]:12 [0~10ms]:3 …`."""
-        return "".join(f"[{name}]:{count} " for name, count in zip(_NAMES, self._told, strict=True))
+        return "".join(f"[{name}]:{count} " for name, count in zip(_NAMES, self._published, strict=True))

@@ -20,7 +20,7 @@ QueueKey = tuple[int, str, str]
 
 
 class Statistics:
-    """Everything by key. Times are those of the wall clock, in ms; `look` has to be called each second."""
+    """Everything by key. Times are those of the wall clock, in ms; `advance` has to be called each second."""
 
     def __init__(self, now_ms: int) -> None:
         self.tick = 0
@@ -41,14 +41,14 @@ class Statistics:
         self.broker_puts = Series(0)
         self.broker_gets = Series(0)
         self._elapsed_ms = 0
-        self._looked_ms = now_ms
+        self._advanced_ms = now_ms
         self._swept_tick = 0
         self._unlisted = Series(0)
 
-    def look(self, now_ms: int) -> int:
+    def advance(self, now_ms: int) -> int:
         """Takes the time; the ms since the start. A clock that is set back stands still for a moment."""
-        self._elapsed_ms += max(now_ms - self._looked_ms, 0)
-        self._looked_ms = now_ms
+        self._elapsed_ms += max(now_ms - self._advanced_ms, 0)
+        self._advanced_ms = now_ms
         self.tick = self._elapsed_ms // TICK_MS
         return self._elapsed_ms
 
@@ -115,7 +115,7 @@ class Statistics:
     def consume_tps(self, topic: str, group: str, now_ms: int) -> float:
         """Messages a second that a group was handed in the last minute."""
         series = self.gets.get((topic, group))
-        return 0.0 if series is None else series.figures(MINUTE, self.look(now_ms))[0].tps
+        return 0.0 if series is None else series.figures(MINUTE, self.advance(now_ms))[0].tps
 
 
 def _drop(table: dict[K, Series], is_over: Callable[[K, Series], bool]) -> None:

@@ -136,7 +136,7 @@ class CheckService:
         chunks = pending.chunks
         now_s, most_checks = now_ms // 1_000, self._settings().transaction_check_max
         absent: dict[int, bool] = {0: False}
-        asked = looked_at = 0
+        asked = examined = 0
         number, index = pending.at_or_behind(self._at or 0)
         while number < len(chunks):
             chunk = chunks[number]
@@ -146,10 +146,10 @@ class CheckService:
             offset = chunk.offsets[index]
             if offset >= self._round_end:
                 break
-            if asked >= budget or looked_at >= _EXAMINED_PER_SLICE:
+            if asked >= budget or examined >= _EXAMINED_PER_SLICE:
                 self._at = offset
                 return asked
-            looked_at += 1
+            examined += 1
             group = chunk.groups[index]
             nobody_there = absent.get(group)
             if nobody_there is None:

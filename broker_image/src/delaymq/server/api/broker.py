@@ -69,7 +69,7 @@ class BrokerHttp:
         module = await loop.run_in_executor(None, importlib.import_module, "delaymq.server.metrics.exposition")
         async with self._scraping:
             gathered = await gather(self._server)
-            await loop.run_in_executor(None, gathered.look_at_system)
+            await loop.run_in_executor(None, gathered.sample_system)
             text = await loop.run_in_executor(None, module.Snapshot(gathered).text)
         return web.Response(body=text, headers={"Content-Type": module.CONTENT_TYPE})
 

@@ -43,7 +43,7 @@ async def cluster(api: Api) -> Cluster:
 
 async def _brokers_of(link: NameServerLink) -> list[BrokerRow]:
     try:
-        answer = await link.ask(request_command(RequestCode.GET_BROKER_CLUSTER_INFO, {}), REQUEST_TIMEOUT_MS)
+        answer = await link.request(request_command(RequestCode.GET_BROKER_CLUSTER_INFO, {}), REQUEST_TIMEOUT_MS)
         if answer.code != ResponseCode.SUCCESS:
             return []
         table = ClusterInfo.decode(answer.body).broker_addr_table

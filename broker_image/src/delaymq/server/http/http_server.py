@@ -31,7 +31,7 @@ STALLED_S: Final = 30.0
 """Who takes nothing of an answer for so long is cut off."""
 _STALL_CHECK_S: Final = 5.0
 
-__all__ = ["MAX_BODY_BYTES", "HttpServer", "cut_off", "error_response", "serve"]
+__all__ = ["MAX_BODY_BYTES", "HttpServer", "abort", "error_response", "serve"]
 
 
 def most_connections() -> int:
@@ -134,7 +134,7 @@ class _Site(web.SockSite):
     def _accept(self) -> asyncio.Protocol:
         server = self._runner.server
         if server is None or (len(server.connections) >= most_connections() and not self._make_room(server)):
-            return _CutOff()
+            return _Aborted()
         return server()
 
     def _make_room(self, server: web.Server) -> bool:
@@ -149,12 +149,12 @@ class _Site(web.SockSite):
         return idle is not None
 
 
-class _CutOff(asyncio.Protocol):
+class _Aborted(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        cut_off(cast("asyncio.Transport", transport))  # uvloop's are none of asyncio's classes
+        abort(cast("asyncio.Transport", transport))  # uvloop's are none of asyncio's classes
 
 
-def cut_off(transport: asyncio.Transport) -> None:
+def abort(transport: asyncio.Transport) -> None:
     """Ends a connection at once, by a reset: nothing waits in the kernel for somebody who takes nothing."""
     reset_at_close(transport, True)
     transport.abort()
@@ -184,6 +184,6 @@ class _Stalls:
             known = self._waiting.get(transport)
             waiting[transport] = known if known is not None and known[0] == unsent else (unsent, now)
             if now - waiting[transport][1] >= STALLED_S:
-                cut_off(transport)
+                abort(transport)
         self._waiting = waiting
         self._timer = self._loop.call_later(_STALL_CHECK_S, self._check)

@@ -27,7 +27,7 @@ class DrainLease:
         self.stop()
         if mode is not self._broker.drain.mode:
             _logger.info("drain: %s", "ended, writes are taken" if mode is DrainMode.NONE else mode)
-        if self._broker.hold_off(mode, lease_ms):
+        if self._broker.set_drain(mode, lease_ms):
             self._register_soon()
         if mode is not DrainMode.NONE:
             # Monotonic time: a step of the clock neither ends a drain nor prolongs it.

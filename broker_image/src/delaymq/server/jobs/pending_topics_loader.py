@@ -51,20 +51,20 @@ class PendingTopicsLoader:
                 for queue_id, offsets in ranges:
                     began = time.monotonic()
                     if offsets:
-                        await self._try_to_learn(thread, queue_id, list(offsets))
+                        await self._try_load(thread, queue_id, list(offsets))
                     await asyncio.sleep(min(PAUSES * (time.monotonic() - began), MAX_PAUSE_S))
                 if not delivery.pending_topics.complete:
                     await asyncio.sleep(_AGAIN_S)
 
-    async def _try_to_learn(self, thread: ThreadPoolExecutor, queue_id: int, offsets: list[int]) -> None:
+    async def _try_load(self, thread: ThreadPoolExecutor, queue_id: int, offsets: list[int]) -> None:
         """A disk or a limit that refuses a read or a thread now may not do so later: the rest is tried again."""
         try:
-            await self._learn(thread, queue_id, offsets)
+            await self._load(thread, queue_id, offsets)
         except (OSError, RuntimeError) as error:
             _problems.warning("cannot read for which topics messages wait, trying again: %s", error)
             await asyncio.sleep(_AGAIN_S)
 
-    async def _learn(self, thread: ThreadPoolExecutor, queue_id: int, offsets: list[int]) -> None:
+    async def _load(self, thread: ThreadPoolExecutor, queue_id: int, offsets: list[int]) -> None:
         broker = self._broker
         places = [self._place(queue_id, offset) for offset in offsets]
         topics = await asyncio.get_running_loop().run_in_executor(

@@ -27,7 +27,7 @@ def _traffic(gathered: Gathered) -> Iterator[Metric]:
     refused = {_reason(code): float(count) for code, count in dict(stats.refused).items()}
     yield counters("delaymq_sends_refused", "Sends that were refused.", "reason", refused)
     server = gathered.server
-    early = {**server.flow.refused, "connections": server.sessions.refused, "memory": server.buffers.cut_off}
+    early = {**server.flow.refused, "connections": server.sessions.refused, "memory": server.buffers.disconnected}
     text = "Requests refused before they were handled, and connections cut off, to keep the broker quick for others."
     yield counters("delaymq_requests_refused", text, "reason", early)
     yield counter("delaymq_stored_bytes", "Bytes of messages that were stored.", stats.put_bytes)

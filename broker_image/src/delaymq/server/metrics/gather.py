@@ -43,7 +43,7 @@ class Gathered:
     descriptors: int | None = None
     tasks: int = 0
 
-    def look_at_system(self) -> None:
+    def sample_system(self) -> None:
         """What the system has to be asked for; in any thread."""
         self.disk_total_bytes, self.disk_free_bytes = disk_space(self.server.broker.store.path)
         self.memory = process_facts.memory()

@@ -71,18 +71,18 @@ class ClientRequests:
         self._reply = reply
         self._defer = defer
         self._loop = asyncio.get_running_loop()
-        self._of_asker: dict[int, _Share] = {}
+        self._of_requester: dict[int, _Share] = {}
         self._of_all = _Share()
-        self._open_questions = 0
+        self._open_requests = 0
         self._kept_bytes = 0
         self._closing = False
 
     @property
     def open_requests(self) -> int:
         """Questions whose answers may still come."""
-        return self._open_questions
+        return self._open_requests
 
-    def ask(self, session: ClientSession, request: Command, relayed: RelayedRequests) -> None:
+    def relay(self, session: ClientSession, request: Command, relayed: RelayedRequests) -> None:
         """Sends the questions; `request` is answered when each has its answer or its time is over.
 
         An asker that goes away changes nothing: its clients were asked already.
@@ -91,19 +91,19 @@ class ClientRequests:
             return
         count = len(relayed.requests)
         relay = _Relay(session, request, relayed)
-        of_asker = self._of_asker.get(session.id) or _Share()
+        of_asker = self._of_requester.get(session.id) or _Share()
         if (
             of_asker.requests >= MAX_OPEN_PER_REQUESTER
-            or self._open_questions + count > MAX_OPEN_REQUESTS
+            or self._open_requests + count > MAX_OPEN_REQUESTS
             or _is_beyond(of_asker, relay.held_bytes, MAX_HELD_BYTES_PER_REQUESTER)
             or _is_beyond(self._of_all, relay.held_bytes, MAX_HELD_BYTES)
         ):
-            self._reply(session, request, _busy(of_asker.requests, self._open_questions))
+            self._reply(session, request, _busy(of_asker.requests, self._open_requests))
             return
-        self._of_asker[session.id] = of_asker
+        self._of_requester[session.id] = of_asker
         for share in (of_asker, self._of_all):
             share.add(1, relay.held_bytes)
-        self._open_questions += count
+        self._open_requests += count
         if count:
             self._send(relay)
         else:
@@ -121,12 +121,12 @@ class ClientRequests:
             if future is None:
                 self._answered(relay, index, None)
             else:
-                future.add_done_callback(partial(self._ended, relay, index))
+                future.add_done_callback(partial(self._relay_ended, relay, index))
         relay.sent = end
         if end < len(requests):
             self._loop.call_soon(self._send, relay)
 
-    def _ended(self, relay: _Relay, index: int, future: "asyncio.Future[Command]") -> None:
+    def _relay_ended(self, relay: _Relay, index: int, future: "asyncio.Future[Command]") -> None:
         failed = future.cancelled() or future.exception() is not None
         self._answered(relay, index, None if failed else future.result())
 
@@ -137,7 +137,7 @@ class ClientRequests:
                 relay.answers[index] = answer
                 relay.kept_bytes += kept
                 self._kept_bytes += kept
-        self._open_questions -= 1
+        self._open_requests -= 1
         relay.open -= 1
         if relay.open == 0:
             self._finish(relay)
@@ -145,11 +145,11 @@ class ClientRequests:
     def _finish(self, relay: _Relay) -> None:
         self._kept_bytes -= relay.kept_bytes
         session = relay.session
-        of_asker = self._of_asker[session.id]
+        of_asker = self._of_requester[session.id]
         for share in (of_asker, self._of_all):
             share.add(-1, -relay.held_bytes)
         if not of_asker.requests:
-            del self._of_asker[session.id]
+            del self._of_requester[session.id]
         if self._closing:
             return
         result = relay.relayed.answer(relay.answers)

@@ -40,7 +40,7 @@ class ClientSession:
 
     def signed_by(self, account: str) -> None:
         """Its requests share the server's time with this account's other connections."""
-        self.connection.use_share(account)
+        self.connection.charge_to(account)
 
     def notify(self, command: Command) -> bool:
         """Sends a one-way request; False: the connection is gone or behind, or it fits no frame."""

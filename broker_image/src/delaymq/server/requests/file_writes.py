@@ -49,7 +49,7 @@ class FileWriter:
         self._working: asyncio.Task[None] | None = None
         self._stopped = False
 
-    def make(self, session: ClientSession, request: Command, steps: BlockingSteps[Response]) -> None:
+    def submit(self, session: ClientSession, request: Command, steps: BlockingSteps[Response]) -> None:
         """Has a change made after those that were asked for before, and `request` answered."""
         if self._stopped:
             return
@@ -75,7 +75,7 @@ class FileWriter:
     async def _work(self) -> None:
         while self._waiting and not self._stopped:
             session, request, steps = self._waiting.popleft()
-            response = await self._made(request.code, steps)
+            response = await self._finished(request.code, steps)
             self._bytes -= len(request.body)
             self._of_session[session.id] -= 1
             if not self._of_session[session.id]:
@@ -84,7 +84,7 @@ class FileWriter:
             await asyncio.sleep(0)  # what is refused at once has not waited for anything yet
         self._working = None
 
-    async def _made(self, code: int, steps: BlockingSteps[Response]) -> Response:
+    async def _finished(self, code: int, steps: BlockingSteps[Response]) -> Response:
         error: Exception | None = None
         while True:
             work = self._guarded(code, partial(_advance, steps, error))

@@ -52,7 +52,7 @@ _log = ThrottledLogger(_logger, now_ms)
 
 
 class FlowControl:
-    """`sift` is asked when `suspects` says so; both on the loop's thread. Times are monotonic seconds."""
+    """`reject_stale` is asked when `suspects` says so; both on the loop's thread. Times are monotonic seconds."""
 
     def __init__(
         self,
@@ -128,13 +128,13 @@ class FlowControl:
         else:
             self.suspicious_at = self._alive_at + self._stall_s
 
-    def held_up(self, commands: list[Command]) -> None:
+    def note_stall(self, commands: list[Command]) -> None:
         """These took longer than `blocked_s`; what came meanwhile is told that the store was the reason, if it was."""
         self._store_blocked = any(command.code in _SENDS for command in commands)
         self._suspect_all = True
         self._watch()
 
-    def sift(self, session: ClientSession, commands: list[Command], now: float) -> list[Command]:
+    def reject_stale(self, session: ClientSession, commands: list[Command], now: float) -> list[Command]:
         """Those of `commands` that are still handled; the others have been answered with 2 (SYSTEM_BUSY)."""
         in_kernel_s = deferred_s = 0.0
         if self._cleans:

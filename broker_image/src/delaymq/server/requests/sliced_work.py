@@ -28,13 +28,13 @@ class SlicedWork:
         """One more piece; its first slice is done at once if there is no other."""
         self._pieces.append(steps)
         if len(self._pieces) == 1 and not self._is_working:
-            self.go_on()
+            self.resume()
 
     def clear(self) -> None:
         """Drops what is not done."""
         self._pieces.clear()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """One slice; a piece that is not done with it lets the others go first in the next."""
         self._is_working = True
         left = self._slice_units
@@ -54,4 +54,4 @@ class SlicedWork:
                 pieces.popleft()
         self._is_working = False
         if pieces:
-            (self.soon or asyncio.get_running_loop().call_soon)(self.go_on)
+            (self.soon or asyncio.get_running_loop().call_soon)(self.resume)

@@ -72,14 +72,14 @@ def _load_pair(context: ssl.SSLContext, prefix: str, certificate: str, key: str,
         _read(f"{prefix}.{name}", path)
     asked = False
 
-    def give() -> str:
+    def give_password() -> str:
         # Without this OpenSSL would ask at the terminal.
         nonlocal asked
         asked = True
         return password
 
     try:
-        context.load_cert_chain(certificate, key, give)
+        context.load_cert_chain(certificate, key, give_password)
     except (ssl.SSLError, ValueError) as error:
         raise ServerError(_pair_problem(prefix, certificate, key, bool(password), asked, error)) from error
     except OSError as error:

@@ -13,7 +13,7 @@ VALID_DAYS: Final = 3_650
 """Longer than a process runs; the next one makes another."""
 
 
-def make(names: Sequence[str]) -> bytes:
+def generate(names: Sequence[str]) -> bytes:
     """Key and certificate in PEM."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
@@ -47,4 +47,4 @@ def make(names: Sequence[str]) -> bytes:
 
 
 if __name__ == "__main__":
-    sys.stdout.buffer.write(make(sys.argv[1:] or ["localhost"]))
+    sys.stdout.buffer.write(generate(sys.argv[1:] or ["localhost"]))

@@ -75,7 +75,7 @@ class ServerTls:
     def start(self) -> None:
         """Begins to look for changed files."""
         if self._context is not None:
-            self._looking = asyncio.create_task(self._look_on(), name="TLS files")
+            self._looking = asyncio.create_task(self._watch_files(), name="TLS files")
 
     def stop(self) -> None:
         """Ends; connections are others' to close."""
@@ -87,22 +87,22 @@ class ServerTls:
 
     async def _current(self) -> ssl.SSLContext:
         if self._trimming is None:
-            self._trimming = asyncio.create_task(self._trim_on(), name="memory of TLS")
+            self._trimming = asyncio.create_task(self._trim_periodically(), name="memory of TLS")
         if self._context is None:
-            await self._make_once()
+            await self._generate_once()
         if self._context is None:
             raise OSError("there is no certificate; the log says why")
         return self._context
 
     # Files that change.
 
-    async def _look_on(self) -> None:
+    async def _watch_files(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(CHECK_INTERVAL_S)
-            await loop.run_in_executor(None, self.look)
+            await loop.run_in_executor(None, self.reload)
 
-    def look(self) -> None:
+    def reload(self) -> None:
         """Takes what the files hold now if they changed and are whole; in any thread, one at a time."""
         signatures = self._signatures()
         if signatures == self._seen:
@@ -131,7 +131,7 @@ class ServerTls:
 
     # Memory.
 
-    async def _trim_on(self) -> None:
+    async def _trim_periodically(self) -> None:
         """Gives memory of connections that ended back to the system.
 
         Each has a buffer of 256 KiB from the event loop, of which few pages are used. glibc takes them from its heap,
@@ -150,14 +150,14 @@ class ServerTls:
 
     # A certificate of our own.
 
-    async def _make_once(self) -> None:
+    async def _generate_once(self) -> None:
         loop = asyncio.get_running_loop()
         if self._making is None or (self._making.done() and loop.time() > self._make_again_at):
             self._make_again_at = loop.time() + RETRY_S
-            self._making = asyncio.create_task(self._make(), name="self-signed certificate")
+            self._making = asyncio.create_task(self._generate(), name="self-signed certificate")
         await asyncio.shield(self._making)
 
-    async def _make(self) -> None:
+    async def _generate(self) -> None:
         command = [sys.executable, "-m", "delaymq.server.tls.self_signed", *self._own_names]
         try:
             async with asyncio.timeout(MAKE_TIMEOUT_S):

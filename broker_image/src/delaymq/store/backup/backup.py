@@ -89,7 +89,7 @@ class Backup:
         started_ms = self._now_ms()
         with _locked(self._files, self._folder):
             before = self._read_folder()
-            state = self._look()
+            state = self._read_state()
             self._check_same_store(before, state)
             self._forget_what_differs(state)
             self._keep_partial(state.store_id)
@@ -100,7 +100,7 @@ class Backup:
                 except SegmentGoneError as error:
                     # What was pending in it may have been handed over since: only a later end is whole.
                     first = state.start_offset
-                    state = self._look()
+                    state = self._read_state()
                     if state.start_offset <= first:
                         raise BackupError(
                             f"{error}, though the log still begins at {first}: is the disk sound?"
@@ -131,8 +131,8 @@ class Backup:
             duration_ms=int((time.monotonic() - self._began) * 1000),
         )
 
-    def _look(self) -> SourceState:
-        state = self._source.look()
+    def _read_state(self) -> SourceState:
+        state = self._source.state()
         require_plausible(state)
         return state
 
@@ -250,7 +250,7 @@ class Backup:
             files.set_size(descriptor, position)
             synced = position
             while position < wanted:
-                self._source.keep(base)
+                self._source.pin(base)
                 data = self._source.read(base, position, min(CHUNK_BYTES, wanted - position))
                 checksum.update(data)
                 if any(data):
@@ -293,7 +293,7 @@ class Backup:
         until = self._began + self._copied_bytes / self._bytes_per_s
         while (wait_s := until - time.monotonic()) > 0:
             time.sleep(min(wait_s, 1.0))
-            self._source.keep(base)
+            self._source.pin(base)
 
     def _note(self, name: str, held: _Held, store_id: str) -> None:
         """Keep what is copied, for a run that goes on after an interruption."""

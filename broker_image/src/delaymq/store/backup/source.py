@@ -54,13 +54,13 @@ class SourceState:
 class BackupSource(Protocol):
     """A store that can be copied while it is written."""
 
-    def look(self) -> SourceState:
+    def state(self) -> SourceState:
         """What there is now. BackupError when the source cannot be read."""
 
     def read(self, base: int, position: int, count: int) -> bytes:
         """Up to `count` bytes at `position` of the segment at `base`; at least one. SegmentGoneError, BackupError."""
 
-    def keep(self, oldest: int) -> None:
+    def pin(self, oldest: int) -> None:
         """Called all the while, so that nothing from the physical offset `oldest` on is deleted meanwhile."""
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class FolderSource:
             raise WrongFolderError(f"{path} is not a store: it has no folder commitlog") from error
         self._open: tuple[int, int] | None = None
 
-    def look(self) -> SourceState:
+    def state(self) -> SourceState:
         """See BackupSource."""
         try:
             state = read_state(self._files, self._path, [])
@@ -88,12 +88,12 @@ class FolderSource:
         small_files = {name: data for name in SMALL_FILES if (data := self._small_file(name)) is not None}
         for _ in range(100):
             try:
-                return self._look(state.store_id if state is not None else "", small_files)
+                return self._read_state(state.store_id if state is not None else "", small_files)
             except FileNotFoundError:
                 continue  # retention was at work between two looks
         raise BackupError(f"{self._path} changes faster than it can be read")
 
-    def _look(self, store_id: str, small_files: Mapping[str, bytes]) -> SourceState:
+    def _read_state(self, store_id: str, small_files: Mapping[str, bytes]) -> SourceState:
         segments = self._reader.segments()
         start = segments[0].base if segments else 0
         ended = [(*queue, end) for queue in self._reader.queues() if (end := self._end_if_ended(*queue, start))]
@@ -190,7 +190,7 @@ class FolderSource:
             raise BackupError(f"{self._path}/commitlog/{segment_name(base)} is shorter than it was: is it being cut?")
         return data
 
-    def keep(self, oldest: int) -> None:
+    def pin(self, oldest: int) -> None:
         """Nothing to do: a broker on the folder is not asked."""
 
     def close(self) -> None:

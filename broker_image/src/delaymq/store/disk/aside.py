@@ -24,7 +24,7 @@ _BLOCK_BYTES: Final = 4_096
 _NAME_DIGITS: Final = 20
 
 
-class Aside:
+class AsideFolder:
     """The folder of one store. Without space nothing is kept, since the store must open nevertheless. StoreOpenError
     without descriptors or memory: a shortage passes."""
 
@@ -36,7 +36,7 @@ class Aside:
         self._pieces_end = 0
         self._pieces_name = ""
         # Bytes that may still be kept, and copied, before the next look.
-        self._room = self._free = -1
+        self._free_quota = self._free = -1
         self._refused = MAX_BYTES + 1
 
     # -- bytes of the log -----------------------------------------------------------------------------------------
@@ -48,7 +48,7 @@ class Aside:
         if end == start:
             return
         try:
-            if not self._take_room(end - start, name):
+            if not self._reserve(end - start, name):
                 return
             name = self._free_name(name)
             self._copy(descriptor, start - base, end - base, name)
@@ -97,7 +97,7 @@ class Aside:
         about = {"file": file, "position": position, "bytes": len(piece)}
         data = json.dumps(about, separators=(",", ":")).encode() + b"\n" + piece + b"\n"
         try:
-            if not self._take_room(len(data), file):
+            if not self._reserve(len(data), file):
                 return
             if self._pieces is None:
                 self._pieces_name, self._pieces_end = self._free_name("pieces"), 0
@@ -114,7 +114,7 @@ class Aside:
         name = self._name_of(path)
         try:
             taken = self._files.allocated_bytes(path)
-            if taken and self._take_room(taken, name, moved=True):
+            if taken and self._reserve(taken, name, moved=True):
                 self._files.rename(path, f"{self.folder}/{name}")
                 return
         except FileNotFoundError:
@@ -131,7 +131,7 @@ class Aside:
         name = self._name_of(path)
         try:
             data = self._files.read(path)
-            if data and self._take_room(len(data), name):
+            if data and self._reserve(len(data), name):
                 self._files.write(f"{self.folder}/{self._free_name(name)}", data)
                 self._files.sync_folder(self.folder)
         except OSError as error:
@@ -153,24 +153,24 @@ class Aside:
             self._files.close(self._pieces)
             self._pieces = None
 
-    def _take_room(self, wanted: int, name: str, *, moved: bool = False) -> bool:
+    def _reserve(self, wanted: int, name: str, *, moved: bool = False) -> bool:
         """Make room for this many bytes; False when they are too many to be kept. Moved files take no free space."""
         wanted = -(-wanted // _BLOCK_BYTES) * _BLOCK_BYTES
         if not moved and wanted >= self._refused:
             return False
-        if wanted > self._room or (not moved and wanted > self._free):
-            self._look(wanted, name)
-        if wanted > self._room or (not moved and wanted > self._free):
+        if wanted > self._free_quota or (not moved and wanted > self._free):
+            self._measure(wanted, name)
+        if wanted > self._free_quota or (not moved and wanted > self._free):
             _logger.error("%s and anything larger is not kept aside: there is no room for %d bytes", name, wanted)
             if not moved:
                 self._refused = wanted
             return False
-        self._room -= wanted
+        self._free_quota -= wanted
         if not moved:
             self._free -= wanted
         return True
 
-    def _look(self, wanted: int, name: str) -> None:
+    def _measure(self, wanted: int, name: str) -> None:
         """Measure the room, and delete the oldest files if there is too little."""
         files = self._files
         files.make_folder(self.folder)
@@ -186,7 +186,7 @@ class Aside:
                 files.unlink(f"{self.folder}/{each}")
                 taken -= sizes[each]
                 single -= _is_single(each)
-        self._room = MAX_BYTES - taken
+        self._free_quota = MAX_BYTES - taken
 
     def _oldest_first(self, names: list[str]) -> Iterator[str]:
         def age(name: str) -> tuple[bool, int, str]:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from delaymq.store.disk.aside import Aside
+from delaymq.store.disk.aside import AsideFolder
 from delaymq.store.disk.files import Files, is_shortage
 from delaymq.store.errors import StoreOpenError, UnreadableTableError
 from delaymq.store.model import Correction
@@ -30,7 +30,7 @@ class ConfigFiles:
     def __init__(self, files: Files, folder: str, store_path: str, corrections: list[Correction]) -> None:
         self._files = files
         self.folder = folder
-        self._aside = Aside(files, store_path)
+        self._aside = AsideFolder(files, store_path)
         self._shown = folder.removeprefix(store_path).strip("/")
         self._corrections = corrections
         self._damaged: set[str] = set()

@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Iterator
 from typing import Final
 
-from delaymq.store.disk.aside import Aside
+from delaymq.store.disk.aside import AsideFolder
 from delaymq.store.disk.files import Files
 
 HEADER = struct.Struct(
@@ -179,7 +179,7 @@ class IndexFile:
     def steps(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int | None]:
         """As `query` without a limit; None now and then, where others may have their turn, even if nothing matches."""
         number = self.head_of_chain(key_hash)
-        looked_at = 0
+        examined = 0
         while 0 < number < self.count:
             entry_hash, offset, seconds, previous = self.entry(number)
             time_ms = self.begin_timestamp_ms + seconds * 1000
@@ -187,8 +187,8 @@ class IndexFile:
                 return
             if entry_hash == key_hash and time_ms <= end_ms:
                 yield offset
-            looked_at += 1
-            if looked_at % STEP_ENTRIES == 0:
+            examined += 1
+            if examined % STEP_ENTRIES == 0:
                 yield None
             if previous == number:
                 return
@@ -225,7 +225,7 @@ class IndexFile:
         """Bring a header into the file."""
         self._files.pwrite(self.descriptor(), header, 0)
 
-    def truncate(self, count: int, used: tuple[int, int, int, int, int], slots_count: int, aside: Aside) -> bool:
+    def truncate(self, count: int, used: tuple[int, int, int, int, int], slots_count: int, aside: AsideFolder) -> bool:
         """Forget entries from `count` on; `used`: the header's other numbers then. False: the file is not sound.
 
         Slots on disk may be older than `count`, or name entries behind it: those are followed down their chain.

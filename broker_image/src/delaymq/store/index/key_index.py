@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from delaymq.message.hashing import index_key_hash
 from delaymq.message.names import KEYS, UNIQUE_KEY
-from delaymq.store.disk.aside import Aside
+from delaymq.store.disk.aside import AsideFolder
 from delaymq.store.disk.files import Files, is_full
 from delaymq.store.index.index_file import HEADER_BYTES, MAX_QUERY, SLOTS_INTERVAL_ENTRIES, IndexFile
 from delaymq.store.model import Dispatched
@@ -53,7 +53,13 @@ class KeyIndex:
     """The index of a store. `put` in log order; `query` by topic and key."""
 
     def __init__(
-        self, files: Files, folder: str, slot_count: int, entry_count: int, aside: Aside, now_ms: Callable[[], int]
+        self,
+        files: Files,
+        folder: str,
+        slot_count: int,
+        entry_count: int,
+        aside: AsideFolder,
+        now_ms: Callable[[], int],
     ) -> None:
         self._files = files
         self._aside = aside

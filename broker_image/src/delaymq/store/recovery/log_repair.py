@@ -9,7 +9,7 @@ from delaymq.message.flags import TRANSACTION_ROLLBACK
 from delaymq.message.names import MARKS_TOPIC
 from delaymq.message.record import BLANK_BYTES, BLANK_MAGIC, FIXED_BYTES, SIZE_AND_MAGIC, encode_record
 from delaymq.store.commit_log import CommitLog
-from delaymq.store.disk.aside import Aside
+from delaymq.store.disk.aside import AsideFolder
 from delaymq.store.disk.files import Files
 from delaymq.store.model import Correction
 from delaymq.store.recovery.log_scan import ScanPosition, find_sound, is_sound
@@ -24,7 +24,7 @@ _NO_HOST = bytes(8)
 class LogRepair:
     """Bridges holes and clears what is behind the end."""
 
-    def __init__(self, files: Files, aside: Aside, log: CommitLog, corrections: list[Correction]) -> None:
+    def __init__(self, files: Files, aside: AsideFolder, log: CommitLog, corrections: list[Correction]) -> None:
         self._files = files
         self._aside = aside
         self._log = log

@@ -11,7 +11,7 @@ from typing import Final
 
 from delaymq.store.commit_log import CommitLog
 from delaymq.store.consume_queue import MAX_GAP_ENTRIES, ConsumeQueues
-from delaymq.store.disk.aside import Aside
+from delaymq.store.disk.aside import AsideFolder
 from delaymq.store.disk.files import Files
 from delaymq.store.model import Correction
 from delaymq.store.recovery.log_repair import LogRepair
@@ -35,7 +35,7 @@ class LogSurvey:
     files: Files
     log: CommitLog
     queues: ConsumeQueues
-    aside: Aside
+    aside: AsideFolder
     corrections: list[Correction]
     check_crc: bool
     now_ms: Callable[[], int]

@@ -12,7 +12,7 @@ from delaymq.message.names import DUE, MARK, REAL_QUEUE_ID, REAL_TOPIC, SCHEDULE
 from delaymq.message.record import BORN_HOST_AT, FIXED_BYTES, QUEUE_ID_AT, QUEUE_OFFSET_AT, Record, decode_record
 from delaymq.store.commit_log import CommitLog
 from delaymq.store.consume_queue import BLANK_SIZE, ConsumeQueues
-from delaymq.store.disk.aside import Aside
+from delaymq.store.disk.aside import AsideFolder
 from delaymq.store.disk.files import Files
 from delaymq.store.model import Correction
 from delaymq.store.recovery.log_scan import Head, ScanPosition, walk_segment
@@ -26,7 +26,7 @@ _DUE_PLACE = re.compile(r"\d{16}:(\d{4}):(\d{20})\Z", re.ASCII)
 class Placing:
     """Evidence for `Numbering`, and the writer of what it decides."""
 
-    def __init__(self, files: Files, aside: Aside, log: CommitLog, queues: ConsumeQueues) -> None:
+    def __init__(self, files: Files, aside: AsideFolder, log: CommitLog, queues: ConsumeQueues) -> None:
         self._files = files
         self._aside = aside
         self._log = log

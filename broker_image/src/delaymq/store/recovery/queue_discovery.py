@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from delaymq.store.commit_log import CommitLog
 from delaymq.store.consume_queue import ENTRY_BYTES, MAX_EXT_ADDRESS, ConsumeQueue, ConsumeQueues
-from delaymq.store.disk.aside import Aside
+from delaymq.store.disk.aside import AsideFolder
 from delaymq.store.disk.files import Files
 from delaymq.store.model import Correction
 from delaymq.store.recovery.queue_runs import Key
@@ -22,7 +22,7 @@ class FoundQueues:
     store_path: str
     log: CommitLog
     queues: ConsumeQueues
-    aside: Aside
+    aside: AsideFolder
     corrections: list[Correction]
     known_until: dict[tuple[str, int], int] = field(default_factory=dict)
     """Physical offset of the last record that a queue taken as it is has: its older records have their entries."""

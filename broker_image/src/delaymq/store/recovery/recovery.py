@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from delaymq.store.commit_log import CommitLog
 from delaymq.store.consume_queue import ConsumeQueues
-from delaymq.store.disk.aside import Aside
+from delaymq.store.disk.aside import AsideFolder
 from delaymq.store.disk.files import Files, is_full
 from delaymq.store.dispatch import Dispatcher
 from delaymq.store.index.key_index import KeyIndex
@@ -42,7 +42,7 @@ class Recovery:
     dispatcher: Dispatcher
     check_crc: bool
     report: RecoveryReport
-    aside: Aside
+    aside: AsideFolder
     now_ms: Callable[[], int]
 
     def __post_init__(self) -> None:

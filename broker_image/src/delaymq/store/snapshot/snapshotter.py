@@ -52,7 +52,7 @@ class Snapshotter:
         if not force and self._log.end_offset - self._end < interval_bytes:
             return None
         if force or self._queues.dirty_count <= WRITTEN_AT_ONCE:
-            return self.whole_task(write_slots=False)
+            return self.full_task(write_slots=False)
         if self._index is not None:
             self._index.write_behind()
             if self._index.full:
@@ -61,7 +61,7 @@ class Snapshotter:
         self._gathering = self._capture(write_slots=False), self._queues.written_count + self._queues.dirty_count
         return None
 
-    def whole_task(self, *, write_slots: bool) -> StoreTask | None:
+    def full_task(self, *, write_slots: bool) -> StoreTask | None:
         """One of all there is, with all queues written in this turn; None when the disk is too full for them."""
         while self._queues.write_behind(1_000):
             pass

@@ -47,7 +47,7 @@ class RemoteSource:
         self._renewed_at = 0.0
         self._store_id = ""
 
-    def look(self) -> SourceState:
+    def state(self) -> SourceState:
         """See BackupSource: first a pin, then the tables, then the end."""
         for _ in range(100):
             told = self._get("/api/v1/store", Store)
@@ -105,7 +105,7 @@ class RemoteSource:
             raise SegmentGoneError(problem.message)
         raise BackupError(f"{self._shown} does not give its log ({status} {problem.code}): {problem.message}")
 
-    def keep(self, oldest: int) -> None:
+    def pin(self, oldest: int) -> None:
         """Renews the pin from time to time; what is copied it lets go."""
         if self._pinned is not None and time.monotonic() - self._renewed_at > RENEW_S:
             self._pin(max(oldest, self._pinned))

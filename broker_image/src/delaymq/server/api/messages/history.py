@@ -46,9 +46,9 @@ async def message(api: Api, query: MessageQuery) -> MessageDetails:
     row = (await rows_of(api, read.record.topic, [read]))[0]
     body = await body_of(api, read)
     related = await _related(api, read)
-    life = _Life(broker)
+    life = _History(broker)
     for each in related:
-        life.tell(each)
+        life.add_record(each)
     return MessageDetails(
         as_of_ms=broker.now_ms(),
         body=body,
@@ -103,7 +103,7 @@ def _origin_topic(topic: str, properties: dict[str, str]) -> str:
     return properties.get(names.RETRY_TOPIC, real) if _group_of(real) is not None else real
 
 
-class _Life:
+class _History:
     """Events, gathered record by record."""
 
     def __init__(self, broker: "Broker") -> None:
@@ -120,7 +120,7 @@ class _Life:
                 self._add(row.due_ms or row.stored_ms, "delivered", None, detail, group)
         return [event for _, event in sorted(self._events, key=lambda item: item[0])]
 
-    def tell(self, read: ReadRecord) -> None:
+    def add_record(self, read: ReadRecord) -> None:
         """Adds what one record tells."""
         record = read.record
         row = row_of(self._broker, read)
@@ -128,7 +128,7 @@ class _Life:
         group = _group_of(_real_topic(record.topic, properties))
         mark = parse_mark(properties.get(names.MARK, ""))
         if record.topic == names.SCHEDULE_TOPIC:
-            self._tell_waiting(row, record.queue_id, record.queue_offset, group)
+            self._add_pending(row, record.queue_id, record.queue_offset, group)
             return
         if mark is not None:
             self._delivered.add((mark.queue_id, mark.queue_offset))
@@ -143,9 +143,9 @@ class _Life:
         else:
             self._add(row.stored_ms, "stored", row.stored_ms, f"stored in {place}", None)
         if not record.topic.startswith(names.DLQ_PREFIX):
-            self._tell_consumers(row, group)
+            self._add_consumers(row, group)
 
-    def _tell_waiting(self, row: MessageRow, queue_id: int, offset: int, group: str | None) -> None:
+    def _add_pending(self, row: MessageRow, queue_id: int, offset: int, group: str | None) -> None:
         if group is None:
             detail = f"stored with delay level {row.delay_level} for queue {row.queue_id} of {row.topic}"
             self._add(row.stored_ms, "stored", row.stored_ms, detail, None)
@@ -159,7 +159,7 @@ class _Life:
         else:
             self._settled.append((row, queue_id, offset, group))
 
-    def _tell_consumers(self, row: MessageRow, group: str | None) -> None:
+    def _add_consumers(self, row: MessageRow, group: str | None) -> None:
         broker = self._broker
         if row.queue_offset is None:
             return

@@ -27,7 +27,7 @@ from delaymq.server.api.store.segments import (
     read_chunk,
     records_behind,
 )
-from delaymq.server.http.http_server import cut_off, error_response
+from delaymq.server.http.http_server import abort, error_response
 from delaymq.store.reader import QUEUE_ENTRY
 from delaymq.store.segments import is_segment_name, segment_name
 
@@ -141,7 +141,7 @@ class StoreHttp:
             while start < end:
                 chunk = await self._in_thread(read_chunk, descriptor, start, end)
                 if not chunk or not await sending.send(chunk):
-                    sending.cut_off()
+                    sending.abort()
                     break
                 start += len(chunk)
         return answer
@@ -189,7 +189,7 @@ class StoreHttp:
         answer = web.StreamResponse(headers={"Content-Type": "application/json"})
         async with self._reading(), _Sending(request, answer) as sending:
             if not await self._send_pieces(sending, text):
-                sending.cut_off()
+                sending.abort()
         return answer
 
     async def _send_pieces(self, sending: "_Sending", text: Iterator[str]) -> bool:
@@ -328,7 +328,7 @@ class _Sending:
     ) -> None:
         if error is not None:
             # Else the answer that tells of it would be taken for the rest of this one.
-            self.cut_off()
+            self.abort()
 
     async def send(self, data: bytes) -> bool:
         """False when the other side is gone or too slow."""
@@ -340,10 +340,10 @@ class _Sending:
             return False
         return True
 
-    def cut_off(self) -> None:
+    def abort(self) -> None:
         """The answer cannot be finished: the other side must not take it for whole."""
         if self._request.transport is not None:
-            cut_off(self._request.transport)
+            abort(self._request.transport)
 
 
 def _members(name: str, keys: list[str], value_of: Callable[[str], Any]) -> Iterator[str]:
