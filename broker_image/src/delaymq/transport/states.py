@@ -118,8 +118,8 @@ class LongRequest(Enum):
 class LongRequestEvent(Enum):
     """What changes it."""
 
-    BEGIN = "finish_in_turns"
-    PARK = "finish_in_turns(parked=True)"
+    BEGIN = "finish_in_slices"
+    PARK = "finish_in_slices(parked=True)"
     UNPARK = "unpark"
     FINISH = "its last step is done, or failed"
 
