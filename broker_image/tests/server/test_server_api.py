@@ -443,7 +443,7 @@ def test_the_cluster_is_what_a_name_server_tells_and_else_this_broker(tmp_path: 
                 assert told["nameServers"][0]["registered"] is expected
                 link = server.broker.registration.links[0]
                 link.problem = "it sleeps"
-                link.tell(request_command(RequestCode.HEART_BEAT, {}))
+                link.announce(request_command(RequestCode.HEART_BEAT, {}))
 
     run(scenario)
 

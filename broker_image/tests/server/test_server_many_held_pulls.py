@@ -77,14 +77,14 @@ def watch(server: Standalone) -> list[int]:
         slices[-1] += 1
         resume(held, pull)  # type: ignore[arg-type]
 
-    go_on = held._work.go_on
+    go_on = held._work.resume
 
     def counting() -> None:
         slices.append(0)
         go_on()
 
     held._resume = counted  # type: ignore[method-assign, assignment]
-    held._work.go_on = counting  # type: ignore[method-assign]
+    held._work.resume = counting  # type: ignore[method-assign]
     return slices
 
 

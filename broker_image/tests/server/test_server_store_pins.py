@@ -203,7 +203,7 @@ def test_pausing_and_resuming_says_what_is_overdue_and_refuses_what_makes_no_sen
             now_ms = server.broker.broker.now_ms()
             status, told = await ask(server, "POST", "/api/v1/delay/resume", {"overdue": "drop", "upToMs": now_ms})
             assert (status, told["overdue"], told["held"]["mode"]) == (202, 5, "drop")
-            await until(lambda: control.hold is None)
+            await until(lambda: control.policy is None)
             assert (await ask(server, "GET", "/api/v1/delay"))[1]["held"] is None
             assert server.broker.broker.delivery.counters.refused == 5
             assert sum(server.broker.broker.delivery.pending().values()) == 1

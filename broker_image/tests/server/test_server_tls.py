@@ -16,7 +16,7 @@ from delaymq.server.namesrv_server import NamesrvServer
 from delaymq.server.tls import server_tls as tls_module
 from delaymq.server.tls.certificate import CertificateError, ends_at_s
 from delaymq.server.tls.contexts import client_context as broker_s_context
-from delaymq.server.tls.self_signed import make
+from delaymq.server.tls.self_signed import generate
 from delaymq.server.tls.server_tls import ServerTls
 from delaymq.transport import ConnectError, ConnectionClosedError, RemotingConnection, connect
 from running_server import HOST, BrokerPeer, run, send_command, standalone, until
@@ -354,7 +354,7 @@ def test_the_end_of_a_certificate_is_read_as_openssl_reads_it(authority: Authori
         context.load_verify_locations(authority.certificate)
         decoded = ssl._ssl._test_decode_cert(str(pem))  # type: ignore[attr-defined]
         assert ends_at_s(pem.read_bytes()) == ssl.cert_time_to_seconds(decoded["notAfter"])
-    assert ends_at_s(make(["localhost", HOST])) > 0
+    assert ends_at_s(generate(["localhost", HOST])) > 0
 
 
 def test_damaged_certificates_have_no_end(authority: Authority) -> None:

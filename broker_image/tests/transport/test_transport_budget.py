@@ -88,7 +88,7 @@ def test_a_connection_that_ended_or_caught_up_frees_its_share() -> None:
     budget.receives(ended, 10 * MIB)
     quick.falls_behind(5 * MIB)
     budget.forget(ended)
-    budget.caught_up(quick)
+    budget.drained(quick)
     assert (budget.received_bytes, budget.unsent_bytes) == (0, 0)
     other = Peer(budget)
     budget.receives(other, 16 * MIB)

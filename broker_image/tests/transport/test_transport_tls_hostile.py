@@ -110,12 +110,12 @@ def test_a_flood_of_handshakes_that_stop_halfway_keeps_nobody_out(
         async with server(server_context(authority.issue(HOST))) as listening:
             plain = await connect(HOST, listening.port)
             hostile = [asyncio.create_task(comes_again(listening.port)) for _ in range(40)]
-            await until(lambda: listening.tls._row.under_way == 6 and listening.tls.under_way > 6)
+            await until(lambda: listening.tls._queue.under_way == 6 and listening.tls.under_way > 6)
             assert (await plain.request(request_command(10, {}, b"x"))).body == b"x"
             for _ in range(3):
                 secure = await connect(HOST, listening.port, tls=client_context(authority), timeout_ms=BOUND_S * 1_000)
                 assert (await secure.request(request_command(10, {}, b"y"))).body == b"y"
-            assert listening.tls._row.under_way <= 6
+            assert listening.tls._queue.under_way <= 6
             for task in hostile:
                 task.cancel()
             await asyncio.wait(hostile)
@@ -174,7 +174,7 @@ def test_a_half_handshake_that_gave_way_leaves_nothing(authority: Authority, mon
                 _, writer = await asyncio.open_connection(HOST, listening.port)
                 writer.write(HALF_HANDSHAKE)
                 await until(lambda number=number: len(listening.closed) == number)
-                await until(lambda: listening.tls._row.under_way == 1)
+                await until(lambda: listening.tls._queue.under_way == 1)
             writer.close()
             await until(lambda: len(listening.closed) == 10 and listening.tls.under_way == 0)
             assert (listening.tls.done, listening.tls.open_connections) == (0, 0)
