@@ -47,7 +47,7 @@ class Line:
 def head(labels: Sequence[str]) -> list[str]:
     """The columns of a table of these contenders."""
     ratios = [cell for label in labels if label != REAL for cell in (f"{label}/{REAL}", "over the pairs")]
-    return ["what", "unit", *labels, *ratios, "better", "aim"]
+    return ["measurement", "unit", *labels, *ratios, "better", "target"]
 
 
 class Report:

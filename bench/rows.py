@@ -51,19 +51,19 @@ IDLE_PROCESSOR = Row("idle_cpu", "idle", "idle processor", "%", "lower", "1 %")
 LOADED_MEMORY = Row("loaded_memory", "memory", "memory after load, RssAnon", "MiB", "lower")
 LATENCY_P50 = Row("latency_p50", "latency", "send to receive, p50", "ms", "lower")
 LATENCY_P99 = Row("latency_p99", "latency", "send to receive, p99", "ms", "lower")
-DELAYED_RATE = Row("delayed_rate", "delay", "delayed send, 2,000/s asked", "messages/s", "higher", "2,000")
-DELAYED_PROCESSOR = Row("delayed_cpu", "delay", "delayed send and hand-over: processor", "µs/message", "lower")
-LATENESS_P50 = Row("lateness_p50", "delay", "lateness by the store, p50", "ms", "lower", "1 ms")
-LATENESS_P99 = Row("lateness_p99", "delay", "lateness by the store, p99", "ms", "lower", "5 ms")
-REBUILD = Row("rebuild", "rebuild", "full rebuild without queues, start included", "s/GiB", "lower")
+DELAYED_RATE = Row("delayed_rate", "delay", "delayed send at 2,000/s", "messages/s", "higher", "2,000")
+DELAYED_PROCESSOR = Row("delayed_cpu", "delay", "delayed send and delivery: processor", "µs/message", "lower")
+LATENESS_P50 = Row("lateness_p50", "delay", "lateness in the store, p50", "ms", "lower", "1 ms")
+LATENESS_P99 = Row("lateness_p99", "delay", "lateness in the store, p99", "ms", "lower", "5 ms")
+REBUILD = Row("rebuild", "rebuild", "full rebuild without consume queues, start included", "s/GiB", "lower")
 
 
 def overdue_row(count: int) -> Row:
-    return Row("overdue", "overdue", f"{count:,} overdue: start to last hand-over", "s", "lower")
+    return Row("overdue", "overdue", f"{count:,} overdue: start to last delivery", "s", "lower")
 
 
 def overdue_span_row(count: int) -> Row:
-    return Row("overdue_span", "overdue", f"{count:,} overdue: first to last hand-over", "s", "lower")
+    return Row("overdue_span", "overdue", f"{count:,} overdue: first to last delivery", "s", "lower")
 
 
 def killed_row(count: int) -> Row:
@@ -79,20 +79,24 @@ def client_processor_row(name: str, title: str, size: int) -> Row:
 
 
 def filtered_rate_row(name: str, title: str) -> Row:
-    return Row(f"filtered_{name}_rate", "filtered", f"{title}: looked at", "messages/s", "higher", "ratio ≥ 1")
+    return Row(f"filtered_{name}_rate", "filtered", f"{title}: examined", "messages/s", "higher", "ratio ≥ 1")
 
 
 def filtered_processor_row(name: str, title: str) -> Row:
     return Row(f"filtered_{name}_cpu", "filtered", f"{title}: processor", "µs/message", "lower", "ratio ≤ 1")
 
 
+def _threads(count: int) -> str:
+    return "1 thread" if count == 1 else f"{count} threads"
+
+
 def transaction_rate_row(threads: int) -> Row:
-    title = f"transactions committed, {threads} threads, 1024 B"
+    title = f"transactions committed, {_threads(threads)}, 1024 B"
     return Row(f"transactions_{threads}_rate", "transactions", title, "transactions/s", "higher", "ratio ≥ 1")
 
 
 def transaction_processor_row(threads: int) -> Row:
-    title = f"transactions committed, {threads} threads, 1024 B: processor"
+    title = f"transactions committed, {_threads(threads)}, 1024 B: processor"
     return Row(f"transactions_{threads}_cpu", "transactions", title, "µs/transaction", "lower", "ratio ≤ 1")
 
 
