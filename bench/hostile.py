@@ -229,7 +229,7 @@ COLUMNS = [
     "pull p50, ms",
     "p99",
 ]
-COLUMNS += ["max", "VmRSS, MiB", "RssAnon, MiB", "descriptors", "well after a start"]
+COLUMNS += ["max", "VmRSS, MiB", "RssAnon, MiB", "descriptors", "works after a restart"]
 HEAD = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"
 
 
